@@ -1,0 +1,1 @@
+"""CPU backends: `scipy`, the serial reference, and `numba`, multithreaded."""

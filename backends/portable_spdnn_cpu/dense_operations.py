@@ -1,0 +1,62 @@
+"""spmm and the fused layer on dense features, called one at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn_cpu import depth_first_tiles as kernels
+from portable_spdnn_cpu.depth_first import Workspace, cut_tiles, launch, make_source, tile_width
+from portable_spdnn_cpu.packed_network import pack_product
+from portable_spdnn_cpu.workers import Workers
+
+Array = npt.NDArray[Any]
+
+
+def dense_product(
+    workers: Workers,
+    by_output: Any,
+    features: Array,
+    bias: Array,
+    y_max: float | None,
+    activation: bool,
+) -> Array:
+    """Y' = Y W + bias, with ReLU and clamp where `activation`.
+
+    Parameters
+    ----------
+    workers : Workers
+    by_output : csr_array, shape (neurons_out, neurons_in)
+        W transposed.
+    features : ndarray, shape (inputs, neurons_in)
+    bias : ndarray, shape (neurons_out,)
+    y_max : float or None
+    activation : bool
+
+    Returns
+    -------
+    ndarray, shape (inputs, neurons_out)
+        In Fortran order where the features are: that is the tiles' own order, and cheapest.
+    """
+    fortran = features.flags.f_contiguous and not features.flags.c_contiguous
+    inputs = features.shape[0]
+    layers = pack_product(by_output, bias)
+    out = np.empty((inputs, by_output.shape[0]), bias.dtype, order="F" if fortran else "C")
+    width = tile_width(max(by_output.shape), bias.dtype, inputs, workers.threads)
+    workspace = Workspace()
+    workspace.fit(workers.threads, (max(by_output.shape), width), bias.dtype, 0)
+    tiles = cut_tiles(np.arange(inputs, dtype=np.int64), 0, width, False, np.zeros(1, np.bool_))
+    launch(
+        workers,
+        workspace,
+        np.zeros(kernels.COUNTERS, np.int64),
+        make_source(features, bias.dtype, fortran),
+        tiles,
+        layers,
+        y_max,
+        activation,
+        out,
+    )
+    return out

@@ -1,0 +1,291 @@
+"""Depth-first execution: tiles of inputs run several layers in cache, survivors regroup."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn.features import Features, PackedFeatures
+from portable_spdnn.network import Network
+from portable_spdnn.plan import NetworkPlan, PlanOptions
+from portable_spdnn.result import BatchOutput
+from portable_spdnn_cpu import depth_first_tiles as kernels
+from portable_spdnn_cpu.host_device import l2_bytes
+from portable_spdnn_cpu.packed_network import PackedLayers, pack_layers
+from portable_spdnn_cpu.vector_strips import GRANULE_BYTES
+from portable_spdnn_cpu.workers import Workers
+
+Array = npt.NDArray[Any]
+
+# Measured on 512 KiB and 2 MiB caches: two buffers in half of the cache leave room for the
+# indices that stream through it; beyond 128 inputs a tile gains nothing.
+L2_SHARE = 0.5
+MOST_INPUTS = 128
+
+
+def tile_width(widest: int, dtype: np.dtype[Any], inputs: int, threads: int) -> int:
+    """Choose how many inputs a tile holds: a whole number of granules.
+
+    Parameters
+    ----------
+    widest : int
+        Neurons of the widest layer.
+    dtype : numpy dtype
+    inputs, threads : int
+        A tile is no wider than lets every thread have one.
+
+    Returns
+    -------
+    int
+    """
+    granule = GRANULE_BYTES // dtype.itemsize
+    fits = int(L2_SHARE * l2_bytes()) // (2 * max(widest, 1) * dtype.itemsize)
+    share = -(-inputs // threads)
+    wanted = min(fits, MOST_INPUTS, -(-share // granule) * granule)
+    # An even number of granules: the kernel takes two at a time.
+    return max(granule, wanted // (2 * granule) * 2 * granule)
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Return an uninitialised array that starts on a cache line."""
+    size = int(np.prod(shape)) * dtype.itemsize
+    raw = np.empty(size + GRANULE_BYTES, np.uint8)
+    start = -raw.ctypes.data % GRANULE_BYTES
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+@dataclass
+class Workspace:
+    """Buffers of all workers, kept between runs; a worker's pages are first touched by it."""
+
+    shape: tuple[int, int] = (0, 0)
+    buffers: list[tuple[Array, Array, Array]] = field(default_factory=list)
+    arena: Array = field(default_factory=lambda: np.empty(0))
+
+    def fit(self, threads: int, shape: tuple[int, int], dtype: np.dtype[Any], arena: int) -> None:
+        """Make room for tiles of `shape` and an arena of `arena` features."""
+        if self.shape != shape or len(self.buffers) != threads:
+            self.shape = shape
+            self.buffers = [
+                (
+                    aligned_empty(shape, dtype),
+                    aligned_empty(shape, dtype),
+                    aligned_empty(shape[1:], dtype),
+                )
+                for _ in range(threads)
+            ]
+        if self.arena.size < arena or self.arena.dtype != dtype:
+            self.arena = np.empty(arena, dtype)
+
+
+@dataclass(frozen=True)
+class Rest:
+    """What a tile parked: `inputs` of the batch, their place and stride in the arena."""
+
+    inputs: Array
+    offset: Array
+    stride: Array
+
+
+def make_source(features: Features, dtype: np.dtype[Any], fortran: bool = False) -> kernels.Source:
+    """Describe features in host memory as the first source of tiles."""
+    kind, bits = kernels.BITS, np.empty((0, 0), np.uint8)
+    dense = np.empty((0, 0), dtype, order="F" if fortran else "C")
+    indptr, indices, data = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, dtype)
+    if isinstance(features, PackedFeatures):
+        bits = features.bits
+    elif isinstance(features, np.ndarray):
+        kind = kernels.DENSE
+        dense = np.asarray(features, dtype=dtype, order="F" if fortran else "C")
+    else:
+        kind = kernels.CSR
+        indptr = features.indptr.astype(np.int64, copy=False)
+        indices = features.indices.astype(np.int32, copy=False)
+        data = features.data.astype(dtype, copy=False)
+    none = np.empty(0, np.int64)
+    return kernels.Source(kind, bits, dense, indptr, indices, data, none, none)
+
+
+def launch(
+    workers: Workers,
+    workspace: Workspace,
+    counters: Array,
+    source: kernels.Source,
+    tiles: kernels.Tiles,
+    layers: PackedLayers,
+    y_max: float | None,
+    activation: bool,
+    out: Array,
+    poll: Callable[[], None] | None = None,
+) -> Array:
+    """Run tiles on all workers; returns the alive inputs per layer, int64."""
+    element = layers.bias.dtype.type
+    lowest = element(0 if activation else -np.inf)
+    highest = element(np.inf if y_max is None else y_max)
+    alive = np.zeros((workers.threads, layers.table.shape[0]), np.int64)
+    counters[kernels.NEXT_TILE] = 0
+
+    def work(worker: int) -> None:
+        kernels.run_tiles(
+            counters,
+            source,
+            tiles,
+            layers,
+            lowest,
+            highest,
+            *workspace.buffers[worker],
+            alive[worker],
+            workspace.arena,
+            out,
+        )
+
+    def stop() -> None:
+        counters[kernels.NEXT_TILE] = np.iinfo(np.int64).max // 2
+
+    workers.run(work, poll, stop)
+    return np.asarray(alive.sum(axis=0))
+
+
+def cut_tiles(
+    inputs: Array, layer: int, width: int, parks: bool, prunable: Array
+) -> kernels.Tiles:
+    """Cut inputs into tiles of `width` that start at `layer`."""
+    count = -(-inputs.size // width)
+    return kernels.Tiles(
+        inputs,
+        layer,
+        width,
+        parks and count > 1,
+        prunable,
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
+        np.zeros((count, width), np.int64),
+    )
+
+
+class DepthFirstPlan(NetworkPlan):
+    """Dense features, tile by tile; see `depth_first_tiles` for the kernels.
+
+    All inputs start as tiles at the first layer. Rests that stopped after the same layer are
+    regrouped into full tiles, the earliest layer first, until none is left.
+    """
+
+    def __init__(
+        self, backend: Any, workers: Workers, network: Network, options: PlanOptions
+    ) -> None:
+        super().__init__(backend, network, options)
+        self.dtype = np.dtype(options.dtype)
+        self.workers = workers
+        self.layers = pack_layers(network.layers, self.dtype)
+        self.prunable = np.array([self.may_drop_after(n) for n in range(len(network))])
+        self.workspace = Workspace()
+        self._one_at_a_time = threading.Lock()
+        # Compiles, or loads from the cache: a run without tiles.
+        self.run_batch(PackedFeatures(np.empty((0, -(-network.neurons // 8)), np.uint8),
+                                      network.neurons), lambda done: None)  # fmt: skip
+
+    def width(self, inputs: int) -> int:
+        """Return the tile width for a batch of `inputs`."""
+        return tile_width(self.network.widest, self.dtype, inputs, self.workers.threads)
+
+    def describe(self) -> str:
+        """Return what the plan chose and why, a line each."""
+        table = self.layers.table
+        constant = int((table[:, kernels.FIRST_VALUE] < 0).sum())
+        fixed = int((table[:, kernels.ROW_LENGTH] >= 0).sum())
+        width = self.width(self.batch_size)
+        kib = 2 * self.network.widest * width * self.dtype.itemsize / 1024
+        pruned = int(self.prunable.sum())
+        return (
+            f"depth-first tiles of {width} inputs on {self.workers.threads} thread(s), "
+            f"{self.dtype}: two buffers take {kib:.0f} KiB, second-level cache "
+            f"{l2_bytes() // 1024} KiB\n"
+            f"weights: {constant} of {len(table)} layers factored out as constants, "
+            f"{len(table) - constant} with values; {fixed} with a fixed row length; "
+            f"{8 * self.layers.indices.itemsize}-bit indices\n"
+            f"dead inputs leave after {pruned} of {len(table)} layers; "
+            "half-empty tiles are regrouped\n"
+            f"batches of {self.batch_size} inputs"
+        )
+
+    def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
+        """Run the whole network on one batch; see `NetworkPlan.run_batch`."""
+        with self._one_at_a_time:
+            return self._run(features, report)
+
+    def _run(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
+        network, inputs = self.network, features.shape[0]
+        width = self.width(inputs)
+        # Each parking halves a tile, so all rests together are fewer than the inputs.
+        parks = bool(self.prunable[:-1].any()) and inputs > width
+        self.workspace.fit(
+            self.workers.threads,
+            (network.widest, width),
+            self.dtype,
+            inputs * network.widest if parks else 0,
+        )
+        # Zero pages cost nothing until an input that finishes is written.
+        out = np.zeros((inputs, network.neurons_out), self.dtype)
+        counters = np.zeros(kernels.COUNTERS, np.int64)
+        alive_per_layer = np.zeros(len(network), np.int64)
+        pools: dict[int, list[Rest]] = {}
+        finished: list[Array] = []
+        source = make_source(features, self.dtype)
+        tiles = cut_tiles(np.arange(inputs, dtype=np.int64), 0, width, parks, self.prunable)
+        while True:
+            alive_per_layer += launch(
+                self.workers,
+                self.workspace,
+                counters,
+                source,
+                tiles,
+                self.layers,
+                network.y_max,
+                True,
+                out,
+                lambda: report(int(counters[kernels.WORK_DONE])),
+            )
+            finished.append(_collect(tiles, pools))
+            if not pools:
+                break
+            layer = min(pools)
+            rest = _merge(pools.pop(layer))
+            source = source._replace(kind=kernels.ARENA, offset=rest.offset, stride=rest.stride)
+            tiles = cut_tiles(rest.inputs, layer, width, parks, self.prunable)
+        alive = np.sort(np.concatenate(finished))
+        rows = out if alive.size == inputs else out[alive]
+        return BatchOutput(alive, rows, alive_per_layer, int(counters[kernels.EXECUTED_EDGES]))
+
+
+def _collect(tiles: kernels.Tiles, pools: dict[int, list[Rest]]) -> Array:
+    """File the rests of parked tiles under their next layer; return the inputs that finished."""
+    finished = np.empty(0, np.int64)
+    for layer in np.unique(tiles.next_layer):
+        chosen = np.flatnonzero(tiles.next_layer == layer)
+        counts = tiles.rest_count[chosen]
+        column = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        inputs = tiles.rest[np.repeat(chosen, counts), column]
+        if layer == 0:
+            finished = inputs
+        else:
+            offset = np.repeat(tiles.place[chosen], counts) + column
+            rest = Rest(inputs, offset, np.repeat(counts, counts))
+            pools.setdefault(int(layer), []).append(rest)
+    return finished
+
+
+def _merge(rests: list[Rest]) -> Rest:
+    """Join rests and order them by input, so that a run does not depend on who was first."""
+    inputs = np.concatenate([rest.inputs for rest in rests])
+    order = np.argsort(inputs, kind="stable")
+    return Rest(
+        inputs[order],
+        np.concatenate([rest.offset for rest in rests])[order],
+        np.concatenate([rest.stride for rest in rests])[order],
+    )

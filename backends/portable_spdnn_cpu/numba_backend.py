@@ -1,0 +1,84 @@
+"""The `numba` backend: multithreaded, compiled for the processor at hand."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn.backend import Availability, Backend, SpgemmHandle
+from portable_spdnn.network import Network
+from portable_spdnn.plan import NetworkPlan, PlanOptions
+from portable_spdnn_cpu.host_device import processor_name
+from portable_spdnn_cpu.workers import Workers, default_threads
+
+Array = npt.NDArray[Any]
+
+
+class NumbaBackend(Backend):
+    """Threads on the CPU; dense features go depth-first in tiles, sparse ones row by row.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Default: NUMBA_NUM_THREADS where set, else the cores that this process may use.
+    """
+
+    name = "numba"
+    execution_space = "threads"
+
+    def __init__(self, threads: int | None = None) -> None:
+        super().__init__(default_threads() if threads is None else threads)
+        self.workers = Workers(self.threads)
+
+    @classmethod
+    def availability(cls) -> Availability:
+        """Available where Numba imports."""
+        try:
+            import numba
+        except ImportError as error:
+            try:
+                versions = {"numba": version("numba")}
+            except PackageNotFoundError:
+                return Availability.no("numba is not installed; pip install numba")
+            return Availability.no(f"numba does not import: {error}", versions)
+        versions = {"numba": numba.__version__, "numpy": np.__version__}
+        return Availability.yes(f"{processor_name()}, {default_threads()} threads", versions)
+
+    @property
+    def device(self) -> str:
+        """The processor and the number of threads in use."""
+        return f"{processor_name()}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+    def run_spmm(self, A: Any, B: Array) -> Array:
+        """C = A B: the inputs of a tile are the columns of B."""
+        from portable_spdnn_cpu.dense_operations import dense_product
+
+        bias = np.zeros(A.shape[0], A.dtype)
+        return dense_product(self.workers, A, B.T, bias, None, activation=False).T
+
+    def make_spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
+        """Return a handle for C = A B."""
+        from portable_spdnn_cpu.sparse_operations import RowSpgemmHandle
+
+        return RowSpgemmHandle(self.workers, A, B)
+
+    def run_layer(self, W: Any, Y: Any, bias: Array, y_max: float | None) -> Any:
+        """Y' = min(max(Y W + bias, 0), y_max), fused."""
+        if self.is_sparse(Y):
+            from portable_spdnn_cpu.sparse_operations import sparse_layer
+
+            return sparse_layer(self.workers, W, Y, bias, y_max)
+        from portable_spdnn_cpu.dense_operations import dense_product
+
+        return dense_product(self.workers, W.T.tocsr(), Y, bias, y_max, activation=True)
+
+    def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan:
+        """Return a depth-first plan, or the layer loop where sparse features are asked for."""
+        if options.path == "spgemm":
+            return super().build_plan(network, options)
+        from portable_spdnn_cpu.depth_first import DepthFirstPlan
+
+        return DepthFirstPlan(self, self.workers, network, options)

@@ -1,0 +1,90 @@
+"""The serial reference: scipy.sparse, one readable line per step of the mathematics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy
+import scipy.sparse as sp
+
+from portable_spdnn.backend import Availability, Backend, SpgemmHandle
+from portable_spdnn.errors import InputError
+from portable_spdnn_cpu.host_device import processor_name
+
+Array = npt.NDArray[Any]
+
+
+class ScipyBackend(Backend):
+    """Everything in scipy.sparse on one thread.
+
+    Written to be compared with the paper, not to be fast. Whole networks run in the neutral
+    layer loop; with the plan option `keep_dead_inputs` it is the Graph Challenge's serial
+    reference, which carries every input through every layer.
+    """
+
+    name = "scipy"
+    execution_space = "serial"
+
+    @classmethod
+    def availability(cls) -> Availability:
+        """Available wherever the package is: SciPy is a dependency."""
+        versions = {"scipy": scipy.__version__, "numpy": np.__version__}
+        return Availability.yes(f"{processor_name()}, 1 thread", versions)
+
+    def run_spmm(self, A: Any, B: Array) -> Array:
+        """C = A B."""
+        return np.asarray(A @ B)
+
+    def make_spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
+        """Return a handle for C = A B."""
+        return ScipySpgemmHandle(A, B)
+
+    def run_layer(self, W: Any, Y: Any, bias: Array, y_max: float | None) -> Any:
+        """Y' = min(max(Y W + bias, 0), y_max)."""
+        Z = Y @ W
+        if sp.issparse(Z):
+            # Adding a bias <= 0 to the zeros and clipping below gives zeros again.
+            Z.data += bias[Z.indices]
+            Z.data = np.clip(Z.data, 0, y_max, out=Z.data)
+            Z.eliminate_zeros()
+            return Z
+        Z += bias
+        return np.clip(Z, 0, y_max, out=Z)
+
+
+class ScipySpgemmHandle(SpgemmHandle):
+    """C = A B by `A @ B`; the symbolic phase multiplies the patterns."""
+
+    def __init__(self, A: Any, B: Any) -> None:
+        self.A, self.B = A, B
+        self._indptr: Array | None = None
+
+    def symbolic(self) -> Array:
+        """Return the row offsets of C; see `SpgemmHandle.symbolic`."""
+        if self._indptr is None:
+            ones = [
+                sp.csr_array((np.ones(M.nnz, np.float64), M.indices, M.indptr), shape=M.shape)
+                for M in (self.A, self.B)
+            ]
+            self._indptr = (ones[0] @ ones[1]).indptr.astype(np.int64)
+        return self._indptr
+
+    def numeric(self, A_data: Array | None = None, B_data: Array | None = None) -> Any:
+        """Return C; see `SpgemmHandle.numeric`."""
+        C = with_values("A", self.A, A_data) @ with_values("B", self.B, B_data)
+        C.sort_indices()
+        return C
+
+
+def with_values(name: str, matrix: Any, data: Array | None) -> Any:
+    """Return `matrix` with `data` as its values, sharing its pattern."""
+    if data is None:
+        return matrix
+    data = np.asarray(data, dtype=matrix.dtype)
+    if data.shape != matrix.data.shape:
+        raise InputError(
+            f"spgemm: {data.size} new values for {name}, which stores {matrix.nnz} entries"
+        )
+    return sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)

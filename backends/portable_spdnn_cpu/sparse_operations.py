@@ -1,0 +1,119 @@
+"""spgemm in two phases, and the fused layer on sparse features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from portable_spdnn.backend import SpgemmHandle
+from portable_spdnn_cpu import sparse_rows as kernels
+from portable_spdnn_cpu.scipy_backend import with_values
+from portable_spdnn_cpu.workers import Workers
+
+Array = npt.NDArray[Any]
+MOST_ROWS = 256  # of a chunk: enough to hide the counter, few enough to balance
+
+
+class RowSpgemmHandle(SpgemmHandle):
+    """C = A B row by row on all workers; see `sparse_rows` for the kernels.
+
+    Offsets are 64-bit throughout, so C may have more than 2^31 entries.
+    """
+
+    def __init__(self, workers: Workers, A: Any, B: Any) -> None:
+        self.workers, self.A, self.B = workers, A, B
+        self._indptr: Array | None = None
+        self._indices: Array | None = None
+
+    def symbolic(self) -> Array:
+        """Return the row offsets of C; see `SpgemmHandle.symbolic`."""
+        if self._indptr is None:
+            A, B = self.A, self.B
+            counts = np.zeros(A.shape[0] + 1, np.int64)
+            counter, chunk = np.zeros(1, np.int64), _chunk(A.shape[0], self.workers.threads)
+
+            def work(worker: int) -> None:
+                kernels.count_rows(
+                    counter, chunk, A.indptr, A.indices, B.indptr, B.indices, B.shape[1],
+                    counts[1:],
+                )  # fmt: skip
+
+            self.workers.run(work)
+            self._indptr = np.cumsum(counts)
+        return self._indptr
+
+    def numeric(self, A_data: Array | None = None, B_data: Array | None = None) -> Any:
+        """Return C; see `SpgemmHandle.numeric`."""
+        A, B = with_values("A", self.A, A_data), with_values("B", self.B, B_data)
+        indptr = self.symbolic()
+        known = self._indices is not None
+        indices = self._indices if known else np.empty(int(indptr[-1]), np.int32)
+        data = np.empty(int(indptr[-1]), A.dtype)
+        counter, chunk = np.zeros(1, np.int64), _chunk(A.shape[0], self.workers.threads)
+        kernel = kernels.refill_rows if known else kernels.fill_rows
+
+        def work(worker: int) -> None:
+            kernel(
+                counter, chunk, A.indptr, A.indices, A.data, B.indptr, B.indices, B.data,
+                B.shape[1], indptr, indices, data,
+            )  # fmt: skip
+
+        self.workers.run(work)
+        self._indices = indices
+        return _csr(data, indices, indptr, (A.shape[0], B.shape[1]))
+
+
+def sparse_layer(workers: Workers, W: Any, Y: Any, bias: Array, y_max: float | None) -> Any:
+    """Y' = min(max(Y W + bias, 0), y_max) for sparse Y and bias <= 0, in one pass over Y.
+
+    Parameters
+    ----------
+    workers : Workers
+    W : csr_array, shape (neurons_in, neurons_out)
+    Y : csr_array, shape (inputs, neurons_in)
+    bias : ndarray, shape (neurons_out,)
+    y_max : float or None
+
+    Returns
+    -------
+    csr_array, shape (inputs, neurons_out)
+        Canonical, without stored zeros.
+    """
+    inputs = Y.shape[0]
+    owner, place = np.zeros(inputs, np.int64), np.zeros(inputs, np.int64)
+    counts = np.zeros(inputs + 1, np.int64)
+    counter, chunk = np.zeros(1, np.int64), _chunk(inputs, workers.threads)
+    highest = bias.dtype.type(np.inf if y_max is None else y_max)
+    buffers: list[tuple[Array, Array]] = [(np.empty(0), np.empty(0))] * workers.threads
+
+    def work(worker: int) -> None:
+        buffers[worker] = kernels.layer_rows(
+            counter, chunk, Y.indptr, Y.indices, Y.data, W.indptr, W.indices, W.data,
+            bias, highest, owner, place, counts[1:], worker,
+        )  # fmt: skip
+
+    workers.run(work)
+    indptr = np.cumsum(counts)
+    indices = np.empty(int(indptr[-1]), np.int32)
+    data = np.empty(int(indptr[-1]), Y.dtype)
+
+    def join(worker: int) -> None:
+        kernels.join_rows(worker, *buffers[worker], owner, place, indptr, indices, data)
+
+    workers.run(join)
+    return _csr(data, indices, indptr, (inputs, W.shape[1]))
+
+
+def _chunk(rows: int, threads: int) -> int:
+    return max(1, min(MOST_ROWS, rows // (16 * threads)))
+
+
+def _csr(data: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -> Any:
+    if indptr[-1] < 1 << 31:
+        indptr = indptr.astype(np.int32)
+    C = sp.csr_array((data, indices, indptr), shape=shape)
+    C.has_canonical_format = True
+    return C

@@ -1,0 +1,244 @@
+"""Kernels: sparse x sparse, one row of the result at a time (Gustavson's algorithm).
+
+A worker takes rows in chunks from a shared counter and adds the rows of B that a row of A
+names into a dense accumulator of its own; a second array remembers which row touched a column
+last, so nothing is cleared between rows. Columns come out sorted: from a scan of the
+accumulator where a row is dense, by sorting where it is sparse.
+
+Bound: the scattered additions, served by the cache level that holds the accumulator.
+
+Source: F. G. Gustavson, "Two Fast Algorithms for Sparse Matrices: Multiplication and Permuted
+Transposition", ACM TOMS 4 (1978); the two phases as in Kokkos Kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from portable_spdnn_cpu.vector_strips import fetch_add
+
+Array = npt.NDArray[Any]
+
+# Scanning n columns costs about as much as sorting n / 8 of them.
+SCAN_FROM = 8
+
+
+@njit(nogil=True, cache=True)
+def count_rows(
+    counter: Array,
+    chunk: int,
+    A_indptr: Array,
+    A_indices: Array,
+    B_indptr: Array,
+    B_indices: Array,
+    columns: int,
+    counts: Array,
+) -> None:
+    """counts[i] = number of columns that row i of A B can have; shared by all workers."""
+    rows = A_indptr.size - 1
+    seen = np.full(columns, -1, np.int64)
+    while True:
+        first = fetch_add(counter, 0, 1) * chunk
+        if first >= rows:
+            break
+        for row in range(first, min(first + chunk, rows)):
+            count = 0
+            for k in range(A_indptr[row], A_indptr[row + 1]):
+                middle = A_indices[k]
+                for q in range(B_indptr[middle], B_indptr[middle + 1]):
+                    column = B_indices[q]
+                    if seen[column] != row:
+                        seen[column] = row
+                        count += 1
+            counts[row] = count
+
+
+@njit(nogil=True, cache=True)
+def accumulate_row(
+    row: int,
+    A_indptr: Array,
+    A_indices: Array,
+    A_data: Array,
+    B_indptr: Array,
+    B_indices: Array,
+    B_data: Array,
+    seen: Array,
+    sums: Array,
+    touched: Array,
+) -> int:
+    """Add up one row of A B; returns how many columns it touched, listed in `touched`, sorted."""
+    count = 0
+    for k in range(A_indptr[row], A_indptr[row + 1]):
+        middle = A_indices[k]
+        factor = A_data[k]
+        for q in range(B_indptr[middle], B_indptr[middle + 1]):
+            column = B_indices[q]
+            term = factor * B_data[q]
+            if seen[column] == row:
+                sums[column] += term
+            else:
+                seen[column] = row
+                sums[column] = term
+                touched[count] = column
+                count += 1
+    if count * SCAN_FROM >= seen.size:
+        count = 0
+        for column in range(seen.size):
+            if seen[column] == row:
+                touched[count] = column
+                count += 1
+    else:
+        touched[:count].sort()
+    return count
+
+
+@njit(nogil=True, cache=True)
+def fill_rows(
+    counter: Array,
+    chunk: int,
+    A_indptr: Array,
+    A_indices: Array,
+    A_data: Array,
+    B_indptr: Array,
+    B_indices: Array,
+    B_data: Array,
+    columns: int,
+    C_indptr: Array,
+    C_indices: Array,
+    C_data: Array,
+) -> None:
+    """Write columns and values of A B into rows whose sizes are known."""
+    rows = A_indptr.size - 1
+    seen = np.full(columns, -1, np.int64)
+    sums = np.empty(columns, C_data.dtype)
+    touched = np.empty(columns, np.int64)
+    while True:
+        first = fetch_add(counter, 0, 1) * chunk
+        if first >= rows:
+            break
+        for row in range(first, min(first + chunk, rows)):
+            count = accumulate_row(
+                row, A_indptr, A_indices, A_data, B_indptr, B_indices, B_data, seen, sums, touched
+            )
+            place = C_indptr[row]
+            for position in range(count):
+                C_indices[place + position] = touched[position]
+                C_data[place + position] = sums[touched[position]]
+
+
+@njit(nogil=True, cache=True)
+def refill_rows(
+    counter: Array,
+    chunk: int,
+    A_indptr: Array,
+    A_indices: Array,
+    A_data: Array,
+    B_indptr: Array,
+    B_indices: Array,
+    B_data: Array,
+    columns: int,
+    C_indptr: Array,
+    C_indices: Array,
+    C_data: Array,
+) -> None:
+    """Write the values of A B where the columns are already known."""
+    rows = A_indptr.size - 1
+    sums = np.zeros(columns, C_data.dtype)
+    while True:
+        first = fetch_add(counter, 0, 1) * chunk
+        if first >= rows:
+            break
+        for row in range(first, min(first + chunk, rows)):
+            for k in range(A_indptr[row], A_indptr[row + 1]):
+                middle = A_indices[k]
+                factor = A_data[k]
+                for q in range(B_indptr[middle], B_indptr[middle + 1]):
+                    sums[B_indices[q]] += factor * B_data[q]
+            for k in range(C_indptr[row], C_indptr[row + 1]):
+                C_data[k] = sums[C_indices[k]]
+                sums[C_indices[k]] = 0
+
+
+@njit(nogil=True, cache=True)
+def layer_rows(
+    counter: Array,
+    chunk: int,
+    Y_indptr: Array,
+    Y_indices: Array,
+    Y_data: Array,
+    W_indptr: Array,
+    W_indices: Array,
+    W_data: Array,
+    bias: Array,
+    y_max: Any,
+    owner: Array,
+    place: Array,
+    counts: Array,
+    worker: int,
+) -> tuple[Array, Array]:
+    """Y' = min(max(Y W + bias, 0), y_max), zeros left out, into buffers of the worker's own.
+
+    Returns the buffers of columns and values; owner, place and counts say for each row which
+    worker has it, where, and how many entries it has.
+    """
+    rows = Y_indptr.size - 1
+    columns = bias.size
+    seen = np.full(columns, -1, np.int64)
+    sums = np.empty(columns, Y_data.dtype)
+    touched = np.empty(columns, np.int64)
+    indices = np.empty(max(columns, 1 << 12), np.int32)
+    data = np.empty(indices.size, Y_data.dtype)
+    used = 0
+    while True:
+        first = fetch_add(counter, 0, 1) * chunk
+        if first >= rows:
+            break
+        for row in range(first, min(first + chunk, rows)):
+            if used + columns > indices.size:
+                more_indices = np.empty(2 * indices.size, np.int32)
+                more_data = np.empty(2 * indices.size, Y_data.dtype)
+                more_indices[:used] = indices[:used]
+                more_data[:used] = data[:used]
+                indices, data = more_indices, more_data
+            owner[row] = worker
+            place[row] = used
+            count = accumulate_row(
+                row, Y_indptr, Y_indices, Y_data, W_indptr, W_indices, W_data, seen, sums, touched
+            )
+            for position in range(count):
+                column = touched[position]
+                value = sums[column] + bias[column]
+                # Comparisons are false for NaN, which therefore stays.
+                if value <= 0:
+                    continue
+                if value > y_max:
+                    value = y_max
+                indices[used] = column
+                data[used] = value
+                used += 1
+            counts[row] = used - place[row]
+    return indices, data
+
+
+@njit(nogil=True, cache=True)
+def join_rows(
+    worker: int,
+    indices: Array,
+    data: Array,
+    owner: Array,
+    place: Array,
+    indptr: Array,
+    C_indices: Array,
+    C_data: Array,
+) -> None:
+    """Copy the rows that `worker` owns from its buffers to their places in the result."""
+    for row in range(owner.size):
+        if owner[row] == worker:
+            count = indptr[row + 1] - indptr[row]
+            source, target = place[row], indptr[row]
+            C_indices[target : target + count] = indices[source : source + count]
+            C_data[target : target + count] = data[source : source + count]

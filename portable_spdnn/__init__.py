@@ -1,0 +1,75 @@
+"""Sparse deep neural network inference, portable over backends.
+
+>>> import portable_spdnn as ps
+>>> network = ps.radixnet(1024, layers=120, seed=0)
+>>> result = ps.infer(network, ps.digits_features(1024), backend="auto")
+>>> result.categories  # inputs with a positive score, counted from 0
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Loaded on first use, so that importing the package stays cheap.
+_HOME = {
+    "Availability": "backend",
+    "Backend": "backend",
+    "BackendUnavailable": "backend",
+    "InputError": "errors",
+    "Layer": "network",
+    "Network": "network",
+    "NetworkPlan": "plan",
+    "NumericalError": "errors",
+    "PackedFeatures": "features",
+    "PlanOptions": "plan",
+    "Result": "result",
+    "SpdnnError": "errors",
+    "SpgemmHandle": "backend",
+    "backends": "registry",
+    "digits_features": "images",
+    "get_backend": "registry",
+    "infer": "engine",
+    "iter_layers": "loading",
+    "load_inputs": "loading",
+    "load_network": "loading",
+    "radixnet": "radixnet",
+}
+__all__ = [*sorted(_HOME), "__version__"]  # noqa: PLE0604
+
+if TYPE_CHECKING:
+    from portable_spdnn.backend import Availability as Availability
+    from portable_spdnn.backend import Backend as Backend
+    from portable_spdnn.backend import BackendUnavailable as BackendUnavailable
+    from portable_spdnn.backend import SpgemmHandle as SpgemmHandle
+    from portable_spdnn.engine import infer as infer
+    from portable_spdnn.errors import InputError as InputError
+    from portable_spdnn.errors import NumericalError as NumericalError
+    from portable_spdnn.errors import SpdnnError as SpdnnError
+    from portable_spdnn.features import PackedFeatures as PackedFeatures
+    from portable_spdnn.images import digits_features as digits_features
+    from portable_spdnn.loading import iter_layers as iter_layers
+    from portable_spdnn.loading import load_inputs as load_inputs
+    from portable_spdnn.loading import load_network as load_network
+    from portable_spdnn.network import Layer as Layer
+    from portable_spdnn.network import Network as Network
+    from portable_spdnn.plan import NetworkPlan as NetworkPlan
+    from portable_spdnn.plan import PlanOptions as PlanOptions
+    from portable_spdnn.radixnet import radixnet as radixnet
+    from portable_spdnn.registry import backends as backends
+    from portable_spdnn.registry import get_backend as get_backend
+    from portable_spdnn.result import Result as Result
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,429 @@
+"""The contract between the engine and a backend.
+
+How to write a backend
+----------------------
+A backend is a class that derives from `Backend` and is registered under the entry-point
+group ``portable_spdnn.backends``::
+
+    [project.entry-points."portable_spdnn.backends"]
+    mine = "my_package.my_module:MyBackend"
+
+It is an *execution space* (where loops run: "serial", "threads", "cuda") plus a *memory space*
+(where its arrays live: "host" or "device"). It states
+
+- ``name``, ``execution_space``, ``memory_space``;
+- ``availability()``, a classmethod that imports the backend's library lazily and answers
+  `Availability.yes(device, versions)` or `Availability.no(reason)`. It must not raise: a
+  library that is missing is a reason, not an error;
+
+and it implements three operations on validated arguments:
+
+- ``run_spmm(A, B)``: C = A B, A sparse (m x k), B dense (k x n), C dense (m x n);
+- ``make_spgemm_handle(A, B)``: a `SpgemmHandle` for C = A B, both sparse;
+- ``run_layer(W, Y, bias, y_max)``: Y' = min(max(Y W + bias, 0), y_max), W sparse
+  (neurons_in x neurons_out), Y (inputs x neurons_in) dense or sparse; Y' is dense where Y is,
+  sparse where Y is (the base class has checked that no bias is positive there).
+
+The public methods `spmm`, `spgemm`, `spgemm_handle`, `layer` and `plan` check shapes, types and
+values, bring arguments to canonical form (`csr_array` with sorted, unique columns; float32 or
+float64, one type for all operands) and call those. NaN and infinity in operands propagate as
+IEEE 754 says: 0 x NaN is NaN only where the sparse matrix stores the entry, and ReLU and clamp
+pass NaN on.
+
+A backend whose arrays live elsewhere than in host memory also overrides `upload`, `download`
+and `synchronize`, and for its own array types `alive_inputs`, `take_inputs` and
+`multiply_adds`. The engine moves data only through these; it never asks where an array is.
+
+`build_plan` may be overridden to do better than one layer after the other: see `NetworkPlan`.
+Optional operations (`OPTIONAL_OPERATIONS`) are declared in ``optional_operations`` and
+implemented under their own name.
+
+``tests/test_backend_contract.py`` runs on every registered backend and tells when one is right.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from portable_spdnn.errors import InputError, SpdnnError
+from portable_spdnn.network import Layer, Network
+from portable_spdnn.plan import NetworkPlan, PlanOptions
+
+__all__ = [
+    "OPERATIONS",
+    "OPTIONAL_OPERATIONS",
+    "Availability",
+    "Backend",
+    "BackendUnavailable",
+    "SpgemmHandle",
+]
+
+Array = npt.NDArray[Any]
+OPERATIONS = ("spmm", "spgemm", "layer", "plan")
+OPTIONAL_OPERATIONS = ("sddmm", "sparse_softmax", "conv2d", "depthwise_conv2d")
+
+
+class BackendUnavailable(SpdnnError, RuntimeError):
+    """A backend was named that cannot run here; the message gives the reason."""
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether a backend can run here.
+
+    Attributes
+    ----------
+    available : bool
+    reason : str
+        Why not; empty where available.
+    device : str
+        What it would run on, for people: "AMD EPYC, 2 threads".
+    versions : dict of str to str
+        Libraries it uses.
+    """
+
+    available: bool
+    reason: str = ""
+    device: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def yes(cls, device: str, versions: dict[str, str]) -> Availability:
+        """Available, on `device`."""
+        return cls(True, "", device, versions)
+
+    @classmethod
+    def no(cls, reason: str, versions: dict[str, str] | None = None) -> Availability:
+        """Not available, because of `reason`."""
+        return cls(False, reason, "", versions or {})
+
+
+class SpgemmHandle(ABC):
+    """A sparse product C = A B in two phases, reusable while the patterns stay.
+
+    `symbolic` finds the sizes of the rows of C, `numeric` its entries. A second `numeric` call
+    with new values on the same patterns reuses what the first found.
+    """
+
+    @abstractmethod
+    def symbolic(self) -> Array:
+        """Return the row offsets of C, int64 of shape (m + 1,). Runs once; later calls are free.
+
+        An entry that the patterns allow counts, whatever its value.
+        """
+
+    @abstractmethod
+    def numeric(self, A_data: Array | None = None, B_data: Array | None = None) -> Any:
+        """Return C, a canonical csr_array (or its like in the backend's memory space).
+
+        Parameters
+        ----------
+        A_data, B_data : ndarray, optional
+            New values for the stored entries of A and B, in their order. Default: as given.
+
+        Raises
+        ------
+        InputError
+            If the number of values differs from the number of stored entries.
+        """
+
+
+class Backend(ABC):
+    """An execution space plus a memory space; see the module's text for how to write one.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Threads to use. A serial backend has one whatever is asked.
+
+    Raises
+    ------
+    InputError
+        If `threads` is less than 1.
+    """
+
+    name: ClassVar[str]
+    execution_space: ClassVar[str]
+    memory_space: ClassVar[str] = "host"
+    optional_operations: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, threads: int | None = None) -> None:
+        if threads is not None and threads < 1:
+            raise InputError(f"threads is {threads}; it must be at least 1")
+        self.threads = 1 if threads is None or self.execution_space == "serial" else threads
+
+    @classmethod
+    @abstractmethod
+    def availability(cls) -> Availability:
+        """Say whether the backend can run here; imports its library lazily, never raises."""
+
+    @property
+    def device(self) -> str:
+        """What the backend runs on, for people."""
+        return self.availability().device
+
+    # -- memory ---------------------------------------------------------------------------
+
+    def upload(self, array: Any) -> Any:
+        """Return `array` (ndarray or scipy.sparse) in the backend's memory space."""
+        return sp.csr_array(array) if sp.issparse(array) else np.asarray(array)
+
+    def download(self, array: Any) -> Any:
+        """Return `array` as an ndarray or csr_array in host memory."""
+        return array
+
+    def synchronize(self) -> None:
+        """Return when all work that was started is done. Host backends have nothing to await."""
+        return None
+
+    # -- operations: public, validated ----------------------------------------------------
+
+    def spmm(self, A: Any, B: Any) -> Any:
+        """C = A B with A sparse and B dense.
+
+        Parameters
+        ----------
+        A : sparse, shape (m, k)
+        B : dense, shape (k, n)
+
+        Returns
+        -------
+        dense, shape (m, n)
+            float64 if an operand is, else float32.
+
+        Raises
+        ------
+        InputError
+            If the shapes do not fit, A is not sparse, or an operand is not real.
+        """
+        A, B = self._sparse("spmm: A", A), self._dense("spmm: B", B)
+        if A.shape[1] != B.shape[0]:
+            raise InputError(
+                f"spmm: A is {A.shape[0]} x {A.shape[1]} but B has {B.shape[0]} rows; "
+                f"B must have {A.shape[1]}"
+            )
+        dtype = _common_dtype(A, B)
+        return self.run_spmm(_cast(A, dtype), _cast(B, dtype))
+
+    def spgemm(self, A: Any, B: Any) -> Any:
+        """C = A B with A (m, k) and B (k, n) sparse; returns a canonical sparse C.
+
+        Entries that cancel to zero stay stored. Raises as `spgemm_handle`.
+        """
+        return self.spgemm_handle(A, B).numeric()
+
+    def spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
+        """Return a reusable handle for C = A B.
+
+        Parameters
+        ----------
+        A : sparse, shape (m, k)
+        B : sparse, shape (k, n)
+
+        Raises
+        ------
+        InputError
+            If the shapes do not fit, or an operand is not sparse or not real.
+        """
+        A, B = self._sparse("spgemm: A", A), self._sparse("spgemm: B", B)
+        if A.shape[1] != B.shape[0]:
+            raise InputError(
+                f"spgemm: A is {A.shape[0]} x {A.shape[1]} but B has {B.shape[0]} rows; "
+                f"B must have {A.shape[1]}"
+            )
+        dtype = _common_dtype(A, B)
+        return self.make_spgemm_handle(_cast(A, dtype), _cast(B, dtype))
+
+    def layer(
+        self,
+        weights: Any,
+        features: Any,
+        bias: npt.ArrayLike | None = None,
+        y_max: float | None = None,
+    ) -> Any:
+        """Y' = min(max(Y W + bias, 0), y_max), in one pass where the backend can.
+
+        Parameters
+        ----------
+        weights : Layer, or sparse of shape (neurons_in, neurons_out)
+        features : dense or sparse, shape (inputs, neurons_in)
+        bias : float or array_like of shape (neurons_out,), optional
+            Default: the layer's own, or 0.
+        y_max : float, optional
+            Upper bound; None for none.
+
+        Returns
+        -------
+        shape (inputs, neurons_out)
+            Dense where `features` is dense, sparse (without stored zeros) where it is sparse.
+
+        Raises
+        ------
+        InputError
+            If the shapes do not fit, if an operand is not real, if `y_max` is not positive, or
+            if `features` is sparse and a bias is positive.
+        """
+        if isinstance(weights, Layer):
+            bias = weights.bias if bias is None else bias
+            weights = weights.csr()
+        W = self._sparse("layer: weights", weights)
+        sparse = self.is_sparse(features)
+        take = self._sparse if sparse else self._dense
+        Y = take("layer: features", features)
+        if Y.shape[1] != W.shape[0]:
+            raise InputError(
+                f"layer: weights are {W.shape[0]} x {W.shape[1]} but features have "
+                f"{Y.shape[1]} columns; was --neurons meant to be {Y.shape[1]}?"
+            )
+        dtype = _common_dtype(W, Y)
+        b = np.asarray(0.0 if bias is None else bias, dtype=np.float64)
+        if b.shape not in ((), (W.shape[1],)):
+            raise InputError(f"layer: bias has shape {b.shape}; one number or ({W.shape[1]},) fits")
+        if y_max is not None and not y_max > 0:
+            raise InputError(f"layer: y_max is {y_max}; it must be positive, or None for no bound")
+        if sparse and not bool((b <= 0).all()):
+            raise InputError(
+                "layer: a bias is positive (or NaN), which turns zeros into nonzeros; "
+                "pass dense features"
+            )
+        b = np.ascontiguousarray(np.broadcast_to(b, (W.shape[1],)), dtype=dtype)
+        return self.run_layer(_cast(W, dtype), _cast(Y, dtype), b, y_max)
+
+    def plan(self, network: Network, options: PlanOptions | None = None) -> NetworkPlan:
+        """Prepare a network: choose formats, pack and upload weights, compile; once.
+
+        Parameters
+        ----------
+        network : Network
+        options : PlanOptions, optional
+
+        Returns
+        -------
+        NetworkPlan
+            With `plan_seconds` set.
+
+        Raises
+        ------
+        InputError
+            If the options do not fit the network.
+        """
+        start = time.perf_counter()
+        plan = self.build_plan(network, options or PlanOptions())
+        plan.plan_seconds = time.perf_counter() - start
+        return plan
+
+    # -- operations: implemented by each backend, on validated arguments --------------------
+
+    @abstractmethod
+    def run_spmm(self, A: Any, B: Any) -> Any:
+        """C = A B; A canonical csr (m, k), B dense (k, n) in any order, one float type."""
+
+    @abstractmethod
+    def make_spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
+        """Return a handle for A B; both canonical csr of one float type."""
+
+    @abstractmethod
+    def run_layer(self, W: Any, Y: Any, bias: Array, y_max: float | None) -> Any:
+        """Y' = min(max(Y W + bias, 0), y_max); bias in host memory, shape (neurons_out,)."""
+
+    def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan:
+        """Return a plan; by default the one that loops over `layer`."""
+        from portable_spdnn.engine import LayerLoopPlan
+
+        return LayerLoopPlan(self, network, options)
+
+    # -- optional operations ----------------------------------------------------------------
+
+    def sddmm(self, *operands: Any, **options: Any) -> Any:
+        """Sampled dense-dense product; optional."""
+        self._missing("sddmm")
+
+    def sparse_softmax(self, *operands: Any, **options: Any) -> Any:
+        """Softmax over the stored entries of each row; optional."""
+        self._missing("sparse_softmax")
+
+    def conv2d(self, *operands: Any, **options: Any) -> Any:
+        """Convolution with sparse weights; optional."""
+        self._missing("conv2d")
+
+    def depthwise_conv2d(self, *operands: Any, **options: Any) -> Any:
+        """Depthwise convolution; optional."""
+        self._missing("depthwise_conv2d")
+
+    def _missing(self, operation: str) -> NoReturn:
+        from portable_spdnn.registry import backends_with
+
+        others = ", ".join(backends_with(operation)) or "none yet"
+        raise NotImplementedError(
+            f"backend {self.name} has no {operation}; backends that have it: {others}"
+        )
+
+    # -- what the layer loop asks about features ---------------------------------------------
+
+    def is_sparse(self, array: Any) -> bool:
+        """Whether `array` is one of the sparse types that this backend takes."""
+        return bool(sp.issparse(array))
+
+    def alive_inputs(self, features: Any) -> Array:
+        """Return the rows with a nonzero feature (NaN is one): int64, rising, host memory."""
+        host = self.download(features)
+        if sp.issparse(host):
+            return np.flatnonzero(np.diff(host.indptr)).astype(np.int64)
+        return np.flatnonzero((host != 0).any(axis=1)).astype(np.int64)
+
+    def take_inputs(self, features: Any, rows: Array) -> Any:
+        """Return the given rows of features, in the backend's memory space."""
+        return features[rows]
+
+    def multiply_adds(self, weights: Any, features: Any) -> int:
+        """Return the multiply-adds of Y W: for sparse Y those of its stored entries alone."""
+        if not self.is_sparse(features):
+            return int(features.shape[0]) * int(weights.nnz)
+        row_nnz = np.diff(weights.indptr)
+        if row_nnz.size and (row_nnz == row_nnz[0]).all():
+            return int(features.nnz) * int(row_nnz[0])
+        return int(row_nnz[features.indices].sum(dtype=np.int64))
+
+    # -- validation ---------------------------------------------------------------------------
+
+    def _sparse(self, name: str, array: Any) -> Any:
+        if not self.is_sparse(array):
+            raise InputError(
+                f"{name} is {type(array).__name__}; a scipy.sparse matrix or array is expected"
+            )
+        if array.ndim != 2:
+            raise InputError(f"{name} has {array.ndim} dimension(s); 2 are expected")
+        if not sp.issparse(array):
+            return array  # a device type; the backend that takes it keeps it canonical
+        csr = sp.csr_array(array)
+        if not csr.has_canonical_format:
+            csr = csr.copy()
+            csr.sum_duplicates()
+        return csr
+
+    def _dense(self, name: str, array: Any) -> Any:
+        if self.memory_space == "host" or isinstance(array, list | tuple):
+            array = np.asarray(array)
+        if array.ndim != 2:
+            raise InputError(f"{name} has {array.ndim} dimension(s); 2 are expected")
+        return array
+
+
+def _common_dtype(*operands: Any) -> np.dtype[Any]:
+    """float64 where an operand needs it, else float32."""
+    for operand in operands:
+        if operand.dtype.kind not in "fiub":
+            raise InputError(f"operand has type {operand.dtype}; real numbers are expected")
+    wide = any(operand.dtype in (np.float64, np.int64, np.uint64) for operand in operands)
+    return np.dtype(np.float64 if wide else np.float32)
+
+
+def _cast(array: Any, dtype: np.dtype[Any]) -> Any:
+    return array if array.dtype == dtype else array.astype(dtype)

@@ -1,0 +1,133 @@
+"""Inference on any backend: `infer`, and the layer loop that every backend has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn.backend import Backend
+from portable_spdnn.errors import InputError
+from portable_spdnn.features import Features
+from portable_spdnn.network import Network
+from portable_spdnn.plan import NetworkPlan, PlanOptions, Progress, cast_features
+from portable_spdnn.registry import get_backend
+from portable_spdnn.result import BatchOutput, Result
+
+
+def infer(
+    network: Network,
+    features: Any,
+    backend: str | Backend = "auto",
+    *,
+    threads: int | None = None,
+    dtype: npt.DTypeLike = np.float32,
+    path: str = "auto",
+    batch_size: int | None = None,
+    keep_dead_inputs: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """Run a network on features: Y <- min(max(Y W + b, 0), y_max), layer after layer.
+
+    Parameters
+    ----------
+    network : Network
+    features : PackedFeatures, ndarray or scipy.sparse, shape (inputs, neurons)
+        A bool array is packed to bits; uint8 of ceil(neurons / 8) columns is taken as bits
+        packed by `numpy.packbits`.
+    backend : str or Backend, default "auto"
+        A registered name, "auto" for the fastest available one, or a backend at hand.
+    threads : int, optional
+        For a backend given by name.
+    dtype : float32 or float64
+    path : {"auto", "spmm", "spgemm"}
+        Dense or sparse features between layers.
+    batch_size : int, optional
+        Inputs that go through the network together.
+    keep_dead_inputs : bool
+        Compute inputs to the end even when all their features are zero.
+    progress : callable, optional
+        Called with (done, total) in units of inputs x layers.
+
+    Returns
+    -------
+    Result
+
+    Raises
+    ------
+    InputError
+        If features, options or backend name do not fit.
+    BackendUnavailable
+        If the named backend cannot run here.
+    NumericalError
+        If features became NaN on the way.
+
+    References
+    ----------
+    Kepner, Alford, Gadepally, Jones, Milechin, Robinett, Samsi, "Sparse Deep Neural Network
+    Graph Challenge", HPEC 2019.
+    """
+    if isinstance(backend, Backend):
+        if threads is not None:
+            raise InputError("threads goes with a backend given by name; this one has its own")
+        chosen = backend
+    else:
+        chosen = get_backend(backend, threads)
+    options = PlanOptions(dtype, path, batch_size, keep_dead_inputs)
+    return chosen.plan(network, options).run(features, progress)
+
+
+class LayerLoopPlan(NetworkPlan):
+    """The neutral plan: one layer after the other over all inputs of a batch.
+
+    Dead inputs leave after each layer where the biases of all later layers allow it.
+    """
+
+    def __init__(self, backend: Backend, network: Network, options: PlanOptions) -> None:
+        super().__init__(backend, network, options)
+        self.sparse = options.path == "spgemm" or (
+            options.path == "auto" and network.sparse_features_exact
+        )
+        self.weights = [backend.upload(layer.csr(options.dtype)) for layer in network]
+        self.biases = [np.array(layer.bias, dtype=options.dtype) for layer in network]
+
+    def describe(self) -> str:
+        """Return what the plan chose and why, a line each."""
+        reason = "asked for"
+        if self.options.path == "auto":
+            reason = "no bias is positive" if self.sparse else "a bias is positive"
+        dead = "kept (asked for)" if self.options.keep_dead_inputs else "dropped after each layer"
+        if not self.options.keep_dead_inputs and self.first_prunable_layer:
+            dead += f" from layer {self.first_prunable_layer} on (positive biases before)"
+        return (
+            f"layer loop on {self.backend.name}\n"
+            f"features between layers: {'sparse' if self.sparse else 'dense'} ({reason})\n"
+            f"dead inputs: {dead}\n"
+            f"batches of {self.batch_size} inputs"
+        )
+
+    def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
+        """Run the layer loop on one batch; see `NetworkPlan.run_batch`."""
+        backend, y_max = self.backend, self.network.y_max
+        inputs, layers = features.shape[0], len(self.network)
+        y = backend.upload(cast_features(features, self.options.dtype, self.sparse))
+        kept = np.arange(inputs, dtype=np.int64)
+        alive_per_layer = np.zeros(layers, np.int64)
+        seconds = np.zeros(layers)
+        executed_edges = 0
+        for number, (weights, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            start = time.perf_counter()
+            executed_edges += backend.multiply_adds(weights, y)
+            y = backend.run_layer(weights, y, bias, y_max)
+            alive = backend.alive_inputs(y)
+            alive_per_layer[number] = alive.size
+            if self.may_drop_after(number) and alive.size < kept.size:
+                y = backend.take_inputs(y, alive)
+                kept = kept[alive]
+            backend.synchronize()
+            seconds[number] = time.perf_counter() - start
+            report(kept.size * (number + 1) + (inputs - kept.size) * layers)
+        return BatchOutput(kept, backend.download(y), alive_per_layer, executed_edges, seconds)

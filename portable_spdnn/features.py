@@ -1,0 +1,170 @@
+"""Features: what a user may hand to a network, brought to one of three forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from portable_spdnn.errors import InputError
+
+Array = npt.NDArray[Any]
+
+
+class PackedFeatures:
+    """Binary features, one bit each.
+
+    Parameters
+    ----------
+    bits : ndarray of uint8, shape (inputs, ceil(neurons / 8))
+        Row i holds input i as `numpy.packbits` writes it: the first neuron in the highest bit
+        of the first byte. Bits past the last neuron must be zero.
+    neurons : int
+
+    Raises
+    ------
+    InputError
+        If the shape or type does not fit, or a bit past the last neuron is set.
+    """
+
+    __slots__ = ("bits", "neurons")
+
+    def __init__(self, bits: Array, neurons: int) -> None:
+        width = -(-neurons // 8)
+        if bits.dtype != np.uint8 or bits.ndim != 2 or bits.shape[1] != width:
+            raise InputError(
+                f"packed features are {bits.dtype} of shape {bits.shape}; {neurons} neurons "
+                f"take uint8 of shape (inputs, {width})"
+            )
+        spare = 8 * width - neurons
+        if spare and bits.size and (bits[:, -1] & ((1 << spare) - 1)).any():
+            raise InputError(
+                f"packed features: a bit past the last neuron is set; are there {neurons} neurons?"
+            )
+        self.bits = np.ascontiguousarray(bits)
+        self.neurons = neurons
+
+    @classmethod
+    def from_dense(cls, features: Array) -> PackedFeatures:
+        """Pack a 2-D array (inputs, neurons); every nonzero becomes 1."""
+        return cls(np.packbits(features != 0, axis=1), features.shape[1])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(inputs, neurons)."""
+        return (self.bits.shape[0], self.neurons)
+
+    @property
+    def nnz(self) -> int:
+        """Number of ones."""
+        return int(np.bitwise_count(self.bits).sum(dtype=np.int64))
+
+    def __getitem__(self, rows: slice) -> PackedFeatures:
+        return PackedFeatures(self.bits[rows], self.neurons)
+
+    def dense(self, dtype: npt.DTypeLike = np.float32) -> Array:
+        """Return the features as a new array (inputs, neurons) of zeros and ones."""
+        return np.unpackbits(self.bits, axis=1, count=self.neurons).astype(dtype)
+
+    def csr(self, dtype: npt.DTypeLike = np.float32) -> Any:
+        """Return the features as a new `scipy.sparse.csr_array`."""
+        # Blocks of rows keep the unpacked bytes small: 65,536 neurons take 64 KB an input.
+        step = max(1, (1 << 24) // max(self.neurons, 1))
+        blocks = [
+            sp.csr_array(np.unpackbits(self.bits[at : at + step], axis=1, count=self.neurons))
+            for at in range(0, self.bits.shape[0], step)
+        ]
+        if not blocks:
+            return sp.csr_array(self.shape, dtype=dtype)
+        return sp.vstack(blocks, format="csr", dtype=dtype)
+
+    def __repr__(self) -> str:
+        return f"PackedFeatures({self.shape[0]} inputs x {self.neurons} neurons)"
+
+
+Features = PackedFeatures | Array | Any  # the last: scipy.sparse.csr_array, which has no types
+
+
+def as_features(features: Any, neurons: int, name: str = "features") -> Features:
+    """Validate features and bring them to one of the forms that plans take.
+
+    Parameters
+    ----------
+    features : PackedFeatures, ndarray or scipy.sparse, shape (inputs, neurons)
+        A bool array is packed. A uint8 array of ceil(neurons / 8) columns is taken as packed
+        bits, one of `neurons` columns as numbers.
+    neurons : int
+        Width of the network's input.
+    name : str
+        What error messages call the features.
+
+    Returns
+    -------
+    PackedFeatures, ndarray of float32 or float64 (2-D), or scipy.sparse.csr_array (canonical)
+
+    Raises
+    ------
+    InputError
+        If the width is wrong or ambiguous, or a feature is NaN, infinite or not real.
+    """
+    if isinstance(features, PackedFeatures):
+        _check_width(features.shape, neurons, name)
+        return features
+    if sp.issparse(features):
+        _check_width(features.shape, neurons, name)
+        csr = sp.csr_array(features)
+        csr = csr.astype(_real_dtype(csr.dtype, name), copy=False)
+        if not csr.has_canonical_format:
+            csr = csr.copy()
+            csr.sum_duplicates()
+        if not np.isfinite(csr.data).all():
+            entry = int(np.argmin(np.isfinite(csr.data)))
+            row = int(np.searchsorted(csr.indptr, entry, "right")) - 1
+            _raise_not_finite(name, row, int(csr.indices[entry]))
+        return csr
+    array = np.asarray(features)
+    if array.ndim == 2 and array.dtype == np.uint8:
+        packed_width = -(-neurons // 8)
+        if packed_width == neurons == array.shape[1]:
+            raise InputError(
+                f"{name}: uint8 with {neurons} column(s) may be bits or numbers; "
+                "pass PackedFeatures or a bool or float array"
+            )
+        if array.shape[1] == packed_width:
+            return PackedFeatures(array, neurons)
+    _check_width(array.shape, neurons, name)
+    if array.dtype == np.bool_:
+        return PackedFeatures.from_dense(array)
+    array = array.astype(_real_dtype(array.dtype, name), copy=False)
+    # NaN and infinity survive a sum, so one pass without a temporary settles the usual case.
+    with np.errstate(invalid="ignore", over="ignore"):
+        suspect = not np.isfinite(array.sum(dtype=np.float64))
+    if suspect and not np.isfinite(array).all():
+        row, neuron = np.unravel_index(int(np.argmin(np.isfinite(array))), array.shape)
+        _raise_not_finite(name, int(row), int(neuron))
+    return array
+
+
+def _check_width(shape: tuple[int, ...], neurons: int, name: str) -> None:
+    if len(shape) != 2:
+        raise InputError(f"{name} have {len(shape)} dimension(s); expected (inputs, {neurons})")
+    if shape[1] != neurons:
+        raise InputError(
+            f"{name} have {shape[1]} columns but the network takes {neurons} neurons; "
+            f"was --neurons meant to be {shape[1]}?"
+        )
+
+
+def _real_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
+    if dtype.kind not in "fiub":
+        raise InputError(f"{name} have type {dtype}; real numbers are expected")
+    return np.dtype(np.float64 if dtype in (np.float64, np.int64, np.uint64) else np.float32)
+
+
+def _raise_not_finite(name: str, row: int, neuron: int) -> None:
+    raise InputError(
+        f"{name}: input {row}, neuron {neuron} (counted from 0) is NaN or infinite; "
+        "all features must be finite"
+    )

@@ -1,0 +1,131 @@
+"""Backends: discovery through entry points, survey, choice."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+
+from portable_spdnn.backend import OPERATIONS, Availability, Backend, BackendUnavailable
+from portable_spdnn.errors import InputError
+
+GROUP = "portable_spdnn.backends"
+ENVIRONMENT_VARIABLE = "PORTABLE_SPDNN_BACKEND"
+FASTEST_FIRST = ("cupy", "numba", "scipy")
+
+
+@dataclass(frozen=True)
+class BackendInfo:
+    """One registered backend and whether it can run here.
+
+    Attributes
+    ----------
+    name : str
+    availability : Availability
+    execution_space, memory_space : str
+        Empty where the backend's module cannot be imported.
+    operations : tuple of str
+    """
+
+    name: str
+    availability: Availability
+    execution_space: str = ""
+    memory_space: str = ""
+    operations: tuple[str, ...] = ()
+
+
+def registered() -> dict[str, EntryPoint]:
+    """Return the entry points of all registered backends by name, fastest first.
+
+    Raises
+    ------
+    InputError
+        If two distributions register different classes under one name.
+    """
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=GROUP):
+        if point.name in found and found[point.name].value != point.value:
+            raise InputError(
+                f"backend {point.name!r} is registered twice: as {found[point.name].value} and as "
+                f"{point.value}; uninstall one of the two packages"
+            )
+        found[point.name] = point
+    known = [name for name in FASTEST_FIRST if name in found]
+    return {name: found[name] for name in known + sorted(found.keys() - set(known))}
+
+
+def backends() -> list[BackendInfo]:
+    """Survey every registered backend, fastest first, available or not."""
+    return [_survey(name, point) for name, point in registered().items()]
+
+
+def backends_with(operation: str) -> list[str]:
+    """Return the names of the available backends that have `operation`."""
+    return [b.name for b in backends() if b.availability.available and operation in b.operations]
+
+
+def load_backend(name: str) -> type[Backend]:
+    """Return the class of an available backend.
+
+    Parameters
+    ----------
+    name : str
+        A registered name, or "auto": what PORTABLE_SPDNN_BACKEND names, else the fastest
+        available of cupy, numba, scipy.
+
+    Raises
+    ------
+    InputError
+        If no backend of that name is registered.
+    BackendUnavailable
+        If it cannot run here; the message gives the reason and the usable ones.
+    """
+    source = ""
+    if name == "auto":
+        name = os.environ.get(ENVIRONMENT_VARIABLE, "") or "auto"
+        source = f" (from {ENVIRONMENT_VARIABLE})"
+    points = registered()
+    if name == "auto":
+        for candidate in FASTEST_FIRST:
+            if candidate in points and _survey(candidate, points[candidate]).availability.available:
+                return _load(points[candidate])
+        reasons = "; ".join(f"{b.name}: {b.availability.reason}" for b in backends())
+        raise BackendUnavailable(f"no backend can run here ({reasons or 'none is registered'})")
+    if name not in points:
+        raise InputError(
+            f"unknown backend {name!r}{source}; registered: {', '.join(points) or 'none'}"
+        )
+    info = _survey(name, points[name])
+    if not info.availability.available:
+        usable = [b.name for b in backends() if b.availability.available]
+        raise BackendUnavailable(
+            f"backend {name}{source} is not available: {info.availability.reason}; "
+            f"usable here: {', '.join(usable) or 'none'}"
+        )
+    return _load(points[name])
+
+
+def get_backend(name: str = "auto", threads: int | None = None) -> Backend:
+    """Return a backend ready to use; arguments and errors as `load_backend` and `Backend`."""
+    return load_backend(name)(threads=threads)
+
+
+def _load(point: EntryPoint) -> type[Backend]:
+    loaded = point.load()
+    if not (isinstance(loaded, type) and issubclass(loaded, Backend)):
+        raise TypeError(f"{point.value} is not a class derived from portable_spdnn.Backend")
+    return loaded
+
+
+def _survey(name: str, point: EntryPoint) -> BackendInfo:
+    try:
+        cls = _load(point)
+    except (ImportError, AttributeError, TypeError) as error:
+        return BackendInfo(name, Availability.no(f"{point.value} cannot be loaded: {error}"))
+    return BackendInfo(
+        name,
+        cls.availability(),
+        cls.execution_space,
+        cls.memory_space,
+        OPERATIONS + tuple(sorted(cls.optional_operations)),
+    )

@@ -1,0 +1,115 @@
+"""What a run gives back: categories, scores on demand, times and counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """What one layer did, over all inputs.
+
+    Attributes
+    ----------
+    layer : int
+        Counted from 1.
+    alive_inputs : int
+        Inputs with a nonzero feature after the layer.
+    seconds : float or None
+        None where the plan does not run layer by layer.
+    """
+
+    layer: int
+    alive_inputs: int
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class BatchOutput:
+    """What `NetworkPlan.run_batch` returns: the state of one batch after the last layer.
+
+    Attributes
+    ----------
+    alive : ndarray of int64, shape (alive,)
+        Inputs of the batch, counted from its start and rising, whose features may be nonzero.
+    rows : ndarray or scipy.sparse.csr_array in host memory, shape (alive, neurons_out)
+        Their features.
+    alive_per_layer : ndarray of int64, shape (layers,)
+    executed_edges : int
+        Multiply-adds done for real inputs; padding does not count.
+    seconds_per_layer : ndarray of float64, shape (layers,), or None
+    """
+
+    alive: Array
+    rows: Any
+    alive_per_layer: Array
+    executed_edges: int
+    seconds_per_layer: Array | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of running a network on features.
+
+    Attributes
+    ----------
+    backend, device, execution_space : str
+    inputs, neurons, neurons_out, layers, edges : int
+        Sizes of the work; `edges` is the number of weights of the whole network.
+    categories : ndarray of int64
+        Inputs with any positive score after the last layer, counted from 0, rising. (Graph
+        Challenge files count from 1.)
+    plan_seconds : float
+        Choosing formats, packing weights, compiling: once a plan.
+    inference_seconds : float
+        From features on the host to categories on the host.
+    executed_edges : int
+        Multiply-adds really done.
+    records : tuple of LayerRecord
+    exact_passes : tuple of str
+        Exact rewrites that were on.
+    """
+
+    backend: str
+    device: str
+    execution_space: str
+    inputs: int
+    neurons: int
+    neurons_out: int
+    layers: int
+    edges: int
+    categories: Array
+    plan_seconds: float
+    inference_seconds: float
+    executed_edges: int
+    records: tuple[LayerRecord, ...]
+    exact_passes: tuple[str, ...] = ()
+    _batches: tuple[tuple[Array, Any], ...] = field(repr=False, default=())
+
+    @property
+    def edge_rate(self) -> float:
+        """Challenge edge rate, edges/s: inputs x edges / inference seconds."""
+        return self.inputs * self.edges / self.inference_seconds
+
+    @property
+    def executed_edge_rate(self) -> float:
+        """Executed edge rate, edges/s: multiply-adds really done / inference seconds."""
+        return self.executed_edges / self.inference_seconds
+
+    @property
+    def scores(self) -> Array:
+        """Features after the last layer, a new array of shape (inputs, neurons_out).
+
+        Built on every call: inputs that died cost nothing until then.
+        """
+        dtype = np.result_type(*(rows.dtype for _, rows in self._batches), np.float32)
+        scores = np.zeros((self.inputs, self.neurons_out), dtype)
+        for alive, rows in self._batches:
+            scores[alive] = rows if isinstance(rows, np.ndarray) else rows.toarray()
+        return scores

@@ -402,7 +402,8 @@ class Backend(ABC):
             raise InputError(f"{name} has {array.ndim} dimension(s); 2 are expected")
         if not sp.issparse(array):
             return array  # a device type; the backend that takes it keeps it canonical
-        csr = sp.csr_array(array)
+        # An object that is in form already is kept: it remembers that it has been checked.
+        csr = array if isinstance(array, sp.csr_array) else sp.csr_array(array)
         if not csr.has_canonical_format:
             csr = csr.copy()
             csr.sum_duplicates()

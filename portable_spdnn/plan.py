@@ -226,13 +226,17 @@ def cast_features(features: Features, dtype: npt.DTypeLike, sparse: bool) -> Any
 
 def _has_positive(rows: Any) -> Array:
     """Return for each row whether it holds a positive score."""
-    values = rows if isinstance(rows, np.ndarray) else rows.data
-    if np.isnan(values).any():
-        raise NumericalError(_OVERFLOW)
     if isinstance(rows, np.ndarray):
-        return np.asarray((rows > 0).any(axis=1))
-    positives_before = np.concatenate(([0], np.cumsum(values > 0)))
-    return np.asarray(np.diff(positives_before[rows.indptr]) > 0)
+        largest = rows.max(axis=1, initial=0)  # NaN, where there is one
+        overflow = np.isnan(largest).any()
+        positive = largest > 0
+    else:
+        overflow = np.isnan(rows.data).any()
+        positives_before = np.concatenate(([0], np.cumsum(rows.data > 0)))
+        positive = np.diff(positives_before[rows.indptr]) > 0
+    if overflow:
+        raise NumericalError(_OVERFLOW)
+    return np.asarray(positive)
 
 
 _OVERFLOW = (

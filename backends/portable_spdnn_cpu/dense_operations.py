@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn_cpu import depth_first_tiles as kernels
-from portable_spdnn_cpu.depth_first import Workspace, cut_tiles, launch, make_source, tile_width
+from portable_spdnn_cpu.depth_first import (
+    L2_SHARE,
+    Workspace,
+    cut_tiles,
+    launch,
+    make_source,
+    tile_width,
+)
 from portable_spdnn_cpu.packed_network import pack_product
 from portable_spdnn_cpu.workers import Workers
+
+SERIAL_BELOW = 1 << 20  # edges: 50 microseconds of work, as long as waking another thread takes
 
 Array = npt.NDArray[Any]
 
@@ -44,19 +55,37 @@ def dense_product(
     inputs = features.shape[0]
     layers = pack_product(by_output, bias)
     out = np.empty((inputs, by_output.shape[0]), bias.dtype, order="F" if fortran else "C")
-    width = tile_width(max(by_output.shape), bias.dtype, inputs, workers.threads)
-    workspace = Workspace()
-    workspace.fit(workers.threads, (max(by_output.shape), width), bias.dtype, 0)
+    if inputs * by_output.nnz < SERIAL_BELOW:
+        workers = Workers(1)
+    # Fortran order is copied in rows of a tile's width: wider ones use more of each memory page.
+    share = 2 * L2_SHARE if fortran else L2_SHARE
+    width = tile_width(max(by_output.shape), bias.dtype, inputs, workers.threads, share)
     tiles = cut_tiles(np.arange(inputs, dtype=np.int64), 0, width, False, np.zeros(1, np.bool_))
-    launch(
-        workers,
-        workspace,
-        np.zeros(kernels.COUNTERS, np.int64),
-        make_source(features, bias.dtype, fortran),
-        tiles,
-        layers,
-        y_max,
-        activation,
-        out,
-    )
+    with spare_workspace() as workspace:
+        workspace.fit(workers.threads, (max(by_output.shape), width), bias.dtype, 0)
+        launch(
+            workers,
+            workspace,
+            np.zeros(kernels.COUNTERS, np.int64),
+            make_source(features, bias.dtype, fortran),
+            tiles,
+            layers,
+            y_max,
+            activation,
+            out,
+        )
     return out
+
+
+_spare: list[Workspace] = []
+
+
+@contextmanager
+def spare_workspace() -> Iterator[Workspace]:
+    """Lend buffers that an earlier call left; concurrent calls each get their own."""
+    try:
+        workspace = _spare.pop()
+    except IndexError:
+        workspace = Workspace()
+    yield workspace
+    _spare[:] = [workspace]

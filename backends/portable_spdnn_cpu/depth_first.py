@@ -15,7 +15,7 @@ from portable_spdnn.network import Network
 from portable_spdnn.plan import NetworkPlan, PlanOptions
 from portable_spdnn.result import BatchOutput
 from portable_spdnn_cpu import depth_first_tiles as kernels
-from portable_spdnn_cpu.host_device import l2_bytes
+from portable_spdnn_cpu.host_device import aligned_empty, l2_bytes
 from portable_spdnn_cpu.packed_network import PackedLayers, pack_layers
 from portable_spdnn_cpu.vector_strips import GRANULE_BYTES
 from portable_spdnn_cpu.workers import Workers
@@ -28,7 +28,9 @@ L2_SHARE = 0.5
 MOST_INPUTS = 128
 
 
-def tile_width(widest: int, dtype: np.dtype[Any], inputs: int, threads: int) -> int:
+def tile_width(
+    widest: int, dtype: np.dtype[Any], inputs: int, threads: int, share: float = L2_SHARE
+) -> int:
     """Choose how many inputs a tile holds: a whole number of granules.
 
     Parameters
@@ -38,25 +40,19 @@ def tile_width(widest: int, dtype: np.dtype[Any], inputs: int, threads: int) -> 
     dtype : numpy dtype
     inputs, threads : int
         A tile is no wider than lets every thread have one.
+    share : float
+        Part of the second-level cache that the two buffers may take.
 
     Returns
     -------
     int
     """
     granule = GRANULE_BYTES // dtype.itemsize
-    fits = int(L2_SHARE * l2_bytes()) // (2 * max(widest, 1) * dtype.itemsize)
-    share = -(-inputs // threads)
-    wanted = min(fits, MOST_INPUTS, -(-share // granule) * granule)
+    fits = int(share * l2_bytes()) // (2 * max(widest, 1) * dtype.itemsize)
+    each = -(-inputs // threads)
+    wanted = min(fits, MOST_INPUTS, -(-each // granule) * granule)
     # An even number of granules: the kernel takes two at a time.
     return max(granule, wanted // (2 * granule) * 2 * granule)
-
-
-def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return an uninitialised array that starts on a cache line."""
-    size = int(np.prod(shape)) * dtype.itemsize
-    raw = np.empty(size + GRANULE_BYTES, np.uint8)
-    start = -raw.ctypes.data % GRANULE_BYTES
-    return raw[start : start + size].view(dtype).reshape(shape)
 
 
 @dataclass
@@ -69,7 +65,7 @@ class Workspace:
 
     def fit(self, threads: int, shape: tuple[int, int], dtype: np.dtype[Any], arena: int) -> None:
         """Make room for tiles of `shape` and an arena of `arena` features."""
-        if self.shape != shape or len(self.buffers) != threads:
+        if self.shape != shape or len(self.buffers) < threads or self.buffers[0][0].dtype != dtype:
             self.shape = shape
             self.buffers = [
                 (
@@ -80,7 +76,7 @@ class Workspace:
                 for _ in range(threads)
             ]
         if self.arena.size < arena or self.arena.dtype != dtype:
-            self.arena = np.empty(arena, dtype)
+            self.arena = aligned_empty((arena,), dtype)
 
 
 @dataclass(frozen=True)
@@ -230,8 +226,9 @@ class DepthFirstPlan(NetworkPlan):
             self.dtype,
             inputs * network.widest if parks else 0,
         )
-        # Zero pages cost nothing until an input that finishes is written.
-        out = np.zeros((inputs, network.neurons_out), self.dtype)
+        # Only inputs that finish are written, and read: small pages where most may die.
+        shape = (inputs, network.neurons_out)
+        out = np.empty(shape, self.dtype) if parks else aligned_empty(shape, self.dtype)
         counters = np.zeros(kernels.COUNTERS, np.int64)
         alive_per_layer = np.zeros(len(network), np.int64)
         pools: dict[int, list[Rest]] = {}

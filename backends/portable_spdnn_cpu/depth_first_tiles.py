@@ -30,7 +30,16 @@ from portable_spdnn_cpu.packed_network import (
     ROW_LENGTH,
     PackedLayers,
 )
-from portable_spdnn_cpu.vector_strips import GRANULE_BYTES, double_strip, fetch_add, single_strip
+from portable_spdnn_cpu.vector_strips import (
+    GRANULE_BYTES,
+    TRANSPOSE_BYTES,
+    double_strip,
+    fetch_add,
+    prefetch,
+    single_strip,
+    transpose_from_tile,
+    transpose_into_tile,
+)
 
 Array = npt.NDArray[Any]
 
@@ -39,7 +48,8 @@ BITS, DENSE, CSR, ARENA = range(4)
 # Entries of the shared counters.
 NEXT_TILE, ARENA_TOP, WORK_DONE, EXECUTED_EDGES = range(4)
 COUNTERS = 4
-TRANSPOSE_BLOCK = 16  # neurons: one cache line of float32 of each input of the tile
+CACHE_LINE = 64  # bytes
+ROWS_AHEAD = 16  # rows are far apart in memory, where no hardware prefetcher follows
 
 
 class Source(NamedTuple):
@@ -308,15 +318,24 @@ def load_tile(
                         if byte & (128 >> bit):
                             tile[8 * position + bit, column] = 1
     elif source.kind == DENSE and source.dense.strides[0] == source.dense.itemsize:
+        leading = source.dense.shape[0]
         for neuron in range(neurons):
+            ahead = min(neuron + ROWS_AHEAD, neurons - 1) * leading + first
+            for line in range(0, count, CACHE_LINE // tile.itemsize):
+                prefetch(source.dense, ahead + line)
             for column in range(count):
                 tile[neuron, column] = source.dense[first + column, neuron]
     elif source.kind == DENSE:
-        for block in range(0, neurons, TRANSPOSE_BLOCK):
-            last = min(block + TRANSPOSE_BLOCK, neurons)
-            for column in range(count):
-                for neuron in range(block, last):
-                    tile[neuron, column] = source.dense[first + column, neuron]
+        side = TRANSPOSE_BYTES // tile.itemsize
+        rows = np.arange(first, first + count)
+        square = count // side * side
+        for column in range(0, square, side):
+            for neuron in range(0, neurons // side * side, side):
+                transpose_into_tile(tile, neuron, column, source.dense, rows)
+        for column in range(count):
+            begin = neurons // side * side if column < square else 0
+            for neuron in range(begin, neurons):
+                tile[neuron, column] = source.dense[first + column, neuron]
     elif source.kind == CSR:
         for column in range(count):
             for k in range(source.indptr[first + column], source.indptr[first + column + 1]):
@@ -352,9 +371,12 @@ def store_tile(tile: Array, members: Array, count: int, out: Array) -> None:
             for column in range(count):
                 out[members[column], neuron] = tile[neuron, column]
         return
-    for block in range(0, neurons, TRANSPOSE_BLOCK):
-        last = min(block + TRANSPOSE_BLOCK, neurons)
-        for column in range(count):
-            row = members[column]
-            for neuron in range(block, last):
-                out[row, neuron] = tile[neuron, column]
+    side = TRANSPOSE_BYTES // tile.itemsize
+    square = count // side * side
+    for column in range(0, square, side):
+        for neuron in range(0, neurons // side * side, side):
+            transpose_from_tile(tile, neuron, column, out, members)
+    for column in range(count):
+        begin = neurons // side * side if column < square else 0
+        for neuron in range(begin, neurons):
+            out[members[column], neuron] = tile[neuron, column]

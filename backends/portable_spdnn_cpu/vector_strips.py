@@ -1,4 +1,4 @@
-"""Explicit vectors for Numba: one strip of inputs of one output neuron; an atomic counter.
+"""Explicit vectors for Numba: strips of one output neuron, transposition, prefetch, a counter.
 
 Plain loops leave the compiler to guess that tiles do not alias and that accumulators may stay
 in registers. These intrinsics say so, by emitting LLVM vectors. A *granule* is 64 bytes of
@@ -148,6 +148,101 @@ def _make_strip(granules: int) -> Callable[..., None]:
 
 single_strip = _make_strip(1)
 double_strip = _make_strip(2)
+
+
+TRANSPOSE_BYTES = 32  # of a row of a block: 8 x 8 float32 or 4 x 4 float64
+
+
+def _make_transpose(to_tile: bool) -> Callable[..., None]:
+    """Build the intrinsic that moves a square block between features and a tile."""
+
+    @intrinsic  # type: ignore[untyped-decorator]
+    def transpose(
+        typingctx: Any, tile: Any, neuron: Any, column: Any, features: Any, rows: Any
+    ) -> tuple[Signature, Callable[..., Any]]:
+        """tile[neuron + q, column + p] = features[rows[column + p], neuron + q], or back.
+
+        For p, q in 0 .. TRANSPOSE_BYTES / item size - 1; both arrays in C order.
+        """
+        element = tile.dtype
+        side = TRANSPOSE_BYTES * 8 // element.bitwidth
+        item_bytes = element.bitwidth // 8
+        signature = types.void(tile, types.intp, types.intp, features, rows)
+
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            vector = ir.VectorType(context.get_value_type(element), side)
+
+            def array(position: int) -> Any:
+                return context.make_array(sig.args[position])(context, builder, args[position])
+
+            inside, outside, chosen = array(0), array(3), array(4)
+            neuron, column = args[1:3]
+            in_tile, in_features = [], []
+            for step in range(side):
+                shift = ir.Constant(neuron.type, step)
+                leading = builder.extract_value(inside.shape, 1)
+                offset = builder.add(builder.mul(builder.add(neuron, shift), leading), column)
+                in_tile.append(builder.gep(inside.data, [offset]))
+                row = builder.load(builder.gep(chosen.data, [builder.add(column, shift)]))
+                leading = builder.extract_value(outside.shape, 1)
+                offset = builder.add(builder.mul(row, leading), neuron)
+                in_features.append(builder.gep(outside.data, [offset]))
+            sources, targets = (in_features, in_tile) if to_tile else (in_tile, in_features)
+            block = [
+                builder.load(builder.bitcast(pointer, vector.as_pointer()), align=item_bytes)
+                for pointer in sources
+            ]
+            # Swap the off-diagonal quarters of ever larger squares: log2(side) rounds.
+            span = 1
+            while span < side:
+                first = [e if not e & span else side + e - span for e in range(side)]
+                second = [e + span if not e & span else side + e for e in range(side)]
+                for upper in range(side):
+                    if not upper & span:
+                        pair = block[upper], block[upper + span]
+                        block[upper] = builder.shuffle_vector(*pair, _lanes(first))
+                        block[upper + span] = builder.shuffle_vector(*pair, _lanes(second))
+                span *= 2
+            for value, pointer in zip(block, targets, strict=True):
+                builder.store(
+                    value, builder.bitcast(pointer, vector.as_pointer()), align=item_bytes
+                )
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return transpose  # type: ignore[no-any-return]
+
+
+def _lanes(chosen: list[int]) -> Any:
+    return ir.Constant(ir.VectorType(ir.IntType(32), len(chosen)), chosen)
+
+
+transpose_into_tile = _make_transpose(True)
+transpose_from_tile = _make_transpose(False)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch(
+    typingctx: Any, array: Any, index: Any
+) -> tuple[Signature, Callable[..., Any]]:
+    """Ask for the cache line of the element `index` items after the array's first."""
+    signature = types.void(array, types.intp)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        data = context.make_array(sig.args[0])(context, builder, args[0]).data
+        flag = ir.IntType(32)
+        pointer = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag]),
+            "llvm.prefetch.p0",
+        )
+        # To be read, to be kept in all levels, data.
+        builder.call(function, [pointer, flag(0), flag(3), flag(1)])
+        return context.get_dummy_value()
+
+    return signature, codegen
 
 
 @intrinsic  # type: ignore[untyped-decorator]

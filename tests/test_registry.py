@@ -1,0 +1,61 @@
+"""Which backend a user gets, and what he is told where he gets none."""
+
+from __future__ import annotations
+
+import pytest
+
+import portable_spdnn as ps
+from portable_spdnn import registry
+from portable_spdnn.backend import Availability
+
+
+def test_the_three_backends_are_registered_fastest_first() -> None:
+    assert [b.name for b in ps.backends()][:3] == ["cupy", "numba", "scipy"]
+    by_name = {b.name: b for b in ps.backends()}
+    assert by_name["scipy"].availability.available
+    assert by_name["numba"].availability.available
+    assert by_name["scipy"].execution_space == "serial"
+    assert by_name["numba"].execution_space == "threads"
+    assert set(by_name["numba"].operations) >= {"spmm", "spgemm", "layer", "plan"}
+
+
+def test_cupy_says_why_it_is_not_available() -> None:
+    with pytest.raises(ps.BackendUnavailable, match=r"cupy is not available: .*; usable here: num"):
+        ps.get_backend("cupy")
+
+
+def test_unknown_backend_lists_the_known_ones() -> None:
+    with pytest.raises(ps.InputError, match=r"unknown backend 'numpy'; registered: cupy, numba"):
+        ps.get_backend("numpy")
+
+
+def test_auto_takes_the_fastest_that_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(registry.ENVIRONMENT_VARIABLE, raising=False)
+    fastest = next(b.name for b in ps.backends() if b.availability.available)
+    assert ps.get_backend("auto").name == fastest
+    from portable_spdnn_cpu.numba_backend import NumbaBackend
+
+    monkeypatch.setattr(NumbaBackend, "availability", lambda: Availability.no("broken on purpose"))
+    if fastest == "numba":
+        assert ps.get_backend().name == "scipy"
+
+
+def test_auto_consults_the_environment_and_never_substitutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(registry.ENVIRONMENT_VARIABLE, "scipy")
+    assert ps.get_backend().name == "scipy"
+    assert ps.get_backend("numba").name == "numba"
+    monkeypatch.setenv(registry.ENVIRONMENT_VARIABLE, "cupy")
+    with pytest.raises(ps.BackendUnavailable, match=r"cupy \(from PORTABLE_SPDNN_BACKEND\) is not"):
+        ps.get_backend()
+    monkeypatch.setenv(registry.ENVIRONMENT_VARIABLE, "nonsense")
+    with pytest.raises(ps.InputError, match=r"'nonsense' \(from PORTABLE_SPDNN_BACKEND\)"):
+        ps.get_backend()
+
+
+def test_no_backend_at_all_is_an_error_with_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(registry.ENVIRONMENT_VARIABLE, raising=False)
+    monkeypatch.setattr(registry, "entry_points", lambda group: ())
+    with pytest.raises(ps.BackendUnavailable, match="none is registered"):
+        ps.get_backend()

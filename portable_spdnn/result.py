@@ -108,8 +108,15 @@ class Result:
 
         Built on every call: inputs that died cost nothing until then.
         """
+        return self.score_rows(0, self.inputs)
+
+    def score_rows(self, first: int, end: int) -> Array:
+        """Return the scores of inputs `first` .. `end` - 1 (or the last), as `scores` does."""
+        end = min(end, self.inputs)
         dtype = np.result_type(*(rows.dtype for _, rows in self._batches), np.float32)
-        scores = np.zeros((self.inputs, self.neurons_out), dtype)
+        scores = np.zeros((end - first, self.neurons_out), dtype)
         for alive, rows in self._batches:
-            scores[alive] = rows if isinstance(rows, np.ndarray) else rows.toarray()
+            chosen = slice(*np.searchsorted(alive, (first, end)))
+            part = rows[chosen]
+            scores[alive[chosen] - first] = part if isinstance(part, np.ndarray) else part.toarray()
         return scores

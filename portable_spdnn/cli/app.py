@@ -1,0 +1,44 @@
+"""The commands, gathered."""
+
+from __future__ import annotations
+
+import typer
+
+from portable_spdnn.cli.backends import backends
+from portable_spdnn.cli.compare import compare
+from portable_spdnn.cli.convert import convert
+from portable_spdnn.cli.generate import generate
+from portable_spdnn.cli.run import run
+
+app = typer.Typer(
+    name="portable-spdnn",
+    help="Sparse deep neural network inference, portable over backends.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from portable_spdnn import __version__
+
+        typer.echo(f"portable-spdnn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    pass
+
+
+app.command()(run)
+app.command()(compare)
+app.command()(backends)
+app.command()(convert)
+app.add_typer(generate, name="generate")

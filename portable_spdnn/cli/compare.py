@@ -1,0 +1,116 @@
+"""`portable-spdnn compare`: the same network on several backends."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from portable_spdnn.cli import options as flag
+from portable_spdnn.cli.progress import show_progress
+from portable_spdnn.cli.run import WRONG_CATEGORIES
+
+
+def compare(
+    backends: Annotated[
+        str, typer.Option(metavar="NAMES", help="Names of backends, separated by commas.")
+    ],
+    data: flag.Data = None,
+    neurons: flag.Neurons = None,
+    layers: flag.Layers = None,
+    inputs: flag.Inputs = None,
+    truth: flag.TruthFile = None,
+    first_inputs: flag.FirstInputs = None,
+    batch_size: flag.BatchSize = None,
+    threads: flag.Threads = None,
+    dtype: flag.DtypeOption = flag.Dtype.float32,
+    path: flag.PathOption = flag.FeaturePath.auto,
+    seed: flag.Seed = 0,
+    bias: flag.Bias = None,
+    y_max: flag.YMax = None,
+    repeat: Annotated[
+        int, typer.Option(metavar="R", min=1, help="Runs of each; times are medians.")
+    ] = 3,
+    json: flag.Json = None,
+    no_progress: flag.NoProgress = False,
+) -> None:
+    """Compare backends with the serial reference (scipy): categories, scores, speed.
+
+    Exit code 1 where categories differ from the reference's, or from the truth where known.
+    """
+    from portable_spdnn import comparison, report
+    from portable_spdnn.errors import InputError
+    from portable_spdnn.graphchallenge import judge
+    from portable_spdnn.plan import PlanOptions
+    from portable_spdnn.workload import Request, load_workload
+
+    names = [name.strip() for name in backends.split(",") if name.strip()]
+    if not names:
+        raise InputError("--backends names no backend; give some, separated by commas")
+    from portable_spdnn.registry import load_backend
+
+    for name in names:  # before minutes are spent on loading
+        load_backend(name)
+    progress = not no_progress
+    request = Request(data, neurons, layers, inputs, truth, first_inputs, seed, bias, y_max)
+    with show_progress("loading", progress) as step:
+        work = load_workload(request, step)
+    compared = comparison.compare(
+        work.network,
+        work.features,
+        names,
+        PlanOptions(dtype.value, path.value, batch_size),
+        threads=threads,
+        repeat=repeat,
+        show_progress=lambda what: show_progress(what, progress),
+    )
+    verdicts = [
+        None if work.truth is None else judge(one.result.categories, work.truth)
+        for one in compared
+    ]
+    records = []
+    rows = []
+    for one, verdict in zip(compared, verdicts, strict=True):
+        record = report.run_record(work, one.result, verdict, one.versions, {})
+        record |= {
+            "inference_seconds": one.inference_seconds,
+            "edge_rate": one.edge_rate,
+            "executed_edge_rate": one.executed_edge_rate,
+            "speed_up": one.speed_up,
+            "categories_agree": one.categories_agree,
+            "largest_absolute_difference": one.largest_absolute_difference,
+            "largest_relative_difference": one.largest_relative_difference,
+            "repeat": repeat,
+        }
+        records.append(record)
+        rows.append(
+            (
+                one.result.backend,
+                one.result.device,
+                report.seconds(one.inference_seconds),
+                f"{one.speed_up:.3g} x",
+                report.rate(one.edge_rate),
+                report.rate(one.executed_edge_rate),
+                str(one.result.categories.size),
+                "yes" if one.categories_agree else "NO",
+                f"{one.largest_absolute_difference:.2g}",
+                f"{one.largest_relative_difference:.2g}",
+                record["verdict"] or "-",
+            )
+        )
+    columns = (
+        "backend", "device", "median", "speed-up", "challenge edge rate", "executed edge rate",
+        "survivors", "agrees", "abs. diff.", "rel. diff.", "verdict",
+    )  # fmt: skip
+    title = (
+        f"{work.network.neurons} neurons x {len(work.network)} layers ({work.network_source}), "
+        f"{work.features.shape[0]} inputs ({work.inputs_source}), {dtype.value}, "
+        f"exact passes: none"
+    )
+    typer.echo(title, err=json == "-")
+    report.print_table(columns, rows, to_stderr=json == "-")
+    if json is not None:
+        report.write_json(records, json)
+    wrong = any(verdict is not None and not verdict.passed for verdict in verdicts)
+    if wrong or not all(one.categories_agree for one in compared):
+        raise typer.Exit(WRONG_CATEGORIES)

@@ -1,0 +1,78 @@
+"""Flags that several commands share, each with one name, one type and one sentence."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Dtype(StrEnum):
+    """Type of weights, features and sums."""
+
+    float32 = "float32"
+    float64 = "float64"
+
+
+class FeaturePath(StrEnum):
+    """Features between layers."""
+
+    auto = "auto"
+    spmm = "spmm"
+    spgemm = "spgemm"
+
+
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Folder in the Graph Challenge layout, or a packed store. Default: a generated network.",
+    ),
+]
+Neurons = Annotated[int | None, typer.Option(metavar="N", help="Neurons per layer.")]
+Layers = Annotated[
+    int | None,
+    typer.Option(metavar="L", min=1, help="Layers; default: all of --data, 120 if generated."),
+]
+Inputs = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Inputs: Graph Challenge TSV, MNIST IDX (both also gzip) or a packed store. "
+        "Default: those of --data, or the bundled digits.",
+    ),
+]
+TruthFile = Annotated[
+    Path | None,
+    typer.Option("--truth", metavar="FILE", help="True categories. Default: those of --data."),
+]
+FirstInputs = Annotated[
+    int | None, typer.Option(metavar="K", min=1, help="Use the first K inputs only.")
+]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(metavar="B", min=1, help="Inputs that go through the network together."),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(metavar="T", min=1, help="Threads. Default: NUMBA_NUM_THREADS, or all cores."),
+]
+DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Type of weights and features.")]
+PathOption = Annotated[
+    FeaturePath, typer.Option("--path", help="Dense (spmm) or sparse (spgemm) features.")
+]
+Json = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE|-", help="Write the result as JSON; - for stdout."),
+]
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progress.")]
+Seed = Annotated[int, typer.Option(metavar="S", min=0, help="Seed of the generated network.")]
+Bias = Annotated[
+    float | None,
+    typer.Option(help="Bias of every layer. Default: the challenge's for this width."),
+]
+YMax = Annotated[
+    float | None, typer.Option(help="Upper bound of every feature; inf for none. Default: 32.")
+]

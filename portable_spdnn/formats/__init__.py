@@ -1,0 +1,1 @@
+"""File formats of networks, features and categories: one module for each."""

@@ -1,0 +1,74 @@
+"""Reading files that may be compressed, with errors that name the file and its damage."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import os
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from portable_spdnn.errors import InputError
+
+_GZIP = b"\x1f\x8b"
+_XZ = b"\xfd7zXZ\x00"
+_MAGIC_OF_SUFFIX = {".gz": (_GZIP, "gzip"), ".xz": (_XZ, "xz")}
+
+
+@contextmanager
+def open_decompressed(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a plain, gzip (RFC 1952) or xz file, told apart by its first bytes.
+
+    Checksums of the compressed formats are verified once the stream is read to its end.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Yields
+    ------
+    BinaryIO
+        The decompressed bytes; read-only.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be opened, if its suffix promises a compression that its content is
+        not, or, from within the block, if it turns out to be truncated or damaged.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as raw:
+            head = raw.read(len(_XZ))
+            raw.seek(0)
+            magic, kind = _MAGIC_OF_SUFFIX.get(path.suffix, (b"", ""))
+            if head and not head.startswith(magic):
+                raise InputError(
+                    f"{path}: is no {kind} file (it begins with {head!r}); download or copy it "
+                    "again"
+                )
+            if head.startswith(_GZIP):
+                with gzip.open(raw) as stream:
+                    yield cast(BinaryIO, stream)
+            elif head.startswith(_XZ):
+                with lzma.open(raw) as stream:
+                    yield cast(BinaryIO, stream)
+            else:
+                yield raw
+    except EOFError as error:
+        raise truncated(path) from error
+    except (gzip.BadGzipFile, zlib.error, lzma.LZMAError, tarfile.TarError) as error:
+        raise InputError(
+            f"{path}: damaged or truncated ({error}); download or copy it again"
+        ) from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def truncated(path: Path) -> InputError:
+    """Return the error for a file that ends too early."""
+    return InputError(f"{path}: truncated; download or copy it again")

@@ -1,0 +1,162 @@
+"""Lines of two indices and a value, separated by tabs: the text of Graph Challenge files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn.errors import InputError
+
+Array = npt.NDArray[Any]
+Argument = TypeVar("Argument")
+Value = TypeVar("Value")
+
+_OFFICIAL_NEURONS = (1024, 4096, 16384, 65536)
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class TripleFormat:
+    """What the three fields of a line are called and how far the indices go.
+
+    Attributes
+    ----------
+    names : tuple of str
+    limits : tuple of int
+        Largest first and second index.
+    """
+
+    names: tuple[str, str, str]
+    limits: tuple[int, int]
+
+
+def parse_triples(
+    text: bytes, form: TripleFormat, source: str, first_line: int = 1
+) -> tuple[Array, Array, Array]:
+    """Parse lines ``index TAB index TAB value``, indices counted from 1.
+
+    Lines may end in LF or CRLF; blank lines and a missing last line end do no harm.
+
+    Parameters
+    ----------
+    text : bytes
+        Whole lines.
+    form : TripleFormat
+    source : str
+        The file, as messages name it.
+    first_line : int
+        Where `text` begins in the file, counted from 1.
+
+    Returns
+    -------
+    first, second : ndarray of int64
+        Counted from 1, as in the file.
+    values : ndarray of float64
+        All finite, also in float32.
+
+    Raises
+    ------
+    InputError
+        At the first line that does not have three fields, or whose index is not a whole
+        number within its limits, or whose value is no number that is finite in float32.
+    """
+    if not text or text.isspace():
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float64)
+    import pandas as pd
+
+    cause: Exception | None = None
+    try:
+        table = pd.read_csv(
+            io.BytesIO(text),
+            sep="\t",
+            header=None,
+            dtype={0: np.int64, 1: np.int64, 2: np.float64},
+            engine="c",
+            na_filter=False,
+            quoting=csv.QUOTE_NONE,
+            low_memory=False,
+        )
+        if table.shape[1] == 3:
+            first, second, values = (table[column].to_numpy() for column in range(3))
+            if (
+                all(
+                    int(index.min()) >= 1 and int(index.max()) <= limit
+                    for index, limit in zip((first, second), form.limits, strict=True)
+                )
+                # A comparison with NaN is false, so it is found as well.
+                and float(values.min()) >= -_FLOAT32_MAX
+                and float(values.max()) <= _FLOAT32_MAX
+            ):
+                return first, second, values
+    except (ValueError, OverflowError) as error:  # every parse error of pandas is a ValueError
+        cause = error
+    raise _first_fault(text, form, source, first_line, cause) from cause
+
+
+def _first_fault(
+    text: bytes, form: TripleFormat, source: str, first_line: int, cause: Exception | None
+) -> InputError:
+    """Scan line by line for what the fast parser refused."""
+    for line, entry in enumerate(text.splitlines(), start=first_line):
+        if entry.strip():
+            fault = _fault(entry.decode("utf-8", "replace").split("\t"), form)
+            if fault:
+                return InputError(f"{source}, line {line}: {fault}")
+    return InputError(f"{source}: cannot be parsed ({cause}); download or copy it again")
+
+
+def _fault(fields: list[str], form: TripleFormat) -> str | None:
+    if len(fields) != 3:
+        return f"{len(fields)} field(s); expected three with tabs between: {', '.join(form.names)}"
+    for name, field, limit in zip(form.names, fields, form.limits, strict=False):
+        try:
+            index = int(field)
+        except ValueError:
+            return f"{name} {field[:40]!r} is no whole number"
+        if not 1 <= index <= limit:
+            larger = next((n for n in _OFFICIAL_NEURONS if n >= index > limit), None)
+            hint = f"; was --neurons meant to be {larger}?" if larger else ""
+            return f"{name} {index} is outside 1 .. {limit}{hint}"
+    name, field = form.names[2], fields[2].strip()
+    try:
+        value = float(field)
+    except ValueError:
+        return f"{name} {field[:40]!r} is no number"
+    if not math.isfinite(value):
+        return f"{name} {field[:40]!r} is not finite; all must be finite numbers"
+    if abs(value) > _FLOAT32_MAX:
+        return f"{name} {field[:40]!r} is too large for float32"
+    return None
+
+
+def map_in_threads(
+    function: Callable[[Argument], Value], arguments: Iterable[Argument]
+) -> Iterator[Value]:
+    """Yield ``function(argument)`` in order, computed by a few threads ahead of the caller.
+
+    `arguments` is iterated in the calling thread, and only a few items ahead of what was
+    yielded, so that a long iteration takes bounded memory.
+    """
+    # The parser releases the interpreter's lock; past four threads its source cannot keep up.
+    workers = min(4, len(os.sched_getaffinity(0)))
+    pool = ThreadPoolExecutor(workers)
+    pending: deque[Future[Value]] = deque()
+    try:
+        for argument in arguments:
+            pending.append(pool.submit(function, argument))
+            if len(pending) > workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -1,0 +1,344 @@
+"""Binary features from grey images: bundled digits, MNIST files, Fourier resizing.
+
+The inputs of the Graph Challenge are images enlarged to sqrt(N) x sqrt(N) pixels, one for each
+of N neurons, and set to 0 or 1 by a threshold (Kepner et al., "Sparse Deep Neural Network Graph
+Challenge", IEEE HPEC 2019). How they were enlarged is not published; what is done here gives
+the official images of 1,024 neurons but for 5 pixels in 10,000.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn.errors import InputError
+from portable_spdnn.features import PackedFeatures
+
+Array = npt.NDArray[Any]
+
+MNIST_THRESHOLD = 184.6
+"""Pixels brighter than this, of 255, become 1."""
+
+DIGITS_THRESHOLD = MNIST_THRESHOLD / 255 * 16
+"""The same fraction of full scale for the bundled digits, whose brightest pixels are 16."""
+
+_DIGITS = "optdigits-8x8-images-idx3-ubyte.gz"
+_IMAGES_MAGIC = 0x00000803
+_GZIP_MAGIC = b"\x1f\x8b"
+_UNREADABLE_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
+
+
+def digits() -> Array:
+    """Return the bundled handwritten digits.
+
+    They are the test part of "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak,
+    UCI Machine Learning Repository, 1998, doi:10.24432/C50P49, CC BY 4.0).
+
+    Returns
+    -------
+    ndarray of uint8, shape (1797, 8, 8)
+        0 (paper) to 16 (ink).
+    """
+    with resources.as_file(resources.files("portable_spdnn") / "data" / _DIGITS) as path:
+        return read_idx(path)
+
+
+def digits_features(neurons: int) -> PackedFeatures:
+    """Return the bundled digits as binary features.
+
+    Their threshold is the MNIST one as a fraction of full scale. About 20 % of the features
+    are 1, against 10 % for MNIST: these digits fill their 8 x 8 pixels, where those of MNIST
+    leave a margin of 4 pixels around 20 x 20.
+
+    Parameters
+    ----------
+    neurons : int
+        A square: 1024, 4096, 16384, 65536, ...
+
+    Returns
+    -------
+    PackedFeatures, shape (1797, neurons)
+
+    Raises
+    ------
+    InputError
+        If `neurons` is not a square.
+    """
+    return binary_features(digits(), neurons, threshold=DIGITS_THRESHOLD)
+
+
+def load_idx_features(
+    path: str | os.PathLike[str], neurons: int, first: int | None = None
+) -> PackedFeatures:
+    """Read a file of images in IDX format as binary features.
+
+    Parameters
+    ----------
+    path : path-like
+        Pixels of 0 to 255, as in MNIST; gzipped or not.
+    neurons : int
+        A square: 1024, 4096, 16384, 65536, ...
+    first : int, optional
+        Number of images to take from the start; default all.
+
+    Returns
+    -------
+    PackedFeatures, shape (images, neurons)
+
+    Raises
+    ------
+    InputError
+        As for `read_idx` and `binary_features`.
+    """
+    _side(neurons)
+    return binary_features(read_idx(path, first), neurons)
+
+
+def binary_features(
+    images: Array, neurons: int, *, threshold: float = MNIST_THRESHOLD
+) -> PackedFeatures:
+    """Resize images to one pixel for each neuron and compare them with a threshold.
+
+    ``Y[k, c * side + r] = 1`` where pixel (r, c) of image k, resized by `resize_fourier` to
+    side x side, exceeds `threshold`, else 0, with ``side = sqrt(neurons)``: images are stored
+    by columns, as in the official files.
+
+    Parameters
+    ----------
+    images : ndarray of real numbers, shape (images, rows, columns)
+    neurons : int
+        A square: 1024, 4096, 16384, 65536, ...
+    threshold : float
+        In the units of the pixels.
+
+    Returns
+    -------
+    PackedFeatures, shape (images, neurons)
+        Besides it, the work takes some 50 MB, however many images there are.
+
+    Raises
+    ------
+    InputError
+        If `neurons` is not a square, or the images are not as stated, finite and non-empty.
+    """
+    side = _side(neurons)
+    _check_images(images)
+    bits = np.empty((len(images), -(-neurons // 8)), np.uint8)
+    # At most 2^21 float64 pixels at a time, before or after resizing.
+    step = max(1, (1 << 21) // max(neurons, images.shape[1] * images.shape[2]))
+    across, down = _interpolation(images.shape[2], side), _interpolation(images.shape[1], side)
+    for start in range(0, len(images), step):
+        chunk = images[start : start + step].astype(np.float64)
+        _check_finite(chunk, start)
+        by_columns = across @ chunk.transpose(0, 2, 1) @ down.T
+        ones = (by_columns > threshold).reshape(len(chunk), neurons)
+        bits[start : start + step] = np.packbits(ones, axis=1)
+    return PackedFeatures(bits, neurons)
+
+
+def resize_fourier(images: Array, side: int) -> Array:
+    """Resize images by trigonometric interpolation, the same along rows and columns.
+
+    Along each axis of n pixels, the discrete spectrum is padded with zeros, or cropped, to
+    `side` terms; output pixel q is the value at ``q * n / side``, so that pixel 0 stays where it
+    is. The Nyquist term of an even number of pixels is shared by both its frequencies when the
+    spectrum grows and the two are joined when it shrinks, which keeps the values real. Images
+    count as periodic, so that sharp edges ring: values may leave the range of the input.
+
+    Parameters
+    ----------
+    images : ndarray of real numbers, shape (images, rows, columns)
+    side : int
+        Rows and columns of the result.
+
+    Returns
+    -------
+    ndarray of float64, shape (images, side, side)
+
+    Raises
+    ------
+    InputError
+        If `side` is below 1, or the images are not as stated, finite and non-empty.
+    """
+    if side < 1:
+        raise InputError(f"images cannot be resized to {side} x {side} pixels; 1 is the least")
+    _check_images(images)
+    pixels = images.astype(np.float64)
+    _check_finite(pixels, 0)
+    down, across = _interpolation(images.shape[1], side), _interpolation(images.shape[2], side)
+    resized: Array = down @ pixels @ across.T
+    return resized
+
+
+def is_idx(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a file begins like an IDX file, of images or of anything else.
+
+    Parameters
+    ----------
+    path : path-like
+        Gzipped or not, whatever its name.
+
+    Returns
+    -------
+    bool
+        False too for a damaged gzip file.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read.
+    """
+    with _open_plain_or_gzip(path) as stream:
+        try:
+            magic = stream.read(4)
+        except _UNREADABLE_GZIP:
+            return False
+    return len(magic) == 4 and magic[:2] == b"\0\0" and magic[2] in _IDX_TYPES and magic[3] > 0
+
+
+def read_idx(path: str | os.PathLike[str], first: int | None = None) -> Array:
+    """Read images in IDX format, that of the MNIST files.
+
+    Four big-endian 32-bit numbers, the magic 0x00000803, images, rows and columns, come before
+    one byte a pixel, image by image and row by row (Y. LeCun, C. Cortes and C. Burges, "The
+    MNIST database of handwritten digits").
+
+    Parameters
+    ----------
+    path : path-like
+        Gzipped or not; the content decides, not the name.
+    first : int, optional
+        Number of images to take from the start; what follows them is not read. Default all.
+
+    Returns
+    -------
+    ndarray of uint8, shape (images, rows, columns)
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is not of this kind, has no pixels, or holds fewer or more
+        bytes than its header says; if `first` is below 1 or beyond the images of the file.
+    """
+    if first is not None and first < 1:
+        raise InputError(f"{path}: the first {first} images are asked for; 1 is the least")
+    with _open_plain_or_gzip(path) as stream:
+        count, rows, columns = _read_header(stream, path)
+        if first is not None and first > count:
+            raise InputError(
+                f"{path}: the first {first} images are asked for but the file holds {count}"
+            )
+        wanted = count if first is None else first
+        pixels = _read_at_most(stream, wanted * rows * columns, path)
+        if len(pixels) < wanted * rows * columns:
+            raise InputError(
+                f"{path}: is truncated; {len(pixels) // (rows * columns)} of {count} images "
+                "are there in full, fetch the file again"
+            )
+        if wanted == count and _read_at_most(stream, 1, path):
+            raise InputError(
+                f"{path}: goes on after its last image; the header says {count} images of "
+                f"{rows} x {columns} pixels"
+            )
+    return np.frombuffer(pixels, np.uint8).reshape(wanted, rows, columns)
+
+
+_IDX_TYPES = {
+    0x08: "unsigned bytes",
+    0x09: "signed bytes",
+    0x0B: "16-bit integers",
+    0x0C: "32-bit integers",
+    0x0D: "float32 numbers",
+    0x0E: "float64 numbers",
+}
+
+
+def _read_header(stream: BinaryIO, path: str | os.PathLike[str]) -> tuple[int, int, int]:
+    header = _read_at_most(stream, 16, path)
+    magic = int.from_bytes(header[:4], "big")
+    if len(header) < 4 or magic != _IMAGES_MAGIC:
+        kind = _IDX_TYPES.get(header[2]) if header[:2] == b"\0\0" and len(header) >= 4 else None
+        found = f"{header[3]}-dimensional {kind}" if kind else "another format"
+        raise InputError(
+            f"{path}: holds {found}, not IDX images: it begins with 0x{header[:4].hex()}; "
+            f"0x{_IMAGES_MAGIC:08x} (unsigned bytes, images x rows x columns) is expected"
+        )
+    if len(header) < 16:
+        raise InputError(f"{path}: is truncated within its header of 16 bytes; fetch it again")
+    count, rows, columns = (int.from_bytes(header[at : at + 4], "big") for at in (4, 8, 12))
+    if not count * rows * columns:
+        raise InputError(f"{path}: holds no pixels: {count} images of {rows} x {columns}")
+    return count, rows, columns
+
+
+@contextmanager
+def _open_plain_or_gzip(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    try:
+        with open(path, "rb") as file:
+            if not file.peek(2).startswith(_GZIP_MAGIC):
+                yield file
+                return
+            with gzip.GzipFile(fileobj=file) as stream:
+                yield cast(BinaryIO, stream)
+    except gzip.BadGzipFile as error:
+        raise InputError(f"{path}: is a damaged gzip file ({error}); fetch it again") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _read_at_most(stream: BinaryIO, size: int, path: str | os.PathLike[str]) -> bytearray:
+    """Read `size` bytes, or all there are: a false header must not reserve the memory it asks."""
+    content = bytearray()
+    try:
+        while len(content) < size and (piece := stream.read(min(size - len(content), 1 << 22))):
+            content += piece
+    except EOFError as error:
+        raise InputError(f"{path}: is a truncated gzip file; fetch it again") from error
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{path}: is a damaged gzip file ({error}); fetch it again") from error
+    return content
+
+
+def _interpolation(pixels: int, side: int) -> Array:
+    """Return the (side, pixels) matrix that resizes one axis."""
+    if pixels == side:
+        return np.eye(side)
+    # Resampling is linear: the matrix of its results for unit vectors resizes any number of
+    # images in two matrix products, several times faster than transforms of each.
+    from scipy.signal import resample
+
+    matrix: Array = resample(np.eye(pixels), side, axis=0)
+    return matrix
+
+
+def _side(neurons: int) -> int:
+    side = math.isqrt(neurons) if neurons > 0 else 0
+    if neurons < 1 or side * side != neurons:
+        raise InputError(
+            f"images cannot fill {neurons} neurons: their number must be a square, e.g. 1024 or "
+            "4096; sizes 16 * 2^s are squares where s is even"
+        )
+    return side
+
+
+def _check_images(images: Array) -> None:
+    if images.ndim != 3 or 0 in images.shape[1:] or images.dtype.kind not in "buif":
+        raise InputError(
+            f"images are {images.dtype} of shape {images.shape}; real numbers of shape "
+            "(images, rows, columns), with at least one pixel, are expected"
+        )
+
+
+def _check_finite(pixels: Array, start: int) -> None:
+    if not np.isfinite(pixels).all():
+        image = start + int(np.argmin(np.isfinite(pixels).all(axis=(1, 2))))
+        raise InputError(f"image {image} (counted from 0) holds a NaN or infinite pixel")

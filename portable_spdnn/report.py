@@ -1,0 +1,125 @@
+"""Results as tables for people and as JSON for scripts."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from portable_spdnn import __version__
+from portable_spdnn.formats.atomic_output import atomic_output
+from portable_spdnn.graphchallenge import Verdict, categories_sha256
+from portable_spdnn.result import Result
+from portable_spdnn.workload import Workload
+
+
+def rate(edges_per_second: float) -> str:
+    """Return an edge rate with the unit that fits: 1.23 TeraEdges/s."""
+    for unit, scale in (("Tera", 1e12), ("Giga", 1e9), ("Mega", 1e6)):
+        if edges_per_second >= scale:
+            return f"{edges_per_second / scale:.3g} {unit}Edges/s"
+    return f"{edges_per_second:.3g} Edges/s"
+
+
+def seconds(value: float) -> str:
+    """Return a duration with three digits: 12.3 s, 4.56 ms."""
+    return f"{value:.3g} s" if value >= 1 else f"{value * 1e3:.3g} ms"
+
+
+def versions(backend_versions: Mapping[str, str]) -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    return {
+        "portable_spdnn": __version__,
+        "python": platform.python_version(),
+        "numpy": version("numpy"),
+        **backend_versions,
+    }
+
+
+def run_record(
+    work: Workload,
+    result: Result,
+    verdict: Verdict | None,
+    backend_versions: Mapping[str, str],
+    extra: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the JSON object of one run.
+
+    `seconds_per_layer` is null where the plan does not run layer by layer.
+    """
+    per_layer = [record.seconds for record in result.records]
+    return {
+        "backend": result.backend,
+        "device": result.device,
+        "execution_space": result.execution_space,
+        "neurons": result.neurons,
+        "layers": result.layers,
+        "inputs": result.inputs,
+        "edges": result.edges,
+        "network": work.network_source,
+        "inputs_source": work.inputs_source,
+        "load_seconds": work.load_seconds,
+        "plan_seconds": result.plan_seconds,
+        "inference_seconds": result.inference_seconds,
+        "edge_rate": result.edge_rate,
+        "executed_edges": result.executed_edges,
+        "executed_edge_rate": result.executed_edge_rate,
+        "exact_passes": list(result.exact_passes),
+        "categories_count": int(result.categories.size),
+        "categories_sha256": categories_sha256(result.categories),
+        "verdict": None if verdict is None else "PASSED" if verdict.passed else "FAILED",
+        "verdict_against": None if verdict is None else verdict.source,
+        "alive_inputs_per_layer": [record.alive_inputs for record in result.records],
+        "seconds_per_layer": None if None in per_layer else per_layer,
+        "versions": versions(backend_versions),
+        **extra,
+    }
+
+
+def write_json(record: Any, target: str) -> None:
+    """Write JSON to a file, all or nothing, or to standard output where `target` is "-"."""
+    text = json.dumps(record, indent=2) + "\n"
+    if target == "-":
+        sys.stdout.write(text)
+    else:
+        with atomic_output(Path(target)) as stream:
+            stream.write(text.encode())
+
+
+def print_facts(rows: Sequence[tuple[str, str]], to_stderr: bool) -> None:
+    """Print one fact a line, names aligned."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    _console(to_stderr).print(table)
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], to_stderr: bool = False
+) -> None:
+    """Print a table with a header."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(*columns, box=box.SIMPLE, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    _console(to_stderr).print(table)
+
+
+def _console(to_stderr: bool) -> Any:
+    from rich.console import Console
+
+    stream = sys.stderr if to_stderr else sys.stdout
+    # A file or pipe has no width: lines stay whole there, so that scripts can read them.
+    width = None if stream.isatty() else 200
+    return Console(file=stream, width=width, highlight=False, markup=False)

@@ -1,0 +1,164 @@
+"""What to run: a network, inputs and, where there is one, the truth; from files or built in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from portable_spdnn.errors import InputError
+from portable_spdnn.features import Features
+from portable_spdnn.graphchallenge import Truth, truth_for
+from portable_spdnn.network import Network
+
+DEFAULT_NEURONS = 1024
+DEFAULT_LAYERS = 120
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for; see `portable-spdnn run --help` for each field.
+
+    Attributes
+    ----------
+    data, inputs, truth : Path or None
+    neurons, layers, first_inputs : int or None
+    seed : int
+        Of the generated network.
+    bias, y_max : float or None
+    """
+
+    data: Path | None = None
+    neurons: int | None = None
+    layers: int | None = None
+    inputs: Path | None = None
+    truth: Path | None = None
+    first_inputs: int | None = None
+    seed: int = 0
+    bias: float | None = None
+    y_max: float | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A network and inputs in memory.
+
+    Attributes
+    ----------
+    network : Network
+    features : PackedFeatures or csr_array
+    truth : Truth or None
+    network_source, inputs_source : str
+        Where they come from, for people.
+    embedded : bool
+        Whether neither network nor inputs come from files.
+    load_seconds : float
+    """
+
+    network: Network
+    features: Features
+    truth: Truth | None
+    network_source: str
+    inputs_source: str
+    embedded: bool
+    load_seconds: float
+
+
+def load_workload(
+    request: Request, progress: Callable[[int, int], None] | None = None
+) -> Workload:
+    """Load or generate what `request` names.
+
+    Without `data` the network is the challenge's RadiX-Net, generated from `seed`; without
+    `data` and `inputs` the inputs are the bundled digits, resized.
+
+    Parameters
+    ----------
+    request : Request
+    progress : callable, optional
+        Called with (layers done, layers in all; 0 while not known).
+
+    Returns
+    -------
+    Workload
+
+    Raises
+    ------
+    InputError
+        If a file is missing or malformed, or the request does not fit what the files hold.
+    """
+    start = time.perf_counter()
+    network, network_source = _network(request, progress)
+    features, total, inputs_source = _inputs(request, network.neurons)
+    truth = _truth(request, network, features.shape[0], total)
+    return Workload(
+        network,
+        features,
+        truth,
+        network_source,
+        inputs_source,
+        request.data is None and request.inputs is None,
+        time.perf_counter() - start,
+    )
+
+
+def _network(
+    request: Request, progress: Callable[[int, int], None] | None
+) -> tuple[Network, str]:
+    if request.data is not None:
+        from portable_spdnn.loading import load_network
+
+        network = load_network(
+            request.data, request.neurons, request.layers, request.bias, request.y_max, progress
+        )
+        return network, str(request.data)
+    from portable_spdnn.graphchallenge import Y_MAX
+    from portable_spdnn.radixnet import radixnet_layers
+
+    neurons = DEFAULT_NEURONS if request.neurons is None else request.neurons
+    count = DEFAULT_LAYERS if request.layers is None else request.layers
+    layers = []
+    for layer in radixnet_layers(neurons, count, request.seed, request.bias):
+        layers.append(layer)
+        if progress is not None:
+            progress(len(layers), count)
+    y_max = Y_MAX if request.y_max is None else request.y_max
+    return Network(layers, y_max), f"generated RadiX-Net, seed {request.seed}"
+
+
+def load_inputs_of(request: Request, neurons: int) -> Features:
+    """Load the inputs that `request` names; arguments and errors as `load_workload`."""
+    return _inputs(request, neurons)[0]
+
+
+def _inputs(request: Request, neurons: int) -> tuple[Features, int, str]:
+    """Return the features, how many there are in all, and where they come from."""
+    path = request.data if request.inputs is None else request.inputs
+    if path is not None:
+        from portable_spdnn.loading import load_inputs_and_total
+
+        features, total = load_inputs_and_total(path, neurons, request.first_inputs)
+        return features, total, str(path)
+    from portable_spdnn.images import digits_features
+
+    features = digits_features(neurons)
+    total = features.shape[0]
+    if request.first_inputs is not None:
+        if not 1 <= request.first_inputs <= total:
+            raise InputError(
+                f"--first-inputs is {request.first_inputs}; there are 1 to {total} bundled digits"
+            )
+        features = features[: request.first_inputs]
+    return features, total, "bundled handwritten digits"
+
+
+def _truth(request: Request, network: Network, at_hand: int, total: int) -> Truth | None:
+    if request.truth is not None:
+        return truth_for(request.truth, total, at_hand)
+    # The truth of a folder or store is that of its own inputs.
+    if request.data is None or request.inputs is not None:
+        return None
+    from portable_spdnn.loading import load_truth
+
+    return load_truth(request.data, network.neurons, len(network), total, at_hand)

@@ -37,7 +37,7 @@ _HOME = {
     "load_network": "loading",
     "radixnet": "radixnet",
 }
-__all__ = [*sorted(_HOME), "__version__"]  # noqa: PLE0604
+__all__ = [*sorted(_HOME), "__version__"]
 
 if TYPE_CHECKING:
     from portable_spdnn.backend import Availability as Availability

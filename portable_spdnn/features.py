@@ -142,8 +142,7 @@ def as_features(features: Any, neurons: int, name: str = "features") -> Features
     with np.errstate(invalid="ignore", over="ignore"):
         suspect = not np.isfinite(array.sum(dtype=np.float64))
     if suspect and not np.isfinite(array).all():
-        row, neuron = np.unravel_index(int(np.argmin(np.isfinite(array))), array.shape)
-        _raise_not_finite(name, int(row), int(neuron))
+        _raise_not_finite(name, *divmod(int(np.argmin(np.isfinite(array))), neurons))
     return array
 
 

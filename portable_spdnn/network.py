@@ -171,7 +171,7 @@ class Layer:
         """Whether a row of zeros stays one: no bias is positive."""
         return not self.bias.size or bool(self.bias.max() <= 0)
 
-    def csr(self, dtype: npt.DTypeLike = None) -> Any:
+    def csr(self, dtype: npt.DTypeLike | None = None) -> Any:
         """Return W as a new `scipy.sparse.csr_array` of `dtype` (default: as stored)."""
         wide = np.int32 if max(self.nnz, *self.shape) < 1 << 31 else np.int64
         return sp.csr_array(

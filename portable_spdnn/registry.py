@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -122,10 +123,12 @@ def _survey(name: str, point: EntryPoint) -> BackendInfo:
         cls = _load(point)
     except (ImportError, AttributeError, TypeError) as error:
         return BackendInfo(name, Availability.no(f"{point.value} cannot be loaded: {error}"))
+    operations = OPERATIONS + tuple(sorted(cls.optional_operations))
     return BackendInfo(
         name,
         cls.availability(),
         cls.execution_space,
         cls.memory_space,
-        OPERATIONS + tuple(sorted(cls.optional_operations)),
+        # A class that leaves an operation out cannot be made, and has none.
+        () if inspect.isabstract(cls) else operations,
     )

@@ -65,9 +65,7 @@ class Workload:
     load_seconds: float
 
 
-def load_workload(
-    request: Request, progress: Callable[[int, int], None] | None = None
-) -> Workload:
+def load_workload(request: Request, progress: Callable[[int, int], None] | None = None) -> Workload:
     """Load or generate what `request` names.
 
     Without `data` the network is the challenge's RadiX-Net, generated from `seed`; without
@@ -103,9 +101,7 @@ def load_workload(
     )
 
 
-def _network(
-    request: Request, progress: Callable[[int, int], None] | None
-) -> tuple[Network, str]:
+def _network(request: Request, progress: Callable[[int, int], None] | None) -> tuple[Network, str]:
     if request.data is not None:
         from portable_spdnn.loading import load_network
 

@@ -16,7 +16,12 @@ from portable_spdnn.plan import NetworkPlan, PlanOptions
 from portable_spdnn.result import BatchOutput
 from portable_spdnn_cpu import depth_first_tiles as kernels
 from portable_spdnn_cpu.host_device import aligned_empty, l2_bytes
-from portable_spdnn_cpu.packed_network import PackedLayers, pack_layers
+from portable_spdnn_cpu.packed_network import (
+    FIRST_VALUE,
+    ROW_LENGTH,
+    PackedLayers,
+    pack_layers,
+)
 from portable_spdnn_cpu.vector_strips import GRANULE_BYTES
 from portable_spdnn_cpu.workers import Workers
 
@@ -147,9 +152,7 @@ def launch(
     return np.asarray(alive.sum(axis=0))
 
 
-def cut_tiles(
-    inputs: Array, layer: int, width: int, parks: bool, prunable: Array
-) -> kernels.Tiles:
+def cut_tiles(inputs: Array, layer: int, width: int, parks: bool, prunable: Array) -> kernels.Tiles:
     """Cut inputs into tiles of `width` that start at `layer`."""
     count = -(-inputs.size // width)
     return kernels.Tiles(
@@ -193,8 +196,8 @@ class DepthFirstPlan(NetworkPlan):
     def describe(self) -> str:
         """Return what the plan chose and why, a line each."""
         table = self.layers.table
-        constant = int((table[:, kernels.FIRST_VALUE] < 0).sum())
-        fixed = int((table[:, kernels.ROW_LENGTH] >= 0).sum())
+        constant = int((table[:, FIRST_VALUE] < 0).sum())
+        fixed = int((table[:, ROW_LENGTH] >= 0).sum())
         width = self.width(self.batch_size)
         kib = 2 * self.network.widest * width * self.dtype.itemsize / 1024
         pruned = int(self.prunable.sum())

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from portable_spdnn_cpu.compiled import kernel
 from portable_spdnn_cpu.packed_network import (
     FIRST_BIAS,
     FIRST_INDEX,
@@ -110,7 +110,7 @@ class Tiles(NamedTuple):
     rest: Array
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def run_tiles(
     counters: Array,
     source: Source,
@@ -202,7 +202,7 @@ def run_tiles(
         fetch_add(counters, WORK_DONE, done)
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def layer_edges(layers: PackedLayers, layer: int) -> int:
     """Return the number of weights of a layer."""
     following = layer + 1
@@ -210,10 +210,10 @@ def layer_edges(layers: PackedLayers, layer: int) -> int:
         end = layers.table[following, FIRST_INDEX]
     else:
         end = layers.indices.size
-    return end - layers.table[layer, FIRST_INDEX]  # type: ignore[no-any-return]
+    return int(end - layers.table[layer, FIRST_INDEX])
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def apply_layer(
     layers: PackedLayers,
     layer: int,
@@ -255,7 +255,7 @@ def apply_layer(
             )
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def layer_tile(
     src: Array,
     dst: Array,
@@ -297,7 +297,7 @@ def layer_tile(
             )  # fmt: skip
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def load_tile(
     source: Source, arena: Array, first: int, count: int, neurons: int, tile: Array, width: int
 ) -> None:
@@ -347,7 +347,7 @@ def load_tile(
                 tile[neuron, column] = arena[place]
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def close_up(tile: Array, neurons: int, live: Array, members: Array, count: int) -> None:
     """Move the columns that are alive to the front, and their members with them."""
     chosen = np.empty(count, np.int64)
@@ -362,7 +362,7 @@ def close_up(tile: Array, neurons: int, live: Array, members: Array, count: int)
             tile[neuron, position] = tile[neuron, chosen[position]]
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def store_tile(tile: Array, members: Array, count: int, out: Array) -> None:
     """out[members[c], :] = tile[:, c] for the first `count` columns."""
     neurons = out.shape[1]

@@ -43,7 +43,7 @@ class ScipyBackend(Backend):
 
     def run_layer(self, W: Any, Y: Any, bias: Array, y_max: float | None) -> Any:
         """Y' = min(max(Y W + bias, 0), y_max)."""
-        Z = Y @ W
+        Z: Any = Y @ W
         if sp.issparse(Z):
             # Adding a bias <= 0 to the zeros and clipping below gives zeros again.
             Z.data += bias[Z.indices]

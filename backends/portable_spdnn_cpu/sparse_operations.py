@@ -49,11 +49,13 @@ class RowSpgemmHandle(SpgemmHandle):
         """Return C; see `SpgemmHandle.numeric`."""
         A, B = with_values("A", self.A, A_data), with_values("B", self.B, B_data)
         indptr = self.symbolic()
-        known = self._indices is not None
-        indices = self._indices if known else np.empty(int(indptr[-1]), np.int32)
+        kernel = kernels.fill_rows if self._indices is None else kernels.refill_rows
+        if self._indices is None:
+            indices = np.empty(int(indptr[-1]), np.int32)
+        else:
+            indices = self._indices
         data = np.empty(int(indptr[-1]), A.dtype)
         counter, chunk = np.zeros(1, np.int64), _chunk(A.shape[0], self.workers.threads)
-        kernel = kernels.refill_rows if known else kernels.fill_rows
 
         def work(worker: int) -> None:
             kernel(

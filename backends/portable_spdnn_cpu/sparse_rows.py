@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from portable_spdnn_cpu.compiled import kernel
 from portable_spdnn_cpu.vector_strips import fetch_add
 
 Array = npt.NDArray[Any]
@@ -27,7 +27,7 @@ Array = npt.NDArray[Any]
 SCAN_FROM = 8
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def count_rows(
     counter: Array,
     chunk: int,
@@ -57,7 +57,7 @@ def count_rows(
             counts[row] = count
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def accumulate_row(
     row: int,
     A_indptr: Array,
@@ -96,7 +96,7 @@ def accumulate_row(
     return count
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def fill_rows(
     counter: Array,
     chunk: int,
@@ -130,7 +130,7 @@ def fill_rows(
                 C_data[place + position] = sums[touched[position]]
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def refill_rows(
     counter: Array,
     chunk: int,
@@ -163,7 +163,7 @@ def refill_rows(
                 sums[C_indices[k]] = 0
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def layer_rows(
     counter: Array,
     chunk: int,
@@ -224,7 +224,7 @@ def layer_rows(
     return indices, data
 
 
-@njit(nogil=True, cache=True)
+@kernel
 def join_rows(
     worker: int,
     indices: Array,

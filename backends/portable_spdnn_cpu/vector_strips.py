@@ -18,7 +18,8 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.typing.templates import Signature
-from numba.extending import intrinsic
+
+from portable_spdnn_cpu.compiled import intrinsic
 
 GRANULE_BYTES = 64
 CHAINS = 2
@@ -27,7 +28,7 @@ CHAINS = 2
 def _make_strip(granules: int) -> Callable[..., None]:
     """Build the intrinsic for strips of `granules` granules."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def strip(
         typingctx: Any,
         dst: Any,
@@ -109,9 +110,7 @@ def _make_strip(granules: int) -> Callable[..., None]:
                     )
 
             step = ir.Constant(begin.type, CHAINS)
-            whole = builder.sub(
-                end, builder.srem(builder.sub(end, begin), step)
-            )
+            whole = builder.sub(end, builder.srem(builder.sub(end, begin), step))
             with cgutils.for_range_slice(builder, begin, whole, step, begin.type) as (k, _):
                 for chain in range(CHAINS):
                     accumulate(builder.add(k, ir.Constant(k.type, chain)), chain)
@@ -124,9 +123,7 @@ def _make_strip(granules: int) -> Callable[..., None]:
             bias_vector = spread(bias)
             low, high = spread(lowest), spread(highest)
             for granule in range(granules):
-                value = builder.fadd(
-                    builder.load(sums[0][granule]), builder.load(sums[1][granule])
-                )
+                value = builder.fadd(builder.load(sums[0][granule]), builder.load(sums[1][granule]))
                 if not valued:
                     value = builder.fmul(value, spread(weight), flags=("contract",))
                 value = builder.fadd(value, bias_vector, flags=("contract",))
@@ -143,7 +140,7 @@ def _make_strip(granules: int) -> Callable[..., None]:
 
         return signature, codegen
 
-    return strip  # type: ignore[no-any-return]
+    return strip
 
 
 single_strip = _make_strip(1)
@@ -156,7 +153,7 @@ TRANSPOSE_BYTES = 32  # of a row of a block: 8 x 8 float32 or 4 x 4 float64
 def _make_transpose(to_tile: bool) -> Callable[..., None]:
     """Build the intrinsic that moves a square block between features and a tile."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def transpose(
         typingctx: Any, tile: Any, neuron: Any, column: Any, features: Any, rows: Any
     ) -> tuple[Signature, Callable[..., Any]]:
@@ -211,7 +208,7 @@ def _make_transpose(to_tile: bool) -> Callable[..., None]:
 
         return signature, codegen
 
-    return transpose  # type: ignore[no-any-return]
+    return transpose
 
 
 def _lanes(chosen: list[int]) -> Any:
@@ -222,10 +219,8 @@ transpose_into_tile = _make_transpose(True)
 transpose_from_tile = _make_transpose(False)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def prefetch(
-    typingctx: Any, array: Any, index: Any
-) -> tuple[Signature, Callable[..., Any]]:
+@intrinsic
+def prefetch(typingctx: Any, array: Any, index: Any) -> tuple[Signature, Callable[..., Any]]:
     """Ask for the cache line of the element `index` items after the array's first."""
     signature = types.void(array, types.intp)
 
@@ -245,7 +240,7 @@ def prefetch(
     return signature, codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def fetch_add(
     typingctx: Any, counters: Any, index: Any, amount: Any
 ) -> tuple[Signature, Callable[..., Any]]:

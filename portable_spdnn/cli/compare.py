@@ -65,8 +65,7 @@ def compare(
         show_progress=lambda what: show_progress(what, progress),
     )
     verdicts = [
-        None if work.truth is None else judge(one.result.categories, work.truth)
-        for one in compared
+        None if work.truth is None else judge(one.result.categories, work.truth) for one in compared
     ]
     records = []
     rows = []

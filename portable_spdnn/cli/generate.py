@@ -32,7 +32,9 @@ def radixnet(
         typer.Option(metavar="FILE", help="Inputs to write along. Default: the bundled digits."),
     ] = None,
     first_inputs: flag.FirstInputs = None,
-    no_inputs: Annotated[bool, typer.Option("--no-inputs", help="Write the network alone.")] = False,
+    no_inputs: Annotated[
+        bool, typer.Option("--no-inputs", help="Write the network alone.")
+    ] = False,
     store: Annotated[bool, typer.Option("--store", help="Write a packed store.")] = False,
     no_progress: flag.NoProgress = False,
 ) -> None:
@@ -44,8 +46,6 @@ def radixnet(
     if not no_inputs:
         features = load_inputs_of(Request(inputs=inputs, first_inputs=first_inputs), neurons)
     with show_progress("generating", not no_progress) as step:
-        generate_radixnet(
-            out, neurons, layers, seed, features=features, store=store, progress=step
-        )
+        generate_radixnet(out, neurons, layers, seed, features=features, store=store, progress=step)
     shown = "no inputs" if features is None else f"{features.shape[0]} inputs"
     typer.echo(f"{out}: {neurons} neurons x {layers} layers, seed {seed}, {shown}")

@@ -28,7 +28,7 @@ Data = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Folder in the Graph Challenge layout, or a packed store. Default: a generated network.",
+        help="Folder in the Graph Challenge layout, or packed store. Default: a generated network.",
     ),
 ]
 Neurons = Annotated[int | None, typer.Option(metavar="N", help="Neurons per layer.")]

@@ -95,9 +95,7 @@ def run(
         "reference_agrees": agrees,
         "reference_seconds": None if reference is None else reference.inference_seconds,
     }
-    record = report.run_record(
-        work, result, verdict, type(chosen).availability().versions, extra
-    )
+    record = report.run_record(work, result, verdict, type(chosen).availability().versions, extra)
     network = work.network
     facts = [
         (

@@ -176,7 +176,9 @@ def _parse_layer(text: bytes, source: str, neurons: int, bias: float) -> Layer:
     shape = (neurons, neurons)
     csr = sp.coo_array((weights, (rows - 1, columns - 1)), shape=shape).tocsr()
     csr.sum_duplicates()
+    with np.errstate(over="ignore"):
+        rounded = csr.data.astype(np.float32)
     try:
-        return Layer.from_csr(csr.indptr, csr.indices, csr.data.astype(np.float32), shape, bias)
+        return Layer.from_csr(csr.indptr, csr.indices, rounded, shape, bias)
     except InputError as error:  # a bias that is not finite, or a sum beyond float32
         raise InputError(f"{source}: {error}") from error

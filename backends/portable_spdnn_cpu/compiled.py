@@ -1,0 +1,25 @@
+"""How kernels are compiled, in one place and with types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import numba
+import numba.extending
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def kernel(function: Function) -> Function:
+    """Compile for the processor at hand, without the interpreter's lock, kept on disk."""
+    return cast(Function, numba.njit(nogil=True, cache=True)(function))
+
+
+def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Register a function that emits LLVM code itself.
+
+    `function` takes the typing context and the types of the arguments; the compiled call takes
+    the arguments alone.
+    """
+    return cast(Callable[..., Any], numba.extending.intrinsic(function))

@@ -198,9 +198,7 @@ def test_layer(backend: ps.Backend, shape: Any, form: str, dtype: Any) -> None:
     assert out.dtype == dtype
     if form == "sparse":
         assert (out.data != 0).all()
-    np.testing.assert_allclose(
-        as_dense(out), oracle.layer(W, Y, bias, 0.5), **tolerance(dtype)
-    )
+    np.testing.assert_allclose(as_dense(out), oracle.layer(W, Y, bias, 0.5), **tolerance(dtype))
 
 
 def test_layer_clamps_only_where_asked_and_takes_a_layer(backend: ps.Backend) -> None:

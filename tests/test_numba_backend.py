@@ -94,7 +94,7 @@ def test_planning_picks_the_leanest_form_of_each_layer() -> None:
     ragged = np.triu(np.ones((6, 6)))
     values = np.arange(36.0).reshape(6, 6) + 1
     layers = [ps.Layer(m) for m in (ring / 2, ring * values, ragged, ragged * values)]
-    table = pack_layers(layers, np.dtype(np.float32)).table
+    table = pack_layers(layers, np.dtype(np.float32), Workers(2)).table
     assert (table[:, FIRST_VALUE] == ABSENT).tolist() == [True, False, True, False]
     assert table[:, ROW_LENGTH].tolist() == [2, 2, ABSENT, ABSENT]
     assert (table[:, FIRST_OFFSET] == ABSENT).tolist() == [True, True, False, False]

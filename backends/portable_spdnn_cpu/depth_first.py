@@ -181,7 +181,7 @@ class DepthFirstPlan(NetworkPlan):
         super().__init__(backend, network, options)
         self.dtype = np.dtype(options.dtype)
         self.workers = workers
-        self.layers = pack_layers(network.layers, self.dtype)
+        self.layers = pack_layers(network.layers, self.dtype, workers)
         self.prunable = np.array([self.may_drop_after(n) for n in range(len(network))])
         self.workspace = Workspace()
         self._one_at_a_time = threading.Lock()

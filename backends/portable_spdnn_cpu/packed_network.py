@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.network import Layer, index_dtype
+from portable_spdnn_cpu.compiled import kernel
+from portable_spdnn_cpu.workers import Workers
 
 Array = npt.NDArray[Any]
 
@@ -44,57 +46,96 @@ class PackedLayers(NamedTuple):
     weight: Array
 
 
-def pack_layers(layers: Sequence[Layer], dtype: np.dtype[Any]) -> PackedLayers:
-    """Transpose and pack layers, one at a time.
+def pack_layers(layers: Sequence[Layer], dtype: np.dtype[Any], workers: Workers) -> PackedLayers:
+    """Transpose and pack layers, each worker one at a time.
 
     Parameters
     ----------
     layers : sequence of Layer
     dtype : numpy dtype
         float32 or float64.
+    workers : Workers
 
     Returns
     -------
     PackedLayers
     """
-    edges = sum(layer.nnz for layer in layers)
-    index = index_dtype(max(layer.shape[0] for layer in layers))
+    ends = np.cumsum([layer.nnz for layer in layers])
+    starts = ends - [layer.nnz for layer in layers]
+    indices = np.empty(int(ends[-1]), index_dtype(max(layer.shape[0] for layer in layers)))
+    offsets = [np.zeros(layer.shape[1] + 1, np.int64) for layer in layers]
+    values = [
+        None if layer.constant is not None else np.empty(layer.nnz, dtype) for layer in layers
+    ]
+    waiting = iter(range(len(layers)))  # shared: next() is atomic
+
+    def work(worker: int) -> None:
+        for row in waiting:
+            layer = layers[row]
+            by_output = indices[starts[row] : ends[row]]
+            data = None if values[row] is None else layer.data
+            transpose(layer.indptr, layer.indices, data, offsets[row], by_output, values[row])
+
+    workers.run(work)
+
     table = np.full((len(layers), 7), ABSENT, np.int64)
-    indices = np.empty(edges, index)
     weight = np.zeros(len(layers), dtype)
-    offsets: list[Array] = []
-    values: list[Array] = []
-    biases: list[Array] = []
-    first_index = first_offset = first_value = first_bias = 0
+    ragged: list[Array] = []
+    different: list[Array] = []
+    first_offset = first_value = first_bias = 0
     for row, layer in enumerate(layers):
-        by_output = layer.csr().tocsc()
-        table[row, :3] = (*layer.shape, first_index)
-        indices[first_index : first_index + layer.nnz] = by_output.indices
-        first_index += layer.nnz
-        lengths = np.diff(by_output.indptr)
+        table[row, :3] = (*layer.shape, starts[row])
+        lengths = np.diff(offsets[row])
         if lengths.size and (lengths == lengths[0]).all():
             table[row, ROW_LENGTH] = lengths[0]
         else:
             table[row, FIRST_OFFSET] = first_offset
-            offsets.append(by_output.indptr.astype(np.int64))
-            first_offset += by_output.indptr.size
-        if layer.constant is not None:
+            ragged.append(offsets[row])
+            first_offset += offsets[row].size
+        own = values[row]
+        if own is None:
             weight[row] = layer.constant
         else:
             table[row, FIRST_VALUE] = first_value
-            values.append(by_output.data.astype(dtype, copy=False))
-            first_value += layer.nnz
+            different.append(own)
+            first_value += own.size
         table[row, FIRST_BIAS] = first_bias
-        biases.append(layer.bias.astype(dtype))
         first_bias += layer.shape[1]
     return PackedLayers(
         table,
         indices,
-        _joined(offsets, np.int64),
-        _joined(values, dtype),
-        _joined(biases, dtype),
+        _joined(ragged, np.int64),
+        _joined(different, dtype),
+        _joined([layer.bias.astype(dtype) for layer in layers], dtype),
         weight,
     )
+
+
+@kernel
+def transpose(
+    indptr: Array,
+    indices: Array,
+    data: Any,
+    offsets: Array,
+    by_output: Array,
+    values: Array | None,
+) -> None:
+    """Turn CSR by input into CSR by output; `offsets` comes as zeros.
+
+    `data` and `values` are None where the pattern is all.
+    """
+    for k in range(indices.size):
+        offsets[indices[k] + 1] += 1
+    for output in range(offsets.size - 1):
+        offsets[output + 1] += offsets[output]
+    place = offsets[:-1].copy()
+    for row in range(indptr.size - 1):
+        for k in range(indptr[row], indptr[row + 1]):
+            output = indices[k]
+            by_output[place[output]] = row
+            if values is not None:
+                values[place[output]] = data[k]
+            place[output] += 1
 
 
 def pack_product(by_output: Any, bias: Array) -> PackedLayers:

@@ -35,7 +35,7 @@ _HOME = {
     "iter_layers": "loading",
     "load_inputs": "loading",
     "load_network": "loading",
-    "radixnet": "radixnet",
+    "radixnet": "radix_topology",
 }
 __all__ = [*sorted(_HOME), "__version__"]
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from portable_spdnn.network import Network as Network
     from portable_spdnn.plan import NetworkPlan as NetworkPlan
     from portable_spdnn.plan import PlanOptions as PlanOptions
-    from portable_spdnn.radixnet import radixnet as radixnet
+    from portable_spdnn.radix_topology import radixnet as radixnet
     from portable_spdnn.registry import backends as backends
     from portable_spdnn.registry import get_backend as get_backend
     from portable_spdnn.result import Result as Result

@@ -11,7 +11,7 @@ from pathlib import Path
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
 from portable_spdnn.graphchallenge import Y_MAX, challenge_bias
-from portable_spdnn.radixnet import radixnet_layers
+from portable_spdnn.radix_topology import radixnet_layers
 
 Progress = Callable[[int, int], None]
 

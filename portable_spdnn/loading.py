@@ -141,12 +141,12 @@ def load_inputs_and_total(
         store = _store(source, neurons)
         features = store.inputs(first)
         return features, (store.input_shape or features.shape)[0]
-    from portable_spdnn import images
+    from portable_spdnn.formats.idx import count_idx, is_idx
 
-    if images.is_idx(source):
-        features = images.load_idx_features(source, neurons, first)
-        cut = first is not None and features.shape[0] == first
-        return features, len(images.read_idx(source)) if cut else features.shape[0]
+    if is_idx(source):
+        from portable_spdnn.images import load_idx_features
+
+        return load_idx_features(source, neurons, first), count_idx(source)
     from portable_spdnn.formats.graphchallenge_inputs import read_inputs
     from portable_spdnn.formats.graphchallenge_layout import neurons_of_inputs_name
 

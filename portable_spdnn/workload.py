@@ -110,7 +110,7 @@ def _network(request: Request, progress: Callable[[int, int], None] | None) -> t
         )
         return network, str(request.data)
     from portable_spdnn.graphchallenge import Y_MAX
-    from portable_spdnn.radixnet import radixnet_layers
+    from portable_spdnn.radix_topology import radixnet_layers
 
     neurons = DEFAULT_NEURONS if request.neurons is None else request.neurons
     count = DEFAULT_LAYERS if request.layers is None else request.layers

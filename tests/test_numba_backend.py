@@ -61,7 +61,7 @@ def test_tiles_park_and_regroup_without_changing_an_answer(
 
     monkeypatch.setattr(depth_first, "launch", counted)
     result = ps.infer(network, Y, "numba")
-    categories, scores, alive = oracle.infer(network, Y[:150])
+    categories, scores, _ = oracle.infer(network, Y[:150])
     assert 0 < len(categories) < 150
     assert result.categories[result.categories < 150].tolist() == categories
     np.testing.assert_allclose(result.scores[:150], scores, rtol=1e-4, atol=1e-5)

@@ -47,7 +47,8 @@ class ToyHandle(SpgemmHandle):
         for name, matrix, data in (("A", A, A_data), ("B", B, B_data)):
             if data is not None:
                 if len(data) != matrix.nnz:
-                    raise InputError(f"{len(data)} new values for {name}, which stores {matrix.nnz}")
+                    stored = f"{name}, which stores {matrix.nnz}"
+                    raise InputError(f"{len(data)} new values for {stored}")
                 matrix.data = np.asarray(data, matrix.dtype)
         C = np.zeros((A.shape[0], B.shape[1]), A.dtype)
         for i in range(A.shape[0]):

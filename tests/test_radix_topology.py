@@ -13,7 +13,7 @@ import pytest
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.network import Layer, Network
-from portable_spdnn.radixnet import (
+from portable_spdnn.radix_topology import (
     general_radixnet,
     general_radixnet_layers,
     radixnet,

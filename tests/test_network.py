@@ -1,0 +1,158 @@
+"""Layers and networks: what they hold, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+import portable_spdnn as ps
+from portable_spdnn.network import index_dtype
+
+
+def test_a_layer_keeps_what_it_was_given() -> None:
+    dense = np.array([[0, 0.5, -2], [0, 0, 0], [1, 0, 0]])
+    for form in (dense, sp.csr_matrix(dense), sp.coo_array(dense), sp.csc_array(dense)):
+        layer = ps.Layer(form, [1, 2, -3])
+        np.testing.assert_array_equal(layer.csr().toarray(), dense)
+        assert layer.shape == (3, 3)
+        assert layer.nnz == 3
+        assert layer.bias.tolist() == [1, 2, -3]
+        assert layer.constant is None
+        assert layer.row_length is None
+        assert not layer.keeps_dead_inputs_dead
+        assert layer.indices.dtype == np.uint16
+
+
+def test_equal_weights_take_one_number() -> None:
+    layer = ps.Layer(np.eye(5) / 16, -0.3)
+    assert layer.constant == 1 / 16
+    assert layer.row_length == 1
+    assert layer.data.strides == (0,)
+    assert layer.bias.strides == (0,)
+    assert layer.keeps_dead_inputs_dead
+    np.testing.assert_array_equal(layer.csr(np.float64).toarray(), np.eye(5) / 16)
+    assert ps.Layer(sp.csr_array((3, 4))).constant is None
+
+
+def test_duplicates_are_summed_and_columns_sorted() -> None:
+    layer = ps.Layer(sp.coo_array(([1.0, 2, 4], ([0, 0, 0], [2, 1, 2])), shape=(1, 3)))
+    assert layer.indices.tolist() == [1, 2]
+    assert layer.data.tolist() == [2, 5]
+
+
+def test_types_are_kept_or_become_float32() -> None:
+    for given_type, kept in [(np.float32, np.float32), (np.float64, np.float64),
+                             (np.int64, np.float32), (np.bool_, np.float32)]:  # fmt: skip
+        layer = ps.Layer(sp.csr_array(np.array([[1, 0], [1, 1]], dtype=given_type)))
+        assert layer.data.dtype == kept
+        assert layer.csr().dtype == kept
+
+
+def test_arrays_are_read_only_and_the_owner_keeps_his() -> None:
+    W = sp.csr_array(np.array([[1.0, 2], [0, 3]]))
+    layer = ps.Layer(W)
+    W.data[:] = 7
+    assert layer.csr().toarray().tolist() == [[1, 2], [0, 3]]
+    with pytest.raises(ValueError, match="read-only"):
+        layer.data[0] = 1
+    with pytest.raises(ValueError, match="read-only"):
+        layer.indices[0] = 1
+
+
+@pytest.mark.parametrize(
+    ("extent", "expected"),
+    [(1, "uint16"), (1 << 16, "uint16"), ((1 << 16) + 1, "int32"), (1 << 31, "int32"),
+     ((1 << 31) + 1, "int64")],
+)  # fmt: skip
+def test_indices_are_as_narrow_as_they_fit(extent: int, expected: str) -> None:
+    assert index_dtype(extent) == np.dtype(expected)
+    assert np.iinfo(expected).max >= extent - 1
+
+
+@pytest.mark.parametrize(
+    ("weights", "bias", "message"),
+    [
+        (np.zeros(3), 0, r"1 dimension\(s\); expected 2"),
+        (np.array([[np.nan, 1.0]]), 0, r"weight is NaN or infinite \(entry 0\)"),
+        (np.array([[1.0, np.inf]]), 0, r"weight is NaN or infinite \(entry 1\)"),
+        (np.array([[1j, 1.0]]), 0, r"weight has type complex128"),
+        (np.eye(2), [1, 2, 3], r"bias has shape \(3,\); \(2,\) or one number fits"),
+        (np.eye(2), np.nan, "bias is NaN"),
+        (np.eye(2), [0, -np.inf], r"bias is NaN or infinite \(entry 1\)"),
+    ],
+)
+def test_what_a_layer_refuses(weights: Any, bias: Any, message: str) -> None:
+    with pytest.raises(ps.InputError, match=message):
+        ps.Layer(weights, bias)
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices", "message"),
+    [
+        ([0, 1], [0], "row offsets do not describe 2 rows"),
+        ([0, 2, 1], [0, 1], "row offsets"),
+        ([1, 1, 2], [0, 1], "row offsets"),
+        ([0, 1, 3], [0, 1], "2 column indices .* call for 3"),
+        ([0, 1, 2], [0, 3], r"column index 3 is outside 0 \.\. 2"),
+        ([0, 1, 2], [-1, 0], r"column index -1 is outside"),
+        ([0, 1, 3], [0, 2, 1], "columns of row 1 are unsorted or duplicated"),
+        ([0, 2, 2], [1, 1], "columns of row 0 are unsorted or duplicated"),
+    ],
+)
+def test_what_csr_arrays_must_be(indptr: list[int], indices: list[int], message: str) -> None:
+    with pytest.raises(ps.InputError, match=message):
+        ps.Layer.from_csr(np.array(indptr), np.array(indices), 1.0, (2, 3))
+
+
+def test_from_csr_copies_nothing_that_fits() -> None:
+    indptr = np.array([0, 1, 2], np.int64)
+    indices = np.array([0, 2], np.uint16)
+    data = np.array([1.0, 2.0], np.float32)
+    layer = ps.Layer.from_csr(indptr, indices, data, (2, 3))
+    assert np.shares_memory(layer.indptr, indptr)
+    assert np.shares_memory(layer.indices, indices)
+    assert np.shares_memory(layer.data, data)
+    assert indices.flags.writeable
+
+
+@given(st.data())
+def test_a_layer_is_the_matrix_it_was_made_from(data: st.DataObject) -> None:
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    shape = data.draw(st.tuples(st.integers(0, 20), st.integers(0, 20)))
+    dense = rng.integers(-2, 3, shape) * (rng.random(shape) < rng.random())
+    layer = ps.Layer(dense.astype(float))
+    np.testing.assert_array_equal(layer.csr().toarray(), dense)
+    assert layer.nnz == np.count_nonzero(dense)
+    again = ps.Layer.from_csr(layer.indptr, layer.indices, layer.data, layer.shape, layer.bias)
+    np.testing.assert_array_equal(again.csr().toarray(), dense)
+    lengths = np.count_nonzero(dense, axis=1)
+    same = lengths[0] if lengths.size and (lengths == lengths[0]).all() else None
+    assert layer.row_length == same
+
+
+def test_a_network_is_a_chain() -> None:
+    network = ps.Network([ps.Layer(np.ones((2, 3))), ps.Layer(np.ones((3, 4)), -1)], y_max=32)
+    assert (network.neurons, network.neurons_out, network.widest) == (2, 4, 4)
+    assert (len(network), network.edges, network.y_max) == (2, 18, 32)
+    assert network.sparse_features_exact
+    assert ps.Network(network.layers, np.inf).y_max is None
+
+
+@pytest.mark.parametrize(
+    ("layers", "y_max", "message"),
+    [
+        ([], None, "at least one layer"),
+        ([ps.Layer(np.eye(2)), ps.Layer(np.eye(3))], None, "layer 1 gives 2 outputs but layer 2"),
+        ([np.eye(2)], None, "layer 1 is a ndarray, not a Layer"),
+        ([ps.Layer(np.eye(2))], 0, "y_max is 0"),
+        ([ps.Layer(np.eye(2))], np.nan, "y_max is nan"),
+    ],
+)
+def test_what_a_network_refuses(layers: Any, y_max: Any, message: str) -> None:
+    with pytest.raises(ps.InputError, match=message):
+        ps.Network(layers, y_max)

@@ -60,7 +60,9 @@ def dense_product(
     # Fortran order is copied in rows of a tile's width: wider ones use more of each memory page.
     share = 2 * L2_SHARE if fortran else L2_SHARE
     width = tile_width(max(by_output.shape), bias.dtype, inputs, workers.threads, share)
-    tiles = cut_tiles(np.arange(inputs, dtype=np.int64), 0, width, False, np.zeros(1, np.bool_))
+    tiles = cut_tiles(
+        np.arange(inputs, dtype=np.int64), 0, width, False, False, np.zeros(1, np.bool_)
+    )
     with spare_workspace() as workspace:
         workspace.fit(workers.threads, (max(by_output.shape), width), bias.dtype, 0)
         launch(

@@ -86,10 +86,20 @@ class Workspace:
 
 @dataclass(frozen=True)
 class Rest:
-    """What a tile parked: `inputs` of the batch, their place and stride in the arena."""
+    """What is left of some tiles.
+
+    Attributes
+    ----------
+    inputs : ndarray of int64
+        Inputs of the batch.
+    place : ndarray of int64
+        Where each one's first feature is in the arena; of those that finished, the output row.
+    stride : ndarray of int64
+        How far apart its features are in the arena.
+    """
 
     inputs: Array
-    offset: Array
+    place: Array
     stride: Array
 
 
@@ -152,7 +162,9 @@ def launch(
     return np.asarray(alive.sum(axis=0))
 
 
-def cut_tiles(inputs: Array, layer: int, width: int, parks: bool, prunable: Array) -> kernels.Tiles:
+def cut_tiles(
+    inputs: Array, layer: int, width: int, parks: bool, packs: bool, prunable: Array
+) -> kernels.Tiles:
     """Cut inputs into tiles of `width` that start at `layer`."""
     count = -(-inputs.size // width)
     return kernels.Tiles(
@@ -160,6 +172,7 @@ def cut_tiles(inputs: Array, layer: int, width: int, parks: bool, prunable: Arra
         layer,
         width,
         parks and count > 1,
+        packs,
         prunable,
         np.zeros(count, np.int64),
         np.zeros(count, np.int64),
@@ -221,6 +234,7 @@ class DepthFirstPlan(NetworkPlan):
     def _run(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         network, inputs = self.network, features.shape[0]
         width = self.width(inputs)
+        packs = bool(self.prunable.any())
         # Each parking halves a tile, so all rests together are fewer than the inputs.
         parks = bool(self.prunable[:-1].any()) and inputs > width
         self.workspace.fit(
@@ -231,13 +245,13 @@ class DepthFirstPlan(NetworkPlan):
         )
         # Only inputs that finish are written, and read: small pages where most may die.
         shape = (inputs, network.neurons_out)
-        out = np.empty(shape, self.dtype) if parks else aligned_empty(shape, self.dtype)
+        out = np.empty(shape, self.dtype) if packs else aligned_empty(shape, self.dtype)
         counters = np.zeros(kernels.COUNTERS, np.int64)
         alive_per_layer = np.zeros(len(network), np.int64)
         pools: dict[int, list[Rest]] = {}
-        finished: list[Array] = []
+        finished: list[Rest] = []
         source = make_source(features, self.dtype)
-        tiles = cut_tiles(np.arange(inputs, dtype=np.int64), 0, width, parks, self.prunable)
+        tiles = cut_tiles(np.arange(inputs, dtype=np.int64), 0, width, parks, packs, self.prunable)
         while True:
             alive_per_layer += launch(
                 self.workers,
@@ -251,41 +265,47 @@ class DepthFirstPlan(NetworkPlan):
                 out,
                 lambda: report(int(counters[kernels.WORK_DONE])),
             )
-            finished.append(_collect(tiles, pools))
+            finished += _collect(tiles, pools)
             if not pools:
                 break
             layer = min(pools)
             rest = _merge(pools.pop(layer))
-            source = source._replace(kind=kernels.ARENA, offset=rest.offset, stride=rest.stride)
-            tiles = cut_tiles(rest.inputs, layer, width, parks, self.prunable)
-        alive = np.sort(np.concatenate(finished))
-        rows = out if alive.size == inputs else out[alive]
-        return BatchOutput(alive, rows, alive_per_layer, int(counters[kernels.EXECUTED_EDGES]))
+            source = source._replace(kind=kernels.ARENA, offset=rest.place, stride=rest.stride)
+            tiles = cut_tiles(rest.inputs, layer, width, parks, packs, self.prunable)
+        rest = _merge(finished)
+        # Where nothing may leave, every input has finished, in its own row.
+        rows = out[rest.place] if packs else out
+        executed = int(counters[kernels.EXECUTED_EDGES])
+        return BatchOutput(rest.inputs, rows, alive_per_layer, executed)
 
 
-def _collect(tiles: kernels.Tiles, pools: dict[int, list[Rest]]) -> Array:
-    """File the rests of parked tiles under their next layer; return the inputs that finished."""
-    finished = np.empty(0, np.int64)
+def _collect(tiles: kernels.Tiles, pools: dict[int, list[Rest]]) -> list[Rest]:
+    """File the rests of parked tiles under their next layer; return those that finished."""
+    finished = []
     for layer in np.unique(tiles.next_layer):
         chosen = np.flatnonzero(tiles.next_layer == layer)
         counts = tiles.rest_count[chosen]
         column = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        inputs = tiles.rest[np.repeat(chosen, counts), column]
-        if layer == 0:
-            finished = inputs
-        else:
-            offset = np.repeat(tiles.place[chosen], counts) + column
-            rest = Rest(inputs, offset, np.repeat(counts, counts))
+        rest = Rest(
+            tiles.rest[np.repeat(chosen, counts), column],
+            np.repeat(tiles.place[chosen], counts) + column,
+            np.repeat(counts, counts),
+        )
+        if layer:
             pools.setdefault(int(layer), []).append(rest)
+        else:
+            finished.append(rest)
     return finished
 
 
 def _merge(rests: list[Rest]) -> Rest:
     """Join rests and order them by input, so that a run does not depend on who was first."""
+    if not rests:
+        rests = [Rest(*(np.empty(0, np.int64),) * 3)]
     inputs = np.concatenate([rest.inputs for rest in rests])
     order = np.argsort(inputs, kind="stable")
     return Rest(
         inputs[order],
-        np.concatenate([rest.offset for rest in rests])[order],
+        np.concatenate([rest.place for rest in rests])[order],
         np.concatenate([rest.stride for rest in rests])[order],
     )

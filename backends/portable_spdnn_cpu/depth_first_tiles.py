@@ -46,8 +46,8 @@ Array = npt.NDArray[Any]
 # Kinds of Source.
 BITS, DENSE, CSR, ARENA = range(4)
 # Entries of the shared counters.
-NEXT_TILE, ARENA_TOP, WORK_DONE, EXECUTED_EDGES = range(4)
-COUNTERS = 4
+NEXT_TILE, ARENA_TOP, FINISHED, WORK_DONE, EXECUTED_EDGES = range(5)
+COUNTERS = 5
 CACHE_LINE = 64  # bytes
 ROWS_AHEAD = 16  # rows are far apart in memory, where no hardware prefetcher follows
 
@@ -90,11 +90,13 @@ class Tiles(NamedTuple):
         Columns of a full tile.
     parks : bool
         Whether tiles may stop early.
+    packs : bool
+        Whether inputs that finish are written one after the other, not each in its own row.
     prunable : ndarray of bool, shape (layers,)
         Whether dead inputs may leave after each layer.
     next_layer, place : ndarray of int64, shape (tiles,)
-        Written by the kernel: where a parked tile goes on (0: it finished), and where in the
-        arena it is.
+        Written by the kernel: where a parked tile goes on (0: it finished), and where it is:
+        in the arena, or the first of its rows of the output.
     rest_count : ndarray of int64, shape (tiles,), and rest : ndarray of int64, (tiles, width)
         Written by the kernel: the inputs of the batch that were left at that point.
     """
@@ -103,6 +105,7 @@ class Tiles(NamedTuple):
     layer: int
     width: int
     parks: bool
+    packs: bool
     prunable: Array
     next_layer: Array
     place: Array
@@ -143,7 +146,7 @@ def run_tiles(
     arena : ndarray
         Takes the rests of tiles that stop early, [neuron][input] for each.
     out : ndarray, shape (inputs, neurons_out), C or Fortran order
-        Takes the features of inputs that finish.
+        Takes the features of inputs that finish. Packed, no memory is touched for those that die.
     """
     granule = GRANULE_BYTES // front.itemsize
     layer_count = layers.table.shape[0]
@@ -194,7 +197,12 @@ def run_tiles(
             tiles.place[tile] = place
             done = count * (layer - tiles.layer) + (started - count) * (layer_count - tiles.layer)
         else:
-            store_tile(front, members, count, out)
+            if tiles.packs:
+                tiles.place[tile] = fetch_add(counters, FINISHED, count)
+                rows = tiles.place[tile] + np.arange(count)
+            else:
+                rows = members
+            store_tile(front, rows, count, out)
             done = started * (layer_count - tiles.layer)
         tiles.rest_count[tile] = count
         tiles.rest[tile, :count] = members[:count]
@@ -363,20 +371,20 @@ def close_up(tile: Array, neurons: int, live: Array, members: Array, count: int)
 
 
 @kernel
-def store_tile(tile: Array, members: Array, count: int, out: Array) -> None:
-    """out[members[c], :] = tile[:, c] for the first `count` columns."""
+def store_tile(tile: Array, rows: Array, count: int, out: Array) -> None:
+    """out[rows[c], :] = tile[:, c] for the first `count` columns."""
     neurons = out.shape[1]
     if out.strides[0] == out.itemsize:
         for neuron in range(neurons):
             for column in range(count):
-                out[members[column], neuron] = tile[neuron, column]
+                out[rows[column], neuron] = tile[neuron, column]
         return
     side = TRANSPOSE_BYTES // tile.itemsize
     square = count // side * side
     for column in range(0, square, side):
         for neuron in range(0, neurons // side * side, side):
-            transpose_from_tile(tile, neuron, column, out, members)
+            transpose_from_tile(tile, neuron, column, out, rows)
     for column in range(count):
         begin = neurons // side * side if column < square else 0
         for neuron in range(begin, neurons):
-            out[members[column], neuron] = tile[neuron, column]
+            out[rows[column], neuron] = tile[neuron, column]

@@ -215,7 +215,8 @@ class Backend(ABC):
     def spgemm(self, A: Any, B: Any) -> Any:
         """C = A B with A (m, k) and B (k, n) sparse; returns a canonical sparse C.
 
-        Entries that cancel to zero stay stored. Raises as `spgemm_handle`.
+        Whether an entry that cancels to zero is stored is up to the backend. Raises as
+        `spgemm_handle`.
         """
         return self.spgemm_handle(A, B).numeric()
 

@@ -51,6 +51,11 @@ class PackedFeatures:
         """Pack a 2-D array (inputs, neurons); every nonzero becomes 1."""
         return cls(np.packbits(features != 0, axis=1), features.shape[1])
 
+    @classmethod
+    def empty(cls, neurons: int) -> PackedFeatures:
+        """Return features of no inputs."""
+        return cls(np.empty((0, -(-neurons // 8)), np.uint8), neurons)
+
     @property
     def shape(self) -> tuple[int, int]:
         """(inputs, neurons)."""

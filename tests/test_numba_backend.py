@@ -207,3 +207,46 @@ def test_concurrent_calls_do_not_share_buffers() -> None:
             np.testing.assert_allclose(got, want, rtol=1e-10)
         for result, want in zip(pool.map(plan.run, features), expected, strict=True):
             np.testing.assert_allclose(result.scores, want, rtol=1e-10)
+
+
+def read_only(array: Any) -> Any:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("path", ["spmm", "spgemm"])
+def test_no_form_of_features_compiles_after_planning(path: str, dtype: Any) -> None:
+    from portable_spdnn_cpu import depth_first_tiles, sparse_rows
+
+    network, Y = dying_network(), inputs_of_every_strength(50)
+    csr = sp.csr_array(Y)
+    frozen = sp.csr_array((read_only(csr.data), read_only(csr.indices), csr.indptr), csr.shape)
+    long = sp.csr_array(
+        (csr.data, csr.indices.astype(np.int64), csr.indptr.astype(np.int64)), csr.shape
+    )
+    forms = [
+        Y, read_only(Y), np.asfortranarray(Y), Y.astype(np.float64), Y > 0, csr, frozen, long,
+        csr.tocsc(), read_only(np.packbits(Y > 0, axis=1)), Y[:0], Y[:1],
+    ]  # fmt: skip
+    plan = ps.get_backend("numba", threads=2).plan(network, ps.PlanOptions(dtype, path))
+    kernels = [depth_first_tiles.run_tiles, sparse_rows.layer_rows, sparse_rows.join_rows]
+    before = [len(kernel.signatures) for kernel in kernels]
+    for form in forms:
+        plan.run(form)
+    assert [len(kernel.signatures) for kernel in kernels] == before
+
+
+def test_what_is_done_to_one_product_does_not_reach_the_next() -> None:
+    rng = np.random.default_rng(0)
+    A = sp.random_array((20, 20), density=0.3, rng=rng, format="csr")
+    handle = ps.get_backend("numba").spgemm_handle(A, A)
+    expected = (A @ A).toarray()
+    for _ in range(3):
+        C = handle.numeric()
+        np.testing.assert_allclose(C.toarray(), expected)
+        C.data[:] = -1
+        C.indices[:] = 0
+    with pytest.raises(ValueError, match="read-only"):
+        handle.symbolic()[:] = 0

@@ -7,6 +7,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numba.extending
+import numpy.typing as npt
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -23,3 +24,15 @@ def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
     the arguments alone.
     """
     return cast(Callable[..., Any], numba.extending.intrinsic(function))
+
+
+def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a read-only view.
+
+    To Numba an array that may be written is of another type than one that may not, and each
+    type compiles its own code. Operands are passed read-only, so that a memory-mapped file or a
+    user's frozen array never starts a compilation in the middle of a run.
+    """
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -15,6 +15,7 @@ from portable_spdnn.network import Network
 from portable_spdnn.plan import NetworkPlan, PlanOptions
 from portable_spdnn.result import BatchOutput
 from portable_spdnn_cpu import depth_first_tiles as kernels
+from portable_spdnn_cpu.compiled import read_only
 from portable_spdnn_cpu.host_device import aligned_empty, l2_bytes
 from portable_spdnn_cpu.packed_network import (
     FIRST_VALUE,
@@ -119,7 +120,8 @@ def make_source(features: Features, dtype: np.dtype[Any], fortran: bool = False)
         indices = features.indices.astype(np.int32, copy=False)
         data = features.data.astype(dtype, copy=False)
     none = np.empty(0, np.int64)
-    return kernels.Source(kind, bits, dense, indptr, indices, data, none, none)
+    arrays = (bits, dense, indptr, indices, data, none, none)
+    return kernels.Source(kind, *map(read_only, arrays))
 
 
 def launch(
@@ -199,8 +201,7 @@ class DepthFirstPlan(NetworkPlan):
         self.workspace = Workspace()
         self._one_at_a_time = threading.Lock()
         # Compiles, or loads from the cache: a run without tiles.
-        self.run_batch(PackedFeatures(np.empty((0, -(-network.neurons // 8)), np.uint8),
-                                      network.neurons), lambda done: None)  # fmt: skip
+        self.run_batch(PackedFeatures.empty(network.neurons), lambda done: None)
 
     def width(self, inputs: int) -> int:
         """Return the tile width for a batch of `inputs`."""
@@ -270,7 +271,9 @@ class DepthFirstPlan(NetworkPlan):
                 break
             layer = min(pools)
             rest = _merge(pools.pop(layer))
-            source = source._replace(kind=kernels.ARENA, offset=rest.place, stride=rest.stride)
+            source = source._replace(
+                kind=kernels.ARENA, offset=read_only(rest.place), stride=read_only(rest.stride)
+            )
             tiles = cut_tiles(rest.inputs, layer, width, parks, packs, self.prunable)
         rest = _merge(finished)
         # Where nothing may leave, every input has finished, in its own row.

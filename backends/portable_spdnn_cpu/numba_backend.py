@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.backend import Availability, Backend, SpgemmHandle
+from portable_spdnn.features import PackedFeatures
 from portable_spdnn.network import Network
 from portable_spdnn.plan import NetworkPlan, PlanOptions
 from portable_spdnn_cpu.host_device import processor_name
@@ -78,7 +79,10 @@ class NumbaBackend(Backend):
     def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan:
         """Return a depth-first plan, or the layer loop where sparse features are asked for."""
         if options.path == "spgemm":
-            return super().build_plan(network, options)
+            plan = super().build_plan(network, options)
+            # Compiles, or loads from the cache: a run without inputs.
+            plan.run_batch(PackedFeatures.empty(network.neurons), lambda done: None)
+            return plan
         from portable_spdnn_cpu.depth_first import DepthFirstPlan
 
         return DepthFirstPlan(self, self.workers, network, options)

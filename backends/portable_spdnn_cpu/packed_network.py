@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.network import Layer, index_dtype
-from portable_spdnn_cpu.compiled import kernel
+from portable_spdnn_cpu.compiled import kernel, read_only
 from portable_spdnn_cpu.workers import Workers
 
 Array = npt.NDArray[Any]
@@ -101,7 +101,7 @@ def pack_layers(layers: Sequence[Layer], dtype: np.dtype[Any], workers: Workers)
             first_value += own.size
         table[row, FIRST_BIAS] = first_bias
         first_bias += layer.shape[1]
-    return PackedLayers(
+    return _packed(
         table,
         indices,
         _joined(ragged, np.int64),
@@ -153,7 +153,7 @@ def pack_product(by_output: Any, bias: Array) -> PackedLayers:
     """
     neurons_out, neurons_in = by_output.shape
     table = np.array([[neurons_in, neurons_out, 0, ABSENT, 0, 0, 0]], np.int64)
-    return PackedLayers(
+    return _packed(
         table,
         by_output.indices.astype(index_dtype(neurons_in), copy=False),
         by_output.indptr.astype(np.int64, copy=False),
@@ -165,3 +165,7 @@ def pack_product(by_output: Any, bias: Array) -> PackedLayers:
 
 def _joined(parts: list[Array], dtype: npt.DTypeLike) -> Array:
     return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+
+def _packed(*arrays: Array) -> PackedLayers:
+    return PackedLayers(*map(read_only, arrays))

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from portable_spdnn.backend import SpgemmHandle
 from portable_spdnn_cpu import sparse_rows as kernels
+from portable_spdnn_cpu.compiled import read_only
 from portable_spdnn_cpu.scipy_backend import with_values
 from portable_spdnn_cpu.workers import Workers
 
@@ -25,47 +26,41 @@ class RowSpgemmHandle(SpgemmHandle):
 
     def __init__(self, workers: Workers, A: Any, B: Any) -> None:
         self.workers, self.A, self.B = workers, A, B
+        self._rows = as_rows(A), as_rows(B)
         self._indptr: Array | None = None
         self._indices: Array | None = None
 
     def symbolic(self) -> Array:
         """Return the row offsets of C; see `SpgemmHandle.symbolic`."""
         if self._indptr is None:
-            A, B = self.A, self.B
-            counts = np.zeros(A.shape[0] + 1, np.int64)
-            counter, chunk = np.zeros(1, np.int64), _chunk(A.shape[0], self.workers.threads)
-
-            def work(worker: int) -> None:
-                kernels.count_rows(
-                    counter, chunk, A.indptr, A.indices, B.indptr, B.indices, B.shape[1],
-                    counts[1:],
-                )  # fmt: skip
-
-            self.workers.run(work)
-            self._indptr = np.cumsum(counts)
+            counts = np.zeros(self.A.shape[0] + 1, np.int64)
+            counter, chunk = np.zeros(1, np.int64), _chunk(self.A.shape[0], self.workers.threads)
+            self.workers.run(
+                lambda worker: kernels.count_rows(counter, chunk, *self._rows, counts[1:])
+            )
+            self._indptr = read_only(np.cumsum(counts))
         return self._indptr
 
     def numeric(self, A_data: Array | None = None, B_data: Array | None = None) -> Any:
         """Return C; see `SpgemmHandle.numeric`."""
-        A, B = with_values("A", self.A, A_data), with_values("B", self.B, B_data)
+        A, B = self._rows
+        if A_data is not None:
+            A = as_rows(with_values("A", self.A, A_data))
+        if B_data is not None:
+            B = as_rows(with_values("B", self.B, B_data))
         indptr = self.symbolic()
-        kernel = kernels.fill_rows if self._indices is None else kernels.refill_rows
+        nnz = int(indptr[-1])
+        data = np.empty(nnz, A.data.dtype)
+        counter, chunk = np.zeros(1, np.int64), _chunk(self.A.shape[0], self.workers.threads)
         if self._indices is None:
-            indices = np.empty(int(indptr[-1]), np.int32)
+            kernel, indices = kernels.fill_rows, np.empty(nnz, B.indices.dtype)
         else:
-            indices = self._indices
-        data = np.empty(int(indptr[-1]), A.dtype)
-        counter, chunk = np.zeros(1, np.int64), _chunk(A.shape[0], self.workers.threads)
-
-        def work(worker: int) -> None:
-            kernel(
-                counter, chunk, A.indptr, A.indices, A.data, B.indptr, B.indices, B.data,
-                B.shape[1], indptr, indices, data,
-            )  # fmt: skip
-
-        self.workers.run(work)
-        self._indices = indices
-        return _csr(data, indices, indptr, (A.shape[0], B.shape[1]))
+            # A copy: what the caller does to one result must not reach the next.
+            kernel, indices = kernels.refill_rows, self._indices.copy()
+        self.workers.run(lambda worker: kernel(counter, chunk, A, B, indptr, indices, data))
+        if self._indices is None:
+            self._indices = indices.copy()
+        return _csr(data, indices, indptr, (self.A.shape[0], B.columns))
 
 
 def sparse_layer(workers: Workers, W: Any, Y: Any, bias: Array, y_max: float | None) -> Any:
@@ -91,15 +86,16 @@ def sparse_layer(workers: Workers, W: Any, Y: Any, bias: Array, y_max: float | N
     highest = bias.dtype.type(np.inf if y_max is None else y_max)
     buffers: list[tuple[Array, Array]] = [(np.empty(0), np.empty(0))] * workers.threads
 
+    left, right = as_rows(Y), as_rows(W)
+
     def work(worker: int) -> None:
         buffers[worker] = kernels.layer_rows(
-            counter, chunk, Y.indptr, Y.indices, Y.data, W.indptr, W.indices, W.data,
-            bias, highest, owner, place, counts[1:], worker,
-        )  # fmt: skip
+            counter, chunk, left, right, read_only(bias), highest, owner, place, counts[1:], worker
+        )
 
     workers.run(work)
     indptr = np.cumsum(counts)
-    indices = np.empty(int(indptr[-1]), np.int32)
+    indices = np.empty(int(indptr[-1]), right.indices.dtype)
     data = np.empty(int(indptr[-1]), Y.dtype)
 
     def join(worker: int) -> None:
@@ -107,6 +103,17 @@ def sparse_layer(workers: Workers, W: Any, Y: Any, bias: Array, y_max: float | N
 
     workers.run(join)
     return _csr(data, indices, indptr, (inputs, W.shape[1]))
+
+
+def as_rows(matrix: Any) -> kernels.Rows:
+    """Bring a csr_array to the one type that kernels are compiled for; copies what differs."""
+    narrow = np.int32 if matrix.shape[1] <= 1 << 31 else np.int64
+    return kernels.Rows(
+        read_only(matrix.indptr.astype(np.int64, copy=False)),
+        read_only(matrix.indices.astype(narrow, copy=False)),
+        read_only(matrix.data),
+        int(matrix.shape[1]),
+    )
 
 
 def _chunk(rows: int, threads: int) -> int:

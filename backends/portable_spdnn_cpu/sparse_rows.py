@@ -13,7 +13,7 @@ Transposition", ACM TOMS 4 (1978); the two phases as in Kokkos Kernels.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,23 @@ from portable_spdnn_cpu.vector_strips import fetch_add
 
 Array = npt.NDArray[Any]
 
+
+class Rows(NamedTuple):
+    """A sparse matrix by rows: offsets int64, columns int32 or int64, all read-only.
+
+    Attributes
+    ----------
+    indptr, indices, data : ndarray
+        CSR, without duplicates.
+    columns : int
+    """
+
+    indptr: Array
+    indices: Array
+    data: Array
+    columns: int
+
+
 # Scanning n columns costs about as much as sorting n / 8 of them.
 SCAN_FROM = 8
 
@@ -31,26 +48,23 @@ SCAN_FROM = 8
 def count_rows(
     counter: Array,
     chunk: int,
-    A_indptr: Array,
-    A_indices: Array,
-    B_indptr: Array,
-    B_indices: Array,
-    columns: int,
+    A: Rows,
+    B: Rows,
     counts: Array,
 ) -> None:
     """counts[i] = number of columns that row i of A B can have; shared by all workers."""
-    rows = A_indptr.size - 1
-    seen = np.full(columns, -1, np.int64)
+    rows = A.indptr.size - 1
+    seen = np.full(B.columns, -1, np.int64)
     while True:
         first = fetch_add(counter, 0, 1) * chunk
         if first >= rows:
             break
         for row in range(first, min(first + chunk, rows)):
             count = 0
-            for k in range(A_indptr[row], A_indptr[row + 1]):
-                middle = A_indices[k]
-                for q in range(B_indptr[middle], B_indptr[middle + 1]):
-                    column = B_indices[q]
+            for k in range(A.indptr[row], A.indptr[row + 1]):
+                middle = A.indices[k]
+                for q in range(B.indptr[middle], B.indptr[middle + 1]):
+                    column = B.indices[q]
                     if seen[column] != row:
                         seen[column] = row
                         count += 1
@@ -60,24 +74,20 @@ def count_rows(
 @kernel
 def accumulate_row(
     row: int,
-    A_indptr: Array,
-    A_indices: Array,
-    A_data: Array,
-    B_indptr: Array,
-    B_indices: Array,
-    B_data: Array,
+    A: Rows,
+    B: Rows,
     seen: Array,
     sums: Array,
     touched: Array,
 ) -> int:
     """Add up one row of A B; returns how many columns it touched, listed in `touched`, sorted."""
     count = 0
-    for k in range(A_indptr[row], A_indptr[row + 1]):
-        middle = A_indices[k]
-        factor = A_data[k]
-        for q in range(B_indptr[middle], B_indptr[middle + 1]):
-            column = B_indices[q]
-            term = factor * B_data[q]
+    for k in range(A.indptr[row], A.indptr[row + 1]):
+        middle = A.indices[k]
+        factor = A.data[k]
+        for q in range(B.indptr[middle], B.indptr[middle + 1]):
+            column = B.indices[q]
+            term = factor * B.data[q]
             if seen[column] == row:
                 sums[column] += term
             else:
@@ -100,30 +110,23 @@ def accumulate_row(
 def fill_rows(
     counter: Array,
     chunk: int,
-    A_indptr: Array,
-    A_indices: Array,
-    A_data: Array,
-    B_indptr: Array,
-    B_indices: Array,
-    B_data: Array,
-    columns: int,
+    A: Rows,
+    B: Rows,
     C_indptr: Array,
     C_indices: Array,
     C_data: Array,
 ) -> None:
     """Write columns and values of A B into rows whose sizes are known."""
-    rows = A_indptr.size - 1
-    seen = np.full(columns, -1, np.int64)
-    sums = np.empty(columns, C_data.dtype)
-    touched = np.empty(columns, np.int64)
+    rows = A.indptr.size - 1
+    seen = np.full(B.columns, -1, np.int64)
+    sums = np.empty(B.columns, C_data.dtype)
+    touched = np.empty(B.columns, np.int64)
     while True:
         first = fetch_add(counter, 0, 1) * chunk
         if first >= rows:
             break
         for row in range(first, min(first + chunk, rows)):
-            count = accumulate_row(
-                row, A_indptr, A_indices, A_data, B_indptr, B_indices, B_data, seen, sums, touched
-            )
+            count = accumulate_row(row, A, B, seen, sums, touched)
             place = C_indptr[row]
             for position in range(count):
                 C_indices[place + position] = touched[position]
@@ -134,30 +137,25 @@ def fill_rows(
 def refill_rows(
     counter: Array,
     chunk: int,
-    A_indptr: Array,
-    A_indices: Array,
-    A_data: Array,
-    B_indptr: Array,
-    B_indices: Array,
-    B_data: Array,
-    columns: int,
+    A: Rows,
+    B: Rows,
     C_indptr: Array,
     C_indices: Array,
     C_data: Array,
 ) -> None:
     """Write the values of A B where the columns are already known."""
-    rows = A_indptr.size - 1
-    sums = np.zeros(columns, C_data.dtype)
+    rows = A.indptr.size - 1
+    sums = np.zeros(B.columns, C_data.dtype)
     while True:
         first = fetch_add(counter, 0, 1) * chunk
         if first >= rows:
             break
         for row in range(first, min(first + chunk, rows)):
-            for k in range(A_indptr[row], A_indptr[row + 1]):
-                middle = A_indices[k]
-                factor = A_data[k]
-                for q in range(B_indptr[middle], B_indptr[middle + 1]):
-                    sums[B_indices[q]] += factor * B_data[q]
+            for k in range(A.indptr[row], A.indptr[row + 1]):
+                middle = A.indices[k]
+                factor = A.data[k]
+                for q in range(B.indptr[middle], B.indptr[middle + 1]):
+                    sums[B.indices[q]] += factor * B.data[q]
             for k in range(C_indptr[row], C_indptr[row + 1]):
                 C_data[k] = sums[C_indices[k]]
                 sums[C_indices[k]] = 0
@@ -167,12 +165,8 @@ def refill_rows(
 def layer_rows(
     counter: Array,
     chunk: int,
-    Y_indptr: Array,
-    Y_indices: Array,
-    Y_data: Array,
-    W_indptr: Array,
-    W_indices: Array,
-    W_data: Array,
+    Y: Rows,
+    W: Rows,
     bias: Array,
     y_max: Any,
     owner: Array,
@@ -185,30 +179,27 @@ def layer_rows(
     Returns the buffers of columns and values; owner, place and counts say for each row which
     worker has it, where, and how many entries it has.
     """
-    rows = Y_indptr.size - 1
-    columns = bias.size
-    seen = np.full(columns, -1, np.int64)
-    sums = np.empty(columns, Y_data.dtype)
-    touched = np.empty(columns, np.int64)
-    indices = np.empty(max(columns, 1 << 12), np.int32)
-    data = np.empty(indices.size, Y_data.dtype)
+    rows = Y.indptr.size - 1
+    seen = np.full(W.columns, -1, np.int64)
+    sums = np.empty(W.columns, Y.data.dtype)
+    touched = np.empty(W.columns, np.int64)
+    indices = np.empty(max(W.columns, 1 << 12), W.indices.dtype)
+    data = np.empty(indices.size, Y.data.dtype)
     used = 0
     while True:
         first = fetch_add(counter, 0, 1) * chunk
         if first >= rows:
             break
         for row in range(first, min(first + chunk, rows)):
-            if used + columns > indices.size:
-                more_indices = np.empty(2 * indices.size, np.int32)
-                more_data = np.empty(2 * indices.size, Y_data.dtype)
+            if used + W.columns > indices.size:
+                more_indices = np.empty(2 * indices.size, W.indices.dtype)
+                more_data = np.empty(2 * indices.size, Y.data.dtype)
                 more_indices[:used] = indices[:used]
                 more_data[:used] = data[:used]
                 indices, data = more_indices, more_data
             owner[row] = worker
             place[row] = used
-            count = accumulate_row(
-                row, Y_indptr, Y_indices, Y_data, W_indptr, W_indices, W_data, seen, sums, touched
-            )
+            count = accumulate_row(row, Y, W, seen, sums, touched)
             for position in range(count):
                 column = touched[position]
                 value = sums[column] + bias[column]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import mmap
-import os
 import platform
 from pathlib import Path
 from typing import Any
@@ -41,13 +40,6 @@ def l2_bytes() -> int:
         except (OSError, ValueError):
             continue  # an entry that is not readable says nothing; the default serves
     return DEFAULT_L2_BYTES
-
-
-def usable_cores() -> int:
-    """Return the number of cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 
 from portable_spdnn.errors import InputError
-from portable_spdnn_cpu.host_device import usable_cores
+from portable_spdnn.host import usable_cores
 
 POLL_SECONDS = 0.1
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.errors import InputError
+from portable_spdnn.host import usable_cores
 
 Array = npt.NDArray[Any]
 Argument = TypeVar("Argument")
@@ -148,7 +148,7 @@ def map_in_threads(
     yielded, so that a long iteration takes bounded memory.
     """
     # The parser releases the interpreter's lock; past four threads its source cannot keep up.
-    workers = min(4, len(os.sched_getaffinity(0)))
+    workers = min(4, usable_cores())
     pool = ThreadPoolExecutor(workers)
     pending: deque[Future[Value]] = deque()
     try:

@@ -1,0 +1,72 @@
+"""spmm: sparse weights times dense features, C = A B.
+
+Layer 1 of the challenge networks of 1,024 and 16,384 neurons, 32 entries a row, times 64, 512
+and 4,096 columns; and an irregular matrix whose row lengths follow a Pareto distribution, where
+work that is shared out by rows is uneven.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from .agreement import assert_agree, assert_product
+
+PARETO = "pareto-4096x512"
+
+
+def pareto_rows(rows: int, columns: int, mean: float, rng: np.random.Generator) -> Any:
+    """Return a random csr_array whose row lengths are Pareto distributed, shape 1.5.
+
+    Few rows are much longer than the mean, as in matrices of social networks; the longest is
+    cut at half of the columns. A row has fewer entries than drawn where columns coincide.
+    """
+    shape = 1.5
+    lengths = (mean * (shape - 1) * rng.pareto(shape, rows)).astype(np.int64)
+    lengths = np.minimum(lengths, columns // 2)
+    row = np.repeat(np.arange(rows), lengths)
+    column = rng.integers(0, columns, row.size)
+    values = rng.random(row.size, dtype=np.float32) - np.float32(0.5)
+    matrix = sp.csr_array((values, (row, column)), shape=(rows, columns))
+    matrix.sum_duplicates()
+    return matrix
+
+
+@pytest.mark.cases(
+    "1024x64",
+    "1024x512",
+    "1024x4096",
+    "16384x64",
+    "16384x512",
+    "16384x4096",
+    PARETO,
+    one_thread=("1024x512", PARETO),
+)
+def test_spmm(case, backend, reference, prepared, challenge_network, measure):
+    neurons, columns = (int(extent) for extent in case.removeprefix("pareto-").split("x"))
+    network, weights = None, "random, Pareto row lengths"
+    if case != PARETO:
+        network, weights = challenge_network(neurons, 1)
+
+    def build():
+        rng = np.random.default_rng(0)
+        if network is None:
+            A = pareto_rows(neurons, neurons, 32, rng)
+        else:
+            A = network.layers[0].csr()
+        B = rng.random((neurons, columns), dtype=np.float32)
+        expected = reference.spmm(A, B)
+        assert_product(expected, A, B)
+        return A, B, expected
+
+    A, B, expected = prepared(build)
+    measure(
+        lambda: backend.spmm(A, B),
+        lambda result: assert_agree(result, expected),
+        edges=A.nnz * columns,
+        weights=weights,
+        inputs="random",
+    )

@@ -316,7 +316,13 @@ class Backend(ABC):
             If the options do not fit the network.
         """
         start = time.perf_counter()
-        plan = self.build_plan(network, options or PlanOptions())
+        options = options or PlanOptions()
+        if options.exact_passes:
+            from portable_spdnn.passes.exact_plan import ExactPlan
+
+            plan: NetworkPlan = ExactPlan(self, network, options)
+        else:
+            plan = self.build_plan(network, options)
         plan.plan_seconds = time.perf_counter() - start
         return plan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,7 @@ def compare(
     backends : sequence of str
         Names; the reference runs first, named or not.
     options : PlanOptions, optional
+        Exact passes are for the backends to be judged; the reference runs without.
     threads : int, optional
     repeat : int
         Runs of each plan; times are medians.
@@ -99,10 +100,12 @@ def compare(
     """
     names = [REFERENCE, *(name for name in dict.fromkeys(backends) if name != REFERENCE)]
     chosen = [get_backend(name, threads) for name in names]
+    options = options or PlanOptions()
     comparisons: list[Comparison] = []
     reference: Result | None = None
     for backend in chosen:
-        result, median = _timed(backend, network, features, options, repeat, show_progress)
+        asked = options if reference else replace(options, exact_passes=())
+        result, median = _timed(backend, network, features, asked, repeat, show_progress)
         reference = reference or result
         absolute, relative = _differences(reference, result)
         base = comparisons[0].inference_seconds if comparisons else median
@@ -124,7 +127,7 @@ def _timed(
     backend: Backend,
     network: Network,
     features: Features,
-    options: PlanOptions | None,
+    options: PlanOptions,
     repeat: int,
     show_progress: ShowProgress,
 ) -> tuple[Result, float]:

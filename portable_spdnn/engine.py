@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
 from portable_spdnn.network import Network
+from portable_spdnn.passes import parse_passes
 from portable_spdnn.plan import NetworkPlan, PlanOptions, Progress, cast_features
 from portable_spdnn.registry import get_backend
 from portable_spdnn.result import BatchOutput, Result
@@ -28,6 +29,7 @@ def infer(
     path: str = "auto",
     batch_size: int | None = None,
     keep_dead_inputs: bool = False,
+    exact_passes: str | Iterable[str] = (),
     progress: Progress | None = None,
 ) -> Result:
     """Run a network on features: Y <- min(max(Y W + b, 0), y_max), layer after layer.
@@ -49,6 +51,9 @@ def infer(
         Inputs that go through the network together.
     keep_dead_inputs : bool
         Compute inputs to the end even when all their features are zero.
+    exact_passes : str or iterable of str
+        Exact rewrites: "merge-neurons", "merge-inputs", "fixed-point", "all"; see
+        `portable_spdnn.passes`.
     progress : callable, optional
         Called with (done, total) in units of inputs x layers.
 
@@ -76,7 +81,7 @@ def infer(
         chosen = backend
     else:
         chosen = get_backend(backend, threads)
-    options = PlanOptions(dtype, path, batch_size, keep_dead_inputs)
+    options = PlanOptions(dtype, path, batch_size, keep_dead_inputs, parse_passes(exact_passes))
     return chosen.plan(network, options).run(features, progress)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from portable_spdnn.errors import InputError, NumericalError
 from portable_spdnn.features import Features, PackedFeatures, as_features
 from portable_spdnn.network import Network
+from portable_spdnn.passes import parse_passes
 from portable_spdnn.result import BatchOutput, LayerRecord, Result
 
 Array = npt.NDArray[Any]
@@ -36,6 +37,8 @@ class PlanOptions:
         Inputs that go through the network together; bounds memory, never changes an answer.
     keep_dead_inputs : bool, default False
         Keep computing inputs whose features are all zero, as the plain reference does.
+    exact_passes : str or iterable of str, default none
+        Exact rewrites to apply: see `portable_spdnn.passes`.
 
     Raises
     ------
@@ -47,6 +50,7 @@ class PlanOptions:
     path: str = "auto"
     batch_size: int | None = None
     keep_dead_inputs: bool = False
+    exact_passes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         try:
@@ -56,6 +60,7 @@ class PlanOptions:
         if dtype not in (np.float32, np.float64):
             raise InputError(f"dtype is {self.dtype!r}; choose float32 or float64")
         object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "exact_passes", parse_passes(self.exact_passes))
         if self.path not in PATHS:
             raise InputError(f"path is {self.path!r}; choose one of {', '.join(PATHS)}")
         if self.batch_size is not None and self.batch_size < 1:
@@ -161,7 +166,7 @@ class NetworkPlan(ABC):
         seconds_per_layer: Array | None = np.zeros(layers)
         executed_edges = 0
         categories: list[Array] = []
-        batches: list[tuple[Array, Any]] = []
+        batches: list[BatchOutput] = []
 
         start = time.perf_counter()
         for first in range(0, inputs, self.batch_size):
@@ -172,10 +177,11 @@ class NetworkPlan(ABC):
                     progress(before + done, total)
 
             output = self.run_batch(batch, report)
-            alive = output.alive + first
-            categories.append(alive[_has_positive(output.rows)])
-            batches.append((alive, output.rows))
-            alive_per_layer += output.alive_per_layer
+            output = replace(output, alive=output.alive + first)
+            categories.append(output.alive[_has_positive(output.rows)])
+            batches.append(output)
+            unknown = (alive_per_layer < 0) | (output.alive_per_layer < 0)
+            alive_per_layer = np.where(unknown, -1, alive_per_layer + output.alive_per_layer)
             executed_edges += output.executed_edges
             if seconds_per_layer is not None and output.seconds_per_layer is not None:
                 seconds_per_layer += output.seconds_per_layer
@@ -188,7 +194,7 @@ class NetworkPlan(ABC):
         records = tuple(
             LayerRecord(
                 number + 1,
-                int(alive_per_layer[number]),
+                int(alive_per_layer[number]) if alive_per_layer[number] >= 0 else None,
                 None if seconds_per_layer is None else float(seconds_per_layer[number]),
             )
             for number in range(layers)
@@ -207,6 +213,7 @@ class NetworkPlan(ABC):
             inference_seconds=inference_seconds,
             executed_edges=executed_edges,
             records=records,
+            exact_passes=self.options.exact_passes,
             _batches=tuple(batches),
         )
 

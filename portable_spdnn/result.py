@@ -19,14 +19,14 @@ class LayerRecord:
     ----------
     layer : int
         Counted from 1.
-    alive_inputs : int
-        Inputs with a nonzero feature after the layer.
+    alive_inputs : int or None
+        Inputs with a nonzero feature after the layer; None where merged inputs hide it.
     seconds : float or None
         None where the plan does not run layer by layer.
     """
 
     layer: int
-    alive_inputs: int
+    alive_inputs: int | None
     seconds: float | None = None
 
 
@@ -41,9 +41,12 @@ class BatchOutput:
     rows : ndarray or scipy.sparse.csr_array in host memory, shape (alive, neurons_out)
         Their features.
     alive_per_layer : ndarray of int64, shape (layers,)
+        -1 where not known.
     executed_edges : int
         Multiply-adds done for real inputs; padding does not count.
     seconds_per_layer : ndarray of float64, shape (layers,), or None
+    columns : ndarray of int64, shape (neurons_out,), or None
+        Column of `rows` that holds each output neuron, where several share one.
     """
 
     alive: Array
@@ -51,6 +54,7 @@ class BatchOutput:
     alive_per_layer: Array
     executed_edges: int
     seconds_per_layer: Array | None = None
+    columns: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +94,7 @@ class Result:
     executed_edges: int
     records: tuple[LayerRecord, ...]
     exact_passes: tuple[str, ...] = ()
-    _batches: tuple[tuple[Array, Any], ...] = field(repr=False, default=())
+    _batches: tuple[BatchOutput, ...] = field(repr=False, default=())
 
     @property
     def edge_rate(self) -> float:
@@ -113,10 +117,12 @@ class Result:
     def score_rows(self, first: int, end: int) -> Array:
         """Return the scores of inputs `first` .. `end` - 1 (or the last), as `scores` does."""
         end = min(end, self.inputs)
-        dtype = np.result_type(*(rows.dtype for _, rows in self._batches), np.float32)
+        dtype = np.result_type(*(batch.rows.dtype for batch in self._batches), np.float32)
         scores = np.zeros((end - first, self.neurons_out), dtype)
-        for alive, rows in self._batches:
-            chosen = slice(*np.searchsorted(alive, (first, end)))
-            part = rows[chosen]
-            scores[alive[chosen] - first] = part if isinstance(part, np.ndarray) else part.toarray()
+        for batch in self._batches:
+            chosen = slice(*np.searchsorted(batch.alive, (first, end)))
+            part = batch.rows[chosen]
+            part = part if isinstance(part, np.ndarray) else part.toarray()
+            part = part if batch.columns is None else part[:, batch.columns]
+            scores[batch.alive[chosen] - first] = part
         return scores

@@ -207,7 +207,7 @@ def test_compare_shows_agreement_and_speed(cli: Cli, small: Path) -> None:
     assert done.code == 0
     for part in ("scipy", "numba", "speed-up", "abs. diff.", "rel. diff.", "PASSED"):
         assert part in done.out
-    for part in ("challenge edge rate", "executed edge rate", "exact passes: none"):
+    for part in ("challenge edge rate", "executed edge rate", "exact passes"):
         assert part in done.out
 
 
@@ -239,6 +239,30 @@ def test_compare_says_1_where_a_backend_differs(
     done = cli("compare", "--backends", "numba", "--data", small, "--repeat", 1)
     assert done.code == 1
     assert " NO " in done.out
+
+
+@pytest.mark.parametrize("passes", ["merge-neurons", "merge-inputs,fixed-point", "all"])
+def test_exact_passes_are_named_and_change_no_answer(cli: Cli, small: Path, passes: str) -> None:
+    names = (
+        ["merge-neurons", "merge-inputs", "fixed-point"] if passes == "all" else (passes.split(","))
+    )
+    done = cli("run", "--data", small, "--exact-passes", passes, "--json", "-")
+    record = json.loads(done.out)
+    assert record["verdict"] == "PASSED"
+    assert record["exact_passes"] == names
+    assert ", ".join(names) in done.err
+    done = cli("compare", "--backends", "numba", "--data", small, "--exact-passes", passes,
+               "--repeat", 1, "--json", "-")  # fmt: skip
+    reference, numba = json.loads(done.out)
+    assert reference["exact_passes"] == []
+    assert numba["exact_passes"] == names
+    assert numba["categories_agree"] is True
+
+
+def test_an_unknown_pass_is_an_error(cli: Cli, small: Path) -> None:
+    expect_error(
+        cli("run", "--data", small, "--exact-passes", "magic"), "magic", "merge-neurons", "all"
+    )
 
 
 # -- the other commands -------------------------------------------------------------------------

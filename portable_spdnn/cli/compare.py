@@ -28,6 +28,7 @@ def compare(
     seed: flag.Seed = 0,
     bias: flag.Bias = None,
     y_max: flag.YMax = None,
+    exact_passes: flag.ExactPasses = "none",
     repeat: Annotated[
         int, typer.Option(metavar="R", min=1, help="Runs of each; times are medians.")
     ] = 3,
@@ -41,6 +42,7 @@ def compare(
     from portable_spdnn import comparison, report
     from portable_spdnn.errors import InputError
     from portable_spdnn.graphchallenge import judge
+    from portable_spdnn.passes import parse_passes
     from portable_spdnn.plan import PlanOptions
     from portable_spdnn.workload import Request, load_workload
 
@@ -51,6 +53,7 @@ def compare(
 
     for name in names:  # before minutes are spent on loading
         load_backend(name)
+    passes = parse_passes(exact_passes)
     progress = not no_progress
     request = Request(data, neurons, layers, inputs, truth, first_inputs, seed, bias, y_max)
     with show_progress("loading", progress) as step:
@@ -59,7 +62,7 @@ def compare(
         work.network,
         work.features,
         names,
-        PlanOptions(dtype.value, path.value, batch_size),
+        PlanOptions(dtype.value, path.value, batch_size, exact_passes=parse_passes(exact_passes)),
         threads=threads,
         repeat=repeat,
         show_progress=lambda what: show_progress(what, progress),
@@ -104,7 +107,7 @@ def compare(
     title = (
         f"{work.network.neurons} neurons x {len(work.network)} layers ({work.network_source}), "
         f"{work.features.shape[0]} inputs ({work.inputs_source}), {dtype.value}, "
-        f"exact passes: none"
+        f"exact passes (not on the reference): {', '.join(passes) or 'none'}"
     )
     typer.echo(title, err=json == "-")
     report.print_table(columns, rows, to_stderr=json == "-")

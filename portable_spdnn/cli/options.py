@@ -76,3 +76,10 @@ Bias = Annotated[
 YMax = Annotated[
     float | None, typer.Option(help="Upper bound of every feature; inf for none. Default: 32.")
 ]
+ExactPasses = Annotated[
+    str,
+    typer.Option(
+        metavar="none|merge-neurons|merge-inputs|fixed-point|all",
+        help="Exact rewrites of the work, some or all, separated by commas.",
+    ),
+]

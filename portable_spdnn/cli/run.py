@@ -33,6 +33,7 @@ def run(
     keep_dead_inputs: Annotated[
         bool, typer.Option("--keep-dead-inputs", help="Compute inputs to the end, dead or not.")
     ] = False,
+    exact_passes: flag.ExactPasses = "none",
     verify: Annotated[
         bool,
         typer.Option(
@@ -56,13 +57,16 @@ def run(
     from portable_spdnn import report
     from portable_spdnn.engine import infer
     from portable_spdnn.graphchallenge import Truth, judge, write_categories
+    from portable_spdnn.passes import parse_passes
     from portable_spdnn.plan import PlanOptions
     from portable_spdnn.registry import get_backend
     from portable_spdnn.workload import Request, load_workload
 
     progress = not no_progress
     chosen = get_backend(backend, threads)
-    plan_options = PlanOptions(dtype.value, path.value, batch_size, keep_dead_inputs)
+    plan_options = PlanOptions(
+        dtype.value, path.value, batch_size, keep_dead_inputs, parse_passes(exact_passes)
+    )
     request = Request(data, neurons, layers, inputs, truth, first_inputs, seed, bias, y_max)
     with show_progress("loading", progress) as step:
         work = load_workload(request, step)

@@ -1,0 +1,85 @@
+"""Skip layers whose result is known: inputs whose features are all equal.
+
+Where the weights into each neuron of a layer add up to the same sum s, and all biases are b,
+features that all equal c become ``min(max(s c + b, 0), y_max)``, all equal again: one number
+stands for the input. When it does not change, its value after any further layer with the same
+s and b is known, and those layers are skipped. A saturated input of the challenge is such a
+fixed point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn.network import Layer
+
+Array = npt.NDArray[Any]
+Signature = tuple[float, float]
+
+
+def signature(layer: Layer) -> Signature | None:
+    """Return (sum of the weights into a neuron, bias) where all neurons agree, else None.
+
+    Sums are compared in float64, and exactly: weights whose sums differ by rounding disagree.
+    """
+    if not layer.shape[1]:
+        return None
+    sums = np.bincount(
+        layer.indices, weights=np.asarray(layer.data, np.float64), minlength=layer.shape[1]
+    )
+    if (sums == sums[0]).all() and (layer.bias == layer.bias[0]).all():
+        return float(sums[0]), float(layer.bias[0])
+    return None
+
+
+def uniform_rows(rows: Any) -> Array:
+    """Return for each row of features, ndarray or csr_array, whether all its entries are equal."""
+    if isinstance(rows, np.ndarray):
+        return np.asarray((rows == rows[:, :1]).all(axis=1))
+    lengths = np.diff(rows.indptr)
+    full = lengths == rows.shape[1]
+    if rows.shape[1]:
+        model = np.repeat(rows.data[np.where(full, rows.indptr[:-1], 0)], lengths)
+        differing = np.repeat(np.arange(rows.shape[0]), lengths)[rows.data != model]
+        full[differing] = False
+    return np.asarray(full)
+
+
+def advance(
+    values: Array, layers: Sequence[Signature], y_max: float | None
+) -> tuple[Array, Array, int]:
+    """Take uniform inputs through uniform layers.
+
+    Parameters
+    ----------
+    values : ndarray of the plan's type, shape (inputs,)
+        What all features of each input equal.
+    layers : sequence of (sum, bias)
+    y_max : float or None
+
+    Returns
+    -------
+    values : ndarray, shape (inputs,)
+        After the last layer.
+    nonzero : ndarray of bool, shape (layers, inputs)
+        Which inputs were alive after each layer.
+    skipped : int
+        Layers that were skipped because nothing could change any more.
+    """
+    nonzero = np.zeros((len(layers), values.size), np.bool_)
+    skipped = 0
+    fixed: Signature | None = None
+    for number, (total, bias) in enumerate(layers):
+        if fixed == (total, bias):
+            skipped += 1
+        else:
+            after = values.dtype.type(total) * values + values.dtype.type(bias)
+            after = np.clip(after, 0, y_max).astype(values.dtype)
+            fixed = (total, bias) if np.array_equal(after, values) else None
+            values = after
+        nonzero[number] = values != 0
+    return values, nonzero, skipped

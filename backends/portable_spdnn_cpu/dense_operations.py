@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from portable_spdnn_cpu import depth_first_tiles as kernels
 from portable_spdnn_cpu.depth_first import (
-    L2_SHARE,
+    LEAST_INPUTS,
     Workspace,
     cut_tiles,
     launch,
@@ -58,8 +58,8 @@ def dense_product(
     if inputs * by_output.nnz < SERIAL_BELOW:
         workers = Workers(1)
     # Fortran order is copied in rows of a tile's width: wider ones use more of each memory page.
-    share = 2 * L2_SHARE if fortran else L2_SHARE
-    width = tile_width(max(by_output.shape), bias.dtype, inputs, workers.threads, share)
+    least = 2 * LEAST_INPUTS if fortran else LEAST_INPUTS
+    width = tile_width(max(by_output.shape), bias.dtype, inputs, workers.threads, least)
     tiles = cut_tiles(
         np.arange(inputs, dtype=np.int64), 0, width, False, False, np.zeros(1, np.bool_)
     )

@@ -33,6 +33,7 @@ from portable_spdnn_cpu.packed_network import (
 from portable_spdnn_cpu.vector_strips import (
     GRANULE_BYTES,
     TRANSPOSE_BYTES,
+    copy_granule,
     double_strip,
     fetch_add,
     prefetch,
@@ -48,7 +49,6 @@ BITS, DENSE, CSR, ARENA = range(4)
 # Entries of the shared counters.
 NEXT_TILE, ARENA_TOP, FINISHED, WORK_DONE, EXECUTED_EDGES = range(5)
 COUNTERS = 5
-CACHE_LINE = 64  # bytes
 ROWS_AHEAD = 16  # rows are far apart in memory, where no hardware prefetcher follows
 
 
@@ -327,11 +327,15 @@ def load_tile(
                             tile[8 * position + bit, column] = 1
     elif source.kind == DENSE and source.dense.strides[0] == source.dense.itemsize:
         leading = source.dense.shape[0]
+        granule = GRANULE_BYTES // tile.itemsize
+        whole = count // granule * granule
         for neuron in range(neurons):
             ahead = min(neuron + ROWS_AHEAD, neurons - 1) * leading + first
-            for line in range(0, count, CACHE_LINE // tile.itemsize):
-                prefetch(source.dense, ahead + line)
-            for column in range(count):
+            for column in range(0, whole, granule):
+                prefetch(source.dense, ahead + column)
+                place = neuron * tile.shape[1] + column
+                copy_granule(tile, place, source.dense, neuron * leading + first + column)
+            for column in range(whole, count):
                 tile[neuron, column] = source.dense[first + column, neuron]
     elif source.kind == DENSE:
         side = TRANSPOSE_BYTES // tile.itemsize
@@ -375,8 +379,14 @@ def store_tile(tile: Array, rows: Array, count: int, out: Array) -> None:
     """out[rows[c], :] = tile[:, c] for the first `count` columns."""
     neurons = out.shape[1]
     if out.strides[0] == out.itemsize:
+        granule = GRANULE_BYTES // tile.itemsize
+        neighbours = count > 0 and rows[count - 1] - rows[0] == count - 1
+        whole = count // granule * granule if neighbours else 0
         for neuron in range(neurons):
-            for column in range(count):
+            for column in range(0, whole, granule):
+                place = neuron * out.shape[0] + rows[column]
+                copy_granule(out, place, tile, neuron * tile.shape[1] + column)
+            for column in range(whole, count):
                 out[rows[column], neuron] = tile[neuron, column]
         return
     side = TRANSPOSE_BYTES // tile.itemsize

@@ -147,6 +147,34 @@ single_strip = _make_strip(1)
 double_strip = _make_strip(2)
 
 
+@intrinsic
+def copy_granule(
+    typingctx: Any, dst: Any, to: Any, src: Any, start: Any
+) -> tuple[Signature, Callable[..., Any]]:
+    """Copy one granule between arrays of one type: items from `start` on, to `to` on.
+
+    Positions count items from the first of each array, whatever its shape.
+    """
+    element = dst.dtype
+    signature = types.void(dst, types.intp, src, types.intp)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        vector = ir.VectorType(
+            context.get_value_type(element), GRANULE_BYTES * 8 // element.bitwidth
+        )
+
+        def pointer(position: int) -> Any:
+            array = context.make_array(sig.args[position])(context, builder, args[position])
+            first = builder.gep(array.data, [args[position + 1]])
+            return builder.bitcast(first, vector.as_pointer())
+
+        align = element.bitwidth // 8
+        builder.store(builder.load(pointer(2), align=align), pointer(0), align=align)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
 TRANSPOSE_BYTES = 32  # of a row of a block: 8 x 8 float32 or 4 x 4 float64
 
 

@@ -98,7 +98,10 @@ def test_every_pass_gives_the_same_answers(name: str, data: st.DataObject) -> No
         "batch_size": data.draw(st.sampled_from([None, 7])),
         "keep_dead_inputs": data.draw(st.booleans()),
         "dtype": data.draw(st.sampled_from(["float32", "float64"])),
+        "path": data.draw(st.sampled_from(["auto", "spmm"])),
     }
+    if network.sparse_features_exact:
+        options["path"] = data.draw(st.sampled_from(["auto", "spmm", "spgemm"]))
     result = ps.infer(network, form(Y), name, **options)
     assert result.categories.tolist() == categories
     np.testing.assert_array_equal(result.scores, scores)

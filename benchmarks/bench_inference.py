@@ -51,6 +51,7 @@ def test_inference(case, backend, reference, prepared, challenge_network, images
         lambda: plan.run(features),
         check,
         edges=lambda result: result.executed_edges,
+        tile=(neurons, INPUTS[neurons]),
         seconds=2.0,
         least_rounds=3,
         weights=weights,

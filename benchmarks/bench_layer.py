@@ -42,6 +42,7 @@ def test_layer(case, backend, reference, prepared, challenge_network, images, me
         lambda: backend.layer(W, Y, bias, y_max),
         lambda result: assert_agree(result, expected),
         edges=reference.multiply_adds(W, Y),
+        tile=None if case == "sparse" else (NEURONS, DENSE_INPUTS),
         weights=weights,
         inputs=source,
     )

@@ -67,6 +67,7 @@ def test_spmm(case, backend, reference, prepared, challenge_network, measure):
         lambda: backend.spmm(A, B),
         lambda result: assert_agree(result, expected),
         edges=A.nnz * columns,
+        tile=(neurons, columns),
         weights=weights,
         inputs="random",
     )

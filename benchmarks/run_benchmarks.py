@@ -74,6 +74,19 @@ def store(record: dict[str, Any], target: Path) -> None:
         stream.write((json.dumps(record, indent=1) + "\n").encode())
 
 
+def limits_table(record: dict[str, Any]) -> str:
+    """Return a line for each kernel whose binding limit is known: rate, and part of the limit."""
+    lines = [f"{'kernel':<24} {'backend':<14} {'G edges/s':>9} {'of limit':>9}  bound by"]
+    for entry in record["benchmarks"]:
+        info = entry["extra_info"]
+        if "fraction_of_limit" in info:
+            lines.append(
+                f"{entry['group']:<24} {info['backend']:<14} {info['executed_edge_rate_g']:>9.1f} "
+                f"{100 * info['fraction_of_limit']:>7.0f} %  {info['bound_by']}"
+            )
+    return "\n".join(lines)
+
+
 def main() -> int:
     """Run, store, and say where; exit code 1 where a benchmark failed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -87,6 +100,7 @@ def main() -> int:
         return 1
     target = options.out or RESULTS / dated_name(record)
     store(record, target)
+    print(limits_table(record))
     print(f"stored in {target}")
     return 0
 

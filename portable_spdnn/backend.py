@@ -46,7 +46,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,9 @@ import scipy.sparse as sp
 from portable_spdnn.errors import InputError, SpdnnError
 from portable_spdnn.network import Layer, Network
 from portable_spdnn.plan import NetworkPlan, PlanOptions
+
+if TYPE_CHECKING:
+    from portable_spdnn.roofline import Limits
 
 __all__ = [
     "OPERATIONS",
@@ -345,6 +348,10 @@ class Backend(ABC):
         from portable_spdnn.engine import LayerLoopPlan
 
         return LayerLoopPlan(self, network, options)
+
+    def measure_limits(self) -> Limits:
+        """Measure what the machine can do at most; optional. See `portable_spdnn.roofline`."""
+        raise NotImplementedError(f"backend {self.name} does not measure its limits")
 
     # -- optional operations ----------------------------------------------------------------
 

@@ -14,9 +14,10 @@ from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.network import Network
 from portable_spdnn.plan import NetworkPlan, PlanOptions
 from portable_spdnn.result import BatchOutput
+from portable_spdnn.roofline import KernelModel
 from portable_spdnn_cpu import depth_first_tiles as kernels
 from portable_spdnn_cpu.compiled import read_only
-from portable_spdnn_cpu.host_device import aligned_empty, l2_bytes
+from portable_spdnn_cpu.host_device import aligned_empty, cache_bytes, l2_bytes
 from portable_spdnn_cpu.packed_network import (
     FIRST_VALUE,
     ROW_LENGTH,
@@ -62,6 +63,28 @@ def tile_width(widest: int, dtype: np.dtype[Any], inputs: int, threads: int, lea
     wanted = min(max(fits, least), MOST_INPUTS, -(-each // granule) * granule)
     # An even number of granules: the kernel takes two at a time.
     return max(granule, wanted // (2 * granule) * 2 * granule)
+
+
+def kernel_model(widest: int, dtype: np.dtype[Any], width: int) -> KernelModel:
+    """Return what the tile kernel needs for each edge and input: one feature, one addition.
+
+    The feature comes from the level that holds the two buffers of a tile. Indices, and weights
+    where they differ, are read once for all inputs of a strip and do not count.
+
+    Parameters
+    ----------
+    widest : int
+        Neurons of the widest layer.
+    dtype : numpy dtype
+    width : int
+        Inputs of a tile.
+    """
+    buffers = 2 * widest * width * dtype.itemsize
+    level = "memory"
+    for number, name in ((3, "l3"), (2, "l2"), (1, "l1")):
+        if buffers <= cache_bytes(number):
+            level = name
+    return KernelModel(dtype.itemsize, 2.0 * dtype.itemsize / 4, level)
 
 
 @dataclass

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 CACHE_LINE = 64
 LARGE = 1 << 22  # bytes; below this the allocator's own reuse beats new pages
-DEFAULT_L2_BYTES = 1 << 20  # where the system does not say: the common size of today's cores
+COMMON_CACHE_BYTES = {1: 1 << 15, 2: 1 << 20}  # of today's cores, where the system does not say
 
 
 @functools.cache
@@ -30,16 +30,28 @@ def processor_name() -> str:
 
 
 @functools.cache
-def l2_bytes() -> int:
-    """Return the size of one core's second-level cache in bytes."""
-    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+def cache_bytes(level: int) -> int:
+    """Return the size in bytes of the data cache of a level; a common size where it is unknown.
+
+    Parameters
+    ----------
+    level : int
+        1, 2 or 3; 0 bytes for a third level that the system does not list.
+    """
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
-            if (index / "level").read_text().strip() == "2":
+            kind = (index / "type").read_text().strip()
+            if kind != "Instruction" and (index / "level").read_text().strip() == str(level):
                 size = (index / "size").read_text().strip()
                 return int(size.rstrip("KM")) << {"K": 10, "M": 20}.get(size[-1], 0)
         except (OSError, ValueError):
             continue  # an entry that is not readable says nothing; the default serves
-    return DEFAULT_L2_BYTES
+    return COMMON_CACHE_BYTES.get(level, 0)
+
+
+def l2_bytes() -> int:
+    """Return the size of one core's second-level cache in bytes."""
+    return cache_bytes(2)
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

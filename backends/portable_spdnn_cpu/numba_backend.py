@@ -12,6 +12,7 @@ from portable_spdnn.backend import Availability, Backend, SpgemmHandle
 from portable_spdnn.features import PackedFeatures
 from portable_spdnn.network import Network
 from portable_spdnn.plan import NetworkPlan, PlanOptions
+from portable_spdnn.roofline import Limits
 from portable_spdnn_cpu.host_device import processor_name
 from portable_spdnn_cpu.workers import Workers, default_threads
 
@@ -86,3 +87,9 @@ class NumbaBackend(Backend):
         from portable_spdnn_cpu.depth_first import DepthFirstPlan
 
         return DepthFirstPlan(self, self.workers, network, options)
+
+    def measure_limits(self) -> Limits:
+        """Measure the processor with all threads; takes some seconds."""
+        from portable_spdnn_cpu.limit_kernels import measure
+
+        return measure(self.workers)

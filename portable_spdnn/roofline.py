@@ -1,0 +1,115 @@
+"""What the machine can do at most, and how near to it a kernel comes.
+
+Limits are measured, by small kernels of the same toolchain as the backend's own, and kept on
+disk for the processor, the thread count and the versions they were measured with.
+
+The model is the roofline: a kernel that moves b bytes through a level of memory and does f
+floating-point operations for each edge cannot exceed ``min(bandwidth / b, peak / f)`` edges per
+second. Source: Williams, Waterman and Patterson, "Roofline: An Insightful Visual Performance
+Model for Multicore Architectures", Communications of the ACM 52 (2009).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from portable_spdnn import __version__
+from portable_spdnn.backend import Backend
+from portable_spdnn.errors import InputError
+from portable_spdnn.formats.atomic_output import atomic_output
+
+LEVELS = ("l1", "l2", "l3", "memory")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Measured limits of one backend on one machine, all threads together.
+
+    Attributes
+    ----------
+    flops : float
+        Fused multiply-adds in float32, two operations each, per second.
+    l1, l2, l3, memory : float
+        Bytes read per second from data that fit that level; `l3` equals `memory` where the
+        processor has no third level.
+    """
+
+    flops: float
+    l1: float
+    l2: float
+    l3: float
+    memory: float
+
+
+@dataclass(frozen=True)
+class KernelModel:
+    """What a kernel needs for each edge.
+
+    Attributes
+    ----------
+    bytes_per_edge : float
+    flops_per_edge : float
+    level : {"l1", "l2", "l3", "memory"}
+        That serves those bytes.
+    """
+
+    bytes_per_edge: float
+    flops_per_edge: float
+    level: str
+
+    def bound(self, limits: Limits) -> tuple[float, str]:
+        """Return the largest edge rate, edges/s, and what binds it: a level or "flops"."""
+        if self.level not in LEVELS:
+            raise InputError(f"level is {self.level!r}; choose one of {', '.join(LEVELS)}")
+        by_bytes = getattr(limits, self.level) / self.bytes_per_edge
+        by_flops = limits.flops / self.flops_per_edge
+        return (by_bytes, self.level) if by_bytes <= by_flops else (by_flops, "flops")
+
+
+def limits_of(backend: Backend, refresh: bool = False) -> Limits:
+    """Return the limits of a backend, from disk where they were measured before.
+
+    Parameters
+    ----------
+    backend : Backend
+        One that measures its limits.
+    refresh : bool
+        Measure again, whatever is on disk.
+
+    Returns
+    -------
+    Limits
+
+    Raises
+    ------
+    NotImplementedError
+        If the backend does not measure its limits.
+    """
+    versions = type(backend).availability().versions
+    key = json.dumps([backend.name, backend.device, __version__, versions], sort_keys=True)
+    path = cache_file()
+    known = _read(path)
+    if refresh or key not in known:
+        known = {**known, key: asdict(backend.measure_limits())}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_output(path) as stream:
+            stream.write((json.dumps(known, indent=1) + "\n").encode())
+    return Limits(**known[key])
+
+
+def cache_file() -> Path:
+    """Return where limits are kept: in XDG_CACHE_HOME, or ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "portable_spdnn" / "limits.json"
+
+
+def _read(path: Path) -> dict[str, dict[str, float]]:
+    """Return what is on disk; nothing where it is absent, or not of this form."""
+    try:
+        known = json.loads(path.read_text())
+        return {key: asdict(Limits(**values)) for key, values in known.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}  # it is measured again, and the file replaced

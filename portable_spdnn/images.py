@@ -174,14 +174,22 @@ def resize_fourier(images: Array, side: int) -> Array:
 
 
 def _interpolation(pixels: int, side: int) -> Array:
-    """Return the (side, pixels) matrix that resizes one axis."""
+    """Return the (side, pixels) matrix that resizes one axis.
+
+    Resampling is linear: the matrix of its results for unit vectors resizes any number of images
+    in two matrix products, several times faster than transforms of each.
+    """
     if pixels == side:
         return np.eye(side)
-    # Resampling is linear: the matrix of its results for unit vectors resizes any number of
-    # images in two matrix products, several times faster than transforms of each.
-    from scipy.signal import resample
-
-    matrix: Array = resample(np.eye(pixels), side, axis=0)
+    spectrum = np.fft.rfft(np.eye(pixels), axis=0)
+    resized = np.zeros((side // 2 + 1, pixels), complex)
+    kept = min(pixels, side)
+    resized[: kept // 2 + 1] = spectrum[: kept // 2 + 1]
+    if kept % 2 == 0:
+        # The Nyquist term stands for two frequencies: shared by them when the spectrum grows,
+        # joined from them when it shrinks.
+        resized[kept // 2] *= 0.5 if side > pixels else 2.0
+    matrix: Array = np.fft.irfft(resized, side, axis=0) * (side / pixels)
     return matrix
 
 

@@ -6,14 +6,15 @@ the neighbours than about the code. A case fails when its ratio has lost more th
 against the baseline. With ``--run`` the cases that fail are measured again, reference included,
 up to twice: a regression shows each time, a disturbance does not.
 
-Exit code 0: nothing lost; 1: a ratio lost too much, or a case of the baseline is gone; 2: a file
-cannot be read.
+Exit code 0: nothing lost; 1: a ratio lost too much, a case of the baseline is gone or ran on other
+data than the baseline's, or a benchmark failed; 2: wrong usage, or a file cannot be read.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -44,11 +45,14 @@ class Change:
         Operation and size, backend.
     before, now : float or None
         Ratio to the reference; None where the case is not in that record.
+    other_data : str
+        What the case ran on, then and now, where that differs; empty where it does not.
     """
 
     case: Case
     before: float | None
     now: float | None
+    other_data: str = ""
 
     @property
     def loss(self) -> float | None:
@@ -58,9 +62,11 @@ class Change:
         return 1 - self.now / self.before
 
     def fails(self, threshold: float) -> bool:
-        """Whether the case vanished, or lost more than `threshold`."""
+        """Whether the case vanished, ran on other data, or lost more than `threshold`."""
         if self.before is None:
             return False
+        if self.other_data:
+            return True
         return self.now is None or 1 - self.now / self.before > threshold
 
 
@@ -75,19 +81,24 @@ def ratios_of(record: Any) -> Ratios:
     Raises
     ------
     IllFormed
-        If an entry lacks its group, backend or fastest round, or a group has no reference.
+        If there is no entry, one lacks its group, backend or fastest round, two are of the same
+        case, or a group has no reference.
     """
     times: dict[Case, float] = {}
     try:
         for entry in record["benchmarks"]:
             case = (str(entry["group"]), str(entry["extra_info"]["backend"]))
+            if case in times:
+                raise IllFormed(f"{' '.join(case)}: is there twice")
             times[case] = float(entry["stats"]["min"])
-            if not times[case] > 0:
+            if not 0 < times[case] < math.inf:
                 raise IllFormed(f"{' '.join(case)}: the fastest round took {times[case]} s")
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, IllFormed):
             raise
         raise IllFormed(f"no benchmark record: {type(error).__name__} {error}") from error
+    if not times:
+        raise IllFormed("holds no benchmark")
     ratios: Ratios = {}
     for (group, backend), seconds in times.items():
         if backend == REFERENCE:
@@ -98,10 +109,38 @@ def ratios_of(record: Any) -> Ratios:
     return ratios
 
 
-def compare(before: Ratios, now: Ratios) -> list[Change]:
-    """Pair the cases of two records, those of the baseline first."""
-    cases = [*before, *(case for case in now if case not in before)]
-    return [Change(case, before.get(case), now.get(case)) for case in cases]
+def compare(before: Ratios, now: Ratios, old: Any = None, new: Any = None) -> list[Change]:
+    """Pair the cases of two records, those of the baseline first.
+
+    Parameters
+    ----------
+    before, now : dict
+        Ratios.
+    old, new : dict, optional
+        The records that they are from, for what the cases ran on.
+    """
+    then_on, now_on = _inputs_of(old), _inputs_of(new)
+    changes = []
+    for case in [*before, *(case for case in now if case not in before)]:
+        then, today = then_on.get(case), now_on.get(case)
+        differs = then is not None and today is not None and then != today
+        other_data = f"{then}; now {today}" if differs else ""
+        changes.append(Change(case, before.get(case), now.get(case), other_data))
+    return changes
+
+
+def _inputs_of(record: Any) -> dict[Case, str | None]:
+    """Return the inputs of each case of a record that `ratios_of` has taken.
+
+    Official and generated weights have the same structure, and the same entries in the first
+    layers: they count as one.
+    """
+    return {
+        (str(entry["group"]), str(entry["extra_info"]["backend"])): entry["extra_info"].get(
+            "inputs"
+        )
+        for entry in (record or {}).get("benchmarks", ())
+    }
 
 
 def best_of(first: Ratios, second: Ratios) -> Ratios:
@@ -110,7 +149,10 @@ def best_of(first: Ratios, second: Ratios) -> Ratios:
 
 
 def retried(
-    before: Ratios, now: Ratios, threshold: float, again: Callable[[set[str]], Ratios]
+    before: Ratios,
+    now: Ratios,
+    threshold: float,
+    again: Callable[[set[str]], Ratios],
 ) -> Ratios:
     """Measure failing cases again, at most twice, and keep the best ratio of each.
 
@@ -145,9 +187,23 @@ def table(changes: Iterable[Change], threshold: float) -> str:
         if change.loss is not None:
             note = f"{-100 * change.loss:+.1f} %"
         mark = "  LOST" if change.fails(threshold) and change.now is not None else ""
+        if change.other_data:
+            mark = f"  OTHER DATA: {change.other_data}"
         group, backend = change.case
         lines.append(f"{group:<34} {backend:<14} {before:>9} {now:>9} {note:>8}{mark}")
     return "\n".join(lines)
+
+
+def _share_below_one(text: str) -> float:
+    share = float(text)
+    if not 0 < share < 1:
+        raise ValueError(text)
+    return share
+
+
+def _cpu_of(record: Any) -> str:
+    facts = record.get("machine_info")
+    return str(facts.get("cpu", "unknown")) if isinstance(facts, dict) else "unknown"
 
 
 def _read(path: Path) -> Any:
@@ -159,7 +215,6 @@ def _read(path: Path) -> Any:
 
 def _fresh() -> tuple[Any, Callable[[set[str]], Ratios]]:
     """Run all benchmarks; return the record, and how to run some groups again."""
-    sys.path.insert(0, str(FOLDER))
     from run_benchmarks import run_benchmarks
 
     record = run_benchmarks()
@@ -180,7 +235,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("baseline", nargs="?", type=Path, default=BASELINE)
     parser.add_argument("new", nargs="?", type=Path, help="record to judge; or use --run")
     parser.add_argument("--run", action="store_true", help="measure now, and judge that")
-    parser.add_argument("--threshold", type=float, default=THRESHOLD, help="default: 0.15")
+    parser.add_argument(
+        "--threshold",
+        type=_share_below_one,
+        default=THRESHOLD,
+        help="between 0 and 1; default: 0.15",
+    )
     options = parser.parse_args(arguments)
     if options.run == (options.new is not None):
         parser.error("give either a NEW record or --run")
@@ -189,8 +249,15 @@ def main(arguments: list[str] | None = None) -> int:
         old = _read(path)
         before = ratios_of(old)
         if options.run:
-            new, again = _fresh()
-            now = retried(before, ratios_of(new), options.threshold, again)
+            sys.path.insert(0, str(FOLDER))
+            from run_benchmarks import BenchmarksFailed
+
+            try:
+                new, again = _fresh()
+                now = retried(before, ratios_of(new), options.threshold, again)
+            except BenchmarksFailed as error:
+                print(f"compare_ratios: a benchmark failed: {error}", file=sys.stderr)
+                return 1
         else:
             path = options.new
             new = _read(path)
@@ -198,14 +265,19 @@ def main(arguments: list[str] | None = None) -> int:
     except IllFormed as error:
         print(f"compare_ratios: {path}: {error}", file=sys.stderr)
         return 2
-    cpus = [record.get("machine_info", {}).get("cpu", "unknown") for record in (old, new)]
+    cpus = [_cpu_of(record) for record in (old, new)]
     if cpus[0] != cpus[1]:
         print(f"the baseline is of another processor ({cpus[0]}, now {cpus[1]}): ratios may differ")
-    changes = compare(before, now)
+    changes = compare(before, now, old, new)
     print(table(changes, options.threshold))
     failed = [change for change in changes if change.fails(options.threshold)]
     if failed:
         print(f"{len(failed)} case(s) lost more than {100 * options.threshold:.0f} % or are gone")
+    if any(change.other_data for change in failed):
+        print(
+            "OTHER DATA cannot be judged: put the baseline's beside the checkout, or make a "
+            "baseline here with run_benchmarks.py --out benchmarks/baseline.json"
+        )
     return 1 if failed else 0
 
 

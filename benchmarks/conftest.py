@@ -20,7 +20,7 @@ import portable_spdnn as ps
 from portable_spdnn.roofline import limits_of
 from portable_spdnn_cpu.depth_first import LEAST_INPUTS, kernel_model, tile_width
 
-from .machine_facts import machine_facts
+from .machine_facts import load_average, machine_facts
 
 REFERENCE = "scipy"
 ONE_THREAD = "-1thread"
@@ -34,7 +34,11 @@ Prepare = Callable[[Callable[[], Any]], Any]
 Measure = Callable[..., None]
 
 
+LOAD_BEFORE = pytest.StashKey[float | None]()
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[LOAD_BEFORE] = load_average()
     config.addinivalue_line(
         "markers",
         "cases(*names, one_thread=()): cases of a benchmark; those in one_thread run backends "
@@ -184,7 +188,8 @@ def measure(request: pytest.FixtureRequest, benchmark: Any, backend: ps.Backend)
 
 
 def pytest_benchmark_generate_machine_info(config: pytest.Config) -> dict[str, Any]:
-    return machine_facts()
+    # Taken at the end, the load would be that of the benchmarks.
+    return {**machine_facts(), "load_average": config.stash[LOAD_BEFORE]}
 
 
 def pytest_benchmark_update_commit_info(config: pytest.Config, commit_info: dict[str, Any]) -> None:

@@ -31,12 +31,17 @@ def machine_facts() -> dict[str, Any]:
         "cores": usable_cores(),
         "threads": default_threads(),
         "l2_bytes": l2_bytes(),
-        "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "load_average": load_average(),
         "system": platform.system(),
         "machine": platform.machine(),
         "python": platform.python_version(),
         "versions": {name: found for name in LIBRARIES if (found := _version(name))},
     }
+
+
+def load_average() -> float | None:
+    """Return the mean number of running threads over the last minute, None where unknown."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
 def cpu_slug(facts: dict[str, Any]) -> str:

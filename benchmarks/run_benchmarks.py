@@ -88,19 +88,34 @@ def limits_table(record: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Run, store, and say where; exit code 1 where a benchmark failed."""
+    """Run, store, and say where; exit code 1 where a benchmark failed or the file cannot be."""
+    from portable_spdnn.errors import InputError
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="file to write; default: a dated one in results/")
-    parser.add_argument("-k", metavar="EXPRESSION", help="only benchmarks whose names match")
+    parser.add_argument(
+        "-k",
+        metavar="EXPRESSION",
+        help="only benchmarks whose names match; stored only where --out says",
+    )
     options = parser.parse_args()
+    if options.out is not None and options.out.is_dir():
+        parser.error(f"--out {options.out} is a folder; the name of a file is expected")
     try:
         record = run_benchmarks(["-k", options.k] if options.k else None)
     except BenchmarksFailed as error:
         print(f"run_benchmarks: {error}", file=sys.stderr)
         return 1
-    target = options.out or RESULTS / dated_name(record)
-    store(record, target)
     print(limits_table(record))
+    if options.k and options.out is None:
+        print("not stored: only a part ran; name a file with --out")
+        return 0
+    target = options.out or RESULTS / dated_name(record)
+    try:
+        store(record, target)
+    except InputError as error:
+        print(f"run_benchmarks: {error}", file=sys.stderr)
+        return 1
     print(f"stored in {target}")
     return 0
 

@@ -47,7 +47,10 @@ BASELINE = {
 def judge(gate: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     def run(new: Any, *options: str, old: Any = None) -> tuple[int, str]:
         files = []
-        for name, content in (("old.json", old or record(BASELINE)), ("new.json", new)):
+        for name, content in (
+            ("old.json", record(BASELINE) if old is None else old),
+            ("new.json", new),
+        ):
             file = tmp_path / name
             file.write_text(content if isinstance(content, str) else json.dumps(content))
             files.append(str(file))
@@ -104,6 +107,9 @@ def test_another_processor_is_said(judge: Any) -> None:
         ({"benchmarks": [{"group": "spmm"}]}, "no benchmark record"),
         (record({("spmm", "numba"): 1.0}), "spmm: the reference scipy is not in the same run"),
         (record({("spmm", "scipy"): 0.0}), "took 0.0 s"),
+        (record({("spmm", "scipy"): float("inf")}), "took inf s"),
+        (record({}), "holds no benchmark"),
+        ({"benchmarks": record(BASELINE)["benchmarks"] * 2}, "spmm scipy: is there twice"),
     ],
 )
 def test_what_cannot_be_read_is_exit_2(judge: Any, broken: Any, message: str) -> None:
@@ -111,6 +117,37 @@ def test_what_cannot_be_read_is_exit_2(judge: Any, broken: Any, message: str) ->
     assert code == 2
     assert "new.json" in out
     assert message in out
+
+
+def test_a_baseline_without_entries_judges_nothing_and_is_refused(judge: Any) -> None:
+    code, out = judge(record(BASELINE), old=record({}))
+    assert code == 2
+    assert "old.json: holds no benchmark" in out
+
+
+def test_facts_about_the_machine_may_be_absent(judge: Any) -> None:
+    assert judge({**record(BASELINE), "machine_info": None})[0] == 0
+
+
+@pytest.mark.parametrize("threshold", ["nan", "0", "1", "99", "-0.1", "much"])
+def test_a_threshold_that_judges_nothing_is_refused(judge: Any, threshold: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        judge(record(BASELINE), f"--threshold={threshold}")
+    assert ended.value.code == 2
+
+
+def on(inputs: str, **times: float) -> dict[str, Any]:
+    made = record({("spmm", backend): seconds for backend, seconds in times.items()})
+    for entry in made["benchmarks"]:
+        entry["extra_info"]["inputs"] = inputs
+    return made
+
+
+def test_cases_on_other_data_are_not_compared(judge: Any) -> None:
+    code, out = judge(on("digits", scipy=8, numba=1), old=on("MNIST", scipy=8, numba=2))
+    assert code == 1
+    assert "OTHER DATA: MNIST; now digits" in out
+    assert judge(on("MNIST", scipy=8, numba=1), old=on("MNIST", scipy=8, numba=2))[0] == 0
 
 
 def test_missing_file_and_wrong_usage_are_exit_2(gate: ModuleType, tmp_path: Path) -> None:

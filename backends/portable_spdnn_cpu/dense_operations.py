@@ -64,7 +64,7 @@ def dense_product(
         np.arange(inputs, dtype=np.int64), 0, width, False, False, np.zeros(1, np.bool_)
     )
     with spare_workspace() as workspace:
-        workspace.fit(workers.threads, (max(by_output.shape), width), bias.dtype, 0)
+        workspace.fit(workers.threads, (max(by_output.shape), width), bias.dtype)
         launch(
             workers,
             workspace,

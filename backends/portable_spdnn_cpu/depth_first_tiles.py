@@ -20,24 +20,30 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn_cpu.compiled import kernel
+from portable_spdnn_cpu.machine_instructions import fetch_add, prefetch
+from portable_spdnn_cpu.output_strips import (
+    CLUSTER,
+    CLUSTER_GRANULES,
+    cluster_strip,
+    double_strip,
+    single_strip,
+    wide_cluster_strip,
+)
 from portable_spdnn_cpu.packed_network import (
-    FIRST_BIAS,
+    CLUSTERS,
+    EDGES,
     FIRST_INDEX,
     FIRST_OFFSET,
+    FIRST_ROW,
     FIRST_VALUE,
     NEURONS_IN,
     NEURONS_OUT,
-    ROW_LENGTH,
     PackedLayers,
 )
-from portable_spdnn_cpu.vector_strips import (
+from portable_spdnn_cpu.tile_moves import (
     GRANULE_BYTES,
     TRANSPOSE_BYTES,
     copy_granule,
-    double_strip,
-    fetch_add,
-    prefetch,
-    single_strip,
     transpose_from_tile,
     transpose_into_tile,
 )
@@ -113,6 +119,25 @@ class Tiles(NamedTuple):
     rest: Array
 
 
+class Buffers(NamedTuple):
+    """What a worker computes in, 64-byte aligned.
+
+    Attributes
+    ----------
+    counted : ndarray of uint64, shape (neurons, tile width / 8)
+        Binary features as bytes; without rows where the first layer takes them as any others.
+    front, back : ndarray, shape (widest, tile width)
+        Features before and after a layer, by turns.
+    live : ndarray, shape (tile width,)
+        Sums of the features of each input.
+    """
+
+    counted: Array
+    front: Array
+    back: Array
+    live: Array
+
+
 @kernel
 def run_tiles(
     counters: Array,
@@ -121,9 +146,7 @@ def run_tiles(
     layers: PackedLayers,
     lowest: Any,
     highest: Any,
-    front: Array,
-    back: Array,
-    live: Array,
+    buffers: Buffers,
     alive_per_layer: Array,
     arena: Array,
     out: Array,
@@ -139,8 +162,8 @@ def run_tiles(
     layers : PackedLayers
     lowest, highest : float
         Clamp of every layer; -inf and inf for none.
-    front, back : ndarray, shape (widest, tile width), and live : ndarray, shape (tile width,)
-        The worker's own buffers, 64-byte aligned.
+    buffers : Buffers
+        The worker's own.
     alive_per_layer : ndarray of int64, shape (layers,)
         The worker's own counts; added to.
     arena : ndarray
@@ -148,6 +171,7 @@ def run_tiles(
     out : ndarray, shape (inputs, neurons_out), C or Fortran order
         Takes the features of inputs that finish. Packed, no memory is touched for those that die.
     """
+    counted, front, back, live = buffers
     granule = GRANULE_BYTES // front.itemsize
     layer_count = layers.table.shape[0]
     total = tiles.inputs.size
@@ -161,17 +185,31 @@ def run_tiles(
         started = min(tiles.width, total - first)
         count = started
         width = (count + granule - 1) // granule * granule
-        load_tile(source, arena, first, count, layers.table[tiles.layer, NEURONS_IN], front, width)
+        counts = source.kind == BITS and counted.size > 0
+        if counts:
+            load_bytes(source.bits, first, count, counted)
+        else:
+            neurons = layers.table[tiles.layer, NEURONS_IN]
+            load_tile(source, arena, first, count, neurons, front, width)
         for column in range(count):
             members[column] = tiles.inputs[first + column]
         executed = 0
         layer = tiles.layer
         parked = False
         while layer < layer_count and count > 0 and not parked:
-            live[:width] = 0
-            apply_layer(layers, layer, front, back, live, width, lowest, highest)
+            live[:] = 0
+            if counts and layer == 0:
+                whole = (count + GRANULE_BYTES - 1) // GRANULE_BYTES * GRANULE_BYTES
+                features = counted.view(np.uint8)
+                layer_tile(layers, layer, features, back, live, whole, None, lowest, highest)
+            elif layers.table[layer, FIRST_VALUE] < 0:
+                layer_tile(layers, layer, front, back, live, width, None, lowest, highest)
+            else:
+                value = layers.table[layer, FIRST_VALUE]
+                values = layers.values[value : value + layers.table[layer, EDGES]]
+                layer_tile(layers, layer, front, back, live, width, values, lowest, highest)
             front, back = back, front
-            executed += count * layer_edges(layers, layer)
+            executed += count * layers.table[layer, EDGES]
             alive = 0
             for column in range(count):
                 alive += live[column] != 0
@@ -189,10 +227,8 @@ def run_tiles(
                     count, width = alive, narrow
         if parked and count > 0:
             neurons = layers.table[layer - 1, NEURONS_OUT]
-            place = fetch_add(counters, ARENA_TOP, neurons * count)
-            for neuron in range(neurons):
-                for column in range(count):
-                    arena[place + neuron * count + column] = front[neuron, column]
+            place = fetch_add(counters, ARENA_TOP, parked_size(neurons, count, granule))
+            park_tile(front, neurons, count, arena, place)
             tiles.next_layer[tile] = layer
             tiles.place[tile] = place
             done = count * (layer - tiles.layer) + (started - count) * (layer_count - tiles.layer)
@@ -211,98 +247,66 @@ def run_tiles(
 
 
 @kernel
-def layer_edges(layers: PackedLayers, layer: int) -> int:
-    """Return the number of weights of a layer."""
-    following = layer + 1
-    if following < layers.table.shape[0]:
-        end = layers.table[following, FIRST_INDEX]
-    else:
-        end = layers.indices.size
-    return int(end - layers.table[layer, FIRST_INDEX])
-
-
-@kernel
-def apply_layer(
+def layer_tile(
     layers: PackedLayers,
     layer: int,
     src: Array,
     dst: Array,
     live: Array,
     width: int,
-    lowest: Any,
-    highest: Any,
-) -> None:
-    """Run one layer on a tile, in the form that planning chose for it."""
-    row = layers.table[layer]
-    outputs = row[NEURONS_OUT]
-    edges = layer_edges(layers, layer)
-    indices = layers.indices[row[FIRST_INDEX] : row[FIRST_INDEX] + edges]
-    bias = layers.bias[row[FIRST_BIAS] : row[FIRST_BIAS] + outputs]
-    weight = layers.weight[layer]
-    length = row[ROW_LENGTH]
-    if row[FIRST_VALUE] < 0:
-        if length >= 0:
-            layer_tile(
-                src, dst, live, width, indices, None, length, None, weight, bias, lowest, highest
-            )
-        else:
-            offsets = layers.offsets[row[FIRST_OFFSET] : row[FIRST_OFFSET] + outputs + 1]
-            layer_tile(
-                src, dst, live, width, indices, offsets, 0, None, weight, bias, lowest, highest
-            )
-    else:
-        values = layers.values[row[FIRST_VALUE] : row[FIRST_VALUE] + edges]
-        if length >= 0:
-            layer_tile(
-                src, dst, live, width, indices, None, length, values, weight, bias, lowest, highest
-            )
-        else:
-            offsets = layers.offsets[row[FIRST_OFFSET] : row[FIRST_OFFSET] + outputs + 1]
-            layer_tile(
-                src, dst, live, width, indices, offsets, 0, values, weight, bias, lowest, highest
-            )
-
-
-@kernel
-def layer_tile(
-    src: Array,
-    dst: Array,
-    live: Array,
-    width: int,
-    indices: Array,
-    offsets: Array | None,
-    length: int,
     values: Array | None,
-    weight: Any,
-    bias: Array,
     lowest: Any,
     highest: Any,
 ) -> None:
     """dst = clamp(W^T src + bias) on the first `width` columns, a whole number of granules.
 
-    `offsets` is None where every output has `length` inputs, `values` None where every weight
-    is `weight`: each of the four cases compiles to its own code.
+    `src` holds features, or bytes that are 0 or 1. `values` is None where all weights are equal:
+    each case compiles to its own code.
     """
+    row = layers.table[layer]
+    outputs, clusters = row[NEURONS_OUT], row[CLUSTERS]
+    bounds = (CLUSTER + 1) * clusters + outputs - CLUSTER * clusters + 1
+    offsets = layers.offsets[row[FIRST_OFFSET] : row[FIRST_OFFSET] + bounds]
+    indices = layers.indices[row[FIRST_INDEX] : row[FIRST_INDEX] + offsets[bounds - 1]]
+    rows = layers.rows[row[FIRST_ROW] : row[FIRST_ROW] + outputs]
+    bias = layers.bias[row[FIRST_ROW] : row[FIRST_ROW] + outputs]
+    weight = layers.weight[layer]
     granule = GRANULE_BYTES // src.itemsize
-    for output in range(bias.size):
-        if offsets is None:
-            begin = output * length
-            end = begin + length
-        else:
-            begin = offsets[output]
-            end = offsets[output + 1]
+    wide = CLUSTER_GRANULES * granule
+    first_value = 0
+    for cluster in range(clusters):
+        at = (CLUSTER + 1) * cluster
+        row = CLUSTER * cluster
+        column = 0
+        while column + wide <= width:
+            wide_cluster_strip(
+                dst, src, live, indices, values, first_value, offsets, at, rows, row, column,
+                weight, bias, lowest, highest,
+            )  # fmt: skip
+            column += wide
+        if CLUSTER_GRANULES > 1 and column < width:
+            cluster_strip(
+                dst, src, live, indices, values, first_value, offsets, at, rows, row, column,
+                weight, bias, lowest, highest,
+            )  # fmt: skip
+        common = offsets[at + 1] - offsets[at]
+        first_value += (CLUSTER - 1) * common + offsets[at + CLUSTER + 1] - offsets[at]
+    at = (CLUSTER + 1) * clusters
+    for row in range(CLUSTER * clusters, outputs):
         column = 0
         while column + 2 * granule <= width:
             double_strip(
-                dst, src, live, indices, values, begin, end, output, column,
-                weight, bias[output], lowest, highest,
+                dst, src, live, indices, values, first_value, offsets, at, rows, row, column,
+                weight, bias, lowest, highest,
             )  # fmt: skip
             column += 2 * granule
         if column < width:
             single_strip(
-                dst, src, live, indices, values, begin, end, output, column,
-                weight, bias[output], lowest, highest,
+                dst, src, live, indices, values, first_value, offsets, at, rows, row, column,
+                weight, bias, lowest, highest,
             )  # fmt: skip
+        first_value += offsets[at + 1] - offsets[at]
+        at += 1
 
 
 @kernel
@@ -310,6 +314,8 @@ def load_tile(
     source: Source, arena: Array, first: int, count: int, neurons: int, tile: Array, width: int
 ) -> None:
     """Fill tile[:neurons, :width] with inputs first .. first + count - 1, then zeros."""
+    if source.kind == ARENA:
+        load_parked(source, arena, first, count, neurons, tile)
     if source.kind == BITS or source.kind == CSR:
         for neuron in range(neurons):
             tile[neuron, :width] = 0
@@ -352,26 +358,103 @@ def load_tile(
         for column in range(count):
             for k in range(source.indptr[first + column], source.indptr[first + column + 1]):
                 tile[source.indices[k], column] = source.data[k]
-    else:
-        for neuron in range(neurons):
-            for column in range(count):
-                place = source.offset[first + column] + neuron * source.stride[first + column]
-                tile[neuron, column] = arena[place]
+
+
+@kernel
+def load_bytes(bits: Array, first: int, count: int, counted: Array) -> None:
+    """Fill byte [neuron, column] with the bit of input first + column, 0 beyond `count`.
+
+    Eight inputs and eight neurons at a time: word [neuron, column / 8] holds one byte for each
+    of eight inputs, and each word of eight packed bytes holds one bit of each in its bytes.
+    """
+    neurons, columns = counted.shape
+    for position in range(bits.shape[1]):
+        for column in range(columns):
+            block = np.uint64(0)
+            for member in range(min(8, count - 8 * column)):
+                byte = np.uint64(bits[first + 8 * column + member, position])
+                block |= byte << np.uint64(8 * member)
+            for bit in range(min(8, neurons - 8 * position)):
+                plane = block >> np.uint64(7 - bit)
+                counted[8 * position + bit, column] = plane & np.uint64(0x0101010101010101)
 
 
 @kernel
 def close_up(tile: Array, neurons: int, live: Array, members: Array, count: int) -> None:
-    """Move the columns that are alive to the front, and their members with them."""
-    chosen = np.empty(count, np.int64)
+    """Move the last columns that are alive, and their members, to the places of dead ones."""
     alive = 0
     for column in range(count):
+        alive += live[column] != 0
+    holes = np.empty(count, np.int64)
+    movers = np.empty(count, np.int64)
+    moves = 0
+    for column in range(alive):
+        if live[column] == 0:
+            holes[moves] = column
+            moves += 1
+    moves = 0
+    for column in range(alive, count):
         if live[column] != 0:
-            chosen[alive] = column
-            members[alive] = members[column]
-            alive += 1
+            movers[moves] = column
+            moves += 1
+    for move in range(moves):
+        members[holes[move]] = members[movers[move]]
     for neuron in range(neurons):
-        for position in range(alive):
-            tile[neuron, position] = tile[neuron, chosen[position]]
+        for move in range(moves):
+            tile[neuron, holes[move]] = tile[neuron, movers[move]]
+
+
+@kernel
+def parked_size(neurons: int, count: int, granule: int) -> int:
+    """Return the room that a parked tile takes in the arena: copies may run on by a granule."""
+    return neurons * count + granule
+
+
+@kernel
+def park_tile(tile: Array, neurons: int, count: int, arena: Array, place: int) -> None:
+    """arena[place + neuron count + c] = tile[neuron, c] for the first `count` columns.
+
+    Whole granules are copied: what runs over a row's end is overwritten by the next row.
+    """
+    granule = GRANULE_BYTES // tile.itemsize
+    for neuron in range(neurons):
+        for column in range(0, count, granule):
+            copy_granule(
+                arena, place + neuron * count + column, tile, neuron * tile.shape[1] + column
+            )
+
+
+@kernel
+def load_parked(
+    source: Source, arena: Array, first: int, count: int, neurons: int, tile: Array
+) -> None:
+    """tile[:neurons, c] = the parked features of input first + c.
+
+    Neighbours that were parked side by side are copied together, in whole granules: what runs
+    over is overwritten by those that follow, from left to right.
+    """
+    granule = GRANULE_BYTES // tile.itemsize
+    leading = tile.shape[1]
+    begin = 0
+    while begin < count:
+        place, stride = source.offset[first + begin], source.stride[first + begin]
+        end = begin + 1
+        while (
+            end < count
+            and source.offset[first + end] == place + end - begin
+            and source.stride[first + end] == stride
+        ):
+            end += 1
+        whole = begin
+        while whole < end and whole + granule <= leading:
+            whole += granule
+        for neuron in range(neurons):
+            row = place + neuron * stride - begin
+            for column in range(begin, whole, granule):
+                copy_granule(tile, neuron * leading + column, arena, row + column)
+            for column in range(whole, end):
+                tile[neuron, column] = arena[row + column]
+        begin = end
 
 
 @kernel

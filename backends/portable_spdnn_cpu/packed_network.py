@@ -3,51 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.network import Layer, index_dtype
+from portable_spdnn_cpu.clustering import cluster_outputs, lay_out
 from portable_spdnn_cpu.compiled import kernel, read_only
+from portable_spdnn_cpu.output_strips import CLUSTER
 from portable_spdnn_cpu.workers import Workers
 
 Array = npt.NDArray[Any]
 
 # Columns of PackedLayers.table.
-NEURONS_IN, NEURONS_OUT, FIRST_INDEX, ROW_LENGTH, FIRST_OFFSET, FIRST_VALUE, FIRST_BIAS = range(7)
+(
+    NEURONS_IN, NEURONS_OUT, EDGES, CLUSTERS, FIRST_INDEX, FIRST_OFFSET, FIRST_VALUE, FIRST_ROW,
+) = range(8)  # fmt: skip
 ABSENT = -1
 
 
 class PackedLayers(NamedTuple):
     """Weights by output neuron, all layers end to end.
 
-    Each layer takes the leanest of four forms: with or without values (all weights equal), with
-    or without row offsets (all outputs have equally many inputs).
+    The outputs of a layer stand in the order in which they are computed: clusters that share
+    inputs first; see `clustering.lay_out` for offsets, indices and values.
 
     Attributes
     ----------
-    table : ndarray of int64, shape (layers, 7)
-        Neurons in, neurons out, first index, row length (-1: see offsets), first offset
-        (-1: none), first value (-1: all weights equal), first bias.
+    table : ndarray of int64, shape (layers, 8)
+        Neurons in, neurons out, edges, clusters, first index, first offset, first value (-1:
+        all weights equal), first row.
     indices : ndarray of uint16, int32 or int64
-        Input neurons of each output neuron.
+        Input neurons.
     offsets : ndarray of int64
-        Row offsets, from 0 in each layer.
-    values, bias, weight : ndarray of the plan's type
-        Values of each entry; bias of each output; the weight that all share, one a layer.
+        From 0 in each layer.
+    values : ndarray of the plan's type
+        Of layers whose weights differ.
+    rows, bias : ndarray of int64, ndarray of the plan's type
+        Output neuron of each row, and its bias.
+    weight : ndarray of the plan's type, shape (layers,)
+        The weight that all edges share.
     """
 
     table: Array
     indices: Array
     offsets: Array
     values: Array
+    rows: Array
     bias: Array
     weight: Array
 
 
 def pack_layers(layers: Sequence[Layer], dtype: np.dtype[Any], workers: Workers) -> PackedLayers:
-    """Transpose and pack layers, each worker one at a time.
+    """Transpose, cluster and pack layers, each worker one at a time.
 
     Parameters
     ----------
@@ -60,55 +71,79 @@ def pack_layers(layers: Sequence[Layer], dtype: np.dtype[Any], workers: Workers)
     -------
     PackedLayers
     """
-    ends = np.cumsum([layer.nnz for layer in layers])
-    starts = ends - [layer.nnz for layer in layers]
-    indices = np.empty(int(ends[-1]), index_dtype(max(layer.shape[0] for layer in layers)))
-    offsets = [np.zeros(layer.shape[1] + 1, np.int64) for layer in layers]
-    values = [
-        None if layer.constant is not None else np.empty(layer.nnz, dtype) for layer in layers
-    ]
+    wanted = index_dtype(max(layer.shape[0] for layer in layers))
+    # Room for all indices; what clusters save is never touched, and takes no memory.
+    indices = np.empty(sum(layer.nnz for layer in layers), wanted)
+    parts: list[_Part | None] = [None] * len(layers)
     waiting = iter(range(len(layers)))  # shared: next() is atomic
+    reserve = Lock()
+    used = 0
 
     def work(worker: int) -> None:
-        for row in waiting:
-            layer = layers[row]
-            by_output = indices[starts[row] : ends[row]]
-            data = None if values[row] is None else layer.data
-            transpose(layer.indptr, layer.indices, data, offsets[row], by_output, values[row])
+        nonlocal used
+        for number in waiting:
+            part, own = _pack_layer(layers[number], dtype, wanted)
+            with reserve:
+                part.first_index = used
+                used += own.size
+            indices[part.first_index : part.first_index + own.size] = own
+            parts[number] = part
 
     workers.run(work)
-
-    table = np.full((len(layers), 7), ABSENT, np.int64)
+    done = [part for part in parts if part is not None]
+    table = np.full((len(layers), 8), ABSENT, np.int64)
     weight = np.zeros(len(layers), dtype)
-    ragged: list[Array] = []
-    different: list[Array] = []
-    first_offset = first_value = first_bias = 0
-    for row, layer in enumerate(layers):
-        table[row, :3] = (*layer.shape, starts[row])
-        lengths = np.diff(offsets[row])
-        if lengths.size and (lengths == lengths[0]).all():
-            table[row, ROW_LENGTH] = lengths[0]
+    first_offset = first_value = first_row = 0
+    for number, (layer, part) in enumerate(zip(layers, done, strict=True)):
+        table[number, :6] = (
+            *layer.shape, layer.nnz, part.clusters, part.first_index, first_offset,
+        )  # fmt: skip
+        table[number, FIRST_ROW] = first_row
+        if part.values is None:
+            weight[number] = layer.constant
         else:
-            table[row, FIRST_OFFSET] = first_offset
-            ragged.append(offsets[row])
-            first_offset += offsets[row].size
-        own = values[row]
-        if own is None:
-            weight[row] = layer.constant
-        else:
-            table[row, FIRST_VALUE] = first_value
-            different.append(own)
-            first_value += own.size
-        table[row, FIRST_BIAS] = first_bias
-        first_bias += layer.shape[1]
+            table[number, FIRST_VALUE] = first_value
+            first_value += layer.nnz
+        first_offset += part.offsets.size
+        first_row += part.rows.size
+    values = [part.values for part in done if part.values is not None]
     return _packed(
         table,
-        indices,
-        _joined(ragged, np.int64),
-        _joined(different, dtype),
-        _joined([layer.bias.astype(dtype) for layer in layers], dtype),
+        indices[:used],
+        np.concatenate([part.offsets for part in done]),
+        np.concatenate(values) if values else np.empty(0, dtype),
+        np.concatenate([part.rows for part in done]),
+        np.concatenate([part.bias for part in done]),
         weight,
     )
+
+
+@dataclass
+class _Part:
+    """One layer on its way into PackedLayers."""
+
+    clusters: int
+    offsets: Array
+    values: Array | None
+    rows: Array
+    bias: Array
+    first_index: int = 0
+
+
+def _pack_layer(layer: Layer, dtype: np.dtype[Any], wanted: np.dtype[Any]) -> tuple[_Part, Array]:
+    """Return one layer's part, and its indices."""
+    data = None if layer.constant is not None else layer.data
+    offsets = np.zeros(layer.shape[1] + 1, np.int64)
+    by_output = np.empty(layer.nnz, wanted)
+    transposed = None if data is None else np.empty(layer.nnz, dtype)
+    transpose(layer.indptr, layer.indices, data, offsets, by_output, transposed)
+    rows, clusters = cluster_outputs(offsets, by_output)
+    bounds = (CLUSTER + 1) * clusters + (rows.size - CLUSTER * clusters) + 1
+    laid_offsets, indices = np.empty(bounds, np.int64), np.empty_like(by_output)
+    values = None if transposed is None else np.empty_like(transposed)
+    lay_out(offsets, by_output, transposed, rows, clusters, laid_offsets, indices, values)
+    bias = layer.bias.astype(dtype)[rows]
+    return _Part(clusters, laid_offsets, values, rows, bias), indices[: laid_offsets[-1]]
 
 
 @kernel
@@ -152,19 +187,16 @@ def pack_product(by_output: Any, bias: Array) -> PackedLayers:
         With values as given: an operation that is called once does not look for structure.
     """
     neurons_out, neurons_in = by_output.shape
-    table = np.array([[neurons_in, neurons_out, 0, ABSENT, 0, 0, 0]], np.int64)
+    table = np.array([[neurons_in, neurons_out, by_output.nnz, 0, 0, 0, 0, 0]], np.int64)
     return _packed(
         table,
         by_output.indices.astype(index_dtype(neurons_in), copy=False),
         by_output.indptr.astype(np.int64, copy=False),
         by_output.data,
+        np.arange(neurons_out),
         bias,
         np.zeros(1, bias.dtype),
     )
-
-
-def _joined(parts: list[Array], dtype: npt.DTypeLike) -> Array:
-    return np.concatenate(parts) if parts else np.empty(0, dtype)
 
 
 def _packed(*arrays: Array) -> PackedLayers:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn_cpu.compiled import kernel
-from portable_spdnn_cpu.vector_strips import fetch_add
+from portable_spdnn_cpu.machine_instructions import fetch_add
 
 Array = npt.NDArray[Any]
 

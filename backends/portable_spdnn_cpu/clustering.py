@@ -1,0 +1,206 @@
+"""Clusters of outputs: groups of CLUSTER neurons that have many inputs in common.
+
+A general search, in time linear in the weights: outputs with equal inputs are found by a hash
+of the set; among the others those are compared that agree in the input of least hash, which two
+outputs do with the probability of their Jaccard similarity. Whatever the search proposes is
+checked on the inputs themselves.
+
+Source of the second step: A. Z. Broder, "On the Resemblance and Containment of Documents",
+SEQUENCES 1997 (min-wise hashing).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn_cpu.compiled import kernel
+from portable_spdnn_cpu.output_strips import CLUSTER
+
+Array = npt.NDArray[Any]
+
+ROUNDS = 3  # of min-wise hashing; each finds most of what those before missed
+# A round that put fewer than this part of the outputs into clusters is the last.
+WORTH_ANOTHER = 1 / 16
+# A cluster is taken where it saves at least this part of the loads.
+LEAST_SAVING = 1 / 4
+
+
+def cluster_outputs(offsets: Array, indices: Array) -> tuple[Array, int]:
+    """Put outputs that share inputs side by side.
+
+    Parameters
+    ----------
+    offsets, indices : ndarray
+        CSR by output; the inputs of each rise.
+
+    Returns
+    -------
+    order : ndarray of int64, shape (outputs,)
+        The outputs, clusters of CLUSTER first, then the others, rising.
+    clusters : int
+    """
+    rest = np.arange(offsets.size - 1)
+    parts = []
+    for attempt in range(ROUNDS + 1):
+        keys = np.empty(rest.size, np.uint64)
+        hash_outputs(offsets, indices, rest, attempt, keys)
+        ranked = np.argsort(keys, kind="stable")
+        clustered = np.zeros(rest.size, np.bool_)
+        agreed = keys[ranked] >> np.uint64(0 if attempt == 0 else 32)
+        pick_clusters(offsets, indices, rest[ranked], agreed, clustered)
+        parts.append(rest[ranked[clustered]])
+        few = parts[-1].size < WORTH_ANOTHER * rest.size
+        rest = np.sort(rest[ranked[~clustered]])
+        if rest.size < CLUSTER or (attempt > 0 and few):
+            break
+    order = np.concatenate([*parts, rest])
+    return order, (order.size - rest.size) // CLUSTER
+
+
+@kernel
+def hash_outputs(offsets: Array, indices: Array, outputs: Array, attempt: int, keys: Array) -> None:
+    """keys[i] = hash of the inputs of outputs[i]: of the set first, then the least two."""
+    for position in range(outputs.size):
+        row = indices[offsets[outputs[position]] : offsets[outputs[position] + 1]]
+        keys[position] = set_hash(row) if attempt == 0 else least_hashes(row, attempt)
+
+
+@kernel
+def pick_clusters(
+    offsets: Array, indices: Array, outputs: Array, agreed: Array, clustered: Array
+) -> None:
+    """Mark runs of CLUSTER outputs that agree in `agreed`, which is sorted, and share enough."""
+    start = 0
+    while start + CLUSTER <= outputs.size:
+        chosen = outputs[start : start + CLUSTER]
+        alike = agreed[start] == agreed[start + CLUSTER - 1]
+        if alike and saves_enough(offsets, indices, chosen):
+            clustered[start : start + CLUSTER] = True
+            start += CLUSTER
+        else:
+            start += 1
+
+
+@kernel
+def mixed(number: int, salt: int) -> Any:
+    """Return a 64-bit hash (the finaliser of SplitMix64)."""
+    x = np.uint64(number) + np.uint64(salt + 1) * np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@kernel
+def set_hash(row: Array) -> Any:
+    """Return a hash of a set of inputs."""
+    total = np.uint64(0)
+    for index in row:
+        total += mixed(index, 0)
+    return total
+
+
+@kernel
+def least_hashes(row: Array, attempt: int) -> Any:
+    """Return the least of two hashes over a set: the upper half to agree in, the lower to rank."""
+    mask = np.uint64(0xFFFFFFFF)
+    upper = lower = mask
+    for index in row:
+        both = mixed(index, attempt)
+        upper = min(upper, both >> np.uint64(32))
+        lower = min(lower, both & mask)
+    return (upper << np.uint64(32)) | lower
+
+
+@kernel
+def saves_enough(offsets: Array, indices: Array, outputs: Array) -> bool:
+    """Whether loading the common inputs of `outputs` once saves LEAST_SAVING of all loads."""
+    loads = common = 0
+    for output in outputs:
+        loads += offsets[output + 1] - offsets[output]
+    at = offsets[outputs]
+    for k in range(offsets[outputs[0]], offsets[outputs[0] + 1]):
+        common += in_all(offsets, indices, outputs, at, indices[k])
+    return loads > 0 and (outputs.size - 1) * common >= LEAST_SAVING * loads
+
+
+@kernel
+def in_all(offsets: Array, indices: Array, outputs: Array, at: Array, index: int) -> bool:
+    """Whether all `outputs` have input `index`; `at` moves on, so that indices must rise."""
+    common = True
+    for member in range(outputs.size):
+        end = offsets[outputs[member] + 1]
+        while at[member] < end and indices[at[member]] < index:
+            at[member] += 1
+        common &= at[member] < end and indices[at[member]] == index
+    return common
+
+
+@kernel
+def lay_out(
+    offsets: Array,
+    indices: Array,
+    data: Any,
+    order: Array,
+    clusters: int,
+    laid_offsets: Array,
+    laid_indices: Array,
+    laid_values: Any,
+) -> None:
+    """Write the entries of outputs in the order and form that cluster strips read.
+
+    Parameters
+    ----------
+    offsets, indices, data : ndarray
+        CSR by output; `data` is None where the pattern is all.
+    order : ndarray of int64, shape (outputs,)
+    clusters : int
+    laid_offsets : ndarray of int64, shape ((CLUSTER + 1) clusters + other outputs + 1,)
+        Written: where entries begin: for each cluster the common ones, then those of each
+        member; for the other outputs their own.
+    laid_indices : ndarray, shape (nnz,)
+        Written, as many as the last of `laid_offsets` says.
+    laid_values : ndarray, shape (nnz,), or None
+        Written: for a cluster those of a common entry for all members, entry after entry; then
+        those of each member.
+    """
+    top = bound = value = 0
+    laid_offsets[0] = 0
+    for cluster in range(clusters):
+        outputs = order[CLUSTER * cluster : CLUSTER * (cluster + 1)]
+        at = offsets[outputs]
+        for k in range(offsets[outputs[0]], offsets[outputs[0] + 1]):
+            if in_all(offsets, indices, outputs, at, indices[k]):
+                laid_indices[top] = indices[k]
+                top += 1
+                if laid_values is not None:
+                    for member in range(CLUSTER):
+                        laid_values[value + member] = data[at[member]]
+                value += CLUSTER
+        common_begin, common_end = laid_offsets[bound], top
+        bound += 1
+        laid_offsets[bound] = top
+        for output in outputs:
+            common = common_begin
+            for k in range(offsets[output], offsets[output + 1]):
+                while common < common_end and laid_indices[common] < indices[k]:
+                    common += 1
+                if common == common_end or laid_indices[common] != indices[k]:
+                    laid_indices[top] = indices[k]
+                    top += 1
+                    if laid_values is not None:
+                        laid_values[value] = data[k]
+                    value += 1
+            bound += 1
+            laid_offsets[bound] = top
+    for output in order[CLUSTER * clusters :]:
+        for k in range(offsets[output], offsets[output + 1]):
+            laid_indices[top] = indices[k]
+            top += 1
+            if laid_values is not None:
+                laid_values[value] = data[k]
+            value += 1
+        bound += 1
+        laid_offsets[bound] = top

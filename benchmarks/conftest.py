@@ -18,7 +18,7 @@ import pytest
 
 import portable_spdnn as ps
 from portable_spdnn.roofline import limits_of
-from portable_spdnn_cpu.depth_first import LEAST_INPUTS, kernel_model, tile_width
+from portable_spdnn_cpu.tile_costs import LEAST_INPUTS, kernel_model, tile_width
 
 from .machine_facts import load_average, machine_facts
 

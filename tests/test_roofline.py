@@ -11,9 +11,9 @@ import pytest
 
 import portable_spdnn as ps
 from portable_spdnn.roofline import KernelModel, Limits, cache_file, limits_of
-from portable_spdnn_cpu.depth_first import kernel_model
 from portable_spdnn_cpu.limit_kernels import FMA_CHAINS, LANES, fma_chains, measure, read_all
 from portable_spdnn_cpu.numba_backend import NumbaBackend
+from portable_spdnn_cpu.tile_costs import kernel_model
 from portable_spdnn_cpu.workers import Workers
 
 SOME = Limits(flops=400e9, l1=800e9, l2=200e9, l3=80e9, memory=20e9)
@@ -99,10 +99,10 @@ def test_measuring_gives_rates(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_tile_kernel_is_served_by_the_level_that_holds_its_buffers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from portable_spdnn_cpu import depth_first
+    from portable_spdnn_cpu import tile_costs
 
     sizes = {1: 1 << 15, 2: 1 << 19, 3: 1 << 25}
-    monkeypatch.setattr(depth_first, "cache_bytes", sizes.__getitem__)
+    monkeypatch.setattr(tile_costs, "cache_bytes", sizes.__getitem__)
     single = np.dtype(np.float32)
     for neurons, level in ((64, "l1"), (1024, "l2"), (16384, "l3"), (1 << 20, "memory")):
         assert kernel_model(neurons, single, 64).level == level

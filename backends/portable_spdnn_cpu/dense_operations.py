@@ -10,17 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn_cpu import depth_first_tiles as kernels
-from portable_spdnn_cpu.depth_first import (
-    LEAST_INPUTS,
-    Workspace,
-    cut_tiles,
-    launch,
-    make_source,
-    tile_width,
-)
+from portable_spdnn_cpu.compiled import read_only
 from portable_spdnn_cpu.packed_network import pack_product
+from portable_spdnn_cpu.tile_costs import LEAST_INPUTS, tile_width
+from portable_spdnn_cpu.tile_launch import Workspace, cut_tiles, launch, make_source
 from portable_spdnn_cpu.workers import Workers
 
+# Tiles of one layer have nothing to decide.
+NO_COSTS = kernels.Costs(read_only(np.zeros(1)), 0.0, 0.0, read_only(np.zeros(2, np.int64)))
 SERIAL_BELOW = 1 << 20  # edges: 50 microseconds of work, as long as waking another thread takes
 
 Array = npt.NDArray[Any]
@@ -71,6 +68,7 @@ def dense_product(
             np.zeros(kernels.COUNTERS, np.int64),
             make_source(features, bias.dtype, fortran),
             tiles,
+            NO_COSTS,
             layers,
             y_max,
             activation,

@@ -55,6 +55,8 @@ BITS, DENSE, CSR, ARENA = range(4)
 # Entries of the shared counters.
 NEXT_TILE, ARENA_TOP, FINISHED, WORK_DONE, EXECUTED_EDGES = range(5)
 COUNTERS = 5
+# Of a tile that is regrouped: with it, all rests together are at most three times the inputs.
+LARGEST_REST = 0.75
 ROWS_AHEAD = 16  # rows are far apart in memory, where no hardware prefetcher follows
 
 
@@ -119,6 +121,27 @@ class Tiles(NamedTuple):
     rest: Array
 
 
+class Costs(NamedTuple):
+    """What decides when tiles close up and when they are regrouped; answers do not depend on it.
+
+    Attributes
+    ----------
+    per_edge : ndarray of float64, shape (granules + 1,)
+        Seconds for an edge on a tile of so many granules.
+    per_edge_full : float
+        Seconds for an edge and an input of a full tile.
+    per_feature : float
+        Seconds to park a feature and to load it again.
+    edges_from : ndarray of int64, shape (layers + 1,)
+        Edges of each layer and of all that follow.
+    """
+
+    per_edge: Array
+    per_edge_full: float
+    per_feature: float
+    edges_from: Array
+
+
 class Buffers(NamedTuple):
     """What a worker computes in, 64-byte aligned.
 
@@ -143,6 +166,7 @@ def run_tiles(
     counters: Array,
     source: Source,
     tiles: Tiles,
+    costs: Costs,
     layers: PackedLayers,
     lowest: Any,
     highest: Any,
@@ -159,6 +183,7 @@ def run_tiles(
         Shared by all workers.
     source : Source
     tiles : Tiles
+    costs : Costs
     layers : PackedLayers
     lowest, highest : float
         Clamp of every layer; -inf and inf for none.
@@ -194,6 +219,7 @@ def run_tiles(
         for column in range(count):
             members[column] = tiles.inputs[first + column]
         executed = 0
+        waste = 0.0
         layer = tiles.layer
         parked = False
         while layer < layer_count and count > 0 and not parked:
@@ -202,31 +228,32 @@ def run_tiles(
                 whole = (count + GRANULE_BYTES - 1) // GRANULE_BYTES * GRANULE_BYTES
                 features = counted.view(np.uint8)
                 layer_tile(layers, layer, features, back, live, whole, None, lowest, highest)
-            elif layers.table[layer, FIRST_VALUE] < 0:
-                layer_tile(layers, layer, front, back, live, width, None, lowest, highest)
             else:
-                value = layers.table[layer, FIRST_VALUE]
-                values = layers.values[value : value + layers.table[layer, EDGES]]
-                layer_tile(layers, layer, front, back, live, width, values, lowest, highest)
+                apply_layer(layers, layer, front, back, live, width, lowest, highest)
             front, back = back, front
             executed += count * layers.table[layer, EDGES]
             alive = 0
             for column in range(count):
                 alive += live[column] != 0
             alive_per_layer[layer] += alive
+            neurons = layers.table[layer, NEURONS_OUT]
+            now = costs.per_edge[width // granule]
+            waste += layers.table[layer, EDGES] * (now - alive * costs.per_edge_full)
             layer += 1
-            if alive < count and tiles.prunable[layer - 1]:
-                parked = (
-                    tiles.parks and layer < layer_count and started > granule
-                    and 2 * alive <= started
-                )  # fmt: skip
+            if tiles.prunable[layer - 1]:
                 narrow = (alive + granule - 1) // granule * granule
-                if narrow < width or parked:
-                    neurons = layers.table[layer - 1, NEURONS_OUT]
+                then = costs.per_edge[narrow // granule]
+                ahead = costs.edges_from[layer]
+                move = costs.per_feature * neurons * alive
+                # As in ski rental: what was lost has reached the price, and may be lost again.
+                parked = (
+                    tiles.parks and layer < layer_count and alive <= LARGEST_REST * started
+                    and waste >= move and ahead * (then - alive * costs.per_edge_full) >= move
+                )  # fmt: skip
+                if parked or (narrow < width and ahead * (now - then) > move):
                     close_up(front, neurons, live, members, count)
                     count, width = alive, narrow
         if parked and count > 0:
-            neurons = layers.table[layer - 1, NEURONS_OUT]
             place = fetch_add(counters, ARENA_TOP, parked_size(neurons, count, granule))
             park_tile(front, neurons, count, arena, place)
             tiles.next_layer[tile] = layer
@@ -244,6 +271,26 @@ def run_tiles(
         tiles.rest[tile, :count] = members[:count]
         fetch_add(counters, EXECUTED_EDGES, executed)
         fetch_add(counters, WORK_DONE, done)
+
+
+@kernel
+def apply_layer(
+    layers: PackedLayers,
+    layer: int,
+    src: Array,
+    dst: Array,
+    live: Array,
+    width: int,
+    lowest: Any,
+    highest: Any,
+) -> None:
+    """Run one layer on a tile of features, with or without values as planning found them."""
+    first = layers.table[layer, FIRST_VALUE]
+    if first < 0:
+        layer_tile(layers, layer, src, dst, live, width, None, lowest, highest)
+    else:
+        values = layers.values[first : first + layers.table[layer, EDGES]]
+        layer_tile(layers, layer, src, dst, live, width, values, lowest, highest)
 
 
 @kernel
@@ -315,7 +362,7 @@ def load_tile(
 ) -> None:
     """Fill tile[:neurons, :width] with inputs first .. first + count - 1, then zeros."""
     if source.kind == ARENA:
-        load_parked(source, arena, first, count, neurons, tile)
+        load_parked(source.offset, source.stride, arena, first, count, neurons, tile)
     if source.kind == BITS or source.kind == CSR:
         for neuron in range(neurons):
             tile[neuron, :width] = 0
@@ -426,9 +473,15 @@ def park_tile(tile: Array, neurons: int, count: int, arena: Array, place: int) -
 
 @kernel
 def load_parked(
-    source: Source, arena: Array, first: int, count: int, neurons: int, tile: Array
+    place: Array,
+    stride: Array,
+    arena: Array,
+    first: int,
+    count: int,
+    neurons: int,
+    tile: Array,
 ) -> None:
-    """tile[:neurons, c] = the parked features of input first + c.
+    """tile[n, c] = arena[place[first + c] + n stride[first + c]].
 
     Neighbours that were parked side by side are copied together, in whole granules: what runs
     over is overwritten by those that follow, from left to right.
@@ -437,19 +490,19 @@ def load_parked(
     leading = tile.shape[1]
     begin = 0
     while begin < count:
-        place, stride = source.offset[first + begin], source.stride[first + begin]
+        start, step = place[first + begin], stride[first + begin]
         end = begin + 1
         while (
             end < count
-            and source.offset[first + end] == place + end - begin
-            and source.stride[first + end] == stride
+            and place[first + end] == start + end - begin
+            and stride[first + end] == step
         ):
             end += 1
         whole = begin
         while whole < end and whole + granule <= leading:
             whole += granule
         for neuron in range(neurons):
-            row = place + neuron * stride - begin
+            row = start + neuron * step - begin
             for column in range(begin, whole, granule):
                 copy_granule(tile, neuron * leading + column, arena, row + column)
             for column in range(whole, end):

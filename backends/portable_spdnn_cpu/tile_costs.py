@@ -1,0 +1,259 @@
+"""What tiles cost by width: measured for a plan, estimated for a single call."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn.roofline import KernelModel
+from portable_spdnn_cpu import depth_first_tiles as kernels
+from portable_spdnn_cpu.compiled import kernel, read_only
+from portable_spdnn_cpu.host_device import aligned_empty, cache_bytes, l2_bytes
+from portable_spdnn_cpu.packed_network import EDGES, PackedLayers
+from portable_spdnn_cpu.tile_moves import GRANULE_BYTES
+from portable_spdnn_cpu.workers import Workers
+
+Array = npt.NDArray[Any]
+
+# Of a single call: two buffers in half of the second-level cache leave room for indices.
+L2_SHARE = 0.5
+LEAST_INPUTS = 32
+MOST_INPUTS = 128
+
+# Of a plan.
+CANDIDATES = (2, 4, 8)  # granules of a full tile
+SAMPLED_LAYERS = 3
+TURNS = 3
+SECONDS = 5e-4  # of one timing at least, where a layer takes less
+# Where inputs die, a wider tile wastes less of its last granule and is regrouped less often.
+WIDER_IS_WORTH = 1.1
+
+
+@dataclass(frozen=True)
+class TileCosts:
+    """Measured costs of a plan's tiles, on all threads together.
+
+    Attributes
+    ----------
+    width : int
+        Inputs of a full tile.
+    rates : dict of int to float
+        Edges per second, all threads together, by the width of a full tile.
+    per_edge : ndarray of float64, shape (granules + 1,)
+        Seconds that a worker takes for an edge of a layer, by granules of the tile in use.
+    per_feature : float
+        Seconds that a worker takes to park a feature and to load it again.
+    """
+
+    width: int
+    rates: dict[int, float]
+    per_edge: Array
+    per_feature: float
+
+
+def measure_tile_costs(
+    workers: Workers, layers: PackedLayers, widest: int, dtype: np.dtype[Any], some_die: bool
+) -> TileCosts:
+    """Time layers of a plan on tiles of several widths and choose one.
+
+    Parameters
+    ----------
+    workers : Workers
+    layers : PackedLayers
+    widest : int
+        Neurons of the widest layer.
+    dtype : numpy dtype
+    some_die : bool
+        Whether inputs may leave: then the widest tile is taken that is nearly the fastest.
+
+    Returns
+    -------
+    TileCosts
+    """
+    granule = GRANULE_BYTES // dtype.itemsize
+    chosen = np.unique(np.linspace(0, len(layers.table) - 1, SAMPLED_LAYERS + 2).astype(int)[1:-1])
+    timed = {granules: _Timed(workers, layers, chosen, widest, dtype, granules * granule)
+             for granules in CANDIDATES}  # fmt: skip
+    costs = {granules: one.per_edge(granules) for granules, one in timed.items()}
+    cheapest = min(costs, key=lambda granules: costs[granules] / granules)
+    full = cheapest
+    if some_die:
+        limit = WIDER_IS_WORTH * costs[cheapest] / cheapest
+        full = max(granules for granules in costs if costs[granules] / granules <= limit)
+    per_edge = np.zeros(full + 1)
+    for granules in range(1, full):
+        per_edge[granules] = timed[full].per_edge(granules)
+    per_edge[full] = costs[full]
+    # Measured one by one they may not rise, as they should.
+    per_edge = np.maximum.accumulate(per_edge)
+    rates = {
+        granules * granule: workers.threads * granules * granule / cost if cost else 0.0
+        for granules, cost in costs.items()
+    }
+    return TileCosts(full * granule, rates, per_edge, timed[full].per_feature())
+
+
+class _Timed:
+    """Tiles of one width, a pair of buffers for each worker."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        layers: PackedLayers,
+        chosen: Array,
+        widest: int,
+        dtype: np.dtype[Any],
+        width: int,
+    ) -> None:
+        self.workers, self.layers, self.chosen, self.width = workers, layers, chosen, width
+        self.granule = GRANULE_BYTES // dtype.itemsize
+        self.buffers: list[tuple[Array, Array, Array]] = []
+        for _ in range(workers.threads):
+            front, back = (aligned_empty((max(widest, 1), width), dtype) for _ in range(2))
+            front[:] = 1
+            self.buffers.append((front, back, np.empty(width, dtype)))
+
+    def per_edge(self, granules: int) -> float:
+        """Return the seconds for an edge of the chosen layers on so many granules."""
+        edges = float(self.layers.table[self.chosen, EDGES].sum())
+        if not edges:
+            return 0.0
+
+        def work(worker: int, times: int) -> None:
+            repeat_layers(
+                self.layers, self.chosen, *self.buffers[worker], granules * self.granule, times
+            )
+
+        return _seconds(self.workers, work) / edges
+
+    def per_feature(self) -> float:
+        """Return the seconds to park a feature of half a tile and to load it again."""
+        neurons = self.buffers[0][0].shape[0]
+        count = max(self.width // 2, 1)
+        size = kernels.parked_size(neurons, count, self.granule)
+        place = read_only(np.arange(count))
+        arenas = [aligned_empty((size,), self.buffers[0][0].dtype) for _ in self.buffers]
+
+        def work(worker: int, times: int) -> None:
+            tile = self.buffers[worker][0]
+            repeat_moves(tile, neurons, count, arenas[worker], place, times)
+
+        return _seconds(self.workers, work) / (neurons * count)
+
+
+def _seconds(workers: Workers, work: Callable[[int, int], None]) -> float:
+    """Return the least seconds of one repetition of work(worker, times), on all workers."""
+    taken = [0.0] * workers.threads
+
+    def run(times: int) -> float:
+        def timed(worker: int) -> None:  # by its own clock: waking it is no part of the work
+            start = time.perf_counter()
+            work(worker, times)
+            taken[worker] = time.perf_counter() - start
+
+        workers.run(timed)
+        return max(taken)
+
+    times = max(1, int(SECONDS / max(run(1), 1e-7)))
+    return min(run(times) for _ in range(TURNS)) / times
+
+
+@kernel
+def repeat_layers(
+    layers: PackedLayers,
+    chosen: Array,
+    front: Array,
+    back: Array,
+    live: Array,
+    width: int,
+    times: int,
+) -> None:
+    """Run the chosen layers on the first `width` columns of a tile, again and again."""
+    lowest, highest = front.dtype.type(0), front.dtype.type(1)
+    for _ in range(times):
+        for layer in chosen:
+            kernels.apply_layer(layers, layer, front, back, live, width, lowest, highest)
+
+
+@kernel
+def repeat_moves(
+    tile: Array, neurons: int, count: int, arena: Array, place: Array, times: int
+) -> None:
+    """Park `count` columns of a tile and load them again, again and again."""
+    strides = np.full(count, count)
+    for _ in range(times):
+        kernels.park_tile(tile, neurons, count, arena, 0)
+        kernels.load_parked(place, strides, arena, 0, count, neurons, tile)
+
+
+def tile_width(widest: int, dtype: np.dtype[Any], inputs: int, threads: int, least: int) -> int:
+    """Choose how many inputs a tile of a single call holds: a whole number of granules.
+
+    Parameters
+    ----------
+    widest : int
+        Neurons of the widest layer.
+    dtype : numpy dtype
+    inputs, threads : int
+        A tile is no wider than lets every thread have one.
+    least : int
+        Inputs that a tile should have, whatever the cache holds.
+
+    Returns
+    -------
+    int
+    """
+    fits = int(L2_SHARE * l2_bytes()) // (2 * max(widest, 1) * dtype.itemsize)
+    return shared_width(min(max(fits, least), MOST_INPUTS), dtype, inputs, threads)
+
+
+def shared_width(width: int, dtype: np.dtype[Any], inputs: int, threads: int) -> int:
+    """Return the widest tile, at most `width`, of which every thread can have one.
+
+    Parameters
+    ----------
+    width : int
+        A whole number of granules.
+    dtype : numpy dtype
+    inputs, threads : int
+
+    Returns
+    -------
+    int
+        A whole number of granules, and of pairs of granules where there are two.
+    """
+    granule = GRANULE_BYTES // dtype.itemsize
+    each = -(-inputs // threads)
+    wanted = min(width, -(-each // granule) * granule)
+    return max(granule, wanted // (2 * granule) * 2 * granule)
+
+
+def kernel_model(
+    widest: int, dtype: np.dtype[Any], width: int, loads_per_edge: float = 1.0
+) -> KernelModel:
+    """Return what the tile kernel needs for each edge and input: a feature or less, an addition.
+
+    The feature comes from the level that holds the two buffers of a tile. Indices, and weights
+    where they differ, are read once for all inputs of a strip and do not count.
+
+    Parameters
+    ----------
+    widest : int
+        Neurons of the widest layer.
+    dtype : numpy dtype
+    width : int
+        Inputs of a tile.
+    loads_per_edge : float
+        Less than one where clusters share them.
+    """
+    buffers = 2 * widest * width * dtype.itemsize
+    level = "memory"
+    for number, name in ((3, "l3"), (2, "l2"), (1, "l1")):
+        if buffers <= cache_bytes(number):
+            level = name
+    return KernelModel(loads_per_edge * dtype.itemsize, 2.0 * dtype.itemsize / 4, level)

@@ -1,0 +1,132 @@
+"""Launches of tiles on all workers: buffers, sources, the shared counter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn.features import Features, PackedFeatures
+from portable_spdnn_cpu import depth_first_tiles as kernels
+from portable_spdnn_cpu.compiled import read_only
+from portable_spdnn_cpu.host_device import aligned_empty
+from portable_spdnn_cpu.packed_network import PackedLayers
+from portable_spdnn_cpu.workers import Workers
+
+Array = npt.NDArray[Any]
+
+
+@dataclass
+class Workspace:
+    """Buffers of all workers, kept between runs; a worker's pages are first touched by it."""
+
+    form: tuple[Any, ...] = ()
+    buffers: list[kernels.Buffers] = field(default_factory=list)
+    arena: Array = field(default_factory=lambda: np.empty(0))
+
+    def fit(
+        self,
+        threads: int,
+        shape: tuple[int, int],
+        dtype: np.dtype[Any],
+        arena: int = 0,
+        counted: int = 0,
+    ) -> None:
+        """Make room for tiles of `shape`, an arena of features, and `counted` binary neurons."""
+        if self.form != (shape, dtype, counted) or len(self.buffers) < threads:
+            self.form = (shape, dtype, counted)
+            self.buffers = [
+                kernels.Buffers(
+                    aligned_empty((counted, shape[1] // 8), np.uint64),
+                    aligned_empty(shape, dtype),
+                    aligned_empty(shape, dtype),
+                    aligned_empty(shape[1:], dtype),
+                )
+                for _ in range(threads)
+            ]
+        if self.arena.size < arena or self.arena.dtype != dtype:
+            self.arena = aligned_empty((arena,), dtype)
+
+
+def make_source(features: Features, dtype: np.dtype[Any], fortran: bool = False) -> kernels.Source:
+    """Describe features in host memory as the first source of tiles."""
+    kind, bits = kernels.BITS, np.empty((0, 0), np.uint8)
+    dense = np.empty((0, 0), dtype, order="F" if fortran else "C")
+    indptr, indices, data = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, dtype)
+    if isinstance(features, PackedFeatures):
+        bits = features.bits
+    elif isinstance(features, np.ndarray):
+        kind = kernels.DENSE
+        dense = np.asarray(features, dtype=dtype, order="F" if fortran else "C")
+    else:
+        kind = kernels.CSR
+        indptr = features.indptr.astype(np.int64, copy=False)
+        indices = features.indices.astype(np.int32, copy=False)
+        data = features.data.astype(dtype, copy=False)
+    none = np.empty(0, np.int64)
+    arrays = (bits, dense, indptr, indices, data, none, none)
+    return kernels.Source(kind, *map(read_only, arrays))
+
+
+def launch(
+    workers: Workers,
+    workspace: Workspace,
+    counters: Array,
+    source: kernels.Source,
+    tiles: kernels.Tiles,
+    costs: kernels.Costs,
+    layers: PackedLayers,
+    y_max: float | None,
+    activation: bool,
+    out: Array,
+    poll: Callable[[], None] | None = None,
+) -> Array:
+    """Run tiles on all workers; returns the alive inputs per layer, int64."""
+    element = layers.bias.dtype.type
+    lowest = element(0 if activation else -np.inf)
+    highest = element(np.inf if y_max is None else y_max)
+    alive = np.zeros((workers.threads, layers.table.shape[0]), np.int64)
+    counters[kernels.NEXT_TILE] = 0
+
+    def work(worker: int) -> None:
+        kernels.run_tiles(
+            counters,
+            source,
+            tiles,
+            costs,
+            layers,
+            lowest,
+            highest,
+            workspace.buffers[worker],
+            alive[worker],
+            workspace.arena,
+            out,
+        )
+
+    def stop() -> None:
+        counters[kernels.NEXT_TILE] = np.iinfo(np.int64).max // 2
+
+    workers.run(work, poll, stop)
+    return np.asarray(alive.sum(axis=0))
+
+
+def cut_tiles(
+    inputs: Array, layer: int, width: int, parks: bool, packs: bool, prunable: Array
+) -> kernels.Tiles:
+    """Cut inputs into tiles of `width` that start at `layer`; see `Tiles`."""
+    count = -(-inputs.size // width)
+    return kernels.Tiles(
+        inputs,
+        layer,
+        width,
+        parks,
+        packs,
+        prunable,
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
+        np.zeros((count, width), np.int64),
+    )

@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tile_settings import set_tile_costs
 
 import portable_spdnn as ps
 from portable_spdnn_cpu import clustering
@@ -133,8 +134,11 @@ def test_a_cluster_must_save_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("length", [1, 32, MOST_COUNTED, MOST_COUNTED + 1])
 @pytest.mark.parametrize("inputs", [1, 63, 200, 257])
-def test_bits_are_summed_exactly_at_every_row_length(length: int, inputs: int, dtype: Any) -> None:
+def test_bits_are_summed_exactly_at_every_row_length(
+    length: int, inputs: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sums of bits are kept in bytes up to 255; longer rows go as features."""
+    set_tile_costs(monkeypatch, 64, 64 // np.dtype(dtype).itemsize)
     rng = np.random.default_rng(length)
     neurons, outputs = 301, 18
     W = np.zeros((neurons, outputs))
@@ -145,7 +149,10 @@ def test_bits_are_summed_exactly_at_every_row_length(length: int, inputs: int, d
     network = ps.Network([ps.Layer(W, -0.25)], y_max=100)
     Y = rng.random((inputs, neurons)) < 0.9
     Y[0] = True
-    scores = ps.infer(network, Y, "numba", dtype=dtype).scores
+    plan = ps.get_backend("numba", threads=1).plan(network, ps.PlanOptions(dtype))
+    scores = plan.run(Y).scores
+    in_bytes = plan.workspace.buffers[0].counted.size > 0
+    assert in_bytes == (length <= MOST_COUNTED and inputs >= 63)
     np.testing.assert_array_equal(scores, oracle.infer(network, Y.astype(float))[1])
     assert scores[0, 0] == min(length / 2 - 0.25, 100)
     as_features = ps.infer(network, Y.astype(dtype), "numba", dtype=dtype).scores

@@ -11,6 +11,7 @@ import numpy as np
 import oracle
 import pytest
 import scipy.sparse as sp
+from tile_settings import set_tile_costs
 
 import portable_spdnn as ps
 from portable_spdnn_cpu import depth_first
@@ -44,7 +45,7 @@ def test_tiles_park_and_regroup_without_changing_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     network, Y = dying_network(), inputs_of_every_strength()
-    monkeypatch.setattr(depth_first.DepthFirstPlan, "width", lambda self, inputs: 32)
+    set_tile_costs(monkeypatch, 32)
     stages: list[tuple[int, int]] = []
     launch = depth_first.launch
 
@@ -78,7 +79,7 @@ def test_answers_are_the_same_to_the_bit(dtype: Any, monkeypatch: pytest.MonkeyP
                              batch_size=batch_size)  # fmt: skip
             np.testing.assert_array_equal(again.scores, first)
     for width in (16, 48, 128, 320):
-        monkeypatch.setattr(depth_first.DepthFirstPlan, "width", lambda self, n, w=width: w)
+        set_tile_costs(monkeypatch, width, 64 // np.dtype(dtype).itemsize)
         again = ps.infer(network, Y, "numba", dtype=dtype, threads=2)
         np.testing.assert_array_equal(again.scores, first)
 

@@ -120,7 +120,7 @@ class _Timed:
 
     def per_edge(self, granules: int) -> float:
         """Return the seconds for an edge of the chosen layers on so many granules."""
-        edges = float(self.layers.table[self.chosen, EDGES].sum())
+        edges = int(self.layers.table[self.chosen, EDGES].sum())
         if not edges:
             return 0.0
 
@@ -133,7 +133,7 @@ class _Timed:
 
     def per_feature(self) -> float:
         """Return the seconds to park a feature of half a tile and to load it again."""
-        neurons = self.buffers[0][0].shape[0]
+        neurons = int(self.buffers[0][0].shape[0])
         count = max(self.width // 2, 1)
         size = kernels.parked_size(neurons, count, self.granule)
         place = read_only(np.arange(count))

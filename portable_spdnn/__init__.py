@@ -20,6 +20,7 @@ _HOME = {
     "BackendUnavailable": "backend",
     "InputError": "errors",
     "Layer": "network",
+    "LayerHandle": "handles",
     "Network": "network",
     "NetworkPlan": "plan",
     "NumericalError": "errors",
@@ -27,7 +28,8 @@ _HOME = {
     "PlanOptions": "plan",
     "Result": "result",
     "SpdnnError": "errors",
-    "SpgemmHandle": "backend",
+    "SpgemmHandle": "handles",
+    "SpmmHandle": "handles",
     "backends": "registry",
     "digits_features": "images",
     "get_backend": "registry",
@@ -43,12 +45,14 @@ if TYPE_CHECKING:
     from portable_spdnn.backend import Availability as Availability
     from portable_spdnn.backend import Backend as Backend
     from portable_spdnn.backend import BackendUnavailable as BackendUnavailable
-    from portable_spdnn.backend import SpgemmHandle as SpgemmHandle
     from portable_spdnn.engine import infer as infer
     from portable_spdnn.errors import InputError as InputError
     from portable_spdnn.errors import NumericalError as NumericalError
     from portable_spdnn.errors import SpdnnError as SpdnnError
     from portable_spdnn.features import PackedFeatures as PackedFeatures
+    from portable_spdnn.handles import LayerHandle as LayerHandle
+    from portable_spdnn.handles import SpgemmHandle as SpgemmHandle
+    from portable_spdnn.handles import SpmmHandle as SpmmHandle
     from portable_spdnn.images import digits_features as digits_features
     from portable_spdnn.loading import iter_layers as iter_layers
     from portable_spdnn.loading import load_inputs as load_inputs

@@ -24,7 +24,10 @@ and it implements three operations on validated arguments:
   (neurons_in x neurons_out), Y (inputs x neurons_in) dense or sparse; Y' is dense where Y is,
   sparse where Y is (the base class has checked that no bias is positive there).
 
-The public methods `spmm`, `spgemm`, `spgemm_handle`, `layer` and `plan` check shapes, types and
+``make_spmm(A)`` and ``make_layer(W, bias, y_max)`` may be overridden to prepare weights once for
+many products; they serve `spmm_handle` and `layer_handle`.
+
+The public methods `spmm`, `spgemm`, `layer`, their handles and `plan` check shapes, types and
 values, bring arguments to canonical form (`csr_array` with sorted, unique columns; float32 or
 float64, one type for all operands) and call those. NaN and infinity in operands propagate as
 IEEE 754 says: 0 x NaN is NaN only where the sparse matrix stores the entry, and ReLU and clamp
@@ -53,6 +56,15 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError, SpdnnError
+from portable_spdnn.handles import (
+    LayerHandle,
+    Prepared,
+    SpgemmHandle,
+    SpmmHandle,
+    cast,
+    check_layer_operands,
+    common_dtype,
+)
 from portable_spdnn.network import Layer, Network
 from portable_spdnn.plan import NetworkPlan, PlanOptions
 
@@ -65,7 +77,9 @@ __all__ = [
     "Availability",
     "Backend",
     "BackendUnavailable",
+    "LayerHandle",
     "SpgemmHandle",
+    "SpmmHandle",
 ]
 
 Array = npt.NDArray[Any]
@@ -106,36 +120,6 @@ class Availability:
     def no(cls, reason: str, versions: dict[str, str] | None = None) -> Availability:
         """Not available, because of `reason`."""
         return cls(False, reason, "", versions or {})
-
-
-class SpgemmHandle(ABC):
-    """A sparse product C = A B in two phases, reusable while the patterns stay.
-
-    `symbolic` finds the sizes of the rows of C, `numeric` its entries. A second `numeric` call
-    with new values on the same patterns reuses what the first found.
-    """
-
-    @abstractmethod
-    def symbolic(self) -> Array:
-        """Return the row offsets of C, int64 of shape (m + 1,). Runs once; later calls are free.
-
-        An entry that the patterns allow counts, whatever its value.
-        """
-
-    @abstractmethod
-    def numeric(self, A_data: Array | None = None, B_data: Array | None = None) -> Any:
-        """Return C, a canonical csr_array (or its like in the backend's memory space).
-
-        Parameters
-        ----------
-        A_data, B_data : ndarray, optional
-            New values for the stored entries of A and B, in their order. Default: as given.
-
-        Raises
-        ------
-        InputError
-            If the number of values differs from the number of stored entries.
-        """
 
 
 class Backend(ABC):
@@ -206,14 +190,26 @@ class Backend(ABC):
         InputError
             If the shapes do not fit, A is not sparse, or an operand is not real.
         """
-        A, B = self._sparse("spmm: A", A), self._dense("spmm: B", B)
+        A, B = self.sparse_operand("spmm: A", A), self.dense_operand("spmm: B", B)
         if A.shape[1] != B.shape[0]:
             raise InputError(
                 f"spmm: A is {A.shape[0]} x {A.shape[1]} but B has {B.shape[0]} rows; "
                 f"B must have {A.shape[1]}"
             )
-        dtype = _common_dtype(A, B)
-        return self.run_spmm(_cast(A, dtype), _cast(B, dtype))
+        dtype = common_dtype(A, B)
+        return self.run_spmm(cast(A, dtype), cast(B, dtype))
+
+    def spmm_handle(self, A: Any) -> SpmmHandle:
+        """Prepare A, sparse of shape (m, k), once, to be multiplied by many B.
+
+        Raises
+        ------
+        InputError
+            If A is not sparse or not real.
+        """
+        A = self.sparse_operand("spmm: A", A)
+        dtype = common_dtype(A)
+        return SpmmHandle(self, A.shape, dtype, self.make_spmm(cast(A, dtype)))
 
     def spgemm(self, A: Any, B: Any) -> Any:
         """C = A B with A (m, k) and B (k, n) sparse; returns a canonical sparse C.
@@ -236,14 +232,14 @@ class Backend(ABC):
         InputError
             If the shapes do not fit, or an operand is not sparse or not real.
         """
-        A, B = self._sparse("spgemm: A", A), self._sparse("spgemm: B", B)
+        A, B = self.sparse_operand("spgemm: A", A), self.sparse_operand("spgemm: B", B)
         if A.shape[1] != B.shape[0]:
             raise InputError(
                 f"spgemm: A is {A.shape[0]} x {A.shape[1]} but B has {B.shape[0]} rows; "
                 f"B must have {A.shape[1]}"
             )
-        dtype = _common_dtype(A, B)
-        return self.make_spgemm_handle(_cast(A, dtype), _cast(B, dtype))
+        dtype = common_dtype(A, B)
+        return self.make_spgemm_handle(cast(A, dtype), cast(B, dtype))
 
     def layer(
         self,
@@ -274,31 +270,43 @@ class Backend(ABC):
             If the shapes do not fit, if an operand is not real, if `y_max` is not positive, or
             if `features` is sparse and a bias is positive.
         """
+        W, b = self._layer_operands(weights, bias, y_max)
+        sparse = self.is_sparse(features)
+        take = self.sparse_operand if sparse else self.dense_operand
+        Y = take("layer: features", features)
+        check_layer_operands(W.shape, Y.shape, sparse, bool((b <= 0).all()))
+        dtype = common_dtype(W, Y)
+        return self.run_layer(cast(W, dtype), cast(Y, dtype), b.astype(dtype), y_max)
+
+    def layer_handle(
+        self,
+        weights: Any,
+        bias: npt.ArrayLike | None = None,
+        y_max: float | None = None,
+    ) -> LayerHandle:
+        """Prepare a layer once, to be applied to features many times.
+
+        Takes weights, bias and y_max as `layer` does, and raises what it raises.
+        """
+        W, b = self._layer_operands(weights, bias, y_max)
+        dtype = common_dtype(W)
+        run = self.make_layer(cast(W, dtype), b.astype(dtype), y_max)
+        return LayerHandle(self, W.shape, dtype, run, bool((b <= 0).all()))
+
+    def _layer_operands(
+        self, weights: Any, bias: npt.ArrayLike | None, y_max: float | None
+    ) -> tuple[Any, Array]:
+        """Return the weights, and a bias for each output in float64."""
         if isinstance(weights, Layer):
             bias = weights.bias if bias is None else bias
             weights = weights.csr()
-        W = self._sparse("layer: weights", weights)
-        sparse = self.is_sparse(features)
-        take = self._sparse if sparse else self._dense
-        Y = take("layer: features", features)
-        if Y.shape[1] != W.shape[0]:
-            raise InputError(
-                f"layer: weights are {W.shape[0]} x {W.shape[1]} but features have "
-                f"{Y.shape[1]} columns; was --neurons meant to be {Y.shape[1]}?"
-            )
-        dtype = _common_dtype(W, Y)
+        W = self.sparse_operand("layer: weights", weights)
         b = np.asarray(0.0 if bias is None else bias, dtype=np.float64)
         if b.shape not in ((), (W.shape[1],)):
             raise InputError(f"layer: bias has shape {b.shape}; one number or ({W.shape[1]},) fits")
         if y_max is not None and not y_max > 0:
             raise InputError(f"layer: y_max is {y_max}; it must be positive, or None for no bound")
-        if sparse and not bool((b <= 0).all()):
-            raise InputError(
-                "layer: a bias is positive (or NaN), which turns zeros into nonzeros; "
-                "pass dense features"
-            )
-        b = np.ascontiguousarray(np.broadcast_to(b, (W.shape[1],)), dtype=dtype)
-        return self.run_layer(_cast(W, dtype), _cast(Y, dtype), b, y_max)
+        return W, np.broadcast_to(b, (W.shape[1],))
 
     def plan(self, network: Network, options: PlanOptions | None = None) -> NetworkPlan:
         """Prepare a network: choose formats, pack and upload weights, compile; once.
@@ -342,6 +350,14 @@ class Backend(ABC):
     @abstractmethod
     def run_layer(self, W: Any, Y: Any, bias: Array, y_max: float | None) -> Any:
         """Y' = min(max(Y W + bias, 0), y_max); bias in host memory, shape (neurons_out,)."""
+
+    def make_spmm(self, A: Any) -> Prepared:
+        """Return the function (B, out) -> A B, in `out` if given; by default A is not prepared."""
+        return lambda B, out: _into(out, self.run_spmm(A, B))
+
+    def make_layer(self, W: Any, bias: Array, y_max: float | None) -> Prepared:
+        """Return the function (Y, out) -> Y' of one layer; by default W is not prepared."""
+        return lambda Y, out: _into(out, self.run_layer(W, Y, bias, y_max))
 
     def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan:
         """Return a plan; by default the one that loops over `layer`."""
@@ -407,7 +423,8 @@ class Backend(ABC):
 
     # -- validation ---------------------------------------------------------------------------
 
-    def _sparse(self, name: str, array: Any) -> Any:
+    def sparse_operand(self, name: str, array: Any) -> Any:
+        """Return a sparse operand in canonical form, or raise InputError; `name` is for that."""
         if not self.is_sparse(array):
             raise InputError(
                 f"{name} is {type(array).__name__}; a scipy.sparse matrix or array is expected"
@@ -423,7 +440,8 @@ class Backend(ABC):
             csr.sum_duplicates()
         return csr
 
-    def _dense(self, name: str, array: Any) -> Any:
+    def dense_operand(self, name: str, array: Any) -> Any:
+        """Return a dense operand of two dimensions, or raise InputError; `name` is for that."""
         if self.memory_space == "host" or isinstance(array, list | tuple):
             array = np.asarray(array)
         if array.ndim != 2:
@@ -431,14 +449,8 @@ class Backend(ABC):
         return array
 
 
-def _common_dtype(*operands: Any) -> np.dtype[Any]:
-    """float64 where an operand needs it, else float32."""
-    for operand in operands:
-        if operand.dtype.kind not in "fiub":
-            raise InputError(f"operand has type {operand.dtype}; real numbers are expected")
-    wide = any(operand.dtype in (np.float64, np.int64, np.uint64) for operand in operands)
-    return np.dtype(np.float64 if wide else np.float32)
-
-
-def _cast(array: Any, dtype: np.dtype[Any]) -> Any:
-    return array if array.dtype == dtype else array.astype(dtype)
+def _into(out: Any, result: Any) -> Any:
+    if out is None:
+        return result
+    out[...] = result
+    return out

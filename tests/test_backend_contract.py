@@ -77,6 +77,11 @@ def test_spmm(backend: ps.Backend, shape: Any, density: float, dtype: Any) -> No
     assert C.shape == (shape[0], shape[2])
     assert C.dtype == dtype
     np.testing.assert_allclose(C, oracle.spmm(A, B), **tolerance(dtype))
+    handle = backend.spmm_handle(A)
+    for _ in range(2):
+        again = host(backend, handle.multiply(B))
+        assert again.dtype == dtype
+        np.testing.assert_allclose(again, oracle.spmm(A, B), **tolerance(dtype))
 
 
 def test_spmm_takes_any_layout_format_and_type(backend: ps.Backend) -> None:
@@ -127,6 +132,24 @@ def test_spmm_names_what_does_not_fit(backend: ps.Backend) -> None:
         backend.spmm(A, np.zeros(5))
     with pytest.raises(ps.InputError, match=r"type complex128"):
         backend.spmm(A, np.zeros((5, 2), complex))
+
+
+def test_spmm_handle_writes_where_it_is_told_and_names_what_does_not_fit(
+    backend: ps.Backend,
+) -> None:
+    A = random_sparse(np.random.default_rng(5), (12, 16), 0.3, np.float32)
+    B = np.random.default_rng(6).uniform(-1, 1, (16, 32)).astype(np.float32)
+    handle = backend.spmm_handle(A)
+    out = backend.upload(np.full((12, 32), np.nan, np.float32))
+    assert handle.multiply(B, out) is out
+    np.testing.assert_allclose(host(backend, out), oracle.spmm(A, B), **tolerance(np.float32))
+    with pytest.raises(ps.InputError, match=r"spmm: A is 12 x 16 but B has 6 rows"):
+        handle.multiply(np.zeros((6, 2), np.float32))
+    with pytest.raises(ps.InputError, match=r"spmm: B is float64 but .* as float32"):
+        handle.multiply(B.astype(np.float64))
+    for wrong in (np.zeros((12, 31), np.float32), np.zeros((12, 32)), np.asfortranarray(out)):
+        with pytest.raises(ps.InputError, match=r"spmm: out is .* of shape \(12, 32\) in C order"):
+            handle.multiply(B, backend.upload(wrong))
 
 
 # -- spgemm -------------------------------------------------------------------------------------
@@ -200,6 +223,33 @@ def test_layer(backend: ps.Backend, shape: Any, form: str, dtype: Any) -> None:
     if form == "sparse":
         assert (out.data != 0).all()
     np.testing.assert_allclose(as_dense(out), oracle.layer(W, Y, bias, 0.5), **tolerance(dtype))
+
+
+@pytest.mark.parametrize("form", ["C", "F", "sparse"])
+@pytest.mark.parametrize("bias", [-0.1, 0.1])
+def test_layer_handle(backend: ps.Backend, form: str, bias: float) -> None:
+    rng = np.random.default_rng(8)
+    W = random_sparse(rng, (40, 30), 0.3, np.float32)
+    Y = np.where(rng.random((48, 40)) < 0.5, rng.random((48, 40)), 0).astype(np.float32)
+    expected = oracle.layer(W, Y, np.full(30, bias), 0.5)
+    handle = backend.layer_handle(W, bias, 0.5)
+    if form == "sparse":
+        given = backend.upload(sp.csr_array(Y))
+        if bias > 0:
+            with pytest.raises(ps.InputError, match="a bias is positive"):
+                handle.apply(given)
+            return
+        with pytest.raises(ps.InputError, match="these are sparse"):
+            handle.apply(given, np.zeros((48, 30), np.float32))
+    else:
+        given = backend.upload(np.array(Y, order=form))
+        out = backend.upload(np.empty((48, 30), np.float32))
+        np.testing.assert_allclose(host(backend, handle.apply(given, out)), expected, atol=1e-5)
+    for _ in range(3):
+        found = as_dense(host(backend, handle.apply(given)))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    with pytest.raises(ps.InputError, match=r"weights are 40 x 30 but features have 41 columns"):
+        handle.apply(np.zeros((2, 41), np.float32))
 
 
 def test_layer_clamps_only_where_asked_and_takes_a_layer(backend: ps.Backend) -> None:

@@ -184,6 +184,26 @@ def test_layer_keeps_the_order_of_its_features(order: Any, inputs: int) -> None:
     np.testing.assert_allclose(out, oracle.layer(W, Y, np.full(51, -0.3), 1.0), atol=1e-12)
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("inputs", [16, 60, 320])
+def test_every_way_to_run_a_prepared_layer_gives_the_same_bits(inputs: int, order: Any) -> None:
+    from portable_spdnn_cpu.dense_operations import TRIALS, DenseLayer
+
+    rng = np.random.default_rng(inputs)
+    W = sp.random_array((70, 90), density=0.2, rng=rng, format="csr", dtype=np.float32)
+    Y = np.array(rng.random((inputs, 90), np.float32), order=order)
+    layer = DenseLayer(Workers(2), W, np.full(70, -0.5, np.float32), 2.0, True, prepare=True)
+    first = layer(Y)
+    ((ways),) = layer._trials.values()
+    assert len(ways) >= 2
+    assert any(way.in_place for way in ways) == (order == "F" and inputs != 60)
+    for _ in range(TRIALS * len(ways) + 2):
+        np.testing.assert_array_equal(layer(Y), first)
+    assert all(way.calls >= TRIALS for way in ways)
+    expected = oracle.layer(W.T, Y, np.full(70, -0.5), 2.0)
+    np.testing.assert_allclose(first, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_concurrent_calls_do_not_share_buffers() -> None:
     from concurrent.futures import ThreadPoolExecutor
 

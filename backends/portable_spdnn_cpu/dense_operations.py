@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,26 +14,55 @@ import numpy.typing as npt
 
 from portable_spdnn_cpu import depth_first_tiles as kernels
 from portable_spdnn_cpu.compiled import read_only
-from portable_spdnn_cpu.packed_network import pack_product
-from portable_spdnn_cpu.tile_costs import LEAST_INPUTS, tile_width
-from portable_spdnn_cpu.tile_launch import Workspace, cut_tiles, launch, make_source
+from portable_spdnn_cpu.host_device import aligned_empty
+from portable_spdnn_cpu.packed_network import EDGES, NEURONS_IN, NEURONS_OUT, pack_product
+from portable_spdnn_cpu.tile_costs import (
+    LEAST_INPUTS,
+    measure_tile_costs,
+    shared_width,
+    tile_width,
+)
+from portable_spdnn_cpu.tile_launch import Workspace, clamp, cut_tiles, launch, make_source
+from portable_spdnn_cpu.tile_moves import GRANULE_BYTES
 from portable_spdnn_cpu.workers import Workers
-
-# Tiles of one layer have nothing to decide.
-NO_COSTS = kernels.Costs(read_only(np.zeros(1)), 0.0, 0.0, read_only(np.zeros(2, np.int64)))
-SERIAL_BELOW = 1 << 20  # edges: 50 microseconds of work, as long as waking another thread takes
 
 Array = npt.NDArray[Any]
 
+# Of a single call. Below so many edges, 50 microseconds of work, waking a thread takes as long.
+SERIAL_BELOW = 3 << 20
+# Fortran order is a tile's own: up to so many inputs, rows are near enough to each other to be
+# gathered where they are.
+MOST_IN_PLACE = 64
+# Of a prepared layer: calls with each way, before the fastest is kept.
+TRIALS = 2
+# Tiles of one layer have nothing to decide.
+NO_COSTS = kernels.Costs(read_only(np.zeros(1)), 0.0, 0.0, read_only(np.zeros(2, np.int64)))
 
-def dense_product(
-    workers: Workers,
-    by_output: Any,
-    features: Array,
-    bias: Array,
-    y_max: float | None,
-    activation: bool,
-) -> Array:
+
+@dataclass
+class Trial:
+    """One way to run a layer on a number of inputs, and what it took.
+
+    Attributes
+    ----------
+    workers : Workers
+    in_place : bool
+        Gather from the features as they are, else from tiles that they are copied into.
+    width : int
+        Inputs that a worker takes at a time.
+    calls : int
+    seconds : float
+        The least of those calls.
+    """
+
+    workers: Workers
+    in_place: bool
+    width: int
+    calls: int = 0
+    seconds: float = math.inf
+
+
+class DenseLayer:
     """Y' = Y W + bias, with ReLU and clamp where `activation`.
 
     Parameters
@@ -38,43 +70,131 @@ def dense_product(
     workers : Workers
     by_output : csr_array, shape (neurons_out, neurons_in)
         W transposed.
-    features : ndarray, shape (inputs, neurons_in)
     bias : ndarray, shape (neurons_out,)
     y_max : float or None
     activation : bool
-
-    Returns
-    -------
-    ndarray, shape (inputs, neurons_out)
-        In Fortran order where the features are: that is the tiles' own order, and cheapest.
+    prepare : bool
+        Spend time on finding structure and the best tiles: to be used many times.
     """
-    fortran = features.flags.f_contiguous and not features.flags.c_contiguous
-    inputs = features.shape[0]
-    layers = pack_product(by_output, bias)
-    out = np.empty((inputs, by_output.shape[0]), bias.dtype, order="F" if fortran else "C")
-    if inputs * by_output.nnz < SERIAL_BELOW:
-        workers = Workers(1)
-    # Fortran order is copied in rows of a tile's width: wider ones use more of each memory page.
-    least = 2 * LEAST_INPUTS if fortran else LEAST_INPUTS
-    width = tile_width(max(by_output.shape), bias.dtype, inputs, workers.threads, least)
-    tiles = cut_tiles(
-        np.arange(inputs, dtype=np.int64), 0, width, False, False, np.zeros(1, np.bool_)
-    )
-    with spare_workspace() as workspace:
-        workspace.fit(workers.threads, (max(by_output.shape), width), bias.dtype)
-        launch(
-            workers,
-            workspace,
-            np.zeros(kernels.COUNTERS, np.int64),
-            make_source(features, bias.dtype, fortran),
-            tiles,
-            NO_COSTS,
-            layers,
-            y_max,
-            activation,
-            out,
-        )
-    return out
+
+    def __init__(
+        self,
+        workers: Workers,
+        by_output: Any,
+        bias: Array,
+        y_max: float | None,
+        activation: bool,
+        prepare: bool,
+    ) -> None:
+        self.workers, self.serial, self.dtype = workers, Workers(1), bias.dtype
+        self.layers = pack_product(by_output, bias, prepare)
+        self.clamp = clamp(self.dtype, y_max, activation)
+        self.costs = None
+        if prepare:
+            widest = max(by_output.shape)
+            self.costs = measure_tile_costs(
+                workers, self.layers, widest, self.dtype, some_die=False
+            )
+        self._trials: dict[tuple[int, bool], list[Trial]] = {}
+
+    def __call__(self, features: Array, out: Array | None = None) -> Array:
+        """Return Y'.
+
+        Parameters
+        ----------
+        features : ndarray, shape (inputs, neurons_in)
+        out : ndarray, shape (inputs, neurons_out), C or Fortran order, optional
+
+        Returns
+        -------
+        ndarray, shape (inputs, neurons_out)
+            In Fortran order where the features are: that is the tiles' own order, and cheapest.
+        """
+        fortran = features.flags.f_contiguous and not features.flags.c_contiguous
+        if out is None:
+            shape = (features.shape[0], int(self.layers.table[0, NEURONS_OUT]))
+            if fortran:
+                out = aligned_empty(shape[::-1], self.dtype).T
+            else:
+                out = aligned_empty(shape, self.dtype)
+        elif out.flags.f_contiguous != out.flags.c_contiguous:
+            fortran = bool(out.flags.f_contiguous)
+        trial = self._next_trial(features.shape[0], fortran)
+        start = time.perf_counter()
+        if trial.in_place:
+            self._in_place(trial, features, out)
+        else:
+            self._in_tiles(trial, features, out, fortran)
+        trial.calls += 1
+        trial.seconds = min(trial.seconds, time.perf_counter() - start)
+        return out
+
+    def _next_trial(self, inputs: int, fortran: bool) -> Trial:
+        """Return how to run: by rule in a single call, else the fastest of the ways so far.
+
+        All ways give the same result to the bit.
+        """
+        trials = self._trials.get((inputs, fortran))
+        if trials is None:
+            trials = self._trials[inputs, fortran] = self._ways(inputs, fortran)
+        for trial in trials:
+            if len(trials) > 1 and trial.calls < TRIALS:
+                return trial
+        return min(trials, key=lambda trial: trial.seconds)
+
+    def _ways(self, inputs: int, fortran: bool) -> list[Trial]:
+        """Return the ways to run so many inputs."""
+        row = self.layers.table[0]
+        widest = int(max(row[NEURONS_IN], row[NEURONS_OUT]))
+        can_stay = fortran and inputs % (GRANULE_BYTES // self.dtype.itemsize) == 0
+        # Fortran order is copied in rows of a tile's width: wider ones use more of each page.
+        least = 2 * LEAST_INPUTS if fortran else LEAST_INPUTS
+        if self.costs is None:
+            workers = self.serial if inputs * row[EDGES] < SERIAL_BELOW else self.workers
+            threads = workers.threads
+            if can_stay and inputs <= MOST_IN_PLACE:
+                return [Trial(workers, True, shared_width(inputs, self.dtype, inputs, threads))]
+            return [Trial(workers, False, tile_width(widest, self.dtype, inputs, threads, least))]
+        ways = []
+        for workers in (self.workers, self.serial)[: 1 + (self.workers.threads > 1)]:
+            widths = {
+                shared_width(width, self.dtype, inputs, workers.threads)
+                for width in (LEAST_INPUTS, 2 * LEAST_INPUTS, max(self.costs.width, least))
+            }
+            ways += [Trial(workers, True, width) for width in sorted(widths) if can_stay]
+            ways.append(Trial(workers, False, max(widths)))
+        return ways
+
+    def _in_place(self, trial: Trial, features: Array, out: Array) -> None:
+        """Run on columns as they are, each worker some of them."""
+        counters = np.zeros(kernels.COUNTERS, np.int64)
+        live = np.empty(features.shape[0], self.dtype)
+        src, dst = read_only(features.T), out.T
+
+        def work(worker: int) -> None:
+            kernels.run_columns(counters, self.layers, src, dst, live, trial.width, *self.clamp)
+
+        trial.workers.run(work)
+
+    def _in_tiles(self, trial: Trial, features: Array, out: Array, fortran: bool) -> None:
+        """Copy inputs into tiles and out of them."""
+        workers, width = trial.workers, trial.width
+        widest = int(self.layers.table[0, [NEURONS_IN, NEURONS_OUT]].max())
+        inputs = np.arange(features.shape[0], dtype=np.int64)
+        tiles = cut_tiles(inputs, 0, width, False, False, np.zeros(1, np.bool_))
+        with spare_workspace() as workspace:
+            workspace.fit(workers.threads, (widest, width), self.dtype)
+            launch(
+                workers,
+                workspace,
+                np.zeros(kernels.COUNTERS, np.int64),
+                make_source(features, self.dtype, fortran),
+                tiles,
+                NO_COSTS,
+                self.layers,
+                self.clamp,
+                out,
+            )
 
 
 _spare: list[Workspace] = []

@@ -27,7 +27,7 @@ from portable_spdnn_cpu.packed_network import (
     pack_layers,
 )
 from portable_spdnn_cpu.tile_costs import measure_tile_costs, shared_width
-from portable_spdnn_cpu.tile_launch import Workspace, cut_tiles, launch, make_source
+from portable_spdnn_cpu.tile_launch import Workspace, clamp, cut_tiles, launch, make_source
 from portable_spdnn_cpu.tile_moves import GRANULE_BYTES
 from portable_spdnn_cpu.workers import Workers
 
@@ -158,8 +158,7 @@ class DepthFirstPlan(NetworkPlan):
                 tiles,
                 self._deciding,
                 self.layers,
-                network.y_max,
-                True,
+                clamp(self.dtype, network.y_max, activation=True),
                 out,
                 lambda: report(int(counters[kernels.WORK_DONE])),
             )

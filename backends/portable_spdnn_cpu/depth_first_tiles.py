@@ -122,7 +122,7 @@ class Tiles(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """What decides when tiles close up and when they are regrouped; answers do not depend on it.
+    """What decides when tiles are regrouped; answers do not depend on it.
 
     Attributes
     ----------
@@ -227,9 +227,9 @@ def run_tiles(
             if counts and layer == 0:
                 whole = (count + GRANULE_BYTES - 1) // GRANULE_BYTES * GRANULE_BYTES
                 features = counted.view(np.uint8)
-                layer_tile(layers, layer, features, back, live, whole, None, lowest, highest)
+                layer_tile(layers, layer, features, back, live, 0, whole, None, lowest, highest)
             else:
-                apply_layer(layers, layer, front, back, live, width, lowest, highest)
+                apply_layer(layers, layer, front, back, live, 0, width, lowest, highest)
             front, back = back, front
             executed += count * layers.table[layer, EDGES]
             alive = 0
@@ -250,7 +250,8 @@ def run_tiles(
                     tiles.parks and layer < layer_count and alive <= LARGEST_REST * started
                     and waste >= move and ahead * (then - alive * costs.per_edge_full) >= move
                 )  # fmt: skip
-                if parked or (narrow < width and ahead * (now - then) > move):
+                # Closing up moves few columns in the cache: it costs less than a layer saves.
+                if parked or (narrow < width and layer < layer_count):
                     close_up(front, neurons, live, members, count)
                     count, width = alive, narrow
         if parked and count > 0:
@@ -274,9 +275,9 @@ def run_tiles(
 
 
 @kernel
-def apply_layer(
+def run_columns(
+    counters: Array,
     layers: PackedLayers,
-    layer: int,
     src: Array,
     dst: Array,
     live: Array,
@@ -284,13 +285,39 @@ def apply_layer(
     lowest: Any,
     highest: Any,
 ) -> None:
-    """Run one layer on a tile of features, with or without values as planning found them."""
+    """Take `width` columns at a time from the counter and run the first layer straight through.
+
+    `src` (neurons_in, columns) and `dst` (neurons_out, columns) are in C order, which is a tile's
+    own; `live`, shape (columns,), is scratch. Columns are a whole number of granules.
+    """
+    columns = src.shape[1]
+    while True:
+        begin = fetch_add(counters, NEXT_TILE, 1) * width
+        if begin >= columns:
+            break
+        end = min(begin + width, columns)
+        apply_layer(layers, 0, src, dst, live, begin, end, lowest, highest)
+
+
+@kernel
+def apply_layer(
+    layers: PackedLayers,
+    layer: int,
+    src: Array,
+    dst: Array,
+    live: Array,
+    begin: int,
+    end: int,
+    lowest: Any,
+    highest: Any,
+) -> None:
+    """Run one layer on columns of features, with or without values as planning found them."""
     first = layers.table[layer, FIRST_VALUE]
     if first < 0:
-        layer_tile(layers, layer, src, dst, live, width, None, lowest, highest)
+        layer_tile(layers, layer, src, dst, live, begin, end, None, lowest, highest)
     else:
         values = layers.values[first : first + layers.table[layer, EDGES]]
-        layer_tile(layers, layer, src, dst, live, width, values, lowest, highest)
+        layer_tile(layers, layer, src, dst, live, begin, end, values, lowest, highest)
 
 
 @kernel
@@ -300,12 +327,13 @@ def layer_tile(
     src: Array,
     dst: Array,
     live: Array,
-    width: int,
+    begin: int,
+    end: int,
     values: Array | None,
     lowest: Any,
     highest: Any,
 ) -> None:
-    """dst = clamp(W^T src + bias) on the first `width` columns, a whole number of granules.
+    """dst = clamp(W^T src + bias) on columns begin .. end - 1, a whole number of granules.
 
     `src` holds features, or bytes that are 0 or 1. `values` is None where all weights are equal:
     each case compiles to its own code.
@@ -324,14 +352,14 @@ def layer_tile(
     for cluster in range(clusters):
         at = (CLUSTER + 1) * cluster
         row = CLUSTER * cluster
-        column = 0
-        while column + wide <= width:
+        column = begin
+        while column + wide <= end:
             wide_cluster_strip(
                 dst, src, live, indices, values, first_value, offsets, at, rows, row, column,
                 weight, bias, lowest, highest,
             )  # fmt: skip
             column += wide
-        if CLUSTER_GRANULES > 1 and column < width:
+        if CLUSTER_GRANULES > 1 and column < end:
             cluster_strip(
                 dst, src, live, indices, values, first_value, offsets, at, rows, row, column,
                 weight, bias, lowest, highest,
@@ -340,14 +368,14 @@ def layer_tile(
         first_value += (CLUSTER - 1) * common + offsets[at + CLUSTER + 1] - offsets[at]
     at = (CLUSTER + 1) * clusters
     for row in range(CLUSTER * clusters, outputs):
-        column = 0
-        while column + 2 * granule <= width:
+        column = begin
+        while column + 2 * granule <= end:
             double_strip(
                 dst, src, live, indices, values, first_value, offsets, at, rows, row, column,
                 weight, bias, lowest, highest,
             )  # fmt: skip
             column += 2 * granule
-        if column < width:
+        if column < end:
             single_strip(
                 dst, src, live, indices, values, first_value, offsets, at, rows, row, column,
                 weight, bias, lowest, highest,

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from portable_spdnn.backend import Availability, Backend, SpgemmHandle
 from portable_spdnn.features import PackedFeatures
+from portable_spdnn.handles import Prepared
 from portable_spdnn.network import Network
 from portable_spdnn.plan import NetworkPlan, PlanOptions
 from portable_spdnn.roofline import Limits
@@ -56,10 +57,27 @@ class NumbaBackend(Backend):
 
     def run_spmm(self, A: Any, B: Array) -> Array:
         """C = A B: the inputs of a tile are the columns of B."""
-        from portable_spdnn_cpu.dense_operations import dense_product
+        return np.asarray(self._dense_layer(A, prepare=False)(B.T).T)
 
-        bias = np.zeros(A.shape[0], A.dtype)
-        return dense_product(self.workers, A, B.T, bias, None, activation=False).T
+    def make_spmm(self, A: Any) -> Prepared:
+        """Return the function (B, out) -> A B, with A clustered and packed."""
+        product = self._dense_layer(A, prepare=True)
+        return lambda B, out: product(B.T, None if out is None else out.T).T
+
+    def _dense_layer(
+        self,
+        by_output: Any,
+        prepare: bool,
+        bias: Array | None = None,
+        y_max: float | None = None,
+    ) -> Any:
+        """Return a layer for dense features; without a bias the plain product."""
+        from portable_spdnn_cpu.dense_operations import DenseLayer
+
+        activation = bias is not None
+        if bias is None:
+            bias = np.zeros(by_output.shape[0], by_output.dtype)
+        return DenseLayer(self.workers, by_output, bias, y_max, activation, prepare)
 
     def make_spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
         """Return a handle for C = A B."""
@@ -73,9 +91,16 @@ class NumbaBackend(Backend):
             from portable_spdnn_cpu.sparse_operations import sparse_layer
 
             return sparse_layer(self.workers, W, Y, bias, y_max)
-        from portable_spdnn_cpu.dense_operations import dense_product
+        return self._dense_layer(W.T.tocsr(), False, bias, y_max)(Y)
 
-        return dense_product(self.workers, W.T.tocsr(), Y, bias, y_max, activation=True)
+    def make_layer(self, W: Any, bias: Array, y_max: float | None) -> Prepared:
+        """Return the function (Y, out) -> Y', with W clustered and packed for dense Y."""
+        dense = self._dense_layer(W.T.tocsr(), True, bias, y_max)
+
+        def run(Y: Any, out: Any) -> Any:
+            return self.run_layer(W, Y, bias, y_max) if self.is_sparse(Y) else dense(Y, out)
+
+        return run
 
     def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan:
         """Return a depth-first plan, or the layer loop where sparse features are asked for."""

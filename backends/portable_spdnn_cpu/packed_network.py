@@ -135,15 +135,22 @@ def _pack_layer(layer: Layer, dtype: np.dtype[Any], wanted: np.dtype[Any]) -> tu
     data = None if layer.constant is not None else layer.data
     offsets = np.zeros(layer.shape[1] + 1, np.int64)
     by_output = np.empty(layer.nnz, wanted)
-    transposed = None if data is None else np.empty(layer.nnz, dtype)
-    transpose(layer.indptr, layer.indices, data, offsets, by_output, transposed)
+    values = None if data is None else np.empty(layer.nnz, dtype)
+    transpose(layer.indptr, layer.indices, data, offsets, by_output, values)
+    return _pack_rows(offsets, by_output, values, layer.bias.astype(dtype))
+
+
+def _pack_rows(
+    offsets: Array, by_output: Array, values: Array | None, bias: Array
+) -> tuple[_Part, Array]:
+    """Cluster the outputs of one layer; return its part, and its indices."""
     rows, clusters = cluster_outputs(offsets, by_output)
     bounds = (CLUSTER + 1) * clusters + (rows.size - CLUSTER * clusters) + 1
     laid_offsets, indices = np.empty(bounds, np.int64), np.empty_like(by_output)
-    values = None if transposed is None else np.empty_like(transposed)
-    lay_out(offsets, by_output, transposed, rows, clusters, laid_offsets, indices, values)
-    bias = layer.bias.astype(dtype)[rows]
-    return _Part(clusters, laid_offsets, values, rows, bias), indices[: laid_offsets[-1]]
+    laid_values = None if values is None else np.empty_like(values)
+    lay_out(offsets, by_output, values, rows, clusters, laid_offsets, indices, laid_values)
+    part = _Part(clusters, laid_offsets, laid_values, rows, bias[rows])
+    return part, indices[: laid_offsets[-1]]
 
 
 @kernel
@@ -173,29 +180,40 @@ def transpose(
             place[output] += 1
 
 
-def pack_product(by_output: Any, bias: Array) -> PackedLayers:
+def pack_product(by_output: Any, bias: Array, prepare: bool) -> PackedLayers:
     """Pack one matrix that already has a row per output.
 
     Parameters
     ----------
     by_output : scipy.sparse.csr_array, shape (neurons_out, neurons_in)
     bias : ndarray, shape (neurons_out,)
+    prepare : bool
+        Look for equal weights and for clusters. An operation that is called once does not.
 
     Returns
     -------
     PackedLayers
-        With values as given: an operation that is called once does not look for structure.
     """
     neurons_out, neurons_in = by_output.shape
-    table = np.array([[neurons_in, neurons_out, by_output.nnz, 0, 0, 0, 0, 0]], np.int64)
+    indices = by_output.indices.astype(index_dtype(neurons_in), copy=False)
+    offsets = by_output.indptr.astype(np.int64, copy=False)
+    part = _Part(0, offsets, by_output.data, np.arange(neurons_out), bias)
+    weight = np.zeros(1, bias.dtype)
+    if prepare:
+        data = by_output.data
+        equal = bool(data.size) and bool((data == data[0]).all())
+        part, indices = _pack_rows(offsets, indices, None if equal else data, bias)
+        weight[0] = data[0] if equal else 0
+    first_value = ABSENT if part.values is None else 0
+    row = (neurons_in, neurons_out, by_output.nnz, part.clusters, 0, 0, first_value, 0)
     return _packed(
-        table,
-        by_output.indices.astype(index_dtype(neurons_in), copy=False),
-        by_output.indptr.astype(np.int64, copy=False),
-        by_output.data,
-        np.arange(neurons_out),
-        bias,
-        np.zeros(1, bias.dtype),
+        np.array([row], np.int64),
+        indices,
+        part.offsets,
+        np.empty(0, bias.dtype) if part.values is None else part.values,
+        part.rows,
+        part.bias,
+        weight,
     )
 
 

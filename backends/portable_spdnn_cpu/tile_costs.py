@@ -177,7 +177,7 @@ def repeat_layers(
     lowest, highest = front.dtype.type(0), front.dtype.type(1)
     for _ in range(times):
         for layer in chosen:
-            kernels.apply_layer(layers, layer, front, back, live, width, lowest, highest)
+            kernels.apply_layer(layers, layer, front, back, live, 0, width, lowest, highest)
 
 
 @kernel

@@ -71,6 +71,11 @@ def make_source(features: Features, dtype: np.dtype[Any], fortran: bool = False)
     return kernels.Source(kind, *map(read_only, arrays))
 
 
+def clamp(dtype: np.dtype[Any], y_max: float | None, activation: bool) -> tuple[Any, Any]:
+    """Return the least and the largest value that a layer lets through."""
+    return dtype.type(0 if activation else -np.inf), dtype.type(np.inf if y_max is None else y_max)
+
+
 def launch(
     workers: Workers,
     workspace: Workspace,
@@ -79,15 +84,11 @@ def launch(
     tiles: kernels.Tiles,
     costs: kernels.Costs,
     layers: PackedLayers,
-    y_max: float | None,
-    activation: bool,
+    clamped: tuple[Any, Any],
     out: Array,
     poll: Callable[[], None] | None = None,
 ) -> Array:
     """Run tiles on all workers; returns the alive inputs per layer, int64."""
-    element = layers.bias.dtype.type
-    lowest = element(0 if activation else -np.inf)
-    highest = element(np.inf if y_max is None else y_max)
     alive = np.zeros((workers.threads, layers.table.shape[0]), np.int64)
     counters[kernels.NEXT_TILE] = 0
 
@@ -98,8 +99,7 @@ def launch(
             tiles,
             costs,
             layers,
-            lowest,
-            highest,
+            *clamped,
             workspace.buffers[worker],
             alive[worker],
             workspace.arena,

@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PEERS := .venv-peers
 
-.PHONY: run test lint bench bench-compare clean
+.PHONY: run test lint bench bench-compare peers clean
 
 run: $(STAMP)
 	$(BIN)/portable-spdnn run
@@ -23,6 +24,16 @@ bench: $(STAMP)
 bench-compare: $(STAMP)
 	$(BIN)/python benchmarks/compare_ratios.py --run
 
+# Other libraries, some of a gigabyte, in an environment of their own.
+peers: $(PEERS)/.installed
+	$(PEERS)/bin/python benchmarks/peers/run_peers.py
+
+$(PEERS)/.installed: pyproject.toml benchmarks/peers/requirements.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --requirement benchmarks/peers/requirements.txt --editable .
+	touch $@
+
 # Done again when the requirements change; the package itself is installed in place.
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -32,5 +43,5 @@ $(STAMP): pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

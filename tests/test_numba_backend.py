@@ -263,3 +263,30 @@ def test_what_is_done_to_one_product_does_not_reach_the_next() -> None:
         C.indices[:] = 0
     with pytest.raises(ValueError, match="read-only"):
         handle.symbolic()[:] = 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("columns", [1, 63, 64, 65, 200])
+def test_spgemm_by_masks_agrees_with_spgemm_without(
+    columns: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dense rows of B take the masks; that both ways find the same columns is the check."""
+    from portable_spdnn_cpu import sparse_rows
+
+    rng = np.random.default_rng(columns)
+    A = sp.random_array((90, 40), density=0.2, rng=rng, format="csr", dtype=dtype)
+    B = sp.random_array((40, columns), density=0.5, rng=rng, format="csr", dtype=dtype)
+    B.data[::7] = 0  # stored zeros are entries
+    backend = ps.get_backend("numba", threads=2)
+    with_masks = backend.spgemm_handle(A, B)
+    monkeypatch.setattr(sparse_rows, "MOST_MASK_BYTES", 0)
+    without = backend.spgemm_handle(A, B)
+    assert with_masks._masks is not None
+    assert without._masks is None
+    np.testing.assert_array_equal(with_masks.symbolic(), without.symbolic())
+    for _ in range(3):
+        one, other = with_masks.numeric(), without.numeric()
+        np.testing.assert_array_equal(one.indices, other.indices)
+        np.testing.assert_array_equal(one.indptr, other.indptr)
+        np.testing.assert_allclose(one.data, other.data, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(one.toarray(), oracle.spmm(A, B.toarray()), rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Single instructions that Numba has no name for: prefetch and atomic addition."""
+"""Single instructions that Numba has no name for."""
 
 from __future__ import annotations
 
@@ -29,6 +29,17 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> tuple[Signature, Callabl
         # To be read, to be kept in all levels, data.
         builder.call(function, [pointer, flag(0), flag(3), flag(1)])
         return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def trailing_zeros(typingctx: Any, word: Any) -> tuple[Signature, Callable[..., Any]]:
+    """Return the number of zero bits below the lowest set bit of a uint64 that is not 0."""
+    signature = types.int64(types.uint64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
 
     return signature, codegen
 

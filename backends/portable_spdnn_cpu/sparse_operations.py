@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from portable_spdnn.backend import SpgemmHandle
 from portable_spdnn_cpu import sparse_rows as kernels
 from portable_spdnn_cpu.compiled import read_only
+from portable_spdnn_cpu.host_device import aligned_empty
 from portable_spdnn_cpu.scipy_backend import with_values
 from portable_spdnn_cpu.workers import Workers
 
@@ -27,17 +28,37 @@ class RowSpgemmHandle(SpgemmHandle):
     def __init__(self, workers: Workers, A: Any, B: Any) -> None:
         self.workers, self.A, self.B = workers, A, B
         self._rows = as_rows(A), as_rows(B)
+        self._masks = self._make_masks()
         self._indptr: Array | None = None
-        self._indices: Array | None = None
+        self._indices: Array | None = None  # kept from the second product on
+        self._repeats = False
+
+    def _make_masks(self) -> Array | None:
+        """Return the columns of B's rows as bits, where uniting those is the cheaper way."""
+        rows, columns = self.B.shape
+        words = -(-columns // 64)
+        cheap = words * rows <= kernels.WORDS_PER_ENTRY * self.B.nnz
+        if not cheap or 8 * words * rows > kernels.MOST_MASK_BYTES:
+            return None
+        masks = np.zeros((rows, words), np.uint64)
+        kernels.fill_masks(self._rows[1], masks)
+        return read_only(masks)
 
     def symbolic(self) -> Array:
         """Return the row offsets of C; see `SpgemmHandle.symbolic`."""
         if self._indptr is None:
             counts = np.zeros(self.A.shape[0] + 1, np.int64)
             counter, chunk = np.zeros(1, np.int64), _chunk(self.A.shape[0], self.workers.threads)
-            self.workers.run(
-                lambda worker: kernels.count_rows(counter, chunk, *self._rows, counts[1:])
-            )
+            A, B = self._rows
+            masks = self._masks
+
+            def work(worker: int) -> None:
+                if masks is None:
+                    kernels.count_rows(counter, chunk, A, B, counts[1:])
+                else:
+                    kernels.count_rows_by_masks(counter, chunk, A, masks, counts[1:])
+
+            self.workers.run(work)
             self._indptr = read_only(np.cumsum(counts))
         return self._indptr
 
@@ -50,16 +71,24 @@ class RowSpgemmHandle(SpgemmHandle):
             B = as_rows(with_values("B", self.B, B_data))
         indptr = self.symbolic()
         nnz = int(indptr[-1])
-        data = np.empty(nnz, A.data.dtype)
+        data = aligned_empty((nnz,), A.data.dtype)
         counter, chunk = np.zeros(1, np.int64), _chunk(self.A.shape[0], self.workers.threads)
-        if self._indices is None:
-            kernel, indices = kernels.fill_rows, np.empty(nnz, B.indices.dtype)
-        else:
-            # A copy: what the caller does to one result must not reach the next.
-            kernel, indices = kernels.refill_rows, self._indices.copy()
-        self.workers.run(lambda worker: kernel(counter, chunk, A, B, indptr, indices, data))
-        if self._indices is None:
+        known, masks = self._indices, self._masks
+        # A copy: what the caller does to one result must not reach the next.
+        indices = aligned_empty((nnz,), B.indices.dtype) if known is None else known.copy()
+
+        def work(worker: int) -> None:
+            if known is not None:
+                kernels.refill_rows(counter, chunk, A, B, indptr, indices, data)
+            elif masks is not None:
+                kernels.fill_rows_by_masks(counter, chunk, A, B, masks, indptr, indices, data)
+            else:
+                kernels.fill_rows(counter, chunk, A, B, indptr, indices, data)
+
+        self.workers.run(work)
+        if known is None and self._repeats:
             self._indices = indices.copy()
+        self._repeats = True
         return _csr(data, indices, indptr, (self.A.shape[0], B.columns))
 
 
@@ -108,9 +137,10 @@ def sparse_layer(workers: Workers, W: Any, Y: Any, bias: Array, y_max: float | N
 def as_rows(matrix: Any) -> kernels.Rows:
     """Bring a csr_array to the one type that kernels are compiled for; copies what differs."""
     narrow = np.int32 if matrix.shape[1] <= 1 << 31 else np.int64
+    unsigned = np.uint32 if narrow == np.int32 else np.uint64
     return kernels.Rows(
         read_only(matrix.indptr.astype(np.int64, copy=False)),
-        read_only(matrix.indices.astype(narrow, copy=False)),
+        read_only(matrix.indices.astype(narrow, copy=False).view(unsigned)),
         read_only(matrix.data),
         int(matrix.shape[1]),
     )
@@ -121,6 +151,8 @@ def _chunk(rows: int, threads: int) -> int:
 
 
 def _csr(data: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -> Any:
+    signed = np.int32 if indices.dtype == np.uint32 else np.int64
+    indices = indices.view(signed)
     if indptr[-1] < 1 << 31:
         indptr = indptr.astype(np.int32)
     C = sp.csr_array((data, indices, indptr), shape=shape)

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := .venv-peers
 
-.PHONY: run test lint bench bench-compare peers clean
+.PHONY: run test lint bench bench-compare peers history clean
 
 run: $(STAMP)
 	$(BIN)/portable-spdnn run
@@ -33,6 +33,9 @@ $(PEERS)/.installed: pyproject.toml benchmarks/peers/requirements.txt
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --requirement benchmarks/peers/requirements.txt --editable .
 	touch $@
+
+history: $(PEERS)/.installed
+	$(PEERS)/bin/python benchmarks/plot_history.py
 
 # Done again when the requirements change; the package itself is installed in place.
 $(STAMP): pyproject.toml

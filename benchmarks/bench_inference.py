@@ -9,6 +9,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from portable_spdnn_cpu.kernel_models import tile_model
+from portable_spdnn_cpu.packed_network import loads_per_edge
+from portable_spdnn_cpu.tile_costs import LEAST_INPUTS
+
 from .agreement import assert_agree
 
 LAYERS = 120
@@ -51,7 +55,9 @@ def test_inference(case, backend, reference, prepared, challenge_network, images
         lambda: plan.run(features),
         check,
         edges=lambda result: result.executed_edges,
-        tile=(neurons, INPUTS[neurons]),
+        model=tile_model(
+            neurons, np.dtype(np.float32), LEAST_INPUTS, loads_per_edge(network.layers[-1].csr().T)
+        ),
         seconds=2.0,
         least_rounds=3,
         weights=weights,

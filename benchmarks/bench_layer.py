@@ -10,6 +10,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from portable_spdnn_cpu.kernel_models import product_model, sparse_product_model
+from portable_spdnn_cpu.tile_costs import LEAST_INPUTS
+
 from .agreement import assert_agree, assert_layer
 
 NEURONS = 1024
@@ -38,11 +41,15 @@ def test_layer(case, backend, reference, prepared, challenge_network, images, me
         return Y, source, expected
 
     Y, source, expected = prepared(build)
+    if case == "sparse":
+        model = sparse_product_model(Y, W, expected.nnz)
+    else:
+        model = product_model(W.T.shape, W.nnz, DENSE_INPUTS, Y.dtype, LEAST_INPUTS)
     measure(
         lambda: backend.layer(W, Y, bias, y_max),
         lambda result: assert_agree(result, expected),
         edges=reference.multiply_adds(W, Y),
-        tile=None if case == "sparse" else (NEURONS, DENSE_INPUTS),
+        model=model,
         weights=weights,
         inputs=source,
     )

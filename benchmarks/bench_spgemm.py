@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from portable_spdnn_cpu.kernel_models import sparse_product_model
+
 from .agreement import assert_agree, assert_product
 
 INPUTS = 10_000
@@ -45,6 +47,7 @@ def test_spgemm(case, backend, reference, prepared, challenge_network, images, m
         operation,
         check,
         edges=int(np.diff(B.indptr)[A.indices].sum()),
+        model=sparse_product_model(A, B, expected.nnz),
         weights=weights,
         inputs=f"{inputs}, {features.shape[0]}",
     )

@@ -13,12 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import portable_spdnn as ps
-from portable_spdnn.roofline import limits_of
-from portable_spdnn_cpu.tile_costs import LEAST_INPUTS, kernel_model, tile_width
+from portable_spdnn.roofline import KernelModel, limits_of
 
 from .machine_facts import load_average, machine_facts
 
@@ -128,13 +126,9 @@ def images() -> Callable[[int, int], tuple[Any, str]]:
     return load
 
 
-def fraction_of_limit(
-    backend: ps.Backend, neurons: int, inputs: int, edge_rate: float
-) -> dict[str, Any]:
-    """Return how near the tile kernel came to what binds it; see docs/method.md."""
-    dtype = np.dtype(np.float32)
-    width = tile_width(neurons, dtype, inputs, backend.threads, LEAST_INPUTS)
-    bound, binding = kernel_model(neurons, dtype, width).bound(limits_of(backend))
+def fraction_of_limit(backend: ps.Backend, model: KernelModel, edge_rate: float) -> dict[str, Any]:
+    """Return how near a kernel came to what binds it; see docs/method.md."""
+    bound, binding = model.bound(limits_of(backend))
     return {"fraction_of_limit": round(edge_rate / bound, 3), "bound_by": binding}
 
 
@@ -145,9 +139,9 @@ def measure(request: pytest.FixtureRequest, benchmark: Any, backend: ps.Backend)
     ``measure(operation, check, edges, weights=..., inputs=..., seconds=1.5, least_rounds=5)``
     calls ``check(operation())``, which must raise where the result is wrong, and then times as
     many rounds as fit in `seconds`, though at least `least_rounds`. `edges` are the
-    multiply-adds of one call, or a function that gives them from the result; `tile` gives
-    neurons and inputs where dense features run in tiles; `weights` and `inputs` say where these
-    are from. Any other keyword goes to the stored record.
+    multiply-adds of one call, or a function that gives them from the result; `model` is what
+    the numba backend's kernel needs for each; `weights` and `inputs` say where these are from.
+    Any other keyword goes to the stored record.
     """
 
     def run(
@@ -157,7 +151,7 @@ def measure(request: pytest.FixtureRequest, benchmark: Any, backend: ps.Backend)
         *,
         seconds: float = 1.5,
         least_rounds: int = 5,
-        tile: tuple[int, int] | None = None,
+        model: KernelModel | None = None,
         **record: Any,
     ) -> None:
         result = operation()  # compiles where the backend does, and warms caches
@@ -181,8 +175,8 @@ def measure(request: pytest.FixtureRequest, benchmark: Any, backend: ps.Backend)
         if benchmark.stats is not None:  # None with --benchmark-disable
             least = benchmark.stats.stats.min
             benchmark.extra_info["executed_edge_rate_g"] = round(executed / least / 1e9, 3)
-            if tile is not None and backend.name == "numba":
-                benchmark.extra_info.update(fraction_of_limit(backend, *tile, executed / least))
+            if model is not None and backend.name == "numba":
+                benchmark.extra_info.update(fraction_of_limit(backend, model, executed / least))
 
     return run
 

@@ -50,23 +50,32 @@ class KernelModel:
 
     Attributes
     ----------
-    bytes_per_edge : float
+    bytes_per_edge : dict of str to float
+        By the level that serves them: "l1", "l2", "l3", "memory".
     flops_per_edge : float
-    level : {"l1", "l2", "l3", "memory"}
-        That serves those bytes.
+
+    Raises
+    ------
+    InputError
+        If a level has another name.
     """
 
-    bytes_per_edge: float
+    bytes_per_edge: dict[str, float]
     flops_per_edge: float
-    level: str
+
+    def __post_init__(self) -> None:
+        for level in self.bytes_per_edge:
+            if level not in LEVELS:
+                raise InputError(f"level is {level!r}; choose one of {', '.join(LEVELS)}")
 
     def bound(self, limits: Limits) -> tuple[float, str]:
         """Return the largest edge rate, edges/s, and what binds it: a level or "flops"."""
-        if self.level not in LEVELS:
-            raise InputError(f"level is {self.level!r}; choose one of {', '.join(LEVELS)}")
-        by_bytes = getattr(limits, self.level) / self.bytes_per_edge
-        by_flops = limits.flops / self.flops_per_edge
-        return (by_bytes, self.level) if by_bytes <= by_flops else (by_flops, "flops")
+        rates = {"flops": limits.flops / self.flops_per_edge}
+        for level, size in self.bytes_per_edge.items():
+            if size:
+                rates[level] = getattr(limits, level) / size
+        binding = min(rates, key=rates.__getitem__)
+        return rates[binding], binding
 
 
 def limits_of(backend: Backend, refresh: bool = False) -> Limits:

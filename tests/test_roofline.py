@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 import portable_spdnn as ps
 from portable_spdnn.roofline import KernelModel, Limits, cache_file, limits_of
+from portable_spdnn_cpu.kernel_models import product_model, sparse_product_model, tile_model
 from portable_spdnn_cpu.limit_kernels import FMA_CHAINS, LANES, fma_chains, measure, read_all
 from portable_spdnn_cpu.numba_backend import NumbaBackend
-from portable_spdnn_cpu.tile_costs import kernel_model
 from portable_spdnn_cpu.workers import Workers
 
 SOME = Limits(flops=400e9, l1=800e9, l2=200e9, l3=80e9, memory=20e9)
@@ -26,11 +27,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_smaller_of_bandwidth_and_peak_binds() -> None:
-    assert KernelModel(4, 2, "l2").bound(SOME) == (50e9, "l2")
-    assert KernelModel(4, 2, "l1").bound(SOME) == (200e9, "l1")
-    assert KernelModel(0.5, 2, "l2").bound(SOME) == (200e9, "flops")
+    assert KernelModel({"l2": 4}, 2).bound(SOME) == (50e9, "l2")
+    assert KernelModel({"l1": 5}, 2).bound(SOME) == (160e9, "l1")
+    assert KernelModel({"l2": 0.5}, 2).bound(SOME) == (200e9, "flops")
+    assert KernelModel({"l1": 8, "memory": 1, "l3": 0}, 2).bound(SOME) == (20e9, "memory")
     with pytest.raises(ps.InputError, match="level is 'l4'; choose one of l1, l2, l3, memory"):
-        KernelModel(4, 2, "l4").bound(SOME)
+        KernelModel({"l4": 4}, 2)
 
 
 def test_limits_are_measured_once_for_a_backend_and_its_threads(
@@ -99,11 +101,33 @@ def test_measuring_gives_rates(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_tile_kernel_is_served_by_the_level_that_holds_its_buffers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from portable_spdnn_cpu import tile_costs
+    from portable_spdnn_cpu import kernel_models
 
     sizes = {1: 1 << 15, 2: 1 << 19, 3: 1 << 25}
-    monkeypatch.setattr(tile_costs, "cache_bytes", sizes.__getitem__)
+    monkeypatch.setattr(kernel_models, "cache_bytes", sizes.__getitem__)
     single = np.dtype(np.float32)
     for neurons, level in ((64, "l1"), (1024, "l2"), (16384, "l3"), (1 << 20, "memory")):
-        assert kernel_model(neurons, single, 64).level == level
-    assert kernel_model(64, np.dtype(np.float64), 64).bytes_per_edge == 8
+        assert tile_model(neurons, single, 64).bytes_per_edge == {level: 4}
+    assert tile_model(64, np.dtype(np.float64), 64, 0.25).bytes_per_edge == {"l2": 2}
+
+
+def test_a_product_also_moves_its_operands_and_a_sparse_one_its_entries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from portable_spdnn_cpu import kernel_models
+
+    sizes = {1: 1 << 15, 2: 1 << 19, 3: 1 << 25}
+    monkeypatch.setattr(kernel_models, "cache_bytes", sizes.__getitem__)
+    single = np.dtype(np.float32)
+    # 32 edges an output, 4 bytes a load; in once and out twice: 12 bytes for 32 edges.
+    small = product_model((1024, 1024), 32 * 1024, 64, single, 64).bytes_per_edge
+    assert small == {"l2": 4 + 12 / 32}
+    large = product_model((1024, 1024), 32 * 1024, 65536, single, 64, 0.5).bytes_per_edge
+    assert large == {"l2": 2, "memory": 12 / 32}
+    A = sp.csr_array(np.ones((3, 4), np.float32))
+    B = sp.csr_array(np.ones((4, 5), np.float32))
+    # 60 multiply-adds on 12 entries of A, 20 of B and 15 of C, 8 bytes each.
+    assert sparse_product_model(A, B, 15).bytes_per_edge == {
+        "l1": 8 + 8,
+        "memory": 8 * (12 + 2 * 15) / 60,
+    }

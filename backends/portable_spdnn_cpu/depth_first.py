@@ -26,6 +26,7 @@ from portable_spdnn_cpu.packed_network import (
     NEURONS_OUT,
     pack_layers,
 )
+from portable_spdnn_cpu.sparse_start import SparseStart, Start
 from portable_spdnn_cpu.tile_costs import measure_tile_costs, shared_width
 from portable_spdnn_cpu.tile_launch import Workspace, clamp, cut_tiles, launch, make_source
 from portable_spdnn_cpu.tile_moves import GRANULE_BYTES
@@ -84,6 +85,10 @@ class DepthFirstPlan(NetworkPlan):
             self.costs.per_feature,
             read_only(np.append(np.cumsum(edges)[::-1], 0)),
         )
+        self.sparse_start = None
+        if options.path == "auto" and bool(self.prunable.all()):
+            seconds = float(full) / workers.threads
+            self.sparse_start = SparseStart(workers, network, self.dtype, seconds)
         self.workspace = Workspace()
         self._one_at_a_time = threading.Lock()
         # Compiles, or loads from the cache: a run without tiles.
@@ -104,6 +109,10 @@ class DepthFirstPlan(NetworkPlan):
         measured = ", ".join(
             f"{rate / 1e9:.3g} at {wide}" for wide, rate in self.costs.rates.items()
         )
+        sparse = "features are dense from the first layer on"
+        if self.sparse_start is not None:
+            density = 100 * self.sparse_start.break_even
+            sparse = f"first layers take sparse features below {density:.2g} % nonzero (measured)"
         pruned = int(self.prunable.sum())
         return (
             f"depth-first tiles of {width} inputs on {self.workers.threads} thread(s), "
@@ -117,6 +126,7 @@ class DepthFirstPlan(NetworkPlan):
             f"{100 * saved:.0f} % of the loads\n"
             f"dead inputs leave after {pruned} of {len(table)} layers; "
             "tiles are regrouped once they have lost its price\n"
+            f"{sparse}\n"
             f"batches of {self.batch_size} inputs"
         )
 
@@ -145,10 +155,16 @@ class DepthFirstPlan(NetworkPlan):
         out = np.empty(shape, self.dtype) if packs else aligned_empty(shape, self.dtype)
         counters = np.zeros(kernels.COUNTERS, np.int64)
         alive_per_layer = np.zeros(len(network), np.int64)
+        start = Start(0, features, np.arange(inputs, dtype=np.int64), [], 0)
+        if self.sparse_start is not None:
+            start = self.sparse_start.run(features)
+        alive_per_layer[: start.layers] = start.alive_per_layer
         pools: dict[int, list[Rest]] = {}
         finished: list[Rest] = []
-        source = make_source(features, self.dtype)
-        tiles = cut_tiles(np.arange(inputs, dtype=np.int64), 0, width, parks, packs, self.prunable)
+        source = make_source(start.features, self.dtype)
+        tiles = cut_tiles(start.inputs, start.layers, width, parks, packs, self.prunable)
+        counters[kernels.WORK_DONE] = inputs * start.layers
+        counters[kernels.EXECUTED_EDGES] = start.executed_edges
         while True:
             alive_per_layer += launch(
                 self.workers,

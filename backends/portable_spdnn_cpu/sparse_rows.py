@@ -212,12 +212,16 @@ def fill_rows_by_masks(
     chunk: int,
     A: Rows,
     B: Rows,
+    weight: Any,
     masks: Array,
     C_indptr: Array,
     C_indices: Array,
     C_data: Array,
 ) -> None:
-    """Do what `fill_rows` does, by the masks of B."""
+    """Do what `fill_rows` does, by the masks of B.
+
+    `weight` is the one value that all of B has, or None.
+    """
     rows = A.indptr.size - 1
     union = np.empty(masks.shape[1], np.uint64)
     sums = np.zeros(B.columns, C_data.dtype)
@@ -230,8 +234,13 @@ def fill_rows_by_masks(
             for k in range(A.indptr[row], A.indptr[row + 1]):
                 middle = A.indices[k]
                 factor = A.data[k]
-                for q in range(B.indptr[middle], B.indptr[middle + 1]):
-                    sums[B.indices[q]] += factor * B.data[q]
+                if weight is not None:
+                    term = factor * weight
+                    for q in range(B.indptr[middle], B.indptr[middle + 1]):
+                        sums[B.indices[q]] += term
+                else:
+                    for q in range(B.indptr[middle], B.indptr[middle + 1]):
+                        sums[B.indices[q]] += factor * B.data[q]
             place = C_indptr[row]
             for position in range(union.size):
                 word = union[position]

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.roofline import KernelModel
 from portable_spdnn_cpu import depth_first_tiles as kernels
 from portable_spdnn_cpu.compiled import kernel, read_only
-from portable_spdnn_cpu.host_device import aligned_empty, cache_bytes, l2_bytes
+from portable_spdnn_cpu.host_device import aligned_empty, l2_bytes
 from portable_spdnn_cpu.packed_network import EDGES, PackedLayers
 from portable_spdnn_cpu.tile_moves import GRANULE_BYTES
 from portable_spdnn_cpu.workers import Workers
@@ -231,29 +230,3 @@ def shared_width(width: int, dtype: np.dtype[Any], inputs: int, threads: int) ->
     each = -(-inputs // threads)
     wanted = min(width, -(-each // granule) * granule)
     return max(granule, wanted // (2 * granule) * 2 * granule)
-
-
-def kernel_model(
-    widest: int, dtype: np.dtype[Any], width: int, loads_per_edge: float = 1.0
-) -> KernelModel:
-    """Return what the tile kernel needs for each edge and input: a feature or less, an addition.
-
-    The feature comes from the level that holds the two buffers of a tile. Indices, and weights
-    where they differ, are read once for all inputs of a strip and do not count.
-
-    Parameters
-    ----------
-    widest : int
-        Neurons of the widest layer.
-    dtype : numpy dtype
-    width : int
-        Inputs of a tile.
-    loads_per_edge : float
-        Less than one where clusters share them.
-    """
-    buffers = 2 * widest * width * dtype.itemsize
-    level = "memory"
-    for number, name in ((3, "l3"), (2, "l2"), (1, "l1")):
-        if buffers <= cache_bytes(number):
-            level = name
-    return KernelModel(loads_per_edge * dtype.itemsize, 2.0 * dtype.itemsize / 4, level)

@@ -178,6 +178,7 @@ def _sparse_operands(layer: int) -> tuple[Any, Any]:
     Y = ps.load_inputs(IMAGES, 1024, INPUTS).csr(np.float32)
     if layer == 2:
         Y = ps.get_backend("scipy").layer(layers[0], Y, y_max=Y_MAX)
+        Y.sort_indices()
     return Y, layers[layer - 1].csr()
 
 

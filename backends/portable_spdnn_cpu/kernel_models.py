@@ -1,0 +1,99 @@
+"""What each kernel needs for an edge: the models that its speed is held against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from portable_spdnn.roofline import KernelModel
+from portable_spdnn_cpu.host_device import cache_bytes
+
+WRITTEN = 2  # a line that is written is read first, then written back
+SPARSE_INDEX = 4
+
+
+def level_of(size: int) -> str:
+    """Return the level of memory that holds so many bytes."""
+    level = "memory"
+    for number, name in ((3, "l3"), (2, "l2"), (1, "l1")):
+        if size <= cache_bytes(number):
+            level = name
+    return level
+
+
+def tile_model(
+    widest: int, dtype: np.dtype[Any], width: int, loads_per_edge: float = 1.0
+) -> KernelModel:
+    """Return what the tile kernel needs for an edge and an input: a feature, an addition.
+
+    The feature comes from the level that holds the two buffers of a tile. Indices, and weights
+    where they differ, are read once for all inputs of a strip and do not count.
+
+    Parameters
+    ----------
+    widest : int
+        Neurons of the widest layer.
+    dtype : numpy dtype
+    width : int
+        Inputs of a tile.
+    loads_per_edge : float
+        Less than one where clusters share them.
+    """
+    level = level_of(2 * widest * width * dtype.itemsize)
+    return KernelModel({level: loads_per_edge * dtype.itemsize}, _addition(dtype))
+
+
+def product_model(
+    shape: tuple[int, int],
+    nnz: int,
+    columns: int,
+    dtype: np.dtype[Any],
+    width: int,
+    loads_per_edge: float = 1.0,
+) -> KernelModel:
+    """Return what one product, or fused layer, needs: `tile_model`, and its operands once.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Neurons out and in.
+    nnz : int
+    columns : int
+        Inputs.
+    dtype, width, loads_per_edge
+        As in `tile_model`.
+    """
+    tile = tile_model(max(shape), dtype, width, loads_per_edge)
+    sizes = dict(tile.bytes_per_edge)
+    operands = sum(shape) * columns * dtype.itemsize
+    moved = (shape[1] + WRITTEN * shape[0]) * columns * dtype.itemsize
+    level = level_of(operands)
+    sizes[level] = sizes.get(level, 0.0) + moved / max(nnz * columns, 1)
+    return KernelModel(sizes, tile.flops_per_edge)
+
+
+def sparse_product_model(A: Any, B: Any, C_nnz: int) -> KernelModel:
+    """Return what sparse x sparse needs for a multiply-add, numeric phase.
+
+    An index and a value of B from the level that holds B; a sum read and written in the first
+    level; A once and C, written, from memory.
+
+    Parameters
+    ----------
+    A, B : csr_array
+    C_nnz : int
+        Entries of the result.
+    """
+    value = A.dtype.itemsize
+    products = max(int(np.diff(B.indptr)[A.indices].sum()), 1)
+    entry = SPARSE_INDEX + value
+    sizes = {"l1": 2.0 * value, "memory": entry * (A.nnz + WRITTEN * C_nnz) / products}
+    level = level_of(entry * B.nnz)
+    sizes[level] = sizes.get(level, 0.0) + entry
+    return KernelModel(sizes, _addition(A.dtype))
+
+
+def _addition(dtype: np.dtype[Any]) -> float:
+    """Return an edge's operations, in those of float32."""
+    return 2.0 * dtype.itemsize / 4

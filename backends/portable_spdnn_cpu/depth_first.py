@@ -86,7 +86,8 @@ class DepthFirstPlan(NetworkPlan):
             read_only(np.append(np.cumsum(edges)[::-1], 0)),
         )
         self.sparse_start = None
-        if options.path == "auto" and bool(self.prunable.all()):
+        sparse_is_exact = network.sparse_features_exact and not options.keep_dead_inputs
+        if options.path == "auto" and sparse_is_exact:
             seconds = float(full) / workers.threads
             self.sparse_start = SparseStart(workers, network, self.dtype, seconds)
         self.workspace = Workspace()

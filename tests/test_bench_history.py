@@ -25,7 +25,7 @@ def script() -> ModuleType:
     return module
 
 
-def record(day: int, numba: float, cpu: str = "Some CPU") -> dict[str, Any]:
+def record(day: int, numba: float, cpu: str = "Chip A") -> dict[str, Any]:
     return {
         "datetime": f"2026-11-{day:02}T10:00:00+00:00",
         "machine_info": {"cpu": cpu, "cores": 2},
@@ -40,13 +40,13 @@ def test_points_are_ratios_in_the_order_of_time_for_each_processor(
     script: ModuleType, tmp_path: Path
 ) -> None:
     for name, content in (
-        ("b", record(20, 2.0)), ("a", record(21, 1.5)), ("c", record(19, 3.0, "Other CPU")),
+        ("b", record(20, 2.0)), ("a", record(21, 1.5)), ("c", record(19, 3.0, "Chip B")),
         ("d", {"results": []}),
     ):  # fmt: skip
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
     found = script.histories(sorted(tmp_path.glob("*.json")))
-    assert set(found) == {"some-cpu-2-cores", "other-cpu-2-cores"}
-    points = found["some-cpu-2-cores"]["spmm 64", "numba"]
+    assert set(found) == {"chip-a-2-cores", "chip-b-2-cores"}
+    points = found["chip-a-2-cores"]["spmm 64", "numba"]
     assert [(when.day, ratio) for when, ratio in points] == [(20, 3.0), (21, 4.0)]
 
 

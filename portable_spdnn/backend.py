@@ -62,6 +62,7 @@ from portable_spdnn.handles import (
     SpgemmHandle,
     SpmmHandle,
     cast,
+    check_inner,
     check_layer_operands,
     common_dtype,
 )
@@ -191,11 +192,7 @@ class Backend(ABC):
             If the shapes do not fit, A is not sparse, or an operand is not real.
         """
         A, B = self.sparse_operand("spmm: A", A), self.dense_operand("spmm: B", B)
-        if A.shape[1] != B.shape[0]:
-            raise InputError(
-                f"spmm: A is {A.shape[0]} x {A.shape[1]} but B has {B.shape[0]} rows; "
-                f"B must have {A.shape[1]}"
-            )
+        check_inner("spmm", A.shape, B.shape)
         dtype = common_dtype(A, B)
         return self.run_spmm(cast(A, dtype), cast(B, dtype))
 
@@ -233,11 +230,7 @@ class Backend(ABC):
             If the shapes do not fit, or an operand is not sparse or not real.
         """
         A, B = self.sparse_operand("spgemm: A", A), self.sparse_operand("spgemm: B", B)
-        if A.shape[1] != B.shape[0]:
-            raise InputError(
-                f"spgemm: A is {A.shape[0]} x {A.shape[1]} but B has {B.shape[0]} rows; "
-                f"B must have {A.shape[1]}"
-            )
+        check_inner("spgemm", A.shape, B.shape)
         dtype = common_dtype(A, B)
         return self.make_spgemm_handle(cast(A, dtype), cast(B, dtype))
 

@@ -76,11 +76,7 @@ class SpmmHandle:
             If B or `out` does not fit A in shape, type or order.
         """
         B = _operand(self._backend.dense_operand("spmm: B", B), "spmm: B", self.dtype)
-        if B.shape[0] != self.shape[1]:
-            raise InputError(
-                f"spmm: A is {self.shape[0]} x {self.shape[1]} but B has {B.shape[0]} rows; "
-                f"B must have {self.shape[1]}"
-            )
+        check_inner("spmm", self.shape, B.shape)
         check_out("spmm", out, (self.shape[0], B.shape[1]), self.dtype)
         result = self._run(B, out)
         return result if out is None else out
@@ -145,6 +141,12 @@ def check_out(name: str, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any])
         )
     if not getattr(out.flags, "writeable", True):
         raise InputError(f"{name}: out is read-only")
+
+
+def check_inner(name: str, A: tuple[int, int], B: tuple[int, ...]) -> None:
+    """Raise InputError where the shapes of A and B do not fit a product A B."""
+    if A[1] != B[0]:
+        raise InputError(f"{name}: A is {A[0]} x {A[1]} but B has {B[0]} rows; B must have {A[1]}")
 
 
 def check_layer_operands(

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from benchmark_scripts import load_script
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    """The script, loaded from its file: benchmarks/ is no package."""
-    file = Path(__file__).resolve().parent.parent / "benchmarks" / "plot_history.py"
-    spec = importlib.util.spec_from_file_location("plot_history", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_script("plot_history")
 
 
 def record(day: int, numba: float, cpu: str = "Chip A") -> dict[str, Any]:

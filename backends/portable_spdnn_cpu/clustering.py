@@ -183,24 +183,44 @@ def lay_out(
         bound += 1
         laid_offsets[bound] = top
         for output in outputs:
-            common = common_begin
-            for k in range(offsets[output], offsets[output + 1]):
-                while common < common_end and laid_indices[common] < indices[k]:
-                    common += 1
-                if common == common_end or laid_indices[common] != indices[k]:
-                    laid_indices[top] = indices[k]
-                    top += 1
-                    if laid_values is not None:
-                        laid_values[value] = data[k]
-                    value += 1
+            top, value = lay_out_own(
+                offsets, indices, data, output, common_begin, common_end, top, value,
+                laid_indices, laid_values,
+            )  # fmt: skip
             bound += 1
             laid_offsets[bound] = top
     for output in order[CLUSTER * clusters :]:
-        for k in range(offsets[output], offsets[output + 1]):
+        top, value = lay_out_own(
+            offsets, indices, data, output, top, top, top, value, laid_indices, laid_values
+        )
+        bound += 1
+        laid_offsets[bound] = top
+
+
+@kernel
+def lay_out_own(
+    offsets: Array,
+    indices: Array,
+    data: Any,
+    output: int,
+    common: int,
+    common_end: int,
+    top: int,
+    value: int,
+    laid_indices: Array,
+    laid_values: Any,
+) -> tuple[int, int]:
+    """Write, from `top` and `value` on, the entries of an output that are not among the common.
+
+    Those are laid_indices[common:common_end]. Returns where the next entry and value go.
+    """
+    for k in range(offsets[output], offsets[output + 1]):
+        while common < common_end and laid_indices[common] < indices[k]:
+            common += 1
+        if common == common_end or laid_indices[common] != indices[k]:
             laid_indices[top] = indices[k]
             top += 1
             if laid_values is not None:
                 laid_values[value] = data[k]
             value += 1
-        bound += 1
-        laid_offsets[bound] = top
+    return top, value

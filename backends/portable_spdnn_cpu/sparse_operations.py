@@ -74,14 +74,14 @@ class RowSpgemmHandle(SpgemmHandle):
         data = aligned_empty((nnz,), A.data.dtype)
         counter, chunk = np.zeros(1, np.int64), _chunk(self.A.shape[0], self.workers.threads)
         known, masks = self._indices, self._masks
-        equal = masks is not None and bool(B.data.size) and bool((B.data == B.data[0]).all())
+        equal = bool(B.data.size) and bool((B.data == B.data[0]).all())
         weight = B.data[0] if equal else None
         # A copy: what the caller does to one result must not reach the next.
         indices = aligned_empty((nnz,), B.indices.dtype) if known is None else known.copy()
 
         def work(worker: int) -> None:
             if known is not None:
-                kernels.refill_rows(counter, chunk, A, B, indptr, indices, data)
+                kernels.refill_rows(counter, chunk, A, B, weight, indptr, indices, data)
             elif masks is not None:
                 kernels.fill_rows_by_masks(
                     counter, chunk, A, B, weight, masks, indptr, indices, data

@@ -141,16 +141,32 @@ def fill_rows(
 
 
 @kernel
+def add_row(row: int, A: Rows, B: Rows, weight: Any, sums: Array) -> None:
+    """Add row `row` of A B to `sums`; `weight` is the one value that all of B has, or None."""
+    for k in range(A.indptr[row], A.indptr[row + 1]):
+        middle = A.indices[k]
+        factor = A.data[k]
+        if weight is not None:
+            term = factor * weight
+            for q in range(B.indptr[middle], B.indptr[middle + 1]):
+                sums[B.indices[q]] += term
+        else:
+            for q in range(B.indptr[middle], B.indptr[middle + 1]):
+                sums[B.indices[q]] += factor * B.data[q]
+
+
+@kernel
 def refill_rows(
     counter: Array,
     chunk: int,
     A: Rows,
     B: Rows,
+    weight: Any,
     C_indptr: Array,
     C_indices: Array,
     C_data: Array,
 ) -> None:
-    """Write the values of A B where the columns are already known."""
+    """Write the values of A B where the columns are already known; `weight` as in `add_row`."""
     rows = A.indptr.size - 1
     sums = np.zeros(B.columns, C_data.dtype)
     while True:
@@ -158,11 +174,7 @@ def refill_rows(
         if first >= rows:
             break
         for row in range(first, min(first + chunk, rows)):
-            for k in range(A.indptr[row], A.indptr[row + 1]):
-                middle = A.indices[k]
-                factor = A.data[k]
-                for q in range(B.indptr[middle], B.indptr[middle + 1]):
-                    sums[B.indices[q]] += factor * B.data[q]
+            add_row(row, A, B, weight, sums)
             for k in range(C_indptr[row], C_indptr[row + 1]):
                 C_data[k] = sums[C_indices[k]]
                 sums[C_indices[k]] = 0
@@ -218,10 +230,7 @@ def fill_rows_by_masks(
     C_indices: Array,
     C_data: Array,
 ) -> None:
-    """Do what `fill_rows` does, by the masks of B.
-
-    `weight` is the one value that all of B has, or None.
-    """
+    """Do what `fill_rows` does, by the masks of B; `weight` as in `add_row`."""
     rows = A.indptr.size - 1
     union = np.empty(masks.shape[1], np.uint64)
     sums = np.zeros(B.columns, C_data.dtype)
@@ -231,16 +240,7 @@ def fill_rows_by_masks(
             break
         for row in range(first, min(first + chunk, rows)):
             unite(row, A, masks, union)
-            for k in range(A.indptr[row], A.indptr[row + 1]):
-                middle = A.indices[k]
-                factor = A.data[k]
-                if weight is not None:
-                    term = factor * weight
-                    for q in range(B.indptr[middle], B.indptr[middle + 1]):
-                        sums[B.indices[q]] += term
-                else:
-                    for q in range(B.indptr[middle], B.indptr[middle + 1]):
-                        sums[B.indices[q]] += factor * B.data[q]
+            add_row(row, A, B, weight, sums)
             place = C_indptr[row]
             for position in range(union.size):
                 word = union[position]

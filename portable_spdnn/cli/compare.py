@@ -62,7 +62,7 @@ def compare(
         work.network,
         work.features,
         names,
-        PlanOptions(dtype.value, path.value, batch_size, exact_passes=parse_passes(exact_passes)),
+        PlanOptions(dtype.value, path.value, batch_size, exact_passes=passes),
         threads=threads,
         repeat=repeat,
         show_progress=lambda what: show_progress(what, progress),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +13,8 @@ import numpy.typing as npt
 
 from portable_spdnn_cpu import depth_first_tiles as kernels
 from portable_spdnn_cpu.compiled import read_only
-from portable_spdnn_cpu.host_device import aligned_empty
+from portable_spdnn_cpu.layer_tile import run_columns
+from portable_spdnn_cpu.measured_choice import MeasuredChoice
 from portable_spdnn_cpu.packed_network import EDGES, NEURONS_IN, NEURONS_OUT, pack_product
 from portable_spdnn_cpu.tile_costs import (
     LEAST_INPUTS,
@@ -33,15 +33,13 @@ SERIAL_BELOW = 3 << 20
 # Fortran order is a tile's own: up to so many inputs, rows are near enough to each other to be
 # gathered where they are.
 MOST_IN_PLACE = 64
-# Of a prepared layer: calls with each way, before the fastest is kept.
-TRIALS = 2
 # Tiles of one layer have nothing to decide.
 NO_COSTS = kernels.Costs(read_only(np.zeros(1)), 0.0, 0.0, read_only(np.zeros(2, np.int64)))
 
 
-@dataclass
-class Trial:
-    """One way to run a layer on a number of inputs, and what it took.
+@dataclass(frozen=True)
+class Way:
+    """One way to run a layer on a number of inputs.
 
     Attributes
     ----------
@@ -50,16 +48,11 @@ class Trial:
         Gather from the features as they are, else from tiles that they are copied into.
     width : int
         Inputs that a worker takes at a time.
-    calls : int
-    seconds : float
-        The least of those calls.
     """
 
     workers: Workers
     in_place: bool
     width: int
-    calls: int = 0
-    seconds: float = math.inf
 
 
 class DenseLayer:
@@ -95,8 +88,8 @@ class DenseLayer:
             self.costs = measure_tile_costs(
                 workers, self.layers, widest, self.dtype, some_die=False
             )
-        self._trials: dict[tuple[int, bool], list[Trial]] = {}
-        self._settled: dict[tuple[int, bool], Trial] = {}
+        # All ways give the same result to the bit.
+        self._ways: dict[tuple[int, bool], tuple[list[Way], MeasuredChoice]] = {}
 
     def __call__(self, features: Array, out: Array | None = None) -> Array:
         """Return Y'.
@@ -114,41 +107,25 @@ class DenseLayer:
         fortran = features.flags.f_contiguous and not features.flags.c_contiguous
         if out is None:
             shape = (features.shape[0], int(self.layers.table[0, NEURONS_OUT]))
-            if fortran:
-                out = aligned_empty(shape[::-1], self.dtype).T
-            else:
-                out = aligned_empty(shape, self.dtype)
+            out = np.empty(shape, self.dtype, order="F" if fortran else "C")
         elif out.flags.f_contiguous != out.flags.c_contiguous:
             fortran = bool(out.flags.f_contiguous)
-        trial = self._next_trial(features.shape[0], fortran)
+        known = self._ways.get((features.shape[0], fortran))
+        if known is None:
+            ways = self._find_ways(features.shape[0], fortran)
+            known = self._ways[features.shape[0], fortran] = ways, MeasuredChoice(len(ways))
+        ways, choice = known
+        number = choice.next()
+        way = ways[number]
         start = time.perf_counter()
-        if trial.in_place:
-            self._in_place(trial, features, out)
+        if way.in_place:
+            self._in_place(way, features, out)
         else:
-            self._in_tiles(trial, features, out, fortran)
-        trial.calls += 1
-        trial.seconds = min(trial.seconds, time.perf_counter() - start)
+            self._in_tiles(way, features, out, fortran)
+        choice.note(number, time.perf_counter() - start)
         return out
 
-    def _next_trial(self, inputs: int, fortran: bool) -> Trial:
-        """Return how to run: a way that is to be tried, at last the fastest of all.
-
-        All ways give the same result to the bit.
-        """
-        settled = self._settled.get((inputs, fortran))
-        if settled is not None:
-            return settled
-        trials = self._trials.get((inputs, fortran))
-        if trials is None:
-            trials = self._trials[inputs, fortran] = self._ways(inputs, fortran)
-        for trial in trials:
-            if len(trials) > 1 and trial.calls < TRIALS:
-                return trial
-        best = min(trials, key=lambda trial: trial.seconds)
-        self._settled[inputs, fortran] = best
-        return best
-
-    def _ways(self, inputs: int, fortran: bool) -> list[Trial]:
+    def _find_ways(self, inputs: int, fortran: bool) -> list[Way]:
         """Return the ways to run so many inputs."""
         row = self.layers.table[0]
         widest = int(max(row[NEURONS_IN], row[NEURONS_OUT]))
@@ -159,32 +136,32 @@ class DenseLayer:
             workers = self.serial if inputs * row[EDGES] < SERIAL_BELOW else self.workers
             threads = workers.threads
             if can_stay and inputs <= MOST_IN_PLACE:
-                return [Trial(workers, True, shared_width(inputs, self.dtype, inputs, threads))]
-            return [Trial(workers, False, tile_width(widest, self.dtype, inputs, threads, least))]
+                return [Way(workers, True, shared_width(inputs, self.dtype, inputs, threads))]
+            return [Way(workers, False, tile_width(widest, self.dtype, inputs, threads, least))]
         ways = []
         for workers in (self.workers, self.serial)[: 1 + (self.workers.threads > 1)]:
             widths = {
                 shared_width(width, self.dtype, inputs, workers.threads)
                 for width in (LEAST_INPUTS, 2 * LEAST_INPUTS, max(self.costs.width, least))
             }
-            ways += [Trial(workers, True, width) for width in sorted(widths) if can_stay]
-            ways.append(Trial(workers, False, max(widths)))
+            ways += [Way(workers, True, width) for width in sorted(widths) if can_stay]
+            ways.append(Way(workers, False, max(widths)))
         return ways
 
-    def _in_place(self, trial: Trial, features: Array, out: Array) -> None:
+    def _in_place(self, way: Way, features: Array, out: Array) -> None:
         """Run on columns as they are, each worker some of them."""
         counters = np.zeros(kernels.COUNTERS, np.int64)
         live = np.empty(features.shape[0], self.dtype)
         src, dst = read_only(features.T), out.T
 
         def work(worker: int) -> None:
-            kernels.run_columns(counters, self.layers, src, dst, live, trial.width, *self.clamp)
+            run_columns(counters, self.layers, src, dst, live, way.width, *self.clamp)
 
-        trial.workers.run(work)
+        way.workers.run(work)
 
-    def _in_tiles(self, trial: Trial, features: Array, out: Array, fortran: bool) -> None:
+    def _in_tiles(self, way: Way, features: Array, out: Array, fortran: bool) -> None:
         """Copy inputs into tiles and out of them."""
-        workers, width = trial.workers, trial.width
+        workers, width = way.workers, way.width
         widest = int(self.layers.table[0, [NEURONS_IN, NEURONS_OUT]].max())
         inputs = np.arange(features.shape[0], dtype=np.int64)
         tiles = cut_tiles(inputs, 0, width, False, False, np.zeros(1, np.bool_))

@@ -27,6 +27,7 @@ from portable_spdnn_cpu.packed_network import (
     pack_layers,
 )
 from portable_spdnn_cpu.sparse_start import SparseStart, Start
+from portable_spdnn_cpu.tile_copies import ARENA, parked_size
 from portable_spdnn_cpu.tile_costs import measure_tile_costs, shared_width
 from portable_spdnn_cpu.tile_launch import Workspace, clamp, cut_tiles, launch, make_source
 from portable_spdnn_cpu.tile_moves import GRANULE_BYTES
@@ -142,7 +143,7 @@ class DepthFirstPlan(NetworkPlan):
         packs = bool(self.prunable.any())
         # A rest of r times its tile, and so on: all together r / (1 - r) times the inputs.
         most = math.ceil(inputs * kernels.LARGEST_REST / (1 - kernels.LARGEST_REST))
-        room = kernels.parked_size(network.widest, 1, GRANULE_BYTES // self.dtype.itemsize)
+        room = parked_size(network.widest, 1, GRANULE_BYTES // self.dtype.itemsize)
         parks = bool(self.prunable[:-1].any()) and inputs > threads * width
         self.workspace.fit(
             threads,
@@ -185,7 +186,7 @@ class DepthFirstPlan(NetworkPlan):
             layer = min(pools)
             rest = _join(pools.pop(layer))
             source = source._replace(
-                kind=kernels.ARENA, offset=read_only(rest.place), stride=read_only(rest.stride)
+                kind=ARENA, offset=read_only(rest.place), stride=read_only(rest.stride)
             )
             left = rest.inputs.size
             width = self.width(left)

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.backend import SpgemmHandle
+from portable_spdnn_cpu import masked_rows
 from portable_spdnn_cpu import sparse_rows as kernels
 from portable_spdnn_cpu.compiled import read_only
-from portable_spdnn_cpu.host_device import aligned_empty
 from portable_spdnn_cpu.scipy_backend import with_values
 from portable_spdnn_cpu.workers import Workers
 
@@ -37,11 +37,11 @@ class RowSpgemmHandle(SpgemmHandle):
         """Return the columns of B's rows as bits, where uniting those is the cheaper way."""
         rows, columns = self.B.shape
         words = -(-columns // 64)
-        cheap = words * rows <= kernels.WORDS_PER_ENTRY * self.B.nnz
-        if not cheap or 8 * words * rows > kernels.MOST_MASK_BYTES:
+        cheap = words * rows <= masked_rows.WORDS_PER_ENTRY * self.B.nnz
+        if not cheap or 8 * words * rows > masked_rows.MOST_MASK_BYTES:
             return None
         masks = np.zeros((rows, words), np.uint64)
-        kernels.fill_masks(self._rows[1], masks)
+        masked_rows.fill_masks(self._rows[1], masks)
         return read_only(masks)
 
     def symbolic(self) -> Array:
@@ -56,7 +56,7 @@ class RowSpgemmHandle(SpgemmHandle):
                 if masks is None:
                     kernels.count_rows(counter, chunk, A, B, counts[1:])
                 else:
-                    kernels.count_rows_by_masks(counter, chunk, A, masks, counts[1:])
+                    masked_rows.count_rows_by_masks(counter, chunk, A, masks, counts[1:])
 
             self.workers.run(work)
             self._indptr = read_only(np.cumsum(counts))
@@ -71,19 +71,19 @@ class RowSpgemmHandle(SpgemmHandle):
             B = as_rows(with_values("B", self.B, B_data))
         indptr = self.symbolic()
         nnz = int(indptr[-1])
-        data = aligned_empty((nnz,), A.data.dtype)
+        data = np.empty(nnz, A.data.dtype)
         counter, chunk = np.zeros(1, np.int64), _chunk(self.A.shape[0], self.workers.threads)
         known, masks = self._indices, self._masks
         equal = bool(B.data.size) and bool((B.data == B.data[0]).all())
         weight = B.data[0] if equal else None
         # A copy: what the caller does to one result must not reach the next.
-        indices = aligned_empty((nnz,), B.indices.dtype) if known is None else known.copy()
+        indices = np.empty(nnz, B.indices.dtype) if known is None else known.copy()
 
         def work(worker: int) -> None:
             if known is not None:
                 kernels.refill_rows(counter, chunk, A, B, weight, indptr, indices, data)
             elif masks is not None:
-                kernels.fill_rows_by_masks(
+                masked_rows.fill_rows_by_masks(
                     counter, chunk, A, B, weight, masks, indptr, indices, data
                 )
             else:

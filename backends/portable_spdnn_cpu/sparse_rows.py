@@ -3,9 +3,7 @@
 A worker takes rows in chunks from a shared counter and adds the rows of B that a row of A
 names into a dense accumulator of its own; a second array remembers which row touched a column
 last, so nothing is cleared between rows. Columns come out sorted: from a scan of the
-accumulator where a row is dense, by sorting where it is sparse. Where the rows of B fit into
-few words of bits, the columns of a row of C are the union of those words: nothing is asked of
-the accumulator, and the bits come out sorted.
+accumulator where a row is dense, by sorting where it is sparse; see `masked_rows` for a third way.
 
 Bound: the scattered additions, served by the cache level that holds the accumulator.
 
@@ -21,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn_cpu.compiled import kernel
-from portable_spdnn_cpu.machine_instructions import fetch_add, trailing_zeros
+from portable_spdnn_cpu.machine_instructions import fetch_add
 
 Array = npt.NDArray[Any]
 
@@ -44,9 +42,6 @@ class Rows(NamedTuple):
     columns: int
 
 
-# A word of 64 columns costs about as much as a scattered addition, though four go at once.
-WORDS_PER_ENTRY = 2
-MOST_MASK_BYTES = 1 << 24
 # Scanning n columns costs about as much as sorting n / 8 of them.
 SCAN_FROM = 8
 
@@ -178,79 +173,6 @@ def refill_rows(
             for k in range(C_indptr[row], C_indptr[row + 1]):
                 C_data[k] = sums[C_indices[k]]
                 sums[C_indices[k]] = 0
-
-
-@kernel
-def fill_masks(B: Rows, masks: Array) -> None:
-    """Set bit c of row r of `masks`, shape (rows, ceil(columns / 64)), for each entry of B."""
-    for row in range(B.indptr.size - 1):
-        for k in range(B.indptr[row], B.indptr[row + 1]):
-            column = np.uint64(B.indices[k])
-            masks[row, column >> np.uint64(6)] |= np.uint64(1) << (column & np.uint64(63))
-
-
-@kernel
-def unite(row: int, A: Rows, masks: Array, union: Array) -> None:
-    """union = the columns that row `row` of A B can have."""
-    union[:] = 0
-    for k in range(A.indptr[row], A.indptr[row + 1]):
-        mask = masks[A.indices[k]]
-        for word in range(union.size):
-            union[word] |= mask[word]
-
-
-@kernel
-def count_rows_by_masks(counter: Array, chunk: int, A: Rows, masks: Array, counts: Array) -> None:
-    """Do what `count_rows` does, by the masks of B."""
-    rows = A.indptr.size - 1
-    union = np.empty(masks.shape[1], np.uint64)
-    while True:
-        first = fetch_add(counter, 0, 1) * chunk
-        if first >= rows:
-            break
-        for row in range(first, min(first + chunk, rows)):
-            unite(row, A, masks, union)
-            count = 0
-            for word in union:
-                while word:
-                    word &= word - np.uint64(1)
-                    count += 1
-            counts[row] = count
-
-
-@kernel
-def fill_rows_by_masks(
-    counter: Array,
-    chunk: int,
-    A: Rows,
-    B: Rows,
-    weight: Any,
-    masks: Array,
-    C_indptr: Array,
-    C_indices: Array,
-    C_data: Array,
-) -> None:
-    """Do what `fill_rows` does, by the masks of B; `weight` as in `add_row`."""
-    rows = A.indptr.size - 1
-    union = np.empty(masks.shape[1], np.uint64)
-    sums = np.zeros(B.columns, C_data.dtype)
-    while True:
-        first = fetch_add(counter, 0, 1) * chunk
-        if first >= rows:
-            break
-        for row in range(first, min(first + chunk, rows)):
-            unite(row, A, masks, union)
-            add_row(row, A, B, weight, sums)
-            place = C_indptr[row]
-            for position in range(union.size):
-                word = union[position]
-                while word:
-                    column = 64 * position + trailing_zeros(word)
-                    word &= word - np.uint64(1)
-                    C_indices[place] = column
-                    C_data[place] = sums[column]
-                    sums[column] = 0
-                    place += 1
 
 
 @kernel

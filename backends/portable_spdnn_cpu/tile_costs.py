@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn_cpu import depth_first_tiles as kernels
 from portable_spdnn_cpu.compiled import kernel, read_only
 from portable_spdnn_cpu.host_device import aligned_empty, l2_bytes
+from portable_spdnn_cpu.layer_tile import apply_layer
 from portable_spdnn_cpu.packed_network import EDGES, PackedLayers
+from portable_spdnn_cpu.tile_copies import load_parked, park_tile, parked_size
 from portable_spdnn_cpu.tile_moves import GRANULE_BYTES
 from portable_spdnn_cpu.workers import Workers
 
@@ -134,7 +135,7 @@ class _Timed:
         """Return the seconds to park a feature of half a tile and to load it again."""
         neurons = int(self.buffers[0][0].shape[0])
         count = max(self.width // 2, 1)
-        size = kernels.parked_size(neurons, count, self.granule)
+        size = parked_size(neurons, count, self.granule)
         place = read_only(np.arange(count))
         arenas = [aligned_empty((size,), self.buffers[0][0].dtype) for _ in self.buffers]
 
@@ -176,7 +177,7 @@ def repeat_layers(
     lowest, highest = front.dtype.type(0), front.dtype.type(1)
     for _ in range(times):
         for layer in chosen:
-            kernels.apply_layer(layers, layer, front, back, live, 0, width, lowest, highest)
+            apply_layer(layers, layer, front, back, live, 0, width, lowest, highest)
 
 
 @kernel
@@ -186,8 +187,8 @@ def repeat_moves(
     """Park `count` columns of a tile and load them again, again and again."""
     strides = np.full(count, count)
     for _ in range(times):
-        kernels.park_tile(tile, neurons, count, arena, 0)
-        kernels.load_parked(place, strides, arena, 0, count, neurons, tile)
+        park_tile(tile, neurons, count, arena, 0)
+        load_parked(place, strides, arena, 0, count, neurons, tile)
 
 
 def tile_width(widest: int, dtype: np.dtype[Any], inputs: int, threads: int, least: int) -> int:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn_cpu import depth_first_tiles as kernels
+from portable_spdnn_cpu import tile_copies
 from portable_spdnn_cpu.compiled import read_only
 from portable_spdnn_cpu.host_device import aligned_empty
 from portable_spdnn_cpu.packed_network import PackedLayers
@@ -51,24 +52,26 @@ class Workspace:
             self.arena = aligned_empty((arena,), dtype)
 
 
-def make_source(features: Features, dtype: np.dtype[Any], fortran: bool = False) -> kernels.Source:
+def make_source(
+    features: Features, dtype: np.dtype[Any], fortran: bool = False
+) -> tile_copies.Source:
     """Describe features in host memory as the first source of tiles."""
-    kind, bits = kernels.BITS, np.empty((0, 0), np.uint8)
+    kind, bits = tile_copies.BITS, np.empty((0, 0), np.uint8)
     dense = np.empty((0, 0), dtype, order="F" if fortran else "C")
     indptr, indices, data = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, dtype)
     if isinstance(features, PackedFeatures):
         bits = features.bits
     elif isinstance(features, np.ndarray):
-        kind = kernels.DENSE
+        kind = tile_copies.DENSE
         dense = np.asarray(features, dtype=dtype, order="F" if fortran else "C")
     else:
-        kind = kernels.CSR
+        kind = tile_copies.CSR
         indptr = features.indptr.astype(np.int64, copy=False)
         indices = features.indices.astype(np.int32, copy=False)
         data = features.data.astype(dtype, copy=False)
     none = np.empty(0, np.int64)
     arrays = (bits, dense, indptr, indices, data, none, none)
-    return kernels.Source(kind, *map(read_only, arrays))
+    return tile_copies.Source(kind, *map(read_only, arrays))
 
 
 def clamp(dtype: np.dtype[Any], y_max: float | None, activation: bool) -> tuple[Any, Any]:
@@ -80,7 +83,7 @@ def launch(
     workers: Workers,
     workspace: Workspace,
     counters: Array,
-    source: kernels.Source,
+    source: tile_copies.Source,
     tiles: kernels.Tiles,
     costs: kernels.Costs,
     layers: PackedLayers,

@@ -1,0 +1,149 @@
+"""One layer on a tile, or on columns where they are: which strips compute what.
+
+Bound: with clusters arithmetic, four additions a load; without, the loads, one vector an edge
+and granule, from the cache that holds the tile.
+
+Everything here computes on validated arrays and runs without the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from portable_spdnn_cpu.compiled import kernel
+from portable_spdnn_cpu.machine_instructions import fetch_add
+from portable_spdnn_cpu.output_strips import (
+    CLUSTER,
+    CLUSTER_GRANULES,
+    cluster_strip,
+    double_strip,
+    single_strip,
+    wide_cluster_strip,
+)
+from portable_spdnn_cpu.packed_network import (
+    CLUSTERS,
+    EDGES,
+    FIRST_INDEX,
+    FIRST_OFFSET,
+    FIRST_ROW,
+    FIRST_VALUE,
+    NEURONS_OUT,
+    PackedLayers,
+)
+from portable_spdnn_cpu.tile_moves import GRANULE_BYTES
+
+Array = npt.NDArray[Any]
+
+NEXT_BLOCK = 0  # entry of the shared counters
+
+
+@kernel
+def run_columns(
+    counters: Array,
+    layers: PackedLayers,
+    src: Array,
+    dst: Array,
+    live: Array,
+    width: int,
+    lowest: Any,
+    highest: Any,
+) -> None:
+    """Take `width` columns at a time from the counter and run the first layer straight through.
+
+    `src` (neurons_in, columns) and `dst` (neurons_out, columns) are in C order, which is a tile's
+    own; `live`, shape (columns,), is scratch. Columns are a whole number of granules.
+    """
+    columns = src.shape[1]
+    while True:
+        begin = fetch_add(counters, NEXT_BLOCK, 1) * width
+        if begin >= columns:
+            break
+        end = min(begin + width, columns)
+        apply_layer(layers, 0, src, dst, live, begin, end, lowest, highest)
+
+
+@kernel
+def apply_layer(
+    layers: PackedLayers,
+    layer: int,
+    src: Array,
+    dst: Array,
+    live: Array,
+    begin: int,
+    end: int,
+    lowest: Any,
+    highest: Any,
+) -> None:
+    """Run one layer on columns of features, with or without values as planning found them."""
+    first = layers.table[layer, FIRST_VALUE]
+    if first < 0:
+        layer_tile(layers, layer, src, dst, live, begin, end, None, lowest, highest)
+    else:
+        values = layers.values[first : first + layers.table[layer, EDGES]]
+        layer_tile(layers, layer, src, dst, live, begin, end, values, lowest, highest)
+
+
+@kernel
+def layer_tile(
+    layers: PackedLayers,
+    layer: int,
+    src: Array,
+    dst: Array,
+    live: Array,
+    begin: int,
+    end: int,
+    values: Array | None,
+    lowest: Any,
+    highest: Any,
+) -> None:
+    """dst = clamp(W^T src + bias) on columns begin .. end - 1, a whole number of granules.
+
+    `src` holds features, or bytes that are 0 or 1. `values` is None where all weights are equal:
+    each case compiles to its own code.
+    """
+    row = layers.table[layer]
+    outputs, clusters = row[NEURONS_OUT], row[CLUSTERS]
+    bounds = (CLUSTER + 1) * clusters + outputs - CLUSTER * clusters + 1
+    offsets = layers.offsets[row[FIRST_OFFSET] : row[FIRST_OFFSET] + bounds]
+    indices = layers.indices[row[FIRST_INDEX] : row[FIRST_INDEX] + offsets[bounds - 1]]
+    rows = layers.rows[row[FIRST_ROW] : row[FIRST_ROW] + outputs]
+    bias = layers.bias[row[FIRST_ROW] : row[FIRST_ROW] + outputs]
+    weight = layers.weight[layer]
+    granule = GRANULE_BYTES // src.itemsize
+    wide = CLUSTER_GRANULES * granule
+    first_value = 0
+    for cluster in range(clusters):
+        at = (CLUSTER + 1) * cluster
+        row = CLUSTER * cluster
+        column = begin
+        while column + wide <= end:
+            wide_cluster_strip(
+                dst, src, live, indices, values, first_value, offsets, at, rows, row, column,
+                weight, bias, lowest, highest,
+            )  # fmt: skip
+            column += wide
+        if CLUSTER_GRANULES > 1 and column < end:
+            cluster_strip(
+                dst, src, live, indices, values, first_value, offsets, at, rows, row, column,
+                weight, bias, lowest, highest,
+            )  # fmt: skip
+        common = offsets[at + 1] - offsets[at]
+        first_value += (CLUSTER - 1) * common + offsets[at + CLUSTER + 1] - offsets[at]
+    at = (CLUSTER + 1) * clusters
+    for row in range(CLUSTER * clusters, outputs):
+        column = begin
+        while column + 2 * granule <= end:
+            double_strip(
+                dst, src, live, indices, values, first_value, offsets, at, rows, row, column,
+                weight, bias, lowest, highest,
+            )  # fmt: skip
+            column += 2 * granule
+        if column < end:
+            single_strip(
+                dst, src, live, indices, values, first_value, offsets, at, rows, row, column,
+                weight, bias, lowest, highest,
+            )  # fmt: skip
+        first_value += offsets[at + 1] - offsets[at]
+        at += 1

@@ -77,7 +77,7 @@ class SpmmHandle:
         """
         B = _operand(self._backend.dense_operand("spmm: B", B), "spmm: B", self.dtype)
         check_inner("spmm", self.shape, B.shape)
-        check_out("spmm", out, (self.shape[0], B.shape[1]), self.dtype)
+        check_out("spmm", out, (self.shape[0], B.shape[1]), self.dtype, B)
         result = self._run(B, out)
         return result if out is None else out
 
@@ -124,13 +124,15 @@ class LayerHandle:
         check_layer_operands(self.shape, Y.shape, sparse, self._takes_sparse)
         if sparse and out is not None:
             raise InputError("layer: out takes the result of dense features; these are sparse")
-        check_out("layer", out, (Y.shape[0], self.shape[1]), self.dtype)
+        check_out("layer", out, (Y.shape[0], self.shape[1]), self.dtype, Y)
         result = self._run(Y, out)
         return result if out is None else out
 
 
-def check_out(name: str, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Raise InputError where `out` is given and cannot take the result."""
+def check_out(
+    name: str, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], operand: Any
+) -> None:
+    """Raise InputError where `out` is given and cannot take the result of `operand`."""
     if out is None:
         return
     if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
@@ -141,6 +143,8 @@ def check_out(name: str, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any])
         )
     if not getattr(out.flags, "writeable", True):
         raise InputError(f"{name}: out is read-only")
+    if isinstance(operand, np.ndarray) and np.may_share_memory(out, operand):
+        raise InputError(f"{name}: out overlaps the dense operand; give it memory of its own")
 
 
 def check_inner(name: str, A: tuple[int, int], B: tuple[int, ...]) -> None:

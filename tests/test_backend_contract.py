@@ -150,6 +150,26 @@ def test_spmm_handle_writes_where_it_is_told_and_names_what_does_not_fit(
     for wrong in (np.zeros((12, 31), np.float32), np.zeros((12, 32)), np.asfortranarray(out)):
         with pytest.raises(ps.InputError, match=r"spmm: out is .* of shape \(12, 32\) in C order"):
             handle.multiply(B, backend.upload(wrong))
+    square = backend.spmm_handle(sp.csr_array(np.eye(4, dtype=np.float32)))
+    both = backend.upload(np.ones((4, 4), np.float32))
+    with pytest.raises(ps.InputError, match="out overlaps"):
+        square.multiply(both, both)
+
+
+@pytest.mark.parametrize("columns", [1, 16, 20, 64, 320])
+def test_spmm_handle_takes_operands_in_any_order_and_every_way(
+    backend: ps.Backend, columns: int
+) -> None:
+    rng = np.random.default_rng(columns)
+    A = random_sparse(rng, (21, 40), 0.3, np.float32)
+    wide = rng.uniform(-1, 1, (40, 2 * columns)).astype(np.float32)
+    handle = backend.spmm_handle(A)
+    out = backend.upload(np.empty((21, columns), np.float32))
+    for B in (wide[:, :columns].copy(), np.asfortranarray(wide[:, :columns]), wide[:, ::2]):
+        expected = oracle.spmm(A, B)
+        for _ in range(20):  # whatever is tried on the way
+            for found in (handle.multiply(B, out), handle.multiply(B)):
+                np.testing.assert_allclose(host(backend, found), expected, **tolerance(np.float32))
 
 
 # -- spgemm -------------------------------------------------------------------------------------

@@ -110,6 +110,8 @@ class DenseLayer:
             out = np.empty(shape, self.dtype, order="F" if fortran else "C")
         elif out.flags.f_contiguous != out.flags.c_contiguous:
             fortran = bool(out.flags.f_contiguous)
+        # Kernels take rows one after the other; make_source does it for the other order.
+        features = np.asfortranarray(features) if fortran else features
         known = self._ways.get((features.shape[0], fortran))
         if known is None:
             ways = self._find_ways(features.shape[0], fortran)

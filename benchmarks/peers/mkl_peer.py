@@ -91,7 +91,7 @@ class MklPeer:
     def __init__(self, threads: int) -> None:
         self.threads = threads
         _mkl.MKL_Set_Num_Threads(threads)
-        self.version = sparse_dot_mkl.get_version_string().split(" for ")[0]
+        self.version = sparse_dot_mkl.get_version_string().partition("Version ")[2].split("-")[0]
 
     def spmm(self, A: Any, B: Any) -> Any:
         W, C = _Matrix(A, B.shape[1]), np.empty((A.shape[0], B.shape[1]), np.float32)

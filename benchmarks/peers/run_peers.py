@@ -171,13 +171,15 @@ def main() -> int:
 def page(record: Record, name: str) -> str:
     """Return the page of docs/results: what was measured on what, the table, the plot."""
     facts = record["machine_info"]
-    versions = "; ".join(f"{peer} {version}" for peer, version in record["versions"].items())
+    versions = "\n".join(f"  - {peer} {version}" for peer, version in record["versions"].items())
     return f"""# Beside other libraries
 
 Measured by `make peers` on {record["datetime"][:10]}: {facts["cpu"]}, {facts["cores"]} cores,
 {record["threads"]} threads (scipy.sparse has one), float32, {facts["system"]}. Fastest rounds; the
-record with medians is `benchmarks/results/{name}.json`. {versions}.
+record with medians is `benchmarks/results/{name}.json`.
 
+- Versions:
+{versions}
 - *spmm NxC*: a layer of the challenge (N x N, 32 entries a row) times C dense columns; *product*
   alone, and *layer* with bias, ReLU and clamp. Each library prepares the matrix beforehand where
   it can, and reuses the result's memory where it can.

@@ -3,7 +3,8 @@
 Layer 1 of the challenge networks of 1,024 and 16,384 neurons, 32 entries a row, times 64, 512
 and 4,096 columns; and an irregular matrix whose row lengths follow a Pareto distribution, where
 work that is shared out by rows is uneven. *Prepared* is a handle, made beforehand, with the
-result's memory reused.
+result's memory reused; at 16,384 neurons that depends on which pages the system gave to the
+operands, and is left to the comparison with peers.
 """
 
 from __future__ import annotations
@@ -51,7 +52,6 @@ def pareto_rows(rows: int, columns: int, mean: float, rng: np.random.Generator) 
     "1024x64-prepared",
     "1024x512-prepared",
     "1024x4096-prepared",
-    "16384x512-prepared",
     PARETO + "-prepared",
     one_thread=("1024x512", PARETO, "1024x512-prepared"),
 )

@@ -52,11 +52,14 @@ class State:
     Attributes
     ----------
     rows : features of the distinct inputs that may be alive
-    owner : ndarray of int64, shape (inputs,)
-        The row of each input; -1 where it died.
+    inputs : ndarray of int64
+        Inputs of the batch that may be alive, rising.
+    owner : ndarray of int64, shape of `inputs`
+        The row of each; -1 where it died, or is outside for now.
     """
 
     rows: Any
+    inputs: Array
     owner: Array
 
     def multiplicity(self) -> Array:
@@ -64,10 +67,15 @@ class State:
         return np.bincount(self.owner[self.owner >= 0], minlength=self.rows.shape[0])
 
     def keep(self, rows: Array) -> None:
-        """Keep the given rows; inputs of the others have died."""
+        """Keep the given rows; the others' inputs have died, or are outside for now."""
         place = np.full(self.rows.shape[0] + 1, -1, np.int64)  # the last: where -1 points
         place[rows] = np.arange(rows.size)
         self.owner = place[self.owner]
+
+    def drop_dead(self) -> None:
+        """Forget inputs that have died."""
+        alive = self.owner >= 0
+        self.inputs, self.owner = self.inputs[alive], self.owner[alive]
 
 
 class ExactPlan(NetworkPlan):
@@ -123,7 +131,8 @@ class ExactPlan(NetworkPlan):
     def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         """Run the whole network on one batch; see `NetworkPlan.run_batch`."""
         inputs = features.shape[0]
-        state = State(features, np.arange(inputs, dtype=np.int64))
+        everyone = np.arange(inputs, dtype=np.int64)
+        state = State(features, everyone, everyone)
         alive_per_layer = np.zeros(len(self.network), np.int64)
         executed_edges = 0
         for segment in self.segments:
@@ -136,21 +145,26 @@ class ExactPlan(NetworkPlan):
             def inner(done: int, before: int = inputs * segment.first, s: float = share) -> None:
                 report(before + int(done * s))
 
-            times = state.multiplicity()
-            output = segment.plan.run_batch(state.rows, inner)
-            executed_edges += output.executed_edges
-            # Which of the rows a count counts is not known: it tells inputs where all weigh alike.
-            alike = times.size == 0 or (times == times[0]).all()
-            weight = int(times[0]) if times.size else 0
-            known = output.alive_per_layer * weight + counts
-            alive_per_layer[segment.first : segment.end] = known if alike else -1
-            state.keep(output.alive)
-            state.rows = output.rows
+            if state.rows.shape[0]:
+                times = state.multiplicity()
+                output = segment.plan.run_batch(state.rows, inner)
+                executed_edges += output.executed_edges
+                # Which of the rows a count counts is not known: it tells inputs where all weigh
+                # alike.
+                alike = bool((times == times[0]).all())
+                known = output.alive_per_layer * int(times[0]) + counts
+                counts = known if alike else np.full_like(known, -1)
+                state.keep(output.alive)
+                state.rows = output.rows
+            else:
+                width = segment.plan.network.neurons_out
+                state.rows = np.empty((0, width), np.dtype(self.options.dtype))
+            alive_per_layer[segment.first : segment.end] = counts
             self._join(state, *outside)
+            state.drop_dead()
             report(inputs * segment.end)
-        alive = np.flatnonzero(state.owner >= 0).astype(np.int64)
-        rows = state.rows[state.owner[alive]]
-        return BatchOutput(alive, rows, alive_per_layer, executed_edges, None, self.columns)
+        rows = state.rows[state.owner]
+        return BatchOutput(state.inputs, rows, alive_per_layer, executed_edges, None, self.columns)
 
     def _merge_equal(self, state: State) -> None:
         """Make one row of equal ones."""
@@ -178,7 +192,7 @@ class ExactPlan(NetworkPlan):
         if not uniform.any():
             return nothing
         chosen = np.flatnonzero(uniform)
-        taken = State(state.rows, state.owner.copy())
+        taken = State(state.rows, state.inputs, state.owner)
         taken.keep(chosen)
         head = state.rows[chosen][:, :1]
         values = np.asarray(head if isinstance(head, np.ndarray) else head.toarray())[:, 0]

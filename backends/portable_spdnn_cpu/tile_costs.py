@@ -28,7 +28,9 @@ MOST_INPUTS = 128
 # Of a plan.
 CANDIDATES = (2, 4, 8)  # granules of a full tile
 SAMPLED_LAYERS = 3
+MOST_SAMPLED_EDGES = 1 << 22  # beyond, one layer tells enough
 TURNS = 3
+LONG = 2e-2  # seconds; what takes longer needs no repetition
 SECONDS = 5e-4  # of one timing at least, where a layer takes less
 # Where inputs die, a wider tile wastes less of its last granule and is regrouped less often.
 WIDER_IS_WORTH = 1.1
@@ -77,6 +79,8 @@ def measure_tile_costs(
     """
     granule = GRANULE_BYTES // dtype.itemsize
     chosen = np.unique(np.linspace(0, len(layers.table) - 1, SAMPLED_LAYERS + 2).astype(int)[1:-1])
+    if layers.table[chosen, EDGES].sum() > MOST_SAMPLED_EDGES:
+        chosen = chosen[:1]
     timed = {granules: _Timed(workers, layers, chosen, widest, dtype, granules * granule)
              for granules in CANDIDATES}  # fmt: skip
     costs = {granules: one.per_edge(granules) for granules, one in timed.items()}
@@ -159,7 +163,11 @@ def _seconds(workers: Workers, work: Callable[[int, int], None]) -> float:
         workers.run(timed)
         return max(taken)
 
-    times = max(1, int(SECONDS / max(run(1), 1e-7)))
+    run(0)  # compiles, or loads from the cache
+    once = run(1)
+    if once > LONG:
+        return once
+    times = max(1, int(SECONDS / max(once, 1e-7)))
     return min(run(times) for _ in range(TURNS)) / times
 
 

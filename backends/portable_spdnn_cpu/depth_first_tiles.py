@@ -158,6 +158,7 @@ def run_tiles(
     total = tiles.inputs.size
     tile_count = (total + tiles.width - 1) // tiles.width
     members = np.empty(tiles.width, np.int64)
+    rows = np.empty(tiles.width, np.int64)
     while True:
         tile = fetch_add(counters, NEXT_TILE, 1)
         if tile >= tile_count:
@@ -219,12 +220,14 @@ def run_tiles(
         else:
             if tiles.packs:
                 tiles.place[tile] = fetch_add(counters, FINISHED, count)
-                rows = tiles.place[tile] + np.arange(count)
+                for column in range(count):
+                    rows[column] = tiles.place[tile] + column
+                store_tile(front, rows, count, out)
             else:
-                rows = members
-            store_tile(front, rows, count, out)
+                store_tile(front, members, count, out)
             done = started * (layer_count - tiles.layer)
         tiles.rest_count[tile] = count
-        tiles.rest[tile, :count] = members[:count]
+        for column in range(count):
+            tiles.rest[tile, column] = members[column]
         fetch_add(counters, EXECUTED_EDGES, executed)
         fetch_add(counters, WORK_DONE, done)

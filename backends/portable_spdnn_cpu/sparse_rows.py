@@ -208,8 +208,9 @@ def layer_rows(
             if used + W.columns > indices.size:
                 more_indices = np.empty(2 * indices.size, W.indices.dtype)
                 more_data = np.empty(2 * indices.size, Y.data.dtype)
-                more_indices[:used] = indices[:used]
-                more_data[:used] = data[:used]
+                for k in range(used):
+                    more_indices[k] = indices[k]
+                    more_data[k] = data[k]
                 indices, data = more_indices, more_data
             owner[row] = worker
             place[row] = used
@@ -243,7 +244,7 @@ def join_rows(
     """Copy the rows that `worker` owns from its buffers to their places in the result."""
     for row in range(owner.size):
         if owner[row] == worker:
-            count = indptr[row + 1] - indptr[row]
             source, target = place[row], indptr[row]
-            C_indices[target : target + count] = indices[source : source + count]
-            C_data[target : target + count] = data[source : source + count]
+            for k in range(indptr[row + 1] - target):
+                C_indices[target + k] = indices[source + k]
+                C_data[target + k] = data[source + k]

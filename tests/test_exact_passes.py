@@ -154,6 +154,7 @@ def test_uniform_rows() -> None:
     # Of sparse rows a full one alone counts: an empty one has died already.
     assert uniform_rows(sp.csr_array(rows)).tolist() == [True, False, False, False, True]
     assert uniform_rows(np.zeros((0, 3))).tolist() == []
+    assert uniform_rows(sp.csr_array((2, 3))).tolist() == [False, False]
 
 
 def test_signature() -> None:

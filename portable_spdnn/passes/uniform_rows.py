@@ -42,7 +42,7 @@ def uniform_rows(rows: Any) -> Array:
         return np.asarray((rows == rows[:, :1]).all(axis=1))
     lengths = np.diff(rows.indptr)
     full = lengths == rows.shape[1]
-    if rows.shape[1]:
+    if rows.nnz:
         model = np.repeat(rows.data[np.where(full, rows.indptr[:-1], 0)], lengths)
         differing = np.repeat(np.arange(rows.shape[0]), lengths)[rows.data != model]
         full[differing] = False

@@ -57,7 +57,7 @@ def test_equal_rows_are_found_in_every_form(data: st.DataObject) -> None:
 def test_a_hash_that_collides_costs_merges_not_correctness(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(equal_rows, "_mix", lambda words: np.zeros_like(words))
+    monkeypatch.setattr(equal_rows, "mix64", lambda words: np.zeros_like(words))
     dense = np.random.default_rng(0).integers(0, 2, (60, 4)).astype(np.float64)
     for form in (dense, sp.csr_array(dense), ps.PackedFeatures.from_dense(dense)):
         first, group = group_rows(form)

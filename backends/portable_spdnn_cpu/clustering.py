@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.hashing import mix64
 from portable_spdnn_cpu.compiled import kernel
 from portable_spdnn_cpu.output_strips import CLUSTER
 
 Array = npt.NDArray[Any]
 
+SALT_SHIFT = 40  # beyond any index: each round hashes other words
 ROUNDS = 3  # of min-wise hashing; each finds most of what those before missed
 # A round that put fewer than this part of the outputs into clusters is the last.
 WORTH_ANOTHER = 1 / 16
@@ -43,10 +45,12 @@ def cluster_outputs(offsets: Array, indices: Array) -> tuple[Array, int]:
     clusters : int
     """
     rest = np.arange(offsets.size - 1)
+    inputs = np.arange(int(indices.max()) + 1 if indices.size else 0, dtype=np.uint64)
     parts = []
     for attempt in range(ROUNDS + 1):
         keys = np.empty(rest.size, np.uint64)
-        hash_outputs(offsets, indices, rest, attempt, keys)
+        hashes = mix64(inputs + np.uint64((attempt + 1) << SALT_SHIFT))
+        hash_outputs(offsets, indices, rest, hashes, attempt == 0, keys)
         ranked = np.argsort(keys, kind="stable")
         clustered = np.zeros(rest.size, np.bool_)
         agreed = keys[ranked] >> np.uint64(0 if attempt == 0 else 32)
@@ -61,11 +65,13 @@ def cluster_outputs(offsets: Array, indices: Array) -> tuple[Array, int]:
 
 
 @kernel
-def hash_outputs(offsets: Array, indices: Array, outputs: Array, attempt: int, keys: Array) -> None:
-    """keys[i] = hash of the inputs of outputs[i]: of the set first, then the least two."""
+def hash_outputs(
+    offsets: Array, indices: Array, outputs: Array, hashes: Array, whole: bool, keys: Array
+) -> None:
+    """keys[i] = hash of the inputs of outputs[i], of the whole set or its two least."""
     for position in range(outputs.size):
         row = indices[offsets[outputs[position]] : offsets[outputs[position] + 1]]
-        keys[position] = set_hash(row) if attempt == 0 else least_hashes(row, attempt)
+        keys[position] = set_hash(row, hashes) if whole else least_hashes(row, hashes)
 
 
 @kernel
@@ -85,30 +91,21 @@ def pick_clusters(
 
 
 @kernel
-def mixed(number: int, salt: int) -> Any:
-    """Return a 64-bit hash (the finaliser of SplitMix64)."""
-    x = np.uint64(number) + np.uint64(salt + 1) * np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-@kernel
-def set_hash(row: Array) -> Any:
+def set_hash(row: Array, hashes: Array) -> Any:
     """Return a hash of a set of inputs."""
     total = np.uint64(0)
     for index in row:
-        total += mixed(index, 0)
+        total += hashes[index]
     return total
 
 
 @kernel
-def least_hashes(row: Array, attempt: int) -> Any:
+def least_hashes(row: Array, hashes: Array) -> Any:
     """Return the least of two hashes over a set: the upper half to agree in, the lower to rank."""
     mask = np.uint64(0xFFFFFFFF)
     upper = lower = mask
     for index in row:
-        both = mixed(index, attempt)
+        both = hashes[index]
         upper = min(upper, both >> np.uint64(32))
         lower = min(lower, both & mask)
     return (upper << np.uint64(32)) | lower

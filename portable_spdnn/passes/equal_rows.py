@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.features import Features, PackedFeatures
+from portable_spdnn.hashing import mix64
 
 Array = npt.NDArray[Any]
 ROWS_AT_ONCE = 1 << 22  # words hashed together: 32 MB of temporaries
@@ -52,13 +53,13 @@ def equal_sparse_rows(
         One more number of each row, which has to be equal too.
     """
     rows = indptr.size - 1
-    words = _mix(indices.astype(np.uint64) + _mix(_bits(data)))
+    words = mix64(indices.astype(np.uint64) + mix64(_bits(data)))
     sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(words, dtype=np.uint64)))
     lengths = np.diff(indptr)
     # Differences of wrapped sums wrap back to the sum of the row.
     hashes = sums[indptr[1:]] - sums[indptr[:-1]] + lengths.astype(np.uint64)
     if extra is not None:
-        hashes = hashes + _mix(_bits(extra) + np.uint64(1))
+        hashes = hashes + mix64(_bits(extra) + np.uint64(1))
     first, group = _by_hash(hashes)
     model = first[group]
     same = lengths == lengths[model]
@@ -78,12 +79,12 @@ def _equal_dense(rows: Array) -> tuple[Array, Array]:
     words = _words(rows)
     count, width = words.shape
     # A different odd factor for each place, so that order matters.
-    factors = _mix(np.arange(1, width + 1, dtype=np.uint64)) | np.uint64(1)
+    factors = mix64(np.arange(1, width + 1, dtype=np.uint64)) | np.uint64(1)
     hashes = np.empty(count, np.uint64)
     step = max(1, ROWS_AT_ONCE // max(width, 1))
     for at in range(0, count, step):
         block = words[at : at + step].astype(np.uint64)
-        hashes[at : at + step] = (_mix(block) * factors).sum(axis=1, dtype=np.uint64)
+        hashes[at : at + step] = (mix64(block) * factors).sum(axis=1, dtype=np.uint64)
     first, group = _by_hash(hashes)
     same = np.ones(count, np.bool_)
     repeated = np.flatnonzero(first[group] != np.arange(count))
@@ -107,16 +108,6 @@ def _bits(values: Array) -> Array:
     """Return the bit patterns of floats as uint64."""
     wide = np.ascontiguousarray(values, dtype=np.float64)
     return wide.view(np.uint64)
-
-
-def _mix(words: Array) -> Array:
-    """Scramble 64-bit words (Stafford's thirteenth variant, the finaliser of SplitMix64).
-
-    Source: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
-    """
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(words ^ (words >> np.uint64(31)))
 
 
 def _by_hash(hashes: Array) -> tuple[Array, Array]:

@@ -1,0 +1,28 @@
+"""A hash of 64-bit words, for finding what is equal or alike before comparing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+def mix64(words: Array) -> Array:
+    """Scramble 64-bit words (Stafford's thirteenth variant, the finaliser of SplitMix64).
+
+    Source: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
+
+    Parameters
+    ----------
+    words : ndarray of uint64
+
+    Returns
+    -------
+    ndarray of uint64
+    """
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(words ^ (words >> np.uint64(31)))

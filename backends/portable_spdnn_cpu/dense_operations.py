@@ -152,12 +152,12 @@ class DenseLayer:
 
     def _in_place(self, way: Way, features: Array, out: Array) -> None:
         """Run on columns as they are, each worker some of them."""
-        counters = np.zeros(kernels.COUNTERS, np.int64)
+        counter = np.zeros(1, np.int64)
         live = np.empty(features.shape[0], self.dtype)
         src, dst = read_only(features.T), out.T
 
         def work(worker: int) -> None:
-            run_columns(counters, self.layers, src, dst, live, way.width, *self.clamp)
+            run_columns(counter, self.layers, src, dst, live, way.width, *self.clamp)
 
         way.workers.run(work)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from portable_spdnn.roofline import KernelModel
 from portable_spdnn_cpu.host_device import cache_bytes
+from portable_spdnn_cpu.packed_network import pack_product
 
 WRITTEN = 2  # a line that is written is read first, then written back
 SPARSE_INDEX = 4
@@ -20,6 +22,13 @@ def level_of(size: int) -> str:
         if size <= cache_bytes(number):
             level = name
     return level
+
+
+def loads_per_edge(by_output: Any) -> float:
+    """Return the loads of a prepared matrix (neurons_out, neurons_in) for each of its edges."""
+    rows = sp.csr_array(by_output)
+    packed = pack_product(rows, np.zeros(rows.shape[0], rows.dtype), prepare=True)
+    return packed.indices.size / max(int(rows.nnz), 1)
 
 
 def tile_model(

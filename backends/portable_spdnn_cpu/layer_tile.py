@@ -36,12 +36,10 @@ from portable_spdnn_cpu.tile_moves import GRANULE_BYTES
 
 Array = npt.NDArray[Any]
 
-NEXT_BLOCK = 0  # entry of the shared counters
-
 
 @kernel
 def run_columns(
-    counters: Array,
+    counter: Array,
     layers: PackedLayers,
     src: Array,
     dst: Array,
@@ -57,7 +55,7 @@ def run_columns(
     """
     columns = src.shape[1]
     while True:
-        begin = fetch_add(counters, NEXT_BLOCK, 1) * width
+        begin = fetch_add(counter, 0, 1) * width
         if begin >= columns:
             break
         end = min(begin + width, columns)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from portable_spdnn.network import Layer, index_dtype
 from portable_spdnn_cpu.clustering import cluster_outputs, lay_out
@@ -216,13 +215,6 @@ def pack_product(by_output: Any, bias: Array, prepare: bool) -> PackedLayers:
         part.bias,
         weight,
     )
-
-
-def loads_per_edge(by_output: Any) -> float:
-    """Return the loads of a prepared matrix (neurons_out, neurons_in) for each of its edges."""
-    rows = sp.csr_array(by_output)
-    packed = pack_product(rows, np.zeros(rows.shape[0], rows.dtype), prepare=True)
-    return packed.indices.size / max(int(rows.nnz), 1)
 
 
 def _packed(*arrays: Array) -> PackedLayers:

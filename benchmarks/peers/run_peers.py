@@ -118,7 +118,7 @@ def plot(results: list[Record], target: Path) -> None:
 
 
 def main() -> int:
-    """Measure, print, store; exit code 1 where a peer failed on a case."""
+    """Measure, print, store; exit code 1 where a peer failed on a case, or peers disagree."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="default: all cores")
     parser.add_argument("--cases", nargs="*", default=CASES, choices=CASES, metavar="CASE")
@@ -134,6 +134,7 @@ def main() -> int:
     failed = 0
     for case in options.cases:
         edges = executed_edges(case)
+        before = len(results)
         for peer in options.peers:
             record = run_one(peer, case, options.threads)
             if record is None:
@@ -148,6 +149,10 @@ def main() -> int:
                 rate = edges / timing["least"] / 1e9
                 print(f"{case:<20} {operation:<16} {name:<36} {least:>9} {rate:9.1f} G edges/s",
                       flush=True)  # fmt: skip
+        answers = {one["operation"] for one in results[before:]}
+        if case.startswith("inference") and len(answers) > 1:
+            print(f"{case}: peers disagree: {', '.join(sorted(answers))}", flush=True)
+            failed += 1
     record = {
         "datetime": datetime.datetime.now(datetime.UTC).isoformat(),
         "machine_info": facts,

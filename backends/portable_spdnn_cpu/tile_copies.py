@@ -57,7 +57,7 @@ def load_tile(
     source: Source, arena: Array, first: int, count: int, neurons: int, tile: Array, width: int
 ) -> None:
     """Fill tile[:neurons, :width] with inputs first .. first + count - 1, then zeros."""
-    if source.kind == ARENA:
+    if source.kind == ARENA:  # first: copies may run on into columns that are zeroed below
         load_parked(source.offset, source.stride, arena, first, count, neurons, tile)
     if source.kind == BITS or source.kind == CSR:
         for neuron in range(neurons):
@@ -208,7 +208,10 @@ def load_parked(
 
 @kernel
 def store_tile(tile: Array, rows: Array, count: int, out: Array) -> None:
-    """out[rows[c], :] = tile[:, c] for the first `count` columns."""
+    """out[rows[c], :] = tile[:, c] for the first `count` columns.
+
+    Into Fortran order rows must rise: tiles go there that no input has left.
+    """
     neurons = out.shape[1]
     if out.strides[0] == out.itemsize:
         granule = GRANULE_BYTES // tile.itemsize

@@ -21,6 +21,11 @@ def index_dtype(extent: int) -> np.dtype[Any]:
     return np.dtype(np.int32 if extent <= 1 << 31 else np.int64)
 
 
+def common_value(array: Array) -> Any:
+    """Return the value that all entries of a vector have, None where they differ or are none."""
+    return array[0] if array.size and (array == array[0]).all() else None
+
+
 class Layer:
     """One layer, ``Y' = min(max(Y W + bias, 0), y_max)``, with W in CSR.
 
@@ -279,8 +284,8 @@ def _first_outside(indices: Array, columns: int) -> int:
 
 def _common_difference(offsets: Array) -> int | None:
     """Return the difference between neighbours where all are equal, else None."""
-    steps = np.diff(offsets)
-    return int(steps[0]) if steps.size and (steps == steps[0]).all() else None
+    step = common_value(np.diff(offsets))
+    return None if step is None else int(step)
 
 
 def _real_vector(
@@ -296,8 +301,8 @@ def _real_vector(
     if array.shape not in ((), (length,)):
         raise InputError(f"layer: {what} has shape {array.shape}; ({length},) or one number fits")
     if array.ndim and array.strides != (0,) and array.size:
-        if (array == array[0]).all():
-            array = array[0]
+        shared = common_value(array)
+        array = array if shared is None else shared
     elif array.ndim:
         array = array[0] if array.size else np.zeros((), dtype)
     array = array.astype(dtype, copy=False)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.network import Layer, index_dtype
+from portable_spdnn.network import Layer, common_value, index_dtype
 from portable_spdnn_cpu.clustering import cluster_outputs, lay_out
 from portable_spdnn_cpu.compiled import kernel, read_only
 from portable_spdnn_cpu.output_strips import CLUSTER
@@ -200,10 +200,10 @@ def pack_product(by_output: Any, bias: Array, prepare: bool) -> PackedLayers:
     part = _Part(0, offsets, by_output.data, np.arange(neurons_out), bias)
     weight = np.zeros(1, bias.dtype)
     if prepare:
-        data = by_output.data
-        equal = bool(data.size) and bool((data == data[0]).all())
-        part, indices = _pack_rows(offsets, indices, None if equal else data, bias)
-        weight[0] = data[0] if equal else 0
+        shared = common_value(by_output.data)
+        data = by_output.data if shared is None else None
+        part, indices = _pack_rows(offsets, indices, data, bias)
+        weight[0] = 0 if shared is None else shared
     first_value = ABSENT if part.values is None else 0
     row = (neurons_in, neurons_out, by_output.nnz, part.clusters, 0, 0, first_value, 0)
     return _packed(

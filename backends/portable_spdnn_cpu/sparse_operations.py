@@ -9,6 +9,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.backend import SpgemmHandle
+from portable_spdnn.network import common_value
 from portable_spdnn_cpu import masked_rows
 from portable_spdnn_cpu import sparse_rows as kernels
 from portable_spdnn_cpu.compiled import read_only
@@ -74,8 +75,7 @@ class RowSpgemmHandle(SpgemmHandle):
         data = np.empty(nnz, A.data.dtype)
         counter, chunk = np.zeros(1, np.int64), _chunk(self.A.shape[0], self.workers.threads)
         known, masks = self._indices, self._masks
-        equal = bool(B.data.size) and bool((B.data == B.data[0]).all())
-        weight = B.data[0] if equal else None
+        weight = common_value(B.data)
         # A copy: what the caller does to one result must not reach the next.
         indices = np.empty(nnz, B.indices.dtype) if known is None else known.copy()
 

@@ -114,6 +114,8 @@ def least_hashes(row: Array, hashes: Array) -> Any:
 @kernel
 def saves_enough(offsets: Array, indices: Array, outputs: Array) -> bool:
     """Whether loading the common inputs of `outputs` once saves LEAST_SAVING of all loads."""
+    if same_inputs(offsets, indices, outputs):
+        return bool(offsets[outputs[0] + 1] > offsets[outputs[0]])
     loads = common = 0
     for output in outputs:
         loads += offsets[output + 1] - offsets[output]
@@ -121,6 +123,21 @@ def saves_enough(offsets: Array, indices: Array, outputs: Array) -> bool:
     for k in range(offsets[outputs[0]], offsets[outputs[0] + 1]):
         common += in_all(offsets, indices, outputs, at, indices[k])
     return loads > 0 and (outputs.size - 1) * common >= LEAST_SAVING * loads
+
+
+@kernel
+def same_inputs(offsets: Array, indices: Array, outputs: Array) -> bool:
+    """Whether all `outputs` have the inputs of the first: several times faster than `in_all`."""
+    first = offsets[outputs[0]]
+    length = offsets[outputs[0] + 1] - first
+    for output in outputs[1:]:
+        begin = offsets[output]
+        if offsets[output + 1] - begin != length:
+            return False
+        for k in range(length):
+            if indices[begin + k] != indices[first + k]:
+                return False
+    return True
 
 
 @kernel
@@ -167,6 +184,19 @@ def lay_out(
     laid_offsets[0] = 0
     for cluster in range(clusters):
         outputs = order[CLUSTER * cluster : CLUSTER * (cluster + 1)]
+        if same_inputs(offsets, indices, outputs):
+            for k in range(offsets[outputs[0]], offsets[outputs[0] + 1]):
+                laid_indices[top] = indices[k]
+                top += 1
+            if laid_values is not None:
+                for k in range(top - laid_offsets[bound]):
+                    for output in outputs:
+                        laid_values[value] = data[offsets[output] + k]
+                        value += 1
+            for _ in range(CLUSTER + 1):
+                bound += 1
+                laid_offsets[bound] = top
+            continue
         at = offsets[outputs]
         for k in range(offsets[outputs[0]], offsets[outputs[0] + 1]):
             if in_all(offsets, indices, outputs, at, indices[k]):

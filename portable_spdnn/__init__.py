@@ -30,6 +30,7 @@ _HOME = {
     "SpdnnError": "errors",
     "SpgemmHandle": "handles",
     "SpmmHandle": "handles",
+    "StreamedNetwork": "streamed_network",
     "backends": "registry",
     "digits_features": "images",
     "get_backend": "registry",
@@ -37,6 +38,7 @@ _HOME = {
     "iter_layers": "loading",
     "load_inputs": "loading",
     "load_network": "loading",
+    "open_network": "loading",
     "radixnet": "radix_topology",
 }
 __all__ = [*sorted(_HOME), "__version__"]
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from portable_spdnn.loading import iter_layers as iter_layers
     from portable_spdnn.loading import load_inputs as load_inputs
     from portable_spdnn.loading import load_network as load_network
+    from portable_spdnn.loading import open_network as open_network
     from portable_spdnn.network import Layer as Layer
     from portable_spdnn.network import Network as Network
     from portable_spdnn.plan import NetworkPlan as NetworkPlan
@@ -65,6 +68,7 @@ if TYPE_CHECKING:
     from portable_spdnn.registry import backends as backends
     from portable_spdnn.registry import get_backend as get_backend
     from portable_spdnn.result import Result as Result
+    from portable_spdnn.streamed_network import StreamedNetwork as StreamedNetwork
 
 
 def __getattr__(name: str) -> Any:

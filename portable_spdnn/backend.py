@@ -325,6 +325,10 @@ class Backend(ABC):
             from portable_spdnn.passes.exact_plan import ExactPlan
 
             plan: NetworkPlan = ExactPlan(self, network, options)
+        elif options.memory is not None:
+            from portable_spdnn.streamed_plan import StreamedPlan
+
+            plan = StreamedPlan(self, network, options, options.memory)
         else:
             plan = self.build_plan(network, options)
         plan.plan_seconds = time.perf_counter() - start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
+from portable_spdnn.memory import parse_bytes
 from portable_spdnn.network import Network
 from portable_spdnn.passes import parse_passes
 from portable_spdnn.plan import NetworkPlan, PlanOptions, Progress, cast_features
@@ -30,6 +32,8 @@ def infer(
     batch_size: int | None = None,
     keep_dead_inputs: bool = False,
     exact_passes: str | Iterable[str] = (),
+    memory: str | int | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Run a network on features: Y <- min(max(Y W + b, 0), y_max), layer after layer.
@@ -54,6 +58,12 @@ def infer(
     exact_passes : str or iterable of str
         Exact rewrites: "merge-neurons", "merge-inputs", "fixed-point", "all"; see
         `portable_spdnn.passes`.
+    memory : str or int, optional
+        What the process may take, such as "4GiB": layers are then read block by block, inputs
+        go in batches that fit, and scores are kept only with a checkpoint. Worth while with a
+        network that is not in memory, such as `open_network` gives.
+    checkpoint : path-like, optional
+        A folder that keeps finished batches: an interrupted run goes on from the last.
     progress : callable, optional
         Called with (done, total) in units of inputs x layers.
 
@@ -81,8 +91,10 @@ def infer(
         chosen = backend
     else:
         chosen = get_backend(backend, threads)
-    options = PlanOptions(dtype, path, batch_size, keep_dead_inputs, parse_passes(exact_passes))
-    return chosen.plan(network, options).run(features, progress)
+    limit = None if memory is None else parse_bytes(memory, "memory")
+    passes = parse_passes(exact_passes)
+    options = PlanOptions(dtype, path, batch_size, keep_dead_inputs, passes, limit)
+    return chosen.plan(network, options).run(features, progress, checkpoint)
 
 
 class LayerLoopPlan(NetworkPlan):

@@ -25,6 +25,7 @@ from portable_spdnn.network import Layer, Network
 
 if TYPE_CHECKING:
     from portable_spdnn.formats.packed_store import PackedStore
+    from portable_spdnn.streamed_network import StreamedNetwork
 
 PathLike = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
@@ -76,6 +77,32 @@ def load_network(
 
     found = read_layers(source, resolve_neurons(source, neurons), layers, bias, progress)
     return Network(found, Y_MAX if y_max is None else y_max)
+
+
+def open_network(
+    path: PathLike,
+    neurons: int | None = None,
+    layers: int | None = None,
+    bias: float | None = None,
+    y_max: float | None = None,
+) -> StreamedNetwork:
+    """Open the network of a packed store; its layers are read when they are used.
+
+    Parameters and errors are those of `load_network`, except that text files are refused: they
+    cannot be read layer by layer again and again.
+    """
+    from portable_spdnn.streamed_network import StoredLayers, StreamedNetwork
+
+    source = _source(path)
+    if source.is_dir():
+        raise InputError(
+            f"{source}: text files are not streamed; pack them first: "
+            f"portable-spdnn convert {source} --out network.spdnn"
+        )
+    store = _store(source, neurons)
+    return StreamedNetwork(
+        StoredLayers(store, layers, bias), store.y_max if y_max is None else y_max
+    )
 
 
 def iter_layers(

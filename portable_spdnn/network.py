@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -210,7 +211,7 @@ class Network:
 
     __slots__ = ("layers", "y_max")
 
-    layers: tuple[Layer, ...]
+    layers: Sequence[Layer]
     y_max: float | None
 
     def __init__(self, layers: Iterable[Layer], y_max: float | None = None) -> None:
@@ -228,9 +229,7 @@ class Network:
                     f"layer {number} gives {first.shape[1]} outputs "
                     f"but layer {number + 1} takes {second.shape[0]} inputs"
                 )
-        if y_max is not None and not y_max > 0:
-            raise InputError(f"y_max is {y_max}; it must be positive, or None for no bound")
-        self.y_max = None if y_max is None or y_max == np.inf else float(y_max)
+        self.y_max = checked_y_max(y_max)
 
     @property
     def neurons(self) -> int:
@@ -253,9 +252,24 @@ class Network:
         return sum(layer.nnz for layer in self.layers)
 
     @property
+    def reviving_layers(self) -> tuple[int, ...]:
+        """Layers with a positive bias, which turns zeros into nonzeros; counted from 0."""
+        return tuple(n for n, layer in enumerate(self.layers) if not layer.keeps_dead_inputs_dead)
+
+    @property
     def sparse_features_exact(self) -> bool:
         """Whether the sparse-features path is valid: no layer has a positive bias."""
-        return all(layer.keeps_dead_inputs_dead for layer in self.layers)
+        return not self.reviving_layers
+
+    def fingerprint(self) -> str:
+        """Return a hash of all weights, biases and `y_max`: equal for equal networks."""
+        digest = hashlib.sha256(repr(self.y_max).encode())
+        for layer in self.layers:
+            digest.update(repr((layer.shape, layer.constant, layer.data.dtype)).encode())
+            values = layer.data if layer.constant is None else layer.data[:0]
+            for array in (layer.indptr, layer.indices, values, layer.bias):
+                digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -268,6 +282,13 @@ class Network:
             f"Network({self.neurons} neurons, {len(self)} layers, {self.edges} edges, "
             f"y_max={self.y_max})"
         )
+
+
+def checked_y_max(y_max: float | None) -> float | None:
+    """Return an upper bound of features, None for none; raise InputError where it is no bound."""
+    if y_max is not None and not y_max > 0:
+        raise InputError(f"y_max is {y_max}; it must be positive, or None for no bound")
+    return None if y_max is None or y_max == np.inf else float(y_max)
 
 
 def _frozen(array: Array) -> Array:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.checkpoint import Checkpoint
 from portable_spdnn.errors import InputError, NumericalError
 from portable_spdnn.features import Features, PackedFeatures, as_features
 from portable_spdnn.network import Network
 from portable_spdnn.passes import parse_passes
-from portable_spdnn.result import BatchOutput, LayerRecord, Result
+from portable_spdnn.result import Batch, BatchOutput, LayerRecord, Result
 
 Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
@@ -39,6 +41,9 @@ class PlanOptions:
         Keep computing inputs whose features are all zero, as the plain reference does.
     exact_passes : str or iterable of str, default none
         Exact rewrites to apply: see `portable_spdnn.passes`.
+    memory : int, optional
+        Bytes that the whole process may hold: layers are then read block by block while others
+        run (`portable_spdnn.streamed_plan`), and inputs go in batches that fit.
 
     Raises
     ------
@@ -51,6 +56,7 @@ class PlanOptions:
     batch_size: int | None = None
     keep_dead_inputs: bool = False
     exact_passes: tuple[str, ...] = ()
+    memory: int | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -65,17 +71,15 @@ class PlanOptions:
             raise InputError(f"path is {self.path!r}; choose one of {', '.join(PATHS)}")
         if self.batch_size is not None and self.batch_size < 1:
             raise InputError(f"batch size is {self.batch_size}; it must be at least 1")
+        if self.memory is not None and self.memory < 1:
+            raise InputError(f"memory is {self.memory} bytes; it must be at least 1")
 
     def check(self, network: Network) -> None:
         """Raise InputError where the options do not fit the network."""
-        if self.path == "spgemm" and not network.sparse_features_exact:
-            number = next(
-                number
-                for number, layer in enumerate(network, start=1)
-                if not layer.keeps_dead_inputs_dead
-            )
+        reviving = network.reviving_layers
+        if self.path == "spgemm" and reviving:
             raise InputError(
-                f"path spgemm: layer {number} has a positive bias, which turns zeros into "
+                f"path spgemm: layer {reviving[0] + 1} has a positive bias, which turns zeros into "
                 "nonzeros; sparse features are exact only where no bias is positive; "
                 "use path spmm or auto"
             )
@@ -101,9 +105,8 @@ class NetworkPlan(ABC):
         self.network = network
         self.options = options
         self.plan_seconds = 0.0  # set by Backend.plan, which holds the clock
-        biased = [n for n, layer in enumerate(network) if not layer.keeps_dead_inputs_dead]
         # A zero row stays zero only through layers without a positive bias.
-        self.first_prunable_layer = biased[-1] + 1 if biased else 0
+        self.first_prunable_layer = max(network.reviving_layers, default=-1) + 1
 
     def may_drop_after(self, layer: int) -> bool:
         """Whether inputs that are dead after `layer` (from 0; -1: before all) may leave."""
@@ -137,7 +140,29 @@ class NetworkPlan(ABC):
         BatchOutput
         """
 
-    def run(self, features: Any, progress: Progress | None = None) -> Result:
+    def for_layers(self, network: Network, keep_dead_inputs: bool) -> NetworkPlan:
+        """Return a plan for other layers under the same options, on the same backend.
+
+        A backend whose plans measure overrides this, to take over what this plan measured. The
+        two plans do not run at the same time.
+
+        Parameters
+        ----------
+        network : Network
+            The layers.
+        keep_dead_inputs : bool
+            Replaces that option.
+        """
+        options = replace(self.options, keep_dead_inputs=keep_dead_inputs)
+        plan: NetworkPlan = self.backend.build_plan(network, options)
+        return plan
+
+    def run(
+        self,
+        features: Any,
+        progress: Progress | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> Result:
         """Run the network.
 
         Parameters
@@ -146,6 +171,9 @@ class NetworkPlan(ABC):
             See `portable_spdnn.features.as_features`.
         progress : callable, optional
             Called with (done, total) in units of inputs x layers.
+        checkpoint : path-like, optional
+            A folder that keeps every finished batch: a run that was interrupted goes on from
+            the last of them, with the same answer. See `portable_spdnn.checkpoint`.
 
         Returns
         -------
@@ -154,50 +182,98 @@ class NetworkPlan(ABC):
         Raises
         ------
         InputError
-            If the features do not fit the network or are not finite.
+            If the features do not fit the network or are not finite, or the checkpoint is that
+            of another run, damaged, or cannot be written.
         NumericalError
             If features became NaN on the way.
         """
-        network = self.network
-        valid = as_features(features, network.neurons)
-        inputs, layers = valid.shape[0], len(network)
-        total = inputs * layers
-        alive_per_layer = np.zeros(layers, np.int64)
-        seconds_per_layer: Array | None = np.zeros(layers)
-        executed_edges = 0
-        categories: list[Array] = []
-        batches: list[BatchOutput] = []
-
+        valid = as_features(features, self.network.neurons)
+        kept = None if checkpoint is None else Checkpoint(checkpoint, self, valid)
         start = time.perf_counter()
-        for first in range(0, inputs, self.batch_size):
-            batch = valid[first : first + self.batch_size]
+        batches = list(self.finished_batches(valid, progress=progress, checkpoint=kept))
+        seconds = time.perf_counter() - start
+        seconds += sum(batch.seconds for batch in batches if batch.resumed)
+        return self.result(valid.shape[0], batches, seconds)
 
-            def report(done: int, before: int = first * layers) -> None:
-                if progress is not None:
-                    progress(before + done, total)
+    def finished_batches(
+        self,
+        features: Features,
+        first: int = 0,
+        progress: Progress | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> Iterator[Batch]:
+        """Run valid features batch by batch; part of what `run` does.
 
-            output = self.run_batch(batch, report)
-            output = replace(output, alive=output.alive + first)
-            categories.append(output.alive[_has_positive(output.rows)])
-            batches.append(output)
-            unknown = (alive_per_layer < 0) | (output.alive_per_layer < 0)
-            alive_per_layer = np.where(unknown, -1, alive_per_layer + output.alive_per_layer)
-            executed_edges += output.executed_edges
+        Parameters
+        ----------
+        features : PackedFeatures, ndarray or csr_array
+            As `as_features` gives them.
+        first : int
+            Number of the first of these inputs among all.
+        progress : callable, optional
+            Called with (done, total) in units of inputs x layers.
+        checkpoint : Checkpoint, optional
+            Batches that it holds are not run again.
+
+        Yields
+        ------
+        Batch
+            In the order of the inputs. Where memory is limited and there is no checkpoint to
+            hold them, without the features after the last layer.
+        """
+        inputs, layers = features.shape[0], len(self.network)
+        done = 0
+        while done < inputs:
+            batch = None
+            if checkpoint is not None:
+                batch = checkpoint.load(first + done, first + inputs)
+            if batch is None:
+                report = _ignore if progress is None else _reporter(progress, done, inputs, layers)
+                batch = self._run_one(features[done : done + self.batch_size], first + done, report)
+                if checkpoint is not None:
+                    batch = checkpoint.save(batch)
+                elif self.options.memory is not None:
+                    batch = replace(batch, output=replace(batch.output, rows=None))
+            done += batch.inputs
+            if progress is not None:
+                progress(done * layers, inputs * layers)
+            yield batch
+
+    def _run_one(self, features: Features, first: int, report: Callable[[int], None]) -> Batch:
+        start = time.perf_counter()
+        output = self.run_batch(features, report)
+        categories = first + output.alive[_has_positive(output.rows)]
+        inputs = features.shape[0] if output.inputs is None else output.inputs
+        return Batch(first, inputs, categories, time.perf_counter() - start, output)
+
+    def result(self, inputs: int, batches: Sequence[Batch], seconds: float) -> Result:
+        """Put the batches of all inputs together.
+
+        Parameters
+        ----------
+        inputs : int
+        batches : sequence of Batch
+            In the order of the inputs.
+        seconds : float
+            Of the whole, those that earlier runs spent included.
+        """
+        network = self.network
+        alive = np.zeros(len(network), np.int64)
+        seconds_per_layer: Array | None = np.zeros(len(network))
+        for output in (batch.output for batch in batches):
+            unknown = (alive < 0) | (output.alive_per_layer < 0)
+            alive = np.where(unknown, -1, alive + output.alive_per_layer)
             if seconds_per_layer is not None and output.seconds_per_layer is not None:
-                seconds_per_layer += output.seconds_per_layer
+                seconds_per_layer = seconds_per_layer + output.seconds_per_layer
             else:
                 seconds_per_layer = None
-            report(batch.shape[0] * layers)
-        found = np.concatenate(categories) if categories else np.empty(0, np.int64)
-        inference_seconds = time.perf_counter() - start
-
         records = tuple(
             LayerRecord(
                 number + 1,
-                int(alive_per_layer[number]) if alive_per_layer[number] >= 0 else None,
+                int(alive[number]) if alive[number] >= 0 else None,
                 None if seconds_per_layer is None else float(seconds_per_layer[number]),
             )
-            for number in range(layers)
+            for number in range(len(network))
         )
         return Result(
             backend=self.backend.name,
@@ -206,16 +282,28 @@ class NetworkPlan(ABC):
             inputs=inputs,
             neurons=network.neurons,
             neurons_out=network.neurons_out,
-            layers=layers,
+            layers=len(network),
             edges=network.edges,
-            categories=found,
+            categories=np.concatenate(
+                [np.empty(0, np.int64), *(batch.categories for batch in batches)]
+            ),
             plan_seconds=self.plan_seconds,
-            inference_seconds=inference_seconds,
-            executed_edges=executed_edges,
+            inference_seconds=seconds,
+            executed_edges=sum(batch.output.executed_edges for batch in batches),
             records=records,
             exact_passes=self.options.exact_passes,
+            resumed_inputs=sum(batch.inputs for batch in batches if batch.resumed),
             _batches=tuple(batches),
         )
+
+
+def _ignore(done: int) -> None:
+    """Report to nobody."""
+
+
+def _reporter(progress: Progress, before: int, inputs: int, layers: int) -> Callable[[int], None]:
+    """Return what tells `progress` of the work done in a batch that `before` inputs precede."""
+    return lambda done: progress(before * layers + done, inputs * layers)
 
 
 def cast_features(features: Features, dtype: npt.DTypeLike, sparse: bool) -> Any:

@@ -8,6 +8,7 @@ the official layers, whose permutations follow the form stated here).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
@@ -250,6 +251,7 @@ def _challenge_layer(neurons: int, step: int, sources: Array, bias: npt.ArrayLik
     return _equal_rows_layer(rows[sources], neurons, 1 / COPIES, bias)
 
 
+@functools.lru_cache(maxsize=2)  # layers of a block, asked for one by one, share it
 def _source_rows(neurons: int, seed: int, block: int) -> Array:
     """Return p_b mod m: which of the m distinct rows each row of the block's layers is."""
     if block == 0:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.errors import InputError
+
 Array = npt.NDArray[Any]
 
 
@@ -39,7 +41,7 @@ class BatchOutput:
     alive : ndarray of int64, shape (alive,)
         Inputs of the batch, counted from its start and rising, whose features may be nonzero.
     rows : ndarray or scipy.sparse.csr_array in host memory, shape (alive, neurons_out)
-        Their features.
+        Their features. None where they were not kept.
     alive_per_layer : ndarray of int64, shape (layers,)
         -1 where not known.
     executed_edges : int
@@ -47,6 +49,8 @@ class BatchOutput:
     seconds_per_layer : ndarray of float64, shape (layers,), or None
     columns : ndarray of int64, shape (neurons_out,), or None
         Column of `rows` that holds each output neuron, where several share one.
+    inputs : int or None
+        How many inputs of the batch, from its start, were run; None for all.
     """
 
     alive: Array
@@ -55,6 +59,31 @@ class BatchOutput:
     executed_edges: int
     seconds_per_layer: Array | None = None
     columns: Array | None = None
+    inputs: int | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A finished batch.
+
+    Attributes
+    ----------
+    first, inputs : int
+        Its inputs: `first` .. `first` + `inputs` - 1 of all.
+    categories : ndarray of int64
+        Those of them with a positive score, numbered among all inputs, rising.
+    seconds : float
+    output : BatchOutput
+    resumed : bool
+        Whether an earlier run had finished it.
+    """
+
+    first: int
+    inputs: int
+    categories: Array
+    seconds: float
+    output: BatchOutput
+    resumed: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,6 +107,8 @@ class Result:
     records : tuple of LayerRecord
     exact_passes : tuple of str
         Exact rewrites that were on.
+    resumed_inputs : int
+        Inputs that an earlier run had finished, read from a checkpoint; their time is counted.
     """
 
     backend: str
@@ -94,7 +125,8 @@ class Result:
     executed_edges: int
     records: tuple[LayerRecord, ...]
     exact_passes: tuple[str, ...] = ()
-    _batches: tuple[BatchOutput, ...] = field(repr=False, default=())
+    resumed_inputs: int = 0
+    _batches: tuple[Batch, ...] = field(repr=False, default=())
 
     @property
     def edge_rate(self) -> float:
@@ -115,14 +147,23 @@ class Result:
         return self.score_rows(0, self.inputs)
 
     def score_rows(self, first: int, end: int) -> Array:
-        """Return the scores of inputs `first` .. `end` - 1 (or the last), as `scores` does."""
+        """Return the scores of inputs `first` .. `end` - 1 (or the last), as `scores` does.
+
+        Raises
+        ------
+        InputError
+            If they were not kept: memory was limited, and there was no checkpoint.
+        """
         end = min(end, self.inputs)
-        dtype = np.result_type(*(batch.rows.dtype for batch in self._batches), np.float32)
-        scores = np.zeros((end - first, self.neurons_out), dtype)
+        if any(batch.output.rows is None for batch in self._batches):
+            raise InputError("scores were not kept under a memory limit; run with a checkpoint")
+        types = [batch.output.rows.dtype for batch in self._batches]
+        scores = np.zeros((end - first, self.neurons_out), np.result_type(np.float32, *types))
         for batch in self._batches:
-            chosen = slice(*np.searchsorted(batch.alive, (first, end)))
-            part = batch.rows[chosen]
+            output = batch.output
+            begin, stop = np.searchsorted(output.alive, (first - batch.first, end - batch.first))
+            part = output.rows[begin:stop]
             part = part if isinstance(part, np.ndarray) else part.toarray()
-            part = part if batch.columns is None else part[:, batch.columns]
-            scores[batch.alive[chosen] - first] = part
+            part = part if output.columns is None else part[:, output.columns]
+            scores[batch.first + output.alive[begin:stop] - first] = part
         return scores

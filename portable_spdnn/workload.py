@@ -27,6 +27,8 @@ class Request:
     seed : int
         Of the generated network.
     bias, y_max : float or None
+    streamed : bool
+        Leave the network where it is: its layers are read, or generated, when they are used.
     """
 
     data: Path | None = None
@@ -38,6 +40,7 @@ class Request:
     seed: int = 0
     bias: float | None = None
     y_max: float | None = None
+    streamed: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,13 @@ def load_workload(request: Request, progress: Callable[[int, int], None] | None 
 
 def _network(request: Request, progress: Callable[[int, int], None] | None) -> tuple[Network, str]:
     if request.data is not None:
-        from portable_spdnn.loading import load_network
+        from portable_spdnn.loading import load_network, open_network
 
+        if request.streamed:
+            streamed = open_network(
+                request.data, request.neurons, request.layers, request.bias, request.y_max
+            )
+            return streamed, str(request.data)
         network = load_network(
             request.data, request.neurons, request.layers, request.bias, request.y_max, progress
         )
@@ -114,13 +122,19 @@ def _network(request: Request, progress: Callable[[int, int], None] | None) -> t
 
     neurons = DEFAULT_NEURONS if request.neurons is None else request.neurons
     count = DEFAULT_LAYERS if request.layers is None else request.layers
+    y_max = Y_MAX if request.y_max is None else request.y_max
+    source = f"generated RadiX-Net, seed {request.seed}"
+    if request.streamed:
+        from portable_spdnn.streamed_network import GeneratedLayers, StreamedNetwork
+
+        generated = GeneratedLayers(neurons, count, request.seed, request.bias)
+        return StreamedNetwork(generated, y_max), source
     layers = []
     for layer in radixnet_layers(neurons, count, request.seed, request.bias):
         layers.append(layer)
         if progress is not None:
             progress(len(layers), count)
-    y_max = Y_MAX if request.y_max is None else request.y_max
-    return Network(layers, y_max), f"generated RadiX-Net, seed {request.seed}"
+    return Network(layers, y_max), source
 
 
 def load_inputs_of(request: Request, neurons: int) -> Features:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -60,10 +60,25 @@ class DepthFirstPlan(NetworkPlan):
 
     All inputs start as tiles at the first layer. Rests that stopped after the same layer are
     regrouped into full tiles, the earliest layer first, until none is left.
+
+    Parameters
+    ----------
+    backend : Backend
+    workers : Workers
+    network : Network
+    options : PlanOptions
+    like : DepthFirstPlan, optional
+        A plan of other layers of the same widths, whose measurements and buffers this one
+        takes over; the two do not run at the same time. It starts on dense features.
     """
 
     def __init__(
-        self, backend: Any, workers: Workers, network: Network, options: PlanOptions
+        self,
+        backend: Any,
+        workers: Workers,
+        network: Network,
+        options: PlanOptions,
+        like: DepthFirstPlan | None = None,
     ) -> None:
         super().__init__(backend, network, options)
         self.dtype = np.dtype(options.dtype)
@@ -75,9 +90,14 @@ class DepthFirstPlan(NetworkPlan):
             self.layers.table[0, FIRST_VALUE] < 0
             and np.bincount(network.layers[0].indices).max(initial=0) <= MOST_COUNTED
         )
-        self.costs = measure_tile_costs(
-            workers, self.layers, network.widest, self.dtype, bool(self.prunable.any())
-        )
+        if like is None:
+            self.costs = measure_tile_costs(
+                workers, self.layers, network.widest, self.dtype, bool(self.prunable.any())
+            )
+            self.workspace, self._one_at_a_time = Workspace(), threading.Lock()
+        else:
+            self.costs = like.costs
+            self.workspace, self._one_at_a_time = like.workspace, like._one_at_a_time
         edges = self.layers.table[::-1, EDGES]
         full = self.costs.per_edge[-1] / self.costs.width
         self._deciding = kernels.Costs(
@@ -88,13 +108,19 @@ class DepthFirstPlan(NetworkPlan):
         )
         self.sparse_start = None
         sparse_is_exact = network.sparse_features_exact and not options.keep_dead_inputs
-        if options.path == "auto" and sparse_is_exact:
+        if options.path == "auto" and sparse_is_exact and like is None:
             seconds = float(full) / workers.threads
             self.sparse_start = SparseStart(workers, network, self.dtype, seconds)
-        self.workspace = Workspace()
-        self._one_at_a_time = threading.Lock()
-        # Compiles, or loads from the cache: a run without tiles.
-        self.run_batch(PackedFeatures.empty(network.neurons), lambda done: None)
+        if like is None:
+            # Compiles, or loads from the cache: a run without tiles.
+            self.run_batch(PackedFeatures.empty(network.neurons), lambda done: None)
+
+    def for_layers(self, network: Network, keep_dead_inputs: bool) -> NetworkPlan:
+        """Return a plan for other layers; see `NetworkPlan.for_layers`."""
+        if network.widest != self.network.widest:
+            return super().for_layers(network, keep_dead_inputs)
+        options = replace(self.options, keep_dead_inputs=keep_dead_inputs)
+        return DepthFirstPlan(self.backend, self.workers, network, options, like=self)
 
     def width(self, inputs: int) -> int:
         """Return the tile width for so many inputs."""

@@ -83,3 +83,20 @@ ExactPasses = Annotated[
         help="Exact rewrites of the work, some or all, separated by commas.",
     ),
 ]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Memory that the process may take, such as 4GiB: layers are then read, or generated, "
+        "while others run, and inputs go in batches that fit. Networks come from packed stores "
+        "or are generated.",
+    ),
+]
+CheckpointDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="DIR",
+        help="Keep every finished batch there; an interrupted run goes on from the last.",
+    ),
+]

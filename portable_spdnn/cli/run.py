@@ -34,12 +34,15 @@ def run(
         bool, typer.Option("--keep-dead-inputs", help="Compute inputs to the end, dead or not.")
     ] = False,
     exact_passes: flag.ExactPasses = "none",
+    memory: flag.Memory = None,
+    checkpoint: flag.CheckpointDir = None,
     verify: Annotated[
         bool,
         typer.Option(
             "--verify",
             help="Run the serial reference as well, and judge by it where there is no truth. "
-            "Always on for the generated network with the bundled digits.",
+            "Always on for the generated network with the bundled digits, unless --memory is "
+            "given: the reference has no limit.",
         ),
     ] = False,
     json: flag.Json = None,
@@ -57,6 +60,7 @@ def run(
     from portable_spdnn import report
     from portable_spdnn.engine import infer
     from portable_spdnn.graphchallenge import Truth, judge, write_categories
+    from portable_spdnn.memory import format_bytes, parse_bytes, peak_resident_bytes
     from portable_spdnn.passes import parse_passes
     from portable_spdnn.plan import PlanOptions
     from portable_spdnn.registry import get_backend
@@ -65,17 +69,26 @@ def run(
     progress = not no_progress
     chosen = get_backend(backend, threads)
     plan_options = PlanOptions(
-        dtype.value, path.value, batch_size, keep_dead_inputs, parse_passes(exact_passes)
+        dtype.value,
+        path.value,
+        batch_size,
+        keep_dead_inputs,
+        parse_passes(exact_passes),
+        None if memory is None else parse_bytes(memory, "--memory"),
     )
-    request = Request(data, neurons, layers, inputs, truth, first_inputs, seed, bias, y_max)
+    streamed = memory is not None
+    request = Request(
+        data, neurons, layers, inputs, truth, first_inputs, seed, bias, y_max, streamed
+    )
     with show_progress("loading", progress) as step:
         work = load_workload(request, step)
     with show_progress(f"planning on {chosen.name}", progress):
         plan = chosen.plan(work.network, plan_options)
     with show_progress(f"inference on {chosen.name}", progress) as step:
-        result = plan.run(work.features, step)
+        result = plan.run(work.features, step, checkpoint)
+    peak = peak_resident_bytes()
     known, reference = work.truth, None
-    if verify or (work.embedded and known is None):
+    if verify or (work.embedded and known is None and not streamed):
         with show_progress("verifying with the serial reference", progress) as step:
             # Faithful: every input through every layer, in a code path of its own.
             reference = infer(
@@ -95,6 +108,9 @@ def run(
         "dtype": dtype.value,
         "threads": chosen.threads,
         "plan": plan.describe().splitlines(),
+        "memory": plan_options.memory,
+        "peak_memory": peak,
+        "resumed_inputs": result.resumed_inputs,
         "truth_beyond_inputs": 0 if known is None else known.beyond,
         "reference_agrees": agrees,
         "reference_seconds": None if reference is None else reference.inference_seconds,
@@ -118,6 +134,11 @@ def run(
         ("exact passes", ", ".join(result.exact_passes) or "none"),
         ("survivors", str(result.categories.size)),
     ]
+    if plan_options.memory is not None:
+        allowed = format_bytes(plan_options.memory)
+        facts.append(("peak memory", f"{format_bytes(peak)} of {allowed} allowed"))
+    if result.resumed_inputs:
+        facts.append(("checkpoint", f"{result.resumed_inputs} inputs were finished before"))
     if known is not None and known.beyond:
         facts.append(("truth", f"{known.beyond} categories beyond the inputs at hand left out"))
     if agrees is not None and work.truth is not None:

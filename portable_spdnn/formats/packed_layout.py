@@ -53,6 +53,7 @@ CRC-32 of the array's bytes. Members of the index:
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 import zlib
@@ -60,11 +61,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.errors import InputError
-
-Array = npt.NDArray[Any]
 
 MAGIC = b"\x93SPDNN\r\n"
 VERSION = 1
@@ -95,12 +93,12 @@ def array_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(name)
 
 
-def map_store(path: Path) -> tuple[Array, bytes]:
+def map_store(path: Path) -> tuple[mmap.mmap, bytes]:
     """Map a store into memory.
 
     Returns
     -------
-    octets : ndarray of uint8
+    mapped : mmap
         The whole file, read-only.
     index : bytes
         The index, its checksum verified.
@@ -131,11 +129,20 @@ def map_store(path: Path) -> tuple[Array, bytes]:
         raise checksum_mismatch(path, "the header")
     if size < offset + length:
         raise _truncated(path, size)
-    octets = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
-    index = octets[offset : offset + length].tobytes()
+    with path.open("rb") as stream:
+        mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    index = mapped[offset : offset + length]
     if zlib.crc32(index) != checksum or size != offset + length:
         raise checksum_mismatch(path, "the index")
-    return octets, index
+    return mapped, index
+
+
+def release_pages(mapped: mmap.mmap, offset: int, length: int) -> None:
+    """Drop the pages that lie within a part of a mapped store from this process's memory."""
+    first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+    whole = (offset + length) // mmap.PAGESIZE * mmap.PAGESIZE - first
+    if whole > 0 and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED, first, whole)
 
 
 def checksum_mismatch(path: Path, part: str) -> InputError:

@@ -21,6 +21,7 @@ from portable_spdnn.formats.packed_layout import (
     checksum_mismatch,
     is_packed_store,
     map_store,
+    release_pages,
 )
 from portable_spdnn.formats.packed_writer import PackedStoreWriter
 from portable_spdnn.network import Layer, Network
@@ -46,6 +47,8 @@ class PackedStore:
     layers : int
         Number of layers.
     y_max : float or None
+    checksum : int
+        CRC-32 of the index, which holds the checksums of all arrays.
 
     Raises
     ------
@@ -56,7 +59,9 @@ class PackedStore:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._map, text = map_store(self.path)
+        self._mapped, text = map_store(self.path)
+        self._map = np.frombuffer(self._mapped, np.uint8)
+        self.checksum = zlib.crc32(text)
         try:
             index = json.loads(text)
             self.y_max = None if index["y_max"] is None else float(index["y_max"])
@@ -71,7 +76,7 @@ class PackedStore:
 
     def layer(self, number: int, bias: npt.ArrayLike | None = None) -> Layer:
         """Return layer `number`, counted from 1; `bias` replaces the stored one."""
-        self._check_layers(number)
+        self.check_layers(number)
         entry, name = self._layers[number - 1], f"layer {number}"
         try:
             rows, columns = entry["shape"]
@@ -97,11 +102,46 @@ class PackedStore:
         except InputError as error:
             raise InputError(f"{self.path}, layer {number}: {error}") from error
 
+    def layer_facts(self, number: int) -> tuple[tuple[int, int], int, int, Array]:
+        """Tell of a layer, counted from 1, what the index knows.
+
+        Returns
+        -------
+        shape : tuple of int
+        nnz : int
+        value_bytes : int
+            Bytes of a weight, 0 where all are equal.
+        bias : ndarray
+            One number, or one for each output.
+        """
+        self.check_layers(number)
+        entry, name = self._layers[number - 1], f"layer {number}"
+        try:
+            rows, columns = (int(extent) for extent in entry["shape"])
+            stored = entry["bias"]
+            bias = self._array(stored, name) if isinstance(stored, dict) else np.array([stored])
+            width = array_dtype(entry["weight_dtype"]).itemsize
+            nnz = int(entry["indices"]["count"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._malformed(name) from error
+        return (rows, columns), nnz, 0 if entry["weights"] is None else width, bias
+
+    def release(self, first: int, end: int) -> None:
+        """Give back the memory of the pages of layers `first` .. `end`, counted from 1.
+
+        They stay in the file: arrays that refer to them read them again.
+        """
+        for entry in self._layers[first - 1 : end]:
+            for part in entry.values():
+                if isinstance(part, dict):
+                    octets = part["count"] * array_dtype(part["dtype"]).itemsize
+                    release_pages(self._mapped, part["offset"], octets)
+
     def iter_layers(
         self, layers: int | None = None, bias: npt.ArrayLike | None = None
     ) -> Iterator[Layer]:
         """Yield the first `layers` layers (default: all) in order."""
-        wanted = self._check_layers(layers)
+        wanted = self.check_layers(layers)
         return (self.layer(number, bias) for number in range(1, wanted + 1))
 
     def network(
@@ -128,7 +168,7 @@ class PackedStore:
         -------
         Network
         """
-        wanted = self._check_layers(layers)
+        wanted = self.check_layers(layers)
         found: list[Layer] = []
         for layer in self.iter_layers(wanted, bias):
             found.append(layer)
@@ -183,7 +223,8 @@ class PackedStore:
         entry = self._truth.get(layers)
         return None if entry is None else self._array(entry, f"truth of {layers} layers")
 
-    def _check_layers(self, layers: int | None) -> int:
+    def check_layers(self, layers: int | None) -> int:
+        """Return how many layers are meant, `layers` or all; raise InputError if too many."""
         if layers is not None and not 1 <= layers <= self.layers:
             raise InputError(
                 f"{self.path}: holds layers 1 to {self.layers}, not {layers}; "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import zlib
 from contextlib import ExitStack
@@ -20,7 +19,7 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures, as_features
 from portable_spdnn.formats.atomic_output import atomic_output
 from portable_spdnn.formats.packed_layout import ALIGNMENT, pack_header
-from portable_spdnn.network import Layer
+from portable_spdnn.network import Layer, checked_y_max
 
 Array = npt.NDArray[Any]
 
@@ -51,10 +50,8 @@ class PackedStoreWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, y_max: float | None) -> None:
-        if y_max is not None and not y_max > 0:
-            raise InputError(f"y_max is {y_max}; it must be positive, or None for no bound")
         self._path = Path(path)
-        self._y_max = None if y_max is None or math.isinf(y_max) else float(y_max)
+        self._y_max = checked_y_max(y_max)
         self._layers: dict[int, dict[str, Any]] = {}
         self._inputs: dict[str, Any] | None = None
         self._truth: dict[str, Any] = {}

@@ -10,7 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
+from portable_spdnn.memory import format_bytes
+from portable_spdnn.memory_budget import Budget, facts_of, running_bytes
 from portable_spdnn.network import Network
 from portable_spdnn.passes import FIXED_POINT, MERGE_INPUTS, MERGE_NEURONS
 from portable_spdnn.passes.equal_rows import equal_rows
@@ -90,22 +93,52 @@ class ExactPlan(NetworkPlan):
         super().__init__(backend, network, options)
         self.rewritten: Network = network
         self.columns: Array | None = None
+        self.budget: Budget | None = None
+        if options.memory is not None:
+            dtype = np.dtype(options.dtype)
+            self.budget = Budget.share(options.memory, network, dtype, backend.threads)
         if MERGE_NEURONS in options.exact_passes:
-            merged = merge_neurons(network)
+            merged = merge_neurons(network, self._check_fits)
             self.rewritten, self.columns = merged.network, merged.outputs
+        else:
+            self._check_fits(sum(map(running_bytes, facts_of(network))))
         self.rows_merged = self.layers_skipped = 0
         checks = {MERGE_INPUTS, FIXED_POINT} & set(options.exact_passes)
         ends = segment_ends(len(network)) if checks else [len(network)]
-        self.segments = [
-            self._segment(first, end) for first, end in zip([0, *ends], ends, strict=False)
-        ]
+        self.segments: list[Segment] = []
+        for first, end in zip([0, *ends], ends, strict=False):
+            self.segments.append(self._segment(first, end))
+
+    @property
+    def batch_size(self) -> int:
+        """Inputs that go through the network together."""
+        if self.budget is None or self.options.batch_size is not None:
+            return super().batch_size
+        return self.budget.piece
+
+    def _check_fits(self, weights: int) -> None:
+        """Raise InputError where the layers, all held at once, exceed the memory for them."""
+        if self.budget is not None and weights > self.budget.weights:
+            raise InputError(
+                f"exact passes {', '.join(self.options.exact_passes)} hold the rewritten network "
+                f"in memory, more than the {format_bytes(self.budget.weights)} for layers of "
+                f"{format_bytes(self.budget.memory)}; allow more memory, add {MERGE_NEURONS}, or "
+                "leave the exact passes off"
+            )
 
     def _segment(self, first: int, end: int) -> Segment:
         layers = self.rewritten.layers[first:end]
         # A dead input may not leave while a later segment could revive it.
         keep = self.options.keep_dead_inputs or end < self.first_prunable_layer
-        options = replace(self.options, exact_passes=(), keep_dead_inputs=keep)
-        plan = self.backend.build_plan(Network(layers, self.network.y_max), options)
+        network = Network(layers, self.network.y_max)
+        if self.segments:
+            plan = self.segments[0].plan.for_layers(network, keep)
+        else:
+            options = replace(
+                self.options, exact_passes=(), memory=None, keep_dead_inputs=keep,
+                batch_size=self.batch_size,
+            )  # fmt: skip
+            plan = self.backend.build_plan(network, options)
         signatures = None
         if FIXED_POINT in self.options.exact_passes:
             found = [signature(layer) for layer in layers]

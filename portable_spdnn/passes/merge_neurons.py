@@ -16,7 +16,7 @@ random permutations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.memory_budget import running_bytes
 from portable_spdnn.network import Layer, Network
 from portable_spdnn.passes.equal_rows import equal_sparse_rows
+from portable_spdnn.streamed_network import LayerFacts
 
 Array = npt.NDArray[Any]
 
@@ -45,22 +47,29 @@ class MergedNetwork:
     outputs: Array
 
 
-def merge_neurons(network: Network) -> MergedNetwork:
+def merge_neurons(
+    network: Network, check: Callable[[int], None] = lambda taken: None
+) -> MergedNetwork:
     """Merge equal neurons of all layers; linear in the number of weights.
 
     Parameters
     ----------
     network : Network
+        Each layer is asked for once: a streamed network is read once, one layer at a time.
+    check : callable, optional
+        Given, after each layer, the bytes that those merged so far take in a plan; may raise.
 
     Returns
     -------
     MergedNetwork
         Exact up to the order of additions: sums of weights are rounded to the layer's type.
     """
-    layers, outputs = [], np.arange(network.neurons_out)
+    layers, outputs, taken = [], np.arange(network.neurons_out), 0
     for layer, classes in merged_layers(network):
         layers.append(layer)
         outputs = classes
+        taken += running_bytes(LayerFacts.of(layer))
+        check(taken)
     return MergedNetwork(Network(layers, network.y_max), outputs)
 
 

@@ -1,0 +1,194 @@
+"""Checkpoints: a folder of finished batches, from which an interrupted run goes on.
+
+The folder holds ``checkpoint.json``, which names the run (network, features, options), and for
+each finished batch ``batch-FIRST.npz``, FIRST being its first input, counted from 0: NumPy
+arrays of what `Batch` holds. Features after the last layer are beside it in
+``batch-FIRST.rows.npy`` where they are dense, so that they need not be in memory; its CRC-32
+is in the ``.npz``, which has checksums of its own. Every file appears whole or not at all, and
+the ``.npz`` last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from portable_spdnn import __version__
+from portable_spdnn.errors import InputError
+from portable_spdnn.features import Features, PackedFeatures
+from portable_spdnn.formats.atomic_output import atomic_output
+from portable_spdnn.result import Batch, BatchOutput
+
+if TYPE_CHECKING:
+    from portable_spdnn.plan import NetworkPlan
+
+_IDENTITY = "checkpoint.json"
+_OPTIONAL = ("columns", "seconds_per_layer")
+
+
+class Checkpoint:
+    """The finished batches of one run, on disk.
+
+    Parameters
+    ----------
+    folder : path-like
+        Made where there is none.
+    plan : NetworkPlan
+    features : PackedFeatures, ndarray or csr_array
+        All inputs of the run.
+
+    Raises
+    ------
+    InputError
+        If the folder holds the checkpoint of another run, or cannot be written.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], plan: NetworkPlan, features: Features
+    ) -> None:
+        self.folder = Path(folder)
+        options = plan.options
+        mine = {
+            "version": __version__,
+            "backend": plan.backend.name,
+            "network": plan.network.fingerprint(),
+            "inputs": features.shape[0],
+            "features": features_fingerprint(features),
+            "dtype": str(options.dtype),
+            "path": options.path,
+            "keep_dead_inputs": options.keep_dead_inputs,
+            "exact_passes": list(options.exact_passes),
+        }
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            found = [entry.name for entry in self.folder.iterdir()]
+        except OSError as error:
+            reason = error.strerror or error
+            raise InputError(f"{self.folder}: cannot hold a checkpoint ({reason})") from error
+        if _IDENTITY in found:
+            self._compare(mine)
+        elif any(not name.startswith(".") for name in found):
+            raise InputError(f"{self.folder}: holds files but no checkpoint; name a new folder")
+        else:
+            with atomic_output(self.folder / _IDENTITY) as stream:
+                stream.write(json.dumps(mine, indent=2).encode() + b"\n")
+
+    def _compare(self, mine: dict[str, Any]) -> None:
+        path = self.folder / _IDENTITY
+        try:
+            theirs = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: cannot be read; name a new folder ({error})") from error
+        for key, value in mine.items():
+            if not isinstance(theirs, dict) or theirs.get(key) != value:
+                there = theirs.get(key) if isinstance(theirs, dict) else None
+                raise InputError(
+                    f"{self.folder}: is the checkpoint of another run: its {key} is {there}, "
+                    f"here it is {value}; name a new folder"
+                )
+
+    def load(self, first: int, end: int) -> Batch | None:
+        """Return the batch that begins with input `first` and stays before `end`, if finished.
+
+        Raises
+        ------
+        InputError
+            If it is damaged.
+        """
+        path = self._path(first)
+        if not path.exists():
+            return None
+        try:
+            with np.load(path) as stored:
+                parts = dict(stored)
+            batch = self._batch(first, parts)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(
+                f"{path}: is damaged ({error}); remove it, and its batch runs again"
+            ) from error
+        return batch if first + batch.inputs <= end else None
+
+    def _batch(self, first: int, parts: dict[str, Any]) -> Batch:
+        if "rows_crc32" in parts:
+            rows: Any = np.load(self._rows_path(first), mmap_mode="r")
+            if zlib.crc32(rows.reshape(-1).view(np.uint8).data) != int(parts["rows_crc32"]):
+                raise ValueError(f"checksum mismatch in {self._rows_path(first).name}")
+        else:
+            arrays = (parts["rows_data"], parts["rows_indices"], parts["rows_indptr"])
+            rows = sp.csr_array(arrays, shape=tuple(parts["rows_shape"]))
+        columns, per_layer = (parts.get(name) for name in _OPTIONAL)
+        output = BatchOutput(
+            parts["alive"],
+            rows,
+            parts["alive_per_layer"],
+            int(parts["executed_edges"]),
+            per_layer,
+            columns,
+        )
+        seconds, inputs = float(parts["seconds"]), int(parts["inputs"])
+        return Batch(first, inputs, parts["categories"], seconds, output, resumed=True)
+
+    def save(self, batch: Batch) -> Batch:
+        """Keep a batch; return it with its features on disk where they are dense.
+
+        Raises
+        ------
+        InputError
+            If the disk is full or the folder cannot be written.
+        """
+        output = batch.output
+        parts: dict[str, Any] = {
+            "inputs": batch.inputs,
+            "seconds": batch.seconds,
+            "categories": batch.categories,
+            "alive": output.alive,
+            "alive_per_layer": output.alive_per_layer,
+            "executed_edges": output.executed_edges,
+        }
+        parts |= {
+            name: getattr(output, name) for name in _OPTIONAL if getattr(output, name) is not None
+        }
+        rows = output.rows
+        if isinstance(rows, np.ndarray):
+            rows = np.ascontiguousarray(rows)
+            parts["rows_crc32"] = zlib.crc32(rows.reshape(-1).view(np.uint8).data)
+            with atomic_output(self._rows_path(batch.first)) as stream:
+                np.lib.format.write_array(stream, rows, allow_pickle=False)
+        else:
+            parts |= {f"rows_{name}": getattr(rows, name) for name in ("data", "indices", "indptr")}
+            parts["rows_shape"] = rows.shape
+        with atomic_output(self._path(batch.first)) as stream:
+            np.savez(stream, **parts)
+        if isinstance(rows, np.ndarray):
+            rows = np.load(self._rows_path(batch.first), mmap_mode="r")
+        return replace(batch, output=replace(output, rows=rows))
+
+    def _path(self, first: int) -> Path:
+        return self.folder / f"batch-{first:012d}.npz"
+
+    def _rows_path(self, first: int) -> Path:
+        return self.folder / f"batch-{first:012d}.rows.npy"
+
+
+def features_fingerprint(features: Features) -> str:
+    """Return a hash of features: equal for equal features of one form."""
+    digest = hashlib.sha256(repr(features.shape).encode())
+    if isinstance(features, PackedFeatures):
+        arrays = [features.bits]
+    elif isinstance(features, np.ndarray):
+        arrays = [features]
+    else:
+        arrays = [features.indptr, features.indices, features.data]
+    for array in arrays:
+        digest.update(repr(array.dtype).encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

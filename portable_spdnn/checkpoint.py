@@ -42,9 +42,8 @@ class Checkpoint:
     ----------
     folder : path-like
         Made where there is none.
-    plan : NetworkPlan
-    features : PackedFeatures, ndarray or csr_array
-        All inputs of the run.
+    identity : dict
+        What names the run; see `run_identity`.
 
     Raises
     ------
@@ -52,22 +51,8 @@ class Checkpoint:
         If the folder holds the checkpoint of another run, or cannot be written.
     """
 
-    def __init__(
-        self, folder: str | os.PathLike[str], plan: NetworkPlan, features: Features
-    ) -> None:
+    def __init__(self, folder: str | os.PathLike[str], identity: dict[str, Any]) -> None:
         self.folder = Path(folder)
-        options = plan.options
-        mine = {
-            "version": __version__,
-            "backend": plan.backend.name,
-            "network": plan.network.fingerprint(),
-            "inputs": features.shape[0],
-            "features": features_fingerprint(features),
-            "dtype": str(options.dtype),
-            "path": options.path,
-            "keep_dead_inputs": options.keep_dead_inputs,
-            "exact_passes": list(options.exact_passes),
-        }
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             found = [entry.name for entry in self.folder.iterdir()]
@@ -75,12 +60,12 @@ class Checkpoint:
             reason = error.strerror or error
             raise InputError(f"{self.folder}: cannot hold a checkpoint ({reason})") from error
         if _IDENTITY in found:
-            self._compare(mine)
+            self._compare(identity)
         elif any(not name.startswith(".") for name in found):
             raise InputError(f"{self.folder}: holds files but no checkpoint; name a new folder")
         else:
             with atomic_output(self.folder / _IDENTITY) as stream:
-                stream.write(json.dumps(mine, indent=2).encode() + b"\n")
+                stream.write(json.dumps(identity, indent=2).encode() + b"\n")
 
     def _compare(self, mine: dict[str, Any]) -> None:
         path = self.folder / _IDENTITY
@@ -179,16 +164,48 @@ class Checkpoint:
         return self.folder / f"batch-{first:012d}.rows.npy"
 
 
-def features_fingerprint(features: Features) -> str:
-    """Return a hash of features: equal for equal features of one form."""
-    digest = hashlib.sha256(repr(features.shape).encode())
-    if isinstance(features, PackedFeatures):
-        arrays = [features.bits]
-    elif isinstance(features, np.ndarray):
-        arrays = [features]
-    else:
-        arrays = [features.indptr, features.indices, features.data]
-    for array in arrays:
-        digest.update(repr(array.dtype).encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()
+def run_identity(plan: NetworkPlan, inputs: int, fingerprint: int) -> dict[str, Any]:
+    """Return what tells a run from others: what its answer, and the form of it, depend on.
+
+    Parameters
+    ----------
+    plan : NetworkPlan
+    inputs : int
+    fingerprint : int
+        `features_fingerprint` of all of them.
+    """
+    options = plan.options
+    return {
+        "version": __version__,
+        "backend": plan.backend.name,
+        "network": plan.network.fingerprint(),
+        "inputs": inputs,
+        "features": f"{fingerprint:016x}",
+        "dtype": str(options.dtype),
+        "path": options.path,
+        "keep_dead_inputs": options.keep_dead_inputs,
+        "exact_passes": list(options.exact_passes),
+    }
+
+
+def features_fingerprint(features: Features, first: int = 0) -> int:
+    """Return a hash of features that is a sum over inputs, modulo 2^64.
+
+    Parts of the inputs, each with the number of its `first` input, add up to the hash of the
+    whole, in any order; so ranks that hold a part each find the same.
+    """
+    total = 0
+    for number in range(features.shape[0]):
+        digest = hashlib.blake2b(digest_size=8)
+        if isinstance(features, PackedFeatures):
+            parts = [features.bits[number]]
+        elif isinstance(features, np.ndarray):
+            parts = [features[number]]
+        else:
+            row = slice(features.indptr[number], features.indptr[number + 1])
+            parts = [features.indices[row].astype(np.int64), features.data[row]]
+        for part in parts:
+            digest.update(np.ascontiguousarray(part).data)
+        digest.update((first + number).to_bytes(8, "little"))
+        total += int.from_bytes(digest.digest(), "little")
+    return total % (1 << 64)

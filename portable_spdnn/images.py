@@ -46,7 +46,7 @@ def digits() -> Array:
         return read_idx(path)
 
 
-def digits_features(neurons: int) -> PackedFeatures:
+def digits_features(neurons: int, rows: slice = slice(None)) -> PackedFeatures:
     """Return the bundled digits as binary features.
 
     Their threshold is the MNIST one as a fraction of full scale. About 20 % of the features
@@ -57,6 +57,8 @@ def digits_features(neurons: int) -> PackedFeatures:
     ----------
     neurons : int
         A square: 1024, 4096, 16384, 65536, ...
+    rows : slice
+        Which of them; default all.
 
     Returns
     -------
@@ -67,11 +69,14 @@ def digits_features(neurons: int) -> PackedFeatures:
     InputError
         If `neurons` is not a square.
     """
-    return binary_features(digits(), neurons, threshold=DIGITS_THRESHOLD)
+    return binary_features(digits()[rows], neurons, threshold=DIGITS_THRESHOLD)
 
 
 def load_idx_features(
-    path: str | os.PathLike[str], neurons: int, first: int | None = None
+    path: str | os.PathLike[str],
+    neurons: int,
+    first: int | None = None,
+    rows: slice = slice(None),
 ) -> PackedFeatures:
     """Read a file of images in IDX format as binary features.
 
@@ -83,6 +88,8 @@ def load_idx_features(
         A square: 1024, 4096, 16384, 65536, ...
     first : int, optional
         Number of images to take from the start; default all.
+    rows : slice
+        Which of those to turn into features; default all.
 
     Returns
     -------
@@ -94,7 +101,7 @@ def load_idx_features(
         As for `read_idx` and `binary_features`.
     """
     _side(neurons)
-    return binary_features(read_idx(path, first), neurons)
+    return binary_features(read_idx(path, first)[rows], neurons)
 
 
 def binary_features(

@@ -186,6 +186,50 @@ def load_inputs_and_total(
     return read_inputs(source, neurons, first)
 
 
+def count_inputs(path: PathLike, neurons: int) -> int | None:
+    """Return how many inputs a file holds, None where only reading all of them would tell.
+
+    Stores and images tell; text files do not. Raises as `load_inputs`.
+    """
+    source = Path(path)
+    if is_packed_store(source):
+        shape = _store(source, neurons).input_shape
+        if shape is None:
+            raise InputError(f"{source}: holds no inputs; give a file with --inputs")
+        return shape[0]
+    if not source.exists():
+        raise InputError(f"{source}: there is no such file")
+    from portable_spdnn.formats.idx import count_idx, is_idx
+
+    return count_idx(source) if source.is_file() and is_idx(source) else None
+
+
+def load_input_rows(path: PathLike, neurons: int, rows: slice, verify: bool = True) -> Features:
+    """Load some inputs of a store or of images, without keeping the others.
+
+    Parameters
+    ----------
+    path : path-like
+        One whose inputs `count_inputs` tells.
+    neurons : int
+    rows : slice
+        With start and end, within the inputs of the file.
+    verify : bool
+        Verify the checksum of a store's inputs, which reads all of them.
+
+    Raises
+    ------
+    InputError
+        As `load_inputs`.
+    """
+    source = Path(path)
+    if is_packed_store(source):
+        return _store(source, neurons).inputs(verify=verify)[rows]
+    from portable_spdnn.images import load_idx_features
+
+    return load_idx_features(source, neurons, rows.stop or None, rows)
+
+
 def find_truth(path: PathLike, neurons: int, layers: int) -> Path | None:
     """Return the official truth file of a network in a folder, None where there is none."""
     from portable_spdnn.formats.graphchallenge_layout import truth_paths

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.checkpoint import Checkpoint
+from portable_spdnn.checkpoint import Checkpoint, features_fingerprint, run_identity
 from portable_spdnn.errors import InputError, NumericalError
 from portable_spdnn.features import Features, PackedFeatures, as_features
 from portable_spdnn.network import Network
@@ -188,7 +188,10 @@ class NetworkPlan(ABC):
             If features became NaN on the way.
         """
         valid = as_features(features, self.network.neurons)
-        kept = None if checkpoint is None else Checkpoint(checkpoint, self, valid)
+        kept = None
+        if checkpoint is not None:
+            fingerprint = features_fingerprint(valid)
+            kept = Checkpoint(checkpoint, run_identity(self, valid.shape[0], fingerprint))
         start = time.perf_counter()
         batches = list(self.finished_batches(valid, progress=progress, checkpoint=kept))
         seconds = time.perf_counter() - start

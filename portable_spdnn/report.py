@@ -6,6 +6,7 @@ import json
 import platform
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 from portable_spdnn import __version__
 from portable_spdnn.formats.atomic_output import atomic_output
 from portable_spdnn.graphchallenge import Verdict, categories_sha256
+from portable_spdnn.memory import format_bytes
+from portable_spdnn.plan import NetworkPlan
 from portable_spdnn.result import Result
 from portable_spdnn.workload import Workload
 
@@ -75,9 +78,69 @@ def run_record(
         "verdict_against": None if verdict is None else verdict.source,
         "alive_inputs_per_layer": [record.alive_inputs for record in result.records],
         "seconds_per_layer": None if None in per_layer else per_layer,
+        "resumed_inputs": result.resumed_inputs,
+        "ranks": [asdict(record) for record in result.ranks] or None,
+        "imbalance": result.imbalance if result.ranks else None,
+        "parallel_efficiency": result.parallel_efficiency if result.ranks else None,
         "versions": versions(backend_versions),
         **extra,
     }
+
+
+def run_facts(
+    work: Workload, plan: NetworkPlan, result: Result, peak_memory: int
+) -> list[tuple[str, str]]:
+    """Return what a run was and how fast, a name and a text each."""
+    network, options = plan.network, plan.options
+    facts = [
+        (
+            "network",
+            f"{network.neurons} neurons x {len(network)} layers, {network.edges} edges "
+            f"({work.network_source})",
+        ),
+        ("inputs", f"{result.inputs} ({work.inputs_source})"),
+        ("backend", f"{result.backend} ({result.device}), {options.dtype}"),
+        ("plan", plan.describe()),
+        ("load", seconds(work.load_seconds)),
+        ("planning", seconds(result.plan_seconds)),
+        ("inference", seconds(result.inference_seconds)),
+        ("challenge edge rate", rate(result.edge_rate)),
+        ("executed edge rate", rate(result.executed_edge_rate)),
+        ("exact passes", ", ".join(result.exact_passes) or "none"),
+        ("survivors", str(result.categories.size)),
+    ]
+    if options.memory is not None:
+        each = " a rank" if result.ranks else ""
+        allowed = f"{format_bytes(options.memory)} allowed{each}"
+        facts.append(("peak memory", f"{format_bytes(peak_memory)} of {allowed}"))
+    if result.resumed_inputs:
+        facts.append(("checkpoint", f"{result.resumed_inputs} inputs were finished before"))
+    if result.ranks:
+        facts += [
+            ("ranks", str(len(result.ranks))),
+            ("imbalance", f"{result.imbalance:.3g} (busiest rank over the mean)"),
+            ("parallel efficiency", f"{100 * result.parallel_efficiency:.3g} % of the time busy"),
+        ]
+    return facts
+
+
+def rank_table(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return columns and rows of what each rank did."""
+    columns = ("rank", "host", "device", "inputs", "load", "planning", "busy", "executed edges")
+    rows = [
+        (
+            str(record.rank),
+            record.host,
+            record.device,
+            str(record.inputs),
+            seconds(record.load_seconds),
+            seconds(record.plan_seconds),
+            seconds(record.busy_seconds),
+            f"{record.executed_edges:.4g}",
+        )
+        for record in result.ranks
+    ]
+    return columns, rows
 
 
 def write_json(record: Any, target: str) -> None:

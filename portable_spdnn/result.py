@@ -87,6 +87,32 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class RankRecord:
+    """What one rank of a distributed run did.
+
+    Attributes
+    ----------
+    rank : int
+    host, device : str
+    inputs : int
+        That it ran.
+    load_seconds, plan_seconds : float
+    busy_seconds : float
+        In batches; the rest of the inference it waited for work or for the others.
+    executed_edges : int
+    """
+
+    rank: int
+    host: str
+    device: str
+    inputs: int
+    load_seconds: float
+    plan_seconds: float
+    busy_seconds: float
+    executed_edges: int
+
+
+@dataclass(frozen=True)
 class Result:
     """The outcome of running a network on features.
 
@@ -109,6 +135,8 @@ class Result:
         Exact rewrites that were on.
     resumed_inputs : int
         Inputs that an earlier run had finished, read from a checkpoint; their time is counted.
+    ranks : tuple of RankRecord
+        Of a distributed run; empty for one process.
     """
 
     backend: str
@@ -126,6 +154,7 @@ class Result:
     records: tuple[LayerRecord, ...]
     exact_passes: tuple[str, ...] = ()
     resumed_inputs: int = 0
+    ranks: tuple[RankRecord, ...] = ()
     _batches: tuple[Batch, ...] = field(repr=False, default=())
 
     @property
@@ -137,6 +166,18 @@ class Result:
     def executed_edge_rate(self) -> float:
         """Executed edge rate, edges/s: multiply-adds really done / inference seconds."""
         return self.executed_edges / self.inference_seconds
+
+    @property
+    def imbalance(self) -> float:
+        """Busy time of the busiest rank over the mean of all; 1 for one process."""
+        busy = [record.busy_seconds for record in self.ranks]
+        return max(busy) * len(busy) / sum(busy) if sum(busy) else 1.0
+
+    @property
+    def parallel_efficiency(self) -> float:
+        """Mean part of the inference time that ranks were busy; 1 for one process."""
+        busy = [record.busy_seconds for record in self.ranks]
+        return sum(busy) / len(busy) / self.inference_seconds if busy else 1.0
 
     @property
     def scores(self) -> Array:

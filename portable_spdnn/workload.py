@@ -14,6 +14,7 @@ from portable_spdnn.network import Network
 
 DEFAULT_NEURONS = 1024
 DEFAULT_LAYERS = 120
+_DIGITS = "bundled handwritten digits"
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,9 @@ def load_workload(request: Request, progress: Callable[[int, int], None] | None 
         If a file is missing or malformed, or the request does not fit what the files hold.
     """
     start = time.perf_counter()
-    network, network_source = _network(request, progress)
-    features, total, inputs_source = _inputs(request, network.neurons)
-    truth = _truth(request, network, features.shape[0], total)
+    network, network_source = load_network_of(request, progress)
+    features, total, inputs_source = load_inputs_of(request, network.neurons)
+    truth = load_truth_of(request, network, features.shape[0], total)
     return Workload(
         network,
         features,
@@ -104,7 +105,10 @@ def load_workload(request: Request, progress: Callable[[int, int], None] | None 
     )
 
 
-def _network(request: Request, progress: Callable[[int, int], None] | None) -> tuple[Network, str]:
+def load_network_of(
+    request: Request, progress: Callable[[int, int], None] | None = None
+) -> tuple[Network, str]:
+    """Load the network that `request` names, and tell where it is from; see `load_workload`."""
     if request.data is not None:
         from portable_spdnn.loading import load_network, open_network
 
@@ -137,14 +141,18 @@ def _network(request: Request, progress: Callable[[int, int], None] | None) -> t
     return Network(layers, y_max), source
 
 
-def load_inputs_of(request: Request, neurons: int) -> Features:
-    """Load the inputs that `request` names; arguments and errors as `load_workload`."""
-    return _inputs(request, neurons)[0]
+def load_inputs_of(request: Request, neurons: int) -> tuple[Features, int, str]:
+    """Load the inputs that `request` names; raises as `load_workload`.
 
-
-def _inputs(request: Request, neurons: int) -> tuple[Features, int, str]:
-    """Return the features, how many there are in all, and where they come from."""
-    path = request.data if request.inputs is None else request.inputs
+    Returns
+    -------
+    features : PackedFeatures or csr_array
+    total : int
+        How many inputs there are before ``request.first_inputs`` cuts them.
+    source : str
+        Where they come from, for people.
+    """
+    path = _inputs_path(request)
     if path is not None:
         from portable_spdnn.loading import load_inputs_and_total
 
@@ -154,16 +162,54 @@ def _inputs(request: Request, neurons: int) -> tuple[Features, int, str]:
 
     features = digits_features(neurons)
     total = features.shape[0]
-    if request.first_inputs is not None:
-        if not 1 <= request.first_inputs <= total:
-            raise InputError(
-                f"--first-inputs is {request.first_inputs}; there are 1 to {total} bundled digits"
-            )
-        features = features[: request.first_inputs]
-    return features, total, "bundled handwritten digits"
+    return features[: _wanted(request, total, _DIGITS)], total, _DIGITS
 
 
-def _truth(request: Request, network: Network, at_hand: int, total: int) -> Truth | None:
+def count_inputs_of(request: Request, neurons: int) -> tuple[int, int, str] | None:
+    """Return how many inputs `request` names, how many there are, and where they come from.
+
+    None where only loading them would tell; raises as `load_workload`.
+    """
+    path = _inputs_path(request)
+    if path is None:
+        from portable_spdnn.images import digits
+
+        total, source = len(digits()), _DIGITS
+    else:
+        from portable_spdnn.loading import count_inputs
+
+        counted, source = count_inputs(path, neurons), str(path)
+        if counted is None:
+            return None
+        total = counted
+    return _wanted(request, total, source), total, source
+
+
+def load_rows_of(request: Request, neurons: int, rows: slice, verify: bool) -> Features:
+    """Load some of the inputs that `count_inputs_of` counts; see `loading.load_input_rows`."""
+    path = _inputs_path(request)
+    if path is not None:
+        from portable_spdnn.loading import load_input_rows
+
+        return load_input_rows(path, neurons, rows, verify)
+    from portable_spdnn.images import digits_features
+
+    return digits_features(neurons, rows)
+
+
+def _inputs_path(request: Request) -> Path | None:
+    return request.data if request.inputs is None else request.inputs
+
+
+def _wanted(request: Request, total: int, source: str) -> int:
+    wanted = total if request.first_inputs is None else request.first_inputs
+    if not 1 <= wanted <= total:
+        raise InputError(f"--first-inputs is {wanted}; there are 1 to {total} inputs ({source})")
+    return wanted
+
+
+def load_truth_of(request: Request, network: Network, at_hand: int, total: int) -> Truth | None:
+    """Load the truth that `request` names or implies for `at_hand` of `total` inputs."""
     if request.truth is not None:
         return truth_for(request.truth, total, at_hand)
     # The truth of a folder or store is that of its own inputs.

@@ -3,27 +3,50 @@
 from __future__ import annotations
 
 import sys
+import traceback
+from typing import NoReturn
 
 USAGE_ERROR = 2
+INTERRUPTED = 130
 
 
 def main() -> None:
-    """Run the command line and exit: 0 done, 1 wrong categories, 2 usage or input error."""
+    """Run the command line and exit: 0 done, 1 wrong categories, 2 usage or input error.
+
+    Under an MPI launcher a rank that fails ends the whole job: the others would wait for it.
+    """
     from portable_spdnn.cli.app import app
     from portable_spdnn.errors import SpdnnError
+    from portable_spdnn.ranks import launched_rank, launched_ranks
 
+    rank = launched_rank() if launched_ranks() > 1 else None
+    name = "portable-spdnn" if rank is None else f"portable-spdnn: rank {rank}"
     try:
         app()
     except (SpdnnError, OSError, MemoryError) as error:
         if isinstance(error, BrokenPipeError):
             # Whoever read the output has left; there is nobody to tell.
             sys.stderr.close()
-            sys.exit(USAGE_ERROR)
-        print(f"portable-spdnn: error: {_one_line(error)}", file=sys.stderr)
-        sys.exit(USAGE_ERROR)
+        else:
+            print(f"{name}: error: {_one_line(error)}", file=sys.stderr)
+        _end(USAGE_ERROR, rank)
     except KeyboardInterrupt:
-        print("portable-spdnn: interrupted", file=sys.stderr)
-        sys.exit(130)
+        print(f"{name}: interrupted", file=sys.stderr)
+        _end(INTERRUPTED, rank)
+    except Exception:
+        if rank is None:
+            raise
+        print(f"{name}: failed", file=sys.stderr)
+        traceback.print_exc()
+        _end(1, rank)
+
+
+def _end(code: int, rank: int | None) -> NoReturn:
+    if rank is not None:
+        from portable_spdnn.ranks import abort
+
+        abort(code)
+    sys.exit(code)
 
 
 def _one_line(error: BaseException) -> str:

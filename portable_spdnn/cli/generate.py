@@ -44,7 +44,7 @@ def radixnet(
 
     features = None
     if not no_inputs:
-        features = load_inputs_of(Request(inputs=inputs, first_inputs=first_inputs), neurons)
+        features = load_inputs_of(Request(inputs=inputs, first_inputs=first_inputs), neurons)[0]
     with show_progress("generating", not no_progress) as step:
         generate_radixnet(out, neurons, layers, seed, features=features, store=store, progress=step)
     shown = "no inputs" if features is None else f"{features.shape[0]} inputs"

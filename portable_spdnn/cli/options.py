@@ -24,6 +24,13 @@ class FeaturePath(StrEnum):
     spgemm = "spgemm"
 
 
+class Schedule(StrEnum):
+    """How ranks of an MPI job share inputs out."""
+
+    static = "static"
+    dynamic = "dynamic"
+
+
 Data = Annotated[
     Path | None,
     typer.Option(
@@ -98,5 +105,12 @@ CheckpointDir = Annotated[
         "--checkpoint",
         metavar="DIR",
         help="Keep every finished batch there; an interrupted run goes on from the last.",
+    ),
+]
+ScheduleOption = Annotated[
+    Schedule,
+    typer.Option(
+        "--schedule",
+        help="Under mpiexec: as many inputs to each rank, or chunks as ranks ask for them.",
     ),
 ]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from portable_spdnn.cli import options as flag
 from portable_spdnn.cli.progress import show_progress
+
+if TYPE_CHECKING:
+    from portable_spdnn.plan import NetworkPlan, PlanOptions
+    from portable_spdnn.ranks import Ranks
+    from portable_spdnn.result import Result
+    from portable_spdnn.workload import Request, Workload
 
 WRONG_CATEGORIES = 1
 
@@ -36,6 +43,7 @@ def run(
     exact_passes: flag.ExactPasses = "none",
     memory: flag.Memory = None,
     checkpoint: flag.CheckpointDir = None,
+    schedule: flag.ScheduleOption = flag.Schedule.static,
     verify: Annotated[
         bool,
         typer.Option(
@@ -54,21 +62,19 @@ def run(
 ) -> None:
     """Run a network on inputs, print times, rates and the verdict.
 
+    Started by an MPI launcher (mpiexec -n 4 portable-spdnn run ...), the ranks share the inputs
+    out, and the first of them reports.
+
     Exit code 0: done, and the categories are right where there is a truth; 1: they are wrong;
     2: usage or input error.
     """
-    from portable_spdnn import report
-    from portable_spdnn.engine import infer
-    from portable_spdnn.graphchallenge import Truth, judge, write_categories
-    from portable_spdnn.memory import format_bytes, parse_bytes, peak_resident_bytes
+    from portable_spdnn.memory import parse_bytes
     from portable_spdnn.passes import parse_passes
     from portable_spdnn.plan import PlanOptions
-    from portable_spdnn.registry import get_backend
-    from portable_spdnn.workload import Request, load_workload
+    from portable_spdnn.ranks import Ranks, launched_ranks
+    from portable_spdnn.workload import Request
 
-    progress = not no_progress
-    chosen = get_backend(backend, threads)
-    plan_options = PlanOptions(
+    options = PlanOptions(
         dtype.value,
         path.value,
         batch_size,
@@ -76,78 +82,143 @@ def run(
         parse_passes(exact_passes),
         None if memory is None else parse_bytes(memory, "--memory"),
     )
-    streamed = memory is not None
     request = Request(
-        data, neurons, layers, inputs, truth, first_inputs, seed, bias, y_max, streamed
+        data, neurons, layers, inputs, truth, first_inputs, seed, bias, y_max, memory is not None
     )
+    ranks = Ranks() if launched_ranks() else None
+    leads = ranks is None or ranks.rank == 0
+    progress = leads and not no_progress
+    done = _execute(backend, threads, request, options, ranks, schedule, checkpoint, progress)
+    code = 0
+    if done is not None:
+        code = _report(done, request, options, verify, json, save_categories, progress)
+    if ranks is not None:
+        code = ranks.comm.bcast(code)
+        ranks.close()
+    if code:
+        raise typer.Exit(code)
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A finished run, on the rank that reports it."""
+
+    work: Workload
+    plan: NetworkPlan
+    result: Result
+    peak_memory: int
+
+
+def _execute(
+    backend: str,
+    threads: int | None,
+    request: Request,
+    options: PlanOptions,
+    ranks: Ranks | None,
+    schedule: flag.Schedule,
+    checkpoint: Path | None,
+    progress: bool,
+) -> _Done | None:
+    """Load, plan and run; returns None on ranks that do not report."""
+    from portable_spdnn.distributed import run_on_ranks
+    from portable_spdnn.memory import peak_resident_bytes
+    from portable_spdnn.ranked_workload import load_ranked_workload
+    from portable_spdnn.registry import get_backend
+    from portable_spdnn.workload import load_workload
+
+    if ranks is not None and threads is None:
+        threads = ranks.threads_each()
+    chosen = get_backend(backend, threads)
     with show_progress("loading", progress) as step:
-        work = load_workload(request, step)
+        if ranks is None:
+            work = load_workload(request, step)
+        else:
+            part = load_ranked_workload(ranks, request, schedule.value, step)
+            work = part.work
     with show_progress(f"planning on {chosen.name}", progress):
-        plan = chosen.plan(work.network, plan_options)
+        plan = chosen.plan(work.network, options)
+    result: Result | None
     with show_progress(f"inference on {chosen.name}", progress) as step:
-        result = plan.run(work.features, step, checkpoint)
-    peak = peak_resident_bytes()
-    known, reference = work.truth, None
-    if verify or (work.embedded and known is None and not streamed):
-        with show_progress("verifying with the serial reference", progress) as step:
-            # Faithful: every input through every layer, in a code path of its own.
-            reference = infer(
-                work.network,
-                work.features,
-                "scipy",
-                dtype=dtype.value,
-                keep_dead_inputs=True,
+        if ranks is None:
+            result = plan.run(work.features, step, checkpoint)
+        else:
+            result = run_on_ranks(
+                ranks,
+                plan,
+                part.rows,
+                part.inputs,
+                schedule.value,
+                load_seconds=work.load_seconds,
                 progress=step,
+                checkpoint=checkpoint,
             )
+    return None if result is None else _Done(work, plan, result, peak_resident_bytes())
+
+
+def _report(
+    done: _Done,
+    request: Request,
+    options: PlanOptions,
+    verify: bool,
+    json: str | None,
+    save_categories: Path | None,
+    progress: bool,
+) -> int:
+    """Judge and print; returns the exit code."""
+    from portable_spdnn import report
+    from portable_spdnn.graphchallenge import Truth, judge, write_categories
+
+    work, result = done.work, done.result
+    known, reference = work.truth, None
+    # By default only where it takes about a second, and not where it would break a limit.
+    if verify or (work.embedded and known is None and options.memory is None):
+        reference = _run_reference(work, request, options, progress)
         by_reference = Truth(reference.categories, 0, "the serial scipy reference")
         known = known or by_reference
     verdict = None if known is None else judge(result.categories, known)
     agrees = None if reference is None else judge(result.categories, by_reference).passed
 
-    extra = {
-        "dtype": dtype.value,
-        "threads": chosen.threads,
-        "plan": plan.describe().splitlines(),
-        "memory": plan_options.memory,
-        "peak_memory": peak,
-        "resumed_inputs": result.resumed_inputs,
+    backend = done.plan.backend
+    extra: dict[str, Any] = {
+        "dtype": str(options.dtype),
+        "threads": backend.threads,
+        "plan": done.plan.describe().splitlines(),
+        "memory": options.memory,
+        "peak_memory": done.peak_memory,
         "truth_beyond_inputs": 0 if known is None else known.beyond,
         "reference_agrees": agrees,
         "reference_seconds": None if reference is None else reference.inference_seconds,
     }
-    record = report.run_record(work, result, verdict, type(chosen).availability().versions, extra)
-    network = work.network
-    facts = [
-        (
-            "network",
-            f"{network.neurons} neurons x {len(network)} layers, {network.edges} edges "
-            f"({work.network_source})",
-        ),
-        ("inputs", f"{result.inputs} ({work.inputs_source})"),
-        ("backend", f"{result.backend} ({result.device}), {dtype.value}"),
-        ("plan", plan.describe()),
-        ("load", report.seconds(work.load_seconds)),
-        ("planning", report.seconds(result.plan_seconds)),
-        ("inference", report.seconds(result.inference_seconds)),
-        ("challenge edge rate", report.rate(result.edge_rate)),
-        ("executed edge rate", report.rate(result.executed_edge_rate)),
-        ("exact passes", ", ".join(result.exact_passes) or "none"),
-        ("survivors", str(result.categories.size)),
-    ]
-    if plan_options.memory is not None:
-        allowed = format_bytes(plan_options.memory)
-        facts.append(("peak memory", f"{format_bytes(peak)} of {allowed} allowed"))
-    if result.resumed_inputs:
-        facts.append(("checkpoint", f"{result.resumed_inputs} inputs were finished before"))
+    record = report.run_record(work, result, verdict, backend.availability().versions, extra)
+    facts = report.run_facts(work, done.plan, result, done.peak_memory)
     if known is not None and known.beyond:
         facts.append(("truth", f"{known.beyond} categories beyond the inputs at hand left out"))
     if agrees is not None and work.truth is not None:
         facts.append(("serial reference", "agrees" if agrees else "DISAGREES"))
     facts.append(("verdict", "none: no truth is known" if verdict is None else str(verdict)))
     report.print_facts(facts, to_stderr=json == "-")
+    if result.ranks:
+        report.print_table(*report.rank_table(result), to_stderr=json == "-")
     if save_categories is not None:
         write_categories(save_categories, result.categories)
     if json is not None:
         report.write_json(record, json)
-    if verdict is not None and not verdict.passed:
-        raise typer.Exit(WRONG_CATEGORIES)
+    return WRONG_CATEGORIES if verdict is not None and not verdict.passed else 0
+
+
+def _run_reference(
+    work: Workload, request: Request, options: PlanOptions, progress: bool
+) -> Result:
+    """Run the serial reference: every input through every layer, in a code path of its own."""
+    from portable_spdnn.engine import infer
+    from portable_spdnn.workload import load_inputs_of
+
+    with show_progress("verifying with the serial reference", progress) as step:
+        return infer(
+            work.network,
+            load_inputs_of(request, work.network.neurons)[0],
+            "scipy",
+            dtype=options.dtype,
+            keep_dead_inputs=True,
+            progress=step,
+        )

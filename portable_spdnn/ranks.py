@@ -1,0 +1,179 @@
+"""Ranks of an MPI job: who there is, what the ranks of a node share, how all end together.
+
+MPI is loaded only in a process that an MPI launcher started (`launched_ranks`), or when a
+communicator is given. Extra ``mpi``: mpi4py, and MPICH as a wheel.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn.errors import InputError
+from portable_spdnn.host import usable_cores
+
+Array = npt.NDArray[Any]
+
+# Set by launchers: MPICH and its relatives, Open MPI, MVAPICH.
+_SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
+_RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK")
+_ALIGNMENT = 64
+_PIECE = 1 << 28  # bytes of a message: MPI counts in 32 bits
+
+
+def launched_ranks() -> int:
+    """Return how many ranks the launcher of this process says it started, 0 for no launcher."""
+    for name in _SIZE_VARIABLES:
+        if os.environ.get(name, "").isdecimal():
+            return int(os.environ[name])
+    return 1 if "PMIX_RANK" in os.environ else 0
+
+
+def launched_rank() -> int | None:
+    """Return this process's rank as its launcher tells it, None where there is no launcher."""
+    for name in _RANK_VARIABLES:
+        if os.environ.get(name, "").isdecimal():
+            return int(os.environ[name])
+    return None
+
+
+class Ranks:
+    """The ranks of a communicator, and those of them on this node.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm, optional
+        Default: all ranks of the job.
+
+    Attributes
+    ----------
+    rank, size : int
+    node_rank, node_size : int
+        Among the ranks that share this node's memory.
+    host : str
+
+    Raises
+    ------
+    InputError
+        If mpi4py is not installed or does not fit the launcher.
+    """
+
+    def __init__(self, comm: Any = None) -> None:
+        started = launched_ranks()
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:
+            raise InputError(
+                f"started by an MPI launcher, but mpi4py does not load ({error}); "
+                "pip install 'portable-spdnn[mpi]'"
+            ) from error
+        self._mpi = MPI
+        world = MPI.COMM_WORLD
+        if comm is None and world.size == 1 and started > 1:
+            raise InputError(
+                f"the launcher started {started} ranks but mpi4py sees one: they belong to "
+                "different MPI libraries; use the mpiexec of the library that mpi4py was built for"
+            )
+        # Messages of this class never meet those of the caller.
+        self.comm = (world if comm is None else comm).Dup()
+        self.rank, self.size = int(self.comm.rank), int(self.comm.size)
+        self.node = self.comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank)
+        self.node_rank, self.node_size = int(self.node.rank), int(self.node.size)
+        self.host = socket.gethostname()
+        self._windows: list[Any] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+        # A rank that fails does not wait for the others: whoever catches the error aborts.
+        if kind is None:
+            self.close()
+
+    def close(self) -> None:
+        """Free what the ranks share; all call it, and use nothing of it afterwards."""
+        for window in self._windows:
+            window.Free()
+        self._windows.clear()
+        self.node.Free()
+        self.comm.Free()
+
+    def threads_each(self) -> int:
+        """Return how many threads a rank should have: cores, over the ranks that share them.
+
+        Where the launcher binds ranks to cores of their own, that is all of them.
+        """
+        cores = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+        sharing: int = sum(theirs == cores for theirs in self.node.allgather(cores))
+        return max(1, usable_cores() // sharing)
+
+    def share_on_node(self, arrays: Sequence[Array] | None) -> list[Array]:
+        """Put arrays of the node's first rank into memory that all ranks of the node read.
+
+        Parameters
+        ----------
+        arrays : sequence of ndarray
+            On the first rank of the node; None on the others.
+
+        Returns
+        -------
+        list of ndarray
+            Read-only, C order; there until `close`.
+        """
+        given = [np.ascontiguousarray(array) for array in arrays] if arrays is not None else None
+        forms = self.node.bcast(
+            None if given is None else [(array.shape, array.dtype.str) for array in given]
+        )
+        sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in forms]
+        starts = np.concatenate(([0], np.cumsum([-(-s // _ALIGNMENT) * _ALIGNMENT for s in sizes])))
+        total = max(int(starts[-1]), 1) if self.node_rank == 0 else 0
+        window = self._mpi.Win.Allocate_shared(total, 1, comm=self.node)
+        self._windows.append(window)
+        octets = np.frombuffer(window.Shared_query(0)[0], np.uint8)
+        if given is not None:
+            for array, start, size in zip(given, starts, sizes, strict=False):
+                octets[start : start + size] = array.reshape(-1).view(np.uint8)
+        self.node.Barrier()
+        octets.flags.writeable = False
+        return [
+            octets[start : start + size].view(dtype).reshape(shape)
+            for (shape, dtype), start, size in zip(forms, starts, sizes, strict=False)
+        ]
+
+    def send_array(self, array: Array, to: int) -> None:
+        """Send an array of any size; `receive_array` takes it."""
+        array = np.ascontiguousarray(array)
+        self.comm.send((array.shape, array.dtype.str), to)
+        octets = array.reshape(-1).view(np.uint8)
+        for start in range(0, octets.size, _PIECE):
+            self.comm.Send(octets[start : start + _PIECE], to)
+
+    def receive_array(self, source: int) -> Array:
+        """Receive what `send_array` sends."""
+        shape, dtype = self.comm.recv(source=source)
+        array = np.empty(shape, dtype)
+        octets = array.reshape(-1).view(np.uint8)
+        for start in range(0, octets.size, _PIECE):
+            self.comm.Recv(octets[start : start + _PIECE], source)
+        return array
+
+
+def abort(code: int) -> None:
+    """End all ranks of the job at once with an exit code; to be called by one that failed.
+
+    Returns where mpi4py is missing: then no rank waits for another.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError):
+        return
+    sys.stdout.flush()
+    if not sys.stderr.closed:
+        sys.stderr.flush()
+    MPI.COMM_WORLD.Abort(code)

@@ -147,7 +147,9 @@ class Checkpoint:
             rows = np.ascontiguousarray(rows)
             parts["rows_crc32"] = zlib.crc32(rows.reshape(-1).view(np.uint8).data)
             with atomic_output(self._rows_path(batch.first)) as stream:
-                np.lib.format.write_array(stream, rows, allow_pickle=False)
+                header = np.lib.format.header_data_from_array_1_0(rows)
+                np.lib.format.write_array_header_1_0(stream, header)
+                stream.write(rows.reshape(-1).view(np.uint8).data)
         else:
             parts |= {f"rows_{name}": getattr(rows, name) for name in ("data", "indices", "indptr")}
             parts["rows_shape"] = rows.shape

@@ -87,6 +87,7 @@ class Ranks:
         self.node_rank, self.node_size = int(self.node.rank), int(self.node.size)
         self.host = socket.gethostname()
         self._windows: list[Any] = []
+        _open.add(self)
 
     def __enter__(self) -> Self:
         return self
@@ -103,6 +104,7 @@ class Ranks:
         self._windows.clear()
         self.node.Free()
         self.comm.Free()
+        _open.discard(self)
 
     def threads_each(self) -> int:
         """Return how many threads a rank should have: cores, over the ranks that share them.
@@ -162,6 +164,14 @@ class Ranks:
         for start in range(0, octets.size, _PIECE):
             self.comm.Recv(octets[start : start + _PIECE], source)
         return array
+
+
+_open: set[Ranks] = set()
+
+
+def unfinished() -> bool:
+    """Whether this process holds ranks that it has not closed: others may wait for it."""
+    return bool(_open)
 
 
 def abort(code: int) -> None:

@@ -17,7 +17,7 @@ def main() -> None:
     """
     from portable_spdnn.cli.app import app
     from portable_spdnn.errors import SpdnnError
-    from portable_spdnn.ranks import launched_rank, launched_ranks
+    from portable_spdnn.ranks import launched_rank, launched_ranks, unfinished
 
     rank = launched_rank() if launched_ranks() > 1 else None
     name = "portable-spdnn" if rank is None else f"portable-spdnn: rank {rank}"
@@ -33,6 +33,13 @@ def main() -> None:
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         _end(INTERRUPTED, rank)
+    except SystemExit as ended:
+        # What all ranks agreed on ends them in order; what one of them met alone does not.
+        if rank is None or not ended.code or not unfinished():
+            raise
+        what = "interrupted" if ended.code == INTERRUPTED else "ended early"
+        print(f"{name}: {what}", file=sys.stderr)
+        _end(ended.code if isinstance(ended.code, int) else 1, rank)
     except Exception:
         if rank is None:
             raise

@@ -90,8 +90,8 @@ def load_workload(request: Request, progress: Callable[[int, int], None] | None 
         If a file is missing or malformed, or the request does not fit what the files hold.
     """
     start = time.perf_counter()
-    network, network_source = _network(request, progress)
-    features, total, inputs_source = _inputs(request, network.neurons)
+    network, network_source = load_network_of(request, progress)
+    features, total, inputs_source = load_inputs_and_total_of(request, network.neurons)
     truth = _truth(request, network, features.shape[0], total)
     return Workload(
         network,
@@ -104,7 +104,13 @@ def load_workload(request: Request, progress: Callable[[int, int], None] | None 
     )
 
 
-def _network(request: Request, progress: Callable[[int, int], None] | None) -> tuple[Network, str]:
+def load_network_of(
+    request: Request, progress: Callable[[int, int], None] | None = None
+) -> tuple[Network, str]:
+    """Load the network that `request` names, and tell where it comes from.
+
+    Arguments and errors as `load_workload`.
+    """
     if request.data is not None:
         from portable_spdnn.loading import load_network, open_network
 
@@ -139,11 +145,14 @@ def _network(request: Request, progress: Callable[[int, int], None] | None) -> t
 
 def load_inputs_of(request: Request, neurons: int) -> Features:
     """Load the inputs that `request` names; arguments and errors as `load_workload`."""
-    return _inputs(request, neurons)[0]
+    return load_inputs_and_total_of(request, neurons)[0]
 
 
-def _inputs(request: Request, neurons: int) -> tuple[Features, int, str]:
-    """Return the features, how many there are in all, and where they come from."""
+def load_inputs_and_total_of(request: Request, neurons: int) -> tuple[Features, int, str]:
+    """Load inputs, and tell how many there are in all and where they come from.
+
+    Arguments and errors as `load_workload`.
+    """
     path = request.data if request.inputs is None else request.inputs
     if path is not None:
         from portable_spdnn.loading import load_inputs_and_total

@@ -24,6 +24,9 @@ class FeaturePath(StrEnum):
     spgemm = "spgemm"
 
 
+BackendName = Annotated[
+    str, typer.Option(metavar="NAME", help="auto, scipy, numba, cupy, or another registered.")
+]
 Data = Annotated[
     Path | None,
     typer.Option(

@@ -4,7 +4,8 @@ The folder holds ``challenge.json``, which names the run (version, backend, devi
 each finished network ``NEURONSxLAYERS.json`` with its record, its categories (counted from 0)
 and what names its network and inputs; and for a network under way the folder
 ``NEURONSxLAYERS.batches`` (``.streamed`` where its layers are streamed), a checkpoint of its
-finished batches (`portable_spdnn.checkpoint`), which goes when the network is finished. Every file appears whole or not at all.
+finished batches (`portable_spdnn.checkpoint`), which goes when the network is finished. Every
+file appears whole or not at all.
 """
 
 from __future__ import annotations

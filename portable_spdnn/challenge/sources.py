@@ -69,6 +69,8 @@ class Sources:
         self._layers: dict[int, int] = {}
         if data is None:
             return
+        if not data.exists():
+            raise InputError(f"{data}: there is no such file or folder")
         if data.is_dir():
             from portable_spdnn.formats.graphchallenge_layout import network_paths
 

@@ -8,7 +8,8 @@ from typing import Any
 from portable_spdnn import report
 from portable_spdnn.challenge.memory_guard import SHARE
 from portable_spdnn.challenge.published import REFERENCES, REMARKS, SERIES, Source
-from portable_spdnn.challenge.series import Row, Series
+from portable_spdnn.challenge.rows import Row
+from portable_spdnn.challenge.series import Series
 from portable_spdnn.challenge.sources import GENERATED, STORE, TEXT
 from portable_spdnn.graphchallenge import INPUTS
 from portable_spdnn.memory import format_bytes, peak_resident_bytes

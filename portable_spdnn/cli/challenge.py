@@ -87,7 +87,8 @@ def challenge(
     """
     from portable_spdnn import report
     from portable_spdnn.challenge import choose_configurations, tables
-    from portable_spdnn.challenge.series import ChallengeOptions, Row, Series
+    from portable_spdnn.challenge.rows import ChallengeOptions, Row
+    from portable_spdnn.challenge.series import Series
     from portable_spdnn.challenge.time_budget import parse_duration
     from portable_spdnn.errors import InputError
     from portable_spdnn.memory import parse_bytes

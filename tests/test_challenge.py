@@ -48,7 +48,6 @@ Challenge = Callable[..., Done]
 @pytest.fixture
 def challenge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Challenge:
     """Run the command in this process, on scipy unless told otherwise."""
-
     monkeypatch.setattr(series, "WARM_UP_INPUTS", 8)  # the time it takes is of no interest
 
     def run(*arguments: object, backend: str = "scipy") -> Done:

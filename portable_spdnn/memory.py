@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import resource
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 from portable_spdnn.errors import InputError
 
@@ -58,3 +60,60 @@ def peak_resident_bytes() -> int:
     """Return the most memory that this process has held so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def available_bytes(
+    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
+) -> int | None:
+    """Return the memory that this process may still take; None where the system does not tell.
+
+    The least of what the machine has available (``MemAvailable``: free, or given back without
+    writing to disk) and what the limits of this process's control groups leave, of either
+    version. Source: the kernel's own documents, proc(5) and cgroups(7).
+
+    Parameters
+    ----------
+    proc, cgroups : Path
+        Where these file systems are mounted.
+    """
+    left = []
+    match = re.search(r"^MemAvailable:\s*(\d+) kB", _text(proc / "meminfo"), re.MULTILINE)
+    if match:
+        left.append(1024 * int(match[1]))
+    for folder, limit, usage, reclaimable in _control_groups(proc, cgroups):
+        allowed, used = _text(folder / limit).strip(), _text(folder / usage).strip()
+        if allowed.isdigit() and used.isdigit():  # "max" is no limit
+            cached = re.search(
+                rf"^{reclaimable} (\d+)", _text(folder / "memory.stat"), re.MULTILINE
+            )
+            held = int(used) - (int(cached[1]) if cached else 0)
+            left.append(max(0, int(allowed) - held))
+    return min(left, default=None)
+
+
+def _control_groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, str, str, str]]:
+    """Yield the groups that limit this process, and the names of their files.
+
+    A container sees its own group at the mount point, under whatever path it has outside.
+    """
+    for line in _text(proc / "self" / "cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            root = cgroups
+            names = ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            root = cgroups / "memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        inside = Path(path.lstrip("/"))
+        for part in (inside, *inside.parents):
+            yield root / part, *names
+
+
+def _text(path: Path) -> str:
+    """Return a file of the system's, nothing where it is absent or closed to this process."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

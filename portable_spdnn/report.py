@@ -145,7 +145,11 @@ def rank_table(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
 
 def write_json(record: Any, target: str) -> None:
     """Write JSON to a file, all or nothing, or to standard output where `target` is "-"."""
-    text = json.dumps(record, indent=2) + "\n"
+    write_text(json.dumps(record, indent=2) + "\n", target)
+
+
+def write_text(text: str, target: str) -> None:
+    """Write text to a file, all or nothing, or to standard output where `target` is "-"."""
     if target == "-":
         sys.stdout.write(text)
     else:

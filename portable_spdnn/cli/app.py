@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from portable_spdnn.cli.backends import backends
+from portable_spdnn.cli.challenge import challenge
 from portable_spdnn.cli.compare import compare
 from portable_spdnn.cli.convert import convert
 from portable_spdnn.cli.generate import generate
@@ -39,6 +40,7 @@ def _common(
 
 app.command()(run)
 app.command()(compare)
+app.command()(challenge)
 app.command()(backends)
 app.command()(convert)
 app.add_typer(generate, name="generate")

@@ -31,6 +31,9 @@ class Schedule(StrEnum):
     dynamic = "dynamic"
 
 
+BackendName = Annotated[
+    str, typer.Option(metavar="NAME", help="auto, scipy, numba, cupy, or another registered.")
+]
 Data = Annotated[
     Path | None,
     typer.Option(

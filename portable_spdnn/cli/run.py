@@ -21,9 +21,7 @@ WRONG_CATEGORIES = 1
 
 
 def run(
-    backend: Annotated[
-        str, typer.Option(metavar="NAME", help="auto, scipy, numba, cupy, or another registered.")
-    ] = "auto",
+    backend: flag.BackendName = "auto",
     data: flag.Data = None,
     neurons: flag.Neurons = None,
     layers: flag.Layers = None,

@@ -88,6 +88,47 @@ def truth_paths(directory: Path, neurons: int) -> dict[int, Path]:
     return {layers: path for layers, path in found if layers is not None}
 
 
+def layers_present(path: Path, neurons: int, wanted: int) -> int:
+    """Return how many layers of a network are there, from the first without a gap.
+
+    Parameters
+    ----------
+    path : Path
+        Folder or archive of the network, as `network_paths` gives it. An archive is
+        decompressed as far as its first `wanted` layers lie.
+    neurons : int
+    wanted : int
+        Layers beyond these do not count.
+
+    Raises
+    ------
+    InputError
+        If an archive is truncated or damaged.
+    """
+    present: set[int] = set()
+    for name in _names(path):
+        match = _LAYER.fullmatch(name)
+        if match and int(match[1]) == neurons and int(match[2]) <= wanted:
+            present.add(int(match[2]))
+            if len(present) == wanted:
+                break
+    return next(number for number in range(wanted + 1) if number + 1 not in present)
+
+
+def _names(path: Path) -> Iterator[str]:
+    """Yield the names of files in a folder or archive."""
+    if path.is_dir():
+        yield from (file.name for file in path.iterdir())
+        return
+    with (
+        open_decompressed(path) as stream,
+        tarfile.open(fileobj=stream, mode="r|", bufsize=1 << 20) as archive,
+    ):
+        for member in archive:
+            if member.isfile():
+                yield member.name.rpartition("/")[2]
+
+
 class LayerTexts:
     """The texts of the layer files of one network, in a folder or an archive.
 

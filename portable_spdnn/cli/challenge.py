@@ -1,0 +1,144 @@
+"""`portable-spdnn challenge`: the whole official table on one backend."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from portable_spdnn.cli import options as flag
+from portable_spdnn.cli.progress import show_progress
+from portable_spdnn.cli.run import WRONG_CATEGORIES
+
+
+def challenge(
+    sizes: Annotated[
+        str, typer.Option(metavar="N,...", help="Neurons per layer, from the official table.")
+    ] = "1024,4096,16384,65536",
+    layers: Annotated[
+        str, typer.Option(metavar="L,...", help="Layers, from the official table.")
+    ] = "120,480,1920",
+    backend: flag.BackendName = "auto",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder with networks, inputs and truth, as Graph Challenge files or packed "
+            "stores, or one store. What is not there is generated.",
+        ),
+    ] = None,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Inputs: MNIST IDX, resized to each size, or Graph Challenge TSV. Default: those "
+            "of --data, or the bundled digits.",
+        ),
+    ] = None,
+    first_inputs: flag.FirstInputs = None,
+    batch_size: flag.BatchSize = None,
+    threads: flag.Threads = None,
+    dtype: flag.DtypeOption = flag.Dtype.float32,
+    path: flag.PathOption = flag.FeaturePath.auto,
+    seed: flag.Seed = 0,
+    exact_passes: flag.ExactPasses = "none",
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Stream every network within SIZE, such as 4GiB. Default: stream those that "
+            "would not fit in three quarters of the available memory, within that.",
+        ),
+    ] = None,
+    time_budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Skip a network that is predicted to take longer than is left of TIME: 90, 90s, "
+            "10m, 2h.",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep every finished network and batch there; an interrupted table goes on.",
+        ),
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify", help="Run the serial reference on every network as well; slow."),
+    ] = False,
+    json: flag.Json = None,
+    markdown: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|-",
+            help="Write the table as Markdown, with published figures beside; - for stdout.",
+        ),
+    ] = None,
+    no_progress: flag.NoProgress = False,
+) -> None:
+    """Run the twelve official networks one after the other and print their table.
+
+    Exit code 0: all that ran are right, as far as there is a truth; 1: categories of one are
+    wrong; 2: usage or input error.
+    """
+    from portable_spdnn import report
+    from portable_spdnn.challenge import choose_configurations, tables
+    from portable_spdnn.challenge.rows import ChallengeOptions, Row
+    from portable_spdnn.challenge.series import Series
+    from portable_spdnn.challenge.time_budget import parse_duration
+    from portable_spdnn.errors import InputError
+    from portable_spdnn.memory import parse_bytes
+    from portable_spdnn.passes import parse_passes
+    from portable_spdnn.plan import PlanOptions
+    from portable_spdnn.registry import get_backend
+
+    if json == markdown == "-":
+        raise InputError("--json and --markdown both name standard output; give one a file")
+    asked = ChallengeOptions(
+        choose_configurations(sizes, layers),
+        data,
+        inputs,
+        first_inputs,
+        seed,
+        PlanOptions(
+            dtype.value,
+            path.value,
+            batch_size,
+            exact_passes=parse_passes(exact_passes),
+            memory=None if memory is None else parse_bytes(memory, "--memory"),
+        ),
+        verify,
+        None if time_budget is None else parse_duration(time_budget, "--time-budget"),
+        checkpoint,
+    )
+    progress = not no_progress
+    series = Series(
+        get_backend(backend, threads), asked, lambda what: show_progress(what, progress)
+    )
+    rows: list[Row] = []
+
+    def write(last: bool) -> None:
+        """Write what is done so far: files always, standard output at the end alone."""
+        if json is not None and (last or json != "-"):
+            report.write_json(tables.as_json(series, rows), json)
+        if markdown is not None and (last or markdown != "-"):
+            report.write_text(tables.as_markdown(series, rows), markdown)
+
+    try:
+        for row in series.rows():
+            rows.append(row)
+            write(last=False)
+    finally:
+        # Where a network cannot be run the table of those before it is not lost.
+        if rows:
+            to_stderr = "-" in (json, markdown)
+            shown = [tables.cells(row) for row in rows]
+            report.print_table(tables.COLUMNS, shown, to_stderr)
+            report.print_facts(tables.facts(series, rows), to_stderr)
+    write(last=True)
+    if any(row.failed for row in rows):
+        raise typer.Exit(WRONG_CATEGORIES)

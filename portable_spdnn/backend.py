@@ -409,6 +409,17 @@ class Backend(ABC):
         """Return the given rows of features, in the backend's memory space."""
         return features[rows]
 
+    def nonzeros(self, features: Any) -> int:
+        """Return how many features are nonzero, or stored where they are sparse."""
+        if self.is_sparse(features):
+            return int(features.nnz)
+        return int(np.count_nonzero(self.download(features)))
+
+    def convert_features(self, features: Any, sparse: bool) -> Any:
+        """Return features as sparse or as dense ones, in the backend's memory space."""
+        host = self.download(features)
+        return self.upload(sp.csr_array(host) if sparse else host.toarray())
+
     def multiply_adds(self, weights: Any, features: Any) -> int:
         """Return the multiply-adds of Y W: for sparse Y those of its stored entries alone."""
         if not self.is_sparse(features):

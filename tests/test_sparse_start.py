@@ -10,7 +10,6 @@ import pytest
 import scipy.sparse as sp
 
 import portable_spdnn as ps
-from portable_spdnn_cpu import sparse_start
 
 
 @pytest.fixture
@@ -38,12 +37,12 @@ def test_answers_do_not_depend_on_where_tiles_begin(
     dtype: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sparse_start.SparseStart, "break_even", break_even)
     Y = sparse_inputs(0.03)
     if form == "bits":
         Y = (Y > 0).astype(np.float32)
     given = sp.csr_array(Y) if form == "csr" else np.packbits(Y > 0, axis=1)
     plan = ps.get_backend("numba", threads=2).plan(network, ps.PlanOptions(dtype))
+    monkeypatch.setattr(plan.sparse_start, "break_even", break_even)
     starts: list[int] = []
     run = plan.sparse_start.run
 
@@ -55,6 +54,8 @@ def test_answers_do_not_depend_on_where_tiles_begin(
     monkeypatch.setattr(plan.sparse_start, "run", noted)
     result = plan.run(given)
     assert starts == [{0.0: 0, 0.05: 1, 0.3: starts[0], 2.0: 4}[break_even]]
+    where = f"through layer {starts[0]}" if starts[0] else "nowhere"
+    assert f"(measured); in the last batch {where}\n" in plan.describe()
     categories, scores, alive = oracle.infer(network, Y)
     assert result.categories.tolist() == categories
     np.testing.assert_allclose(result.scores, scores, rtol=1e-5, atol=1e-6)
@@ -66,8 +67,8 @@ def test_answers_do_not_depend_on_where_tiles_begin(
 def test_all_inputs_may_die_on_the_way(
     network: ps.Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sparse_start.SparseStart, "break_even", 2.0)
     plan = ps.get_backend("numba").plan(network)
+    monkeypatch.setattr(plan.sparse_start, "break_even", 2.0)
     result = plan.run(sp.csr_array((7, 60), dtype=np.float32))
     assert result.categories.size == 0
     assert [record.alive_inputs for record in result.records] == [0] * 5

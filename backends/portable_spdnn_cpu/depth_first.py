@@ -139,8 +139,7 @@ class DepthFirstPlan(NetworkPlan):
         )
         sparse = "features are dense from the first layer on"
         if self.sparse_start is not None:
-            density = 100 * self.sparse_start.break_even
-            sparse = f"first layers take sparse features below {density:.2g} % nonzero (measured)"
+            sparse = self.sparse_start.describe()
         pruned = int(self.prunable.sum())
         return (
             f"depth-first tiles of {width} inputs on {self.workers.threads} thread(s), "

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.network import Network
+from portable_spdnn.path_choice import break_even_density
 from portable_spdnn.plan import cast_features
 from portable_spdnn_cpu.sparse_operations import sparse_layer
 from portable_spdnn_cpu.workers import Workers
 
 Array = npt.NDArray[Any]
-
-SAMPLE_INPUTS = 256
-SAMPLE_DENSITY = 0.01
-TURNS = 3
 
 
 @dataclass(frozen=True)
@@ -62,20 +57,27 @@ class SparseStart:
         self, workers: Workers, network: Network, dtype: np.dtype[Any], dense_seconds: float
     ) -> None:
         self.workers, self.network, self.dtype = workers, network, dtype
-        self.dense_seconds = dense_seconds
-        self.product_seconds = self._measure()
         self._weights: dict[int, Any] = {}
+        W, y_max = self._layer(0), network.y_max
+        # Nothing is lost below zero: what comes out costs time too.
+        bias = np.zeros(W.shape[1], dtype)
 
-    @property
-    def break_even(self) -> float:
-        """Density of features below which sparse ones are the cheaper."""
-        return self.dense_seconds / self.product_seconds
+        def run_sparse(Y: Any) -> Any:
+            return sparse_layer(workers, W, Y, bias, y_max)
+
+        self.break_even = break_even_density(W, dense_seconds, run_sparse, dtype)
+        self.last = ""
+
+    def describe(self) -> str:
+        """Return where sparse features begin to pay, and where they did."""
+        text = f"first layers take sparse features below {100 * self.break_even:.2g} % nonzero"
+        return f"{text} (measured){self.last}"
 
     def run(self, features: Features) -> Start:
         """Run layers while sparse features are cheaper, all but the last at most."""
         rows = np.arange(features.shape[0], dtype=np.int64)
         alive, executed, layer = [], 0, 0
-        while layer < len(self.network) - 1 and self._is_sparse(features):
+        while layer < len(self.network) - 1 and self._pays(features):
             Y = cast_features(features, self.dtype, sparse=True)
             W = self._layer(layer)
             executed += int(np.diff(W.indptr)[Y.indices].sum(dtype=np.int64))
@@ -85,9 +87,13 @@ class SparseStart:
             alive.append(kept.size)
             features, rows = (Y if kept.size == rows.size else Y[kept]), rows[kept]
             layer += 1
+        if features.shape[0]:
+            done = f"through layer {layer}" if layer else "nowhere"
+            self.last = f"; in the last batch {done}"
         return Start(layer, features, rows, alive, executed)
 
-    def _is_sparse(self, features: Features) -> bool:
+    def _pays(self, features: Features) -> bool:
+        """Whether features are so sparse that the next layer should take them so."""
         inputs, neurons = features.shape
         if isinstance(features, np.ndarray) or not inputs or not neurons:
             return False  # finding the nonzeros costs as much as a layer
@@ -101,25 +107,3 @@ class SparseStart:
         if number not in self._weights:
             self._weights[number] = self.network.layers[number].csr(self.dtype)
         return self._weights[number]
-
-    def _measure(self) -> float:
-        """Return the seconds of a multiply-add on sparse features, all threads together."""
-        layer = self.network.layers[0]
-        neurons = layer.shape[0]
-        each = max(1, int(SAMPLE_DENSITY * neurons))
-        rng = np.random.default_rng(0)
-        columns = np.sort(rng.integers(0, neurons, (SAMPLE_INPUTS, each)), axis=1).ravel()
-        indptr = np.arange(0, columns.size + 1, each)
-        ones = np.ones(columns.size, self.dtype)
-        Y = sp.csr_array((ones, columns.astype(np.int32), indptr), shape=(SAMPLE_INPUTS, neurons))
-        Y.sum_duplicates()
-        W = layer.csr(self.dtype)
-        products = max(int(np.diff(W.indptr)[Y.indices].sum()), 1)
-        # Nothing is lost below zero: what comes out costs time too.
-        bias = np.zeros(layer.shape[1], self.dtype)
-        least = np.inf
-        for _ in range(TURNS):
-            start = time.perf_counter()
-            sparse_layer(self.workers, W, Y, bias, self.network.y_max)
-            least = min(least, time.perf_counter() - start)
-        return float(least) / products

@@ -43,13 +43,13 @@ def break_even_density(
     if not W.nnz:
         return 0.0
     density = FIRST_DENSITY
-    even: float = 0.0
+    even = 0.0
     for _ in range(2):
         Y = sample_features(W.shape[0], density, dtype)
         row_nnz = np.diff(W.indptr)
         products = max(int(row_nnz[Y.indices].sum(dtype=np.int64)), 1)
         seconds = least_seconds(lambda: run_sparse(Y)) / products  # noqa: B023 - called at once
-        even = dense_seconds / seconds
+        even = float(dense_seconds / seconds)
         density = min(max(even, LEAST_DENSITY), MOST_DENSITY)
     return even
 
@@ -66,7 +66,7 @@ def dense_seconds_per_edge(W: Any, run_dense: Callable[[Any], Any], dtype: npt.D
     """
     inputs = min(SAMPLE_INPUTS, max(LEAST_SAMPLE_INPUTS, SAMPLE_ENTRIES // max(W.shape[0], 1)))
     Y = np.ones((inputs, W.shape[0]), dtype)
-    return least_seconds(lambda: run_dense(Y)) / max(inputs * W.nnz, 1)
+    return least_seconds(lambda: run_dense(Y)) / max(inputs * int(W.nnz), 1)
 
 
 def sample_features(neurons: int, density: float, dtype: npt.DTypeLike) -> Any:

@@ -18,8 +18,9 @@ WEIGHTS_SHARE = 1 / 4  # of what is free; the rest is for features
 # Forms of a piece's features while layers run: before, after, parked, gathered; sparse ones
 # take twice their dense form.
 COPIES = 6
-# A plan measures tiles on buffers of its own: rows of features, each thread.
-MEASURED_ROWS = 2 * 256
+# Buffers of a worker, rows of features: two tiles, as wide as any plan makes them. To measure, a
+# plan takes some more, before there are features.
+WORKER_ROWS = 2 * 128
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Budget:
             If it does not suffice for one layer and one input; the message says what would.
         """
         row = max(1, network.widest) * dtype.itemsize
-        taken = resident_bytes() + CODE_BYTES + threads * MEASURED_ROWS * row
+        taken = resident_bytes() + CODE_BYTES + threads * WORKER_ROWS * row
         layer = 2 * max(map(running_bytes, facts_of(network)))
         free = max(layer / WEIGHTS_SHARE, 2 * COPIES * row / (1 - WEIGHTS_SHARE))
         if memory < taken + free:

@@ -64,7 +64,8 @@ def dense_seconds_per_edge(W: Any, run_dense: Callable[[Any], Any], dtype: npt.D
         Runs the layer on an ndarray of shape (inputs, neurons_in).
     dtype : numpy dtype
     """
-    inputs = min(SAMPLE_INPUTS, max(LEAST_SAMPLE_INPUTS, SAMPLE_ENTRIES // max(W.shape[0], 1)))
+    rows = max(int(W.shape[0]), 1)
+    inputs = min(SAMPLE_INPUTS, max(LEAST_SAMPLE_INPUTS, SAMPLE_ENTRIES // rows))
     Y = np.ones((inputs, W.shape[0]), dtype)
     return least_seconds(lambda: run_dense(Y)) / max(inputs * int(W.nnz), 1)
 

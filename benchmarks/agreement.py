@@ -29,6 +29,16 @@ def assert_product(C: Any, A: Any, B: Any) -> None:
     assert_agree(_dense(C[rows]), _dense(A[rows]) @ _dense(B))
 
 
+def assert_sparse_product(C: Any, A: Any, B: Any) -> None:
+    """Do what `assert_product` does for sparse A and B, however wide: by what rows can reach."""
+    rows = np.unique(np.linspace(0, A.shape[0] - 1, SAMPLED_ROWS).astype(np.int64))
+    C, A = C[rows], A[rows]
+    inner = np.unique(A.indices)
+    columns = np.unique(B[inner].indices)
+    assert np.isin(C.indices, columns).all(), "an entry where no product is"
+    assert_agree(_dense(C[:, columns]), _dense(A[:, inner]) @ _dense(B[inner][:, columns]))
+
+
 def assert_layer(C: Any, W: Any, Y: Any, bias: float, y_max: float) -> None:
     """Raise AssertionError where sampled rows of C are not min(max(Y W + bias, 0), y_max)."""
     rows = np.unique(np.linspace(0, Y.shape[0] - 1, SAMPLED_ROWS).astype(np.int64))

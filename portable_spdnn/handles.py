@@ -48,6 +48,13 @@ class SpgemmHandle(ABC):
             If the number of values differs from the number of stored entries.
         """
 
+    def describe(self) -> str:
+        """Return in a line what the handle chose, for people. It may run the symbolic phase.
+
+        Default: the phases are one and the same for all rows, and there is nothing to tell.
+        """
+        return "all rows alike"
+
 
 class SpmmHandle:
     """C = A B for one sparse A and any number of dense B; made by `Backend.spmm_handle`."""

@@ -232,7 +232,7 @@ def read_only(array: Any) -> Any:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("path", ["spmm", "spgemm"])
 def test_no_form_of_features_compiles_after_planning(path: str, dtype: Any) -> None:
-    from portable_spdnn_cpu import depth_first_tiles, sparse_rows
+    from portable_spdnn_cpu import depth_first_tiles, finished_rows, row_accumulators
 
     network, Y = dying_network(), inputs_of_every_strength(50)
     csr = sp.csr_array(Y)
@@ -245,49 +245,12 @@ def test_no_form_of_features_compiles_after_planning(path: str, dtype: Any) -> N
         csr.tocsc(), read_only(np.packbits(Y > 0, axis=1)), Y[:0], Y[:1],
     ]  # fmt: skip
     plan = ps.get_backend("numba", threads=2).plan(network, ps.PlanOptions(dtype, path))
-    kernels = [depth_first_tiles.run_tiles, sparse_rows.layer_rows, sparse_rows.join_rows]
+    kernels = [
+        depth_first_tiles.run_tiles, row_accumulators.add_dense_rows,
+        row_accumulators.add_hash_rows, row_accumulators.add_sorted_rows,
+        finished_rows.join_rows,
+    ]  # fmt: skip
     before = [len(kernel.signatures) for kernel in kernels]
     for form in forms:
         plan.run(form)
     assert [len(kernel.signatures) for kernel in kernels] == before
-
-
-def test_what_is_done_to_one_product_does_not_reach_the_next() -> None:
-    rng = np.random.default_rng(0)
-    A = sp.random_array((20, 20), density=0.3, rng=rng, format="csr")
-    handle = ps.get_backend("numba").spgemm_handle(A, A)
-    expected = (A @ A).toarray()
-    for _ in range(3):
-        C = handle.numeric()
-        np.testing.assert_allclose(C.toarray(), expected)
-        C.data[:] = -1
-        C.indices[:] = 0
-    with pytest.raises(ValueError, match="read-only"):
-        handle.symbolic()[:] = 0
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("columns", [1, 63, 64, 65, 200])
-def test_spgemm_by_masks_agrees_with_spgemm_without(
-    columns: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Dense rows of B take the masks; that both ways find the same columns is the check."""
-    from portable_spdnn_cpu import masked_rows
-
-    rng = np.random.default_rng(columns)
-    A = sp.random_array((90, 40), density=0.2, rng=rng, format="csr", dtype=dtype)
-    B = sp.random_array((40, columns), density=0.5, rng=rng, format="csr", dtype=dtype)
-    B.data[::7] = 0  # stored zeros are entries
-    backend = ps.get_backend("numba", threads=2)
-    with_masks = backend.spgemm_handle(A, B)
-    monkeypatch.setattr(masked_rows, "MOST_MASK_BYTES", 0)
-    without = backend.spgemm_handle(A, B)
-    assert with_masks._masks is not None
-    assert without._masks is None
-    np.testing.assert_array_equal(with_masks.symbolic(), without.symbolic())
-    for _ in range(3):
-        one, other = with_masks.numeric(), without.numeric()
-        np.testing.assert_array_equal(one.indices, other.indices)
-        np.testing.assert_array_equal(one.indptr, other.indptr)
-        np.testing.assert_allclose(one.data, other.data, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(one.toarray(), oracle.spmm(A, B.toarray()), rtol=1e-5, atol=1e-6)

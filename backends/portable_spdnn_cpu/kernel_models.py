@@ -13,6 +13,7 @@ from portable_spdnn_cpu.packed_network import pack_product
 
 WRITTEN = 2  # a line that is written is read first, then written back
 SPARSE_INDEX = 4
+SLOTS_PER_ENTRY = 3  # between two and four
 
 
 def level_of(size: int) -> str:
@@ -85,8 +86,9 @@ def product_model(
 def sparse_product_model(A: Any, B: Any, C_nnz: int) -> KernelModel:
     """Return what sparse x sparse needs for a multiply-add, numeric phase.
 
-    An index and a value of B from the level that holds B; a sum read and written in the first
-    level; A once and C, written, from memory.
+    An index and a value of B from the level that holds B; a sum read and written in the level
+    that holds a dense vector, or a hash table for a row of C if that is smaller, and then a key
+    read; A once and C, written, from memory.
 
     Parameters
     ----------
@@ -97,9 +99,15 @@ def sparse_product_model(A: Any, B: Any, C_nnz: int) -> KernelModel:
     value = A.dtype.itemsize
     products = max(int(np.diff(B.indptr)[A.indices].sum()), 1)
     entry = SPARSE_INDEX + value
-    sizes = {"l1": 2.0 * value, "memory": entry * (A.nnz + WRITTEN * C_nnz) / products}
-    level = level_of(entry * B.nnz)
-    sizes[level] = sizes.get(level, 0.0) + entry
+    dense = value * B.shape[1]
+    table = SLOTS_PER_ENTRY * entry * C_nnz // max(A.shape[0], 1)
+    sizes: dict[str, float] = {}
+    for level, moved in (
+        ("memory", entry * (A.nnz + WRITTEN * C_nnz) / products),
+        (level_of(min(dense, table)), 2.0 * value + (SPARSE_INDEX if table < dense else 0)),
+        (level_of(entry * B.nnz), entry),
+    ):
+        sizes[level] = sizes.get(level, 0.0) + moved
     return KernelModel(sizes, _addition(A.dtype))
 
 

@@ -45,6 +45,29 @@ def trailing_zeros(typingctx: Any, word: Any) -> tuple[Signature, Callable[..., 
 
 
 @intrinsic
+def bit_length(typingctx: Any, word: Any) -> tuple[Signature, Callable[..., Any]]:
+    """Return the number of bits that a uint64 needs: 0 for 0."""
+    signature = types.int64(types.uint64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        leading = builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
+        return builder.sub(ir.Constant(leading.type, 64), leading)
+
+    return signature, codegen
+
+
+@intrinsic
+def bit_count(typingctx: Any, word: Any) -> tuple[Signature, Callable[..., Any]]:
+    """Return the number of set bits of a uint64."""
+    signature = types.int64(types.uint64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return signature, codegen
+
+
+@intrinsic
 def fetch_add(
     typingctx: Any, counters: Any, index: Any, amount: Any
 ) -> tuple[Signature, Callable[..., Any]]:

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn_cpu.compiled import kernel
-from portable_spdnn_cpu.machine_instructions import fetch_add, trailing_zeros
-from portable_spdnn_cpu.sparse_rows import Rows, add_row
+from portable_spdnn_cpu.machine_instructions import bit_count, fetch_add, trailing_zeros
+from portable_spdnn_cpu.sparse_rows import Rows, Share, add_row
 
 Array = npt.NDArray[Any]
 
@@ -32,38 +32,39 @@ def fill_masks(B: Rows, masks: Array) -> None:
 
 
 @kernel
-def unite(row: int, A: Rows, masks: Array, union: Array) -> None:
-    """union = the columns that row `row` of A B can have."""
-    union[:] = 0
-    for k in range(A.indptr[row], A.indptr[row + 1]):
-        mask = masks[A.indices[k]]
+def unite(first: int, end: int, indices: Array, masks: Array, union: Array) -> None:
+    """union = the columns of those rows of B that indices[first:end] name."""
+    for word in range(union.size):
+        union[word] = 0
+    for k in range(first, end):
+        middle = indices[k]
         for word in range(union.size):
-            union[word] |= mask[word]
+            union[word] |= masks[middle, word]
 
 
 @kernel
-def count_rows_by_masks(counter: Array, chunk: int, A: Rows, masks: Array, counts: Array) -> None:
-    """Do what `count_rows` does, by the masks of B."""
-    rows = A.indptr.size - 1
+def count_rows_by_masks(counter: Array, share: Share, A: Rows, masks: Array, counts: Array) -> None:
+    """Do what `count_dense_rows` does, by the masks of B."""
+    indptr, indices = A.indptr, A.indices
+    rows, edges = share.rows, share.edges
     union = np.empty(masks.shape[1], np.uint64)
     while True:
-        first = fetch_add(counter, 0, 1) * chunk
-        if first >= rows:
+        chunk = fetch_add(counter, 0, 1)
+        if chunk >= share.rooms.size:
             break
-        for row in range(first, min(first + chunk, rows)):
-            unite(row, A, masks, union)
+        for number in range(edges[chunk], edges[chunk + 1]):
+            row = rows[number]
+            unite(indptr[row], indptr[row + 1], indices, masks, union)
             count = 0
             for word in union:
-                while word:
-                    word &= word - np.uint64(1)
-                    count += 1
+                count += bit_count(word)
             counts[row] = count
 
 
 @kernel
 def fill_rows_by_masks(
     counter: Array,
-    chunk: int,
+    share: Share,
     A: Rows,
     B: Rows,
     weight: Any,
@@ -72,22 +73,24 @@ def fill_rows_by_masks(
     C_indices: Array,
     C_data: Array,
 ) -> None:
-    """Do what `fill_rows` does, by the masks of B; `weight` as in `add_row`."""
-    rows = A.indptr.size - 1
+    """Do what `add_dense_rows` does, by the masks of B; `weight` as in `add_row`."""
+    indptr, indices = A.indptr, A.indices
+    rows, edges = share.rows, share.edges
     union = np.empty(masks.shape[1], np.uint64)
     sums = np.zeros(B.columns, C_data.dtype)
     while True:
-        first = fetch_add(counter, 0, 1) * chunk
-        if first >= rows:
+        chunk = fetch_add(counter, 0, 1)
+        if chunk >= share.rooms.size:
             break
-        for row in range(first, min(first + chunk, rows)):
-            unite(row, A, masks, union)
+        for number in range(edges[chunk], edges[chunk + 1]):
+            row = rows[number]
+            unite(indptr[row], indptr[row + 1], indices, masks, union)
             add_row(row, A, B, weight, sums)
             place = C_indptr[row]
             for position in range(union.size):
                 word = union[position]
                 while word:
-                    column = 64 * position + trailing_zeros(word)
+                    column = np.uint64(64 * position + trailing_zeros(word))
                     word &= word - np.uint64(1)
                     C_indices[place] = column
                     C_data[place] = sums[column]

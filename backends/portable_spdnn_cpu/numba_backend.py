@@ -81,7 +81,7 @@ class NumbaBackend(Backend):
 
     def make_spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
         """Return a handle for C = A B."""
-        from portable_spdnn_cpu.sparse_operations import RowSpgemmHandle
+        from portable_spdnn_cpu.row_spgemm import RowSpgemmHandle
 
         return RowSpgemmHandle(self.workers, A, B)
 

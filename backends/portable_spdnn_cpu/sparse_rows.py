@@ -1,11 +1,8 @@
 """Kernels: sparse x sparse, one row of the result at a time (Gustavson's algorithm).
 
-A worker takes rows in chunks from a shared counter and adds the rows of B that a row of A
-names into a dense accumulator of its own; a second array remembers which row touched a column
-last, so nothing is cleared between rows. Columns come out sorted: from a scan of the
-accumulator where a row is dense, by sorting where it is sparse; see `masked_rows` for a third way.
-
-Bound: the scattered additions, served by the cache level that holds the accumulator.
+Here are the phases around the additions: counting the entries of rows, and filling rows whose
+columns are known. `row_accumulators` adds up rows whose columns are not, and `masked_rows` has a
+way for dense rows in few columns. Workers take chunks of rows from a shared counter.
 
 Source: F. G. Gustavson, "Two Fast Algorithms for Sparse Matrices: Multiplication and Permuted
 Transposition", ACM TOMS 4 (1978); the two phases as in Kokkos Kernels.
@@ -19,9 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn_cpu.compiled import kernel
-from portable_spdnn_cpu.machine_instructions import fetch_add
+from portable_spdnn_cpu.machine_instructions import bit_length, fetch_add, prefetch
 
 Array = npt.NDArray[Any]
+
+# 2^64 over the golden ratio: spreads columns in arithmetic progressions, which layers have.
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+ONE, SIX, LOW_SIX = np.uint64(1), np.uint64(6), np.uint64(63)
 
 
 class Rows(NamedTuple):
@@ -42,133 +43,181 @@ class Rows(NamedTuple):
     columns: int
 
 
-# Scanning n columns costs about as much as sorting n / 8 of them.
-SCAN_FROM = 8
+class Share(NamedTuple):
+    """Rows that are treated in one way, in chunks of about equally many multiply-adds.
+
+    Attributes
+    ----------
+    rows : ndarray of int64
+    edges : ndarray of int64, shape (chunks + 1,)
+        Chunk i is rows[edges[i] : edges[i + 1]].
+    rooms : ndarray of int64, shape (chunks,)
+        The most entries that the rows of a chunk may have together.
+    longest : int
+        The most that one row may have: products where they are sorted, else entries.
+    """
+
+    rows: Array
+    edges: Array
+    rooms: Array
+    longest: int
 
 
 @kernel
-def count_rows(
-    counter: Array,
-    chunk: int,
-    A: Rows,
-    B: Rows,
-    counts: Array,
-) -> None:
-    """counts[i] = number of columns that row i of A B can have; shared by all workers."""
-    rows = A.indptr.size - 1
-    seen = np.full(B.columns, -1, np.int64)
+def fetch_ahead(k: int, A_indices: Array, B_indptr: Array, B_indices: Array, B_data: Array) -> None:
+    """Ask for the row of B that a later entry of A names, and before that for its offset."""
+    last = A_indices.size - 1
+    prefetch(B_indptr, np.int64(A_indices[min(k + 16, last)]))
+    first = B_indptr[A_indices[min(k + 8, last)]]
+    prefetch(B_indices, first)
+    if B_data.size:
+        prefetch(B_data, first)
+
+
+@kernel
+def count_products(counter: Array, chunk: int, A: Rows, B_indptr: Array, products: Array) -> None:
+    """products[i] = multiply-adds of row i of A B; shared by all workers."""
+    indptr, indices = A.indptr, A.indices
+    rows = indptr.size - 1
     while True:
         first = fetch_add(counter, 0, 1) * chunk
         if first >= rows:
             break
         for row in range(first, min(first + chunk, rows)):
             count = 0
-            for k in range(A.indptr[row], A.indptr[row + 1]):
-                middle = A.indices[k]
-                for q in range(B.indptr[middle], B.indptr[middle + 1]):
-                    column = B.indices[q]
-                    if seen[column] != row:
-                        seen[column] = row
-                        count += 1
+            for k in range(indptr[row], indptr[row + 1]):
+                middle = indices[k]
+                count += B_indptr[middle + 1] - B_indptr[middle]
+            products[row] = count
+
+
+@kernel
+def count_dense_rows(
+    counter: Array, share: Share, A: Rows, B: Rows, products: Array, bits: Array, counts: Array
+) -> None:
+    """counts[i] = columns that row i of A B can have, by a bit for each, zero before and after."""
+    A_indptr, A_indices = A.indptr, A.indices
+    B_indptr, B_indices = B.indptr, B.indices
+    rows, edges = share.rows, share.edges
+    while True:
+        chunk = fetch_add(counter, 0, 1)
+        if chunk >= share.rooms.size:
+            break
+        for number in range(edges[chunk], edges[chunk + 1]):
+            row = rows[number]
+            if A_indptr[row + 1] - A_indptr[row] == 1:
+                counts[row] = products[row]
+                continue
+            count = 0
+            for k in range(A_indptr[row], A_indptr[row + 1]):
+                fetch_ahead(k, A_indices, B_indptr, B_indices, B_indices)
+                middle = A_indices[k]
+                for q in range(B_indptr[middle], B_indptr[middle + 1]):
+                    column = np.uint64(B_indices[q])
+                    word = bits[column >> SIX]
+                    count += word >> (column & LOW_SIX) & ONE == 0
+                    bits[column >> SIX] = word | ONE << (column & LOW_SIX)
+            if bits.size <= products[row]:
+                for position in range(bits.size):
+                    bits[position] = 0
+            else:
+                for k in range(A_indptr[row], A_indptr[row + 1]):
+                    middle = A_indices[k]
+                    for q in range(B_indptr[middle], B_indptr[middle + 1]):
+                        bits[np.uint64(B_indices[q]) >> SIX] = 0
             counts[row] = count
 
 
 @kernel
-def accumulate_row(
-    row: int,
-    A: Rows,
-    B: Rows,
-    seen: Array,
-    sums: Array,
-    touched: Array,
-) -> int:
-    """Add up one row of A B; returns how many columns it touched, listed in `touched`, sorted."""
-    count = 0
-    for k in range(A.indptr[row], A.indptr[row + 1]):
-        middle = A.indices[k]
-        factor = A.data[k]
-        for q in range(B.indptr[middle], B.indptr[middle + 1]):
-            column = B.indices[q]
-            term = factor * B.data[q]
-            if seen[column] == row:
-                sums[column] += term
-            else:
-                seen[column] = row
-                sums[column] = term
-                touched[count] = column
-                count += 1
-    if count * SCAN_FROM >= seen.size:
-        count = 0
-        for column in range(seen.size):
-            if seen[column] == row:
-                touched[count] = column
-                count += 1
-    else:
-        touched[:count].sort()
-    return count
-
-
-@kernel
-def fill_rows(
+def count_hash_rows(
     counter: Array,
-    chunk: int,
+    share: Share,
     A: Rows,
     B: Rows,
-    C_indptr: Array,
-    C_indices: Array,
-    C_data: Array,
+    products: Array,
+    keys: Array,
+    slots: Array,
+    counts: Array,
 ) -> None:
-    """Write columns and values of A B into rows whose sizes are known."""
-    rows = A.indptr.size - 1
-    seen = np.full(B.columns, -1, np.int64)
-    sums = np.empty(B.columns, C_data.dtype)
-    touched = np.empty(B.columns, np.int64)
+    """Do what `count_dense_rows` does by a hash table, as `add_hash_rows` has it."""
+    A_indptr, A_indices = A.indptr, A.indices
+    B_indptr, B_indices = B.indptr, B.indices
+    rows, edges = share.rows, share.edges
     while True:
-        first = fetch_add(counter, 0, 1) * chunk
-        if first >= rows:
+        chunk = fetch_add(counter, 0, 1)
+        if chunk >= share.rooms.size:
             break
-        for row in range(first, min(first + chunk, rows)):
-            count = accumulate_row(row, A, B, seen, sums, touched)
-            place = C_indptr[row]
-            for position in range(count):
-                C_indices[place + position] = touched[position]
-                C_data[place + position] = sums[touched[position]]
+        for number in range(edges[chunk], edges[chunk + 1]):
+            row = rows[number]
+            if A_indptr[row + 1] - A_indptr[row] == 1:
+                counts[row] = products[row]
+                continue
+            bound = min(products[row], B.columns)
+            length = np.uint64(bit_length(np.uint64(2 * bound - 1)))
+            mask = (ONE << length) - ONE
+            shift = np.uint64(64) - length
+            count = 0
+            for k in range(A_indptr[row], A_indptr[row + 1]):
+                fetch_ahead(k, A_indices, B_indptr, B_indices, B_indices)
+                middle = A_indices[k]
+                for q in range(B_indptr[middle], B_indptr[middle + 1]):
+                    column = np.uint64(B_indices[q])
+                    key = column + ONE
+                    slot = (column * GOLDEN) >> shift
+                    while True:
+                        found = keys[slot]
+                        if found == key:
+                            break
+                        if found == 0:
+                            keys[slot] = key
+                            slots[count] = slot
+                            count += 1
+                            break
+                        slot = (slot + ONE) & mask
+            for k in range(count):
+                keys[slots[k]] = 0
+            counts[row] = count
 
 
 @kernel
 def add_row(row: int, A: Rows, B: Rows, weight: Any, sums: Array) -> None:
-    """Add row `row` of A B to `sums`; `weight` is the one value that all of B has, or None."""
-    for k in range(A.indptr[row], A.indptr[row + 1]):
-        middle = A.indices[k]
-        factor = A.data[k]
-        if weight is not None:
-            term = factor * weight
-            for q in range(B.indptr[middle], B.indptr[middle + 1]):
-                sums[B.indices[q]] += term
-        else:
-            for q in range(B.indptr[middle], B.indptr[middle + 1]):
-                sums[B.indices[q]] += factor * B.data[q]
+    """Add row `row` of A B to `sums`; `weight` is the one value that all of B has, or NaN."""
+    A_indptr, A_indices, A_data = A.indptr, A.indices, A.data
+    B_indptr, B_indices, B_data = B.indptr, B.indices, B.data
+    if np.isnan(weight):
+        for k in range(A_indptr[row], A_indptr[row + 1]):
+            middle = A_indices[k]
+            factor = A_data[k]
+            for q in range(B_indptr[middle], B_indptr[middle + 1]):
+                sums[B_indices[q]] += factor * B_data[q]
+    else:
+        for k in range(A_indptr[row], A_indptr[row + 1]):
+            middle = A_indices[k]
+            term = A_data[k] * weight
+            for q in range(B_indptr[middle], B_indptr[middle + 1]):
+                sums[B_indices[q]] += term
 
 
 @kernel
-def refill_rows(
+def refill_dense_rows(
     counter: Array,
-    chunk: int,
+    share: Share,
     A: Rows,
     B: Rows,
     weight: Any,
+    sums: Array,
     C_indptr: Array,
     C_indices: Array,
     C_data: Array,
 ) -> None:
-    """Write the values of A B where the columns are already known; `weight` as in `add_row`."""
-    rows = A.indptr.size - 1
-    sums = np.zeros(B.columns, C_data.dtype)
+    """Write values of A B where the columns are known; `weight` as in `add_row`."""
+    rows, edges = share.rows, share.edges
     while True:
-        first = fetch_add(counter, 0, 1) * chunk
-        if first >= rows:
+        chunk = fetch_add(counter, 0, 1)
+        if chunk >= share.rooms.size:
             break
-        for row in range(first, min(first + chunk, rows)):
+        for number in range(edges[chunk], edges[chunk + 1]):
+            row = rows[number]
             add_row(row, A, B, weight, sums)
             for k in range(C_indptr[row], C_indptr[row + 1]):
                 C_data[k] = sums[C_indices[k]]
@@ -176,75 +225,51 @@ def refill_rows(
 
 
 @kernel
-def layer_rows(
+def refill_hash_rows(
     counter: Array,
-    chunk: int,
-    Y: Rows,
-    W: Rows,
-    bias: Array,
-    y_max: Any,
-    owner: Array,
-    place: Array,
-    counts: Array,
-    worker: int,
-) -> tuple[Array, Array]:
-    """Y' = min(max(Y W + bias, 0), y_max), zeros left out, into buffers of the worker's own.
-
-    Returns the buffers of columns and values; owner, place and counts say for each row which
-    worker has it, where, and how many entries it has.
-    """
-    rows = Y.indptr.size - 1
-    seen = np.full(W.columns, -1, np.int64)
-    sums = np.empty(W.columns, Y.data.dtype)
-    touched = np.empty(W.columns, np.int64)
-    indices = np.empty(max(W.columns, 1 << 12), W.indices.dtype)
-    data = np.empty(indices.size, Y.data.dtype)
-    used = 0
-    while True:
-        first = fetch_add(counter, 0, 1) * chunk
-        if first >= rows:
-            break
-        for row in range(first, min(first + chunk, rows)):
-            if used + W.columns > indices.size:
-                more_indices = np.empty(2 * indices.size, W.indices.dtype)
-                more_data = np.empty(2 * indices.size, Y.data.dtype)
-                for k in range(used):
-                    more_indices[k] = indices[k]
-                    more_data[k] = data[k]
-                indices, data = more_indices, more_data
-            owner[row] = worker
-            place[row] = used
-            count = accumulate_row(row, Y, W, seen, sums, touched)
-            for position in range(count):
-                column = touched[position]
-                value = sums[column] + bias[column]
-                # Comparisons are false for NaN, which therefore stays.
-                if value <= 0:
-                    continue
-                if value > y_max:
-                    value = y_max
-                indices[used] = column
-                data[used] = value
-                used += 1
-            counts[row] = used - place[row]
-    return indices, data
-
-
-@kernel
-def join_rows(
-    worker: int,
-    indices: Array,
-    data: Array,
-    owner: Array,
-    place: Array,
-    indptr: Array,
+    share: Share,
+    A: Rows,
+    B: Rows,
+    keys: Array,
+    sums: Array,
+    slots: Array,
+    C_indptr: Array,
     C_indices: Array,
     C_data: Array,
 ) -> None:
-    """Copy the rows that `worker` owns from its buffers to their places in the result."""
-    for row in range(owner.size):
-        if owner[row] == worker:
-            source, target = place[row], indptr[row]
-            for k in range(indptr[row + 1] - target):
-                C_indices[target + k] = indices[source + k]
-                C_data[target + k] = data[source + k]
+    """Enter the known columns of a row into the table, then add products, which all find one."""
+    A_indptr, A_indices, A_data = A.indptr, A.indices, A.data
+    B_indptr, B_indices, B_data = B.indptr, B.indices, B.data
+    rows, edges = share.rows, share.edges
+    while True:
+        chunk = fetch_add(counter, 0, 1)
+        if chunk >= share.rooms.size:
+            break
+        for number in range(edges[chunk], edges[chunk + 1]):
+            row = rows[number]
+            place = C_indptr[row]
+            entries = C_indptr[row + 1] - place
+            length = np.uint64(bit_length(np.uint64(2 * entries - 1)))
+            mask = (ONE << length) - ONE
+            shift = np.uint64(64) - length
+            for k in range(entries):
+                column = np.uint64(C_indices[place + k])
+                slot = (column * GOLDEN) >> shift
+                while keys[slot] != 0:
+                    slot = (slot + ONE) & mask
+                keys[slot] = column + ONE
+                sums[slot] = 0
+                slots[k] = slot
+            for k in range(A_indptr[row], A_indptr[row + 1]):
+                fetch_ahead(k, A_indices, B_indptr, B_indices, B_data)
+                middle = A_indices[k]
+                factor = A_data[k]
+                for q in range(B_indptr[middle], B_indptr[middle + 1]):
+                    column = np.uint64(B_indices[q])
+                    slot = (column * GOLDEN) >> shift
+                    while keys[slot] != column + ONE:
+                        slot = (slot + ONE) & mask
+                    sums[slot] += factor * B_data[q]
+            for k in range(entries):
+                C_data[place + k] = sums[slots[k]]
+                keys[slots[k]] = 0

@@ -191,6 +191,9 @@ record with medians is `benchmarks/results/{name}.json`.
 - *random*: 1 % random entries, row lengths Pareto-distributed.
 - *spgemm 1, 2*: the sparse features before layer 1 and 2 ({record["inputs"]:,} images) times the
   weights, including what a library does to find the pattern of the result.
+- *spgemm wide*: layers 1 and 2 of 65,536 neurons times each other, sixteen products to an entry;
+  *spgemm random*: random matrices of that size, 16 entries to a row, hardly two products to an
+  entry. MKL leaves the columns of a row unsorted, the others sort them.
 - *inference*: the whole network on {record["inputs"]:,} images; the number is that of the
   survivors, equal for all. G edges are the challenge's, inputs x edges.
 

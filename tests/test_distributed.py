@@ -136,6 +136,13 @@ def test_a_wrong_answer_is_the_exit_code_of_the_job(tmp_path: Path) -> None:
     assert "FAILED against" in done.stdout
 
 
+def test_commands_that_do_not_share_work_refuse_ranks() -> None:
+    done = run_job(2, "-m", "portable_spdnn", "backends")
+    assert done.returncode == 2
+    assert "backends: each of the 2 ranks would do all of it" in done.stderr
+    assert not done.stdout
+
+
 def test_input_errors_name_the_rank(tmp_path: Path) -> None:
     done = run_job(2, "-m", "portable_spdnn", "run", "--data", tmp_path / "absent")
     assert done.returncode == 2

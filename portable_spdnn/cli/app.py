@@ -31,11 +31,20 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _common(
+    context: typer.Context,
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    pass
+    from portable_spdnn.errors import InputError
+    from portable_spdnn.ranks import launched_ranks
+
+    command = context.invoked_subcommand
+    if launched_ranks() > 1 and command != "run":
+        raise InputError(
+            f"{command}: each of the {launched_ranks()} ranks would do all of it; of the commands "
+            "only run shares its work among ranks"
+        )
 
 
 app.command()(run)

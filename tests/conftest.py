@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+from command_line import Cli, Done
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -16,3 +18,19 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(f"official data is not there: {folder}")
     return folder
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run the command line in this process."""
+    from portable_spdnn.cli import main
+
+    def run(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["portable-spdnn", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return Done(int(ended.value.code or 0), captured.out, captured.err)
+
+    return run

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
-import sys
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
+from command_line import Cli, Done
 
 import portable_spdnn as ps
 from portable_spdnn.challenge import choose_configurations, memory_guard, series
@@ -21,7 +20,6 @@ from portable_spdnn.challenge.published import HIDAYETOGLU, REFERENCES, SERIES
 from portable_spdnn.challenge.records import Records
 from portable_spdnn.challenge.sources import GENERATED, STORE, TEXT, Sources
 from portable_spdnn.challenge.time_budget import Measured, Predictor, parse_duration
-from portable_spdnn.cli import main
 from portable_spdnn.errors import InputError
 from portable_spdnn.formats.graphchallenge_layout import layers_present
 from portable_spdnn.graphchallenge import CONFIGURATIONS, INPUTS, Configuration
@@ -34,32 +32,11 @@ DEEP = Configuration(1024, 480, -0.3)
 FIRST = 40  # inputs; some die and some survive
 
 
-class Done(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Challenge = Callable[..., Done]
-
-
 @pytest.fixture
-def challenge(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Challenge:
+def challenge(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> Cli:
     """Run the command in this process, on scipy unless told otherwise."""
     monkeypatch.setattr(series, "WARM_UP_INPUTS", 8)  # the time it takes is of no interest
-
-    def run(*arguments: object, backend: str = "scipy") -> Done:
-        command = ["portable-spdnn", "challenge", "--backend", backend, *map(str, arguments)]
-        monkeypatch.setattr(sys, "argv", command)
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Done(int(ended.value.code or 0), captured.out, captured.err)
-
-    return run
+    return lambda *arguments, backend="scipy": cli("challenge", "--backend", backend, *arguments)
 
 
 @pytest.fixture(scope="module")
@@ -316,7 +293,7 @@ TWO = ("--sizes", 1024, "--layers", "120,480", "--first-inputs", FIRST)
 
 
 @pytest.mark.parametrize("backend", ["scipy", "numba"])
-def test_the_official_network_passes(challenge: Challenge, shared: Path, backend: str) -> None:
+def test_the_official_network_passes(challenge: Cli, shared: Path, backend: str) -> None:
     data = shared / "graphchallenge"
     done = challenge(
         "--data", data, "--sizes", 1024, "--layers", 120, "--json", "-", backend=backend
@@ -328,7 +305,7 @@ def test_the_official_network_passes(challenge: Challenge, shared: Path, backend
     assert "PASSED (truth)" in done.err
 
 
-def test_without_data_everything_is_generated(challenge: Challenge, reference: ps.Result) -> None:
+def test_without_data_everything_is_generated(challenge: Cli, reference: ps.Result) -> None:
     done = challenge(*ONE, "--json", "-")
     assert done.code == 0
     (row,) = rows_of(done)
@@ -341,7 +318,7 @@ def test_without_data_everything_is_generated(challenge: Challenge, reference: p
     assert verified["verdict_against"] == "the serial scipy reference"
 
 
-def test_the_truth_of_a_store_judges(challenge: Challenge, store: Path, tmp_path: Path) -> None:
+def test_the_truth_of_a_store_judges(challenge: Cli, store: Path, tmp_path: Path) -> None:
     from portable_spdnn.loading import load_network
 
     done = challenge("--data", store, "--layers", "120", "--sizes", "1024")
@@ -366,7 +343,7 @@ def test_the_truth_of_a_store_judges(challenge: Challenge, store: Path, tmp_path
     assert [row["verdict"] for row in rows_of(done)] == ["FAILED", None]
 
 
-def test_images_serve_every_size_and_text_only_one(challenge: Challenge, tmp_path: Path) -> None:
+def test_images_serve_every_size_and_text_only_one(challenge: Cli, tmp_path: Path) -> None:
     images = tmp_path / "images-idx3-ubyte"
     pixels = np.zeros((4, 8, 8), np.uint8)
     pixels[1] = 255
@@ -385,7 +362,7 @@ def test_images_serve_every_size_and_text_only_one(challenge: Challenge, tmp_pat
     assert row["inputs"] == 2
 
 
-def test_markdown_has_every_column_and_every_source(challenge: Challenge, tmp_path: Path) -> None:
+def test_markdown_has_every_column_and_every_source(challenge: Cli, tmp_path: Path) -> None:
     target = tmp_path / "table.md"
     done = challenge(
         *ONE, "--exact-passes", "merge-inputs", "--threads", 1, "--markdown", target,
@@ -418,14 +395,14 @@ def test_markdown_has_every_column_and_every_source(challenge: Challenge, tmp_pa
     assert marks == set(re.findall(r"^\[\^(\d+)\]: .*Hardware: ", text, re.MULTILINE))
 
 
-def test_markdown_and_json_on_standard_output_stand_alone(challenge: Challenge) -> None:
+def test_markdown_and_json_on_standard_output_stand_alone(challenge: Cli) -> None:
     done = challenge(*ONE, "--markdown", "-")
     assert done.out.startswith("# ")
     assert "challenge edge rate" in done.err
     expect_error(challenge(*ONE, "--markdown", "-", "--json", "-"), "--json", "--markdown")
 
 
-def test_json_has_the_options_and_the_published_figures(challenge: Challenge) -> None:
+def test_json_has_the_options_and_the_published_figures(challenge: Cli) -> None:
     whole = json.loads(challenge(*ONE, "--json", "-").out)
     assert whole["backend"] == "scipy"
     assert whole["threads"] == 1
@@ -441,7 +418,7 @@ def test_json_has_the_options_and_the_published_figures(challenge: Challenge) ->
 
 
 def test_what_would_not_fit_in_the_time_is_skipped(
-    challenge: Challenge, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    challenge: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     predict = Predictor.predict
 
@@ -464,7 +441,7 @@ def test_what_would_not_fit_in_the_time_is_skipped(
     assert "| skipped | 1e+06 s predicted" in target.read_text()
 
 
-def test_no_time_at_all_runs_nothing(challenge: Challenge) -> None:
+def test_no_time_at_all_runs_nothing(challenge: Cli) -> None:
     done = challenge(*TWO, "--time-budget", "0.001s", "--json", "-")
     assert done.code == 0
     assert [row["state"] for row in rows_of(done)] == ["skipped", "skipped"]
@@ -473,7 +450,7 @@ def test_no_time_at_all_runs_nothing(challenge: Challenge) -> None:
 
 
 def test_a_network_that_does_not_fit_is_streamed_by_itself(
-    challenge: Challenge, monkeypatch: pytest.MonkeyPatch, reference: ps.Result
+    challenge: Cli, monkeypatch: pytest.MonkeyPatch, reference: ps.Result
 ) -> None:
     deepest = ("--sizes", 1024, "--layers", "120,1920", "--first-inputs", FIRST, "--json", "-")
     held = rows_of(challenge(*deepest, backend="numba"))
@@ -493,7 +470,7 @@ def test_a_network_that_does_not_fit_is_streamed_by_itself(
     assert small["categories_count"] == reference.categories.size
 
 
-def test_memory_streams_every_network(challenge: Challenge, store: Path, tmp_path: Path) -> None:
+def test_memory_streams_every_network(challenge: Cli, store: Path, tmp_path: Path) -> None:
     allowed = resident_bytes() + (500 << 20)
     done = challenge(
         "--data", store, "--sizes", 1024, "--layers", "120,480", "--memory", allowed,
@@ -508,7 +485,7 @@ def test_memory_streams_every_network(challenge: Challenge, store: Path, tmp_pat
 
 
 def test_text_files_are_not_streamed(
-    challenge: Challenge, shared: Path, monkeypatch: pytest.MonkeyPatch
+    challenge: Cli, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = ("--data", shared / "graphchallenge", *ONE)
     expect_error(challenge(*data, "--memory", "2GiB"), "portable-spdnn convert")
@@ -522,7 +499,7 @@ def test_text_files_are_not_streamed(
 
 
 def test_an_interrupted_table_goes_on(
-    challenge: Challenge, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    challenge: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from portable_spdnn.engine import LayerLoopPlan
 
@@ -572,7 +549,7 @@ def test_an_interrupted_table_goes_on(
 
 
 def test_a_kept_network_is_judged_by_the_truth_at_hand(
-    challenge: Challenge, store: Path, tmp_path: Path
+    challenge: Cli, store: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
     data.mkdir()
@@ -588,7 +565,7 @@ def test_a_kept_network_is_judged_by_the_truth_at_hand(
     assert rows_of(done)[0]["verdict"] == "FAILED"
 
 
-def test_the_checkpoint_of_another_run_is_an_error(challenge: Challenge, tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_run_is_an_error(challenge: Cli, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     assert challenge(*ONE, "--checkpoint", kept).code == 0
     for more, parts in (
@@ -648,9 +625,7 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
         (("--exact-passes", "magic"), ("magic",)),
     ],
 )
-def test_bad_requests(
-    challenge: Challenge, arguments: tuple[str, ...], parts: tuple[str, ...]
-) -> None:
+def test_bad_requests(challenge: Cli, arguments: tuple[str, ...], parts: tuple[str, ...]) -> None:
     done = challenge(*arguments)
     expect_error(done, *parts)
     assert done.out == ""

@@ -74,11 +74,11 @@ clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
         }
     }
 
-    const SCALAR* own = values + size_t(starts[cluster]) + size_t(common) * ROWS - bound[1];
+    const SCALAR* own = values + size_t(starts[cluster]) + size_t(common) * ROWS;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         for (int k = bound[r + 1]; k < bound[r + 2]; ++k) {
-            const SCALAR value = own[k];
+            const SCALAR value = own[k - bound[1]];
             const SCALAR* strip = B + size_t(indices[k]) * columns;
 #pragma unroll
             for (int i = 0; i < COLUMNS; ++i) {

@@ -37,10 +37,10 @@ __device__ __forceinline__ void sum_window(
     const int* __restrict__ A_offsets, const int* __restrict__ A_indices,
     const SCALAR* __restrict__ A_values, const int* __restrict__ B_offsets,
     const int* __restrict__ B_indices, const SCALAR* __restrict__ B_values, int row, int low,
-    SCALAR* sums, unsigned* bitmap) {
+    int words, SCALAR* sums, unsigned* bitmap) {
     const int lane = threadIdx.x % 32;
-    for (int k = lane; k < WINDOW; k += 32) sums[k] = SCALAR(0);
-    for (int k = lane; k < WORDS; k += 32) bitmap[k] = 0u;
+    for (int k = lane; k < words * 32; k += 32) sums[k] = SCALAR(0);
+    for (int k = lane; k < words; k += 32) bitmap[k] = 0u;
     __syncwarp();
     for (int k = A_offsets[row]; k < A_offsets[row + 1]; ++k) {
         const int inner = A_indices[k];
@@ -85,9 +85,10 @@ spgemm_count(const int* __restrict__ A_offsets, const int* __restrict__ A_indice
     unsigned* bitmap = bitmaps + warp * WORDS;
     int count = 0;
     for (int low = 0; low < columns; low += WINDOW) {
+        const int words = min(WORDS, (columns - low + 31) / 32);
         sum_window(A_offsets, A_indices, A_values, B_offsets, B_indices, B_values, row, low,
-                   window, bitmap);
-        for (int w = 0; w < WORDS; ++w) {
+                   words, window, bitmap);
+        for (int w = 0; w < words; ++w) {
             SCALAR value = window[w * 32 + lane];
             const bool found = entry_of(value, bitmap[w], lane, low + w * 32 + lane, bias, y_max);
             count += __popc(__ballot_sync(FULL_WARP, found));
@@ -113,9 +114,10 @@ spgemm_fill(const int* __restrict__ A_offsets, const int* __restrict__ A_indices
     unsigned* bitmap = bitmaps + warp * WORDS;
     int top = C_offsets[row];
     for (int low = 0; low < columns; low += WINDOW) {
+        const int words = min(WORDS, (columns - low + 31) / 32);
         sum_window(A_offsets, A_indices, A_values, B_offsets, B_indices, B_values, row, low,
-                   window, bitmap);
-        for (int w = 0; w < WORDS; ++w) {
+                   words, window, bitmap);
+        for (int w = 0; w < words; ++w) {
             const int column = low + w * 32 + lane;
             SCALAR value = window[w * 32 + lane];
             const bool found = entry_of(value, bitmap[w], lane, column, bias, y_max);

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
+from cuda_emulation.sanitized_run import sanitized
 
 from portable_spdnn_gpu.device import LaunchError
 from portable_spdnn_gpu.kernel_catalog import Kernel
@@ -149,28 +147,7 @@ def test_device_arrays_are_not_read_by_accident(device: EmulatedDevice) -> None:
     assert np.isnan(device.download(device.empty((3,), np.float64))).all()
 
 
-def sanitized(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process that has the sanitizer's runtime loaded."""
-    runtime = subprocess.run(
-        [str(compiler()), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    if not Path(runtime).is_absolute():
-        pytest.skip("the compiler has no address sanitizer")
-    tests = Path(__file__).resolve().parent
-    environment = {
-        "LD_PRELOAD": runtime,
-        "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
-        "PYTHONPATH": f"{tests}",
-        "PATH": "/usr/bin:/bin",
-        "PYTHONMALLOC": "malloc",
-    }
-    return subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
-SANITIZED: Any = """
+SANITIZED = """
 import sys, numpy as np
 from pathlib import Path
 from cuda_emulation.emulated_device import EmulatedDevice

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import oracle
 import pytest
 import scipy.sparse as sp
+from cuda_emulation.emulated_backend import cache_folder
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
+from cuda_emulation.sanitized_run import sanitized
 
 from portable_spdnn.errors import InputError
 from portable_spdnn_gpu.clusters import cluster_rows
@@ -30,8 +31,7 @@ pytestmark = pytest.mark.skipif(
 def device(request: pytest.FixtureRequest) -> Device:
     if ON_GPU:
         return CudaDevice()
-    folder = Path(request.config.cache.mkdir("cuda_emulation"))
-    return EmulatedDevice(folder, request.param == "falling")
+    return EmulatedDevice(cache_folder(), request.param == "falling")
 
 
 def matrix(rows: int, columns: int, density: float, dtype: Any, seed: int = 0) -> Any:
@@ -148,3 +148,45 @@ def test_sparse_product_over_several_windows(device: Device) -> None:
     assert C.has_canonical_format
     assert C.nnz == len(pattern)
     np.testing.assert_allclose(C.toarray(), expected, rtol=1e-12, atol=1e-12)
+
+
+# Sizes that fill no tile: whatever reads or writes beyond an array or beyond shared memory ends
+# the process.
+SANITIZED = """
+import numpy as np, scipy.sparse as sp
+from cuda_emulation.emulated_backend import EmulatedCupyBackend, cache_folder
+from cuda_emulation.emulated_device import EmulatedDevice
+from portable_spdnn_gpu.dense_products import DESIGNS, DenseProduct
+
+class Sanitized(EmulatedCupyBackend):
+    def open_device(self):
+        return EmulatedDevice(cache_folder(), sanitize=True)
+
+backend = Sanitized()
+rng = np.random.default_rng(0)
+A = sp.csr_array(np.repeat(rng.random((3, 570)) < 0.95, 17, axis=0).astype(np.float32))
+B = rng.random((570, 21), dtype=np.float32)
+for design in DESIGNS:
+    C = DenseProduct(backend.cuda, A, design).run(backend.upload(B))
+    np.testing.assert_allclose(backend.download(C), A @ B, rtol=1e-4)
+Y = sp.csr_array(np.where(rng.random((9, 51)) < 0.3, 1, 0).astype(np.float32))
+W = sp.csr_array((rng.random((51, 1050)) < 0.1).astype(np.float32))
+for features in (Y, Y.toarray()):
+    out = backend.layer(W, features, -1.0, 2.0)
+    alive = backend.alive_inputs(out)
+    taken = backend.download(backend.take_inputs(out, alive))
+    expected = np.clip(Y @ W.toarray() - 1, 0, 2)[alive]
+    np.testing.assert_array_equal(taken.toarray() if sp.issparse(taken) else taken, expected)
+    assert backend.nonzeros(out) == np.count_nonzero(expected) > 0
+print(sorted(set(backend.cuda.launches)))
+"""
+
+
+@pytest.mark.skipif(ON_GPU or compiler() is None, reason="the emulated device is what is checked")
+def test_no_kernel_leaves_its_arrays() -> None:
+    done = sanitized(SANITIZED)
+    assert done.returncode == 0, done.stderr
+    for name in ("csr_spmm", "clustered_spmm", "staged_spmm", "spgemm_count", "spgemm_fill"):
+        assert name in done.stdout
+    for name in ("mark_alive", "count_nonzeros", "take_dense", "take_sparse", "transpose"):
+        assert name in done.stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
@@ -27,4 +26,4 @@ class EmulatedCupyBackend(CupyBackend):
 
 def cache_folder() -> Path:
     """Return where compiled kernels stay between runs; files are named by their content."""
-    return Path(tempfile.gettempdir()) / "portable_spdnn_cuda_emulation"
+    return Path(__file__).resolve().parents[2] / ".pytest_cache" / "cuda_emulation"

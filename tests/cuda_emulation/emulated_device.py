@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -19,6 +20,7 @@ from portable_spdnn_gpu.kernel_catalog import Kernel, kernel_folder
 
 HERE = Path(__file__).resolve().parent
 HEADER = HERE / "cuda_emulation.hpp"
+KERNELS = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\(\w+\)\s*)?(\w+)\s*\(')
 GUARD = 256  # bytes before and after each array, which no kernel may change
 POISON = 0xFF  # NaN as a float, -1 as a signed integer
 
@@ -165,7 +167,9 @@ class EmulatedDevice:
     def _build(self, kernel: Kernel) -> Path:
         """Compile the file of a kernel, unchanged, unless it has been before."""
         source = self.sources / kernel.source
-        text = f'#include "{HEADER}"\n#include "{source}"\nEXPORT_KERNEL({kernel.name})\n'
+        names = KERNELS.findall(source.read_text())
+        exports = "".join(f"EXPORT_KERNEL({name})\n" for name in names)
+        text = f'#include "{HEADER}"\n#include "{source}"\n{exports}'
         options = ["-O1", "-std=c++17", "-fPIC", "-shared", "-Wl,-Bsymbolic", *kernel.options]
         if self.sanitize:
             options += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
@@ -173,7 +177,7 @@ class EmulatedDevice:
         digest = hashlib.sha256(
             "\0".join([text, *options, *(p.read_text() for p in read if p.exists())]).encode()
         ).hexdigest()
-        library = self.folder / f"{kernel.name}-{digest[:24]}.so"
+        library = self.folder / f"{source.stem}-{digest[:24]}.so"
         if library.exists():
             return library
         command = compiler()

@@ -98,6 +98,16 @@ def test_available_with_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert availability.versions["cuda driver"] == "13.1"
 
 
+def test_a_device_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", fake_cupy(0, 13010, 1))
+
+    def busy() -> None:
+        raise CudaError(46)
+
+    monkeypatch.setattr(cuda_device, "CudaDevice", busy)
+    assert "device cannot be used: status 46" in cuda_availability().reason
+
+
 def test_what_does_not_fit_says_what_would() -> None:
     error = memory_error((60000, 65536), np.float32, 3 * 2**30, 8 * 2**30)
     assert isinstance(error, DeviceMemoryError)

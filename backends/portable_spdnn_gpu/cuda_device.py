@@ -136,7 +136,10 @@ def cuda_availability() -> Availability:
         return Availability.no(
             f"NVRTC cannot be loaded ({error}); install the extra cuda12 or cuda13", versions
         )
-    return Availability.yes(CudaDevice().description, versions)
+    try:
+        return Availability.yes(CudaDevice().description, versions)
+    except runtime.CUDARuntimeError as error:
+        return Availability.no(f"the CUDA device cannot be used: {error}", versions)
 
 
 def _why_no_device(status: int, runtime_version: int, driver_version: int) -> str:

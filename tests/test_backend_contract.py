@@ -13,6 +13,7 @@ import numpy as np
 import oracle
 import pytest
 import scipy.sparse as sp
+from cuda_emulation.emulated_backend import EmulatedCupyBackend
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,8 @@ import portable_spdnn as ps
 from portable_spdnn.backend import OPTIONAL_OPERATIONS
 from portable_spdnn.registry import backends
 
+# The cupy backend runs on the emulated device where there is no GPU.
+EMULATED = "cupy-emulated"
 SURVEY = {info.name: info.availability for info in backends()}
 DTYPES = [np.float32, np.float64]
 # Rows, inner, columns: empty, single, around 8, 16, 32, 64 and 128, and of no round number.
@@ -30,8 +33,15 @@ SHAPES = [
 ]  # fmt: skip
 
 
-@pytest.fixture(params=[name for name in SURVEY if SURVEY[name].available], scope="module")
+RUNNABLE = [name for name in SURVEY if SURVEY[name].available]
+if "cupy" not in RUNNABLE and EmulatedCupyBackend.availability().available:
+    RUNNABLE.append(EMULATED)
+
+
+@pytest.fixture(params=RUNNABLE, scope="module")
 def backend(request: pytest.FixtureRequest) -> ps.Backend:
+    if request.param == EMULATED:
+        return EmulatedCupyBackend()
     return ps.get_backend(request.param)
 
 
@@ -147,7 +157,11 @@ def test_spmm_handle_writes_where_it_is_told_and_names_what_does_not_fit(
         handle.multiply(np.zeros((6, 2), np.float32))
     with pytest.raises(ps.InputError, match=r"spmm: B is float64 but .* as float32"):
         handle.multiply(B.astype(np.float64))
-    for wrong in (np.zeros((12, 31), np.float32), np.zeros((12, 32)), np.asfortranarray(out)):
+    for wrong in (
+        np.zeros((12, 31), np.float32),
+        np.zeros((12, 32)),
+        np.asfortranarray(host(backend, out)),
+    ):
         with pytest.raises(ps.InputError, match=r"spmm: out is .* of shape \(12, 32\) in C order"):
             handle.multiply(B, backend.upload(wrong))
     square = backend.spmm_handle(sp.csr_array(np.eye(4, dtype=np.float32)))

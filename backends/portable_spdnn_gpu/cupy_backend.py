@@ -1,26 +1,221 @@
-"""The name `cupy`: registered, not yet runnable."""
+"""The `cupy` backend: CUDA kernels."""
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
-from portable_spdnn.backend import Availability, Backend
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from portable_spdnn.backend import Availability, Backend, SpgemmHandle
+from portable_spdnn.errors import InputError
+from portable_spdnn.handles import Prepared
+from portable_spdnn_gpu.cuda_device import CudaDevice, cuda_availability
+from portable_spdnn_gpu.dense_products import DenseProduct
+from portable_spdnn_gpu.device import Device
+from portable_spdnn_gpu.device_matrices import (
+    DeviceCsr,
+    columns_innermost,
+    download_csr,
+    upload_csr,
+    write_transposed,
+)
+from portable_spdnn_gpu.kernel_catalog import FEATURE_THREADS, feature_rows
+from portable_spdnn_gpu.sparse_products import DeviceSpgemmHandle, sparse_layer, take_rows
+
+Array = npt.NDArray[Any]
 
 
 class CupyBackend(Backend):
-    """CUDA through CuPy. Its kernels are not part of this release, and it says so."""
+    """CUDA through CuPy: own kernels, compiled for the device at hand when first used.
+
+    Operations take arrays of the host (copied) and of the device (used where they are), and
+    give arrays of the device. Dense features are kept with the inputs innermost: an array of
+    shape (inputs, neurons) in Fortran order.
+    """
 
     name = "cupy"
     execution_space = "cuda"
     memory_space = "device"
 
+    def __init__(self, threads: int | None = None) -> None:
+        super().__init__(threads)
+        self.cuda = self.open_device()
+
     @classmethod
     def availability(cls) -> Availability:
-        """Not available: this release has no CUDA kernels."""
-        versions = {}
-        for distribution in ("cupy-cuda12x", "cupy-cuda13x"):
-            try:
-                versions[distribution] = version(distribution)
-            except PackageNotFoundError:
-                continue
-        return Availability.no("this release has no CUDA kernels yet", versions)
+        """Available where CuPy and NVRTC load and there are a driver and a device."""
+        return cuda_availability()
+
+    @property
+    def device(self) -> str:
+        """The device's name and architecture."""
+        return self.cuda.description
+
+    def open_device(self) -> Device:
+        """Return what kernels are launched on."""
+        return CudaDevice()
+
+    # -- memory ---------------------------------------------------------------------------
+
+    def upload(self, array: Any) -> Any:
+        """Return `array` on the device: sparse as `DeviceCsr`; itself where it is there."""
+        if isinstance(array, DeviceCsr) or self.cuda.owns(array):
+            return array
+        if sp.issparse(array):
+            return upload_csr(self.cuda, array)
+        return self.cuda.upload(np.asarray(array))
+
+    def download(self, array: Any) -> Any:
+        """Return `array` as an ndarray or csr_array in host memory."""
+        if isinstance(array, DeviceCsr):
+            return download_csr(array)
+        return self.cuda.download(array) if self.cuda.owns(array) else array
+
+    def synchronize(self) -> None:
+        """Return when all work that was started is done."""
+        self.cuda.synchronize()
+
+    def is_sparse(self, array: Any) -> bool:
+        """Whether `array` is of scipy.sparse or a `DeviceCsr`."""
+        return isinstance(array, DeviceCsr) or bool(sp.issparse(array))
+
+    # -- operations -------------------------------------------------------------------------
+
+    def run_spmm(self, A: Any, B: Any) -> Any:
+        """C = A B, row by row."""
+        product = DenseProduct(self.cuda, self._host_csr(A), "csr")
+        return product.run(columns_innermost(self.cuda, self.upload(B)))
+
+    def make_spmm(self, A: Any) -> Prepared:
+        """Return the function (B, out) -> A B, with A clustered and packed."""
+        product = DenseProduct(self.cuda, self._host_csr(A), "clustered")
+
+        def run(B: Any, out: Any) -> Any:
+            B = columns_innermost(self.cuda, self.upload(B))
+            self._check_apart("spmm", out, B)
+            return product.run(B, out=self._device_out("spmm", out))
+
+        return run
+
+    def make_spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
+        """Return a handle for C = A B."""
+        return DeviceSpgemmHandle(self.upload(A), self.upload(B))
+
+    def run_layer(self, W: Any, Y: Any, bias: Array, y_max: float | None) -> Any:
+        """Y' = min(max(Y W + bias, 0), y_max), fused; dense results have inputs innermost."""
+        if self.is_sparse(Y):
+            return sparse_layer(self.upload(W), self.upload(Y), bias, y_max)
+        if not isinstance(W, DeviceCsr):
+            product = DenseProduct(self.cuda, by_output(W), "csr")
+        elif "by output" in W.prepared:
+            product = W.prepared["by output"]
+        else:
+            product = DenseProduct(self.cuda, by_output(download_csr(W)), "clustered")
+            W.prepared["by output"] = product
+        return self._dense_layer(product, Y, bias, y_max, None)
+
+    def make_layer(self, W: Any, bias: Array, y_max: float | None) -> Prepared:
+        """Return the function (Y, out) -> Y', with W clustered and packed for dense Y."""
+        host = self._host_csr(W)
+        product = DenseProduct(self.cuda, by_output(host), "clustered")
+        on_device: list[DeviceCsr] = []
+
+        def run(Y: Any, out: Any) -> Any:
+            if not self.is_sparse(Y):
+                return self._dense_layer(product, Y, bias, y_max, out)
+            if not on_device:
+                on_device.append(self.upload(W))
+            return sparse_layer(on_device[0], self.upload(Y), bias, y_max)
+
+        return run
+
+    def _dense_layer(
+        self, product: DenseProduct, Y: Any, bias: Array, y_max: float | None, out: Any
+    ) -> Any:
+        Y = self.upload(Y)
+        self._check_apart("layer", out, Y)
+        by_neuron = columns_innermost(self.cuda, Y.T)
+        result = product.run(by_neuron, self.cuda.upload(np.ascontiguousarray(bias)), y_max)
+        if out is None:
+            return result.T
+        write_transposed(self.cuda, result, self._device_out("layer", out))
+        return out
+
+    def _host_csr(self, matrix: Any) -> Any:
+        return download_csr(matrix) if isinstance(matrix, DeviceCsr) else matrix
+
+    def _device_out(self, name: str, out: Any) -> Any:
+        if out is not None and not self.cuda.owns(out):
+            raise InputError(f"{name}: out is {type(out).__name__}; an array of the device fits")
+        return out
+
+    def _check_apart(self, name: str, out: Any, operand: Any) -> None:
+        if self._device_out(name, out) is not None and self.cuda.overlaps(out, operand):
+            raise InputError(f"{name}: out overlaps the dense operand; give it memory of its own")
+
+    # -- validation ---------------------------------------------------------------------------
+
+    def dense_operand(self, name: str, array: Any) -> Any:
+        """Return a dense operand on the device; see `Backend.dense_operand`."""
+        array = super().dense_operand(name, array)
+        # Types that CUDA does not have stay, to be refused or converted before they are used.
+        numeric = array.dtype.kind in "fiub" and array.dtype.itemsize <= 8
+        return self.upload(array) if numeric else array
+
+    # -- what the layer loop asks about features ---------------------------------------------
+
+    def alive_inputs(self, features: Any) -> Array:
+        """Return the rows with a nonzero feature (NaN is one): int64, rising, host memory."""
+        if self.is_sparse(features):
+            return np.flatnonzero(self.upload(features).row_nnz())
+        return np.flatnonzero(self._for_each_input("mark_alive", features, np.uint8))
+
+    def nonzeros(self, features: Any) -> int:
+        """Return how many features are nonzero, or stored where they are sparse."""
+        if self.is_sparse(features):
+            return int(features.nnz)
+        return int(self._for_each_input("count_nonzeros", features, np.int32).sum(dtype=np.int64))
+
+    def _for_each_input(self, kernel: str, features: Any, dtype: Any) -> Array:
+        by_neuron = columns_innermost(self.cuda, self.upload(features).T)
+        neurons, inputs = by_neuron.shape
+        found = self.cuda.empty((inputs,), dtype)
+        self.cuda.launch(
+            feature_rows(kernel, by_neuron.dtype),
+            (-(-inputs // FEATURE_THREADS), 1),
+            [by_neuron, np.int32(neurons), np.int32(inputs), found],
+        )
+        return self.cuda.download(found)
+
+    def take_inputs(self, features: Any, rows: Array) -> Any:
+        """Return the given rows of features, on the device."""
+        if self.is_sparse(features):
+            return take_rows(self.upload(features), rows)
+        by_neuron = columns_innermost(self.cuda, self.upload(features).T)
+        neurons, inputs = by_neuron.shape
+        taken = self.cuda.empty((neurons, rows.size), by_neuron.dtype)
+        chosen = self.cuda.upload(np.asarray(rows, np.int32))
+        self.cuda.launch(
+            feature_rows("take_dense", by_neuron.dtype),
+            (neurons, -(-rows.size // FEATURE_THREADS)),
+            [by_neuron, np.int32(inputs), chosen, np.int32(rows.size), taken],
+        )
+        return taken.T
+
+    def multiply_adds(self, weights: Any, features: Any) -> int:
+        """Return the multiply-adds of Y W: for sparse Y those of its stored entries alone."""
+        if not self.is_sparse(features):
+            return int(features.shape[0]) * int(weights.nnz)
+        row_nnz = self.upload(weights).row_nnz()
+        if row_nnz.size and (row_nnz == row_nnz[0]).all():
+            return int(features.nnz) * int(row_nnz[0])
+        return int(row_nnz[self.cuda.download(self.upload(features).indices)].sum())
+
+
+def by_output(W: Any) -> Any:
+    """Return W transposed, as a canonical csr_array."""
+    transposed = sp.csr_array(W.T)
+    transposed.sort_indices()
+    return transposed

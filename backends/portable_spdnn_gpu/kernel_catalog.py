@@ -1,0 +1,132 @@
+"""Every kernel and its claims."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Compiled for all of these wherever the wheels are, with no device: Turing, Ampere, Hopper,
+# Blackwell.
+ARCHITECTURES = (75, 80, 90, 100)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel in one configuration, and the resources that it claims to stay within.
+
+    Attributes
+    ----------
+    name : str
+        The function's.
+    source : str
+        The file's, in the folder `kernels`.
+    threads : int
+        Of a block.
+    defines : tuple of (str, str)
+        Macros; they always set SCALAR.
+    registers : int
+        At most, for each thread, on every architecture.
+    static_shared, dynamic_shared : int
+        Bytes for each block: the first exactly, on every architecture, without what the
+        driver reserves; the second as the launch asks for.
+    """
+
+    name: str
+    source: str
+    threads: int
+    defines: tuple[tuple[str, str], ...]
+    registers: int
+    static_shared: int = 0
+    dynamic_shared: int = 0
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The macros as options of a compiler."""
+        return tuple(f"-D{name}={value}" for name, value in self.defines)
+
+
+# Rows of B that `staged_spmm` stages: 32 KiB for 16 columns of either type.
+STAGE = {4: 512, 8: 256}
+MINIBATCH = 16
+CLUSTER = 16
+# Columns that a block of csr_spmm and of clustered_spmm takes, and rows of one of staged_spmm.
+CSR_STRIP = 128 * 4
+CLUSTER_STRIP = 128 * 2
+STAGED_ROWS = 256
+SPGEMM_ROWS = 4
+FEATURE_THREADS = 256
+TRANSPOSE_TILE = 32
+
+
+def _macros(dtype: Any, **more: int) -> tuple[tuple[str, str], ...]:
+    scalar = {4: "float", 8: "double"}[np.dtype(dtype).itemsize]
+    return (("SCALAR", scalar), *((name, str(value)) for name, value in more.items()))
+
+
+def csr_spmm(dtype: Any, activation: bool) -> Kernel:
+    """One row of A against a strip of B."""
+    macros = _macros(dtype, ACTIVATION=int(activation))
+    registers = 48 if np.dtype(dtype).itemsize == 4 else 64
+    return Kernel("csr_spmm", "csr_spmm.cu", 128, macros, registers)
+
+
+def clustered_spmm(dtype: Any, activation: bool) -> Kernel:
+    """Sixteen rows of A that share columns, against a strip of B."""
+    size = np.dtype(dtype).itemsize
+    return Kernel(
+        "clustered_spmm", "clustered_spmm.cu", 128, _macros(dtype, ACTIVATION=int(activation)),
+        registers=80 if size == 4 else 112, static_shared=64 * (16 * size + 4),
+    )  # fmt: skip
+
+
+def staged_spmm(dtype: Any, activation: bool) -> Kernel:
+    """Rows of A against 16 columns of B that are staged in shared memory."""
+    size = np.dtype(dtype).itemsize
+    macros = _macros(dtype, ACTIVATION=int(activation), STAGE=STAGE[size])
+    return Kernel(
+        "staged_spmm", "staged_spmm.cu", STAGED_ROWS, macros, registers=64,
+        dynamic_shared=MINIBATCH * (STAGE[size] + 1) * size,
+    )  # fmt: skip
+
+
+def spgemm(phase: str, dtype: Any, activation: bool) -> Kernel:
+    """The phase "count" or "fill" of C = A B, all sparse."""
+    return Kernel(
+        f"spgemm_{phase}", "spgemm.cu", 128, _macros(dtype, ACTIVATION=int(activation)),
+        registers=64, static_shared=4 * (1024 * np.dtype(dtype).itemsize + 1024 // 8),
+    )  # fmt: skip
+
+
+def feature_rows(name: str, dtype: Any) -> Kernel:
+    """One of the kernels about the inputs of features."""
+    tile = TRANSPOSE_TILE * (TRANSPOSE_TILE + 1) * np.dtype(dtype).itemsize
+    shared = tile if name == "transpose" else 0
+    return Kernel(
+        name, "feature_rows.cu", FEATURE_THREADS, _macros(dtype), 48, static_shared=shared
+    )
+
+
+def catalog() -> list[Kernel]:
+    """Return every kernel in every configuration that the backend launches."""
+    kernels = []
+    for dtype in (np.float32, np.float64):
+        for activation in (False, True):
+            kernels += [
+                csr_spmm(dtype, activation),
+                clustered_spmm(dtype, activation),
+                staged_spmm(dtype, activation),
+                spgemm("count", dtype, activation),
+                spgemm("fill", dtype, activation),
+            ]
+        for name in ("mark_alive", "count_nonzeros", "take_dense", "take_sparse", "transpose"):
+            kernels.append(feature_rows(name, dtype))
+    return kernels
+
+
+def kernel_folder() -> Path:
+    """Return the folder of the kernels' sources."""
+    return Path(str(resources.files("portable_spdnn_gpu"))) / "kernels"

@@ -1,0 +1,29 @@
+"""The cupy backend on the emulated device: the same adapter, launch code and kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cuda_emulation.emulated_device import EmulatedDevice, compiler
+
+from portable_spdnn.backend import Availability
+from portable_spdnn_gpu.cupy_backend import CupyBackend
+
+
+class EmulatedCupyBackend(CupyBackend):
+    """CupyBackend without a GPU, slow."""
+
+    @classmethod
+    def availability(cls) -> Availability:
+        command = compiler()
+        if command is None:
+            return Availability.no("no C++ compiler (g++, clang++)")
+        return Availability.yes(EmulatedDevice.description, {"compiler": command})
+
+    def open_device(self) -> EmulatedDevice:
+        return EmulatedDevice(cache_folder())
+
+
+def cache_folder() -> Path:
+    """Return where compiled kernels stay between runs; files are named by their content."""
+    return Path(__file__).resolve().parents[2] / ".pytest_cache" / "cuda_emulation"

@@ -1,0 +1,197 @@
+"""A device that runs CUDA kernels on the CPU; the launch code cannot tell."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from portable_spdnn_gpu.device import LaunchError, check_grid
+from portable_spdnn_gpu.kernel_catalog import Kernel, kernel_folder
+
+HERE = Path(__file__).resolve().parent
+HEADER = HERE / "cuda_emulation.hpp"
+KERNELS = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\(\w+\)\s*)?(\w+)\s*\(')
+GUARD = 256  # bytes before and after each array, which no kernel may change
+POISON = 0xFF  # NaN as a float, -1 as a signed integer
+
+
+def compiler() -> str | None:
+    """Return the C++ compiler, or None."""
+    return shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
+
+
+class EmulatedArray:
+    """An array that NumPy cannot read by accident: the device's memory is not the host's."""
+
+    __array_ufunc__ = None
+
+    def __init__(self, memory: np.ndarray, values: np.ndarray) -> None:
+        self.memory, self.values = memory, values
+        self.shape, self.dtype, self.flags = values.shape, values.dtype, values.flags
+        self.ndim, self.size, self.nbytes = values.ndim, values.size, values.nbytes
+
+    def __array__(self, *arguments: Any, **options: Any) -> np.ndarray:
+        raise TypeError("implicit copy from the device; download it")
+
+    @property
+    def T(self) -> EmulatedArray:  # noqa: N802 - NumPy's name
+        return EmulatedArray(self.memory, self.values.T)
+
+    def astype(self, dtype: Any) -> EmulatedArray:
+        return allocate(self.values.astype(dtype, order="K"))
+
+    def reshape(self, *shape: Any) -> EmulatedArray:
+        view = self.values.reshape(*shape)
+        assert np.may_share_memory(view, self.values)
+        return EmulatedArray(self.memory, view)
+
+    def guards_are_whole(self) -> bool:
+        return bool(
+            (self.memory[:GUARD] == POISON).all() and (self.memory[-GUARD:] == POISON).all()
+        )
+
+
+def allocate(values: np.ndarray) -> EmulatedArray:
+    """Return a guarded copy, in Fortran order where that is the order of `values`."""
+    order = "F" if values.flags.f_contiguous and not values.flags.c_contiguous else "C"
+    memory = np.full(values.nbytes + 2 * GUARD, POISON, np.uint8)
+    inner = memory[GUARD : GUARD + values.nbytes].view(values.dtype)
+    inner = inner.reshape(values.shape, order=order)
+    inner[...] = values
+    return EmulatedArray(memory, inner)
+
+
+class EmulatedDevice:
+    """The interface of `portable_spdnn_gpu.device.Device` on fibers.
+
+    Parameters
+    ----------
+    folder : Path
+        Where compiled kernels are kept.
+    falling : bool
+        Run lanes and warps from the last to the first.
+    sanitize : bool
+        Compile with the address and undefined-behaviour sanitizers; the process must have
+        loaded their runtime before.
+    sources : Path, optional
+        Folder of the kernels. Default: the backend's.
+    """
+
+    description = "emulated CUDA device"
+
+    def __init__(
+        self,
+        folder: Path,
+        falling: bool = False,
+        sanitize: bool = False,
+        sources: Path | None = None,
+    ) -> None:
+        self.folder, self.falling, self.sanitize = folder, falling, sanitize
+        self.sources = sources or kernel_folder()
+        self.launches: list[str] = []
+        self._functions: dict[Kernel, tuple[Any, list[str]]] = {}
+
+    def owns(self, array: Any) -> bool:
+        return isinstance(array, EmulatedArray)
+
+    def empty(self, shape: tuple[int, ...], dtype: Any, order: str = "C") -> EmulatedArray:
+        array = allocate(np.empty(shape, dtype, order))
+        array.memory[:] = POISON
+        return array
+
+    def upload(self, array: np.ndarray) -> EmulatedArray:
+        return allocate(np.asarray(array))
+
+    def download(self, array: EmulatedArray) -> np.ndarray:
+        return array.values.copy(order="K")
+
+    def contiguous(self, array: EmulatedArray) -> EmulatedArray:
+        return array  # there is no slicing
+
+    def overlaps(self, one: EmulatedArray, other: EmulatedArray) -> bool:
+        return np.may_share_memory(one.values, other.values)
+
+    def synchronize(self) -> None:
+        return None
+
+    def launch(self, kernel: Kernel, grid: tuple[int, int], arguments: Sequence[Any]) -> None:
+        if not check_grid(kernel, grid):
+            return
+        function, parameters = self._functions.get(kernel) or self._load(kernel)
+        if len(arguments) != len(parameters):
+            raise LaunchError(f"{kernel.name}: {len(arguments)} arguments for {parameters}")
+        kept = []
+        for position, (argument, parameter) in enumerate(zip(arguments, parameters, strict=True)):
+            given = argument.dtype.char if isinstance(argument, np.generic) else None
+            if isinstance(argument, EmulatedArray):
+                given = "*" + argument.dtype.char
+                if not (argument.flags.c_contiguous or argument.flags.f_contiguous):
+                    raise LaunchError(f"{kernel.name}: argument {position} is not contiguous")
+                kept.append(ctypes.c_void_p(argument.values.ctypes.data))
+            elif given is not None:
+                kept.append(ctypes.create_string_buffer(argument.tobytes(), argument.nbytes))
+            if given != parameter:
+                raise LaunchError(
+                    f"{kernel.name}: argument {position} is {given}, its parameter {parameter}"
+                )
+        addresses = (ctypes.c_void_p * len(kept))(*(ctypes.addressof(value) for value in kept))
+        sizes = (ctypes.c_uint * 6)(*grid, 1, kernel.threads, 1, 1)
+        message = function(sizes, kernel.dynamic_shared, int(self.falling), addresses)
+        if message is not None:
+            raise LaunchError(f"{kernel.name}: {message.decode()}")
+        self.launches.append(kernel.name)
+        for position, argument in enumerate(arguments):
+            if isinstance(argument, EmulatedArray) and not argument.guards_are_whole():
+                raise LaunchError(f"{kernel.name}: wrote outside argument {position}")
+
+    def _load(self, kernel: Kernel) -> tuple[Any, list[str]]:
+        library = ctypes.CDLL(str(self._build(kernel)))
+        function = getattr(library, f"launch_{kernel.name}")
+        function.restype = ctypes.c_char_p
+        function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+        types = getattr(library, f"parameters_of_{kernel.name}")
+        types.restype = ctypes.c_char_p
+        self._functions[kernel] = function, types().decode().split()
+        return self._functions[kernel]
+
+    def _build(self, kernel: Kernel) -> Path:
+        """Compile the file of a kernel, unchanged, unless it has been before."""
+        source = self.sources / kernel.source
+        names = KERNELS.findall(source.read_text())
+        exports = "".join(f"EXPORT_KERNEL({name})\n" for name in names)
+        text = f'#include "{HEADER}"\n#include "{source}"\n{exports}'
+        options = ["-O1", "-std=c++17", "-fPIC", "-shared", "-Wl,-Bsymbolic", *kernel.options]
+        if self.sanitize:
+            options += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+        read = [HEADER, source, self.sources / "common.cuh"]
+        digest = hashlib.sha256(
+            "\0".join([text, *options, *(p.read_text() for p in read if p.exists())]).encode()
+        ).hexdigest()
+        library = self.folder / f"{source.stem}-{digest[:24]}.so"
+        if library.exists():
+            return library
+        command = compiler()
+        if command is None:
+            raise LaunchError("no C++ compiler: install g++ or set CXX")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
+            unit, made = Path(scratch) / "unit.cpp", Path(scratch) / "unit.so"
+            unit.write_text(text)
+            done = subprocess.run(
+                [command, *options, "-Wno-unknown-pragmas", "-o", str(made), str(unit)],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if done.returncode != 0:
+                raise LaunchError(f"{kernel.source} does not compile:\n{done.stderr}")
+            made.replace(library)
+        return library

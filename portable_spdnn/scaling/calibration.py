@@ -76,7 +76,7 @@ class Calibration:
     depth_factor : float
         Measured seconds of the layers after them over what `dense` gives for their live inputs.
     depth_factor_measured : bool
-        False where those layers took too little time to tell: the factor is then 1.
+        False where there are none of them, or noise hid them: the factor is then 1.
     first_batch_seconds : float
         For each input of the first batch of a process, beyond those of later ones: memory that
         is touched for the first time.

@@ -12,8 +12,8 @@ from portable_spdnn.hashing import mix64
 
 Array = npt.NDArray[Any]
 
-NEIGHBOURS = 32
-"""Recorded inputs, around its own place, from which a modelled input is drawn."""
+NEIGHBOURS, LONG_LIVED = 32, 16
+"""A modelled input is drawn from so many recorded ones at least, and so many that live on."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,17 @@ class LifeRecord:
         """Whether every input of the source was recorded."""
         return self.stride == 1
 
+    @property
+    def neighbours(self) -> int:
+        """From how many recorded inputs around its place a modelled one is drawn.
+
+        Among fewer, whether one of them lives on would be chance, and imbalance with it.
+        """
+        lasting = sum(life == self.layers for life in self.alive_after)
+        size = len(self.alive_after)
+        rare = -(-LONG_LIVED * size // lasting) if lasting else size
+        return min(size, max(NEIGHBOURS, rare))
+
     def live_per_layer(self) -> Array:
         """Return how many of the sample take part in each layer; int64, (layers + 1,).
 
@@ -54,7 +65,7 @@ class LifeRecord:
         """Return `alive_after` of modelled inputs `first` .. `end` - 1; int64.
 
         Where the whole source was recorded, its inputs are those of the record. All others,
-        those beyond the source included, are drawn among the `NEIGHBOURS` recorded inputs
+        those beyond the source included, are drawn among the `neighbours` recorded inputs
         around their own place in the order (which starts again at the end of the source), so
         that runs of inputs that live alike stay together. The draw depends on the number of the
         input and the seed alone: parts of any size cut the same inputs.
@@ -62,9 +73,10 @@ class LifeRecord:
         numbers = np.arange(first, end, dtype=np.int64)
         lives = np.array(self.alive_after, np.int64)
         place = (numbers % self.source_inputs) // self.stride
-        window = min(NEIGHBOURS, lives.size)
+        window = self.neighbours
         start = np.clip(place - window // 2, 0, lives.size - window)
-        words = numbers.astype(np.uint64) + np.uint64(seed % 2**32) * np.uint64(0x9E3779B97F4A7C15)
+        begin = np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)  # odd: seeds begin far apart
+        words = numbers.astype(np.uint64) + begin
         drawn = start + (mix64(words) % np.uint64(window)).astype(np.int64)
         if self.complete:
             drawn = np.where(numbers < self.source_inputs, place, drawn)

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,14 +27,15 @@ from portable_spdnn.scaling.sampling import Sample, load_layers, load_spread, re
 from portable_spdnn.streamed_network import LayerFacts
 
 Array = npt.NDArray[Any]
+Key = TypeVar("Key")
 ShowProgress = Callable[[str], AbstractContextManager[Progress | None]]
 
 DENSE_LAYERS = 24  # run together: loading and storing features costs a few per cent of them
 MOST_DENSE_INPUTS = 4096
 MOST_DENSE_BYTES = 1 << 28
 TURN_SECONDS = 1.0  # a measurement that takes longer is the last of its curve
-LEAST_TURNS, MOST_TURNS = 3, 9
-POINT_SECONDS = 0.3  # for the turns of one measurement, where the least do not take longer
+LEAST_TURNS, MOST_TURNS = 3, 15
+ROUNDS_SECONDS = 4.0  # for all of a curve, where the least rounds do not take longer
 SETTLED = 1.1  # times the inputs that live on: then the first layers are over
 CHOICES = 5  # of so many inputs among the sample
 FRESH_PLANS, FRESH_SECONDS = 3, 4.0
@@ -102,7 +104,7 @@ def calibrate(
         lives, layers, dense, start_layers, whole - halved, len(half.network)
     )
     with show_progress("measuring first layers"):
-        starts = _measure_starts(plan, features, lives, layers, dense, start_layers, factor)
+        starts = _measure_starts(plan, features, whole, lives, dense, start_layers, factor)
     edges = network.edges
     per_edge = (plan.plan_seconds - half.plan_seconds) / max(edges - half.network.edges, 1)
     # Two of one length, or noise: all of planning grows with the edges.
@@ -143,25 +145,34 @@ def _compile(backend: Backend, network: Network, features: Features, options: Pl
     backend.plan(few, options).run(features[:2])
 
 
-def _least(action: Callable[[], object]) -> float:
-    """Return the seconds of an action, the least of several turns."""
-    seconds: list[float] = []
-    while len(seconds) < LEAST_TURNS or (
-        sum(seconds) < POINT_SECONDS and len(seconds) < MOST_TURNS
+def _least(actions: dict[Key, Callable[[], object]]) -> dict[Key, float]:
+    """Return the seconds of each action, the least of several rounds.
+
+    All actions take part in a round, so that what else the machine does meets all of them. One
+    that takes longer than `TURN_SECONDS` is the last.
+    """
+    seconds: dict[Key, list[float]] = {}
+    rounds = 0
+    while rounds < LEAST_TURNS or (
+        rounds < MOST_TURNS and sum(map(sum, seconds.values())) < ROUNDS_SECONDS
     ):
-        start = time.perf_counter()
-        action()
-        seconds.append(time.perf_counter() - start)
-        if seconds[-1] > TURN_SECONDS and len(seconds) > 1:
-            break
-    return min(seconds)
+        for key, action in actions.items():
+            if rounds and key not in seconds:
+                break
+            start = time.perf_counter()
+            action()
+            seconds.setdefault(key, []).append(time.perf_counter() - start)
+            if not rounds and seconds[key][-1] > TURN_SECONDS:
+                break
+        rounds += 1
+    return {key: min(taken) for key, taken in seconds.items()}
 
 
 def _in_turns(plans: Sequence[NetworkPlan], features: Features) -> list[float]:
     """Return the least seconds of each plan; they take turns, so that all meet the same noise."""
     seconds: list[list[float]] = [[] for _ in plans]
     while len(seconds[0]) < LEAST_TURNS or (
-        sum(map(sum, seconds)) < len(plans) * POINT_SECONDS and len(seconds[0]) < 3 * MOST_TURNS
+        len(seconds[0]) < MOST_TURNS and sum(map(sum, seconds)) < ROUNDS_SECONDS
     ):
         for taken, plan in zip(seconds, plans, strict=True):
             taken.append(plan.run(features).inference_seconds)
@@ -199,14 +210,12 @@ def _measure_dense(
     most = min(MOST_DENSE_INPUTS, plan.batch_size, max(1, MOST_DENSE_BYTES // row_bytes))
     rng = np.random.default_rng(0)
     rows = rng.uniform(1, 2, (most, network.neurons)).astype(options.dtype)
-    measured: dict[int, float] = {}
-    for inputs in _dense_sizes(most):
-        part = rows[:inputs]
-        seconds = _least(lambda part=part: plan.run_batch(part, lambda done: None))  # type: ignore[misc]
-        measured[inputs] = seconds / max(network.edges, 1)
-        if seconds > TURN_SECONDS:
-            break
-    return Curve.rising(measured)
+    seconds = _least({n: partial(_run_batch, plan, rows[:n]) for n in _dense_sizes(most)})
+    return Curve.rising({n: one / max(network.edges, 1) for n, one in seconds.items()})
+
+
+def _run_batch(plan: NetworkPlan, rows: Array) -> None:
+    plan.run_batch(rows, lambda done: None)
 
 
 def _dense_sizes(most: int) -> list[int]:
@@ -263,27 +272,27 @@ def _depth_factor(
 def _measure_starts(
     plan: NetworkPlan,
     features: Features,
+    whole: float,
     lives: LifeRecord,
-    layers: Sequence[Layer],
     dense: Curve,
     first: int,
     factor: float,
 ) -> Curve:
-    """Measure first layers: whole runs, less what the layers after them take."""
+    """Measure first layers: whole runs, less what the layers after them take.
+
+    `whole` are the seconds of all features, which are known.
+    """
     inputs = features.shape[0]
-    edges = [layer.nnz for layer in layers]
-    measured: dict[int, float] = {}
-    for size in (1 << power for power in range(inputs.bit_length() + 1)):
+    edges = [layer.nnz for layer in plan.network]
+    actions: dict[tuple[int, int], Callable[[], object]] = {}
+    for size in (1 << power for power in range(inputs.bit_length())):
         step = spread(inputs, size)
         # Few inputs may be long-lived ones, or none: several choices stand for all of the size.
-        found = []
         for offset in range(0, step, -(-step // CHOICES)):
-            rows = features[offset::step]
-            part = replace(lives, alive_after=lives.alive_after[offset::step])
-            seconds = _least(lambda rows=rows: plan.run(rows))  # type: ignore[misc]
-            after = factor * float(deep_seconds(part.live_per_layer(), edges, dense, first))
-            found.append(seconds - after)
-        measured[-(-inputs // step)] = statistics.mean(found)
-        if seconds > 2 * TURN_SECONDS:
-            break
-    return Curve.rising(measured)
+            actions[step, offset] = partial(plan.run, features[offset::step])
+    found: dict[int, list[float]] = {}
+    for (step, offset), seconds in [*_least(actions).items(), ((1, 0), whole)]:
+        part = replace(lives, alive_after=lives.alive_after[offset::step])
+        after = factor * float(deep_seconds(part.live_per_layer(), edges, dense, first))
+        found.setdefault(-(-inputs // step), []).append(seconds - after)
+    return Curve.rising({size: statistics.mean(each) for size, each in found.items()})

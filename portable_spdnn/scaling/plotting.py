@@ -82,10 +82,11 @@ def plot(
             color=_BLUE if points is weak else _PARTS["imbalance"],
         )  # fmt: skip
         last = points[-1]
+        above = points is weak
         right.annotate(
             f"{rate(last.edge_rate)}\n{100 * last.efficiency:.0f} % of ideal",
-            (last.nodes, last.edge_rate), xytext=(-6, -26), textcoords="offset points",
-            ha="right", fontsize=8,
+            (last.nodes, last.edge_rate), xytext=(-14, 0) if above else (0, -12),
+            textcoords="offset points", ha="right", va="center" if above else "top", fontsize=8,
         )  # fmt: skip
     right.set_ylabel("challenge edge rate, edges/s")
     right.set_title(f"Weak ({question.inputs:,} inputs a node) and strong")

@@ -113,6 +113,9 @@ def record_lives(
 ) -> LifeRecord:
     """Follow each input through the layers until it dies.
 
+    The records of a run say after which layers inputs died; the network is cut there, and each
+    piece says which.
+
     Parameters
     ----------
     backend : Backend
@@ -127,8 +130,10 @@ def record_lives(
     LifeRecord
         Of a source that is the sample itself.
 
-    The records of a run say after which layers inputs died; the network is cut there, and each
-    piece says which.
+    Raises
+    ------
+    InputError
+        If the backend does not record how many inputs are alive.
     """
     inputs, count = features.shape[0], len(network)
     alive = [inputs]
@@ -136,22 +141,25 @@ def record_lives(
         if record.alive_inputs is None:
             raise InputError(f"backend {backend.name} does not record how long inputs live")
         alive.append(record.alive_inputs)
-    cuts = [n for n in range(1, count + 1) if alive[n] < alive[n - 1]]
+    # Before a layer that revives the dead nobody leaves.
+    revived = max(network.reviving_layers, default=-1) + 1
+    cuts = [
+        n
+        for n in range(max(1, revived), count + 1)
+        if alive[n] < (inputs if n == revived else alive[n - 1])
+    ]
     lives = np.full(inputs, count, np.int64)
     layers = tuple(network)
-    revived_before = max(network.reviving_layers, default=-1) + 1
     numbers, rows = np.arange(inputs), features
     plan: NetworkPlan | None = None
     for begin, cut in pairwise([0, *cuts]):
         piece = Network(layers[begin:cut], network.y_max)
-        keep = cut < revived_before
-        if plan is None:
-            plan = backend.plan(piece, replace(options, keep_dead_inputs=keep))
-        else:
-            plan = plan.for_layers(piece, keep)
+        plan = backend.plan(piece, options) if plan is None else plan.for_layers(piece, False)
         output = plan.run_batch(rows, lambda done: None)
         # What a plan gives back may hold inputs that died in its last layer.
-        lasting = backend.alive_inputs(output.rows)
+        dense = isinstance(output.rows, np.ndarray)
+        held = output.rows.any(axis=1) if dense else np.diff(output.rows.indptr)
+        lasting = np.flatnonzero(held)
         left = numbers[output.alive[lasting]]
         lives[np.setdiff1d(numbers, left)] = cut - 1
         numbers, rows = left, output.rows[lasting]

@@ -9,9 +9,9 @@ from typing import Any
 from portable_spdnn import __version__
 from portable_spdnn.distributed import CHUNKS_EACH, POLL_SECONDS
 from portable_spdnn.memory import format_bytes
-from portable_spdnn.report import rate, seconds
+from portable_spdnn.report import rate
+from portable_spdnn.report import seconds as milliseconds
 from portable_spdnn.scaling.calibration import Calibration
-from portable_spdnn.scaling.live_inputs import NEIGHBOURS
 from portable_spdnn.scaling.prediction import COLLECTIVES, Model, Point, live_fraction
 
 COLUMNS = (
@@ -19,6 +19,13 @@ COLUMNS = (
     "compute", "granularity", "planning", "waiting", "gather", "bound by",
 )  # fmt: skip
 BAR = 40
+
+
+def seconds(value: float) -> str:
+    """Return a duration with three digits: 12.3 s, 4.56 ms, 7.89 us."""
+    if value < 0:
+        return f"-{seconds(-value)}"
+    return milliseconds(value) if value >= 1e-3 or not value else f"{1e6 * value:.3g} us"
 
 
 def cells(point: Point) -> tuple[str, ...]:
@@ -98,7 +105,7 @@ def _costs(calibration: Calibration) -> str:
     dense = calibration.dense
     full = dense.inputs[-1] / dense.seconds[-1] / 1e9 if dense.seconds[-1] else float("inf")
     one = dense.inputs[0] / dense.seconds[0] / 1e9 if dense.seconds[0] else float("inf")
-    how = "measured" if calibration.depth_factor_measured else "too short to measure"
+    how = "measured" if calibration.depth_factor_measured else "not told from noise: taken as 1"
     most = calibration.start.inputs[-1]
     return (
         f"a layer runs at {full:.3g} G edges/s on {dense.inputs[-1]} live inputs, "
@@ -128,7 +135,7 @@ def assumptions(model: Model) -> list[str]:
     if not lives.complete or question.inputs > lives.source_inputs:
         said.append(
             f"an input that was not recorded lives as one drawn (seed {question.seed}) of the "
-            f"{NEIGHBOURS} recorded ones around its place in the order"
+            f"{lives.neighbours} recorded ones around its place in the order"
         )
     said.append("first layers cost by the number of inputs, whichever these are")
     if question.schedule == "dynamic":

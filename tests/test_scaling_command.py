@@ -88,6 +88,22 @@ def test_a_tiny_network_end_to_end(cli: Cli, tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "m.svg").read_text()[:2000]
 
 
+def test_the_depth_of_data_is_that_of_its_network(cli: Cli, tmp_path: Path) -> None:
+    from portable_spdnn import digits_features
+    from portable_spdnn.generation import generate_radixnet
+
+    generate_radixnet(tmp_path / "data", 64, 5, features=digits_features(64)[:30])
+    done = cli(
+        "--data", tmp_path / "data", "--backend", "scipy", "--sample-layers", 3, "--nodes", "2",
+        "--json", tmp_path / "m.json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    record = json.loads((tmp_path / "m.json").read_text())
+    assert record["question"]["layers"] == 5
+    assert len(record["calibration"]["edges_per_layer"]) == 3
+    assert record["calibration"]["lives"]["source_inputs"] == 30
+
+
 def test_the_default_network_is_that_of_the_calibration(cli: Cli, kept: Path) -> None:
     done = cli("--calibration", kept, "--nodes", 1, "--json", "-", "--schedule", "dynamic")
     assert done.code == 0, done.err

@@ -43,13 +43,17 @@ class LifeRecord:
         return self.stride == 1
 
     @property
+    def survival(self) -> float:
+        """Part of the sample that lives on."""
+        return self.alive_after.count(self.layers) / len(self.alive_after)
+
+    @property
     def neighbours(self) -> int:
         """From how many recorded inputs around its place a modelled one is drawn.
 
         Among fewer, whether one of them lives on would be chance, and imbalance with it.
         """
-        lasting = sum(life == self.layers for life in self.alive_after)
-        size = len(self.alive_after)
+        lasting, size = self.alive_after.count(self.layers), len(self.alive_after)
         rare = -(-LONG_LIVED * size // lasting) if lasting else size
         return min(size, max(NEIGHBOURS, rare))
 

@@ -120,7 +120,7 @@ def calibrate(
         network_layers=network_layers,
         neurons=network.neurons,
         widest=network.widest,
-        batch_size=min(plan.batch_size, np.iinfo(np.int64).max),
+        batch_size=plan.batch_size,
         edges_per_layer=tuple(one.nnz for one in facts),
         value_bytes=max(one.value_bytes for one in facts),
         dense=dense,

@@ -13,12 +13,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from portable_spdnn.distributed import POLL_SECONDS, SCHEDULES, chunk_bounds, static_part
 from portable_spdnn.errors import InputError
 from portable_spdnn.scaling.calibration import Calibration
-from portable_spdnn.scaling.live_inputs import count_live
 from portable_spdnn.scaling.message_costs import LAYER_BYTES, SURVIVOR_BYTES
 from portable_spdnn.scaling.node_costs import Cost, NodeCosts
 
@@ -176,7 +173,8 @@ class Model:
 
     def _points(self, wanted: dict[int, int]) -> list[Point]:
         question = self.question
-        self.costs.decide(max(-(-inputs // nodes) for nodes, inputs in wanted.items()))
+        # As on one node, which has the most inputs.
+        self.costs.decide(question.inputs)
         self._known.clear()
         edges = self.costs.total_edges
         alone = self._busy(1, question.inputs)
@@ -283,9 +281,3 @@ def _hand_out(chunks: Sequence[Cost], nodes: int, asking: float) -> tuple[float,
         heapq.heappush(free, (done, node))
         last = max(last, done)
     return last, [Cost.together(costs) for costs in mine]
-
-
-def live_fraction(calibration: Calibration) -> float:
-    """Return the part of the sample that lives on after all layers that were run."""
-    lives = np.array([calibration.lives.alive_after])
-    return float(count_live(lives, calibration.layers)[0, -1] / lives.size)

@@ -12,7 +12,7 @@ from portable_spdnn.memory import format_bytes
 from portable_spdnn.report import rate
 from portable_spdnn.report import seconds as milliseconds
 from portable_spdnn.scaling.calibration import Calibration
-from portable_spdnn.scaling.prediction import COLLECTIVES, Model, Point, live_fraction
+from portable_spdnn.scaling.prediction import COLLECTIVES, Model, Point
 
 COLUMNS = (
     "nodes", "inputs", "inference", "challenge edge rate", "speed-up", "efficiency", "imbalance",
@@ -76,7 +76,7 @@ def facts(model: Model) -> list[tuple[str, str]]:
             "inputs",
             f"{question.inputs}, {question.schedule} schedule; lives of {len(lives.alive_after)} "
             f"of {lives.source_inputs} recorded ({calibration.inputs}), of which "
-            f"{100 * live_fraction(calibration):.3g} % live on",
+            f"{100 * lives.survival:.3g} % live on",
         ),
         (
             "node",

@@ -217,17 +217,16 @@ class Model:
             parts = [static_part(inputs, rank, nodes) for rank in range(nodes)]
             costs = [self._cost(*part) for part in parts]
             seconds = max(cost.compute + cost.planning for cost in costs)
-            by_node = costs
+            by_node, together = costs, self.costs.batch
         else:
             bounds = chunk_bounds(inputs, nodes)
             chunks = [self._cost(*part) for part in bounds]
             # A question and an answer, and half the time between two looks of rank 0.
             asking = 2 * question.latency + POLL_SECONDS / 2 if nodes > 1 else 0.0
             seconds, by_node = _hand_out(chunks, nodes, asking)
-        fresh = [
-            min(cost.inputs, self.costs.batch) * self.calibration.first_batch_seconds
-            for cost in by_node
-        ]
+            together = min(self.costs.batch, max(end - first for first, end in bounds))
+        touched = self.calibration.first_batch_seconds
+        fresh = [min(cost.inputs, together) * touched for cost in by_node]
         total = sum((cost.compute + extra for cost, extra in zip(by_node, fresh, strict=True)))
         mean = Cost(
             inputs / nodes,

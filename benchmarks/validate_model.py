@@ -13,10 +13,10 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import resource
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,7 +74,7 @@ def command(*arguments: object) -> None:
 
 
 def measure(case: Case, source: list[object], ranks: int) -> tuple[float, float]:
-    """Return the inference seconds of one job, and the processor seconds of its busiest rank."""
+    """Return the inference seconds of one job, and the user time of its busiest rank."""
     launcher = Path(sys.executable).with_name("mpiexec")
     done = subprocess.run(
         [
@@ -90,7 +90,7 @@ def measure(case: Case, source: list[object], ranks: int) -> tuple[float, float]
 
 
 def job(network: str, inputs: Path | None, first_inputs: int) -> None:
-    """Be one rank: what `portable-spdnn run` does, with a clock of the processor beside."""
+    """Be one rank: what `portable-spdnn run` does, with the user time beside."""
     from portable_spdnn import get_backend
     from portable_spdnn.distributed import run_on_ranks
     from portable_spdnn.ranked_workload import load_ranked_workload
@@ -101,7 +101,7 @@ def job(network: str, inputs: Path | None, first_inputs: int) -> None:
     clock: list[float] = []
 
     def note() -> None:
-        clock.append(time.process_time())
+        clock.append(resource.getrusage(resource.RUSAGE_SELF).ru_utime)
 
     with Ranks() as ranks:
         request = Request(None, neurons, layers, inputs, first_inputs=first_inputs)
@@ -109,7 +109,7 @@ def job(network: str, inputs: Path | None, first_inputs: int) -> None:
         plan = get_backend("numba", 1).plan(part.work.network)
 
         def rows(first: int, end: int) -> Any:
-            note()  # after the barrier, at which ranks keep their processor busy
+            note()  # after the barrier, at which waiting ranks take user time
             return part.rows(first, end)
 
         result = run_on_ranks(ranks, plan, rows, part.inputs, progress=lambda done, total: note())
@@ -148,9 +148,9 @@ def validate(case: Case, source: list[object], repeat: int, folder: Path) -> dic
 
 
 def table(results: list[dict[str, Any]]) -> tuple[list[str], float, float]:
-    """Return the Markdown table, and the largest errors: of seconds, of processor seconds."""
+    """Return the Markdown table, and the largest errors: of seconds, of user time."""
     lines = [
-        "| network | inputs | sample | ranks | predicted | measured | error | processor | error |",
+        "| network | inputs | sample | ranks | predicted | measured | error | computed | error |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     worst = [0.0, 0.0]
@@ -183,15 +183,15 @@ def write(results: list[dict[str, Any]], drawn: list[str], repeat: int, before: 
 `make validate-model`, {day}, on {facts["cpu"]}, {facts["cores"]} cores; one thread a rank. Each
 line is the least of {repeat} calibrations and of {2 * repeat} runs under mpiexec, taken by turns.
 The calibrations ran the sample alone: fewer inputs, and where the column says so fewer layers,
-than what they predict. "measured" is the inference by the clock on the wall; "processor" is what
-the busiest rank computed by the clock of its processor, which stands still while other programs
-have it. The load average was {before} before and {load_average()} after.
+than what they predict. "measured" is the inference by the clock on the wall; "computed" is what
+the busiest rank computed by the user time of its process, which stands still while other programs
+have the processor, and while the system finds pages of memory. The load average was {before} before and {load_average()} after.
 
 {chr(10).join(rows)}
 
-Largest error {_judged(worst)}; against the processor's clock {_judged(worst_processor)}. Where the
-two clocks differ other programs were in the way: their share falls on long runs, while the short
-ones of a calibration find gaps. Then run it again on a quiet machine. Two ranks of one machine
+Largest error {_judged(worst)}; against user time {_judged(worst_processor)}. Where the two clocks
+differ other programs were in the way: their share falls on long runs, while the short ones of a
+calibration find gaps. Then run it again on a quiet machine. Two ranks of one machine
 share its caches and memory, which the model leaves out: nodes share nothing.
 
 ## 65,536 neurons x 1,920 layers

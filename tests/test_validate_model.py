@@ -44,7 +44,7 @@ def test_the_page_says_whether_predictions_hold(
     assert script.write(wrong, ["a line"], 2, 0.5) == pytest.approx(0.5)
     page = (tmp_path / "scaling_model.md").read_text()
     assert "Largest error 50 % (NOT within 20 %)" in page
-    assert "processor's clock 10 % (within 20 %)" in page
+    assert "user time 10 % (within 20 %)" in page
     assert "a line" in page
     assert [path.name for path in tmp_path.iterdir()] == ["scaling_model.md"]
 

@@ -185,7 +185,8 @@ line is the least of {repeat} calibrations and of {2 * repeat} runs under mpiexe
 The calibrations ran the sample alone: fewer inputs, and where the column says so fewer layers,
 than what they predict. "measured" is the inference by the clock on the wall; "computed" is what
 the busiest rank computed by the user time of its process, which stands still while other programs
-have the processor, and while the system finds pages of memory. The load average was {before} before and {load_average()} after.
+have the processor, and while the system finds pages of memory. The load average was {before}
+before and {load_average()} after.
 
 {chr(10).join(rows)}
 

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := .venv-peers
 
-.PHONY: run test lint bench bench-compare peers history clean
+.PHONY: run test lint bench bench-compare validate-model peers history clean
 
 run: $(STAMP)
 	$(BIN)/portable-spdnn run
@@ -23,6 +23,10 @@ bench: $(STAMP)
 
 bench-compare: $(STAMP)
 	$(BIN)/python benchmarks/compare_ratios.py --run
+
+# Some ten minutes, on a machine that does nothing else.
+validate-model: $(STAMP)
+	$(BIN)/python benchmarks/validate_model.py
 
 # Other libraries, some of a gigabyte, in an environment of their own.
 peers: $(PEERS)/.installed

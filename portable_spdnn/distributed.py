@@ -30,8 +30,8 @@ Rows = Callable[[int, int], Features]
 
 SCHEDULES = ("static", "dynamic")
 CHUNKS_EACH = 8  # handed out to a rank on average: enough to balance, few enough to fill tiles
+POLL_SECONDS = 5e-4  # between two looks of rank 0 for questions
 _ASK, _ANSWER = 1, 2
-_POLL_SECONDS = 5e-4
 
 
 def infer_distributed(
@@ -195,14 +195,21 @@ def dynamic_parts(ranks: Ranks, inputs: int) -> Iterator[tuple[int, int]]:
     Rank 0 keeps the count, and a thread of it answers the others while it computes. The first
     chunk of a rank is its own number.
     """
-    chunks = min(inputs, CHUNKS_EACH * ranks.size)
-    bounds = [inputs * number // chunks for number in range(chunks + 1)] if chunks else []
-    counter = _ChunkCounter(ranks, chunks)
+    chunks = chunk_bounds(inputs, ranks.size)
+    counter = _ChunkCounter(ranks, len(chunks))
     number = ranks.rank
-    while number < chunks:
-        yield bounds[number], bounds[number + 1]
+    while number < len(chunks):
+        yield chunks[number]
         number = counter.next()
     counter.close()
+
+
+def chunk_bounds(inputs: int, size: int) -> list[tuple[int, int]]:
+    """Return (first, end) of the chunks that the dynamic schedule hands out to `size` ranks."""
+    chunks = min(inputs, CHUNKS_EACH * size)
+    return [
+        (inputs * number // chunks, inputs * (number + 1) // chunks) for number in range(chunks)
+    ]
 
 
 class _ChunkCounter:
@@ -257,7 +264,7 @@ class _ChunkCounter:
         try:
             while waiting:
                 if not self._comm.Iprobe(tag=_ASK, status=status):
-                    time.sleep(_POLL_SECONDS)  # a blocking receive would keep a core busy
+                    time.sleep(POLL_SECONDS)  # a blocking receive would keep a core busy
                     continue
                 source = status.Get_source()
                 self._comm.recv(source=source, tag=_ASK)

@@ -150,7 +150,8 @@ def check_out(
         )
     if not getattr(out.flags, "writeable", True):
         raise InputError(f"{name}: out is read-only")
-    if isinstance(operand, np.ndarray) and np.may_share_memory(out, operand):
+    on_host = isinstance(operand, np.ndarray) and isinstance(out, np.ndarray)
+    if on_host and np.may_share_memory(out, operand):
         raise InputError(f"{name}: out overlaps the dense operand; give it memory of its own")
 
 

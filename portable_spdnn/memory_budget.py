@@ -53,14 +53,33 @@ class Budget:
         InputError
             If it does not suffice for one layer and one input; the message says what would.
         """
-        row = max(1, network.widest) * dtype.itemsize
-        taken = resident_bytes() + CODE_BYTES + threads * WORKER_ROWS * row
-        layer = 2 * max(map(running_bytes, facts_of(network)))
+        return cls.of(memory, resident_bytes(), facts_of(network), network.widest, dtype, threads)
+
+    @classmethod
+    def of(
+        cls,
+        memory: int,
+        held: int,
+        facts: Iterable[LayerFacts],
+        widest: int,
+        dtype: np.dtype[Any],
+        threads: int,
+    ) -> Budget:
+        """Share out `memory`, less the `held` bytes, for layers of which only facts are known.
+
+        Raises
+        ------
+        InputError
+            As `share`.
+        """
+        row = max(1, widest) * dtype.itemsize
+        taken = held + CODE_BYTES + threads * WORKER_ROWS * row
+        layer = 2 * max(map(running_bytes, facts))
         free = max(layer / WEIGHTS_SHARE, 2 * COPIES * row / (1 - WEIGHTS_SHARE))
         if memory < taken + free:
             raise InputError(
                 f"memory is {format_bytes(memory)}, of which {format_bytes(taken)} are taken by "
-                f"the program, the inputs and buffers; a network of {network.widest} neurons "
+                f"the program, the inputs and buffers; a network of {widest} neurons "
                 f"needs {format_bytes(1.05 * (taken + free))} here"
             )
         weights = int(WEIGHTS_SHARE * (memory - taken))

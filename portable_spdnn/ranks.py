@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -24,6 +25,9 @@ Array = npt.NDArray[Any]
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 _RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK")
 _ALIGNMENT = 64
+# The launcher forwards what a rank printed, and ends all at once when one aborts: time to do the
+# one before the other.
+FORWARD_SECONDS = 0.2
 _PIECE = 1 << 28  # bytes of a message: MPI counts in 32 bits
 
 
@@ -186,4 +190,5 @@ def abort(code: int) -> None:
     sys.stdout.flush()
     if not sys.stderr.closed:
         sys.stderr.flush()
+    time.sleep(FORWARD_SECONDS)
     MPI.COMM_WORLD.Abort(code)

@@ -9,6 +9,7 @@ from portable_spdnn.cli.challenge import challenge
 from portable_spdnn.cli.compare import compare
 from portable_spdnn.cli.convert import convert
 from portable_spdnn.cli.generate import generate
+from portable_spdnn.cli.model import model
 from portable_spdnn.cli.run import run
 
 app = typer.Typer(
@@ -50,6 +51,7 @@ def _common(
 app.command()(run)
 app.command()(compare)
 app.command()(challenge)
+app.command()(model)
 app.command()(backends)
 app.command()(convert)
 app.add_typer(generate, name="generate")

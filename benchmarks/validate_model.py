@@ -1,0 +1,273 @@
+"""Validate the scaling model: predicted and measured seconds on ranks; `make validate-model`.
+
+A "node" has one thread here, so that two of them fit on a small machine. For each network it is
+calibrated on a sample much smaller than what is then predicted and run under ``mpiexec``: runs
+and calibrations take turns, so that both meet the same noise, and the least of each counts.
+Writes docs/results/scaling_model.md, and beside it the picture of 65,536 neurons x 1,920 layers.
+
+MNIST images are taken from ``--images``; where there are none, the bundled digits stand in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent
+sys.path.insert(0, str(FOLDER))
+
+from machine_facts import cpu_slug, load_average, machine_facts  # noqa: E402
+
+from portable_spdnn.formats.atomic_output import atomic_output  # noqa: E402
+
+IMAGES = FOLDER.parent.parent / "shared" / "mnist" / "train-images-idx3-ubyte.gz"
+DOCS = FOLDER.parent / "docs" / "results"
+RANKS = (1, 2)
+TOLERANCE = 0.20
+DRAWN = "65536x1920"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is predicted and run.
+
+    Attributes
+    ----------
+    network : str
+    inputs : int
+        Of the images; the digits are fewer.
+    sample : int
+        Inputs of the calibration.
+    sample_layers : int
+    """
+
+    network: str
+    inputs: int
+    sample: int
+    sample_layers: int
+
+
+CASES = (
+    Case("1024x120", 60_000, 6_000, 120),
+    Case("1024x480", 60_000, 6_000, 120),
+    Case("4096x120", 12_000, 2_000, 60),
+    Case("16384x120", 3_000, 600, 60),
+)
+
+
+def command(*arguments: object) -> None:
+    """Run the command line in a process of its own; its output is shown where it fails."""
+    done = subprocess.run(
+        [sys.executable, "-m", "portable_spdnn", *map(str, arguments), "--no-progress"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, arguments))}: exit {done.returncode}\n{done.stderr}")
+
+
+def measure(case: Case, source: list[object], ranks: int) -> tuple[float, float]:
+    """Return the inference seconds of one job, and the user time of its busiest rank."""
+    launcher = Path(sys.executable).with_name("mpiexec")
+    done = subprocess.run(
+        [
+            str(launcher if launcher.exists() else "mpiexec"), "-n", str(ranks), sys.executable,
+            "-m", "mpi4py", __file__, "--job", case.network, *map(str, source),
+        ],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode or not done.stdout:
+        sys.exit(f"mpiexec -n {ranks}: exit {done.returncode}\n{done.stderr}")
+    seconds, processor = json.loads(done.stdout)
+    return float(seconds), float(processor)
+
+
+def job(network: str, inputs: Path | None, first_inputs: int) -> None:
+    """Be one rank: what `portable-spdnn run` does, with the user time beside."""
+    from portable_spdnn import get_backend
+    from portable_spdnn.distributed import run_on_ranks
+    from portable_spdnn.ranked_workload import load_ranked_workload
+    from portable_spdnn.ranks import Ranks
+    from portable_spdnn.workload import Request
+
+    neurons, layers = map(int, network.split("x"))
+    clock: list[float] = []
+
+    def note() -> None:
+        clock.append(resource.getrusage(resource.RUSAGE_SELF).ru_utime)
+
+    with Ranks() as ranks:
+        request = Request(None, neurons, layers, inputs, first_inputs=first_inputs)
+        part = load_ranked_workload(ranks, request, "static")
+        plan = get_backend("numba", 1).plan(part.work.network)
+
+        def rows(first: int, end: int) -> Any:
+            note()  # after the barrier, at which waiting ranks take user time
+            return part.rows(first, end)
+
+        result = run_on_ranks(ranks, plan, rows, part.inputs, progress=lambda done, total: note())
+        busiest = max(ranks.comm.allgather(clock[-1] - clock[0]))
+        if result is not None:
+            print(json.dumps([result.inference_seconds, busiest]))
+
+
+def predict(case: Case, source: list[object], folder: Path) -> dict[int, float]:
+    """Calibrate anew; return the predicted seconds for each number of ranks."""
+    target = folder / "predicted.json"
+    command(
+        "model", "--network", case.network, "--threads", 1, "--backend", "numba", *source,
+        "--total-inputs", case.inputs, "--sample-inputs", case.sample, "--sample-layers",
+        case.sample_layers, "--nodes", ",".join(map(str, RANKS)), "--json", target,
+    )  # fmt: skip
+    return {point["nodes"]: point["seconds"] for point in json.loads(target.read_text())["strong"]}
+
+
+def validate(case: Case, source: list[object], repeat: int, folder: Path) -> dict[str, Any]:
+    """Predict and run one case, by turns."""
+    predicted: dict[int, list[float]] = {ranks: [] for ranks in RANKS}
+    measured: dict[int, list[float]] = {ranks: [] for ranks in RANKS}
+    processor: dict[int, list[float]] = {ranks: [] for ranks in RANKS}
+    for turn in range(repeat):
+        for ranks, seconds in predict(case, source, folder).items():
+            predicted[ranks].append(seconds)
+        for _ in range(2):
+            for ranks in RANKS:
+                seconds, busy = measure(case, source, ranks)
+                measured[ranks].append(seconds)
+                processor[ranks].append(busy)
+        print(f"{case.network}, turn {turn + 1} of {repeat}: predicted {predicted}", flush=True)
+        print(f"  measured {measured}, processor {processor}", flush=True)
+    return {"case": case, "predicted": predicted, "measured": measured, "processor": processor}
+
+
+def table(results: list[dict[str, Any]]) -> tuple[list[str], float, float]:
+    """Return the Markdown table, and the largest errors: of seconds, of user time."""
+    lines = [
+        "| network | inputs | sample | ranks | predicted | measured | error | computed | error |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    worst = [0.0, 0.0]
+    for result in results:
+        case = result["case"]
+        for ranks in RANKS:
+            predicted = min(result["predicted"][ranks])
+            against = [min(result[name][ranks]) for name in ("measured", "processor")]
+            errors = [predicted / seconds - 1 for seconds in against]
+            worst = [max(a, abs(b)) for a, b in zip(worst, errors, strict=True)]
+            shown = [
+                f"{seconds:.3f} s | {100 * error:+.1f} %"
+                for seconds, error in zip(against, errors, strict=True)
+            ]
+            lines.append(
+                f"| {case.network.replace('x', ' x ')} | {case.inputs:,} | {case.sample:,} inputs, "
+                f"{case.sample_layers} layers | {ranks} | {predicted:.3f} s | {shown[0]} | "
+                f"{shown[1]} |"
+            )
+    return lines, worst[0], worst[1]
+
+
+def write(results: list[dict[str, Any]], drawn: list[str], repeat: int, before: Any) -> float:
+    """Write the page; returns the largest error of the seconds."""
+    facts = machine_facts()
+    rows, worst, worst_processor = table(results)
+    day = datetime.datetime.now(datetime.UTC).date()
+    page = f"""# The scaling model beside measurements
+
+`make validate-model`, {day}, on {facts["cpu"]}, {facts["cores"]} cores; one thread a rank. Each
+line is the least of {repeat} calibrations and of {2 * repeat} runs under mpiexec, taken by turns.
+The calibrations ran the sample alone: fewer inputs, and where the column says so fewer layers,
+than what they predict. "measured" is the inference by the clock on the wall; "computed" is what
+the busiest rank computed by the user time of its process, which stands still while other programs
+have the processor, and while the system finds pages of memory. The load average was {before}
+before and {load_average()} after.
+
+{chr(10).join(rows)}
+
+Largest error {_judged(worst)}; against user time {_judged(worst_processor)}. Where the two clocks
+differ other programs were in the way: their share falls on long runs, while the short ones of a
+calibration find gaps. Then run it again on a quiet machine. Two ranks of one machine
+share its caches and memory, which the model leaves out: nodes share nothing.
+
+## 65,536 neurons x 1,920 layers
+
+Predicted for 60,000 inputs in all (strong) and a node (weak) on nodes like this machine with one
+thread each, calibrated on the first 120 layers:
+
+![strong and weak scaling, modelled](scaling_model.png)
+
+```
+{chr(10).join(drawn)}
+```
+"""
+    with atomic_output(DOCS / "scaling_model.md") as stream:
+        stream.write(page.encode())
+    print(f"stored in {DOCS / 'scaling_model.md'} for {cpu_slug(facts)}; largest error {worst:.2f}")
+    return worst
+
+
+def _judged(error: float) -> str:
+    within = "within" if error <= TOLERANCE else "NOT within"
+    return f"{100 * error:.0f} % ({within} {100 * TOLERANCE:.0f} %)"
+
+
+def draw(source: list[object], sample: int) -> list[str]:
+    """Draw the largest network; returns what the command prints, without trailing spaces."""
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "portable_spdnn", "model", "--nodes", "1..1024", "--network",
+            DRAWN, "--threads", "1", "--backend", "numba", *map(str, source), "--sample-inputs",
+            str(sample), "--plot", str(DOCS / "scaling_model.png"), "--no-progress",
+        ],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        sys.exit(f"model --network {DRAWN}: exit {done.returncode}\n{done.stderr}")
+    printed = done.stdout
+    for argument in source:
+        if isinstance(argument, Path):  # where it is says nothing elsewhere
+            printed = printed.replace(str(argument), argument.name)
+    return [line.rstrip() for line in printed.splitlines() if line.strip()]
+
+
+def main() -> int:
+    """Validate; exit code 1 where an error is larger than the tolerance."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=Path, default=IMAGES, help="MNIST IDX file")
+    parser.add_argument("--repeat", type=int, default=3, help="calibrations; runs are twice that")
+    parser.add_argument("--networks", help="of the cases, separated by commas; default: all")
+    parser.add_argument("--sample", type=int, default=600, help=f"inputs to calibrate {DRAWN}")
+    parser.add_argument("--job", help=argparse.SUPPRESS)
+    parser.add_argument("--inputs", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--first-inputs", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.job:
+        job(options.job, options.inputs, options.first_inputs)
+        return 0
+    wanted = options.networks.split(",") if options.networks else [c.network for c in CASES]
+    cases = [case for case in CASES if case.network in wanted]
+    if not cases or options.repeat < 1:
+        parser.error(f"--networks: choose of {', '.join(c.network for c in CASES)}; --repeat >= 1")
+    images = options.images.is_file()
+    if not images:
+        print(f"{options.images} is not there: the bundled digits stand in", file=sys.stderr)
+        cases = [Case(c.network, 1797, 600, c.sample_layers) for c in cases]
+    before = load_average()
+    with tempfile.TemporaryDirectory() as folder:
+        results = []
+        for case in cases:
+            source: list[object] = ["--first-inputs", case.inputs]
+            source += ["--inputs", options.images] if images else []
+            results.append(validate(case, source, options.repeat, Path(folder)))
+        drawn = draw(["--inputs", options.images] if images else [], options.sample)
+    return int(write(results, drawn, options.repeat, before) > TOLERANCE)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -79,7 +79,8 @@ def measure(case: Case, source: list[object], ranks: int) -> tuple[float, float]
     done = subprocess.run(
         [
             str(launcher if launcher.exists() else "mpiexec"), "-n", str(ranks), sys.executable,
-            "-m", "mpi4py", str(FOLDER / "validate_model.py"), "--job", case.network, *map(str, source),
+            "-m", "mpi4py", str(FOLDER / "validate_model.py"), "--job", case.network,
+            *map(str, source),
         ],
         capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -81,6 +81,7 @@ def infer_distributed(
 
     valid = as_features(features, network.neurons)
     with Ranks(comm) as ranks:
+        ranks.bind_gpu()
         if isinstance(backend, Backend):
             chosen = backend
         else:

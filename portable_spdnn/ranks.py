@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -25,6 +26,7 @@ Array = npt.NDArray[Any]
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 _RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "PMIX_RANK")
 _ALIGNMENT = 64
+_GPUS = Path("/proc/driver/nvidia/gpus")  # where the driver lists them
 # The launcher forwards what a rank printed, and ends all at once when one aborts: time to do the
 # one before the other.
 FORWARD_SECONDS = 0.2
@@ -118,6 +120,20 @@ class Ranks:
         cores = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
         sharing: int = sum(theirs == cores for theirs in self.node.allgather(cores))
         return max(1, usable_cores() // sharing)
+
+    def bind_gpu(self) -> None:
+        """Let this rank see one GPU, those of the node by turns; to be called before CUDA starts.
+
+        The GPUs are those that CUDA_VISIBLE_DEVICES names, or all that the driver lists. Ranks
+        keep what they see where there are none, or where the launcher left each its own.
+        """
+        named = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if named is None:
+            present = len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
+            named = ",".join(map(str, range(present)))
+        devices = [name for name in named.split(",") if name]
+        if len(devices) > 1 and self.node_size > 1:
+            os.environ["CUDA_VISIBLE_DEVICES"] = devices[self.node_rank % len(devices)]
 
     def share_on_node(self, arrays: Sequence[Array] | None) -> list[Array]:
         """Put arrays of the node's first rank into memory that all ranks of the node read.

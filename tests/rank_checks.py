@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +58,11 @@ for schedule in ("static", "dynamic"):
     for turn in ("first", "again"):
         check(f"{schedule} checkpoint, {turn}", bits, "numba", ps.PlanOptions(), **kept)
 
+os.environ["CUDA_VISIBLE_DEVICES"] = "5,GPU-7"
 with Ranks() as ranks:
+    for _ in range(2):  # what a launcher, or an earlier call, has bound stays
+        ranks.bind_gpu()
+        assert os.environ["CUDA_VISIBLE_DEVICES"] == ["5", "GPU-7"][rank % 2]
     arrays = [np.arange(7, dtype=np.int16), np.empty((0, 3)), np.full((2, 3), 1.5)]
     shared = ranks.share_on_node(arrays if ranks.node_rank == 0 else None)
     for got, expected in zip(shared, arrays, strict=True):

@@ -124,8 +124,9 @@ def _execute(
     from portable_spdnn.registry import get_backend
     from portable_spdnn.workload import load_workload
 
-    if ranks is not None and threads is None:
-        threads = ranks.threads_each()
+    if ranks is not None:
+        ranks.bind_gpu()
+        threads = ranks.threads_each() if threads is None else threads
     chosen = get_backend(backend, threads)
     with show_progress("loading", progress) as step:
         if ranks is None:

@@ -163,7 +163,8 @@ class StreamedPlan(NetworkPlan):
     def _pool_bytes(self, pool: list[Piece]) -> int:
         """Return the memory that a pool may come to take: its rows may fill up, or widen."""
         inputs = sum(piece.inputs.size for piece in pool)
-        return inputs * self._row_bytes * (2 if sp.issparse(pool[0].rows) else 1)
+        sparse = any(sp.issparse(piece.rows) for piece in pool)
+        return inputs * self._row_bytes * (2 if sparse else 1)
 
     def _joined(self, pool: list[Piece]) -> Piece:
         if not pool:
@@ -188,5 +189,8 @@ def _join(pieces: list[Piece]) -> Piece:
     if len(pieces) == 1:
         return pieces[0]
     rows = [piece.rows for piece in pieces]
-    stacked = sp.vstack(rows, format="csr") if sp.issparse(rows[0]) else np.concatenate(rows)
+    if all(sp.issparse(part) for part in rows):
+        stacked = sp.vstack(rows, format="csr")
+    else:  # the layer loop gives each piece the form that its density asks for
+        stacked = np.concatenate([part.toarray() if sp.issparse(part) else part for part in rows])
     return Piece(np.concatenate([piece.inputs for piece in pieces]), stacked)

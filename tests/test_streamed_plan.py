@@ -19,7 +19,7 @@ from portable_spdnn import memory_budget
 from portable_spdnn.memory import format_bytes, parse_bytes, peak_resident_bytes, resident_bytes
 from portable_spdnn.memory_budget import Budget, facts_of, running_bytes
 from portable_spdnn.streamed_network import GeneratedLayers, LayerFacts, StreamedNetwork
-from portable_spdnn.streamed_plan import StreamedPlan
+from portable_spdnn.streamed_plan import Piece, StreamedPlan
 
 GIB = 1 << 30
 BACKENDS = [info.name for info in ps.backends() if info.availability.available]
@@ -91,6 +91,33 @@ def test_a_batch_takes_what_its_survivors_allow(budget: Any) -> None:
     assert sum(batch.inputs for batch in batches) == 600
     assert done == sorted(done)
     assert done[-1] == 600 * 30
+
+
+def test_pieces_of_both_forms_are_joined(budget: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = ps.Network([ps.Layer(np.eye(12))] * 4)
+    Y = np.vstack((np.ones((12, 12)), np.eye(12), np.ones((12, 12))))
+    budget(1, 1 << 20, 12)
+    plan = ps.get_backend("scipy").plan(network, ps.PlanOptions(memory=GIB))
+    assert isinstance(plan, StreamedPlan)
+    monkeypatch.setattr(plan._first, "break_even", 0.3)
+    monkeypatch.setattr(plan, "_plan", lambda number, layers: plan._first)
+    forms = []
+    run = plan._first.run_batch
+
+    def noted(features: Any, report: Any) -> Any:
+        output = run(features, report)
+        forms.append(sp.issparse(output.rows))
+        return output
+
+    monkeypatch.setattr(plan._first, "run_batch", noted)
+    plan.budget = Budget(GIB, 1, 1 << 20, 36)
+    monkeypatch.setattr(plan, "_offered", lambda features, pool: (
+        Piece(np.arange(at, at + 12), features[at : at + 12]) for at in (0, 12, 24)
+    ))  # fmt: skip
+    output = plan.run_batch(Y, lambda done: None)
+    assert forms[:3] == [False, True, False]
+    np.testing.assert_array_equal(output.rows, Y)
+    assert output.alive.tolist() == list(range(36))
 
 
 def test_dead_batches_stop_reading(budget: Any) -> None:

@@ -38,6 +38,8 @@ and `synchronize`, and for its own array types `alive_inputs`, `take_inputs` and
 `multiply_adds`. The engine moves data only through these; it never asks where an array is.
 
 `build_plan` may be overridden to do better than one layer after the other: see `NetworkPlan`.
+Options of a plan that not every backend takes (`OPTIONAL_PLAN_OPTIONS`) are an error unless the
+class attribute ``plan_options`` names them; ``kernels`` lists what the option `kernel` may be.
 Optional operations (`OPTIONAL_OPERATIONS`) are declared in ``optional_operations`` and
 implemented under their own name.
 
@@ -86,6 +88,9 @@ __all__ = [
 Array = npt.NDArray[Any]
 OPERATIONS = ("spmm", "spgemm", "layer", "plan")
 OPTIONAL_OPERATIONS = ("sddmm", "sparse_softmax", "conv2d", "depthwise_conv2d")
+# Fields of PlanOptions that a backend takes only where its `plan_options` name them.
+OPTIONAL_PLAN_OPTIONS = ("kernel", "storage", "device_memory", "devices")
+_DEFAULTS = PlanOptions()
 
 
 class BackendUnavailable(SpdnnError, RuntimeError):
@@ -141,6 +146,8 @@ class Backend(ABC):
     execution_space: ClassVar[str]
     memory_space: ClassVar[str] = "host"
     optional_operations: ClassVar[frozenset[str]] = frozenset()
+    plan_options: ClassVar[frozenset[str]] = frozenset()
+    kernels: ClassVar[tuple[str, ...]] = ("auto",)
 
     def __init__(self, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
@@ -321,6 +328,7 @@ class Backend(ABC):
         """
         start = time.perf_counter()
         options = options or PlanOptions()
+        self.check_plan_options(options)
         if options.exact_passes:
             from portable_spdnn.passes.exact_plan import ExactPlan
 
@@ -333,6 +341,18 @@ class Backend(ABC):
             plan = self.build_plan(network, options)
         plan.plan_seconds = time.perf_counter() - start
         return plan
+
+    def check_plan_options(self, options: PlanOptions) -> None:
+        """Raise InputError for an option that only other backends take."""
+        for option in OPTIONAL_PLAN_OPTIONS:
+            value = getattr(options, option)
+            if value != getattr(_DEFAULTS, option) and option not in self.plan_options:
+                raise InputError(f"backend {self.name} takes no option {option} ({value!r})")
+        if options.kernel not in self.kernels:
+            raise InputError(
+                f"kernel {options.kernel!r} is none of backend {self.name}: choose one of "
+                f"{', '.join(self.kernels)}"
+            )
 
     # -- operations: implemented by each backend, on validated arguments --------------------
 

@@ -185,6 +185,7 @@ def run_identity(plan: NetworkPlan, inputs: int, fingerprint: int) -> dict[str, 
         "features": f"{fingerprint:016x}",
         "dtype": str(options.dtype),
         "path": options.path,
+        "storage": options.storage,
         "keep_dead_inputs": options.keep_dead_inputs,
         "exact_passes": list(options.exact_passes),
     }

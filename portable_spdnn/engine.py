@@ -36,6 +36,10 @@ def infer(
     keep_dead_inputs: bool = False,
     exact_passes: str | Iterable[str] = (),
     memory: str | int | None = None,
+    kernel: str = "auto",
+    storage: str = "same",
+    device_memory: str | int | None = None,
+    devices: str = "",
     checkpoint: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Result:
@@ -65,6 +69,10 @@ def infer(
         What the process may take, such as "4GiB": layers are then read block by block, inputs
         go in batches that fit, and scores are kept only with a checkpoint. Worth while with a
         network that is not in memory, such as `open_network` gives.
+    kernel, storage, devices : str
+        See `PlanOptions`; for backends that take them.
+    device_memory : str or int, optional
+        What weights and features may take of a device's memory, such as "2GiB".
     checkpoint : path-like, optional
         A folder that keeps finished batches: an interrupted run goes on from the last.
     progress : callable, optional
@@ -96,7 +104,19 @@ def infer(
         chosen = get_backend(backend, threads)
     limit = None if memory is None else parse_bytes(memory, "memory")
     passes = parse_passes(exact_passes)
-    options = PlanOptions(dtype, path, batch_size, keep_dead_inputs, passes, limit)
+    on_device = None if device_memory is None else parse_bytes(device_memory, "device_memory")
+    options = PlanOptions(
+        dtype,
+        path,
+        batch_size,
+        keep_dead_inputs,
+        passes,
+        limit,
+        kernel,
+        storage,
+        on_device,
+        devices,
+    )
     return chosen.plan(network, options).run(features, progress, checkpoint)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,8 @@ from portable_spdnn.result import Batch, BatchOutput, LayerRecord, Result
 Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
 PATHS = ("auto", "spmm", "spgemm")
+STORAGES = ("same", "float16")
+_DEVICES = re.compile(r"(all|\d+(,\d+)*)?")
 BATCH_MEMORY = 1 << 30  # bytes that the features before and after a layer may take by default
 
 
@@ -44,6 +47,17 @@ class PlanOptions:
     memory : int, optional
         Bytes that the whole process may hold: layers are then read block by block while others
         run (`portable_spdnn.streamed_plan`), and inputs go in batches that fit.
+    kernel : str, default "auto"
+        A design of kernels, by the name that the backend gives it (`Backend.kernels`), for all
+        layers; "auto" leaves the choice to the plan, layer by layer.
+    storage : {"same", "float16"}
+        Type in which features and weights are kept; sums are formed in `dtype` always.
+    device_memory : int, optional
+        Bytes of a device's memory that weights and features may take: weights that do not fit
+        are copied while others are used.
+    devices : str, default ""
+        Devices that share the inputs: "all", or numbers separated by commas; "" for the
+        current one.
 
     Raises
     ------
@@ -57,6 +71,10 @@ class PlanOptions:
     keep_dead_inputs: bool = False
     exact_passes: tuple[str, ...] = ()
     memory: int | None = None
+    kernel: str = "auto"
+    storage: str = "same"
+    device_memory: int | None = None
+    devices: str = ""
 
     def __post_init__(self) -> None:
         try:
@@ -73,6 +91,16 @@ class PlanOptions:
             raise InputError(f"batch size is {self.batch_size}; it must be at least 1")
         if self.memory is not None and self.memory < 1:
             raise InputError(f"memory is {self.memory} bytes; it must be at least 1")
+        if self.device_memory is not None and self.device_memory < 1:
+            raise InputError(f"device memory is {self.device_memory} bytes; it must be at least 1")
+        if self.storage not in STORAGES:
+            raise InputError(f"storage is {self.storage!r}; choose one of {', '.join(STORAGES)}")
+        if self.storage != "same" and dtype != np.float32:
+            raise InputError(f"storage {self.storage} goes with dtype float32, not {dtype}")
+        if not _DEVICES.fullmatch(self.devices):
+            raise InputError(
+                f"devices is {self.devices!r}; give 'all' or numbers separated by commas: 0,1"
+            )
 
     def check(self, network: Network) -> None:
         """Raise InputError where the options do not fit the network."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -160,3 +161,32 @@ def test_the_path_is_measured_only_where_there_is_a_choice() -> None:
         assert plan.break_even is None
         plan.run(np.ones((2, chosen.neurons)))
         assert f"features between layers: {words}\n" in plan.describe()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kernel": "csr"}, "kernel"),
+        ({"storage": "float16"}, r"takes no option storage \('float16'\)"),
+        ({"device_memory": 1 << 30}, "takes no option device_memory"),
+        ({"devices": "all"}, r"takes no option devices \('all'\)"),
+    ],
+)
+def test_options_of_other_backends_are_errors(options: dict[str, Any], message: str) -> None:
+    network = ps.Network([ps.Layer(sp.csr_array(np.eye(3)))])
+    with pytest.raises(ps.InputError, match=message):
+        ps.infer(network, np.eye(3), "scipy", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"storage": "float8"}, "storage is 'float8'; choose one of same, float16"),
+        ({"storage": "float16", "dtype": "float64"}, "storage float16 goes with dtype float32"),
+        ({"device_memory": 0}, "device memory is 0 bytes"),
+        ({"devices": "0;1"}, "devices is '0;1'; give 'all' or numbers"),
+    ],
+)
+def test_device_options_without_a_valid_value(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ps.InputError, match=message):
+        ps.PlanOptions(**options)

@@ -102,6 +102,43 @@ Memory = Annotated[
         "or are generated.",
     ),
 ]
+Kernel = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="Design of the kernels of all layers, for backends that have several: of cupy csr, "
+        "clustered, staged, or cusparse for comparison. Default: by layer.",
+    ),
+]
+
+
+class StorageType(StrEnum):
+    """Type in which features and weights are kept."""
+
+    same = "same"
+    float16 = "float16"
+
+
+Storage = Annotated[
+    StorageType,
+    typer.Option(
+        "--storage", help="Type in which cupy keeps features and weights; sums are in --dtype."
+    ),
+]
+DeviceMemory = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="Memory of the GPU that weights and features may take, such as 2GiB: weights that "
+        "do not fit are copied while others are used, and inputs go in batches that fit.",
+    ),
+]
+Devices = Annotated[
+    str,
+    typer.Option(
+        metavar="all|0,1,...", help="GPUs that share the inputs. Default: the current one."
+    ),
+]
 CheckpointDir = Annotated[
     Path | None,
     typer.Option(

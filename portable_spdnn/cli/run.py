@@ -40,6 +40,10 @@ def run(
     ] = False,
     exact_passes: flag.ExactPasses = "none",
     memory: flag.Memory = None,
+    kernel: flag.Kernel = "auto",
+    storage: flag.Storage = flag.StorageType.same,
+    device_memory: flag.DeviceMemory = None,
+    devices: flag.Devices = "",
     checkpoint: flag.CheckpointDir = None,
     schedule: flag.ScheduleOption = flag.Schedule.static,
     verify: Annotated[
@@ -79,6 +83,10 @@ def run(
         keep_dead_inputs,
         parse_passes(exact_passes),
         None if memory is None else parse_bytes(memory, "--memory"),
+        kernel,
+        storage.value,
+        None if device_memory is None else parse_bytes(device_memory, "--device-memory"),
+        devices,
     )
     request = Request(
         data, neurons, layers, inputs, truth, first_inputs, seed, bias, y_max, memory is not None

@@ -9,7 +9,9 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from portable_spdnn_gpu.kernel_catalog import Kernel, kernel_folder
 
 HERE = Path(__file__).resolve().parent
 HEADER = HERE / "cuda_emulation.hpp"
-KERNELS = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\(\w+\)\s*)?(\w+)\s*\(')
+KERNELS = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\([\w, ]+\)\s*)?(\w+)\s*\(')
 GUARD = 256  # bytes before and after each array, which no kernel may change
 POISON = 0xFF  # NaN as a float, -1 as a signed integer
 
@@ -71,6 +73,17 @@ def allocate(values: np.ndarray) -> EmulatedArray:
     return EmulatedArray(memory, inner)
 
 
+class EmulatedRecording:
+    """Launches that wait to be replayed."""
+
+    def __init__(self, launches: list[Callable[[], None]]) -> None:
+        self.launches = launches
+
+    def replay(self) -> None:
+        for launch in self.launches:
+            launch()
+
+
 class EmulatedDevice:
     """The interface of `portable_spdnn_gpu.device.Device` on fibers.
 
@@ -88,6 +101,8 @@ class EmulatedDevice:
     """
 
     description = "emulated CUDA device"
+    multiprocessors = 3
+    memory = 24 << 20
 
     def __init__(
         self,
@@ -100,19 +115,23 @@ class EmulatedDevice:
         self.sources = sources or kernel_folder()
         self.launches: list[str] = []
         self._functions: dict[Kernel, tuple[Any, list[str]]] = {}
+        self._recorded: list[Callable[[], None]] | None = None
 
     def owns(self, array: Any) -> bool:
         return isinstance(array, EmulatedArray)
 
     def empty(self, shape: tuple[int, ...], dtype: Any, order: str = "C") -> EmulatedArray:
+        self._not_recording("empty")
         array = allocate(np.empty(shape, dtype, order))
         array.memory[:] = POISON
         return array
 
     def upload(self, array: np.ndarray) -> EmulatedArray:
+        self._not_recording("upload")
         return allocate(np.asarray(array))
 
     def download(self, array: EmulatedArray) -> np.ndarray:
+        self._not_recording("download")
         return array.values.copy(order="K")
 
     def contiguous(self, array: EmulatedArray) -> EmulatedArray:
@@ -122,10 +141,80 @@ class EmulatedDevice:
         return np.may_share_memory(one.values, other.values)
 
     def synchronize(self) -> None:
+        self._not_recording("synchronize")
+
+    def resident_blocks(self, kernel: Kernel) -> int:
+        if kernel not in self._functions:
+            self._load(kernel)
+        return 2 * self.multiprocessors
+
+    def capture(self, work: Callable[[], None]) -> EmulatedRecording:
+        self._recorded = recorded = []
+        try:
+            work()
+        finally:
+            self._recorded = None
+        return EmulatedRecording(recorded)
+
+    def _not_recording(self, call: str) -> None:
+        if self._recorded is not None:
+            raise LaunchError(f"{call} within a capture")
+
+    def view(
+        self, memory: EmulatedArray, offset: int, shape: tuple[int, ...], dtype: Any
+    ) -> EmulatedArray:
+        assert memory.dtype == np.uint8
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        assert offset % 16 == 0
+        assert 0 <= offset <= offset + size <= memory.nbytes
+        part = memory.values.ravel()[offset : offset + size].view(dtype).reshape(shape)
+        return EmulatedArray(memory.memory, part)
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        self._not_recording("pinned")
+        return np.empty(nbytes, np.uint8)
+
+    def copy_in(self, host: np.ndarray, array: EmulatedArray) -> None:
+        self._not_recording("copy_in")
+        assert host.nbytes == array.nbytes
+        assert host.flags.c_contiguous
+        assert array.flags.c_contiguous
+        array.values.reshape(-1).view(np.uint8)[:] = host.reshape(-1).view(np.uint8)
+
+    def clear(self, array: EmulatedArray) -> None:
+        self._not_recording("clear")
+        array.values[...] = 0
+
+    def new_stream(self) -> object:
+        return object()
+
+    @contextmanager
+    def on(self, stream: object) -> Iterator[None]:
+        yield
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def wait(self, event: float) -> None:
         return None
+
+    def seconds(self, first: float, last: float) -> float:
+        return last - first
+
+    def free_memory(self) -> int:
+        return self.memory
+
+    def peak_memory(self) -> int:
+        return self.memory
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], arguments: Sequence[Any]) -> None:
         if not check_grid(kernel, grid):
+            return
+        if self._recorded is not None:
+            if kernel not in self._functions:
+                raise LaunchError(f"{kernel.name}: compiled within a capture")
+            kept = tuple(arguments)
+            self._recorded.append(lambda: self.launch(kernel, grid, kept))
             return
         function, parameters = self._functions.get(kernel) or self._load(kernel)
         if len(arguments) != len(parameters):
@@ -134,7 +223,7 @@ class EmulatedDevice:
         for position, (argument, parameter) in enumerate(zip(arguments, parameters, strict=True)):
             given = argument.dtype.char if isinstance(argument, np.generic) else None
             if isinstance(argument, EmulatedArray):
-                given = "*" + argument.dtype.char
+                given = "*" + argument.dtype.char.replace("e", "H")  # half: two bytes
                 if not (argument.flags.c_contiguous or argument.flags.f_contiguous):
                     raise LaunchError(f"{kernel.name}: argument {position} is not contiguous")
                 kept.append(ctypes.c_void_p(argument.values.ctypes.data))

@@ -9,13 +9,15 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from portable_spdnn_gpu.device import LaunchError, check_grid
+from portable_spdnn_gpu.device import LaunchError, check_grid, check_home
 from portable_spdnn_gpu.kernel_catalog import Kernel, kernel_folder
 
 HERE = Path(__file__).resolve().parent
@@ -23,6 +25,14 @@ HEADER = HERE / "cuda_emulation.hpp"
 KERNELS = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\(\w+\)\s*)?(\w+)\s*\(')
 GUARD = 256  # bytes before and after each array, which no kernel may change
 POISON = 0xFF  # NaN as a float, -1 as a signed integer
+# A compiled library runs one launch at a time: the block that it runs is a global of it.
+_LAUNCHING = threading.Lock()
+_thread = threading.local()
+
+
+def current_device() -> int:
+    """Return the number of the calling thread's current device, as CUDA has one for each."""
+    return getattr(_thread, "number", 0)
 
 
 def compiler() -> str | None:
@@ -31,12 +41,15 @@ def compiler() -> str | None:
 
 
 class EmulatedArray:
-    """An array that NumPy cannot read by accident: the device's memory is not the host's."""
+    """An array that NumPy cannot read by accident: the device's memory is not the host's.
+
+    It lives on the device that is current in the thread that makes it.
+    """
 
     __array_ufunc__ = None
 
     def __init__(self, memory: np.ndarray, values: np.ndarray) -> None:
-        self.memory, self.values = memory, values
+        self.memory, self.values, self.home = memory, values, current_device()
         self.shape, self.dtype, self.flags = values.shape, values.dtype, values.flags
         self.ndim, self.size, self.nbytes = values.ndim, values.size, values.nbytes
 
@@ -45,7 +58,7 @@ class EmulatedArray:
 
     @property
     def T(self) -> EmulatedArray:  # noqa: N802 - NumPy's name
-        return EmulatedArray(self.memory, self.values.T)
+        return self._view(self.values.T)
 
     def astype(self, dtype: Any) -> EmulatedArray:
         return allocate(self.values.astype(dtype, order="K"))
@@ -53,7 +66,12 @@ class EmulatedArray:
     def reshape(self, *shape: Any) -> EmulatedArray:
         view = self.values.reshape(*shape)
         assert np.may_share_memory(view, self.values)
-        return EmulatedArray(self.memory, view)
+        return self._view(view)
+
+    def _view(self, values: np.ndarray) -> EmulatedArray:
+        view = EmulatedArray(self.memory, values)
+        view.home = self.home
+        return view
 
     def guards_are_whole(self) -> bool:
         return bool(
@@ -85,6 +103,8 @@ class EmulatedDevice:
         loaded their runtime before.
     sources : Path, optional
         Folder of the kernels. Default: the backend's.
+    number : int, optional
+        Default: that of the calling thread's current device. Devices of one number are one.
     """
 
     description = "emulated CUDA device"
@@ -95,11 +115,22 @@ class EmulatedDevice:
         falling: bool = False,
         sanitize: bool = False,
         sources: Path | None = None,
+        number: int | None = None,
     ) -> None:
+        self.number = current_device() if number is None else number
         self.folder, self.falling, self.sanitize = folder, falling, sanitize
         self.sources = sources or kernel_folder()
         self.launches: list[str] = []
         self._functions: dict[Kernel, tuple[Any, list[str]]] = {}
+
+    @contextmanager
+    def bound(self) -> Iterator[None]:
+        before = current_device()
+        _thread.number = self.number
+        try:
+            yield
+        finally:
+            _thread.number = before
 
     def owns(self, array: Any) -> bool:
         return isinstance(array, EmulatedArray)
@@ -127,7 +158,13 @@ class EmulatedDevice:
     def launch(self, kernel: Kernel, grid: tuple[int, int], arguments: Sequence[Any]) -> None:
         if not check_grid(kernel, grid):
             return
-        function, parameters = self._functions.get(kernel) or self._load(kernel)
+        if current_device() != self.number:
+            raise LaunchError(
+                f"{kernel.name}: the thread's current device is {current_device()}, the launch is "
+                f"on device {self.number}"
+            )
+        with _LAUNCHING:
+            function, parameters = self._functions.get(kernel) or self._load(kernel)
         if len(arguments) != len(parameters):
             raise LaunchError(f"{kernel.name}: {len(arguments)} arguments for {parameters}")
         kept = []
@@ -135,6 +172,7 @@ class EmulatedDevice:
             given = argument.dtype.char if isinstance(argument, np.generic) else None
             if isinstance(argument, EmulatedArray):
                 given = "*" + argument.dtype.char
+                check_home(kernel, position, argument.home, self.number)
                 if not (argument.flags.c_contiguous or argument.flags.f_contiguous):
                     raise LaunchError(f"{kernel.name}: argument {position} is not contiguous")
                 kept.append(ctypes.c_void_p(argument.values.ctypes.data))
@@ -146,7 +184,8 @@ class EmulatedDevice:
                 )
         addresses = (ctypes.c_void_p * len(kept))(*(ctypes.addressof(value) for value in kept))
         sizes = (ctypes.c_uint * 6)(*grid, 1, kernel.threads, 1, 1)
-        message = function(sizes, kernel.dynamic_shared, int(self.falling), addresses)
+        with _LAUNCHING:
+            message = function(sizes, kernel.dynamic_shared, int(self.falling), addresses)
         if message is not None:
             raise LaunchError(f"{kernel.name}: {message.decode()}")
         self.launches.append(kernel.name)

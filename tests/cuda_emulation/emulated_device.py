@@ -163,8 +163,7 @@ class EmulatedDevice:
                 f"{kernel.name}: the thread's current device is {current_device()}, the launch is "
                 f"on device {self.number}"
             )
-        with _LAUNCHING:
-            function, parameters = self._functions.get(kernel) or self._load(kernel)
+        function, parameters = self._functions.get(kernel) or self._load(kernel)
         if len(arguments) != len(parameters):
             raise LaunchError(f"{kernel.name}: {len(arguments)} arguments for {parameters}")
         kept = []
@@ -194,7 +193,8 @@ class EmulatedDevice:
                 raise LaunchError(f"{kernel.name}: wrote outside argument {position}")
 
     def _load(self, kernel: Kernel) -> tuple[Any, list[str]]:
-        library = ctypes.CDLL(str(self._build(kernel)))
+        with _LAUNCHING:  # compiled once, where several devices ask for it
+            library = ctypes.CDLL(str(self._build(kernel)))
         function = getattr(library, f"launch_{kernel.name}")
         function.restype = ctypes.c_char_p
         function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]

@@ -159,8 +159,8 @@ from cuda_emulation.emulated_device import EmulatedDevice
 from portable_spdnn_gpu.dense_products import DESIGNS, DenseProduct
 
 class Sanitized(EmulatedCupyBackend):
-    def open_device(self):
-        return EmulatedDevice(cache_folder(), sanitize=True)
+    def open_device(self, number):
+        return EmulatedDevice(cache_folder(), sanitize=True, number=number)
 
 backend = Sanitized()
 rng = np.random.default_rng(0)

@@ -161,8 +161,8 @@ from portable_spdnn_gpu.dense_products import DenseProduct
 from portable_spdnn_gpu.packed_products import DESIGNS
 
 class Sanitized(EmulatedCupyBackend):
-    def open_device(self):
-        return EmulatedDevice(cache_folder(), sanitize=True)
+    def open_device(self, number):
+        return EmulatedDevice(cache_folder(), sanitize=True, number=number)
 
 backend = Sanitized()
 rng = np.random.default_rng(0)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.backend import Availability
-from portable_spdnn_gpu.device import DeviceMemoryError, LaunchError, Recording, check_grid
+from portable_spdnn_gpu.device import (
+    DeviceMemoryError,
+    LaunchError,
+    Recording,
+    check_grid,
+    check_home,
+)
 from portable_spdnn_gpu.kernel_catalog import Kernel
 from portable_spdnn_gpu.nvrtc_compiler import compile_source
 
@@ -21,23 +27,35 @@ INSUFFICIENT_DRIVER, NO_DEVICE = 35, 100
 
 
 class CudaDevice:
-    """The current CUDA device and stream of CuPy; see `portable_spdnn_gpu.device.Device`.
+    """A CUDA device and the current stream of CuPy; see `portable_spdnn_gpu.device.Device`.
 
     Arrays are `cupy.ndarray` from CuPy's memory pool. Kernels are compiled for the device when
     they are first launched.
+
+    Parameters
+    ----------
+    number : int, optional
+        Default: the current device of the calling thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, number: int | None = None) -> None:
         import cupy
 
         self._cupy = cupy
-        self._device = cupy.cuda.Device()
+        self._device = cupy.cuda.Device(number)
+        self.number = int(self._device.id)
         self._architecture = int(self._device.compute_capability)
         self._functions: dict[Kernel, Any] = {}
         properties = cupy.cuda.runtime.getDeviceProperties(self._device.id)
         self.description = f"{properties['name'].decode()}, sm_{self._architecture}"
         self.multiprocessors = int(properties["multiProcessorCount"])
         self._peak = 0
+
+    def bound(self) -> AbstractContextManager[Any]:
+        """Return a context in which the calling thread's current device is this one."""
+        # Each its own: a Device keeps the device to go back to.
+        context: AbstractContextManager[Any] = self._cupy.cuda.Device(self.number)
+        return context
 
     def owns(self, array: Any) -> bool:
         """Whether `array` is CuPy's."""
@@ -79,6 +97,9 @@ class CudaDevice:
         """Start a kernel on the current stream."""
         if not check_grid(kernel, grid):
             return
+        for position, argument in enumerate(arguments):
+            if self.owns(argument):
+                check_home(kernel, position, argument.device.id, self.number)
         function = self._function(kernel)
         try:
             function(grid, (kernel.threads,), tuple(arguments), shared_mem=kernel.dynamic_shared)
@@ -238,6 +259,13 @@ def cuda_availability() -> Availability:
         return Availability.yes(CudaDevice().description, versions)
     except runtime.CUDARuntimeError as error:
         return Availability.no(f"the CUDA device cannot be used: {error}", versions)
+
+
+def cuda_device_numbers() -> tuple[int, ...]:
+    """Return the numbers of the devices that CUDA_VISIBLE_DEVICES leaves to this process."""
+    import cupy
+
+    return tuple(range(cupy.cuda.runtime.getDeviceCount()))
 
 
 def _why_no_device(status: int, runtime_version: int, driver_version: int) -> str:

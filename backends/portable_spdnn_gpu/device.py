@@ -43,6 +43,14 @@ class Device(Protocol):
 
     description: str
     multiprocessors: int
+    number: int
+
+    def bound(self) -> AbstractContextManager[Any]:
+        """Return a context in which the calling thread's current device is this one.
+
+        Memory is allocated on the thread's current device, and launches need it to be this one.
+        """
+        ...
 
     def owns(self, array: Any) -> bool:
         """Whether `array` lives on this kind of device."""
@@ -71,7 +79,8 @@ class Device(Protocol):
     def launch(self, kernel: Kernel, grid: tuple[int, int], arguments: Sequence[Any]) -> None:
         """Start a kernel on arrays and NumPy scalars of its parameters' types.
 
-        A grid without blocks is no launch. Raises LaunchError.
+        A grid without blocks is no launch. Raises LaunchError, also where an array lives on
+        another device.
         """
         ...
 
@@ -136,6 +145,18 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Return when all that was started is done; raises LaunchError if any of it failed."""
         ...
+
+
+def check_home(kernel: Kernel, position: int, home: int, number: int) -> None:
+    """Raise LaunchError for an argument that lives on another device than that of the launch.
+
+    CUDA itself may let a kernel read it there, slowly, or fail much later.
+    """
+    if home != number:
+        raise LaunchError(
+            f"{kernel.name}: argument {position} lives on device {home}, "
+            f"the launch is on device {number}"
+        )
 
 
 def check_grid(kernel: Kernel, grid: tuple[int, int]) -> bool:

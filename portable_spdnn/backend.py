@@ -92,7 +92,7 @@ Array = npt.NDArray[Any]
 OPERATIONS = ("spmm", "spgemm", "layer", "plan")
 OPTIONAL_OPERATIONS = ("sddmm", "sparse_softmax", "conv2d", "depthwise_conv2d")
 # Fields of PlanOptions that a backend takes only where its `plan_options` name them.
-OPTIONAL_PLAN_OPTIONS = ("kernel", "storage", "device_memory", "devices")
+OPTIONAL_PLAN_OPTIONS = ("kernel", "storage", "device_memory", "devices", "profile")
 _DEFAULTS = PlanOptions()
 
 

@@ -63,6 +63,8 @@ class PlanOptions:
     device_memory : int, optional
         Bytes of a device's memory that weights and features may take: weights that do not fit
         are copied while others are used.
+    profile : bool, default False
+        Time every layer by itself, which costs some of the speed.
     devices : str, default ""
         Devices that share the inputs, each with all weights: "all", or numbers separated by
         commas; "" for the current one. See `portable_spdnn.replicated_plan`.
@@ -83,6 +85,7 @@ class PlanOptions:
     storage: str = "same"
     device_memory: int | None = None
     devices: str = ""
+    profile: bool = False
 
     def __post_init__(self) -> None:
         try:
@@ -289,7 +292,10 @@ class NetworkPlan(ABC):
     def _run_one(self, features: Features, first: int, report: Callable[[int], None]) -> Batch:
         start = time.perf_counter()
         output = self.run_batch(features, report)
-        categories = first + output.alive[_has_positive(output.rows)]
+        positive = output.positive
+        if positive is None:
+            positive = _has_positive(output.rows)
+        categories = first + output.alive[positive]
         inputs = features.shape[0] if output.inputs is None else output.inputs
         return Batch(first, inputs, categories, time.perf_counter() - start, output)
 
@@ -377,11 +383,11 @@ def _has_positive(rows: Any) -> Array:
         positives_before = np.concatenate(([0], np.cumsum(rows.data > 0)))
         positive = np.diff(positives_before[rows.indptr]) > 0
     if overflow:
-        raise NumericalError(_OVERFLOW)
+        raise NumericalError(OVERFLOW)
     return np.asarray(positive)
 
 
-_OVERFLOW = (
+OVERFLOW = (
     "features became NaN on the way: the sums overflowed; give the network a y_max, "
     "scale its weights, or use --dtype float64"
 )

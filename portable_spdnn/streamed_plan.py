@@ -111,7 +111,7 @@ class StreamedPlan(NetworkPlan):
                     waiting, pool = pool, []
                     pieces = _taken_from(waiting, self.budget.piece)
                 for piece in pieces:
-                    output = plan.run_batch(piece.rows, lambda done: None)
+                    output = plan.run_batch(piece.rows, lambda done: None).fetched()
                     alive_per_layer[first:end] += output.alive_per_layer
                     executed_edges += output.executed_edges
                     if number == 0:

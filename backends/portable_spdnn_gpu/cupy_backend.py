@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +13,12 @@ import scipy.sparse as sp
 from portable_spdnn.backend import Availability, Backend, SpgemmHandle
 from portable_spdnn.errors import InputError
 from portable_spdnn.handles import Prepared
+from portable_spdnn.network import Network
+from portable_spdnn.plan import NetworkPlan, PlanOptions
 from portable_spdnn_gpu.cuda_device import CudaDevice, cuda_availability, cuda_device_numbers
 from portable_spdnn_gpu.dense_products import DenseProduct
 from portable_spdnn_gpu.device import Device
+from portable_spdnn_gpu.device_features import DeviceFeatures
 from portable_spdnn_gpu.device_matrices import (
     DeviceCsr,
     columns_innermost,
@@ -22,7 +26,8 @@ from portable_spdnn_gpu.device_matrices import (
     upload_csr,
     write_transposed,
 )
-from portable_spdnn_gpu.kernel_catalog import FEATURE_THREADS, feature_rows
+from portable_spdnn_gpu.kernel_catalog import FEATURE_THREADS, Precision, feature_rows
+from portable_spdnn_gpu.packed_products import DESIGNS, by_output
 from portable_spdnn_gpu.sparse_products import DeviceSpgemmHandle, sparse_layer, take_rows
 
 Array = npt.NDArray[Any]
@@ -47,11 +52,14 @@ class CupyBackend(Backend):
     name = "cupy"
     execution_space = "cuda"
     memory_space = "device"
-    plan_options = frozenset({"devices"})
+    plan_options = frozenset({"kernel", "storage", "device_memory", "devices", "profile"})
+    kernels = ("auto", *DESIGNS)
 
     def __init__(self, threads: int | None = None, device: int | None = None) -> None:
         super().__init__(threads)
         self.cuda = self.open_device(device)
+        # By precision, for plans that do not run at the same time; gone with the last of them.
+        self.features: WeakValueDictionary[Precision, DeviceFeatures] = WeakValueDictionary()
 
     @classmethod
     def availability(cls) -> Availability:
@@ -186,6 +194,17 @@ class CupyBackend(Backend):
         numeric = array.dtype.kind in "fiub" and array.dtype.itemsize <= 8
         return self.upload(array) if numeric else array
 
+    def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan:
+        """Return a plan that stays on the device, or the layer loop for sparse features."""
+        if options.path == "spgemm":
+            for option in ("kernel", "storage", "device_memory", "profile"):
+                if getattr(options, option) != getattr(PlanOptions(), option):
+                    raise InputError(f"path spgemm: {option} goes with dense features, path spmm")
+            return super().build_plan(network, options)
+        from portable_spdnn_gpu.device_plan import DevicePlan
+
+        return DevicePlan(self, network, options)
+
     # -- what the layer loop asks about features ---------------------------------------------
 
     def alive_inputs(self, features: Any) -> Array:
@@ -234,10 +253,3 @@ class CupyBackend(Backend):
         if row_nnz.size and (row_nnz == row_nnz[0]).all():
             return int(features.nnz) * int(row_nnz[0])
         return int(row_nnz[self.cuda.download(self.upload(features).indices)].sum())
-
-
-def by_output(W: Any) -> Any:
-    """Return W transposed, as a canonical csr_array."""
-    transposed = sp.csr_array(W.T)
-    transposed.sort_indices()
-    return transposed

@@ -44,6 +44,7 @@ def run(
     storage: flag.Storage = flag.StorageType.same,
     device_memory: flag.DeviceMemory = None,
     devices: flag.Devices = "",
+    profile: flag.Profile = False,
     checkpoint: flag.CheckpointDir = None,
     schedule: flag.ScheduleOption = flag.Schedule.static,
     verify: Annotated[
@@ -87,6 +88,7 @@ def run(
         storage.value,
         None if device_memory is None else parse_bytes(device_memory, "--device-memory"),
         devices,
+        profile,
     )
     request = Request(
         data, neurons, layers, inputs, truth, first_inputs, seed, bias, y_max, memory is not None

@@ -180,7 +180,7 @@ class ExactPlan(NetworkPlan):
 
             if state.rows.shape[0]:
                 times = state.multiplicity()
-                output = segment.plan.run_batch(state.rows, inner)
+                output = segment.plan.run_batch(state.rows, inner).fetched()
                 executed_edges += output.executed_edges
                 # Which of the rows a count counts is not known: it tells inputs where all weigh
                 # alike.

@@ -78,7 +78,7 @@ staged_spmm(const int* __restrict__ block_stages, const int* __restrict__ stage_
             if (first + i < last) {
 #if ACTIVATION
                 const STORED y = narrow(activate(sums[i], bias[row], y_max));
-                mark(widen(y) != SCALAR(0), widen(y) != widen(y), first + i, alive, state);
+                mark(widen(y) != SCALAR(0), UNUSABLE(widen(y)), first + i, alive, state);
                 out[i] = y;
 #else
                 out[i] = narrow(sums[i]);

@@ -37,7 +37,6 @@ Array = npt.NDArray[Any]
 
 MOST_INPUTS = 65536  # of a batch, by default: the challenge's 60,000 go through together
 MEMORY_SHARE = 0.8  # of what is free, for what plans allocate
-ROWS_SHARE = 1 / 8  # of a batch's memory, for scores that wait on the device to be asked for
 WEIGHTS_SHARE = 1 / 2  # of a limit on the device's memory, at least, where weights exceed it
 
 
@@ -104,12 +103,14 @@ class DevicePlan(NetworkPlan):
         """Return buffers that hold a batch: those of another plan of the backend, if they do."""
         wanted = self.options.batch_size or 1
         neurons, limit = self.network.widest, self.options.device_memory
-        held: DeviceFeatures | None = self.backend.features.get(self.precision)
-        if held is not None and held.widest >= neurons and held.capacity >= wanted:
-            return held
         free = int(MEMORY_SHARE * self.device.free_memory())
         if limit is not None:
             free = min(free, limit - self.weights.device_bytes)
+        held: DeviceFeatures | None = self.backend.features.get(self.precision)
+        if held is not None and held.widest >= neurons and held.capacity >= wanted:
+            taken = held.capacity * bytes_for_input(held.widest, self.precision)
+            if limit is None or taken <= free:
+                return held
         capacity = min(self.options.batch_size or MOST_INPUTS, free // self._input_bytes)
         if capacity < 1:
             raise InputError(
@@ -249,6 +250,7 @@ class DevicePlan(NetworkPlan):
         waiting = [row for row in waiting if row.on_device]
         self._late_rows = [weakref.ref(row) for row in [*waiting, late]]
         size = sum(np.prod(row.shape) * row.dtype.itemsize for row in [*waiting, late])
-        if size > ROWS_SHARE * self._capacity * self._input_bytes:
+        # Memory was left for the scores of one batch.
+        if size > self._capacity * self.network.widest * self.precision.sums.itemsize:
             return late.fetched()
         return late

@@ -100,9 +100,10 @@ class Precision:
         if not self.half:
             return values
         largest = float(np.abs(values).max(initial=0))
-        if largest > np.finfo(np.float16).max:
+        limit = float(np.finfo(np.float16).max)
+        if largest > limit:
             raise InputError(
-                f"storage float16: a weight is {largest:.6g}, and {np.finfo(np.float16).max:.0f} "
+                f"storage float16: a weight is {largest:.6g}, and {limit:.0f} "
                 "is the largest that half precision holds; scale the weights, or leave the option"
             )
         return values.astype(np.float16)

@@ -10,13 +10,13 @@ import shutil
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cuda_emulation.emulated_streams import EmulatedEvent, EmulatedStream
 
 from portable_spdnn_gpu.device import LaunchError, check_grid, check_home
 from portable_spdnn_gpu.kernel_catalog import Kernel, kernel_folder
@@ -117,6 +117,9 @@ class EmulatedDevice:
         Folder of the kernels. Default: the backend's.
     number : int, optional
         Default: that of the calling thread's current device. Devices of one number are one.
+    copies_late : bool
+        Do the work of other streams than the first as late as events allow; else early, and
+        that of the first late.
     """
 
     description = "emulated CUDA device"
@@ -130,6 +133,7 @@ class EmulatedDevice:
         sanitize: bool = False,
         sources: Path | None = None,
         number: int | None = None,
+        copies_late: bool = True,
     ) -> None:
         self.number = current_device() if number is None else number
         self.folder, self.falling, self.sanitize = folder, falling, sanitize
@@ -137,6 +141,12 @@ class EmulatedDevice:
         self.launches: list[str] = []
         self._functions: dict[Kernel, tuple[Any, list[str]]] = {}
         self._recorded: list[Callable[[], None]] | None = None
+        # Two orders find what waits are missing: copies of other streams as late as may be, or
+        # as early, with the launches late.
+        self.copies_late = copies_late
+        self._main = self._current = EmulatedStream(late=not copies_late)
+        self._streams = [self._main]
+        self._pinned: list[np.ndarray] = []
 
     @contextmanager
     def bound(self) -> Iterator[None]:
@@ -162,6 +172,7 @@ class EmulatedDevice:
 
     def download(self, array: EmulatedArray) -> np.ndarray:
         self._not_recording("download")
+        self._current.drain()
         return array.values.copy(order="K")
 
     def contiguous(self, array: EmulatedArray) -> EmulatedArray:
@@ -172,6 +183,8 @@ class EmulatedDevice:
 
     def synchronize(self) -> None:
         self._not_recording("synchronize")
+        for stream in self._streams:
+            stream.drain()
 
     def resident_blocks(self, kernel: Kernel) -> int:
         if kernel not in self._functions:
@@ -202,34 +215,47 @@ class EmulatedDevice:
 
     def pinned(self, nbytes: int) -> np.ndarray:
         self._not_recording("pinned")
-        return np.empty(nbytes, np.uint8)
+        self._pinned.append(np.empty(nbytes, np.uint8))
+        return self._pinned[-1]
 
     def copy_in(self, host: np.ndarray, array: EmulatedArray) -> None:
         self._not_recording("copy_in")
         assert host.nbytes == array.nbytes
         assert host.flags.c_contiguous
         assert array.flags.c_contiguous
-        array.values.reshape(-1).view(np.uint8)[:] = host.reshape(-1).view(np.uint8)
+        # Pinned memory is read when the copy is done, other memory at once.
+        source = host.reshape(-1).view(np.uint8)
+        if not any(np.may_share_memory(host, memory) for memory in self._pinned):
+            source = source.copy()
+        to = array.values.reshape(-1).view(np.uint8)
+        self._current.add(lambda: np.copyto(to, source))
 
     def clear(self, array: EmulatedArray) -> None:
         self._not_recording("clear")
-        array.values[...] = 0
+        self._current.add(lambda: array.values.fill(0))
 
-    def new_stream(self) -> object:
-        return object()
+    def new_stream(self) -> EmulatedStream:
+        self._streams.append(EmulatedStream(late=self.copies_late))
+        return self._streams[-1]
 
     @contextmanager
-    def on(self, stream: object) -> Iterator[None]:
-        yield
+    def on(self, stream: EmulatedStream) -> Iterator[None]:
+        before, self._current = self._current, stream
+        try:
+            yield
+        finally:
+            self._current = before
 
-    def mark(self) -> float:
-        return time.perf_counter()
+    def mark(self) -> EmulatedEvent:
+        return EmulatedEvent.on(self._current)
 
-    def wait(self, event: float) -> None:
-        return None
+    def wait(self, event: EmulatedEvent) -> None:
+        self._current.add(event.happened)
 
-    def seconds(self, first: float, last: float) -> float:
-        return last - first
+    def seconds(self, first: EmulatedEvent, last: EmulatedEvent) -> float:
+        last.happened()
+        first.happened()
+        return last.time - first.time
 
     def free_memory(self) -> int:
         return self.memory
@@ -271,6 +297,19 @@ class EmulatedDevice:
                 )
         addresses = (ctypes.c_void_p * len(kept))(*(ctypes.addressof(value) for value in kept))
         sizes = (ctypes.c_uint * 6)(*grid, 1, kernel.threads, 1, 1)
+        self._current.add(
+            lambda: self._run(kernel, function, sizes, addresses, kept, tuple(arguments))
+        )
+
+    def _run(
+        self,
+        kernel: Kernel,
+        function: Any,
+        sizes: Any,
+        addresses: Any,
+        kept: list[Any],
+        arguments: tuple[Any, ...],
+    ) -> None:
         with _LAUNCHING:
             message = function(sizes, kernel.dynamic_shared, int(self.falling), addresses)
         if message is not None:

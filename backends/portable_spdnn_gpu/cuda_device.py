@@ -33,8 +33,10 @@ class CudaDevice:
         self._device = cupy.cuda.Device()
         self._architecture = int(self._device.compute_capability)
         self._functions: dict[Kernel, Any] = {}
-        name = cupy.cuda.runtime.getDeviceProperties(self._device.id)["name"].decode()
-        self.description = f"{name}, sm_{self._architecture}"
+        properties = cupy.cuda.runtime.getDeviceProperties(self._device.id)
+        self.description = f"{properties['name'].decode()}, sm_{self._architecture}"
+        self.multiprocessors = int(properties["multiProcessorCount"])
+        self.l2_bytes = int(properties["l2CacheSize"])
 
     def owns(self, array: Any) -> bool:
         """Whether `array` is CuPy's."""
@@ -87,6 +89,20 @@ class CudaDevice:
         """Return when the current stream is done."""
         try:
             self._cupy.cuda.get_current_stream().synchronize()
+        except self._cupy.cuda.runtime.CUDARuntimeError as error:
+            raise LaunchError(f"a kernel failed: {error}") from error
+
+    def mark(self) -> Any:
+        """Return an event of the current stream."""
+        event = self._cupy.cuda.Event()
+        event.record()
+        return event
+
+    def seconds(self, first: Any, last: Any) -> float:
+        """Return the device's time between two events."""
+        try:
+            last.synchronize()
+            return float(self._cupy.cuda.get_elapsed_time(first, last)) * 1e-3
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
             raise LaunchError(f"a kernel failed: {error}") from error
 

@@ -32,6 +32,8 @@ class Device(Protocol):
     """
 
     description: str
+    multiprocessors: int
+    l2_bytes: int
 
     def owns(self, array: Any) -> bool:
         """Whether `array` lives on this kind of device."""
@@ -66,6 +68,14 @@ class Device(Protocol):
 
     def synchronize(self) -> None:
         """Return when all that was started is done; raises LaunchError if any of it failed."""
+        ...
+
+    def mark(self) -> Any:
+        """Return an event that passes when all that was started before is done."""
+        ...
+
+    def seconds(self, first: Any, last: Any) -> float:
+        """Return the device's time between two events, when the last has passed."""
         ...
 
 

@@ -60,6 +60,10 @@ STAGED_ROWS = 256
 SPGEMM_ROWS = 4
 FEATURE_THREADS = 256
 TRANSPOSE_TILE = 32
+# Of the kernels in limits.cu: vectors of 16 bytes that `read_shared` stages.
+LIMIT_THREADS = 256
+LIMIT_VECTORS = 1024
+LIMITS = ("fma_chains", "read_shared", "fill_words", "read_global", "copy_global")
 
 
 def _macros(dtype: Any, **more: int) -> tuple[tuple[str, str], ...]:
@@ -110,9 +114,16 @@ def feature_rows(name: str, dtype: Any) -> Kernel:
     )
 
 
+def limit_kernel(name: str) -> Kernel:
+    """One of the kernels that measure the device, by its name in LIMITS."""
+    shared = 16 * LIMIT_VECTORS if name == "read_shared" else 0
+    macros = _macros(np.float32)
+    return Kernel(name, "limits.cu", LIMIT_THREADS, macros, registers=64, static_shared=shared)
+
+
 def catalog() -> list[Kernel]:
     """Return every kernel in every configuration that the backend launches."""
-    kernels = []
+    kernels = [limit_kernel(name) for name in LIMITS]
     for dtype in (np.float32, np.float64):
         for activation in (False, True):
             kernels += [

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,8 @@ class EmulatedDevice:
     """
 
     description = "emulated CUDA device"
+    multiprocessors = 2
+    l2_bytes = 1 << 18
 
     def __init__(
         self,
@@ -123,6 +126,12 @@ class EmulatedDevice:
 
     def synchronize(self) -> None:
         return None
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def seconds(self, first: float, last: float) -> float:
+        return last - first
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], arguments: Sequence[Any]) -> None:
         if not check_grid(kernel, grid):

@@ -118,7 +118,7 @@ def test_arrays_in_memory_are_filled_read_and_copied_whole(device: Device, size:
         assert rounds == 0 or len(np.unique(found.reshape(blocks, -1).sum(axis=1))) > 1
 
 
-@needs_device
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 def test_limits_are_positive_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     backend = EmulatedCupyBackend()

@@ -30,7 +30,7 @@ CHUNK = LIMIT_THREADS * READS * VECTOR
 
 BLOCKS = 4  # for each multiprocessor; all of them are resident
 SECONDS = 0.02  # of one launch
-TURNS = 5
+TURNS = 10  # clocks have risen by the last of them
 L2_PART = 3  # an array of a third of L2 stays there whatever else passes
 BEYOND_L2 = 32  # an array of so many times L2 comes from memory but for a thirtieth
 

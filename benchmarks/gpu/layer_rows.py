@@ -149,10 +149,24 @@ def layer_rows(
     return [{**about, "design": one, **attempt(timed, one, budget)} for one in DESIGNS]
 
 
-def attempt(work: Callable[[str], Record], argument: str, budget: Budget) -> Record:
-    """Do one part of the whole: what goes wrong is recorded, and the other parts go on."""
-    if budget.left() <= 0:
-        return {"state": "skipped", "reason": "the time is used up"}
+def attempt(
+    work: Callable[[str], Record], argument: str, budget: Budget, needed: float = 0.0
+) -> Record:
+    """Do one part of the whole: what goes wrong is recorded, and the other parts go on.
+
+    Parameters
+    ----------
+    work : callable
+        Returns a record.
+    argument : str
+    budget : Budget
+    needed : float
+        Seconds that must be left for it, as far as is known.
+    """
+    left = budget.left()
+    if left <= needed:
+        reason = f"{needed:.0f} s needed, {max(left, 0):.0f} s left"
+        return {"state": "skipped", "reason": reason}
     try:
         return work(argument)
     except Exception as error:  # noqa: BLE001 - recorded; one failure must not lose the rest

@@ -94,7 +94,9 @@ def network_row(bench: Bench, network: ps.Network, features: Any) -> Record:
     row["variants"]["auto"] = attempt(variant, "auto", bench.budget)
     row["compared"] = attempt(compared, "auto", bench.budget)
     plans.clear()  # its memory
-    row["variants"]["float16"] = attempt(variant, "float16", bench.budget)
+    auto = row["variants"]["auto"]
+    needed = auto.get("plan_seconds", 0.0) + auto.get("first_seconds", 0.0)
+    row["variants"]["float16"] = attempt(variant, "float16", bench.budget, needed)
     return row
 
 

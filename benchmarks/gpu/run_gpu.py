@@ -29,6 +29,7 @@ from gpu_page import PAGE, write_page  # noqa: E402
 from layer_rows import Sharing, layer_rows, live_inputs, second_layer  # noqa: E402
 from machine_facts import machine_facts  # noqa: E402
 from network_rows import Bench, network_row  # noqa: E402
+from outcome import print_row, problems  # noqa: E402
 from run_benchmarks import RESULTS, store  # noqa: E402
 from targets import judged  # noqa: E402
 
@@ -181,29 +182,6 @@ class Run:
         return self.record
 
 
-def problems(record: Record) -> list[str]:
-    """Return what failed and what is wrong, a line each."""
-    found = []
-
-    def look(name: str, one: Record) -> None:
-        if one.get("state") == "failed":
-            found.append(f"{name} failed: {one['error']}")
-        if one.get("verdict") == "WRONG":
-            found.append(f"{name}: categories are WRONG")
-
-    if record["limits_error"] is not None:
-        found.append(f"limits: {record['limits_error']}")
-    for row in record["networks"]:
-        name = f"{row['neurons']} x {row['layers']}"
-        look(name, row)
-        for variant, one in row.get("variants", {}).items():
-            look(f"{name}, {variant}", one)
-        look(f"{name}, cuSPARSE", row.get("compared", {}))
-    for one in record["layers"]:
-        look(f"layer of {one['neurons']}, {one['design']}", one)
-    return found
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     made = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
@@ -276,27 +254,6 @@ def check_page(backend: Backend) -> None:
     """Raise InputError where a backend's figures do not belong on the page."""
     if not on_gpu(backend):
         raise InputError(f"--page: {backend.name} is on {backend.device}; the page is of a GPU")
-
-
-def print_row(row: Record) -> None:
-    """Print what came of a network."""
-    from portable_spdnn import report
-
-    name = f"{row['neurons']} x {row['layers']}"
-    if "variants" not in row:
-        print(f"{name}: {row['state']}: {row.get('error') or row.get('reason')}", flush=True)
-        return
-    for variant, one in row["variants"].items():
-        text = one.get("error") or one.get("reason") or one.get("verdict")
-        if "edge_rate" in one:
-            text = (
-                f"{report.seconds(one['least_seconds'])}, challenge {report.rate(one['edge_rate'])}"
-                f", executed {report.rate(one['executed_edge_rate'])}, {text}"
-            )
-        print(f"{name}, {variant}: {text}", flush=True)
-    compared = row["compared"]
-    if "speed_up" in compared:
-        print(f"{name}: {compared['speed_up']:.1f} times cuSPARSE", flush=True)
 
 
 if __name__ == "__main__":

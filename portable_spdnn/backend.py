@@ -40,6 +40,8 @@ and `synchronize`, and for its own array types `alive_inputs`, `take_inputs` and
 `build_plan` may be overridden to do better than one layer after the other: see `NetworkPlan`.
 Options of a plan that not every backend takes (`OPTIONAL_PLAN_OPTIONS`) are an error unless the
 class attribute ``plan_options`` names them; ``kernels`` lists what the option `kernel` may be.
+One that names "devices" implements `device_numbers`, `on_device` and `bound`; sharing inputs out
+over the devices is done for it (`portable_spdnn.replicated_plan`).
 Optional operations (`OPTIONAL_OPERATIONS`) are declared in ``optional_operations`` and
 implemented under their own name.
 
@@ -50,6 +52,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -329,10 +332,14 @@ class Backend(ABC):
         start = time.perf_counter()
         options = options or PlanOptions()
         self.check_plan_options(options)
-        if options.exact_passes:
+        if options.devices:
+            from portable_spdnn.replicated_plan import ReplicatedPlan
+
+            plan: NetworkPlan = ReplicatedPlan(self, network, options)
+        elif options.exact_passes:
             from portable_spdnn.passes.exact_plan import ExactPlan
 
-            plan: NetworkPlan = ExactPlan(self, network, options)
+            plan = ExactPlan(self, network, options)
         elif options.memory is not None:
             from portable_spdnn.streamed_plan import StreamedPlan
 
@@ -381,6 +388,24 @@ class Backend(ABC):
         from portable_spdnn.engine import LayerLoopPlan
 
         return LayerLoopPlan(self, network, options)
+
+    # -- several devices: for backends that take the plan option "devices" -------------------
+
+    def device_numbers(self) -> tuple[int, ...]:
+        """Return the numbers of the devices that this process may use."""
+        raise NotImplementedError(f"backend {self.name} does not tell its devices")
+
+    def on_device(self, number: int) -> Backend:
+        """Return a backend like this one, on the device of a number; may be this one."""
+        raise NotImplementedError(f"backend {self.name} cannot be opened on a device")
+
+    def bound(self) -> AbstractContextManager[Any]:
+        """Return a context in which the calling thread may use this backend's device.
+
+        It stands around everything that a plan of several devices does with this backend, in
+        whichever thread. By default it does nothing.
+        """
+        return nullcontext()
 
     def measure_limits(self) -> Limits:
         """Measure what the machine can do at most; optional. See `portable_spdnn.roofline`."""

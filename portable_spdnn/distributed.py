@@ -23,7 +23,7 @@ from portable_spdnn.features import Features, as_features
 from portable_spdnn.network import Network
 from portable_spdnn.plan import NetworkPlan, PlanOptions, Progress
 from portable_spdnn.ranks import Ranks
-from portable_spdnn.result import Batch, RankRecord, Result
+from portable_spdnn.result import Batch, Result, replica_records, resumed_seconds
 
 Array = npt.NDArray[Any]
 Rows = Callable[[int, int], Features]
@@ -81,7 +81,7 @@ def infer_distributed(
 
     valid = as_features(features, network.neurons)
     with Ranks(comm) as ranks:
-        ranks.bind_gpu()
+        ranks.bind_gpu("" if options is None else options.devices)
         if isinstance(backend, Backend):
             chosen = backend
         else:
@@ -161,28 +161,20 @@ def run_on_ranks(
             seen += end - first
     if not scores:
         batches = [replace(one, output=replace(one.output, rows=None)) for one in batches]
-    record = RankRecord(
-        rank=ranks.rank,
-        host=ranks.host,
-        device=plan.backend.device,
-        inputs=seen,
-        load_seconds=load_seconds,
-        plan_seconds=plan.plan_seconds,
-        busy_seconds=sum(batch.seconds for batch in batches),
-        executed_edges=sum(batch.output.executed_edges for batch in batches),
-    )
+    mine = replica_records(plan.replicas(), batches, ranks.host, ranks.rank, load_seconds)
     gathered = _gather(ranks, batches)
-    records = ranks.comm.gather(record)
+    told = ranks.comm.gather((mine, plan.plan_seconds))
     seconds = time.perf_counter() - start
-    if gathered is None or records is None:
+    if gathered is None or told is None:
         return None
-    resumed = [sum(b.seconds for b in theirs if b.resumed) for theirs in gathered]
+    resumed = [resumed_seconds(theirs) for theirs in gathered]
     together = sorted((b for theirs in gathered for b in theirs), key=lambda batch: batch.first)
     covered = sum(batch.inputs for batch in together)
     if covered != inputs:
         raise InputError(f"the ranks ran {covered} inputs of {inputs}; did they get the same data?")
     result = plan.result(inputs, together, seconds + max(resumed))
-    return replace(result, plan_seconds=max(r.plan_seconds for r in records), ranks=tuple(records))
+    records, plan_seconds = zip(*told, strict=True)
+    return replace(result, plan_seconds=max(plan_seconds), replicas=sum(records, start=()))
 
 
 def static_part(inputs: int, rank: int, size: int) -> tuple[int, int]:

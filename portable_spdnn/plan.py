@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,14 @@ from portable_spdnn.errors import InputError, NumericalError
 from portable_spdnn.features import Features, PackedFeatures, as_features
 from portable_spdnn.network import Network
 from portable_spdnn.passes import parse_passes
-from portable_spdnn.result import Batch, BatchOutput, LayerRecord, Result
+from portable_spdnn.result import (
+    Batch,
+    BatchOutput,
+    LayerRecord,
+    Result,
+    replica_records,
+    resumed_seconds,
+)
 
 Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
@@ -56,8 +64,8 @@ class PlanOptions:
         Bytes of a device's memory that weights and features may take: weights that do not fit
         are copied while others are used.
     devices : str, default ""
-        Devices that share the inputs: "all", or numbers separated by commas; "" for the
-        current one.
+        Devices that share the inputs, each with all weights: "all", or numbers separated by
+        commas; "" for the current one. See `portable_spdnn.replicated_plan`.
 
     Raises
     ------
@@ -148,6 +156,10 @@ class NetworkPlan(ABC):
         row = 2 * self.network.widest * np.dtype(self.options.dtype).itemsize
         return max(1, BATCH_MEMORY // max(row, 1))
 
+    def replicas(self) -> list[tuple[str, float]]:
+        """Return device and planning seconds of each that takes batches: by default one."""
+        return [(self.backend.device, self.plan_seconds)]
+
     @abstractmethod
     def describe(self) -> str:
         """Return what the plan chose and why, a line each."""
@@ -223,8 +235,12 @@ class NetworkPlan(ABC):
         start = time.perf_counter()
         batches = list(self.finished_batches(valid, progress=progress, checkpoint=kept))
         seconds = time.perf_counter() - start
-        seconds += sum(batch.seconds for batch in batches if batch.resumed)
-        return self.result(valid.shape[0], batches, seconds)
+        seconds += resumed_seconds(batches)
+        result = self.result(valid.shape[0], batches, seconds)
+        if not self.options.devices:
+            return result
+        records = replica_records(self.replicas(), batches, socket.gethostname())
+        return replace(result, replicas=records)
 
     def finished_batches(
         self,
@@ -308,7 +324,7 @@ class NetworkPlan(ABC):
         )
         return Result(
             backend=self.backend.name,
-            device=self.backend.device,
+            device="; ".join(device for device, _ in self.replicas()),
             execution_space=self.backend.execution_space,
             inputs=inputs,
             neurons=network.neurons,

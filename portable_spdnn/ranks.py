@@ -121,19 +121,35 @@ class Ranks:
         sharing: int = sum(theirs == cores for theirs in self.node.allgather(cores))
         return max(1, usable_cores() // sharing)
 
-    def bind_gpu(self) -> None:
+    def bind_gpu(self, devices: str = "") -> None:
         """Let this rank see one GPU, those of the node by turns; to be called before CUDA starts.
 
         The GPUs are those that CUDA_VISIBLE_DEVICES names, or all that the driver lists. Ranks
         keep what they see where there are none, or where the launcher left each its own.
+
+        Parameters
+        ----------
+        devices : str
+            As `PlanOptions.devices`.
+
+        Raises
+        ------
+        InputError
+            If devices are named, and several ranks share the node: which has which?
         """
+        if devices and self.node_size > 1:
+            raise InputError(
+                f"devices {devices}: {self.node_size} ranks on {self.host} take its GPUs by turns, "
+                "one each; leave the option out, or start one rank a node, which drives the "
+                "devices named"
+            )
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
         if named is None:
             present = len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
             named = ",".join(map(str, range(present)))
-        devices = [name for name in named.split(",") if name]
-        if len(devices) > 1 and self.node_size > 1:
-            os.environ["CUDA_VISIBLE_DEVICES"] = devices[self.node_rank % len(devices)]
+        gpus = [name for name in named.split(",") if name]
+        if len(gpus) > 1 and self.node_size > 1:
+            os.environ["CUDA_VISIBLE_DEVICES"] = gpus[self.node_rank % len(gpus)]
 
     def share_on_node(self, arrays: Sequence[Array] | None) -> list[Array]:
         """Put arrays of the node's first rank into memory that all ranks of the node read.

@@ -79,9 +79,9 @@ def run_record(
         "alive_inputs_per_layer": [record.alive_inputs for record in result.records],
         "seconds_per_layer": None if None in per_layer else per_layer,
         "resumed_inputs": result.resumed_inputs,
-        "ranks": [asdict(record) for record in result.ranks] or None,
-        "imbalance": result.imbalance if result.ranks else None,
-        "parallel_efficiency": result.parallel_efficiency if result.ranks else None,
+        "replicas": [asdict(record) for record in result.replicas] or None,
+        "imbalance": result.imbalance if result.replicas else None,
+        "parallel_efficiency": result.parallel_efficiency if result.replicas else None,
         "versions": versions(backend_versions),
         **extra,
     }
@@ -92,6 +92,7 @@ def run_facts(
 ) -> list[tuple[str, str]]:
     """Return what a run was and how fast, a name and a text each."""
     network, options = plan.network, plan.options
+    ranks = _ranks(result)
     facts = [
         (
             "network",
@@ -110,37 +111,47 @@ def run_facts(
         ("survivors", str(result.categories.size)),
     ]
     if options.memory is not None:
-        each = " a rank" if result.ranks else ""
+        each = " a rank" if ranks else ""
         allowed = f"{format_bytes(options.memory)} allowed{each}"
         facts.append(("peak memory", f"{format_bytes(peak_memory)} of {allowed}"))
     if result.resumed_inputs:
         facts.append(("checkpoint", f"{result.resumed_inputs} inputs were finished before"))
-    if result.ranks:
+    if result.replicas:
+        one = "rank" if ranks == len(result.replicas) else "device"
         facts += [
-            ("ranks", str(len(result.ranks))),
-            ("imbalance", f"{result.imbalance:.3g} (busiest rank over the mean)"),
+            *([("ranks", str(ranks))] if ranks else []),
+            *([("devices", str(len(result.replicas)))] if one == "device" else []),
+            ("imbalance", f"{result.imbalance:.3g} (busiest {one} over the mean)"),
             ("parallel efficiency", f"{100 * result.parallel_efficiency:.3g} % of the time busy"),
         ]
     return facts
 
 
-def rank_table(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-    """Return columns and rows of what each rank did."""
-    columns = ("rank", "host", "device", "inputs", "load", "planning", "busy", "executed edges")
+def replica_table(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return columns and rows of what each rank or device did."""
+    columns = ["rank", "host", "device", "inputs", "load", "planning", "busy", "executed edges"]
     rows = [
-        (
+        [
             str(record.rank),
             record.host,
             record.device,
             str(record.inputs),
-            seconds(record.load_seconds),
+            "" if record.load_seconds is None else seconds(record.load_seconds),
             seconds(record.plan_seconds),
             seconds(record.busy_seconds),
             f"{record.executed_edges:.4g}",
-        )
-        for record in result.ranks
+        ]
+        for record in result.replicas
     ]
-    return columns, rows
+    if _ranks(result):
+        return columns, rows
+    kept = [n for n, name in enumerate(columns) if name not in ("rank", "host", "load")]
+    return [columns[n] for n in kept], [[row[n] for n in kept] for row in rows]
+
+
+def _ranks(result: Result) -> int:
+    """Return how many ranks of a job shared the inputs; 0 where there was no job."""
+    return len({one.rank for one in result.replicas if one.load_seconds is not None})
 
 
 def write_json(record: Any, target: str) -> None:

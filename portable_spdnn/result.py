@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,6 +77,8 @@ class Batch:
     output : BatchOutput
     resumed : bool
         Whether an earlier run had finished it.
+    replica : int
+        Which replica of the plan ran it; see `NetworkPlan.replicas`.
     """
 
     first: int
@@ -84,19 +87,23 @@ class Batch:
     seconds: float
     output: BatchOutput
     resumed: bool = False
+    replica: int = 0
 
 
 @dataclass(frozen=True)
-class RankRecord:
-    """What one rank of a distributed run did.
+class ReplicaRecord:
+    """What one replica of the network did: that of a rank, or of a device where there are several.
 
     Attributes
     ----------
     rank : int
+        0 where there is one process.
     host, device : str
     inputs : int
         That it ran.
-    load_seconds, plan_seconds : float
+    load_seconds : float or None
+        Of its rank; None where there is one process, which loads for all.
+    plan_seconds : float
     busy_seconds : float
         In batches; the rest of the inference it waited for work or for the others.
     executed_edges : int
@@ -106,10 +113,56 @@ class RankRecord:
     host: str
     device: str
     inputs: int
-    load_seconds: float
+    load_seconds: float | None
     plan_seconds: float
     busy_seconds: float
     executed_edges: int
+
+
+def replica_records(
+    replicas: Sequence[tuple[str, float]],
+    batches: Iterable[Batch],
+    host: str,
+    rank: int = 0,
+    load_seconds: float | None = None,
+) -> tuple[ReplicaRecord, ...]:
+    """Return what each replica of one process did.
+
+    Parameters
+    ----------
+    replicas : sequence of (device, plan_seconds)
+        See `NetworkPlan.replicas`.
+    batches : iterable of Batch
+        Of the process.
+    host : str
+    rank : int
+    load_seconds : float, optional
+    """
+    shares: list[list[Batch]] = [[] for _ in replicas]
+    for batch in batches:
+        shares[batch.replica].append(batch)
+    return tuple(
+        ReplicaRecord(
+            rank=rank,
+            host=host,
+            device=device,
+            inputs=sum(batch.inputs for batch in share),
+            load_seconds=load_seconds,
+            plan_seconds=plan_seconds,
+            busy_seconds=sum(batch.seconds for batch in share),
+            executed_edges=sum(batch.output.executed_edges for batch in share),
+        )
+        for (device, plan_seconds), share in zip(replicas, shares, strict=True)
+    )
+
+
+def resumed_seconds(batches: Iterable[Batch]) -> float:
+    """Return what earlier runs took for their batches: replicas ran theirs at the same time."""
+    seconds: dict[int, float] = {}
+    for batch in batches:
+        if batch.resumed:
+            seconds[batch.replica] = seconds.get(batch.replica, 0.0) + batch.seconds
+    return max(seconds.values(), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -135,8 +188,8 @@ class Result:
         Exact rewrites that were on.
     resumed_inputs : int
         Inputs that an earlier run had finished, read from a checkpoint; their time is counted.
-    ranks : tuple of RankRecord
-        Of a distributed run; empty for one process.
+    replicas : tuple of ReplicaRecord
+        Of the ranks or devices that shared the inputs; empty for one process on one device.
     """
 
     backend: str
@@ -154,7 +207,7 @@ class Result:
     records: tuple[LayerRecord, ...]
     exact_passes: tuple[str, ...] = ()
     resumed_inputs: int = 0
-    ranks: tuple[RankRecord, ...] = ()
+    replicas: tuple[ReplicaRecord, ...] = ()
     _batches: tuple[Batch, ...] = field(repr=False, default=())
 
     @property
@@ -169,14 +222,14 @@ class Result:
 
     @property
     def imbalance(self) -> float:
-        """Busy time of the busiest rank over the mean of all; 1 for one process."""
-        busy = [record.busy_seconds for record in self.ranks]
+        """Busy time of the busiest replica over the mean of all; 1 for one alone."""
+        busy = [record.busy_seconds for record in self.replicas]
         return max(busy) * len(busy) / sum(busy) if sum(busy) else 1.0
 
     @property
     def parallel_efficiency(self) -> float:
-        """Mean part of the inference time that ranks were busy; 1 for one process."""
-        busy = [record.busy_seconds for record in self.ranks]
+        """Mean part of the inference time that replicas were busy; 1 for one alone."""
+        busy = [record.busy_seconds for record in self.replicas]
         return sum(busy) / len(busy) / self.inference_seconds if busy else 1.0
 
     @property

@@ -39,9 +39,9 @@ def check(what: str, features: object, backend: str, options: ps.PlanOptions, **
     assert [one.alive_inputs for one in result.records] == [
         one.alive_inputs for one in alone.records
     ], what
-    assert [record.rank for record in result.ranks] == list(range(size)), what
-    assert sum(record.inputs for record in result.ranks) == 150, what
-    assert sum(record.executed_edges for record in result.ranks) == result.executed_edges, what
+    assert [record.rank for record in result.replicas] == list(range(size)), what
+    assert sum(record.inputs for record in result.replicas) == 150, what
+    assert sum(record.executed_edges for record in result.replicas) == result.executed_edges, what
     assert result.imbalance >= 1, what
     assert 0 < result.parallel_efficiency <= 1, what
 

@@ -15,9 +15,10 @@ from cuda_emulation.sanitized_run import sanitized
 from portable_spdnn.errors import InputError
 from portable_spdnn_gpu.clusters import cluster_rows
 from portable_spdnn_gpu.cuda_device import CudaDevice, cuda_availability
-from portable_spdnn_gpu.dense_products import DESIGNS, DenseProduct
+from portable_spdnn_gpu.dense_products import DenseProduct
 from portable_spdnn_gpu.device import Device
 from portable_spdnn_gpu.device_matrices import download_csr, upload_csr
+from portable_spdnn_gpu.packed_products import DESIGNS
 from portable_spdnn_gpu.sparse_products import DeviceSpgemmHandle
 from portable_spdnn_gpu.staging import stage_rows
 
@@ -156,11 +157,12 @@ SANITIZED = """
 import numpy as np, scipy.sparse as sp
 from cuda_emulation.emulated_backend import EmulatedCupyBackend, cache_folder
 from cuda_emulation.emulated_device import EmulatedDevice
-from portable_spdnn_gpu.dense_products import DESIGNS, DenseProduct
+from portable_spdnn_gpu.dense_products import DenseProduct
+from portable_spdnn_gpu.packed_products import DESIGNS
 
 class Sanitized(EmulatedCupyBackend):
-    def open_device(self):
-        return EmulatedDevice(cache_folder(), sanitize=True)
+    def open_device(self, number):
+        return EmulatedDevice(cache_folder(), sanitize=True, number=number)
 
 backend = Sanitized()
 rng = np.random.default_rng(0)

@@ -44,8 +44,8 @@ def test_official_data_on_1_2_and_3_ranks(backend: str, shared: Path, tmp_path: 
         assert done.stdout.count("PASSED against") == 1  # one report
         record = json.loads((tmp_path / f"{name}.json").read_text())
         assert record["verdict"] == "PASSED"
-        assert [one["rank"] for one in record["ranks"]] == list(range(ranks))
-        assert sum(one["inputs"] for one in record["ranks"]) == record["inputs"] == 1200
+        assert [one["rank"] for one in record["replicas"]] == list(range(ranks))
+        assert sum(one["inputs"] for one in record["replicas"]) == record["inputs"] == 1200
         assert record["imbalance"] >= 1
         assert 0 < record["parallel_efficiency"] <= 1
         found.append((tmp_path / name).read_bytes())

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.backend import Availability
-from portable_spdnn_gpu.device import DeviceMemoryError, LaunchError, check_grid
+from portable_spdnn_gpu.device import (
+    DeviceMemoryError,
+    LaunchError,
+    Recording,
+    check_grid,
+    check_home,
+)
 from portable_spdnn_gpu.kernel_catalog import Kernel
 from portable_spdnn_gpu.nvrtc_compiler import compile_source
 
@@ -20,23 +27,36 @@ INSUFFICIENT_DRIVER, NO_DEVICE = 35, 100
 
 
 class CudaDevice:
-    """The current CUDA device and stream of CuPy; see `portable_spdnn_gpu.device.Device`.
+    """A CUDA device and the current stream of CuPy; see `portable_spdnn_gpu.device.Device`.
 
     Arrays are `cupy.ndarray` from CuPy's memory pool. Kernels are compiled for the device when
     they are first launched.
+
+    Parameters
+    ----------
+    number : int, optional
+        Default: the current device of the calling thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, number: int | None = None) -> None:
         import cupy
 
         self._cupy = cupy
-        self._device = cupy.cuda.Device()
+        self._device = cupy.cuda.Device(number)
+        self.number = int(self._device.id)
         self._architecture = int(self._device.compute_capability)
         self._functions: dict[Kernel, Any] = {}
         properties = cupy.cuda.runtime.getDeviceProperties(self._device.id)
         self.description = f"{properties['name'].decode()}, sm_{self._architecture}"
         self.multiprocessors = int(properties["multiProcessorCount"])
         self.l2_bytes = int(properties["l2CacheSize"])
+        self._peak = 0
+
+    def bound(self) -> AbstractContextManager[Any]:
+        """Return a context in which the calling thread's current device is this one."""
+        # Each its own: a Device keeps the device to go back to.
+        context: AbstractContextManager[Any] = self._cupy.cuda.Device(self.number)
+        return context
 
     def owns(self, array: Any) -> bool:
         """Whether `array` is CuPy's."""
@@ -45,16 +65,20 @@ class CudaDevice:
     def empty(self, shape: tuple[int, ...], dtype: Any, order: str = "C") -> Any:
         """Return an array of any content."""
         try:
-            return self._cupy.empty(shape, dtype, order)
+            array = self._cupy.empty(shape, dtype, order)
         except self._cupy.cuda.memory.OutOfMemoryError as error:
             raise self._too_large(shape, dtype) from error
+        self._note_memory()
+        return array
 
     def upload(self, array: Array) -> Any:
         """Return a copy of a host array, in its order."""
         try:
-            return self._cupy.array(array, order="K")
+            copy = self._cupy.array(array, order="K")
         except self._cupy.cuda.memory.OutOfMemoryError as error:
             raise self._too_large(array.shape, array.dtype) from error
+        self._note_memory()
+        return copy
 
     def download(self, array: Any) -> Array:
         """Return a copy in host memory."""
@@ -74,16 +98,96 @@ class CudaDevice:
         """Start a kernel on the current stream."""
         if not check_grid(kernel, grid):
             return
+        for position, argument in enumerate(arguments):
+            if self.owns(argument):
+                check_home(kernel, position, argument.device.id, self.number)
+        function = self._function(kernel)
+        try:
+            function(grid, (kernel.threads,), tuple(arguments), shared_mem=kernel.dynamic_shared)
+        except self._cupy.cuda.driver.CUDADriverError as error:
+            raise LaunchError(f"{kernel.name}: the launch failed: {error}") from error
+
+    def _function(self, kernel: Kernel) -> Any:
         function = self._functions.get(kernel)
         if function is None:
             code, _ = compile_source(kernel, self._architecture)
             module = self._cupy.cuda.function.Module()
             module.load(code)
             function = self._functions[kernel] = module.get_function(kernel.name)
-        try:
-            function(grid, (kernel.threads,), tuple(arguments), shared_mem=kernel.dynamic_shared)
-        except self._cupy.cuda.driver.CUDADriverError as error:
-            raise LaunchError(f"{kernel.name}: the launch failed: {error}") from error
+        return function
+
+    def resident_blocks(self, kernel: Kernel) -> int:
+        """Return how many blocks of a kernel the whole device keeps at a time."""
+        each = self._cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
+            self._function(kernel).ptr, kernel.threads, kernel.dynamic_shared
+        )
+        return max(1, int(each)) * self.multiprocessors
+
+    def capture(self, work: Callable[[], None]) -> Recording:
+        """Record launches as a CUDA graph."""
+        stream = self.new_stream()
+        with stream:
+            stream.begin_capture()
+            try:
+                work()
+            finally:
+                graph = stream.end_capture()
+        return _Graph(self._cupy, graph)
+
+    def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return a part of an array of uint8 as an array in C order."""
+        return self._cupy.ndarray(shape, dtype, memptr=memory.data + offset)
+
+    def pinned(self, nbytes: int) -> Array:
+        """Return page-locked host memory."""
+        return np.frombuffer(self._cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
+
+    def copy_in(self, host: Array, array: Any) -> None:
+        """Start to copy host memory to an array."""
+        stream = self._cupy.cuda.get_current_stream()
+        array.data.copy_from_host_async(host.ctypes.data, array.nbytes, stream)
+
+    def clear(self, array: Any) -> None:
+        """Start to set all bytes of an array to zero."""
+        array.data.memset_async(0, array.nbytes, self._cupy.cuda.get_current_stream())
+
+    def new_stream(self) -> Any:
+        """Return a stream that does not wait for the null stream."""
+        return self._cupy.cuda.Stream(non_blocking=True)
+
+    @contextmanager
+    def on(self, stream: Any) -> Iterator[None]:
+        """Make a stream the current one for a while."""
+        with stream:
+            yield
+
+    def mark(self) -> Any:
+        """Return an event of the current stream."""
+        event = self._cupy.cuda.Event()
+        event.record(self._cupy.cuda.get_current_stream())
+        return event
+
+    def wait(self, event: Any) -> None:
+        """Let the current stream wait for an event."""
+        self._cupy.cuda.get_current_stream().wait_event(event)
+
+    def seconds(self, first: Any, last: Any) -> float:
+        """Return the time between two events, when the last has happened."""
+        last.synchronize()
+        return float(self._cupy.cuda.get_elapsed_time(first, last)) / 1e3
+
+    def free_memory(self) -> int:
+        """Return the bytes that arrays may still take."""
+        free, _ = self._device.mem_info
+        return int(free + self._cupy.get_default_memory_pool().free_bytes())
+
+    def peak_memory(self) -> int:
+        """Return the most bytes that arrays have taken at a time."""
+        return self._peak
+
+    def _note_memory(self) -> None:
+        used = int(self._cupy.get_default_memory_pool().used_bytes())
+        self._peak = max(self._peak, used)
 
     def synchronize(self) -> None:
         """Return when the current stream is done."""
@@ -92,24 +196,24 @@ class CudaDevice:
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
             raise LaunchError(f"a kernel failed: {error}") from error
 
-    def mark(self) -> Any:
-        """Return an event of the current stream."""
-        event = self._cupy.cuda.Event()
-        event.record()
-        return event
-
-    def seconds(self, first: Any, last: Any) -> float:
-        """Return the device's time between two events."""
-        try:
-            last.synchronize()
-            return float(self._cupy.cuda.get_elapsed_time(first, last)) * 1e-3
-        except self._cupy.cuda.runtime.CUDARuntimeError as error:
-            raise LaunchError(f"a kernel failed: {error}") from error
-
     def _too_large(self, shape: tuple[int, ...], dtype: Any) -> DeviceMemoryError:
         free, total = self._device.mem_info
         free += self._cupy.get_default_memory_pool().free_bytes()
         return memory_error(shape, dtype, free, total)
+
+
+class _Graph:
+    """A CUDA graph; see `portable_spdnn_gpu.device.Recording`."""
+
+    def __init__(self, cupy: Any, graph: Any) -> None:
+        self._cupy, self._graph = cupy, graph
+
+    def replay(self) -> None:
+        """Start its launches on the current stream."""
+        try:
+            self._graph.launch(self._cupy.cuda.get_current_stream())
+        except self._cupy.cuda.runtime.CUDARuntimeError as error:
+            raise LaunchError(f"a graph of kernels could not be started: {error}") from error
 
 
 def memory_error(shape: tuple[int, ...], dtype: Any, free: int, total: int) -> DeviceMemoryError:
@@ -156,6 +260,13 @@ def cuda_availability() -> Availability:
         return Availability.yes(CudaDevice().description, versions)
     except runtime.CUDARuntimeError as error:
         return Availability.no(f"the CUDA device cannot be used: {error}", versions)
+
+
+def cuda_device_numbers() -> tuple[int, ...]:
+    """Return the numbers of the devices that CUDA_VISIBLE_DEVICES leaves to this process."""
+    import cupy
+
+    return tuple(range(cupy.cuda.runtime.getDeviceCount()))
 
 
 def _why_no_device(status: int, runtime_version: int, driver_version: int) -> str:

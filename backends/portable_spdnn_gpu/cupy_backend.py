@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from portable_spdnn.backend import Availability, Backend, SpgemmHandle
 from portable_spdnn.errors import InputError
 from portable_spdnn.handles import Prepared
 from portable_spdnn.roofline import Limits
-from portable_spdnn_gpu.cuda_device import CudaDevice, cuda_availability
+from portable_spdnn_gpu.cuda_device import CudaDevice, cuda_availability, cuda_device_numbers
 from portable_spdnn_gpu.dense_products import DenseProduct
 from portable_spdnn_gpu.device import Device
 from portable_spdnn_gpu.device_limits import measure
@@ -35,15 +36,24 @@ class CupyBackend(Backend):
     Operations take arrays of the host (copied) and of the device (used where they are), and
     give arrays of the device. Dense features are kept with the inputs innermost: an array of
     shape (inputs, neurons) in Fortran order.
+
+    Parameters
+    ----------
+    threads : int, optional
+        The host's one thread drives a device.
+    device : int, optional
+        Its number. Default: the current device of the calling thread. Where it is another, calls
+        stand in `bound`.
     """
 
     name = "cupy"
     execution_space = "cuda"
     memory_space = "device"
+    plan_options = frozenset({"devices"})
 
-    def __init__(self, threads: int | None = None) -> None:
+    def __init__(self, threads: int | None = None, device: int | None = None) -> None:
         super().__init__(threads)
-        self.cuda = self.open_device()
+        self.cuda = self.open_device(device)
 
     @classmethod
     def availability(cls) -> Availability:
@@ -55,9 +65,21 @@ class CupyBackend(Backend):
         """The device's name and architecture."""
         return self.cuda.description
 
-    def open_device(self) -> Device:
+    def open_device(self, number: int | None) -> Device:
         """Return what kernels are launched on."""
-        return CudaDevice()
+        return CudaDevice(number)
+
+    def device_numbers(self) -> tuple[int, ...]:
+        """Return the numbers of the CUDA devices that this process may use."""
+        return cuda_device_numbers()
+
+    def on_device(self, number: int) -> CupyBackend:
+        """Return a backend on the device of a number; this one where it is its own."""
+        return self if number == self.cuda.number else type(self)(self.threads, number)
+
+    def bound(self) -> AbstractContextManager[Any]:
+        """Return a context in which the calling thread's current device is the backend's."""
+        return self.cuda.bound()
 
     # -- memory ---------------------------------------------------------------------------
 
@@ -159,7 +181,8 @@ class CupyBackend(Backend):
 
     def measure_limits(self) -> Limits:
         """Measure the device; takes a second or two."""
-        return measure(self.cuda)
+        with self.cuda.bound():
+            return measure(self.cuda)
 
     # -- validation ---------------------------------------------------------------------------
 

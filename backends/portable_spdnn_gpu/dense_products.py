@@ -7,22 +7,75 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.errors import InputError
-from portable_spdnn_gpu.clusters import cluster_rows
 from portable_spdnn_gpu.device import Device
-from portable_spdnn_gpu.kernel_catalog import (
-    CLUSTER_STRIP,
-    CSR_STRIP,
-    MINIBATCH,
-    STAGED_ROWS,
-    clustered_spmm,
-    csr_spmm,
-    staged_spmm,
-)
-from portable_spdnn_gpu.staging import stage_rows
+from portable_spdnn_gpu.kernel_catalog import Precision
+from portable_spdnn_gpu.packed_products import PackedProduct, pack, placed_arrays
 
 Array = npt.NDArray[Any]
-DESIGNS = ("csr", "clustered", "staged")
+
+
+class PlacedProduct:
+    """A packed matrix in device memory, and the launches of its products.
+
+    Parameters
+    ----------
+    device : Device
+    packed : PackedProduct
+    memory : device array of uint8
+        Holds, or will hold, the packed matrix.
+    precision : Precision
+    """
+
+    def __init__(
+        self, device: Device, packed: PackedProduct, memory: Any, precision: Precision
+    ) -> None:
+        self.device, self.packed, self.precision = device, packed, precision
+        self._arrays = [placed_arrays(device, launch, memory) for launch in packed.launches]
+
+    def launch(
+        self,
+        from_: Any,
+        to: Any,
+        pitch: int,
+        state: Any,
+        source: Any,
+        alive: Any,
+        bias: Any,
+        y_max: float | None,
+        activation: bool,
+    ) -> None:
+        """Start the kernels.
+
+        Parameters
+        ----------
+        from_, to : device arrays of the stored type
+            Features before and after: row `neuron` begins at `neuron * pitch`.
+        pitch : int
+        state : device array of int32, shape (4,)
+            How many columns there are, and whether they lie apart: `InputState` in common.cuh.
+        source : device array of int32
+            Where they lie, if apart.
+        alive : device array of uint8
+            Set to 1 for columns that are not zero after the activation.
+        bias : device array of the sums' type, shape (rows,)
+        y_max : float or None
+        activation : bool
+            Whether bias, ReLU and clamp follow the product.
+        """
+        sums = self.precision.sums
+        limit = sums.type(np.inf if y_max is None else y_max)
+        for launch, arrays in zip(self.packed.launches, self._arrays, strict=True):
+            kernel = launch.kernel(self.precision, activation)
+            strips = -(-pitch // launch.strip)
+            blocks = min(launch.units * strips, self.device.resident_blocks(kernel))
+            self.device.launch(
+                kernel,
+                (blocks, 1),
+                [
+                    *arrays, np.int32(launch.units), from_, to, np.int32(pitch), state, source,
+                    alive, bias, limit,
+                ],
+            )  # fmt: skip
 
 
 class DenseProduct:
@@ -37,48 +90,25 @@ class DenseProduct:
     A : csr_array, canonical, shape (m, k)
         In host memory; packed and uploaded once.
     design : str
-        "csr": row by row; "clustered": rows that share columns together, the others row by
-        row; "staged": through a preload map and shared memory.
+        See `pack`.
 
     Raises
     ------
     InputError
-        If the design is none of these.
+        If there is no such design.
     """
 
     def __init__(self, device: Device, A: Any, design: str) -> None:
-        if design not in DESIGNS:
-            raise InputError(f"kernel {design!r} is none of {', '.join(DESIGNS)}")
         self.device, self.shape, self.dtype = device, A.shape, np.dtype(A.dtype)
-        self.design, self.clusters = design, 0
-        self._no_bias = device.upload(np.zeros(1, self.dtype))
-        rows = np.arange(A.shape[0], dtype=np.int32)
-        if design == "staged":
-            stages = stage_rows(A)
-            parts: tuple[Array, ...] = (
-                stages.block_stages, stages.stage_bounds, stages.columns, stages.slices,
-                stages.positions, stages.values,
-            )  # fmt: skip
-            self._staged = [device.upload(part) for part in parts]
-            return
-        if design == "clustered":
-            found = cluster_rows(A)
-            self.clusters, rows = found.count, found.rest
-            parts = (found.bounds, found.indices, found.starts, found.values, found.rows)
-            self._clustered = [device.upload(part) for part in parts]
-        self._single_rows = rows.size
-        if rows.size:
-            csr = (A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data, rows)
-            self._csr = [device.upload(part) for part in csr]
+        precision = Precision(self.dtype)
+        packed = pack(A, design, precision)
+        self._placed = PlacedProduct(device, packed, device.upload(packed.memory), precision)
+        self._nothing = device.upload(np.zeros(1, self.dtype))
+        self._states: dict[int, Any] = {}  # by the number of columns
 
     def describe(self) -> str:
         """Say what is launched."""
-        if self.design != "clustered":
-            return f"{self.design}_spmm on {self.shape[0]} rows"
-        return (
-            f"clustered_spmm on {self.shape[0] - self._single_rows} rows in {self.clusters} "
-            f"clusters, csr_spmm on {self._single_rows}"
-        )
+        return self._placed.packed.describe()
 
     def run(self, B: Any, bias: Any = None, y_max: float | None = None, out: Any = None) -> Any:
         """Return C, shape (m, n), in C order.
@@ -93,28 +123,14 @@ class DenseProduct:
         out : device array, shape (m, n), in C order, optional
             Takes C; shares no memory with B.
         """
-        rows, columns = self.shape[0], int(B.shape[1])
-        C = self.device.empty((rows, columns), self.dtype) if out is None else out
-        activation = bias is not None
-        limit = self.dtype.type(np.inf if y_max is None else y_max)
-        tail = [self._no_bias if bias is None else bias, limit]
-        if self.design == "staged":
-            self.device.launch(
-                staged_spmm(self.dtype, activation),
-                (-(-rows // STAGED_ROWS), -(-columns // MINIBATCH)),
-                [*self._staged, B, C, np.int32(rows), np.int32(columns), *tail],
-            )
-            return C
-        if self.clusters:
-            self.device.launch(
-                clustered_spmm(self.dtype, activation),
-                (self.clusters, -(-columns // CLUSTER_STRIP)),
-                [*self._clustered, B, C, np.int32(columns), *tail],
-            )
-        if self._single_rows:
-            self.device.launch(
-                csr_spmm(self.dtype, activation),
-                (self._single_rows, -(-columns // CSR_STRIP)),
-                [*self._csr, B, C, np.int32(columns), *tail],
-            )
+        device, columns = self.device, int(B.shape[1])
+        C = device.empty((self.shape[0], columns), self.dtype) if out is None else out
+        if columns not in self._states:
+            self._states[columns] = device.upload(np.array([columns, 0, 0, 0], np.int32))
+        state = self._states[columns]
+        marks = device.empty((max(columns, 1),), np.uint8)
+        self._placed.launch(
+            B, C, columns, state, state, marks,
+            self._nothing if bias is None else bias, y_max, bias is not None,
+        )  # fmt: skip
         return C

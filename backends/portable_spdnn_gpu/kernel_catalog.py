@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from portable_spdnn.errors import InputError
+
 # Compiled for all of these wherever the wheels are, with no device: Turing, Ampere, Hopper,
 # Blackwell.
 ARCHITECTURES = (75, 80, 90, 100)
@@ -59,6 +61,8 @@ CLUSTER_STRIP = 128 * 2
 STAGED_ROWS = 256
 SPGEMM_ROWS = 4
 FEATURE_THREADS = 256
+LIST_THREADS = 1024
+UNPACK_BYTES = 64
 TRANSPOSE_TILE = 32
 # Of the kernels in limits.cu: vectors of 16 bytes that `read_shared` stages.
 LIMIT_THREADS = 256
@@ -66,33 +70,79 @@ LIMIT_VECTORS = 1024
 LIMITS = ("fma_chains", "read_shared", "fill_words", "read_global", "copy_global")
 
 
-def _macros(dtype: Any, **more: int) -> tuple[tuple[str, str], ...]:
+SINGLE = np.dtype(np.float32)
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Types of a product.
+
+    Attributes
+    ----------
+    sums : numpy dtype
+        float32 or float64: of sums, biases and results.
+    half : bool
+        Whether features and weights are kept as float16; goes with float32.
+    """
+
+    sums: Any = SINGLE
+    half: bool = False
+
+    @property
+    def storage(self) -> Any:
+        """Type in which features and weights are kept."""
+        return np.dtype(np.float16) if self.half else np.dtype(self.sums)
+
+    def stored(self, values: Any) -> Any:
+        """Return values in the type in which they are kept.
+
+        Raises
+        ------
+        InputError
+            If one is beyond the range of that type.
+        """
+        if not self.half:
+            return values
+        largest = float(np.abs(values).max(initial=0))
+        if largest > np.finfo(np.float16).max:
+            raise InputError(
+                f"storage float16: a weight is {largest:.6g}, and {np.finfo(np.float16).max:.0f} "
+                "is the largest that half precision holds; scale the weights, or leave the option"
+            )
+        return values.astype(np.float16)
+
+
+def _macros(dtype: Any, half: bool = False, **more: int) -> tuple[tuple[str, str], ...]:
     scalar = {4: "float", 8: "double"}[np.dtype(dtype).itemsize]
-    return (("SCALAR", scalar), *((name, str(value)) for name, value in more.items()))
+    macros = {"SCALAR": scalar, **{name: str(value) for name, value in more.items()}}
+    if half:
+        macros["HALF_STORAGE"] = "1"
+    return tuple(macros.items())
 
 
-def csr_spmm(dtype: Any, activation: bool) -> Kernel:
+def csr_spmm(precision: Precision, activation: bool) -> Kernel:
     """One row of A against a strip of B."""
-    macros = _macros(dtype, ACTIVATION=int(activation))
-    registers = 48 if np.dtype(dtype).itemsize == 4 else 64
+    macros = _macros(precision.sums, precision.half, ACTIVATION=int(activation))
+    registers = 64 if precision.sums.itemsize == 4 else 80
     return Kernel("csr_spmm", "csr_spmm.cu", 128, macros, registers)
 
 
-def clustered_spmm(dtype: Any, activation: bool) -> Kernel:
+def clustered_spmm(precision: Precision, activation: bool) -> Kernel:
     """Sixteen rows of A that share columns, against a strip of B."""
-    size = np.dtype(dtype).itemsize
+    size = precision.sums.itemsize
     return Kernel(
-        "clustered_spmm", "clustered_spmm.cu", 128, _macros(dtype, ACTIVATION=int(activation)),
-        registers=80 if size == 4 else 112, static_shared=64 * (16 * size + 4),
+        "clustered_spmm", "clustered_spmm.cu", 128,
+        _macros(precision.sums, precision.half, ACTIVATION=int(activation)),
+        registers=96 if size == 4 else 168, static_shared=64 * (16 * size + 4),
     )  # fmt: skip
 
 
-def staged_spmm(dtype: Any, activation: bool) -> Kernel:
+def staged_spmm(precision: Precision, activation: bool) -> Kernel:
     """Rows of A against 16 columns of B that are staged in shared memory."""
-    size = np.dtype(dtype).itemsize
-    macros = _macros(dtype, ACTIVATION=int(activation), STAGE=STAGE[size])
+    size = precision.sums.itemsize
+    macros = _macros(precision.sums, precision.half, ACTIVATION=int(activation), STAGE=STAGE[size])
     return Kernel(
-        "staged_spmm", "staged_spmm.cu", STAGED_ROWS, macros, registers=64,
+        "staged_spmm", "staged_spmm.cu", STAGED_ROWS, macros, registers=80,
         dynamic_shared=MINIBATCH * (STAGE[size] + 1) * size,
     )  # fmt: skip
 
@@ -121,18 +171,45 @@ def limit_kernel(name: str) -> Kernel:
     return Kernel(name, "limits.cu", LIMIT_THREADS, macros, registers=64, static_shared=shared)
 
 
+def feature_layout(name: str, precision: Precision) -> Kernel:
+    """One of the kernels that bring features to the device's form and back."""
+    turns = name in ("turn_rows", "collect_rows")
+    tile = TRANSPOSE_TILE * (TRANSPOSE_TILE + 1) * precision.sums.itemsize if turns else 0
+    return Kernel(
+        name, "feature_layout.cu", FEATURE_THREADS,
+        _macros(precision.sums, precision.half), 40, static_shared=tile,
+    )  # fmt: skip
+
+
+def list_alive() -> Kernel:
+    """The inputs that go on to the next layer."""
+    return Kernel(
+        "list_alive", "input_lists.cu", LIST_THREADS, _macros(np.float32), 64, static_shared=128
+    )
+
+
+PRECISIONS = (
+    Precision(),
+    Precision(np.dtype(np.float64)),
+    Precision(half=True),
+)
+
+
 def catalog() -> list[Kernel]:
     """Return every kernel in every configuration that the backend launches."""
-    kernels = [limit_kernel(name) for name in LIMITS]
-    for dtype in (np.float32, np.float64):
+    kernels = [list_alive(), *(limit_kernel(name) for name in LIMITS)]
+    for precision in PRECISIONS:
         for activation in (False, True):
             kernels += [
-                csr_spmm(dtype, activation),
-                clustered_spmm(dtype, activation),
-                staged_spmm(dtype, activation),
-                spgemm("count", dtype, activation),
-                spgemm("fill", dtype, activation),
+                csr_spmm(precision, activation),
+                clustered_spmm(precision, activation),
+                staged_spmm(precision, activation),
             ]
+        for name in ("unpack_bits", "spread_csr", "turn_rows", "collect_rows", "number_inputs"):
+            kernels.append(feature_layout(name, precision))
+    for dtype in (np.float32, np.float64):
+        for activation in (False, True):
+            kernels += [spgemm("count", dtype, activation), spgemm("fill", dtype, activation)]
         for name in ("mark_alive", "count_nonzeros", "take_dense", "take_sparse", "transpose"):
             kernels.append(feature_rows(name, dtype))
     return kernels

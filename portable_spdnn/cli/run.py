@@ -133,7 +133,7 @@ def _execute(
     from portable_spdnn.workload import load_workload
 
     if ranks is not None:
-        ranks.bind_gpu()
+        ranks.bind_gpu(options.devices)
         threads = ranks.threads_each() if threads is None else threads
     chosen = get_backend(backend, threads)
     with show_progress("loading", progress) as step:
@@ -204,8 +204,8 @@ def _report(
         facts.append(("serial reference", "agrees" if agrees else "DISAGREES"))
     facts.append(("verdict", "none: no truth is known" if verdict is None else str(verdict)))
     report.print_facts(facts, to_stderr=json == "-")
-    if result.ranks:
-        report.print_table(*report.rank_table(result), to_stderr=json == "-")
+    if result.replicas:
+        report.print_table(*report.replica_table(result), to_stderr=json == "-")
     if save_categories is not None:
         write_categories(save_categories, result.categories)
     if json is not None:

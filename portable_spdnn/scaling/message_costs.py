@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from portable_spdnn.result import Batch, BatchOutput, RankRecord
+from portable_spdnn.result import Batch, BatchOutput, ReplicaRecord
 from portable_spdnn.scaling.calibration import Messages
 
 LAYER_BYTES = 8
@@ -42,8 +42,8 @@ def _message(batches: int, survivors: int) -> tuple[object, ...]:
     output = BatchOutput(alive, None, np.empty(0, np.int64), 0)
     together = [Batch(n, 1, alive + 1, float(n), output) for n in range(batches)]
     # A name and a processor of usual length.
-    record = RankRecord(0, "node-00000", "a processor, 128 threads" * 2, 1, 1.5, 1.5, 1.5, 1)
-    return together, [None] * batches, record
+    record = ReplicaRecord(0, "node-00000", "a processor, 128 threads" * 2, 1, 1.5, 1.5, 1.5, 1)
+    return together, [None] * batches, ((record,), 1.5)
 
 
 def _seconds(message: object) -> tuple[float, float]:

@@ -35,6 +35,7 @@
 #define __forceinline__ inline
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
+#define __align__(n) __attribute__((aligned(n)))
 // One block at a time: a static variable is shared by the block. The section makes all of them
 // one range that can be poisoned; a byte of it exists even where a kernel has none.
 #define __shared__ static __attribute__((section("cuda_shared")))
@@ -44,6 +45,18 @@
 __attribute__((section("cuda_shared"), used)) static unsigned char cuda_shared_anchor;
 extern unsigned char __start_cuda_shared[] __attribute__((visibility("hidden")));
 extern unsigned char __stop_cuda_shared[] __attribute__((visibility("hidden")));
+
+inline float half_to_float(unsigned short h) {
+    _Float16 x;
+    std::memcpy(&x, &h, sizeof x);
+    return float(x);
+}
+inline unsigned short float_to_half(float f) {
+    const _Float16 x = _Float16(f);
+    unsigned short h;
+    std::memcpy(&h, &x, sizeof h);
+    return h;
+}
 
 struct uint3 { unsigned x, y, z; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };

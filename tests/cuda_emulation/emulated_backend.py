@@ -11,7 +11,7 @@ from portable_spdnn_gpu.cupy_backend import CupyBackend
 
 
 class EmulatedCupyBackend(CupyBackend):
-    """CupyBackend without a GPU, slow."""
+    """CupyBackend without a GPU, slow; as on a machine with three of them."""
 
     @classmethod
     def availability(cls) -> Availability:
@@ -20,8 +20,11 @@ class EmulatedCupyBackend(CupyBackend):
             return Availability.no("no C++ compiler (g++, clang++)")
         return Availability.yes(EmulatedDevice.description, {"compiler": command})
 
-    def open_device(self) -> EmulatedDevice:
-        return EmulatedDevice(cache_folder())
+    def open_device(self, number: int | None) -> EmulatedDevice:
+        return EmulatedDevice(cache_folder(), number=number)
+
+    def device_numbers(self) -> tuple[int, ...]:
+        return (0, 1, 2)
 
 
 def cache_folder() -> Path:

@@ -9,21 +9,31 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from portable_spdnn_gpu.device import LaunchError, check_grid
+from portable_spdnn_gpu.device import LaunchError, check_grid, check_home
 from portable_spdnn_gpu.kernel_catalog import Kernel, kernel_folder
 
 HERE = Path(__file__).resolve().parent
 HEADER = HERE / "cuda_emulation.hpp"
-KERNELS = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\(\w+\)\s*)?(\w+)\s*\(')
+KERNELS = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\([\w, ]+\)\s*)?(\w+)\s*\(')
 GUARD = 256  # bytes before and after each array, which no kernel may change
 POISON = 0xFF  # NaN as a float, -1 as a signed integer
+# A compiled library runs one launch at a time: the block that it runs is a global of it.
+_LAUNCHING = threading.Lock()
+_thread = threading.local()
+
+
+def current_device() -> int:
+    """Return the number of the calling thread's current device, as CUDA has one for each."""
+    return getattr(_thread, "number", 0)
 
 
 def compiler() -> str | None:
@@ -32,12 +42,15 @@ def compiler() -> str | None:
 
 
 class EmulatedArray:
-    """An array that NumPy cannot read by accident: the device's memory is not the host's."""
+    """An array that NumPy cannot read by accident: the device's memory is not the host's.
+
+    It lives on the device that is current in the thread that makes it.
+    """
 
     __array_ufunc__ = None
 
     def __init__(self, memory: np.ndarray, values: np.ndarray) -> None:
-        self.memory, self.values = memory, values
+        self.memory, self.values, self.home = memory, values, current_device()
         self.shape, self.dtype, self.flags = values.shape, values.dtype, values.flags
         self.ndim, self.size, self.nbytes = values.ndim, values.size, values.nbytes
 
@@ -46,7 +59,7 @@ class EmulatedArray:
 
     @property
     def T(self) -> EmulatedArray:  # noqa: N802 - NumPy's name
-        return EmulatedArray(self.memory, self.values.T)
+        return self._view(self.values.T)
 
     def astype(self, dtype: Any) -> EmulatedArray:
         return allocate(self.values.astype(dtype, order="K"))
@@ -54,7 +67,12 @@ class EmulatedArray:
     def reshape(self, *shape: Any) -> EmulatedArray:
         view = self.values.reshape(*shape)
         assert np.may_share_memory(view, self.values)
-        return EmulatedArray(self.memory, view)
+        return self._view(view)
+
+    def _view(self, values: np.ndarray) -> EmulatedArray:
+        view = EmulatedArray(self.memory, values)
+        view.home = self.home
+        return view
 
     def guards_are_whole(self) -> bool:
         return bool(
@@ -72,6 +90,17 @@ def allocate(values: np.ndarray) -> EmulatedArray:
     return EmulatedArray(memory, inner)
 
 
+class EmulatedRecording:
+    """Launches that wait to be replayed."""
+
+    def __init__(self, launches: list[Callable[[], None]]) -> None:
+        self.launches = launches
+
+    def replay(self) -> None:
+        for launch in self.launches:
+            launch()
+
+
 class EmulatedDevice:
     """The interface of `portable_spdnn_gpu.device.Device` on fibers.
 
@@ -86,11 +115,14 @@ class EmulatedDevice:
         loaded their runtime before.
     sources : Path, optional
         Folder of the kernels. Default: the backend's.
+    number : int, optional
+        Default: that of the calling thread's current device. Devices of one number are one.
     """
 
     description = "emulated CUDA device"
-    multiprocessors = 2
+    multiprocessors = 3
     l2_bytes = 1 << 18
+    memory = 24 << 20
 
     def __init__(
         self,
@@ -98,24 +130,39 @@ class EmulatedDevice:
         falling: bool = False,
         sanitize: bool = False,
         sources: Path | None = None,
+        number: int | None = None,
     ) -> None:
+        self.number = current_device() if number is None else number
         self.folder, self.falling, self.sanitize = folder, falling, sanitize
         self.sources = sources or kernel_folder()
         self.launches: list[str] = []
         self._functions: dict[Kernel, tuple[Any, list[str]]] = {}
+        self._recorded: list[Callable[[], None]] | None = None
+
+    @contextmanager
+    def bound(self) -> Iterator[None]:
+        before = current_device()
+        _thread.number = self.number
+        try:
+            yield
+        finally:
+            _thread.number = before
 
     def owns(self, array: Any) -> bool:
         return isinstance(array, EmulatedArray)
 
     def empty(self, shape: tuple[int, ...], dtype: Any, order: str = "C") -> EmulatedArray:
+        self._not_recording("empty")
         array = allocate(np.empty(shape, dtype, order))
         array.memory[:] = POISON
         return array
 
     def upload(self, array: np.ndarray) -> EmulatedArray:
+        self._not_recording("upload")
         return allocate(np.asarray(array))
 
     def download(self, array: EmulatedArray) -> np.ndarray:
+        self._not_recording("download")
         return array.values.copy(order="K")
 
     def contiguous(self, array: EmulatedArray) -> EmulatedArray:
@@ -125,17 +172,86 @@ class EmulatedDevice:
         return np.may_share_memory(one.values, other.values)
 
     def synchronize(self) -> None:
-        return None
+        self._not_recording("synchronize")
+
+    def resident_blocks(self, kernel: Kernel) -> int:
+        if kernel not in self._functions:
+            self._load(kernel)
+        return 2 * self.multiprocessors
+
+    def capture(self, work: Callable[[], None]) -> EmulatedRecording:
+        self._recorded = recorded = []
+        try:
+            work()
+        finally:
+            self._recorded = None
+        return EmulatedRecording(recorded)
+
+    def _not_recording(self, call: str) -> None:
+        if self._recorded is not None:
+            raise LaunchError(f"{call} within a capture")
+
+    def view(
+        self, memory: EmulatedArray, offset: int, shape: tuple[int, ...], dtype: Any
+    ) -> EmulatedArray:
+        assert memory.dtype == np.uint8
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        assert offset % 16 == 0
+        assert 0 <= offset <= offset + size <= memory.nbytes
+        part = memory.values.ravel()[offset : offset + size].view(dtype).reshape(shape)
+        return memory._view(part)
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        self._not_recording("pinned")
+        return np.empty(nbytes, np.uint8)
+
+    def copy_in(self, host: np.ndarray, array: EmulatedArray) -> None:
+        self._not_recording("copy_in")
+        assert host.nbytes == array.nbytes
+        assert host.flags.c_contiguous
+        assert array.flags.c_contiguous
+        array.values.reshape(-1).view(np.uint8)[:] = host.reshape(-1).view(np.uint8)
+
+    def clear(self, array: EmulatedArray) -> None:
+        self._not_recording("clear")
+        array.values[...] = 0
+
+    def new_stream(self) -> object:
+        return object()
+
+    @contextmanager
+    def on(self, stream: object) -> Iterator[None]:
+        yield
 
     def mark(self) -> float:
         return time.perf_counter()
 
+    def wait(self, event: float) -> None:
+        return None
+
     def seconds(self, first: float, last: float) -> float:
         return last - first
+
+    def free_memory(self) -> int:
+        return self.memory
+
+    def peak_memory(self) -> int:
+        return self.memory
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], arguments: Sequence[Any]) -> None:
         if not check_grid(kernel, grid):
             return
+        if self._recorded is not None:
+            if kernel not in self._functions:
+                raise LaunchError(f"{kernel.name}: compiled within a capture")
+            kept = tuple(arguments)
+            self._recorded.append(lambda: self.launch(kernel, grid, kept))
+            return
+        if current_device() != self.number:
+            raise LaunchError(
+                f"{kernel.name}: the thread's current device is {current_device()}, the launch is "
+                f"on device {self.number}"
+            )
         function, parameters = self._functions.get(kernel) or self._load(kernel)
         if len(arguments) != len(parameters):
             raise LaunchError(f"{kernel.name}: {len(arguments)} arguments for {parameters}")
@@ -143,7 +259,8 @@ class EmulatedDevice:
         for position, (argument, parameter) in enumerate(zip(arguments, parameters, strict=True)):
             given = argument.dtype.char if isinstance(argument, np.generic) else None
             if isinstance(argument, EmulatedArray):
-                given = "*" + argument.dtype.char
+                given = "*" + argument.dtype.char.replace("e", "H")  # half: two bytes
+                check_home(kernel, position, argument.home, self.number)
                 if not (argument.flags.c_contiguous or argument.flags.f_contiguous):
                     raise LaunchError(f"{kernel.name}: argument {position} is not contiguous")
                 kept.append(ctypes.c_void_p(argument.values.ctypes.data))
@@ -155,7 +272,8 @@ class EmulatedDevice:
                 )
         addresses = (ctypes.c_void_p * len(kept))(*(ctypes.addressof(value) for value in kept))
         sizes = (ctypes.c_uint * 6)(*grid, 1, kernel.threads, 1, 1)
-        message = function(sizes, kernel.dynamic_shared, int(self.falling), addresses)
+        with _LAUNCHING:
+            message = function(sizes, kernel.dynamic_shared, int(self.falling), addresses)
         if message is not None:
             raise LaunchError(f"{kernel.name}: {message.decode()}")
         self.launches.append(kernel.name)
@@ -164,7 +282,8 @@ class EmulatedDevice:
                 raise LaunchError(f"{kernel.name}: wrote outside argument {position}")
 
     def _load(self, kernel: Kernel) -> tuple[Any, list[str]]:
-        library = ctypes.CDLL(str(self._build(kernel)))
+        with _LAUNCHING:  # compiled once, where several devices ask for it
+            library = ctypes.CDLL(str(self._build(kernel)))
         function = getattr(library, f"launch_{kernel.name}")
         function.restype = ctypes.c_char_p
         function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]

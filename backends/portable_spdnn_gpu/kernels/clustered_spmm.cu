@@ -4,7 +4,8 @@
 // and a strip of THREADS x COLUMNS columns of B; a thread keeps the sums of all 16 rows in
 // registers, so that an element of B, loaded once, is multiplied 16 times. The values of a
 // common column of A, one for each row, are staged in shared memory and broadcast from there.
-// What the rows do not share follows row by row.
+// What the rows do not share follows row by row. How many columns there are is read on the device:
+// blocks take items, a cluster and a strip, until none is left.
 //
 // Source of the idea: the 2021 Graph Challenge champions keep weights in shared memory and
 // reuse each loaded feature in registers; here the rows are found by a general search
@@ -20,83 +21,101 @@
 // THREADS 128: four warps share one staging of the values; 256 columns of B in a block.
 // CHUNK 64:    common columns staged at a time: 64 x 16 values are 4 KiB (8 KiB in double),
 //              which does not bound the blocks that fit a multiprocessor.
-// ACTIVATION:  1 adds the bias, applies ReLU and clamp; 0 leaves the plain product.
+// BLOCKS:      on a multiprocessor at least: 96 registers a thread in float, 168 in double.
+// ACTIVATION:  1 adds the bias, applies ReLU and clamp, and marks inputs that live; 0 leaves the
+//              plain product.
 #include "common.cuh"
 
 #define ROWS 16
 #define COLUMNS 2
 #define THREADS 128
 #define CHUNK 64
+#define BLOCKS (sizeof(SCALAR) == 4 ? 5 : 3)
 
 // bounds: (ROWS + 1) x clusters + 1 offsets into indices: the common columns of a cluster, then
 // those of each row alone. starts: where the values of a cluster begin; common values lie row
 // after row for each column, those of a row alone follow.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
-               const int* __restrict__ starts, const SCALAR* __restrict__ values,
-               const int* __restrict__ rows, const SCALAR* __restrict__ B,
-               SCALAR* __restrict__ C, int columns, const SCALAR* __restrict__ bias,
+               const int* __restrict__ starts, const STORED* __restrict__ values,
+               const int* __restrict__ rows, int units, const STORED* __restrict__ from,
+               STORED* __restrict__ to, int pitch, int* state, const int* __restrict__ source,
+               unsigned char* __restrict__ alive, const SCALAR* __restrict__ bias,
                SCALAR y_max) {
-    __shared__ SCALAR staged_values[CHUNK * ROWS];
+    __shared__ __align__(16) SCALAR staged_values[CHUNK * ROWS];
     __shared__ int staged_indices[CHUNK];
-    const int cluster = blockIdx.x;
-    const int* bound = bounds + size_t(cluster) * (ROWS + 1);
-    const int first = blockIdx.y * (THREADS * COLUMNS) + threadIdx.x;
-    const int common = bound[1] - bound[0];
-    SCALAR sums[ROWS][COLUMNS];
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r)
-#pragma unroll
-        for (int i = 0; i < COLUMNS; ++i) sums[r][i] = SCALAR(0);
-
-    for (int begin = 0; begin < common; begin += CHUNK) {
-        const int count = min(CHUNK, common - begin);
-        __syncthreads();  // the last chunk has been read
-        for (int k = threadIdx.x; k < count; k += THREADS)
-            staged_indices[k] = indices[bound[0] + begin + k];
-        const SCALAR* chunk = values + size_t(starts[cluster]) + size_t(begin) * ROWS;
-        for (int k = threadIdx.x; k < count * ROWS; k += THREADS) staged_values[k] = chunk[k];
-        __syncthreads();
-        for (int k = 0; k < count; ++k) {
-            const SCALAR* strip = B + size_t(staged_indices[k]) * columns;
-            SCALAR loaded[COLUMNS];
-#pragma unroll
-            for (int i = 0; i < COLUMNS; ++i) {
-                const int column = first + i * THREADS;
-                loaded[i] = column < columns ? strip[column] : SCALAR(0);
-            }
-#pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                const SCALAR value = staged_values[k * ROWS + r];
-#pragma unroll
-                for (int i = 0; i < COLUMNS; ++i) sums[r][i] += value * loaded[i];
-            }
-        }
-    }
-
-    const SCALAR* own = values + size_t(starts[cluster]) + size_t(common) * ROWS;
-#pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-        for (int k = bound[r + 1]; k < bound[r + 2]; ++k) {
-            const SCALAR value = own[k - bound[1]];
-            const SCALAR* strip = B + size_t(indices[k]) * columns;
-#pragma unroll
-            for (int i = 0; i < COLUMNS; ++i) {
-                const int column = first + i * THREADS;
-                if (column < columns) sums[r][i] += value * strip[column];
-            }
-        }
-        const int row = rows[cluster * ROWS + r];
+    const InputState inputs = *reinterpret_cast<const InputState*>(state);
+    const int strips = (inputs.count + THREADS * COLUMNS - 1) / (THREADS * COLUMNS);
+    const long long items = (long long)units * strips;
+    for (long long item = blockIdx.x; item < items; item += gridDim.x) {
+        const int cluster = int(item % units);
+        const int* bound = bounds + size_t(cluster) * (ROWS + 1);
+        const int first = int(item / units) * (THREADS * COLUMNS) + threadIdx.x;
+        const int common = bound[1] - bound[0];
+        int place[COLUMNS];
+        SCALAR sums[ROWS][COLUMNS];
 #pragma unroll
         for (int i = 0; i < COLUMNS; ++i) {
-            const int column = first + i * THREADS;
-            if (column < columns) {
-#if ACTIVATION
-                C[size_t(row) * columns + column] = activate(sums[r][i], bias[row], y_max);
-#else
-                C[size_t(row) * columns + column] = sums[r][i];
-#endif
+            place[i] = place_of(first + i * THREADS, inputs, source);
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) sums[r][i] = SCALAR(0);
+        }
+
+        for (int begin = 0; begin < common; begin += CHUNK) {
+            const int count = min(CHUNK, common - begin);
+            __syncthreads();  // the last chunk has been read
+            for (int k = threadIdx.x; k < count; k += THREADS)
+                staged_indices[k] = indices[bound[0] + begin + k];
+            const STORED* chunk = values + size_t(starts[cluster]) + size_t(begin) * ROWS;
+            for (int k = threadIdx.x; k < count * ROWS; k += THREADS)
+                staged_values[k] = widen(chunk[k]);
+            __syncthreads();
+#pragma unroll 4
+            for (int k = 0; k < count; ++k) {
+                const STORED* strip = from + size_t(staged_indices[k]) * pitch;
+                SCALAR loaded[COLUMNS];
+#pragma unroll
+                for (int i = 0; i < COLUMNS; ++i) loaded[i] = widen(strip[place[i]]);
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) {
+                    const SCALAR value = staged_values[k * ROWS + r];
+#pragma unroll
+                    for (int i = 0; i < COLUMNS; ++i) sums[r][i] += value * loaded[i];
+                }
             }
         }
+
+        const STORED* own = values + size_t(starts[cluster]) + size_t(common) * ROWS;
+        bool nonzero[COLUMNS] = {}, is_nan[COLUMNS] = {};
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            for (int k = bound[r + 1]; k < bound[r + 2]; ++k) {
+                const SCALAR value = widen(own[k - bound[1]]);
+                const STORED* strip = from + size_t(indices[k]) * pitch;
+#pragma unroll
+                for (int i = 0; i < COLUMNS; ++i) sums[r][i] += value * widen(strip[place[i]]);
+            }
+            const int row = rows[cluster * ROWS + r];
+            STORED* out = to + size_t(row) * pitch;
+#pragma unroll
+            for (int i = 0; i < COLUMNS; ++i) {
+                const int column = first + i * THREADS;
+                if (column < inputs.count) {
+#if ACTIVATION
+                    const STORED y = narrow(activate(sums[r][i], bias[row], y_max));
+                    nonzero[i] |= widen(y) != SCALAR(0);
+                    is_nan[i] |= widen(y) != widen(y);
+                    out[column] = y;
+#else
+                    out[column] = narrow(sums[r][i]);
+#endif
+                }
+            }
+        }
+#if ACTIVATION
+#pragma unroll
+        for (int i = 0; i < COLUMNS; ++i)
+            mark(nonzero[i], is_nan[i], first + i * THREADS, alive, state);
+#endif
     }
 }

@@ -1,9 +1,11 @@
 // C = A B, or the fused layer min(max(A B + bias, 0), y_max): one row of A against a strip of B.
 //
-// Idea: A is CSR, B and C hold their columns innermost. A block takes one row of A and a strip
-// of THREADS x COLUMNS columns. All threads read the same index and value at the same time (one
-// broadcast for each warp) and neighbouring columns of B (whole sectors), and every sum stays in
-// a register until its row is done, so that C is written once and needs no zeros before.
+// Idea: A is CSR, B and C hold their columns (the inputs of a network) innermost. A block takes
+// one row of A and a strip of THREADS x COLUMNS columns. All threads read the same index and value
+// at the same time (one broadcast for each warp) and neighbouring columns of B (whole sectors),
+// and every sum stays in a register until its row is done, so that C is written once and needs no
+// zeros before. How many columns there are is read on the device: blocks take items, a row and a
+// strip, until none is left.
 //
 // Bound: the loads of B. Each multiply-add costs one element of B, from L2 at best: nothing is
 // shared between the rows of A. Rows that share their indices belong to clustered_spmm.
@@ -12,42 +14,55 @@
 // THREADS 128: four warps; a strip of 512 columns keeps a sector's four neighbours in one block.
 // COLUMNS 4:   four independent sums hide the latency of a multiply-add, and an index and a
 //              value are read once for four multiply-adds.
-// ACTIVATION:  1 adds the bias, applies ReLU and clamp; 0 leaves the plain product.
+// BLOCKS 8:    on a multiprocessor at least: 64 registers a thread, so that nothing is spilled.
+// ACTIVATION:  1 adds the bias, applies ReLU and clamp, and marks inputs that live; 0 leaves the
+//              plain product.
 #include "common.cuh"
 
 #define THREADS 128
 #define COLUMNS 4
+#define BLOCKS 8
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 csr_spmm(const int* __restrict__ offsets, const int* __restrict__ indices,
-         const SCALAR* __restrict__ values, const int* __restrict__ rows,
-         const SCALAR* __restrict__ B, SCALAR* __restrict__ C, int columns,
+         const STORED* __restrict__ values, const int* __restrict__ rows, int units,
+         const STORED* __restrict__ from, STORED* __restrict__ to, int pitch, int* state,
+         const int* __restrict__ source, unsigned char* __restrict__ alive,
          const SCALAR* __restrict__ bias, SCALAR y_max) {
-    const int row = rows[blockIdx.x];
-    const int first = blockIdx.y * (THREADS * COLUMNS) + threadIdx.x;
-    const int end = offsets[row + 1];
-    SCALAR sums[COLUMNS];
+    const InputState inputs = *reinterpret_cast<const InputState*>(state);
+    const int strips = (inputs.count + THREADS * COLUMNS - 1) / (THREADS * COLUMNS);
+    const long long items = (long long)units * strips;
+    for (long long item = blockIdx.x; item < items; item += gridDim.x) {
+        const int row = rows[item % units];
+        const int first = int(item / units) * (THREADS * COLUMNS) + threadIdx.x;
+        int place[COLUMNS];
+        SCALAR sums[COLUMNS];
 #pragma unroll
-    for (int i = 0; i < COLUMNS; ++i) sums[i] = SCALAR(0);
-    for (int k = offsets[row]; k < end; ++k) {
-        const SCALAR value = values[k];
-        const SCALAR* strip = B + size_t(indices[k]) * columns;
+        for (int i = 0; i < COLUMNS; ++i) {
+            place[i] = place_of(first + i * THREADS, inputs, source);
+            sums[i] = SCALAR(0);
+        }
+        const int end = offsets[row + 1];
+#pragma unroll 2
+        for (int k = offsets[row]; k < end; ++k) {
+            const SCALAR value = widen(values[k]);
+            const STORED* strip = from + size_t(indices[k]) * pitch;
+#pragma unroll
+            for (int i = 0; i < COLUMNS; ++i) sums[i] += value * widen(strip[place[i]]);
+        }
+        STORED* out = to + size_t(row) * pitch;
 #pragma unroll
         for (int i = 0; i < COLUMNS; ++i) {
             const int column = first + i * THREADS;
-            if (column < columns) sums[i] += value * strip[column];
-        }
-    }
-    SCALAR* out = C + size_t(row) * columns;
-#pragma unroll
-    for (int i = 0; i < COLUMNS; ++i) {
-        const int column = first + i * THREADS;
-        if (column < columns) {
+            if (column < inputs.count) {
 #if ACTIVATION
-            out[column] = activate(sums[i], bias[row], y_max);
+                const STORED y = narrow(activate(sums[i], bias[row], y_max));
+                mark(widen(y) != SCALAR(0), widen(y) != widen(y), column, alive, state);
+                out[column] = y;
 #else
-            out[column] = sums[i];
+                out[column] = narrow(sums[i]);
 #endif
+            }
         }
     }
 }

@@ -1,0 +1,92 @@
+// Features from the host's forms to the device's, and back: [neuron][input], inputs innermost.
+//
+// Idea: what comes in is as small as the host has it (bits, CSR, rows) and is spread out on the
+// device; what goes out is gathered and turned by one kernel. The kernels that bring features in
+// mark the inputs that live.
+//
+// Bound: device memory; of `unpack_bits` the features written, since a bit becomes a number.
+//
+// Configuration:
+// THREADS 256: a warp writes neighbouring inputs of one neuron: whole sectors.
+// BYTES 64:    of an input's bits that a thread spreads: half a line, read once.
+// TILE 32:     turned through shared memory; 33 columns avoid bank conflicts.
+#include "common.cuh"
+
+#define THREADS 256
+#define BYTES 64
+#define TILE 32
+
+// bits: rows of row_bytes for each input, the first neuron in the highest bit.
+extern "C" __global__ void __launch_bounds__(THREADS)
+unpack_bits(const unsigned char* __restrict__ bits, int row_bytes, int neurons, int inputs,
+            STORED* __restrict__ to, int pitch, unsigned char* __restrict__ alive) {
+    const int input = blockIdx.x * THREADS + threadIdx.x;
+    if (input >= inputs) return;
+    const int end = min(row_bytes, int(blockIdx.y + 1) * BYTES);
+    unsigned any = 0;
+    for (int b = blockIdx.y * BYTES; b < end; ++b) {
+        const unsigned byte = bits[size_t(input) * row_bytes + b];
+        any |= byte;
+#pragma unroll
+        for (int j = 0; j < 8; ++j)
+            if (b * 8 + j < neurons)
+                to[size_t(b * 8 + j) * pitch + input] = narrow(SCALAR(byte >> (7 - j) & 1u));
+    }
+    if (any) alive[input] = 1;
+}
+
+// Spreads CSR rows over features that are zero; one warp an input.
+extern "C" __global__ void __launch_bounds__(THREADS)
+spread_csr(const int* __restrict__ offsets, const int* __restrict__ indices,
+           const SCALAR* __restrict__ values, int inputs, STORED* __restrict__ to, int pitch,
+           unsigned char* __restrict__ alive) {
+    const int input = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
+    if (input >= inputs) return;
+    for (int k = offsets[input] + threadIdx.x % 32; k < offsets[input + 1]; k += 32) {
+        to[size_t(indices[k]) * pitch + input] = narrow(values[k]);
+        if (values[k] != SCALAR(0)) alive[input] = 1;
+    }
+}
+
+// rows: [input][neuron].
+extern "C" __global__ void __launch_bounds__(THREADS)
+turn_rows(const SCALAR* __restrict__ rows, int neurons, int inputs, STORED* __restrict__ to,
+          int pitch, unsigned char* __restrict__ alive) {
+    __shared__ SCALAR tile[TILE * (TILE + 1)];
+    const int x = threadIdx.x % TILE, y = threadIdx.x / TILE;
+    const int neuron = blockIdx.y * TILE, input = blockIdx.x * TILE;
+    for (int k = y; k < TILE; k += THREADS / TILE)
+        if (input + k < inputs && neuron + x < neurons) {
+            const SCALAR feature = rows[size_t(input + k) * neurons + neuron + x];
+            tile[k * (TILE + 1) + x] = feature;
+            if (feature != SCALAR(0)) alive[input + k] = 1;
+        }
+    __syncthreads();
+    for (int k = y; k < TILE; k += THREADS / TILE)
+        if (neuron + k < neurons && input + x < inputs)
+            to[size_t(neuron + k) * pitch + input + x] = narrow(tile[x * (TILE + 1) + k]);
+}
+
+// rows: [i][neuron] of the inputs that `state` counts.
+extern "C" __global__ void __launch_bounds__(THREADS)
+collect_rows(const STORED* __restrict__ from, int pitch, const int* __restrict__ state,
+             const int* __restrict__ source, int neurons, SCALAR* __restrict__ rows) {
+    __shared__ SCALAR tile[TILE * (TILE + 1)];
+    const InputState inputs = *reinterpret_cast<const InputState*>(state);
+    const int x = threadIdx.x % TILE, y = threadIdx.x / TILE;
+    const int neuron = blockIdx.y * TILE, first = blockIdx.x * TILE;
+    const int place = place_of(first + x, inputs, source);
+    for (int k = y; k < TILE; k += THREADS / TILE)
+        if (neuron + k < neurons)
+            tile[k * (TILE + 1) + x] = widen(from[size_t(neuron + k) * pitch + place]);
+    __syncthreads();
+    for (int k = y; k < TILE; k += THREADS / TILE)
+        if (first + k < inputs.count && neuron + x < neurons)
+            rows[size_t(first + k) * neurons + neuron + x] = tile[x * (TILE + 1) + k];
+}
+
+// ids[i] = i
+extern "C" __global__ void __launch_bounds__(THREADS) number_inputs(int* __restrict__ ids, int inputs) {
+    const int i = blockIdx.x * THREADS + threadIdx.x;
+    if (i < inputs) ids[i] = i;
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,17 @@ import numpy as np
 import oracle
 import pytest
 import scipy.sparse as sp
+from command_line import Cli
 from cuda_emulation.emulated_backend import EmulatedCupyBackend, cache_folder
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import portable_spdnn as ps
+from portable_spdnn.device_report import DeviceReport, merged
 from portable_spdnn.errors import InputError, NumericalError
 from portable_spdnn.graphchallenge import read_categories
+from portable_spdnn.roofline import Limits
 from portable_spdnn_gpu.cuda_device import cuda_availability
 from portable_spdnn_gpu.cupy_backend import CupyBackend
 from portable_spdnn_gpu.device_weights import count_resident
@@ -269,3 +273,41 @@ def test_any_network_gives_what_the_oracle_gives(backend: CupyBackend, data: st.
     assert result.categories.tolist() == categories
     np.testing.assert_allclose(result.scores, scores, rtol=1e-9, atol=1e-9)
     assert [record.alive_inputs for record in result.records] == alive
+
+
+def test_the_command_reports_where_the_time_went(
+    backend: CupyBackend, cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    limits = Limits(flops=1e12, l1=1e13, l2=4e12, l3=2e12, memory=2e12)
+    monkeypatch.setattr("portable_spdnn.registry.get_backend", lambda *_: backend)
+    monkeypatch.setattr("portable_spdnn.roofline.limits_of", lambda _: limits)
+    done = cli(
+        "run", "--neurons", 1024, "--layers", 14, "--first-inputs", 40, "--profile",
+        "--kernel", "clustered", "--device-memory", "2MiB", "--json", tmp_path / "run.json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert "between them" in done.out
+    assert "of it hidden" in done.out
+    assert "slowest layers" in done.out
+    record = json.loads((tmp_path / "run.json").read_text())
+    report = record["device_report"]
+    assert report["kernel_seconds"] > 0
+    assert 0 <= report["hidden_copies"] <= 1
+    layers = record["layers_beside_limits"]
+    assert len(layers) == 14
+    assert {layer["binding"] for layer in layers} <= {"flops", "l1", "l2", "memory"}
+    seconds = [layer["seconds"] for layer in layers]
+    assert seconds == record["seconds_per_layer"]
+
+
+def test_reports_of_batches_add_up() -> None:
+    one = DeviceReport(1.0, 0.5, 2.0, 0.5, 0.25, 7)
+    both = merged([one, DeviceReport(2.0, 1.0, 2.0, 2.5, 0.5, 5)])
+    assert both == DeviceReport(3.0, 1.5, 4.0, 3.0, 0.75, 7)
+    assert both.hidden_copies == 0.25
+    assert merged([one, None]) is None
+    assert merged([]) is None
+    unprofiled = merged([one, DeviceReport(1.0, 1.0)])
+    assert unprofiled is not None
+    assert unprofiled.gap_seconds is None
+    assert DeviceReport(1.0, 1.0).hidden_copies is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import hashlib
 import os
 import re
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,7 +127,7 @@ class EmulatedDevice:
     description = "emulated CUDA device"
     multiprocessors = 3
     l2_bytes = 1 << 18
-    memory = 24 << 20
+    memory = 64 << 20
 
     def __init__(
         self,
@@ -148,6 +150,7 @@ class EmulatedDevice:
         self._main = self._current = EmulatedStream(late=not copies_late)
         self._streams = [self._main]
         self._pinned: list[np.ndarray] = []
+        self._taken = self._peak = 0
 
     @contextmanager
     def bound(self) -> Iterator[None]:
@@ -165,11 +168,11 @@ class EmulatedDevice:
         self._not_recording("empty")
         array = allocate(np.empty(shape, dtype, order))
         array.memory[:] = POISON
-        return array
+        return self._count(array)
 
     def upload(self, array: np.ndarray) -> EmulatedArray:
         self._not_recording("upload")
-        return allocate(np.asarray(array))
+        return self._count(allocate(np.asarray(array)))
 
     def download(self, array: EmulatedArray) -> np.ndarray:
         self._not_recording("download")
@@ -259,10 +262,21 @@ class EmulatedDevice:
         return last.time - first.time
 
     def free_memory(self) -> int:
-        return self.memory
+        if self._taken > self.memory // 2:
+            gc.collect()  # tracebacks of expected errors keep plans
+        return max(0, self.memory - self._taken)
 
     def peak_memory(self) -> int:
-        return self.memory
+        return self._peak
+
+    def _count(self, array: EmulatedArray) -> EmulatedArray:
+        self._taken += array.nbytes
+        self._peak = max(self._peak, self._taken)
+        weakref.finalize(array.memory, self._let_go, array.nbytes)
+        return array
+
+    def _let_go(self, nbytes: int) -> None:
+        self._taken -= nbytes
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], arguments: Sequence[Any]) -> None:
         if not check_grid(kernel, grid):

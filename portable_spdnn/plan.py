@@ -229,7 +229,9 @@ class NetworkPlan(ABC):
         Parameters
         ----------
         features : PackedFeatures, ndarray or scipy.sparse, shape (inputs, neurons)
-            See `portable_spdnn.features.as_features`.
+            See `portable_spdnn.features.as_features`. Of a backend whose arrays are on a
+            device also any that its operations take; batches are formed in host memory, so
+            that such features are copied there first, off the clock.
         progress : callable, optional
             Called with (done, total) in units of inputs x layers.
         checkpoint : path-like, optional
@@ -248,7 +250,7 @@ class NetworkPlan(ABC):
         NumericalError
             If features became NaN on the way.
         """
-        valid = as_features(features, self.network.neurons)
+        valid = as_features(self.backend.download(features), self.network.neurons)
         kept = None
         if checkpoint is not None:
             fingerprint = features_fingerprint(valid)

@@ -110,8 +110,13 @@ def test_batches_fit_the_memory_of_the_device(backend: CupyBackend) -> None:
     if ON_GPU:
         pytest.skip("the memory of the emulated device is known")
     wide = ps.Network([ps.Layer(sp.csr_array((1 << 17, 1 << 17)))])
+    before = backend.cuda.free_memory()
     plan = backend.plan(wide)
-    assert 1 <= plan.batch_size <= backend.cuda.free_memory() / (12 << 17)
+    assert 1 <= plan.batch_size <= before / (12 << 17)
+    assert backend.cuda.free_memory() > before / 4
+    features = np.zeros((2 * plan.batch_size + 1, 1 << 17), bool)
+    assert ps.infer(wide, features, backend).categories.size == 0
+    del plan
     with pytest.raises(InputError, match=r"an input of this network takes 1.5"):
         ps.infer(wide, np.zeros((1, 1 << 17)), backend, device_memory="2.2MiB")
 
@@ -242,7 +247,7 @@ def test_plans_share_their_buffers_and_give_them_back(backend: CupyBackend) -> N
 def test_sparse_features_take_the_layer_loop(backend: CupyBackend) -> None:
     plan = backend.plan(network_of(2), ps.PlanOptions(path="spgemm"))
     assert plan.describe().startswith("layer loop on cupy")
-    with pytest.raises(InputError, match="path spgemm: kernel goes with dense features"):
+    with pytest.raises(InputError, match="path spgemm goes without kernel"):
         backend.plan(network_of(2), ps.PlanOptions(path="spgemm", kernel="csr"))
     with pytest.raises(InputError, match=r"kernel 'fast' is none of backend cupy: .*clustered"):
         backend.plan(network_of(2), ps.PlanOptions(kernel="fast"))

@@ -446,7 +446,11 @@ def test_cuda_devices_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
     launched: list[Any] = []
     runtime = SimpleNamespace(
-        getDeviceProperties=lambda number: {"name": b"GPU %d" % number, "multiProcessorCount": 1},
+        getDeviceProperties=lambda number: {
+            "name": b"GPU %d" % number,
+            "multiProcessorCount": 1,
+            "l2CacheSize": 1 << 20,
+        },
         getDeviceCount=lambda: 2,
     )
     module = SimpleNamespace(

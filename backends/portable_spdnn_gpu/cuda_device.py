@@ -62,6 +62,21 @@ class CudaDevice:
         """Whether `array` is CuPy's."""
         return isinstance(array, self._cupy.ndarray)
 
+    def adopt(self, array: Any) -> Any:
+        """Return a cupy.ndarray on the memory of an array of another library."""
+        # PyTorch's interface names no stream while its DLPack export orders the two streams.
+        names_stream = "stream" in getattr(array, "__cuda_array_interface__", {})
+        if hasattr(array, "__dlpack__") and not names_stream:
+            adopted = self._cupy.from_dlpack(array)
+        else:
+            adopted = self._cupy.asarray(array)
+        if adopted.device.id != self._device.id:
+            raise ValueError(
+                f"it is on CUDA device {adopted.device.id} and the backend on device "
+                f"{self._device.id}; copy it there"
+            )
+        return adopted
+
     def empty(self, shape: tuple[int, ...], dtype: Any, order: str = "C") -> Any:
         """Return an array of any content."""
         try:

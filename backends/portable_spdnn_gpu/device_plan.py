@@ -26,9 +26,11 @@ from portable_spdnn_gpu.device_features import (
     DROP,
     KEEP,
     NANS,
+    PITCH,
     STATE,
     DeviceFeatures,
     bytes_for_input,
+    pitch_of,
 )
 from portable_spdnn_gpu.device_weights import DeviceWeights, StreamTimes
 from portable_spdnn_gpu.kernel_catalog import Kernel, Precision
@@ -113,7 +115,10 @@ class DevicePlan(NetworkPlan):
             taken = held.capacity * bytes_for_input(held.widest, self.precision)
             if limit is None or taken <= free:
                 return held
-        capacity = min(self.options.batch_size or MOST_INPUTS, free // self._input_bytes)
+        fitting = free // self._input_bytes
+        capacity = min(self.options.batch_size or MOST_INPUTS, fitting)
+        if pitch_of(capacity) > fitting:
+            capacity = capacity // PITCH * PITCH
         if capacity < 1:
             raise InputError(
                 f"device memory: beside {format_bytes(self.weights.device_bytes)} of weights "

@@ -28,6 +28,8 @@ HEADER = HERE / "cuda_emulation.hpp"
 KERNELS = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\([\w, ]+\)\s*)?(\w+)\s*\(')
 GUARD = 256  # bytes before and after each array, which no kernel may change
 POISON = 0xFF  # NaN as a float, -1 as a signed integer
+# The memory of the emulated device, by address: other libraries' arrays may lie in it.
+ALLOCATED: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
 # A compiled library runs one launch at a time: the block that it runs is a global of it.
 _LAUNCHING = threading.Lock()
 _thread = threading.local()
@@ -89,6 +91,7 @@ def allocate(values: np.ndarray) -> EmulatedArray:
     inner = memory[GUARD : GUARD + values.nbytes].view(values.dtype)
     inner = inner.reshape(values.shape, order=order)
     inner[...] = values
+    ALLOCATED[memory.ctypes.data] = memory
     return EmulatedArray(memory, inner)
 
 
@@ -164,6 +167,18 @@ class EmulatedDevice:
     def owns(self, array: Any) -> bool:
         return isinstance(array, EmulatedArray)
 
+    def adopt(self, array: Any) -> EmulatedArray:
+        interface = array.__cuda_array_interface__
+        shape, dtype = interface["shape"], np.dtype(interface["typestr"])
+        address, strides = interface["data"][0], interface.get("strides")
+        if 0 in shape:
+            return allocate(np.empty(shape, dtype))
+        for start, memory in ALLOCATED.items():
+            if start <= address < start + memory.nbytes:
+                values = np.ndarray(shape, dtype, memory, address - start, strides)
+                return EmulatedArray(memory, values)
+        raise ValueError(f"address {address:#x} is not in the device's memory")
+
     def empty(self, shape: tuple[int, ...], dtype: Any, order: str = "C") -> EmulatedArray:
         self._not_recording("empty")
         array = allocate(np.empty(shape, dtype, order))
@@ -180,7 +195,9 @@ class EmulatedDevice:
         return array.values.copy(order="K")
 
     def contiguous(self, array: EmulatedArray) -> EmulatedArray:
-        return array  # there is no slicing
+        if array.flags.c_contiguous or array.flags.f_contiguous:
+            return array
+        return allocate(np.ascontiguousarray(array.values))  # of an adopted array alone
 
     def overlaps(self, one: EmulatedArray, other: EmulatedArray) -> bool:
         return np.may_share_memory(one.values, other.values)

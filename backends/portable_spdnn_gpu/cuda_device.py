@@ -17,8 +17,8 @@ from portable_spdnn_gpu.device import (
     check_grid,
     check_home,
 )
+from portable_spdnn_gpu.kernel_cache import machine_code
 from portable_spdnn_gpu.kernel_catalog import Kernel
-from portable_spdnn_gpu.nvrtc_compiler import compile_source
 
 Array = npt.NDArray[Any]
 MIB = 2**20
@@ -97,7 +97,8 @@ class CudaDevice:
 
     def download(self, array: Any) -> Array:
         """Return a copy in host memory."""
-        return np.asarray(self._cupy.asnumpy(array, order="A"))
+        with self._faults():
+            return np.asarray(self._cupy.asnumpy(array, order="A"))
 
     def contiguous(self, array: Any) -> Any:
         """Return `array` itself where it is in C or F order, else a copy in C order."""
@@ -125,9 +126,8 @@ class CudaDevice:
     def _function(self, kernel: Kernel) -> Any:
         function = self._functions.get(kernel)
         if function is None:
-            code, _ = compile_source(kernel, self._architecture)
             module = self._cupy.cuda.function.Module()
-            module.load(code)
+            module.load(machine_code(kernel, self._architecture))
             function = self._functions[kernel] = module.get_function(kernel.name)
         return function
 
@@ -188,7 +188,8 @@ class CudaDevice:
 
     def seconds(self, first: Any, last: Any) -> float:
         """Return the time between two events, when the last has happened."""
-        last.synchronize()
+        with self._faults():
+            last.synchronize()
         return float(self._cupy.cuda.get_elapsed_time(first, last)) / 1e3
 
     def free_memory(self) -> int:
@@ -206,8 +207,14 @@ class CudaDevice:
 
     def synchronize(self) -> None:
         """Return when the current stream is done."""
-        try:
+        with self._faults():
             self._cupy.cuda.get_current_stream().synchronize()
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        """Raise LaunchError where waiting for the device finds that a kernel failed."""
+        try:
+            yield
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
             raise LaunchError(f"a kernel failed: {error}") from error
 

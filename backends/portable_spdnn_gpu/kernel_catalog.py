@@ -11,9 +11,10 @@ import numpy as np
 
 from portable_spdnn.errors import InputError
 
-# Compiled for all of these wherever the wheels are, with no device: Turing, Ampere, Hopper,
-# Blackwell.
-ARCHITECTURES = (75, 80, 90, 100)
+# Compiled for all of these wherever the wheels are, with no device: Volta, which CUDA 12 alone
+# still compiles for, Turing, Ampere, Hopper, Blackwell.
+ARCHITECTURES = (70, 75, 80, 90, 100)
+OLDEST_OF_CUDA_13 = 75
 
 
 @dataclass(frozen=True)

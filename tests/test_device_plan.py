@@ -316,3 +316,18 @@ def test_reports_of_batches_add_up() -> None:
     assert unprofiled is not None
     assert unprofiled.gap_seconds is None
     assert DeviceReport(1.0, 1.0).hidden_copies is None
+
+
+def test_the_challenge_takes_the_options_of_devices(
+    backend: CupyBackend, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("portable_spdnn.registry.get_backend", lambda *_: backend)
+    done = cli(
+        "challenge", "--sizes", 1024, "--layers", 120, "--first-inputs", 20, "--json", "-",
+        "--storage", "float16", "--kernel", "clustered", "--device-memory", "8MiB",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    record = json.loads(done.out)
+    assert (record["storage"], record["kernel"]) == ("float16", "clustered")
+    assert record["device_memory"] == 8 << 20
+    assert record["networks"][0]["state"] == "done"

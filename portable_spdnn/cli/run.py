@@ -71,7 +71,6 @@ def run(
     Exit code 0: done, and the categories are right where there is a truth; 1: they are wrong;
     2: usage or input error.
     """
-    from portable_spdnn.memory import parse_bytes
     from portable_spdnn.passes import parse_passes
     from portable_spdnn.plan import PlanOptions
     from portable_spdnn.ranks import Ranks, launched_ranks
@@ -83,10 +82,10 @@ def run(
         batch_size,
         keep_dead_inputs,
         parse_passes(exact_passes),
-        None if memory is None else parse_bytes(memory, "--memory"),
+        flag.parsed(memory, "--memory"),
         kernel,
         storage.value,
-        None if device_memory is None else parse_bytes(device_memory, "--device-memory"),
+        flag.parsed(device_memory, "--device-memory"),
         devices,
         profile,
     )

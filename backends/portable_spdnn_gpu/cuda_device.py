@@ -49,6 +49,7 @@ class CudaDevice:
         properties = cupy.cuda.runtime.getDeviceProperties(self._device.id)
         self.description = f"{properties['name'].decode()}, sm_{self._architecture}"
         self.multiprocessors = int(properties["multiProcessorCount"])
+        self.l2_bytes = int(properties["l2CacheSize"])
         self._peak = 0
 
     def bound(self) -> AbstractContextManager[Any]:

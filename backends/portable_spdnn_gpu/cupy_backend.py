@@ -12,9 +12,11 @@ import scipy.sparse as sp
 from portable_spdnn.backend import Availability, Backend, SpgemmHandle
 from portable_spdnn.errors import InputError
 from portable_spdnn.handles import Prepared
+from portable_spdnn.roofline import Limits
 from portable_spdnn_gpu.cuda_device import CudaDevice, cuda_availability, cuda_device_numbers
 from portable_spdnn_gpu.dense_products import DenseProduct
 from portable_spdnn_gpu.device import Device
+from portable_spdnn_gpu.device_limits import measure
 from portable_spdnn_gpu.device_matrices import (
     DeviceCsr,
     columns_innermost,
@@ -176,6 +178,11 @@ class CupyBackend(Backend):
     def _check_apart(self, name: str, out: Any, operand: Any) -> None:
         if self._device_out(name, out) is not None and self.cuda.overlaps(out, operand):
             raise InputError(f"{name}: out overlaps the dense operand; give it memory of its own")
+
+    def measure_limits(self) -> Limits:
+        """Measure the device; takes a second or two."""
+        with self.cuda.bound():
+            return measure(self.cuda)
 
     # -- validation ---------------------------------------------------------------------------
 

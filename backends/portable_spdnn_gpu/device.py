@@ -43,6 +43,7 @@ class Device(Protocol):
 
     description: str
     multiprocessors: int
+    l2_bytes: int
     number: int
 
     def bound(self) -> AbstractContextManager[Any]:

@@ -64,6 +64,10 @@ FEATURE_THREADS = 256
 LIST_THREADS = 1024
 UNPACK_BYTES = 64
 TRANSPOSE_TILE = 32
+# Of the kernels in limits.cu: vectors of 16 bytes that `read_shared` stages.
+LIMIT_THREADS = 256
+LIMIT_VECTORS = 1024
+LIMITS = ("fma_chains", "read_shared", "fill_words", "read_global", "copy_global")
 
 
 SINGLE = np.dtype(np.float32)
@@ -160,6 +164,13 @@ def feature_rows(name: str, dtype: Any) -> Kernel:
     )
 
 
+def limit_kernel(name: str) -> Kernel:
+    """One of the kernels that measure the device, by its name in LIMITS."""
+    shared = 16 * LIMIT_VECTORS if name == "read_shared" else 0
+    macros = _macros(np.float32)
+    return Kernel(name, "limits.cu", LIMIT_THREADS, macros, registers=64, static_shared=shared)
+
+
 def feature_layout(name: str, precision: Precision) -> Kernel:
     """One of the kernels that bring features to the device's form and back."""
     turns = name in ("turn_rows", "collect_rows")
@@ -186,7 +197,7 @@ PRECISIONS = (
 
 def catalog() -> list[Kernel]:
     """Return every kernel in every configuration that the backend launches."""
-    kernels = [list_alive()]
+    kernels = [list_alive(), *(limit_kernel(name) for name in LIMITS)]
     for precision in PRECISIONS:
         for activation in (False, True):
             kernels += [

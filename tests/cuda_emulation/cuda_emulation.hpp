@@ -59,6 +59,7 @@ inline unsigned short float_to_half(float f) {
 }
 
 struct uint3 { unsigned x, y, z; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
 
 namespace cuda_emulation {
 
@@ -419,6 +420,7 @@ template <class T, class U> T atomicMin(T* at, U value) { T old = *at; *at = std
 template <class T, class U> T atomicOr(T* at, U value) { T old = *at; *at = T(old | value); return old; }
 template <class T> T atomicCAS(T* at, T compare, T value) { T old = *at; if (old == compare) *at = value; return old; }
 template <class T> T __ldg(const T* at) { return *at; }
+template <class T> T __ldcg(const T* at) { return *at; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }

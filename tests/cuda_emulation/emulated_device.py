@@ -121,6 +121,7 @@ class EmulatedDevice:
 
     description = "emulated CUDA device"
     multiprocessors = 3
+    l2_bytes = 1 << 18
     memory = 24 << 20
 
     def __init__(

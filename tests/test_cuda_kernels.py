@@ -18,6 +18,7 @@ from portable_spdnn_gpu.cuda_device import CudaDevice, cuda_availability
 from portable_spdnn_gpu.dense_products import DenseProduct
 from portable_spdnn_gpu.device import Device
 from portable_spdnn_gpu.device_matrices import download_csr, upload_csr
+from portable_spdnn_gpu.kernel_catalog import StagedConfig
 from portable_spdnn_gpu.packed_products import DESIGNS
 from portable_spdnn_gpu.sparse_products import DeviceSpgemmHandle
 from portable_spdnn_gpu.staging import stage_rows
@@ -124,14 +125,14 @@ def test_clusters_hold_every_row_once_and_find_what_is_shared() -> None:
 
 def test_stages_list_each_column_once_in_a_block() -> None:
     A = matrix(300, 600, 0.05, np.float32)
-    stages = stage_rows(A)
+    stages = stage_rows(A, StagedConfig(256, 16, 256))
     for block, rows in enumerate((A[:256], A[256:])):
         bounds = stages.stage_bounds[
             stages.block_stages[block] : stages.block_stages[block + 1] + 1
         ]
         listed = stages.columns[bounds[0] : bounds[-1]]
         np.testing.assert_array_equal(listed, np.unique(rows.indices))
-        assert np.diff(bounds).max() <= 512
+        assert np.diff(bounds).max() <= 256
     assert np.count_nonzero(stages.values) == A.nnz
     assert (stages.positions[stages.values == 0] == 512).all()
 

@@ -50,6 +50,7 @@ class CudaDevice:
         self.description = f"{properties['name'].decode()}, sm_{self._architecture}"
         self.multiprocessors = int(properties["multiProcessorCount"])
         self.l2_bytes = int(properties["l2CacheSize"])
+        self.shared_limit = int(properties["sharedMemPerBlockOptin"])
         self._peak = 0
 
     def bound(self) -> AbstractContextManager[Any]:
@@ -113,7 +114,21 @@ class CudaDevice:
             code, _ = compile_source(kernel, self._architecture)
             module = self._cupy.cuda.function.Module()
             module.load(code)
-            function = self._functions[kernel] = module.get_function(kernel.name)
+            function = module.get_function(kernel.name)
+            driver = self._cupy.cuda.driver
+            try:
+                # Beyond 48 KiB it must be asked for.
+                driver.funcSetAttribute(
+                    function.ptr,
+                    driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                    kernel.dynamic_shared,
+                )
+            except driver.CUDADriverError as error:
+                raise LaunchError(
+                    f"{kernel.name}: {kernel.dynamic_shared} bytes of shared memory are more than "
+                    f"the {self.shared_limit} that a block of {self.description} may have"
+                ) from error
+            self._functions[kernel] = function
         return function
 
     def resident_blocks(self, kernel: Kernel) -> int:

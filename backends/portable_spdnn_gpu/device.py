@@ -44,6 +44,7 @@ class Device(Protocol):
     description: str
     multiprocessors: int
     l2_bytes: int
+    shared_limit: int  # bytes that a block may ask for
     number: int
 
     def bound(self) -> AbstractContextManager[Any]:

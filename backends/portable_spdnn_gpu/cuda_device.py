@@ -44,10 +44,10 @@ class CudaDevice:
         self._cupy = cupy
         self._device = cupy.cuda.Device(number)
         self.number = int(self._device.id)
-        self._architecture = int(self._device.compute_capability)
+        self.architecture = int(self._device.compute_capability)
         self._functions: dict[Kernel, Any] = {}
         properties = cupy.cuda.runtime.getDeviceProperties(self._device.id)
-        self.description = f"{properties['name'].decode()}, sm_{self._architecture}"
+        self.description = f"{properties['name'].decode()}, sm_{self.architecture}"
         self.multiprocessors = int(properties["multiProcessorCount"])
         self.l2_bytes = int(properties["l2CacheSize"])
         self.shared_limit = int(properties["sharedMemPerBlockOptin"])
@@ -111,7 +111,7 @@ class CudaDevice:
     def _function(self, kernel: Kernel) -> Any:
         function = self._functions.get(kernel)
         if function is None:
-            code, _ = compile_source(kernel, self._architecture)
+            code, _ = compile_source(kernel, self.architecture)
             module = self._cupy.cuda.function.Module()
             module.load(code)
             function = module.get_function(kernel.name)

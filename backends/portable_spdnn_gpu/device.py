@@ -42,6 +42,7 @@ class Device(Protocol):
     """
 
     description: str
+    architecture: int  # compute capability times ten: 90 for sm_90
     multiprocessors: int
     l2_bytes: int
     shared_limit: int  # bytes that a block may ask for

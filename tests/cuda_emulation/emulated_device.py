@@ -120,6 +120,7 @@ class EmulatedDevice:
     """
 
     description = "emulated CUDA device"
+    architecture = 90
     multiprocessors = 3
     l2_bytes = 1 << 18
     shared_limit = 227 << 10  # as sm_90

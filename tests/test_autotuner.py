@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from cuda_emulation.emulated_backend import cache_folder as kernel_cache
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
 
+from portable_spdnn.errors import InputError
 from portable_spdnn_gpu import autotuner
 from portable_spdnn_gpu.autotuner import layer_class, tune_staged
 from portable_spdnn_gpu.device import LaunchError
@@ -160,10 +161,7 @@ def broken(tmp_path: Path, instead: str) -> Path:
 
 
 def test_a_configuration_with_wrong_answers_cannot_win(tmp_path: Path) -> None:
-    sources = broken(
-        tmp_path,
-        "if (MINIBATCH == 32 && i == 3) continue;\n sums[part * WIDTH + i] += value",
-    )
+    sources = broken(tmp_path, "if (MINIBATCH != 32 || i != 3) sums[part * WIDTH + i] += value")
     device = TimedDevice(CONFIGS[5], sources=sources)
     tuned = tune_staged(device, layer(), SINGLE, folder=tmp_path / "kept", inputs=20)
     assert tuned.config == CONFIGS[0]
@@ -207,6 +205,13 @@ def test_choices_are_kept_beside_the_limits(
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (5, 4)])
 def test_layers_without_entries_have_a_class(shape: tuple[int, int]) -> None:
     assert "1 entries each" in layer_class(sp.csr_array(shape, dtype=np.float32), SINGLE)
+
+
+def test_a_layer_without_entries_is_not_measured(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="5 x 4 has no entries"):
+        tune_staged(
+            TimedDevice(CONFIGS[0]), sp.csr_array((5, 4), dtype=np.float32), SINGLE, folder=tmp_path
+        )
 
 
 def test_packing_takes_the_chosen_tiles() -> None:

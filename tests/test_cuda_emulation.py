@@ -138,9 +138,7 @@ def test_a_missing_barrier_shows_in_one_order(planted: Path, name: str) -> None:
     assert max(wrong) >= 60
 
 
-@pytest.mark.parametrize(
-    ("mistake", "lost"), [(0, 0), (1, 0), (2, 64), (3, 64), (4, 0)], ids=str
-)
+@pytest.mark.parametrize(("mistake", "lost"), [(0, 0), (1, 0), (2, 64), (3, 64), (4, 0)], ids=str)
 def test_asynchronous_copies_are_there_when_waited_for(
     device: EmulatedDevice, mistake: int, lost: int
 ) -> None:

@@ -120,9 +120,15 @@ def tune_staged(
 
     Raises
     ------
+    InputError
+        If A has no entries.
     LaunchError
         If no configuration gives the answers of csr_spmm.
     """
+    if not A.nnz:
+        raise InputError(
+            f"a layer of {A.shape[0]} x {A.shape[1]} has no entries; there is nothing to measure"
+        )
     layers = layer_class(A, precision)
     key = json.dumps(
         [
@@ -160,8 +166,9 @@ def layer_class(A: Any, precision: Precision) -> str:
     first = max(0, min(rows // 2, rows - block))  # a block from the middle
     entries = A.indices[A.indptr[first] : A.indptr[min(first + block, rows)]]
     reuse = entries.size / max(np.unique(entries).size, 1)
+    each = _power(A.nnz / max(rows, 1))
     return (
-        f"{_power(columns)} to {_power(rows)} neurons, {_power(A.nnz / max(rows, 1))} entries each, "
+        f"{_power(columns)} to {_power(rows)} neurons, {each} entries each, "
         f"rows of features used {_power(reuse)} times, {precision.storage.name}"
     )
 
@@ -218,9 +225,7 @@ class _Sample:
 
     def product(self, design: str, config: StagedConfig | None = None) -> PlacedProduct:
         packed = pack(self.A, design, self.precision, config)
-        return PlacedProduct(
-            self.device, packed, self.device.upload(packed.memory), self.precision
-        )
+        return PlacedProduct(self.device, packed, self.device.upload(packed.memory), self.precision)
 
     def _launch(self, product: PlacedProduct, operands: tuple[Any, ...]) -> None:
         before, after, pitch, state, marks = operands
@@ -245,7 +250,7 @@ class _Sample:
             for _ in range(CALLS):
                 self._launch(product, self.timed)
             times.append(device.seconds(start, device.mark()) / CALLS)
-        return self.multiply_adds / max(min(times), 1e-9)
+        return float(self.multiply_adds / max(min(times), 1e-9))
 
 
 def _measure(
@@ -273,9 +278,7 @@ def _measure(
     return rates, refused
 
 
-def _read(
-    path: Path, key: str, layers: str, configs: list[StagedConfig]
-) -> TunedStaged | None:
+def _read(path: Path, key: str, layers: str, configs: list[StagedConfig]) -> TunedStaged | None:
     """Return what is on disk; None where it is absent, or not what is written here."""
     try:
         record = json.loads(path.read_text())

@@ -25,8 +25,9 @@ layers of small networks are bound by it, and clustered with rows left over has 
 What the terms of a bound have in common is that they overlap; the largest is taken, not the sum.
 What they leave out: latency, and that of a choice only the order matters.
 
-The counts come from samples (layer_facts.py). The estimates are deterministic; a measured rate takes the place of an
-estimate where there is one (autotuner.py), and a design that is asked for is taken.
+The counts come from samples (layer_facts.py). The estimates are deterministic; a measured rate
+takes the place of an estimate where there is one (autotuner.py), and a design that is asked for
+is taken.
 """
 
 from __future__ import annotations

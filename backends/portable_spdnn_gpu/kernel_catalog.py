@@ -191,9 +191,10 @@ def staged_spmm(
     # Sums beyond 16 words take more than half of 128 registers: two blocks of 256 rows then.
     words = config.minibatch * precision.sums.itemsize // 4
     registers = 64 if words <= 16 else 128
+    blocks = REGISTERS // registers // config.rows
     macros = _macros(
         precision.sums, precision.half, ACTIVATION=int(activation), ROWS=config.rows,
-        MINIBATCH=config.minibatch, STAGE=config.stage, BLOCKS=REGISTERS // registers // config.rows,
+        MINIBATCH=config.minibatch, STAGE=config.stage, BLOCKS=blocks,
     )  # fmt: skip
     return Kernel(
         "staged_spmm", "staged_spmm.cu", config.rows, macros, registers,

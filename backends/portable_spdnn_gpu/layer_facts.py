@@ -1,7 +1,8 @@
 """What sparse matrices let designs share.
 
 Counted on samples of the rows: a search for clusters over all of them costs more than a choice
-among designs may. The same matrix gives the same counts.
+among designs may. Of the search the first round alone is made, so that there may be more clusters
+than are counted. The same matrix gives the same counts.
 """
 
 from __future__ import annotations

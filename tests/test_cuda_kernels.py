@@ -134,7 +134,7 @@ TILES = [(precision, config) for precision in PRECISIONS for config in staged_co
 
 
 @pytest.mark.parametrize(
-    ("precision", "config"), TILES, ids=lambda each: getattr(each, "storage", each)
+    ("precision", "config"), TILES, ids=[f"{p.storage.name} {config}" for p, config in TILES]
 )
 @pytest.mark.parametrize("apart", [False, True], ids=["side by side", "apart"])
 def test_every_configuration_of_staged_rows(
@@ -145,7 +145,7 @@ def test_every_configuration_of_staged_rows(
         pytest.skip("the device has less shared memory")
     rng = np.random.default_rng(config.stage)
     A = matrix(config.rows + 37, 3 * config.stage - 5, 0.02, precision.sums, config.rows)
-    A = sp.csr_array(A.astype(precision.storage).astype(precision.sums))
+    A.data = A.data.astype(precision.storage).astype(precision.sums)
     inputs, pitch = config.minibatch + 3, config.minibatch + 16
     B = rng.uniform(-1, 1, (A.shape[1], pitch)).astype(precision.storage)
     B[:, inputs - 1] = 0  # dies where the bias is not positive

@@ -66,7 +66,9 @@ def test_counts_are_those_of_what_is_packed() -> None:
     rng = np.random.default_rng(0)
     shared = np.repeat(unrelated(20, 9000, 12).toarray(), 16, axis=0)
     own = unrelated(500, 9000, 5).toarray()
-    A = sp.csr_array(np.vstack([shared, own])[rng.permutation(820)].astype(np.float32))
+    stacked = sp.block_diag([shared, own], format="csr")[rng.permutation(820)]
+    A = sp.csr_array(stacked.astype(np.float32))
+    A.sort_indices()
     facts = layer_facts(A, SINGLE)
     clusters, stages = cluster_rows(A), stage_rows(A, staged_configs(SINGLE)[0])
     assert facts.clustered_rows == clusters.rows.size

@@ -139,7 +139,7 @@ class StagedConfig:
 STAGED_CONFIGS = {
     "float32": (
         StagedConfig(256, 16, 256),
-        StagedConfig(128, 16, 256),
+        StagedConfig(128, 16, 128),
         StagedConfig(512, 16, 256),
         StagedConfig(256, 8, 512),
         StagedConfig(256, 12, 320),

@@ -111,11 +111,11 @@ staged_spmm(const int* __restrict__ block_stages, const int* __restrict__ stage_
     const InputState inputs = *reinterpret_cast<const InputState*>(state);
     const bool aligned = pitch % WIDTH == 0 && size_t(from) % 16 == 0 && size_t(to) % 16 == 0;
     const int strips = (inputs.count + MINIBATCH - 1) / MINIBATCH;
-    const long long items = (long long)units * strips;
+    const int items = units * strips;  // of 1,024 features or more each: an int counts them all
     // 0 x 0 is added for absent entries, whatever is staged.
     if (threadIdx.x < PARTS) staged[2 * STAGE * PARTS + threadIdx.x] = Piece{};
-    for (long long item = blockIdx.x; item < items; item += gridDim.x) {
-        const int unit = int(item % units), first = int(item / units) * MINIBATCH;
+    for (int item = blockIdx.x; item < items; item += gridDim.x) {
+        const int unit = item % units, first = item / units * MINIBATCH;
         SCALAR sums[MINIBATCH];
 #pragma unroll
         for (int i = 0; i < MINIBATCH; ++i) sums[i] = SCALAR(0);

@@ -21,7 +21,7 @@ from portable_spdnn_gpu.kernel_catalog import Kernel, Precision, kernel_folder, 
 from portable_spdnn_gpu.packed_products import pack
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler (g++, clang++)")
-SINGLE = Precision()
+SINGLE, DOUBLE = Precision(), Precision(np.dtype(np.float64))
 CONFIGS = staged_configs(SINGLE)
 
 
@@ -83,7 +83,7 @@ def test_the_fastest_is_chosen_and_found_again(tmp_path: Path, fast: Any) -> Non
     assert said[-1].startswith("  csr: ")
 
 
-@pytest.mark.parametrize("precision", [Precision(np.dtype(np.float64)), Precision(half=True)])
+@pytest.mark.parametrize("precision", [DOUBLE, Precision(half=True)])
 def test_every_precision_has_its_configurations(tmp_path: Path, precision: Precision) -> None:
     fast = staged_configs(precision)[1]
     A = layer(precision.sums)
@@ -161,21 +161,23 @@ def broken(tmp_path: Path, instead: str) -> Path:
 
 
 def test_a_configuration_with_wrong_answers_cannot_win(tmp_path: Path) -> None:
-    sources = broken(tmp_path, "if (MINIBATCH != 32 || i != 3) sums[part * WIDTH + i] += value")
-    device = TimedDevice(CONFIGS[5], sources=sources)
-    tuned = tune_staged(device, layer(), SINGLE, folder=tmp_path / "kept", inputs=20)
-    assert tuned.config == CONFIGS[0]
-    wrong = {str(config) for config in CONFIGS if config.minibatch == 32}
-    assert set(tuned.refused) == wrong
-    assert f"{CONFIGS[5]}: refused, its answers are not those of csr_spmm" in tuned.describe()
-    again = tune_staged(device, layer(), SINGLE, folder=tmp_path / "kept", inputs=20)
+    sources = broken(tmp_path, "if (MINIBATCH != 16 || i) sums[part * WIDTH + i] += value")
+    configs = staged_configs(DOUBLE)
+    wrong = configs[2]
+    assert [config.minibatch for config in configs] == [8, 8, 16]
+    device, A = TimedDevice(wrong, sources=sources), layer(np.float64)
+    tuned = tune_staged(device, A, DOUBLE, folder=tmp_path / "kept", inputs=20)
+    assert tuned.config == configs[0]
+    assert set(tuned.refused) == {str(wrong)}
+    assert f"{wrong}: refused, its answers are not those of csr_spmm" in tuned.describe()
+    again = tune_staged(device, A, DOUBLE, folder=tmp_path / "kept", inputs=20)
     assert again.refused == tuned.refused
 
 
 def test_no_right_configuration_is_an_error(tmp_path: Path) -> None:
     device = TimedDevice(CONFIGS[0], sources=broken(tmp_path, "sums[part * WIDTH + i] -= value"))
     with pytest.raises(LaunchError, match="no configuration of staged_spmm gives the answers"):
-        tune_staged(device, layer(), SINGLE, folder=tmp_path / "kept", inputs=20)
+        tune_staged(device, layer(np.float64), DOUBLE, folder=tmp_path / "kept", inputs=20)
     assert not (tmp_path / "kept").exists()
 
 

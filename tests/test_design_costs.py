@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,16 @@ SINGLE = Precision()
 LARGE = DEVICE_CLASSES[90]
 
 
+@functools.cache
 def challenge(neurons: int, layers: int = 2) -> Any:
     by_output = sp.csr_array(ps.radixnet(neurons, layers).layers[layers - 1].csr().T)
     by_output.sort_indices()
     return by_output
+
+
+@functools.cache
+def challenge_facts(neurons: int) -> LayerFacts:
+    return layer_facts(challenge(neurons), SINGLE)
 
 
 def unrelated(rows: int, columns: int, each: int) -> Any:
@@ -64,8 +71,8 @@ def test_counts_of_a_challenge_layer(neurons: int) -> None:
 def test_counts_are_those_of_what_is_packed() -> None:
     # Eight blocks and 64 groups at most: the samples are the whole.
     rng = np.random.default_rng(0)
-    shared = np.repeat(unrelated(20, 9000, 12).toarray(), 16, axis=0)
-    own = unrelated(500, 9000, 5).toarray()
+    shared = np.repeat(unrelated(20, 400, 12).toarray(), 16, axis=0)
+    own = unrelated(500, 900, 5).toarray()
     stacked = sp.block_diag([shared, own], format="csr")[rng.permutation(820)]
     A = sp.csr_array(stacked.astype(np.float32))
     A.sort_indices()
@@ -96,7 +103,7 @@ def test_conflicts_by_hand() -> None:
 @pytest.mark.parametrize("architecture", [80, 90, 100])
 @pytest.mark.parametrize("neurons", [1024, 4096, 16384, 65536])
 def test_challenge_layers_are_clustered(neurons: int, architecture: int) -> None:
-    facts = layer_facts(challenge(neurons), SINGLE)
+    facts = challenge_facts(neurons)
     for precision in PRECISIONS:
         for inputs in (1800, 60_000):
             choice = choose_design(facts, precision, DEVICE_CLASSES[architecture], inputs)

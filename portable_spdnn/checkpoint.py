@@ -142,7 +142,7 @@ class Checkpoint:
         parts |= {
             name: getattr(output, name) for name in _OPTIONAL if getattr(output, name) is not None
         }
-        rows = output.rows
+        rows = output.fetched().rows
         if isinstance(rows, np.ndarray):
             rows = np.ascontiguousarray(rows)
             parts["rows_crc32"] = zlib.crc32(rows.reshape(-1).view(np.uint8).data)

@@ -284,7 +284,7 @@ def _open_checkpoint(
 
 def _gather(ranks: Ranks, batches: list[Batch]) -> list[list[Batch]] | None:
     """Bring all batches to rank 0; returns them by rank there, None elsewhere."""
-    rows = [batch.output.rows for batch in batches]
+    rows = [batch.output.fetched().rows for batch in batches]
     light = [replace(batch, output=replace(batch.output, rows=None)) for batch in batches]
     forms = [None if row is None else isinstance(row, np.ndarray) for row in rows]
     gathered = ranks.comm.gather((light, forms))

@@ -40,6 +40,7 @@ def infer(
     storage: str = "same",
     device_memory: str | int | None = None,
     devices: str = "",
+    profile: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Result:
@@ -70,6 +71,7 @@ def infer(
         go in batches that fit, and scores are kept only with a checkpoint. Worth while with a
         network that is not in memory, such as `open_network` gives.
     kernel, storage, devices : str
+    profile : bool
         See `PlanOptions`; for backends that take them.
     device_memory : str or int, optional
         What weights and features may take of a device's memory, such as "2GiB".
@@ -116,6 +118,7 @@ def infer(
         storage,
         on_device,
         devices,
+        profile,
     )
     return chosen.plan(network, options).run(features, progress, checkpoint)
 

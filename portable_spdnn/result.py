@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.device_report import DeviceReport, merged
 from portable_spdnn.errors import InputError
 
 Array = npt.NDArray[Any]
@@ -26,11 +27,46 @@ class LayerRecord:
         Inputs with a nonzero feature after the layer; None where merged inputs hide it.
     seconds : float or None
         None where the plan does not run layer by layer.
+    computed_inputs : int or None
+        Inputs that the layer computed, dead ones that had not left yet among them; None where
+        not counted.
     """
 
     layer: int
     alive_inputs: int | None
     seconds: float | None = None
+    computed_inputs: int | None = None
+
+
+class LateRows:
+    """Rows of features that stay on a device until somebody asks for them.
+
+    Parameters
+    ----------
+    shape : (int, int)
+    dtype : numpy dtype
+    fetch : callable
+        Returns them in host memory; called once.
+    """
+
+    def __init__(
+        self, shape: tuple[int, int], dtype: npt.DTypeLike, fetch: Callable[[], Array]
+    ) -> None:
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self._fetch: Callable[[], Array] | None = fetch
+        self._rows: Array | None = None
+
+    @property
+    def on_device(self) -> bool:
+        """Whether nobody has asked for them yet."""
+        return self._fetch is not None
+
+    def fetched(self) -> Array:
+        """Return the rows in host memory; they leave the device."""
+        if self._fetch is not None:
+            self._rows, self._fetch = self._fetch(), None
+        assert self._rows is not None
+        return self._rows
 
 
 @dataclass(frozen=True)
@@ -41,7 +77,7 @@ class BatchOutput:
     ----------
     alive : ndarray of int64, shape (alive,)
         Inputs of the batch, counted from its start and rising, whose features may be nonzero.
-    rows : ndarray or scipy.sparse.csr_array in host memory, shape (alive, neurons_out)
+    rows : ndarray or csr_array in host memory, or LateRows; shape (alive, neurons_out)
         Their features. None where they were not kept.
     alive_per_layer : ndarray of int64, shape (layers,)
         -1 where not known.
@@ -52,6 +88,12 @@ class BatchOutput:
         Column of `rows` that holds each output neuron, where several share one.
     inputs : int or None
         How many inputs of the batch, from its start, were run; None for all.
+    positive : ndarray of bool, shape (alive,), or None
+        Which of them have a positive score; None where the rows are to be asked.
+    device : DeviceReport or None
+        Where a device's time went.
+    computed_per_layer : ndarray of int64, shape (layers,), or None
+        Inputs that each layer computed.
     """
 
     alive: Array
@@ -61,6 +103,15 @@ class BatchOutput:
     seconds_per_layer: Array | None = None
     columns: Array | None = None
     inputs: int | None = None
+    positive: Array | None = None
+    device: DeviceReport | None = None
+    computed_per_layer: Array | None = None
+
+    def fetched(self) -> BatchOutput:
+        """Return the same with rows in host memory."""
+        if not isinstance(self.rows, LateRows):
+            return self
+        return replace(self, rows=self.rows.fetched())
 
 
 @dataclass(frozen=True)
@@ -221,6 +272,11 @@ class Result:
         return self.executed_edges / self.inference_seconds
 
     @property
+    def device_report(self) -> DeviceReport | None:
+        """Where the time of the device went; None where nobody kept it."""
+        return merged(batch.output.device for batch in self._batches)
+
+    @property
     def imbalance(self) -> float:
         """Busy time of the busiest replica over the mean of all; 1 for one alone."""
         busy = [record.busy_seconds for record in self.replicas]
@@ -254,7 +310,7 @@ class Result:
         types = [batch.output.rows.dtype for batch in self._batches]
         scores = np.zeros((end - first, self.neurons_out), np.result_type(np.float32, *types))
         for batch in self._batches:
-            output = batch.output
+            output = batch.output.fetched()
             begin, stop = np.searchsorted(output.alive, (first - batch.first, end - batch.first))
             part = output.rows[begin:stop]
             part = part if isinstance(part, np.ndarray) else part.toarray()

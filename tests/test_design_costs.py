@@ -218,8 +218,8 @@ def test_devices_without_measured_limits_are_of_a_class(tmp_path: Any) -> None:
     assert (found.l2_bytes, found.multiprocessors) == (device.l2_bytes, 3)
     device.architecture = 86
     assert device_facts(device).limits.memory == DEVICE_CLASSES[80].limits.memory
-    device.architecture = 70
-    assert device_facts(device).limits.memory == DEVICE_CLASSES[75].limits.memory
+    device.architecture = 60
+    assert device_facts(device).limits.memory == DEVICE_CLASSES[70].limits.memory
     measured = Limits(1, 2, 3, 4, 5)
     assert device_facts(device, measured).limits == measured
     # A network like the challenge's is clustered there too.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from portable_spdnn.roofline import Limits
+from portable_spdnn.roofline import Limits, speed, speed_text
 from portable_spdnn_gpu.kernel_catalog import kernel_folder
 from portable_spdnn_gpu.layer_costs import (
     CLUSTER_COLUMNS,
@@ -12,8 +12,6 @@ from portable_spdnn_gpu.layer_costs import (
     LayerSize,
     clustered_cost,
     csr_cost,
-    speed,
-    speed_text,
     staged_cost,
 )
 

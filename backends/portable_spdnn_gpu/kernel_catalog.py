@@ -11,9 +11,10 @@ import numpy as np
 
 from portable_spdnn.errors import InputError
 
-# Compiled for all of these wherever the wheels are, with no device: Turing, Ampere, Hopper,
-# Blackwell.
-ARCHITECTURES = (75, 80, 90, 100)
+# Compiled for all of these wherever the wheels are, with no device: Volta, which CUDA 12 alone
+# still compiles for, Turing, Ampere, Hopper, Blackwell.
+ARCHITECTURES = (70, 75, 80, 90, 100)
+OLDEST_OF_CUDA_13 = 75
 
 
 @dataclass(frozen=True)
@@ -100,9 +101,10 @@ class Precision:
         if not self.half:
             return values
         largest = float(np.abs(values).max(initial=0))
-        if largest > np.finfo(np.float16).max:
+        limit = float(np.finfo(np.float16).max)
+        if largest > limit:
             raise InputError(
-                f"storage float16: a weight is {largest:.6g}, and {np.finfo(np.float16).max:.0f} "
+                f"storage float16: a weight is {largest:.6g}, and {limit:.0f} "
                 "is the largest that half precision holds; scale the weights, or leave the option"
             )
         return values.astype(np.float16)

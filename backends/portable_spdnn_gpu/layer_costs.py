@@ -42,7 +42,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from portable_spdnn.roofline import KernelModel, Limits
+from portable_spdnn.roofline import KernelModel
+from portable_spdnn_gpu.kernel_catalog import Precision
+from portable_spdnn_gpu.packed_products import PackedProduct
 
 WAVEFRONT = 128  # bytes that a multiprocessor's first level moves in a cycle
 LANES = 32
@@ -76,31 +78,6 @@ class LayerSize:
     columns: int
     itemsize: int = 4
     sum_itemsize: int = 4
-
-
-@dataclass(frozen=True)
-class LayerSpeed:
-    """How fast a layer was, beside what binds it.
-
-    Attributes
-    ----------
-    seconds : float
-    edge_rate, flops : float
-        Multiply-adds and operations per second.
-    bandwidth : dict of str to float
-        Bytes per second by level, as the model counts them.
-    binding : str
-        The level, or "flops", that allows the least.
-    fraction : float
-        Of the edge rate that it allows.
-    """
-
-    seconds: float
-    edge_rate: float
-    flops: float
-    bandwidth: dict[str, float]
-    binding: str
-    fraction: float
 
 
 def csr_cost(size: LayerSize, l2_bytes: int) -> KernelModel:
@@ -164,33 +141,20 @@ def staged_cost(size: LayerSize, l2_bytes: int, staged: int, minibatch: int = 16
     )  # fmt: skip
 
 
-def speed(model: KernelModel, limits: Limits, multiply_adds: float, seconds: float) -> LayerSpeed:
-    """Return how fast a layer was and how near to its limit.
-
-    Parameters
-    ----------
-    model : KernelModel
-    limits : Limits
-        Of the device.
-    multiply_adds : float
-        Done: edges x columns.
-    seconds : float
-        That they took, more than 0.
-    """
-    rate = multiply_adds / seconds
-    bound, binding = model.bound(limits)
-    moved = {level: size * rate for level, size in model.bytes_per_edge.items() if size}
-    return LayerSpeed(seconds, rate, model.flops_per_edge * rate, moved, binding, rate / bound)
-
-
-def speed_text(found: LayerSpeed, limits: Limits) -> str:
-    """Return a line for people: rates beside the device's limits, and the binding one."""
-    parts = [f"{found.edge_rate / 1e12:.3f} T edges/s"]
-    parts.append(f"{found.flops / 1e12:.2f} of {limits.flops / 1e12:.2f} TFLOP/s")
-    for level, rate in found.bandwidth.items():
-        most = getattr(limits, level)
-        parts.append(f"{level} {rate / 1e12:.2f} of {most / 1e12:.2f} TB/s")
-    return f"{', '.join(parts)}: {100 * found.fraction:.0f} % of what {found.binding} allows"
+def design_cost(
+    packed: PackedProduct, columns: int, precision: Precision, l2_bytes: int
+) -> KernelModel:
+    """Return what a packed matrix costs in its design, for so many columns."""
+    rows, inner = packed.shape
+    size = LayerSize(
+        packed.nnz, rows, inner, columns, precision.storage.itemsize, precision.sums.itemsize
+    )
+    if packed.design == "csr":
+        return csr_cost(size, l2_bytes)
+    if packed.design == "clustered":
+        return clustered_cost(size, l2_bytes, packed.loads)
+    minibatch = packed.launches[0].strip if packed.launches else 1
+    return staged_cost(size, l2_bytes, packed.loads, minibatch)
 
 
 def _model(size: LayerSize, l2_bytes: int, entry_bytes: float, l1: float, l2: float) -> KernelModel:

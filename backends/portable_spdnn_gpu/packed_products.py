@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
 from portable_spdnn_gpu.clusters import cluster_rows
@@ -104,7 +105,9 @@ class _Memory:
         return tuple(placed)
 
     def joined(self) -> Array:
-        return np.concatenate([np.empty(0, np.uint8), *self.parts])
+        if not self.parts:  # a matrix without entries: no memory is no address
+            return np.zeros(ALIGNMENT, np.uint8)
+        return np.concatenate(self.parts)
 
 
 def pack(
@@ -170,3 +173,10 @@ def pack(
 def placed_arrays(device: Device, launch: PackedLaunch, memory: Any) -> list[Any]:
     """Return the arrays of a launch in device memory that holds the packed matrix."""
     return [device.view(memory, *place) for place in launch.arrays]
+
+
+def by_output(W: Any) -> Any:
+    """Return W transposed, as a canonical csr_array."""
+    transposed = sp.csr_array(W.T)
+    transposed.sort_indices()
+    return transposed

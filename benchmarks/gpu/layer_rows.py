@@ -11,7 +11,7 @@ from agreement import assert_agree
 from budget import Budget
 
 from portable_spdnn.network import Layer, Network
-from portable_spdnn.roofline import KernelModel, Limits
+from portable_spdnn.roofline import KernelModel, Limits, speed, speed_text
 from portable_spdnn_gpu.clusters import cluster_rows
 from portable_spdnn_gpu.cupy_backend import CupyBackend, by_output
 from portable_spdnn_gpu.dense_products import DenseProduct
@@ -20,8 +20,6 @@ from portable_spdnn_gpu.layer_costs import (
     LayerSize,
     clustered_cost,
     csr_cost,
-    speed,
-    speed_text,
     staged_cost,
 )
 from portable_spdnn_gpu.staging import stage_rows

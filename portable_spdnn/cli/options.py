@@ -139,6 +139,9 @@ Devices = Annotated[
         metavar="all|0,1,...", help="GPUs that share the inputs. Default: the current one."
     ),
 ]
+Profile = Annotated[
+    bool, typer.Option("--profile", help="Time every layer by itself, for backends that can.")
+]
 CheckpointDir = Annotated[
     Path | None,
     typer.Option(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -44,6 +44,7 @@ def run(
     storage: flag.Storage = flag.StorageType.same,
     device_memory: flag.DeviceMemory = None,
     devices: flag.Devices = "",
+    profile: flag.Profile = False,
     checkpoint: flag.CheckpointDir = None,
     schedule: flag.ScheduleOption = flag.Schedule.static,
     verify: Annotated[
@@ -87,6 +88,7 @@ def run(
         storage.value,
         None if device_memory is None else parse_bytes(device_memory, "--device-memory"),
         devices,
+        profile,
     )
     request = Request(
         data, neurons, layers, inputs, truth, first_inputs, seed, bias, y_max, memory is not None
@@ -206,9 +208,18 @@ def _report(
     report.print_facts(facts, to_stderr=json == "-")
     if result.replicas:
         report.print_table(*report.replica_table(result), to_stderr=json == "-")
+    speeds = None
+    if options.profile:
+        from portable_spdnn.roofline import limits_of
+
+        limits = limits_of(backend)
+        speeds = report.layer_speeds(done.plan, result, limits)
+        if speeds is not None:
+            report.print_table(*report.layer_table(speeds, result, limits), to_stderr=json == "-")
     if save_categories is not None:
         write_categories(save_categories, result.categories)
     if json is not None:
+        record["layers_beside_limits"] = None if speeds is None else [asdict(s) for s in speeds]
         report.write_json(record, json)
     return WRONG_CATEGORIES if verdict is not None and not verdict.passed else 0
 

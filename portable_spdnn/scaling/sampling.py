@@ -155,7 +155,7 @@ def record_lives(
     for begin, cut in pairwise([0, *cuts]):
         piece = Network(layers[begin:cut], network.y_max)
         plan = backend.plan(piece, options) if plan is None else plan.for_layers(piece, False)
-        output = plan.run_batch(rows, lambda done: None)
+        output = plan.run_batch(rows, lambda done: None).fetched()
         # What a plan gives back may hold inputs that died in its last layer.
         dense = isinstance(output.rows, np.ndarray)
         held = output.rows.any(axis=1) if dense else np.diff(output.rows.indptr)

@@ -86,7 +86,7 @@ clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
         }
 
         const STORED* own = values + size_t(starts[cluster]) + size_t(common) * ROWS;
-        bool nonzero[COLUMNS] = {}, is_nan[COLUMNS] = {};
+        bool nonzero[COLUMNS] = {}, unusable[COLUMNS] = {};
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             for (int k = bound[r + 1]; k < bound[r + 2]; ++k) {
@@ -104,7 +104,7 @@ clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
 #if ACTIVATION
                     const STORED y = narrow(activate(sums[r][i], bias[row], y_max));
                     nonzero[i] |= widen(y) != SCALAR(0);
-                    is_nan[i] |= widen(y) != widen(y);
+                    unusable[i] |= UNUSABLE(widen(y));
                     out[column] = y;
 #else
                     out[column] = narrow(sums[r][i]);
@@ -115,7 +115,7 @@ clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
 #if ACTIVATION
 #pragma unroll
         for (int i = 0; i < COLUMNS; ++i)
-            mark(nonzero[i], is_nan[i], first + i * THREADS, alive, state);
+            mark(nonzero[i], unusable[i], first + i * THREADS, alive, state);
 #endif
     }
 }

@@ -25,10 +25,13 @@ __device__ __forceinline__ unsigned short float_to_half(float f) {
 
 #if HALF_STORAGE
 typedef unsigned short STORED;
+// NaN, or an infinity, which half precision meets beyond 65,504.
+#define UNUSABLE(x) (!((x) - (x) == SCALAR(0)))
 __device__ __forceinline__ SCALAR widen(STORED x) { return half_to_float(x); }
 __device__ __forceinline__ STORED narrow(SCALAR x) { return float_to_half(x); }
 #else
 typedef SCALAR STORED;
+#define UNUSABLE(x) ((x) != (x))
 __device__ __forceinline__ SCALAR widen(STORED x) { return x; }
 __device__ __forceinline__ STORED narrow(SCALAR x) { return x; }
 #endif
@@ -39,7 +42,7 @@ struct InputState {
     int count;    // inputs that the layer computes
     int gathers;  // whether they lie apart: input i at source[i], else at i
     int alive;    // of them, those with a nonzero feature before the layer
-    int nans;     // whether a feature has become NaN
+    int nans;     // whether the layer made a feature of no use: NaN
 };
 
 // min(max(sum + bias, 0), y_max); every comparison with NaN is false, so that NaN passes.
@@ -57,9 +60,9 @@ __device__ __forceinline__ int place_of(int column, const InputState& inputs,
     return inputs.gathers ? source[column] : column;
 }
 
-// Notes that a column has a nonzero feature (NaN is one) after the layer.
-__device__ __forceinline__ void mark(bool nonzero, bool is_nan, int column,
+// Notes that a column has a nonzero feature (NaN is one) after the layer, or one of no use.
+__device__ __forceinline__ void mark(bool nonzero, bool unusable, int column,
                                      unsigned char* __restrict__ alive, int* state) {
     if (nonzero) alive[column] = 1;
-    if (is_nan) atomicOr(&reinterpret_cast<InputState*>(state)->nans, 1);
+    if (unusable) atomicOr(&reinterpret_cast<InputState*>(state)->nans, 1);
 }

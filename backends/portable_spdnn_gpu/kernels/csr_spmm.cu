@@ -57,7 +57,7 @@ csr_spmm(const int* __restrict__ offsets, const int* __restrict__ indices,
             if (column < inputs.count) {
 #if ACTIVATION
                 const STORED y = narrow(activate(sums[i], bias[row], y_max));
-                mark(widen(y) != SCALAR(0), widen(y) != widen(y), column, alive, state);
+                mark(widen(y) != SCALAR(0), UNUSABLE(widen(y)), column, alive, state);
                 out[column] = y;
 #else
                 out[column] = narrow(sums[i]);

@@ -73,7 +73,7 @@ list_alive(int* before, int* after, unsigned char* __restrict__ alive,
         next.count = top;
         next.gathers = leave;
         next.alive = living;
-        next.nans = inputs.nans;
+        next.nans = 0;
         *reinterpret_cast<InputState*>(after) = next;
     }
 }

@@ -164,7 +164,7 @@ staged_spmm(const int* __restrict__ block_stages, const int* __restrict__ stage_
             results[i] = narrow(activate(sums[i], own_bias, y_max));
             const SCALAR y = widen(results[i]);
             if (i < columns && y != SCALAR(0)) nonzero |= 1u << i;
-            if (i < columns && y != y) is_nan = true;
+            if (i < columns && UNUSABLE(y)) is_nan = true;
         }
         // One lane marks a column for its whole warp.
 #pragma unroll

@@ -63,7 +63,7 @@ class DeviceFacts:
     multiprocessors: int
 
 
-def _maker(
+def _of_tables(
     multiprocessors: int, gigahertz: float, cores: int, l2: float, memory: float, l2_mib: int
 ) -> DeviceFacts:
     cycles = multiprocessors * gigahertz * 1e9
@@ -74,15 +74,15 @@ def _maker(
     return DeviceFacts(limits, l2_mib << 20, multiprocessors)
 
 
-# Where nothing has been measured: a device of each class (V100, T4, A100, H100, B200) by its maker's
-# tables, multiprocessors x clock x (float32 lanes, 128 bytes of the first level); of the second
-# level as read by multiprocessors, which makers do not give, what microbenchmarks report.
+# Where nothing has been measured: a device of each class (V100, T4, A100, H100, B200) by its
+# maker's tables, multiprocessors x clock x (float32 lanes, 128 bytes of the first level); of the
+# second level, which makers do not give, estimates in between.
 DEVICE_CLASSES = {
-    70: _maker(80, 1.53, 64, 2.2, 0.9, 6),
-    75: _maker(40, 1.59, 64, 1.3, 0.32, 4),
-    80: _maker(108, 1.41, 64, 4.0, 1.55, 40),
-    90: _maker(132, 1.75, 128, 5.5, 3.35, 50),
-    100: _maker(148, 1.85, 128, 9.0, 8.0, 126),
+    70: _of_tables(80, 1.53, 64, 2.2, 0.9, 6),
+    75: _of_tables(40, 1.59, 64, 1.3, 0.32, 4),
+    80: _of_tables(108, 1.41, 64, 4.0, 1.55, 40),
+    90: _of_tables(132, 1.75, 128, 5.5, 3.35, 50),
+    100: _of_tables(148, 1.85, 128, 9.0, 8.0, 126),
 }
 
 

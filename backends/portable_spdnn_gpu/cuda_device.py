@@ -22,6 +22,7 @@ from portable_spdnn_gpu.kernel_catalog import Kernel
 
 Array = npt.NDArray[Any]
 MIB = 2**20
+UNASKED_SHARED = 48 * 1024  # bytes of shared memory that a block has without asking
 # cudaErrorInsufficientDriver and cudaErrorNoDevice.
 INSUFFICIENT_DRIVER, NO_DEVICE = 35, 100
 
@@ -130,21 +131,21 @@ class CudaDevice:
             module = self._cupy.cuda.function.Module()
             module.load(machine_code(kernel, self.architecture))
             function = module.get_function(kernel.name)
-            driver = self._cupy.cuda.driver
-            try:
-                # Beyond 48 KiB it must be asked for.
-                driver.funcSetAttribute(
-                    function.ptr,
-                    driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                    kernel.dynamic_shared,
-                )
-            except driver.CUDADriverError as error:
-                raise LaunchError(
-                    f"{kernel.name}: {kernel.dynamic_shared} bytes of shared memory are more than "
-                    f"the {self.shared_limit} that a block of {self.description} may have"
-                ) from error
+            if kernel.dynamic_shared > UNASKED_SHARED:
+                self._ask_for_shared(kernel, function)
             self._functions[kernel] = function
         return function
+
+    def _ask_for_shared(self, kernel: Kernel, function: Any) -> None:
+        driver = self._cupy.cuda.driver
+        most = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        try:
+            driver.funcSetAttribute(function.ptr, most, kernel.dynamic_shared)
+        except driver.CUDADriverError as error:
+            raise LaunchError(
+                f"{kernel.name}: {kernel.dynamic_shared} bytes of shared memory for a block were "
+                f"refused; {self.description} gives {self.shared_limit} at most"
+            ) from error
 
     def resident_blocks(self, kernel: Kernel) -> int:
         """Return how many blocks of a kernel the whole device keeps at a time."""

@@ -45,6 +45,29 @@ extern "C" __global__ void no_barrier_dynamic(float* out) {
     s[threadIdx.x] = threadIdx.x;
     out[threadIdx.x] = s[threadIdx.x ? threadIdx.x - 1 : 0];
 }
+extern "C" __global__ void copies(const float* a, float* out, int mistake) {
+    __shared__ __align__(16) float s[128];
+    copy_async<4>(s + threadIdx.x, a + threadIdx.x);
+    if (mistake != 1) commit_copies();
+    if (threadIdx.x < 16) copy_async<16>(s + 64 + 4 * threadIdx.x, a + 4 * threadIdx.x);
+    commit_copies();
+    if (mistake == 2) wait_copies<1>();  // the second group may still be on its way
+    else if (mistake != 3) wait_copies<0>();
+    if (mistake == 4) commit_copies();  // changes nothing any more
+    __syncthreads();
+    out[threadIdx.x] = s[threadIdx.x] + s[64 + (threadIdx.x + 5) % 64];
+}
+extern "C" __global__ void no_group(const float* a, float* out) {
+    __shared__ float s[64];
+    copy_async<4>(s + threadIdx.x, a + threadIdx.x);
+    wait_copies<0>();
+    out[threadIdx.x] = s[threadIdx.x];
+}
+extern "C" __global__ void misaligned(const float* a, float* out) {
+    __shared__ __align__(16) float s[64];
+    copy_async<8>(s + 1, a);
+    out[0] = s[1];
+}
 extern "C" __global__ void count_all(int* out) { atomicAdd(out, 1); }
 extern "C" __global__ void write_past(int* out, int where) { out[where] = 7; }
 extern "C" __global__ void read_past(const int* a, int where, int* out) { out[0] = a[where]; }
@@ -113,6 +136,45 @@ def test_a_missing_barrier_shows_in_one_order(planted: Path, name: str) -> None:
             device.launch(planted_kernel(name, 64, 256), (1, 1), [out])
         wrong.append(int(np.isnan(device.download(out)).sum()))
     assert max(wrong) >= 60
+
+
+@pytest.mark.parametrize(("mistake", "lost"), [(0, 0), (1, 0), (2, 64), (3, 64), (4, 0)], ids=str)
+def test_asynchronous_copies_are_there_when_waited_for(
+    device: EmulatedDevice, mistake: int, lost: int
+) -> None:
+    a = np.arange(64, dtype=np.float32)
+    out = device.empty((64,), np.float32)
+    kernel = planted_kernel("copies", 64)
+    device.launch(kernel, (1, 1), [device.upload(a), out, np.int32(mistake)])
+    found = device.download(out)
+    assert np.isnan(found).sum() == lost
+    if not lost:
+        np.testing.assert_array_equal(found, a + np.roll(a, -5))
+
+
+def test_copies_outside_a_group_never_arrive(device: EmulatedDevice) -> None:
+    out = device.empty((64,), np.float32)
+    a = device.upload(np.zeros(64, np.float32))
+    device.launch(planted_kernel("no_group", 64), (1, 1), [a, out])
+    assert np.isnan(device.download(out)).all()
+
+
+def test_a_misaligned_copy_is_an_error(device: EmulatedDevice) -> None:
+    out = device.empty((64,), np.float32)
+    with pytest.raises(LaunchError, match="copy_async: an address is not a multiple of the size"):
+        device.launch(planted_kernel("misaligned", 1), (1, 1), [out, out])
+
+
+def test_shared_memory_is_given_to_the_limit_of_the_device(device: EmulatedDevice) -> None:
+    out = device.empty((1,), np.int32)
+    last = np.int32(100 * 256 - 1)
+    kernel = planted_kernel("read_past_shared", 1, 100 << 10)
+    device.launch(kernel, (1, 1), [out, last])
+    assert device.download(out).tolist() == [-1]
+    device.shared_limit = 64 << 10
+    other = planted_kernel("read_past_shared", 1, (64 << 10) + 4)
+    with pytest.raises(LaunchError, match="65540 bytes of shared memory are more than the 65536"):
+        device.launch(other, (1, 1), [out, last])
 
 
 def test_a_write_outside_an_array_is_an_error(device: EmulatedDevice) -> None:

@@ -11,14 +11,22 @@ import scipy.sparse as sp
 from cuda_emulation.emulated_backend import cache_folder
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
 from cuda_emulation.sanitized_run import sanitized
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from portable_spdnn.errors import InputError
 from portable_spdnn_gpu.clusters import cluster_rows
 from portable_spdnn_gpu.cuda_device import CudaDevice, cuda_availability
-from portable_spdnn_gpu.dense_products import DenseProduct
+from portable_spdnn_gpu.dense_products import DenseProduct, PlacedProduct
 from portable_spdnn_gpu.device import Device
 from portable_spdnn_gpu.device_matrices import download_csr, upload_csr
-from portable_spdnn_gpu.packed_products import DESIGNS
+from portable_spdnn_gpu.kernel_catalog import (
+    PRECISIONS,
+    Precision,
+    StagedConfig,
+    staged_configs,
+)
+from portable_spdnn_gpu.packed_products import DESIGNS, pack
 from portable_spdnn_gpu.sparse_products import DeviceSpgemmHandle
 from portable_spdnn_gpu.staging import stage_rows
 
@@ -122,18 +130,107 @@ def test_clusters_hold_every_row_once_and_find_what_is_shared() -> None:
     assert cluster_rows(sp.csr_array((40, 3), dtype=np.float32)).count == 0
 
 
+TILES = [(precision, config) for precision in PRECISIONS for config in staged_configs(precision)]
+
+
+@pytest.mark.parametrize(
+    ("precision", "config"), TILES, ids=[f"{p.storage.name} {config}" for p, config in TILES]
+)
+@pytest.mark.parametrize("apart", [False, True], ids=["side by side", "apart"])
+def test_every_configuration_of_staged_rows(
+    device: Device, precision: Precision, config: StagedConfig, apart: bool
+) -> None:
+    """Rows beyond a block, columns beyond a stage, a minibatch not full, inputs that gather."""
+    if config.shared_bytes(precision) + 4 * config.minibatch > device.shared_limit:
+        pytest.skip("the device has less shared memory")
+    rng = np.random.default_rng(config.stage)
+    A = matrix(config.rows + 37, 3 * config.stage - 5, 0.02, precision.sums, config.rows)
+    A.data = A.data.astype(precision.storage).astype(precision.sums)
+    inputs, pitch = config.minibatch + 3, config.minibatch + 16
+    B = rng.uniform(-1, 1, (A.shape[1], pitch)).astype(precision.storage)
+    B[:, inputs - 1] = 0  # dies where the bias is not positive
+    source = rng.permutation(pitch)[:inputs].astype(np.int32)
+    if apart:
+        B = np.ascontiguousarray(
+            B[:, np.argsort(np.r_[source, np.setdiff1d(range(pitch), source)])]
+        )
+    packed = pack(A, "staged", precision, config)
+    product = PlacedProduct(device, packed, device.upload(packed.memory), precision)
+    to = device.upload(np.full((A.shape[0], pitch), 7, precision.storage))
+    state = device.upload(np.array([inputs, apart, 0, 0], np.int32))
+    alive = device.upload(np.zeros(pitch, np.uint8))
+    bias = rng.uniform(-1, 0, A.shape[0]).astype(precision.sums)
+    product.launch(
+        device.upload(B), to, pitch, state, device.upload(source), alive, device.upload(bias),
+        1.5, True,
+    )  # fmt: skip
+    columns = source if apart else np.arange(inputs)
+    expected = np.clip(A.astype(float) @ B[:, columns].astype(float) + bias[:, None], 0, 1.5)
+    tolerance = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-3}[precision.storage.name]
+    found = device.download(to)
+    np.testing.assert_allclose(found[:, :inputs], expected, rtol=tolerance, atol=tolerance)
+    assert (found[:, inputs:] == 7).all()
+    np.testing.assert_array_equal(device.download(alive), np.arange(pitch) < inputs - 1)
+    assert device.download(state)[3] == 0
+
+
+def test_positions_reach_columns_beyond_sixteen_bits(device: Device) -> None:
+    columns = np.array([0, 65535, 65536, 70000, 99999])
+    dense = np.zeros((3, 5), np.float32)
+    dense[[0, 0, 0, 2, 2], [0, 2, 4, 1, 3]] = [1, 2, 3, 4, 5]
+    entries = sp.coo_array(dense)
+    A = sp.csr_array((entries.data, (entries.row, columns[entries.col])), (3, 100_000))
+    B = np.random.default_rng(0).random((100_000, 2), np.float32)
+    C = device.download(DenseProduct(device, A, "staged").run(device.upload(B)))
+    np.testing.assert_allclose(C, dense @ B[columns], rtol=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 90), st.integers(0, 150), st.floats(0, 0.5),
+    st.sampled_from([StagedConfig(32, 8, 4), StagedConfig(64, 8, 16), StagedConfig(32, 8, 500)]),
+)  # fmt: skip
+def test_sliced_ell_holds_every_entry_once(
+    rows: int, columns: int, density: float, config: StagedConfig
+) -> None:
+    """Read back as the kernel reads it, lane by lane."""
+    A = matrix(rows, columns, density, np.float32, rows + columns)
+    stages = stage_rows(A, config)
+    warps = config.rows // 32
+    found = np.zeros(A.shape, np.float32)
+    assert stages.block_stages.size == -(-rows // config.rows) + 1
+    for block in range(stages.block_stages.size - 1):
+        first, end = stages.block_stages[block], stages.block_stages[block + 1]
+        for stage in range(first, end):
+            listed = stages.columns[stages.stage_bounds[stage] : stages.stage_bounds[stage + 1]]
+            assert listed.size <= config.stage
+            buffer = (stage - first) % 2 * config.stage
+            for warp in range(warps):
+                begin, last = stages.slices[stage * warps + warp : stage * warps + warp + 2]
+                for k in range(32 * begin, 32 * last):
+                    position, value = int(stages.positions[k]), stages.values[k]
+                    if position == 2 * config.stage:
+                        assert value == 0
+                        continue
+                    row = block * config.rows + 32 * warp + k % 32
+                    column = listed[position - buffer]
+                    assert found[row, column] == 0
+                    found[row, column] = value
+    np.testing.assert_array_equal(found, A.toarray())
+
+
 def test_stages_list_each_column_once_in_a_block() -> None:
     A = matrix(300, 600, 0.05, np.float32)
-    stages = stage_rows(A)
+    stages = stage_rows(A, StagedConfig(256, 16, 256))
     for block, rows in enumerate((A[:256], A[256:])):
         bounds = stages.stage_bounds[
             stages.block_stages[block] : stages.block_stages[block + 1] + 1
         ]
         listed = stages.columns[bounds[0] : bounds[-1]]
         np.testing.assert_array_equal(listed, np.unique(rows.indices))
-        assert np.diff(bounds).max() <= 512
+        assert np.diff(bounds).max() <= 256
     assert np.count_nonzero(stages.values) == A.nnz
-    assert (stages.positions[stages.values == 0] == 512).all()
+    assert (stages.positions[stages.values == 0] == 512).all()  # beyond both buffers
 
 
 def test_a_design_that_there_is_not(device: Device) -> None:

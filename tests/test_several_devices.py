@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -445,23 +446,39 @@ def test_cuda_devices_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
             current.pop()
 
     launched: list[Any] = []
+    asked: list[Any] = []
+
+    def set_attribute(function: Any, attribute: int, value: int) -> None:
+        asked.append((function, attribute, value))
+        if value > 227 << 10:
+            raise OSError("invalid value")
+
+    def function(*arguments: Any, **options: Any) -> None:
+        launched.append(current[-1])
+
+    function.ptr = 5  # type: ignore[attr-defined]
     runtime = SimpleNamespace(
         getDeviceProperties=lambda number: {
             "name": b"GPU %d" % number,
             "multiProcessorCount": 1,
             "l2CacheSize": 1 << 20,
+            "sharedMemPerBlockOptin": 227 << 10,
         },
         getDeviceCount=lambda: 2,
     )
     module = SimpleNamespace(
         load=lambda code: None,
-        get_function=lambda name: lambda *arguments, **options: launched.append(current[-1]),
+        get_function=lambda name: function,
     )
     cuda = SimpleNamespace(
         Device=Device,
         runtime=runtime,
         function=SimpleNamespace(Module=lambda: module),
-        driver=SimpleNamespace(CUDADriverError=OSError),
+        driver=SimpleNamespace(
+            CUDADriverError=OSError,
+            funcSetAttribute=set_attribute,
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
+        ),
     )
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda, ndarray=FakeArray))
     monkeypatch.setattr("portable_spdnn_gpu.cuda_device.machine_code", lambda *_: b"")
@@ -478,3 +495,11 @@ def test_cuda_devices_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
             device.launch(kernel, (1, 1), [FakeArray(1), np.int32(1), np.int32(1), FakeArray(0)])
     assert launched == [1]
     assert current == [0]
+    # Shared memory beyond 48 KiB is asked for, once, and no other.
+    assert asked == []
+    wide = replace(kernel, dynamic_shared=100 << 10)
+    for _ in range(2):
+        device.launch(wide, (1, 1), [])
+    assert asked == [(5, 8, 100 << 10)]
+    with pytest.raises(LaunchError, match="refused; GPU 1, sm_90 gives 232448 at most"):
+        device.launch(replace(kernel, dynamic_shared=300 << 10), (1, 1), [])

@@ -22,6 +22,7 @@ from portable_spdnn_gpu.kernel_catalog import Kernel
 
 Array = npt.NDArray[Any]
 MIB = 2**20
+UNASKED_SHARED = 48 * 1024  # bytes of shared memory that a block has without asking
 # cudaErrorInsufficientDriver and cudaErrorNoDevice.
 INSUFFICIENT_DRIVER, NO_DEVICE = 35, 100
 
@@ -44,12 +45,13 @@ class CudaDevice:
         self._cupy = cupy
         self._device = cupy.cuda.Device(number)
         self.number = int(self._device.id)
-        self._architecture = int(self._device.compute_capability)
+        self.architecture = int(self._device.compute_capability)
         self._functions: dict[Kernel, Any] = {}
         properties = cupy.cuda.runtime.getDeviceProperties(self._device.id)
-        self.description = f"{properties['name'].decode()}, sm_{self._architecture}"
+        self.description = f"{properties['name'].decode()}, sm_{self.architecture}"
         self.multiprocessors = int(properties["multiProcessorCount"])
         self.l2_bytes = int(properties["l2CacheSize"])
+        self.shared_limit = int(properties["sharedMemPerBlockOptin"])
         self._peak = 0
 
     def bound(self) -> AbstractContextManager[Any]:
@@ -127,9 +129,23 @@ class CudaDevice:
         function = self._functions.get(kernel)
         if function is None:
             module = self._cupy.cuda.function.Module()
-            module.load(machine_code(kernel, self._architecture))
-            function = self._functions[kernel] = module.get_function(kernel.name)
+            module.load(machine_code(kernel, self.architecture))
+            function = module.get_function(kernel.name)
+            if kernel.dynamic_shared > UNASKED_SHARED:
+                self._ask_for_shared(kernel, function)
+            self._functions[kernel] = function
         return function
+
+    def _ask_for_shared(self, kernel: Kernel, function: Any) -> None:
+        driver = self._cupy.cuda.driver
+        most = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        try:
+            driver.funcSetAttribute(function.ptr, most, kernel.dynamic_shared)
+        except driver.CUDADriverError as error:
+            raise LaunchError(
+                f"{kernel.name}: {kernel.dynamic_shared} bytes of shared memory for a block were "
+                f"refused; {self.description} gives {self.shared_limit} at most"
+            ) from error
 
     def resident_blocks(self, kernel: Kernel) -> int:
         """Return how many blocks of a kernel the whole device keeps at a time."""

@@ -42,8 +42,10 @@ class Device(Protocol):
     """
 
     description: str
+    architecture: int  # compute capability times ten: 90 for sm_90
     multiprocessors: int
     l2_bytes: int
+    shared_limit: int  # bytes that a block may ask for
     number: int
 
     def bound(self) -> AbstractContextManager[Any]:

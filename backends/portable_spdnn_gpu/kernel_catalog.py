@@ -52,14 +52,10 @@ class Kernel:
         return tuple(f"-D{name}={value}" for name, value in self.defines)
 
 
-# Rows of B that `staged_spmm` stages: 32 KiB for 16 columns of either type.
-STAGE = {4: 512, 8: 256}
-MINIBATCH = 16
 CLUSTER = 16
-# Columns that a block of csr_spmm and of clustered_spmm takes, and rows of one of staged_spmm.
+# Columns that a block of csr_spmm and of clustered_spmm takes.
 CSR_STRIP = 128 * 4
 CLUSTER_STRIP = 128 * 2
-STAGED_ROWS = 256
 SPGEMM_ROWS = 4
 FEATURE_THREADS = 256
 LIST_THREADS = 1024
@@ -114,6 +110,56 @@ class Precision:
         return values.astype(np.float16)
 
 
+@dataclass(frozen=True)
+class StagedConfig:
+    """Tile sizes of `staged_spmm`; staged_spmm.cu says what each is for.
+
+    Attributes
+    ----------
+    rows : int
+        Of A in a block, one for each thread: a multiple of 32.
+    minibatch : int
+        Columns of B in a block: whole pieces of 16 bytes, 32 at most.
+    stage : int
+        Rows of B in one of the two buffers.
+    """
+
+    rows: int
+    minibatch: int
+    stage: int
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows x {self.minibatch} inputs, stages of {self.stage}"
+
+    def shared_bytes(self, precision: Precision) -> int:
+        """Return the dynamic shared memory of a block: two buffers and a row of zeros."""
+        return (2 * self.stage + 1) * self.minibatch * int(precision.storage.itemsize)
+
+
+# What the autotuner may choose; the first is taken where nothing has been measured, and runs
+# with the shared memory that every architecture gives without asking. The names are of storage.
+STAGED_CONFIGS = {
+    "float32": (
+        StagedConfig(256, 16, 256),
+        StagedConfig(128, 16, 128),
+        StagedConfig(512, 16, 256),
+        StagedConfig(256, 8, 512),
+        StagedConfig(256, 12, 320),
+        StagedConfig(256, 32, 128),
+        StagedConfig(512, 16, 512),  # 64 KiB and a row of zeros: from sm_80 on
+        StagedConfig(512, 32, 256),
+    ),
+    "float64": (StagedConfig(256, 8, 256), StagedConfig(512, 8, 256), StagedConfig(256, 16, 128)),
+    "float16": (StagedConfig(256, 16, 512), StagedConfig(512, 16, 512), StagedConfig(256, 32, 256)),
+}
+REGISTERS = 65536  # of a multiprocessor
+
+
+def staged_configs(precision: Precision) -> tuple[StagedConfig, ...]:
+    """Return the configurations of `staged_spmm` for a precision, the usual one first."""
+    return STAGED_CONFIGS[precision.storage.name]
+
+
 def _macros(dtype: Any, half: bool = False, **more: int) -> tuple[tuple[str, str], ...]:
     scalar = {4: "float", 8: "double"}[np.dtype(dtype).itemsize]
     macros = {"SCALAR": scalar, **{name: str(value) for name, value in more.items()}}
@@ -139,13 +185,22 @@ def clustered_spmm(precision: Precision, activation: bool) -> Kernel:
     )  # fmt: skip
 
 
-def staged_spmm(precision: Precision, activation: bool) -> Kernel:
-    """Rows of A against 16 columns of B that are staged in shared memory."""
-    size = precision.sums.itemsize
-    macros = _macros(precision.sums, precision.half, ACTIVATION=int(activation), STAGE=STAGE[size])
+def staged_spmm(
+    precision: Precision, activation: bool, config: StagedConfig | None = None
+) -> Kernel:
+    """Rows of A against a minibatch of columns of B that are staged in shared memory."""
+    config = staged_configs(precision)[0] if config is None else config
+    # Sums beyond 16 words take more than half of 128 registers: two blocks of 256 rows then.
+    words = config.minibatch * precision.sums.itemsize // 4
+    registers = 64 if words <= 16 else 128
+    blocks = REGISTERS // registers // config.rows
+    macros = _macros(
+        precision.sums, precision.half, ACTIVATION=int(activation), ROWS=config.rows,
+        MINIBATCH=config.minibatch, STAGE=config.stage, BLOCKS=blocks,
+    )  # fmt: skip
     return Kernel(
-        "staged_spmm", "staged_spmm.cu", STAGED_ROWS, macros, registers=80,
-        dynamic_shared=MINIBATCH * (STAGE[size] + 1) * size,
+        "staged_spmm", "staged_spmm.cu", config.rows, macros, registers,
+        static_shared=4 * config.minibatch, dynamic_shared=config.shared_bytes(precision),
     )  # fmt: skip
 
 
@@ -207,6 +262,8 @@ def catalog() -> list[Kernel]:
                 clustered_spmm(precision, activation),
                 staged_spmm(precision, activation),
             ]
+        # Layers alone are tuned.
+        kernels += [staged_spmm(precision, True, c) for c in staged_configs(precision)[1:]]
         for name in ("unpack_bits", "spread_csr", "turn_rows", "collect_rows", "number_inputs"):
             kernels.append(feature_layout(name, precision))
     for dtype in (np.float32, np.float64):

@@ -28,10 +28,11 @@ columns of all clusters and what rows have alone: s loads / E bytes, at best s /
 loads and values of edges serve 256 columns. L1: the element, and the values, four (two in
 double) in one broadcast for the 2 columns of 32 lanes: 128 / (64 x 16 / S) bytes.
 
-**staged** (256 rows of A, 16 columns). L1: one element of the stage for each multiply-add, S
-bytes, if no banks conflict; an element of B on its way into the stage, s + S bytes for each of
-`staged` (the rows of B that blocks list, added up); a position of 2 bytes and a value, s bytes,
-for 16 columns. L2: the same without the stage: s staged / E + (2 + s) / 16 bytes.
+**staged** (a block of rows of A and c columns, the minibatch). L1: one element of the stage for
+each multiply-add, s bytes, if no banks conflict; an element of B on its way into the stage, s
+bytes for each of `staged` (the rows of B that blocks list, added up); a position of 2 bytes and
+a value, s bytes, for c columns. L2: the same without reads of the stage: s staged / E + (2 + s) /
+c bytes.
 
 Sources: S. Williams, A. Waterman and D. Patterson, Communications of the ACM 52 (2009), for the
 model; the opening comments of the kernel files for what each design reads.
@@ -51,7 +52,6 @@ VECTOR = 16  # bytes of the widest load
 INDEX, POSITION = 4, 2  # bytes
 CSR_COLUMNS, CSR_STRIP = 4, 512  # of a thread, of a block
 CLUSTER_COLUMNS, CLUSTER_STRIP = 2, 256
-STAGED_COLUMNS = 16
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def clustered_cost(size: LayerSize, l2_bytes: int, loads: int) -> KernelModel:
     )  # fmt: skip
 
 
-def staged_cost(size: LayerSize, l2_bytes: int, staged: int) -> KernelModel:
+def staged_cost(size: LayerSize, l2_bytes: int, staged: int, minibatch: int = 16) -> KernelModel:
     """Return what stages cost.
 
     Parameters
@@ -128,13 +128,15 @@ def staged_cost(size: LayerSize, l2_bytes: int, staged: int) -> KernelModel:
     l2_bytes : int
     staged : int
         Rows of B that blocks stage, added up over the blocks.
+    minibatch : int
+        Columns of a block.
     """
     share = staged / max(size.edges, 1)
     entry = POSITION + size.itemsize
-    entries = entry / STAGED_COLUMNS
+    entries = entry / minibatch
     return _model(
         size, l2_bytes, entry,
-        l1=size.sum_itemsize + (size.itemsize + size.sum_itemsize) * share + entries,
+        l1=size.itemsize * (1 + share) + entries,
         l2=size.itemsize * share + entries,
     )  # fmt: skip
 
@@ -149,8 +151,10 @@ def design_cost(
     )
     if packed.design == "csr":
         return csr_cost(size, l2_bytes)
-    cost = clustered_cost if packed.design == "clustered" else staged_cost
-    return cost(size, l2_bytes, packed.loads)
+    if packed.design == "clustered":
+        return clustered_cost(size, l2_bytes, packed.loads)
+    minibatch = packed.launches[0].strip if packed.launches else 1
+    return staged_cost(size, l2_bytes, packed.loads, minibatch)
 
 
 def _model(size: LayerSize, l2_bytes: int, entry_bytes: float, l1: float, l2: float) -> KernelModel:

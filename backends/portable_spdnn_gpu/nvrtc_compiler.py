@@ -86,7 +86,7 @@ def compile_source(kernel: Kernel, architecture: int) -> tuple[bytes, str]:
         ) from error
     folder = kernel_folder()
     source = (folder / kernel.source).read_text()
-    header = (folder / "common.cuh").read_bytes()
+    headers = sorted(folder.glob("*.cuh"))
     options = (
         f"--gpu-architecture=sm_{architecture}",
         "--std=c++17",
@@ -94,7 +94,12 @@ def compile_source(kernel: Kernel, architecture: int) -> tuple[bytes, str]:
         *kernel.options,
     )
     try:
-        program = nvrtc.createProgram(source, kernel.source, [header], [b"common.cuh"])
+        program = nvrtc.createProgram(
+            source,
+            kernel.source,
+            [header.read_bytes() for header in headers],
+            [header.name.encode() for header in headers],
+        )
     except (RuntimeError, OSError) as error:
         raise KernelCompilationError(f"NVRTC cannot be loaded: {error}") from error
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,12 @@ from portable_spdnn_gpu.device import Device
 from portable_spdnn_gpu.kernel_catalog import (
     CLUSTER_STRIP,
     CSR_STRIP,
-    MINIBATCH,
     Kernel,
     Precision,
+    StagedConfig,
     clustered_spmm,
     csr_spmm,
+    staged_configs,
     staged_spmm,
 )
 from portable_spdnn_gpu.staging import stage_rows
@@ -108,7 +110,9 @@ class _Memory:
         return np.concatenate(self.parts)
 
 
-def pack(A: Any, design: str, precision: Precision) -> PackedProduct:
+def pack(
+    A: Any, design: str, precision: Precision, config: StagedConfig | None = None
+) -> PackedProduct:
     """Pack a canonical csr_array.
 
     Parameters
@@ -131,13 +135,15 @@ def pack(A: Any, design: str, precision: Precision) -> PackedProduct:
     launches = []
     rows, loads = np.arange(A.shape[0], dtype=np.int32), 0
     if design == "staged":
-        stages = stage_rows(A)
+        config = staged_configs(precision)[0] if config is None else config
+        stages = stage_rows(A, config)
         blocks = stages.block_stages.size - 1
         arrays = memory.add(
             stages.block_stages, stages.stage_bounds, stages.columns, stages.slices,
             stages.positions, precision.stored(stages.values), np.array([A.shape[0]], np.int32),
         )  # fmt: skip
-        launches.append(PackedLaunch(staged_spmm, arrays, A.shape[0], blocks, MINIBATCH))
+        kernel = partial(staged_spmm, config=config)
+        launches.append(PackedLaunch(kernel, arrays, A.shape[0], blocks, config.minibatch))
         rows, loads = rows[:0], stages.columns.size
     if design == "clustered":
         found = cluster_rows(A)

@@ -1,4 +1,16 @@
-"""Preload maps and sliced-ELL entries."""
+"""Sliced ELL with preload maps.
+
+The rows of a matrix go to blocks, in order. The columns that a block's rows have, without
+repeats and rising, are its map, cut into stages; the entries of a stage are kept in sliced ELL.
+A slice is what the 32 rows of one warp have in one stage, padded to the longest of them: entry k
+of lane l lies at 32 k + l, so that a warp reads neighbours. A column is a 16-bit position in the
+buffers of the stages (the first, third, ... stage of a block go to the first buffer, the others
+to the second), whatever the number of columns of the matrix. Rows of other lengths than their
+neighbours cost padding in their slice and stage alone.
+
+Source: A. Monakov, A. Lokhmotov and A. Avetisyan, "Automatically Tuning Sparse Matrix-Vector
+Multiplication for GPU Architectures", HiPEAC 2010, for sliced ELL; for maps see staged_spmm.cu.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn_gpu.kernel_catalog import STAGE, STAGED_ROWS
+from portable_spdnn_gpu.kernel_catalog import StagedConfig
 
 Array = npt.NDArray[Any]
 WARP = 32
@@ -16,12 +28,12 @@ WARP = 32
 
 @dataclass(frozen=True)
 class Stages:
-    """A CSR matrix in the form that `staged_spmm` reads.
+    """A CSR matrix in the form that `staged_spmm` reads: sliced ELL.
 
     Attributes
     ----------
     block_stages : ndarray of int32, shape (blocks + 1,)
-        Offsets of the stages of each block of STAGED_ROWS rows.
+        Offsets of the stages of each block of rows.
     stage_bounds : ndarray of int32, shape (stages + 1,)
         Offsets into `columns`.
     columns : ndarray of int32
@@ -29,8 +41,8 @@ class Stages:
     slices : ndarray of int32, shape (stages x warps + 1,)
         Offsets of the entries of each warp, in warps.
     positions : ndarray of uint16, values : ndarray, shape (32 x slices[-1],)
-        Where in its stage the column of an entry is, and the entry; absent ones name the
-        position beyond the stage and are 0.
+        Where in the two buffers the column of an entry is, and the entry; absent ones name the
+        position beyond both and are 0.
     """
 
     block_stages: Array
@@ -41,15 +53,15 @@ class Stages:
     values: Array
 
 
-def stage_rows(A: Any) -> Stages:
-    """Lay out a canonical csr_array."""
-    capacity = STAGE[A.dtype.itemsize]
-    warps = STAGED_ROWS // WARP
+def stage_rows(A: Any, config: StagedConfig) -> Stages:
+    """Lay out a canonical csr_array for a configuration of the kernel."""
+    capacity, block_rows = config.stage, config.rows
+    warps = block_rows // WARP
     stages_of_blocks, sizes, maps, widths = [0], [], [], []
     positions: list[Array] = []
     values: list[Array] = []
-    for first in range(0, A.shape[0], STAGED_ROWS):
-        last = min(first + STAGED_ROWS, A.shape[0])
+    for first in range(0, A.shape[0], block_rows):
+        last = min(first + block_rows, A.shape[0])
         entries = slice(A.indptr[first], A.indptr[last])
         columns, place = np.unique(A.indices[entries], return_inverse=True)
         stages = -(-columns.size // capacity)
@@ -60,15 +72,15 @@ def stage_rows(A: Any) -> Stages:
         stage = place // capacity
         # Columns rise in a row, so that the entries of one row in one stage are neighbours.
         cell = row * max(stages, 1) + stage
-        counts = np.bincount(cell, minlength=STAGED_ROWS * max(stages, 1))
+        counts = np.bincount(cell, minlength=block_rows * max(stages, 1))
         rank = np.arange(cell.size) - (np.cumsum(counts) - counts)[cell]
         by_warp = counts.reshape(warps, WARP, -1).max(axis=1).T[:stages]  # (stages, warps)
         begins = (np.cumsum(by_warp) - by_warp.ravel()).reshape(by_warp.shape)
         widths.append(by_warp.ravel())
         total = int(by_warp.sum()) * WARP
         where = (begins[stage, row // WARP] + rank) * WARP + row % WARP
-        block_positions = np.full(total, capacity, np.uint16)
-        block_positions[where] = place % capacity
+        block_positions = np.full(total, 2 * capacity, np.uint16)
+        block_positions[where] = place % (2 * capacity)
         block_values = np.zeros(total, A.dtype)
         block_values[where] = A.data[entries]
         positions.append(block_positions)

@@ -15,6 +15,7 @@ from portable_spdnn.roofline import KernelModel, Limits, speed, speed_text
 from portable_spdnn_gpu.clusters import cluster_rows
 from portable_spdnn_gpu.cupy_backend import CupyBackend, by_output
 from portable_spdnn_gpu.dense_products import DenseProduct
+from portable_spdnn_gpu.kernel_catalog import Precision, staged_configs
 from portable_spdnn_gpu.layer_costs import (
     LayerSize,
     clustered_cost,
@@ -51,7 +52,8 @@ class Sharing:
         clusters = cluster_rows(A)
         alone = int(np.diff(A.indptr)[clusters.rest].sum())
         edges = max(A.nnz, 1)
-        return cls((clusters.indices.size + alone) / edges, stage_rows(A).columns.size / edges)
+        stages = stage_rows(A, staged_configs(Precision(A.dtype))[0])
+        return cls((clusters.indices.size + alone) / edges, stages.columns.size / edges)
 
     def models(self, size: LayerSize, l2_bytes: int) -> dict[str, KernelModel]:
         """Return the model of each design."""

@@ -7,7 +7,8 @@
 // An error, with what went wrong: a barrier that some threads never reach, a warp operation whose
 // mask names lanes that have left or wait elsewhere, a shuffle from a lane outside the mask.
 // Shared memory, static and dynamic, is filled with 0xFF (NaN; -1) before each block, so that
-// reading before writing shows. Lanes and warps run in rising or falling order: what is right in
+// reading before writing shows. Asynchronous copies arrive when their thread waits for them and no
+// sooner; until then their place holds 0xFF, so that a missing wait shows. Lanes and warps run in rising or falling order: what is right in
 // one order alone is a race.
 //
 // Not modelled: memory ordering, races within one order, grid-wide synchronisation, half
@@ -66,6 +67,13 @@ namespace cuda_emulation {
 enum class Status { running, at_barrier, in_warp_operation, finished };
 enum class Operation { none, sync, index, up, down, exclusive_or, ballot };
 
+// A copy to shared memory that has been started; it arrives with its group.
+struct Copy {
+    void* to;
+    const void* from;
+    size_t bytes, group;
+};
+
 struct Fiber {
     void* stack_pointer = nullptr;
     ucontext_t context;
@@ -77,6 +85,8 @@ struct Fiber {
     unsigned mask = 0;
     uint64_t value = 0, result = 0;
     int argument = 0, predicate = 0;
+    std::vector<Copy> copies;
+    size_t groups = 0;  // closed so far
 };
 
 struct State {
@@ -137,6 +147,8 @@ inline void start(Fiber& fiber) {
         mprotect(fiber.stack, GUARD_BYTES, PROT_NONE);  // an overflow faults, and harms no other
     }
     fiber.status = Status::running;
+    fiber.copies.clear();
+    fiber.groups = 0;
 #ifdef CUDA_EMULATION_ASSEMBLY
     void** top = reinterpret_cast<void**>(static_cast<char*>(fiber.stack) + STACK_BYTES);
     *--top = nullptr;  // a return address: at entry the stack is aligned as after a call
@@ -286,7 +298,9 @@ inline void run_block() {
     }
 }
 
-inline void launch(uint3 grid, uint3 block, size_t dynamic_bytes, std::function<void()> body) {
+// `dynamic_limit`: bytes of dynamic shared memory that have been asked for.
+inline void launch(uint3 grid, uint3 block, size_t dynamic_bytes, size_t dynamic_limit,
+                   std::function<void()> body) {
     State& s = state();
     s.grid_size = grid;
     s.block_size = block;
@@ -296,7 +310,7 @@ inline void launch(uint3 grid, uint3 block, size_t dynamic_bytes, std::function<
     if (s.threads == 0 || s.threads > 1024) throw std::invalid_argument("a block has 1 to 1024 threads");
     if (!grid.x || !grid.y || !grid.z || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
         throw std::invalid_argument("a grid has 1 to 2^31 - 1, 65535 and 65535 blocks");
-    if (dynamic_bytes > 48 * 1024)
+    if (dynamic_bytes > std::max(dynamic_limit, size_t(48 * 1024)))
         throw std::invalid_argument("more than 48 KiB of dynamic shared memory must be asked for");
     if (s.fibers.size() < s.threads) s.fibers.resize(s.threads);
     s.dynamic.assign(dynamic_bytes, 0);
@@ -319,6 +333,24 @@ inline int barrier(int predicate) {
     fiber.status = Status::at_barrier;
     suspend();
     return int(fiber.result);
+}
+
+inline void start_copy(void* to, const void* from, size_t bytes) {
+    if (uintptr_t(to) % bytes || uintptr_t(from) % bytes)
+        throw std::logic_error("copy_async: an address is not a multiple of the size");
+    Fiber& fiber = *state().current;
+    fiber.copies.push_back({to, from, bytes, fiber.groups});
+    std::memset(to, 0xFF, bytes);
+}
+
+// Lets all groups but the last `pending` arrive. Copies that no group was closed over stay.
+inline void finish_copies(size_t pending) {
+    Fiber& fiber = *state().current;
+    const auto arrives = [&](const Copy& copy) { return copy.group + pending < fiber.groups; };
+    for (const Copy& copy : fiber.copies)
+        if (arrives(copy)) std::memcpy(copy.to, copy.from, copy.bytes);
+    fiber.copies.erase(std::remove_if(fiber.copies.begin(), fiber.copies.end(), arrives),
+                       fiber.copies.end());
 }
 
 template <class T> uint64_t to_bits(T value) {
@@ -360,12 +392,12 @@ void call(void (*kernel)(P...), void** arguments, std::index_sequence<I...>) {
 // As cuLaunchKernel takes them: `arguments` points at each value. Returns what went wrong.
 template <class... P>
 const char* launch_kernel(void (*kernel)(P...), const unsigned* sizes, size_t dynamic_bytes,
-                          bool falling, void** arguments) {
+                          size_t dynamic_limit, bool falling, void** arguments) {
     static std::string message;
     state().falling = falling;
     try {
         launch({sizes[0], sizes[1], sizes[2]}, {sizes[3], sizes[4], sizes[5]}, dynamic_bytes,
-               [&] { call(kernel, arguments, std::index_sequence_for<P...>{}); });
+               dynamic_limit, [&] { call(kernel, arguments, std::index_sequence_for<P...>{}); });
     } catch (const std::exception& error) {
         message = error.what();
         return message.c_str();
@@ -375,14 +407,16 @@ const char* launch_kernel(void (*kernel)(P...), const unsigned* sizes, size_t dy
 
 }  // namespace cuda_emulation
 
-#define EXPORT_KERNEL(name)                                                                   \
-    extern "C" const char* launch_##name(const unsigned* sizes, size_t dynamic_bytes,         \
-                                         int falling, void** arguments) {                     \
-        return cuda_emulation::launch_kernel(name, sizes, dynamic_bytes, falling, arguments); \
-    }                                                                                         \
-    extern "C" const char* parameters_of_##name() {                                           \
-        static const std::string all = cuda_emulation::parameters(name);                      \
-        return all.c_str();                                                                   \
+#define EXPORT_KERNEL(name)                                                                 \
+    extern "C" const char* launch_##name(const unsigned* sizes, size_t dynamic_bytes,       \
+                                         size_t dynamic_limit, int falling,                 \
+                                         void** arguments) {                                \
+        return cuda_emulation::launch_kernel(name, sizes, dynamic_bytes, dynamic_limit,     \
+                                             falling, arguments);                           \
+    }                                                                                       \
+    extern "C" const char* parameters_of_##name() {                                         \
+        static const std::string all = cuda_emulation::parameters(name);                    \
+        return all.c_str();                                                                 \
     }
 
 #define threadIdx (cuda_emulation::state().current->thread)
@@ -412,6 +446,16 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
 }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
+
+// As in kernels/async_copy.cuh, which defines these where they are not. Two bytes are never
+// asynchronous.
+#define ASYNC_COPIES
+template <int BYTES> void copy_async(void* shared, const void* global) {
+    if constexpr (BYTES == 2) std::memcpy(shared, global, 2);
+    else cuda_emulation::start_copy(shared, global, BYTES);
+}
+inline void commit_copies() { ++cuda_emulation::state().current->groups; }
+template <int PENDING> void wait_copies() { cuda_emulation::finish_copies(PENDING); }
 
 // Fibers do not preempt each other: an ordinary update is atomic.
 template <class T, class U> T atomicAdd(T* at, U value) { T old = *at; *at = T(old + value); return old; }

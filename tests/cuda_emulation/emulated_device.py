@@ -128,8 +128,10 @@ class EmulatedDevice:
     """
 
     description = "emulated CUDA device"
+    architecture = 90
     multiprocessors = 3
     l2_bytes = 1 << 18
+    shared_limit = 227 << 10  # as sm_90
     memory = 64 << 20
 
     def __init__(
@@ -146,6 +148,7 @@ class EmulatedDevice:
         self.sources = sources or kernel_folder()
         self.launches: list[str] = []
         self._functions: dict[Kernel, tuple[Any, list[str]]] = {}
+        self._asked_for: dict[Kernel, int] = {}
         self._recorded: list[Callable[[], None]] | None = None
         # Two orders find what waits are missing: copies of other streams as late as may be, or
         # as early, with the launches late.
@@ -343,7 +346,8 @@ class EmulatedDevice:
         arguments: tuple[Any, ...],
     ) -> None:
         with _LAUNCHING:
-            message = function(sizes, kernel.dynamic_shared, int(self.falling), addresses)
+            shared, asked_for = kernel.dynamic_shared, self._asked_for[kernel]
+            message = function(sizes, shared, asked_for, int(self.falling), addresses)
         if message is not None:
             raise LaunchError(f"{kernel.name}: {message.decode()}")
         self.launches.append(kernel.name)
@@ -352,11 +356,18 @@ class EmulatedDevice:
                 raise LaunchError(f"{kernel.name}: wrote outside argument {position}")
 
     def _load(self, kernel: Kernel) -> tuple[Any, list[str]]:
+        if kernel.static_shared + kernel.dynamic_shared > self.shared_limit:
+            raise LaunchError(
+                f"{kernel.name}: {kernel.static_shared + kernel.dynamic_shared} bytes of shared "
+                f"memory are more than the {self.shared_limit} that a block may have"
+            )
+        self._asked_for[kernel] = kernel.dynamic_shared
         with _LAUNCHING:  # compiled once, where several devices ask for it
             library = ctypes.CDLL(str(self._build(kernel)))
         function = getattr(library, f"launch_{kernel.name}")
         function.restype = ctypes.c_char_p
-        function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+        size = ctypes.c_size_t
+        function.argtypes = [ctypes.c_void_p, size, size, ctypes.c_int, ctypes.c_void_p]
         types = getattr(library, f"parameters_of_{kernel.name}")
         types.restype = ctypes.c_char_p
         self._functions[kernel] = function, types().decode().split()
@@ -371,9 +382,9 @@ class EmulatedDevice:
         options = ["-O1", "-std=c++17", "-fPIC", "-shared", "-Wl,-Bsymbolic", *kernel.options]
         if self.sanitize:
             options += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
-        read = [HEADER, source, self.sources / "common.cuh"]
+        read = [HEADER, source, *sorted(self.sources.glob("*.cuh"))]
         digest = hashlib.sha256(
-            "\0".join([text, *options, *(p.read_text() for p in read if p.exists())]).encode()
+            "\0".join([text, *options, *(p.read_text() for p in read)]).encode()
         ).hexdigest()
         library = self.folder / f"{source.stem}-{digest[:24]}.so"
         if library.exists():

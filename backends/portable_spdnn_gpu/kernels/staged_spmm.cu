@@ -1,88 +1,181 @@
 // The product or fused layer with rows of B staged in shared memory through a preload map.
 //
-// Idea: a block takes THREADS rows of A, one a thread, and MINIBATCH columns of B, whose sums it
+// Idea: a block takes ROWS rows of A, one a thread, and MINIBATCH columns of B, whose sums it
 // keeps in registers. The rows of B that the block's rows of A need are listed once, without
-// repeats (the map), and cut into stages of at most STAGE. For each stage the block copies those
-// rows of B to shared memory and every thread multiplies from there. The entries of A lie in
-// slices of a warp (sliced ELL): 16-bit positions in the stage and values, interleaved so that
-// a warp reads neighbours.
+// repeats (the map), and cut into stages of at most STAGE. A stage is copied to shared memory
+// while the one before is multiplied (two buffers, asynchronous copies). The entries of A are in
+// sliced ELL: the rows of a warp are a slice, padded to the longest of them in the stage; 16-bit
+// positions in the buffers and values are interleaved so that a warp reads neighbours. How many
+// columns of B there are is read on the device: blocks take items, a unit of rows and
+// a minibatch, until none is left.
 //
 // Source: M. Hidayetoglu et al., "At-Scale Sparse Deep Neural Network Inference with Efficient
-// GPU Implementation", HPEC 2020. Other than there, B holds its columns innermost, so that a
-// half-warp copies whole sectors of one row of B.
+// GPU Implementation", HPEC 2020. Other than there, B holds its columns innermost.
 //
-// Bound: shared memory: one read for a multiply-add; an index and a value are read once for
-// MINIBATCH multiply-adds.
+// Shared memory keeps the stored type, and it is widened when it is read: reading binds this
+// kernel, a feature in half precision then costs half, and a copy that converts cannot be
+// asynchronous. The conversions take arithmetic that is idle.
 //
-// Configuration:
-// THREADS 256:   the rows of A that share a map; more share more, and eight warps hide latency.
-// MINIBATCH 16:  sums in registers for each thread; 16 floats are two sectors of a row of B.
-// STAGE:         rows of B staged at a time: 512 in float, 256 in double; 32 KiB both.
-// PITCH STAGE+1: one column of padding: 16 rows begin in 16 banks, so that the copy does not
-//                conflict; the padding's column holds 0 and is what absent entries of a slice
-//                point at, so that they add 0 x 0 whatever is staged.
-// BLOCKS 3:      on a multiprocessor at least: 80 registers a thread, so that nothing is spilled.
-// ACTIVATION:    1 adds the bias, applies ReLU and clamp, and marks inputs that live; 0 leaves the
-//                plain product.
+// Banks: a row of B in a buffer is PARTS pieces of 16 bytes. A quarter of a warp is served at
+// a time, its eight lanes without conflict where they use eight different pieces of a line of
+// 128 bytes. Were row p's piece q at PARTS p + q, lanes that read piece q of rows p, p + 1, ...
+// would meet in 8 / PARTS pieces of the line where PARTS is a power of two. So piece q lies at
+// PARTS p + (q ^ (p / (8 / PARTS)) % PARTS): eight neighbouring rows lie in eight pieces.
+// An odd PARTS does that by itself. Either way rows fill whole lines in order, so that the copy,
+// eight neighbouring pieces at a time, has no conflict; padding of the rows would give it some.
+// Rows apart conflict by chance.
+//
+// Bound: shared memory: PARTS reads of 16 bytes for MINIBATCH multiply-adds; where rows share
+// little, the copies from L2.
+//
+// Configuration (STAGED_CONFIGS in kernel_catalog.py, chosen by autotuner.py):
+// ROWS:         the rows of A that share a map; more share more, and fewer blocks fit.
+// MINIBATCH:    sums in registers for each thread; more read a position and a value less often,
+//               and copy whole sectors of B; registers and shared memory bound it.
+// STAGE:        rows of B in one of the two buffers; more make fewer barriers and less padding.
+// BLOCKS:       on a multiprocessor at least: so many registers that nothing is spilled.
+// ACTIVATION:   1 adds the bias, applies ReLU and clamp, and marks inputs that live; 0 leaves
+//               the plain product.
+#include "async_copy.cuh"
 #include "common.cuh"
 
-#define THREADS 256
-#define WARPS (THREADS / 32)
-#define MINIBATCH 16
-#define BLOCKS 3
-#define PITCH (STAGE + 1)
+#define WARPS (ROWS / 32)
+#define WIDTH int(16 / sizeof(STORED))  // columns of a piece
+#define PARTS (MINIBATCH / WIDTH)
+
+struct __align__(16) Piece {
+    STORED at[WIDTH];
+};
+
+// Where a piece of a row lies, counted in pieces.
+__device__ __forceinline__ int piece_of(int row, int part) {
+    if constexpr (PARTS % 2 == 1) return row * PARTS + part;
+    return row * PARTS + (part ^ (PARTS < 8 ? row / (8 / PARTS) % PARTS : row % 8));
+}
+
+// Starts the copies of listed rows of B to a buffer. In pieces where columns are side by side and
+// aligned, else one by one.
+__device__ __forceinline__ void copy_stage(Piece* buffer, const int* __restrict__ listed, int count,
+                                           const STORED* __restrict__ from, int pitch, int first,
+                                           int columns, bool in_pieces, const int* places) {
+    if (in_pieces) {
+#pragma unroll 2
+        for (int k = threadIdx.x; k < count * PARTS; k += ROWS) {
+            const int row = k / PARTS, part = k % PARTS, column = first + part * WIDTH;
+            const STORED* strip = from + size_t(listed[row]) * pitch;
+            copy_async<16>(buffer + piece_of(row, part), strip + (column < columns ? column : 0));
+        }
+        return;
+    }
+#pragma unroll 2
+    for (int k = threadIdx.x; k < count * MINIBATCH; k += ROWS) {
+        const int row = k / MINIBATCH, i = k % MINIBATCH;
+        const STORED* strip = from + size_t(listed[row]) * pitch;
+        copy_async<sizeof(STORED)>(&buffer[piece_of(row, i / WIDTH)].at[i % WIDTH],
+                                   strip + places[i]);
+    }
+}
+
+// Writes the row's results of the minibatch; what lies beyond the columns stays.
+__device__ __forceinline__ void write_row(STORED* out, const STORED* results, int columns,
+                                          bool in_pieces) {
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+        const int begin = part * WIDTH;
+        if (in_pieces && begin + WIDTH <= columns) {
+            Piece piece;
+#pragma unroll
+            for (int i = 0; i < WIDTH; ++i) piece.at[i] = results[begin + i];
+            *reinterpret_cast<Piece*>(out + begin) = piece;
+        } else {
+#pragma unroll
+            for (int i = 0; i < WIDTH; ++i)
+                if (begin + i < columns) out[begin + i] = results[begin + i];
+        }
+    }
+}
 
 // block_stages: units + 1 offsets of stages. stage_bounds: stages + 1 offsets into map.
-// slices: stages x WARPS + 1 offsets, counted in warps of entries. all_rows: how many there are.
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+// slices: stages x WARPS + 1 offsets, counted in warps of entries. positions: rows of the two
+// buffers, of which stages take turns in a block; absent entries name the row beyond, of zeros.
+// all_rows: how many there are.
+extern "C" __global__ void __launch_bounds__(ROWS, BLOCKS)
 staged_spmm(const int* __restrict__ block_stages, const int* __restrict__ stage_bounds,
             const int* __restrict__ map, const int* __restrict__ slices,
             const unsigned short* __restrict__ positions, const STORED* __restrict__ values,
-            const int* __restrict__ all_rows, int units, const STORED* __restrict__ from, STORED* __restrict__ to,
-            int pitch, int* state, const int* __restrict__ source,
+            const int* __restrict__ all_rows, int units, const STORED* __restrict__ from,
+            STORED* __restrict__ to, int pitch, int* state, const int* __restrict__ source,
             unsigned char* __restrict__ alive, const SCALAR* __restrict__ bias, SCALAR y_max) {
-    DYNAMIC_SHARED(SCALAR, staged);
+    DYNAMIC_SHARED(Piece, staged);
+    __shared__ int places[MINIBATCH];
     const InputState inputs = *reinterpret_cast<const InputState*>(state);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int mine = threadIdx.x % MINIBATCH;  // the column that this thread copies
+    const bool aligned = pitch % WIDTH == 0 && size_t(from) % 16 == 0 && size_t(to) % 16 == 0;
     const int strips = (inputs.count + MINIBATCH - 1) / MINIBATCH;
-    const long long items = (long long)units * strips;
-    for (long long item = blockIdx.x; item < items; item += gridDim.x) {
-        const int unit = int(item % units), first = int(item / units) * MINIBATCH;
-        const int row = unit * THREADS + threadIdx.x;
-        const int place = place_of(first + mine, inputs, source);
+    const int items = units * strips;  // of 1,024 features or more each: an int counts them all
+    // 0 x 0 is added for absent entries, whatever is staged.
+    if (threadIdx.x < PARTS) staged[2 * STAGE * PARTS + threadIdx.x] = Piece{};
+    for (int item = blockIdx.x; item < items; item += gridDim.x) {
+        const int unit = item % units, first = item / units * MINIBATCH;
         SCALAR sums[MINIBATCH];
 #pragma unroll
         for (int i = 0; i < MINIBATCH; ++i) sums[i] = SCALAR(0);
+        if (threadIdx.x < MINIBATCH)
+            places[threadIdx.x] = place_of(first + threadIdx.x, inputs, source);
+        __syncthreads();  // the last item has been read, and places are there
 
-        for (int stage = block_stages[unit]; stage < block_stages[unit + 1]; ++stage) {
+        const auto copy = [&](int stage, int buffer) {
             const int begin = stage_bounds[stage], count = stage_bounds[stage + 1] - begin;
-            __syncthreads();  // the last stage has been read
-            for (int k = threadIdx.x / MINIBATCH; k < count; k += THREADS / MINIBATCH)
-                staged[mine * PITCH + k] = widen(from[size_t(map[begin + k]) * pitch + place]);
-            if (threadIdx.x < MINIBATCH) staged[threadIdx.x * PITCH + STAGE] = SCALAR(0);
-            __syncthreads();
-            const int end = slices[stage * WARPS + warp + 1];
-            for (int k = slices[stage * WARPS + warp]; k < end; ++k) {
-                const size_t entry = size_t(k) * 32 + lane;
-                const SCALAR* at = staged + positions[entry];
+            copy_stage(staged + buffer * (STAGE * PARTS), map + begin, count, from, pitch, first,
+                       inputs.count, aligned && !inputs.gathers, places);
+            commit_copies();
+        };
+        const int begin = block_stages[unit], end = block_stages[unit + 1];
+        if (begin < end) copy(begin, 0);
+        for (int stage = begin; stage < end; ++stage) {
+            wait_copies<0>();
+            __syncthreads();  // the stage is there, and the one before has been read
+            if (stage + 1 < end) copy(stage + 1, (stage + 1 - begin) % 2);
+            const int last = slices[stage * WARPS + threadIdx.x / 32 + 1];
+#pragma unroll 2
+            for (int k = slices[stage * WARPS + threadIdx.x / 32]; k < last; ++k) {
+                const size_t entry = size_t(k) * 32 + threadIdx.x % 32;
+                const int position = positions[entry];
                 const SCALAR value = widen(values[entry]);
 #pragma unroll
-                for (int i = 0; i < MINIBATCH; ++i) sums[i] += value * at[i * PITCH];
+                for (int part = 0; part < PARTS; ++part) {
+                    const Piece piece = staged[piece_of(position, part)];
+#pragma unroll
+                    for (int i = 0; i < WIDTH; ++i)
+                        sums[part * WIDTH + i] += value * widen(piece.at[i]);
+                }
             }
         }
-        const int last = row < *all_rows ? inputs.count : 0;
-        STORED* out = to + size_t(row) * pitch + first;
-#pragma unroll
-        for (int i = 0; i < MINIBATCH; ++i)
-            if (first + i < last) {
+
+        const int row = unit * ROWS + threadIdx.x;
+        const int columns = row < *all_rows ? min(MINIBATCH, inputs.count - first) : 0;
+        STORED results[MINIBATCH];
 #if ACTIVATION
-                const STORED y = narrow(activate(sums[i], bias[row], y_max));
-                mark(widen(y) != SCALAR(0), UNUSABLE(widen(y)), first + i, alive, state);
-                out[i] = y;
+        const SCALAR own_bias = row < *all_rows ? bias[row] : SCALAR(0);
+        const int lane = threadIdx.x % 32;
+        unsigned nonzero = 0;
+        bool is_nan = false;
+#pragma unroll
+        for (int i = 0; i < MINIBATCH; ++i) {
+            results[i] = narrow(activate(sums[i], own_bias, y_max));
+            const SCALAR y = widen(results[i]);
+            if (i < columns && y != SCALAR(0)) nonzero |= 1u << i;
+            if (i < columns && UNUSABLE(y)) is_nan = true;
+        }
+        // One lane marks a column for its whole warp.
+#pragma unroll
+        for (int other = 16; other; other /= 2)
+            nonzero |= __shfl_xor_sync(FULL_WARP, nonzero, other);
+        is_nan = __any_sync(FULL_WARP, is_nan);
+        if (lane < MINIBATCH) mark(nonzero >> lane & 1u, is_nan && lane == 0, first + lane, alive, state);
 #else
-                out[i] = narrow(sums[i]);
+#pragma unroll
+        for (int i = 0; i < MINIBATCH; ++i) results[i] = narrow(sums[i]);
 #endif
-            }
+        write_row(to + size_t(row) * pitch + first, results, columns, aligned);
     }
 }

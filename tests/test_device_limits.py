@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from cuda_emulation.emulated_backend import EmulatedCupyBackend, cache_folder
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
+from nvrtc_architectures import EACH_ARCHITECTURE
 
 from portable_spdnn.roofline import cache_file, limits_of
 from portable_spdnn_gpu import device_limits
@@ -30,7 +31,6 @@ from portable_spdnn_gpu.device_limits import (
     shared_sums,
 )
 from portable_spdnn_gpu.kernel_catalog import (
-    ARCHITECTURES,
     LIMIT_THREADS,
     LIMIT_VECTORS,
     LIMITS,
@@ -211,7 +211,7 @@ def test_every_multiply_add_and_load_is_compiled() -> None:
         assert code.count("st.global.v4.") == (loads if name == "copy_global" else 0)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@EACH_ARCHITECTURE
 @pytest.mark.parametrize("name", LIMITS)
 def test_all_blocks_of_a_launch_are_resident(name: str, architecture: int) -> None:
     pytest.importorskip("cupy.cuda", reason="CuPy is not installed")

@@ -1,0 +1,31 @@
+"""The architectures that tests compile for, as far as the NVRTC at hand does."""
+
+from __future__ import annotations
+
+import pytest
+
+from portable_spdnn_gpu.kernel_catalog import ARCHITECTURES, OLDEST_OF_CUDA_13
+from portable_spdnn_gpu.nvrtc_compiler import KernelCompilationError, compiler_version
+
+
+def _compiles_for_old_ones() -> bool:
+    try:
+        return int(compiler_version().split(".")[0]) < 13
+    except KernelCompilationError:
+        return False
+
+
+COMPILES_FOR_OLD_ONES = _compiles_for_old_ones()
+EACH_ARCHITECTURE = pytest.mark.parametrize(
+    "architecture",
+    [
+        pytest.param(
+            architecture,
+            marks=pytest.mark.skipif(
+                architecture < OLDEST_OF_CUDA_13 and not COMPILES_FOR_OLD_ONES,
+                reason=f"NVRTC 13 does not compile for sm_{architecture}; that of CUDA 12 does",
+            ),
+        )
+        for architecture in ARCHITECTURES
+    ],
+)

@@ -17,7 +17,7 @@ from portable_spdnn_gpu.device import (
     check_grid,
     check_home,
 )
-from portable_spdnn_gpu.kernel_catalog import Kernel
+from portable_spdnn_gpu.kernel_catalog import SHARED_UNASKED, Kernel
 from portable_spdnn_gpu.nvrtc_compiler import compile_source
 
 Array = npt.NDArray[Any]
@@ -49,6 +49,7 @@ class CudaDevice:
         properties = cupy.cuda.runtime.getDeviceProperties(self._device.id)
         self.description = f"{properties['name'].decode()}, sm_{self._architecture}"
         self.multiprocessors = int(properties["multiProcessorCount"])
+        self.shared_limit = int(properties["sharedMemPerBlockOptin"])
         self._peak = 0
 
     def bound(self) -> AbstractContextManager[Any]:
@@ -112,7 +113,12 @@ class CudaDevice:
             code, _ = compile_source(kernel, self._architecture)
             module = self._cupy.cuda.function.Module()
             module.load(code)
-            function = self._functions[kernel] = module.get_function(kernel.name)
+            function = module.get_function(kernel.name)
+            if kernel.dynamic_shared + kernel.static_shared > SHARED_UNASKED:
+                driver = self._cupy.cuda.driver
+                largest = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                driver.funcSetAttribute(function.ptr, largest, kernel.dynamic_shared)
+            self._functions[kernel] = function
         return function
 
     def resident_blocks(self, kernel: Kernel) -> int:

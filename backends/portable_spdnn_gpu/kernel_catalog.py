@@ -14,6 +14,11 @@ from portable_spdnn.errors import InputError
 # Compiled for all of these wherever the wheels are, with no device: Turing, Ampere, Hopper,
 # Blackwell.
 ARCHITECTURES = (75, 80, 90, 100)
+# Bytes of shared memory that a block may ask for. CUDA C++ Programming Guide, "Technical
+# Specifications per Compute Capability".
+SHARED_LIMITS = {75: 64 * 1024, 80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
+# What it gets without asking, everywhere.
+SHARED_UNASKED = 48 * 1024
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,12 @@ FEATURE_THREADS = 256
 LIST_THREADS = 1024
 UNPACK_BYTES = 64
 TRANSPOSE_TILE = 32
+# Inputs of a block of resident_layers, the most first; its threads and the groups of a warp.
+RESIDENT_TILES = (16, 8)
+RESIDENT_BLOCKS = ((128, 1), (256, 1), (512, 1), (512, 2))
+# Widths at which the configurations are claimed: 1,984 is the most that Turing's memory takes.
+RESIDENT_WIDTHS = (256, 512, 1024, 1984, 4096)
+RESIDENT_NOTES = 16  # bytes of shared memory beside the features
 
 
 SINGLE = np.dtype(np.float32)
@@ -177,6 +188,44 @@ def list_alive() -> Kernel:
     )
 
 
+def resident_layers(precision: Precision, widest: int, shared: int) -> Kernel | None:
+    """All layers of a narrow network on a tile of inputs.
+
+    Parameters
+    ----------
+    precision : Precision
+    widest : int
+        Neurons of the widest layer, the inputs' included.
+    shared : int
+        Bytes of shared memory that a block of the device may ask for.
+
+    Returns
+    -------
+    Kernel, or None
+        None where the features of a tile fit no block, in shared memory or as sums in
+        registers; in double precision they never do.
+    """
+    if precision.sums.itemsize != SINGLE.itemsize:
+        return None
+    for tile in RESIDENT_TILES:
+        groups = -(-widest // resident_group(tile))
+        dynamic = (widest + 1) * tile * precision.storage.itemsize + RESIDENT_NOTES
+        for threads, of_warp in RESIDENT_BLOCKS:
+            if groups <= threads // 32 * of_warp and dynamic <= shared:
+                macros = {"TILE": tile, "THREADS": threads, "GROUPS": of_warp}
+                return Kernel(
+                    "resident_layers", "resident_layers.cu", threads,
+                    _macros(precision.sums, precision.half, **macros),
+                    registers=128, dynamic_shared=dynamic,
+                )  # fmt: skip
+    return None
+
+
+def resident_group(tile: int) -> int:
+    """Return the rows that a warp of `resident_layers` computes at a time."""
+    return CLUSTER * 64 // tile
+
+
 PRECISIONS = (
     Precision(),
     Precision(np.dtype(np.float64)),
@@ -184,9 +233,22 @@ PRECISIONS = (
 )
 
 
-def catalog() -> list[Kernel]:
-    """Return every kernel in every configuration that the backend launches."""
-    kernels = [list_alive()]
+def catalog(architecture: int | None = None) -> list[Kernel]:
+    """Return every kernel in every configuration that the backend launches.
+
+    Parameters
+    ----------
+    architecture : int, optional
+        Leave out what is not chosen there.
+    """
+    limits = [SHARED_LIMITS[a] for a in ARCHITECTURES if architecture in (None, a)]
+    resident = {
+        resident_layers(precision, widest, shared): None
+        for precision in PRECISIONS
+        for widest in RESIDENT_WIDTHS
+        for shared in limits
+    }
+    kernels = [list_alive(), *(kernel for kernel in resident if kernel is not None)]
     for precision in PRECISIONS:
         for activation in (False, True):
             kernels += [

@@ -59,6 +59,8 @@ inline unsigned short float_to_half(float f) {
 }
 
 struct uint3 { unsigned x, y, z; };
+struct __attribute__((may_alias, aligned(8))) uint2 { unsigned x, y; };
+struct __attribute__((may_alias, aligned(16))) uint4 { unsigned x, y, z, w; };
 
 namespace cuda_emulation {
 
@@ -295,8 +297,8 @@ inline void launch(uint3 grid, uint3 block, size_t dynamic_bytes, std::function<
     if (s.threads == 0 || s.threads > 1024) throw std::invalid_argument("a block has 1 to 1024 threads");
     if (!grid.x || !grid.y || !grid.z || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
         throw std::invalid_argument("a grid has 1 to 2^31 - 1, 65535 and 65535 blocks");
-    if (dynamic_bytes > 48 * 1024)
-        throw std::invalid_argument("more than 48 KiB of dynamic shared memory must be asked for");
+    if (dynamic_bytes > 227 * 1024)
+        throw std::invalid_argument("no block gets more than 227 KiB of dynamic shared memory");
     if (s.fibers.size() < s.threads) s.fibers.resize(s.threads);
     s.dynamic.assign(dynamic_bytes, 0);
     s.dynamic.shrink_to_fit();  // AddressSanitizer sees the end
@@ -418,9 +420,12 @@ template <class T, class U> T atomicMax(T* at, U value) { T old = *at; *at = std
 template <class T, class U> T atomicMin(T* at, U value) { T old = *at; *at = std::min(old, T(value)); return old; }
 template <class T, class U> T atomicOr(T* at, U value) { T old = *at; *at = T(old | value); return old; }
 template <class T> T atomicCAS(T* at, T compare, T value) { T old = *at; if (old == compare) *at = value; return old; }
+// Brings nothing, but what is asked for must exist: the sanitizer sees the read.
+#define PREFETCH_L2(address) ((void)*static_cast<const volatile unsigned char*>(address))
 template <class T> T __ldg(const T* at) { return *at; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
+using std::memcpy;
 using std::max;
 using std::min;

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn_gpu.device import LaunchError, check_grid, check_home
-from portable_spdnn_gpu.kernel_catalog import Kernel, kernel_folder
+from portable_spdnn_gpu.kernel_catalog import SHARED_LIMITS, Kernel, kernel_folder
 
 HERE = Path(__file__).resolve().parent
 HEADER = HERE / "cuda_emulation.hpp"
@@ -121,6 +121,7 @@ class EmulatedDevice:
 
     description = "emulated CUDA device"
     multiprocessors = 3
+    shared_limit = SHARED_LIMITS[90]
     memory = 24 << 20
 
     def __init__(
@@ -212,7 +213,9 @@ class EmulatedDevice:
         array.values.reshape(-1).view(np.uint8)[:] = host.reshape(-1).view(np.uint8)
 
     def clear(self, array: EmulatedArray) -> None:
-        self._not_recording("clear")
+        if self._recorded is not None:
+            self._recorded.append(lambda: self.clear(array))
+            return
         array.values[...] = 0
 
     def new_stream(self) -> object:

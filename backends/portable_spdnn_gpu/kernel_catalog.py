@@ -74,7 +74,7 @@ RESIDENT_TILES = (16, 8)
 RESIDENT_BLOCKS = ((128, 1), (256, 1), (512, 1), (512, 2))
 # Widths at which the configurations are claimed: 1,984 is the most that Turing's memory takes.
 RESIDENT_WIDTHS = (256, 512, 1024, 1984, 4096)
-RESIDENT_NOTES = 16  # bytes of shared memory beside the features
+RESIDENT_NOTES = 32  # bytes of shared memory beside the features
 
 
 SINGLE = np.dtype(np.float32)
@@ -208,7 +208,7 @@ def resident_layers(precision: Precision, widest: int, shared: int) -> Kernel | 
     if precision.sums.itemsize != SINGLE.itemsize:
         return None
     for tile in RESIDENT_TILES:
-        groups = -(-widest // resident_group(tile))
+        groups = -(-widest // (CLUSTER * 64 // tile))  # of the rows of a warp
         dynamic = (widest + 1) * tile * precision.storage.itemsize + RESIDENT_NOTES
         for threads, of_warp in RESIDENT_BLOCKS:
             if groups <= threads // 32 * of_warp and dynamic <= shared:
@@ -220,10 +220,6 @@ def resident_layers(precision: Precision, widest: int, shared: int) -> Kernel | 
                 )  # fmt: skip
     return None
 
-
-def resident_group(tile: int) -> int:
-    """Return the rows that a warp of `resident_layers` computes at a time."""
-    return CLUSTER * 64 // tile
 
 
 PRECISIONS = (

@@ -73,6 +73,10 @@ enum {
     MAY_STOP     // whether no later layer revives a dead input
 };
 
+// What the threads of a block tell each other, beside two words of a bit for each input that lives,
+// of two layers by turns. Read again where it is needed: registers are short.
+enum { TAKEN, HERE, RUNNING, NOTES };
+
 // Four numbers, moved in one access: the compiler does so by its own vectors alone.
 template <int BYTES> struct Vector;
 template <> struct Vector<8> { typedef uint2 Type; };
@@ -180,13 +184,9 @@ resident_layers(const int* __restrict__ headers, const unsigned char* __restrict
                 const int* __restrict__ source, unsigned char* __restrict__ alive, SCALAR y_max,
                 int* counts) {
     DYNAMIC_SHARED(STORED, features);
-    unsigned* notes = reinterpret_cast<unsigned*>(features + size_t(zero_row + 1) * TILE);
-    unsigned* living = notes + 1;  // [2]: a bit for each input, of two layers by turns
-    // Read where it is needed: registers are short.
+    int* notes = reinterpret_cast<int*>(features + size_t(zero_row + 1) * TILE);
+    unsigned* living = reinterpret_cast<unsigned*>(notes + NOTES);
     const InputState* inputs = reinterpret_cast<const InputState*>(state);
-    const int count = inputs->count;
-    const int tiles = (count + TILE - 1) / TILE;
-    const int running = min(tiles, int(gridDim.x));
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int quad = lane % LANES / HALVES;  // this lane's inputs are 4 quad to 4 quad + 3
     const int part = lane / LANES * HALVES + (lane & 1);
@@ -197,17 +197,19 @@ resident_layers(const int* __restrict__ headers, const unsigned char* __restrict
     if (threadIdx.x < 2) living[threadIdx.x] = 0;
 
     for (int turn = 0;;) {
-        if (threadIdx.x == 0) notes[0] = unsigned(atomicAdd(counts, 1));
-        __syncthreads();  // and the last tile has been taken out
-        const int tile = int(notes[0]);
-        if (tile >= tiles) return;
-        const int first = tile * TILE;
-        const int here = min(TILE, count - first);
-        const int place = place_of(first + column, *inputs, source);
+        __syncthreads();  // the last tile has been taken out
+        if (threadIdx.x == 0) {
+            notes[TAKEN] = atomicAdd(counts, 1);
+            notes[HERE] = min(TILE, inputs->count - notes[TAKEN] * TILE);
+            notes[RUNNING] = min((inputs->count + TILE - 1) / TILE, int(gridDim.x));
+        }
+        __syncthreads();
+        if (notes[HERE] <= 0) return;
+        const int place = place_of(notes[TAKEN] * TILE + column, *inputs, source);
 #pragma unroll 8
         for (int n = threadIdx.x / TILE; n < neurons_in; n += THREADS / TILE)
             features[n * TILE + column] =
-                column < here ? from[size_t(n) * pitch + place] : narrow(SCALAR(0));
+                column < notes[HERE] ? from[size_t(n) * pitch + place] : narrow(SCALAR(0));
         int next_header[GROUPS];
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) next_header[g] = my_headers[g * (WARPS * HEADER)];
@@ -227,7 +229,9 @@ resident_layers(const int* __restrict__ headers, const unsigned char* __restrict
             const unsigned char* next =
                 data + size_t(__shfl_sync(FULL_WARP, header[0], NEXT)) * UNIT;
             const int lines = __shfl_sync(FULL_WARP, header[0], NEXT_LINES);
-            for (int n = tile % running + threadIdx.x * running; n < lines; n += running * THREADS)
+            const int running = notes[RUNNING];
+            for (int n = notes[TAKEN] % running + threadIdx.x * running; n < lines;
+                 n += running * THREADS)
                 PREFETCH_L2(next + size_t(n) * LINE);
 
             SCALAR sums[GROUPS][ROWS][COLUMNS];
@@ -253,7 +257,7 @@ resident_layers(const int* __restrict__ headers, const unsigned char* __restrict
                         for (int i = 0; i < COLUMNS; ++i) {
                             SCALAR& y = sums[g][h * 4 + r][i];
                             y = widen(narrow(activate(y, bias.x[r], y_max)));
-                            if (quad * COLUMNS + i < here) {
+                            if (quad * COLUMNS + i < notes[HERE]) {
                                 nonzero[i] |= y != SCALAR(0);
                                 unusable |= UNUSABLE(y);
                             }
@@ -300,7 +304,7 @@ resident_layers(const int* __restrict__ headers, const unsigned char* __restrict
                 living[turn] = 0;  // which all read before the last barrier but one
                 int* tallies = counts + 1 + 3 * layer;
                 atomicAdd(tallies, __popc(live & ~UNUSABLE_BIT));
-                atomicAdd(tallies + 1, here);
+                atomicAdd(tallies + 1, notes[HERE]);
                 if (live & UNUSABLE_BIT) {
                     atomicOr(tallies + 2, 1);
                     atomicOr(&reinterpret_cast<InputState*>(state)->nans, 1);
@@ -309,7 +313,8 @@ resident_layers(const int* __restrict__ headers, const unsigned char* __restrict
             stopped = live == 0 && may_stop;
         }
 
-        if (column < here) {
+        if (column < notes[HERE]) {
+            const int first = notes[TAKEN] * TILE;
 #pragma unroll 8
             for (int n = threadIdx.x / TILE; n < neurons_out; n += THREADS / TILE)
                 to[size_t(n) * pitch + first + column] =

@@ -115,6 +115,14 @@ def test_a_missing_barrier_shows_in_one_order(planted: Path, name: str) -> None:
     assert max(wrong) >= 60
 
 
+def test_dynamic_shared_memory_up_to_the_most_that_a_block_gets(device: EmulatedDevice) -> None:
+    out = device.empty((64,), np.float32)
+    device.launch(planted_kernel("no_barrier_dynamic", 64, device.shared_limit), (1, 1), [out])
+    kernel = planted_kernel("no_barrier_dynamic", 64, device.shared_limit + 1)
+    with pytest.raises(LaunchError, match="more than 227 KiB"):
+        device.launch(kernel, (1, 1), [out])
+
+
 def test_a_write_outside_an_array_is_an_error(device: EmulatedDevice) -> None:
     out = device.empty((4,), np.int32)
     kernel = planted_kernel("write_past", 1)

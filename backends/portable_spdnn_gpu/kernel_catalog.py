@@ -72,8 +72,9 @@ TRANSPOSE_TILE = 32
 # Inputs of a block of resident_layers, the most first; its threads and the groups of a warp.
 RESIDENT_TILES = (16, 8)
 RESIDENT_BLOCKS = ((128, 1), (256, 1), (512, 1), (512, 2))
-# Widths at which the configurations are claimed: 1,984 is the most that Turing's memory takes.
-RESIDENT_WIDTHS = (256, 512, 1024, 1984, 4096)
+# Widths at which all configurations are chosen somewhere; some are the most that Turing's memory
+# takes of a tile.
+RESIDENT_WIDTHS = (256, 512, 1000, 1024, 1984, 2048, 4000, 4096)
 RESIDENT_NOTES = 32  # bytes of shared memory beside the features
 
 
@@ -111,7 +112,7 @@ class Precision:
         if not self.half:
             return values
         largest = float(np.abs(values).max(initial=0))
-        if largest > np.finfo(np.float16).max:
+        if largest > float(np.finfo(np.float16).max):
             raise InputError(
                 f"storage float16: a weight is {largest:.6g}, and {np.finfo(np.float16).max:.0f} "
                 "is the largest that half precision holds; scale the weights, or leave the option"
@@ -219,7 +220,6 @@ def resident_layers(precision: Precision, widest: int, shared: int) -> Kernel | 
                     registers=128, dynamic_shared=dynamic,
                 )  # fmt: skip
     return None
-
 
 
 PRECISIONS = (

@@ -298,7 +298,7 @@ inline void launch(uint3 grid, uint3 block, size_t dynamic_bytes, std::function<
     if (!grid.x || !grid.y || !grid.z || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535)
         throw std::invalid_argument("a grid has 1 to 2^31 - 1, 65535 and 65535 blocks");
     if (dynamic_bytes > 227 * 1024)
-        throw std::invalid_argument("no block gets more than 227 KiB of dynamic shared memory");
+        throw std::invalid_argument("no block gets more than 227 KiB of shared memory");
     if (s.fibers.size() < s.threads) s.fibers.resize(s.threads);
     s.dynamic.assign(dynamic_bytes, 0);
     s.dynamic.shrink_to_fit();  // AddressSanitizer sees the end

@@ -23,11 +23,11 @@
 //
 // Bound (sm_90, from its published rates; 1,024 neurons with 32 connections, TILE 16, float): a
 // layer of a tile is 4,096 cycles of multiply-adds, about 3,600 of L1 and shared memory (7 accesses
-// for 32 multiply-adds of a warp), and 132 KiB of weights from L2, 3,000 to 5,000 cycles when all
-// multiprocessors ask. Two barriers and the first reads behind them add several hundred:
-// about 3 microseconds a layer, whatever the number of tiles up to that of multiprocessors. Rows
-// that share nothing read 4 numbers for 4 multiply-adds: shared memory bounds, at a quarter
-// of the arithmetic.
+// for 32 multiply-adds of a warp), and 139 KiB from L2, 3,000 to 5,000 cycles when all
+// multiprocessors ask. Two barriers and the first reads behind them add several hundred: about 3
+// microseconds a layer, whatever the number of tiles up to that of multiprocessors. Estimated, not
+// measured. Rows that share nothing read 4 numbers for 4 multiply-adds: shared memory bounds, at a
+// quarter of the arithmetic.
 //
 // Configuration:
 // TILE 16, 8: inputs of a block. A weight read serves TILE multiply-adds, and below 16 the reads
@@ -35,7 +35,8 @@
 //             would be fewer tiles than multiprocessors (113 of 132 at 16). 8 where 16 do not fit.
 // THREADS:    128, 256 or 512: as many warps as the widest layer has groups, so that several
 //             blocks of narrow layers share a multiprocessor.
-// GROUPS:     of a warp, at most: 1, or 2 where 16 warps are not enough. 32 sums each.
+// GROUPS:     of a warp, at most: 1, or 2 where 16 warps are not enough. 32 sums each, in float
+//             alone: sums in double would take the registers of two.
 // BLOCKS:     512 threads on a multiprocessor at least: 128 registers each, for the sums and two
 //             to four steps of weights on their way.
 #include "common.cuh"
@@ -74,7 +75,7 @@ enum {
 };
 
 // What the threads of a block tell each other, beside two words of a bit for each input that lives,
-// of two layers by turns. Read again where it is needed: registers are short.
+// of two layers by turns. They are read again wherever they are needed: registers are short.
 enum { TAKEN, HERE, RUNNING, NOTES };
 
 // Four numbers, moved in one access: the compiler does so by its own vectors alone.

@@ -133,7 +133,7 @@ def test_shared_memory_beyond_the_usual_is_asked_for(
     )
     properties = {"name": b"one", "multiProcessorCount": 1, "sharedMemPerBlockOptin": 232448}
     cuda = SimpleNamespace(
-        Device=lambda: SimpleNamespace(id=0, compute_capability="90"),
+        Device=lambda number=0: SimpleNamespace(id=0, compute_capability="90"),
         runtime=SimpleNamespace(getDeviceProperties=lambda number: properties),
         function=SimpleNamespace(Module=lambda: module),
         driver=driver,

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := .venv-peers
 
-.PHONY: run test lint bench bench-compare validate-model peers history clean
+.PHONY: run test lint bench bench-compare bench-gpu validate-model peers history clean
 
 run: $(STAMP)
 	$(BIN)/portable-spdnn run
@@ -23,6 +23,10 @@ bench: $(STAMP)
 
 bench-compare: $(STAMP)
 	$(BIN)/python benchmarks/compare_ratios.py --run
+
+# One GPU, eight minutes; exit code 2 where there is none. Needs ../shared/mnist, as it says.
+bench-gpu: $(STAMP)
+	$(BIN)/python benchmarks/gpu/run_gpu.py
 
 # Some ten minutes, on a machine that does nothing else.
 validate-model: $(STAMP)

@@ -60,6 +60,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.array_exchange import host_array
 from portable_spdnn.errors import InputError, SpdnnError
 from portable_spdnn.handles import (
     LayerHandle,
@@ -496,7 +497,7 @@ class Backend(ABC):
     def dense_operand(self, name: str, array: Any) -> Any:
         """Return a dense operand of two dimensions, or raise InputError; `name` is for that."""
         if self.memory_space == "host" or isinstance(array, list | tuple):
-            array = np.asarray(array)
+            array = host_array(name, array)
         if array.ndim != 2:
             raise InputError(f"{name} has {array.ndim} dimension(s); 2 are expected")
         return array

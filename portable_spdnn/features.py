@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.array_exchange import host_array
 from portable_spdnn.errors import InputError
 
 Array = npt.NDArray[Any]
@@ -97,9 +98,10 @@ def as_features(features: Any, neurons: int, name: str = "features") -> Features
 
     Parameters
     ----------
-    features : PackedFeatures, ndarray or scipy.sparse, shape (inputs, neurons)
+    features : PackedFeatures, array_like of the host or scipy.sparse, shape (inputs, neurons)
         A bool array is packed. A uint8 array of ceil(neurons / 8) columns is taken as packed
-        bits, one of `neurons` columns as numbers.
+        bits, one of `neurons` columns as numbers. Arrays of other libraries are taken where
+        NumPy reads them or they speak DLPack.
     neurons : int
         Width of the network's input.
     name : str
@@ -112,7 +114,8 @@ def as_features(features: Any, neurons: int, name: str = "features") -> Features
     Raises
     ------
     InputError
-        If the width is wrong or ambiguous, or a feature is NaN, infinite or not real.
+        If the width is wrong or ambiguous, a feature is NaN, infinite or not real, or the
+        features are in a device's memory.
     """
     if isinstance(features, PackedFeatures):
         _check_width(features.shape, neurons, name)
@@ -129,7 +132,7 @@ def as_features(features: Any, neurons: int, name: str = "features") -> Features
             row = int(np.searchsorted(csr.indptr, entry, "right")) - 1
             _raise_not_finite(name, row, int(csr.indices[entry]))
         return csr
-    array = np.asarray(features)
+    array = host_array(name, features)
     if array.ndim == 2 and array.dtype == np.uint8:
         packed_width = -(-neurons // 8)
         if packed_width == neurons == array.shape[1]:

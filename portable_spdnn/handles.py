@@ -142,6 +142,11 @@ def check_out(
     """Raise InputError where `out` is given and cannot take the result of `operand`."""
     if out is None:
         return
+    if not hasattr(out, "flags"):
+        raise InputError(
+            f"{name}: out is {type(out).__name__}; an ndarray, or an array of the backend's own "
+            "type, is expected"
+        )
     if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
         order = "C" if out.flags.c_contiguous else "another"
         raise InputError(

@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ from portable_spdnn.result import (
     replica_records,
     resumed_seconds,
 )
+
+if TYPE_CHECKING:
+    from portable_spdnn.roofline import KernelModel
 
 Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
@@ -183,6 +186,21 @@ class NetworkPlan(ABC):
         BatchOutput
         """
 
+    def layer_models(self, inputs: Sequence[int]) -> list[KernelModel] | None:
+        """Return what each layer needs for an edge, to be held against the machine's limits.
+
+        Parameters
+        ----------
+        inputs : sequence of int
+            That each layer computes.
+
+        Returns
+        -------
+        list of KernelModel, or None
+            None where the backend has no models of its layers.
+        """
+        return None
+
     def for_layers(self, network: Network, keep_dead_inputs: bool) -> NetworkPlan:
         """Return a plan for other layers under the same options, on the same backend.
 
@@ -211,7 +229,9 @@ class NetworkPlan(ABC):
         Parameters
         ----------
         features : PackedFeatures, ndarray or scipy.sparse, shape (inputs, neurons)
-            See `portable_spdnn.features.as_features`.
+            See `portable_spdnn.features.as_features`. Of a backend whose arrays are on a
+            device also any that its operations take; batches are formed in host memory, so
+            that such features are copied there first, off the clock.
         progress : callable, optional
             Called with (done, total) in units of inputs x layers.
         checkpoint : path-like, optional
@@ -230,7 +250,7 @@ class NetworkPlan(ABC):
         NumericalError
             If features became NaN on the way.
         """
-        valid = as_features(features, self.network.neurons)
+        valid = as_features(self.backend.download(features), self.network.neurons)
         kept = None
         if checkpoint is not None:
             fingerprint = features_fingerprint(valid)
@@ -313,6 +333,7 @@ class NetworkPlan(ABC):
         network = self.network
         alive = np.zeros(len(network), np.int64)
         seconds_per_layer: Array | None = np.zeros(len(network))
+        computed: Array | None = np.zeros(len(network), np.int64)
         for output in (batch.output for batch in batches):
             unknown = (alive < 0) | (output.alive_per_layer < 0)
             alive = np.where(unknown, -1, alive + output.alive_per_layer)
@@ -320,11 +341,16 @@ class NetworkPlan(ABC):
                 seconds_per_layer = seconds_per_layer + output.seconds_per_layer
             else:
                 seconds_per_layer = None
+            if computed is not None and output.computed_per_layer is not None:
+                computed = computed + output.computed_per_layer
+            else:
+                computed = None
         records = tuple(
             LayerRecord(
                 number + 1,
                 int(alive[number]) if alive[number] >= 0 else None,
                 None if seconds_per_layer is None else float(seconds_per_layer[number]),
+                None if computed is None else int(computed[number]),
             )
             for number in range(len(network))
         )

@@ -24,6 +24,7 @@ from portable_spdnn.result import Batch, BatchOutput
 
 if TYPE_CHECKING:
     from portable_spdnn.backend import Backend
+    from portable_spdnn.roofline import KernelModel
 
 
 class ReplicatedPlan(NetworkPlan):
@@ -83,6 +84,10 @@ class ReplicatedPlan(NetworkPlan):
         for text, numbers in alike.items():
             lines += [f"{_devices(numbers)}:"] * (len(alike) > 1) + [text]
         return "\n".join(lines)
+
+    def layer_models(self, inputs: Sequence[int]) -> list[KernelModel] | None:
+        """Return what each layer needs for an edge, on the first device."""
+        return self.plans[0].layer_models(inputs)
 
     def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         """Run one batch on the first device; `finished_batches` shares inputs out."""

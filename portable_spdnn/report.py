@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from portable_spdnn import __version__
+from portable_spdnn.device_report import DeviceReport
 from portable_spdnn.formats.atomic_output import atomic_output
 from portable_spdnn.graphchallenge import Verdict, categories_sha256
 from portable_spdnn.memory import format_bytes
 from portable_spdnn.plan import NetworkPlan
 from portable_spdnn.result import Result
+from portable_spdnn.roofline import LayerSpeed, Limits, speed, speed_text
 from portable_spdnn.workload import Workload
+
+SLOWEST = 12  # layers of a table: those that matter
 
 
 def rate(edges_per_second: float) -> str:
@@ -55,6 +59,7 @@ def run_record(
     `seconds_per_layer` is null where the plan does not run layer by layer.
     """
     per_layer = [record.seconds for record in result.records]
+    report = result.device_report
     return {
         "backend": result.backend,
         "device": result.device,
@@ -78,6 +83,9 @@ def run_record(
         "verdict_against": None if verdict is None else verdict.source,
         "alive_inputs_per_layer": [record.alive_inputs for record in result.records],
         "seconds_per_layer": None if None in per_layer else per_layer,
+        "device_report": None
+        if report is None
+        else {**asdict(report), "hidden_copies": report.hidden_copies},
         "resumed_inputs": result.resumed_inputs,
         "replicas": [asdict(record) for record in result.replicas] or None,
         "imbalance": result.imbalance if result.replicas else None,
@@ -110,6 +118,8 @@ def run_facts(
         ("exact passes", ", ".join(result.exact_passes) or "none"),
         ("survivors", str(result.categories.size)),
     ]
+    if result.device_report is not None:
+        facts.append(("device", device_text(result.device_report)))
     if options.memory is not None:
         each = " a rank" if ranks else ""
         allowed = f"{format_bytes(options.memory)} allowed{each}"
@@ -125,6 +135,51 @@ def run_facts(
             ("parallel efficiency", f"{100 * result.parallel_efficiency:.3g} % of the time busy"),
         ]
     return facts
+
+
+def device_text(report: DeviceReport) -> str:
+    """Return where a device's time went, in words."""
+    parts = [
+        f"{seconds(report.kernel_seconds)} in the layers' kernels",
+        f"{seconds(report.copy_seconds)} in copies of features",
+    ]
+    if report.gap_seconds is not None:
+        parts[0] += f", {seconds(report.gap_seconds)} of it between them"
+    if report.hidden_copies is not None:
+        parts.append(
+            f"{seconds(report.weight_copy_seconds)} in copies of weights, "
+            f"{100 * report.hidden_copies:.0f} % of it hidden"
+        )
+    return f"{'; '.join(parts)}; {format_bytes(report.peak_memory)} of its memory at most"
+
+
+def layer_speeds(plan: NetworkPlan, result: Result, limits: Limits) -> list[LayerSpeed] | None:
+    """Return how fast each layer was beside the machine's limits; None where not timed."""
+    timed = [(record.computed_inputs, record.seconds) for record in result.records]
+    computed = [inputs for inputs, _ in timed if inputs is not None]
+    models = plan.layer_models(computed) if len(computed) == len(timed) else None
+    if models is None or any(not spent for _, spent in timed):
+        return None
+    edges = (layer.nnz for layer in plan.network)
+    return [
+        speed(model, limits, nnz * inputs, spent or 0.0)
+        for model, nnz, inputs, (_, spent) in zip(models, edges, computed, timed, strict=True)
+    ]
+
+
+def layer_table(
+    speeds: Sequence[LayerSpeed], result: Result, limits: Limits
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return columns and rows of the layers that took longest."""
+    order = sorted(range(len(speeds)), key=lambda layer: -speeds[layer].seconds)[:SLOWEST]
+    columns = ["slowest layers", "inputs", "time", "executed", "beside the limits"]
+    rows = []
+    for layer in sorted(order):
+        found = speeds[layer]
+        computed = str(result.records[layer].computed_inputs)
+        executed, beside = rate(found.edge_rate), speed_text(found, limits)
+        rows.append([str(layer + 1), computed, seconds(found.seconds), executed, beside])
+    return columns, rows
 
 
 def replica_table(result: Result) -> tuple[Sequence[str], Sequence[Sequence[str]]]:

@@ -27,11 +27,15 @@ class LayerRecord:
         Inputs with a nonzero feature after the layer; None where merged inputs hide it.
     seconds : float or None
         None where the plan does not run layer by layer.
+    computed_inputs : int or None
+        Inputs that the layer computed, dead ones that had not left yet among them; None where
+        not counted.
     """
 
     layer: int
     alive_inputs: int | None
     seconds: float | None = None
+    computed_inputs: int | None = None
 
 
 class LateRows:
@@ -88,6 +92,8 @@ class BatchOutput:
         Which of them have a positive score; None where the rows are to be asked.
     device : DeviceReport or None
         Where a device's time went.
+    computed_per_layer : ndarray of int64, shape (layers,), or None
+        Inputs that each layer computed.
     """
 
     alive: Array
@@ -99,6 +105,7 @@ class BatchOutput:
     inputs: int | None = None
     positive: Array | None = None
     device: DeviceReport | None = None
+    computed_per_layer: Array | None = None
 
     def fetched(self) -> BatchOutput:
         """Return the same with rows in host memory."""

@@ -78,6 +78,60 @@ class KernelModel:
         return rates[binding], binding
 
 
+@dataclass(frozen=True)
+class LayerSpeed:
+    """How fast a layer was, beside what binds it.
+
+    Attributes
+    ----------
+    seconds : float
+    edge_rate, flops : float
+        Multiply-adds and operations per second.
+    bandwidth : dict of str to float
+        Bytes per second by level, as the model counts them.
+    binding : str
+        The level, or "flops", that allows the least.
+    fraction : float
+        Of the edge rate that it allows.
+    """
+
+    seconds: float
+    edge_rate: float
+    flops: float
+    bandwidth: dict[str, float]
+    binding: str
+    fraction: float
+
+
+def speed(model: KernelModel, limits: Limits, multiply_adds: float, seconds: float) -> LayerSpeed:
+    """Return how fast a layer was and how near to its limit.
+
+    Parameters
+    ----------
+    model : KernelModel
+    limits : Limits
+        Of the device.
+    multiply_adds : float
+        Done: edges x columns.
+    seconds : float
+        That they took, more than 0.
+    """
+    rate = multiply_adds / seconds
+    bound, binding = model.bound(limits)
+    moved = {level: size * rate for level, size in model.bytes_per_edge.items() if size}
+    return LayerSpeed(seconds, rate, model.flops_per_edge * rate, moved, binding, rate / bound)
+
+
+def speed_text(found: LayerSpeed, limits: Limits) -> str:
+    """Return a line for people: rates beside the device's limits, and the binding one."""
+    parts = [f"{found.edge_rate / 1e12:.3f} T edges/s"]
+    parts.append(f"{found.flops / 1e12:.2f} of {limits.flops / 1e12:.2f} TFLOP/s")
+    for level, rate in found.bandwidth.items():
+        most = getattr(limits, level)
+        parts.append(f"{level} {rate / 1e12:.2f} of {most / 1e12:.2f} TB/s")
+    return f"{', '.join(parts)}: {100 * found.fraction:.0f} % of what {found.binding} allows"
+
+
 def limits_of(backend: Backend, refresh: bool = False) -> Limits:
     """Return the limits of a backend, from disk where they were measured before.
 

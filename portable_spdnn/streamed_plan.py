@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.device_report import DeviceReport, merged
 from portable_spdnn.features import Features
 from portable_spdnn.memory import format_bytes
 from portable_spdnn.memory_budget import Budget, facts_of
@@ -93,6 +94,7 @@ class StreamedPlan(NetworkPlan):
         """Run as many inputs as fit; see `NetworkPlan.run_batch`."""
         alive_per_layer = np.zeros(len(self.network), np.int64)
         executed_edges = taken = 0
+        devices: list[DeviceReport | None] = []
         pool: list[Piece] = []
         reader = ThreadPoolExecutor(1, thread_name_prefix="spdnn-read")
         try:
@@ -114,6 +116,7 @@ class StreamedPlan(NetworkPlan):
                     output = plan.run_batch(piece.rows, lambda done: None).fetched()
                     alive_per_layer[first:end] += output.alive_per_layer
                     executed_edges += output.executed_edges
+                    devices.append(output.device)
                     if number == 0:
                         taken += piece.inputs.size
                     if output.alive.size:
@@ -125,7 +128,14 @@ class StreamedPlan(NetworkPlan):
         finally:
             reader.shutdown(wait=True, cancel_futures=True)
         last = self._joined(pool)
-        return BatchOutput(last.inputs, last.rows, alive_per_layer, executed_edges, inputs=taken)
+        return BatchOutput(
+            last.inputs,
+            last.rows,
+            alive_per_layer,
+            executed_edges,
+            inputs=taken,
+            device=merged(devices),
+        )
 
     def _read(self, number: int) -> Sequence[Layer]:
         """Return the layers of a block; none after the last."""

@@ -9,6 +9,7 @@ import pytest
 
 from portable_spdnn_gpu.kernel_catalog import (
     ARCHITECTURES,
+    OLDEST_OF_CUDA_13,
     PRECISIONS,
     SHARED_LIMITS,
     SHARED_UNASKED,
@@ -36,6 +37,16 @@ except (RuntimeError, OSError) as error:
     pytest.skip(f"NVRTC cannot be loaded: {error}", allow_module_level=True)
 
 
+BEFORE_13 = nvrtc.getVersion()[0] < 13
+
+
+@pytest.fixture(params=ARCHITECTURES)
+def architecture(request: pytest.FixtureRequest) -> int:
+    if request.param < OLDEST_OF_CUDA_13 and not BEFORE_13:
+        pytest.skip(f"NVRTC 13 does not compile for sm_{request.param}; that of CUDA 12 does")
+    return int(request.param)
+
+
 @functools.cache
 def compiled(source: str, defines: tuple[tuple[str, str], ...], architecture: int) -> tuple:
     """Machine code and reports of one file; its kernels share one compilation."""
@@ -53,7 +64,10 @@ CHOSEN = [
 
 
 @pytest.mark.parametrize(
-    ("kernel", "architecture"), CHOSEN, ids=[f"{kernel_id(k)}-sm_{a}" for k, a in CHOSEN]
+    ("kernel", "architecture"),
+    CHOSEN,
+    indirect=["architecture"],
+    ids=[f"{kernel_id(k)}-sm_{a}" for k, a in CHOSEN],
 )
 def test_kernel_compiles_within_its_claims(kernel: Kernel, architecture: int) -> None:
     code, reports = compiled(kernel.source, kernel.defines, architecture)
@@ -98,14 +112,14 @@ def test_occupancy_by_hand() -> None:
     assert set(MULTIPROCESSORS) == set(ARCHITECTURES)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_what_is_chosen_for_a_width_is_in_the_catalog(architecture: int) -> None:
-    limits = MULTIPROCESSORS[architecture]
-    assert SHARED_LIMITS[architecture] == limits.shared - limits.reserved_shared
-    claimed = {kernel.defines for kernel in catalog(architecture)}
+@pytest.mark.parametrize("number", ARCHITECTURES)
+def test_what_is_chosen_for_a_width_is_in_the_catalog(number: int) -> None:
+    limits = MULTIPROCESSORS[number]
+    assert SHARED_LIMITS[number] == limits.shared - limits.reserved_shared
+    claimed = {kernel.defines for kernel in catalog(number)}
     for precision in PRECISIONS:
         for widest in range(1, 4200):
-            kernel = resident_layers(precision, widest, SHARED_LIMITS[architecture])
+            kernel = resident_layers(precision, widest, SHARED_LIMITS[number])
             assert kernel is None or kernel.defines in claimed
 
 

@@ -131,7 +131,12 @@ def test_shared_memory_beyond_the_usual_is_asked_for(
         CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
         funcSetAttribute=lambda *arguments: calls.append(arguments),
     )
-    properties = {"name": b"one", "multiProcessorCount": 1, "sharedMemPerBlockOptin": 232448}
+    properties = {
+        "name": b"one",
+        "multiProcessorCount": 1,
+        "sharedMemPerBlockOptin": 232448,
+        "l2CacheSize": 1 << 20,
+    }
     cuda = SimpleNamespace(
         Device=lambda number=0: SimpleNamespace(id=0, compute_capability="90"),
         runtime=SimpleNamespace(getDeviceProperties=lambda number: properties),
@@ -139,7 +144,7 @@ def test_shared_memory_beyond_the_usual_is_asked_for(
         driver=driver,
     )
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
-    monkeypatch.setattr(cuda_device, "compile_source", lambda kernel, architecture: (b"", ""))
+    monkeypatch.setattr(cuda_device, "machine_code", lambda kernel, architecture: b"")
     device = cuda_device.CudaDevice()
     assert device.shared_limit == 227 << 10
     kernel = Kernel("k", "k.cu", 512, (), 128, dynamic_shared=dynamic)

@@ -446,7 +446,11 @@ def test_cuda_devices_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
 
     launched: list[Any] = []
     runtime = SimpleNamespace(
-        getDeviceProperties=lambda number: {"name": b"GPU %d" % number, "multiProcessorCount": 1},
+        getDeviceProperties=lambda number: {
+            "name": b"GPU %d" % number,
+            "multiProcessorCount": 1,
+            "l2CacheSize": 1 << 20,
+        },
         getDeviceCount=lambda: 2,
     )
     module = SimpleNamespace(
@@ -460,7 +464,7 @@ def test_cuda_devices_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
         driver=SimpleNamespace(CUDADriverError=OSError),
     )
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda, ndarray=FakeArray))
-    monkeypatch.setattr("portable_spdnn_gpu.cuda_device.compile_source", lambda *_: (b"", ""))
+    monkeypatch.setattr("portable_spdnn_gpu.cuda_device.machine_code", lambda *_: b"")
     assert cuda_device_numbers() == (0, 1)
     assert CudaDevice().number == 0
     device = CudaDevice(1)

@@ -17,8 +17,8 @@ from portable_spdnn_gpu.device import (
     check_grid,
     check_home,
 )
+from portable_spdnn_gpu.kernel_cache import machine_code
 from portable_spdnn_gpu.kernel_catalog import SHARED_UNASKED, Kernel
-from portable_spdnn_gpu.nvrtc_compiler import compile_source
 
 Array = npt.NDArray[Any]
 MIB = 2**20
@@ -50,6 +50,7 @@ class CudaDevice:
         self.description = f"{properties['name'].decode()}, sm_{self._architecture}"
         self.multiprocessors = int(properties["multiProcessorCount"])
         self.shared_limit = int(properties["sharedMemPerBlockOptin"])
+        self.l2_bytes = int(properties["l2CacheSize"])
         self._peak = 0
 
     def bound(self) -> AbstractContextManager[Any]:
@@ -61,6 +62,21 @@ class CudaDevice:
     def owns(self, array: Any) -> bool:
         """Whether `array` is CuPy's."""
         return isinstance(array, self._cupy.ndarray)
+
+    def adopt(self, array: Any) -> Any:
+        """Return a cupy.ndarray on the memory of an array of another library."""
+        # PyTorch's interface names no stream while its DLPack export orders the two streams.
+        names_stream = "stream" in getattr(array, "__cuda_array_interface__", {})
+        if hasattr(array, "__dlpack__") and not names_stream:
+            adopted = self._cupy.from_dlpack(array)
+        else:
+            adopted = self._cupy.asarray(array)
+        if adopted.device.id != self._device.id:
+            raise ValueError(
+                f"it is on CUDA device {adopted.device.id} and the backend on device "
+                f"{self._device.id}; copy it there"
+            )
+        return adopted
 
     def empty(self, shape: tuple[int, ...], dtype: Any, order: str = "C") -> Any:
         """Return an array of any content."""
@@ -82,7 +98,8 @@ class CudaDevice:
 
     def download(self, array: Any) -> Array:
         """Return a copy in host memory."""
-        return np.asarray(self._cupy.asnumpy(array, order="A"))
+        with self._faults():
+            return np.asarray(self._cupy.asnumpy(array, order="A"))
 
     def contiguous(self, array: Any) -> Any:
         """Return `array` itself where it is in C or F order, else a copy in C order."""
@@ -110,9 +127,8 @@ class CudaDevice:
     def _function(self, kernel: Kernel) -> Any:
         function = self._functions.get(kernel)
         if function is None:
-            code, _ = compile_source(kernel, self._architecture)
             module = self._cupy.cuda.function.Module()
-            module.load(code)
+            module.load(machine_code(kernel, self._architecture))
             function = module.get_function(kernel.name)
             if kernel.dynamic_shared + kernel.static_shared > SHARED_UNASKED:
                 driver = self._cupy.cuda.driver
@@ -178,7 +194,8 @@ class CudaDevice:
 
     def seconds(self, first: Any, last: Any) -> float:
         """Return the time between two events, when the last has happened."""
-        last.synchronize()
+        with self._faults():
+            last.synchronize()
         return float(self._cupy.cuda.get_elapsed_time(first, last)) / 1e3
 
     def free_memory(self) -> int:
@@ -196,8 +213,14 @@ class CudaDevice:
 
     def synchronize(self) -> None:
         """Return when the current stream is done."""
-        try:
+        with self._faults():
             self._cupy.cuda.get_current_stream().synchronize()
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        """Raise LaunchError where waiting for the device finds that a kernel failed."""
+        try:
+            yield
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
             raise LaunchError(f"a kernel failed: {error}") from error
 

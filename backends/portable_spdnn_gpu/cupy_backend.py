@@ -10,21 +10,30 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.array_exchange import host_array
 from portable_spdnn.backend import Availability, Backend, SpgemmHandle
 from portable_spdnn.errors import InputError
 from portable_spdnn.handles import Prepared
 from portable_spdnn.network import Network
 from portable_spdnn.plan import NetworkPlan, PlanOptions
+from portable_spdnn.roofline import Limits
 from portable_spdnn_gpu.cuda_device import CudaDevice, cuda_availability, cuda_device_numbers
 from portable_spdnn_gpu.dense_products import DenseProduct
 from portable_spdnn_gpu.device import Device
 from portable_spdnn_gpu.device_features import DeviceFeatures
+from portable_spdnn_gpu.device_limits import measure
 from portable_spdnn_gpu.device_matrices import (
     DeviceCsr,
     columns_innermost,
     download_csr,
     upload_csr,
     write_transposed,
+)
+from portable_spdnn_gpu.device_operands import (
+    adopt_dense,
+    adopt_sparse,
+    is_device_sparse,
+    is_on_device,
 )
 from portable_spdnn_gpu.kernel_catalog import FEATURE_THREADS, Precision, feature_rows
 from portable_spdnn_gpu.packed_products import DESIGNS, by_output
@@ -36,9 +45,11 @@ Array = npt.NDArray[Any]
 class CupyBackend(Backend):
     """CUDA through CuPy: own kernels, compiled for the device at hand when first used.
 
-    Operations take arrays of the host (copied) and of the device (used where they are), and
-    give arrays of the device. Dense features are kept with the inputs innermost: an array of
-    shape (inputs, neurons) in Fortran order.
+    Operations take arrays of the host (copied) and of the device (used where they are; see
+    `portable_spdnn_gpu.device_operands`), and give arrays of the device: `cupy.ndarray`, and
+    `DeviceCsr`, of which `to_cupyx` makes a `cupyx.scipy.sparse` matrix. All work is started on
+    CuPy's current stream. Dense features are kept with the inputs innermost: an array of shape
+    (inputs, neurons) in Fortran order.
 
     Parameters
     ----------
@@ -53,7 +64,7 @@ class CupyBackend(Backend):
     execution_space = "cuda"
     memory_space = "device"
     plan_options = frozenset({"kernel", "storage", "device_memory", "devices", "profile"})
-    kernels = ("auto", *DESIGNS)
+    kernels = ("auto", *DESIGNS, "cusparse")
 
     def __init__(self, threads: int | None = None, device: int | None = None) -> None:
         super().__init__(threads)
@@ -91,36 +102,50 @@ class CupyBackend(Backend):
 
     def upload(self, array: Any) -> Any:
         """Return `array` on the device: sparse as `DeviceCsr`; itself where it is there."""
+        return self._upload("array", array)
+
+    def _upload(self, name: str, array: Any) -> Any:
         if isinstance(array, DeviceCsr) or self.cuda.owns(array):
             return array
         if sp.issparse(array):
             return upload_csr(self.cuda, array)
-        return self.cuda.upload(np.asarray(array))
+        if is_device_sparse(self.cuda, array):
+            return adopt_sparse(self.cuda, name, array)
+        if is_on_device(self.cuda, array):
+            return adopt_dense(self.cuda, name, array)
+        return self.cuda.upload(host_array(name, array))
 
     def download(self, array: Any) -> Any:
-        """Return `array` as an ndarray or csr_array in host memory."""
+        """Return `array` as an ndarray or csr_array in host memory; itself where it is there."""
         if isinstance(array, DeviceCsr):
             return download_csr(array)
-        return self.cuda.download(array) if self.cuda.owns(array) else array
+        if is_device_sparse(self.cuda, array):
+            return download_csr(adopt_sparse(self.cuda, "features", array))
+        if is_on_device(self.cuda, array):
+            return self.cuda.download(adopt_dense(self.cuda, "features", array))
+        return array
 
     def synchronize(self) -> None:
         """Return when all work that was started is done."""
         self.cuda.synchronize()
 
     def is_sparse(self, array: Any) -> bool:
-        """Whether `array` is of scipy.sparse or a `DeviceCsr`."""
-        return isinstance(array, DeviceCsr) or bool(sp.issparse(array))
+        """Whether `array` is of scipy.sparse or cupyx.scipy.sparse, or a `DeviceCsr`."""
+        if isinstance(array, DeviceCsr) or sp.issparse(array):
+            return True
+        return is_device_sparse(self.cuda, array)
 
     # -- operations -------------------------------------------------------------------------
 
     def run_spmm(self, A: Any, B: Any) -> Any:
         """C = A B, row by row."""
-        product = DenseProduct(self.cuda, self._host_csr(A), "csr")
+        product = DenseProduct(self.cuda, A, "csr")
         return product.run(columns_innermost(self.cuda, self.upload(B)))
 
     def make_spmm(self, A: Any) -> Prepared:
         """Return the function (B, out) -> A B, with A clustered and packed."""
         product = DenseProduct(self.cuda, self._host_csr(A), "clustered")
+        self.cuda.synchronize()
 
         def run(B: Any, out: Any) -> Any:
             B = columns_innermost(self.cuda, self.upload(B))
@@ -131,7 +156,9 @@ class CupyBackend(Backend):
 
     def make_spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
         """Return a handle for C = A B."""
-        return DeviceSpgemmHandle(self.upload(A), self.upload(B))
+        handle = DeviceSpgemmHandle(self.upload(A), self.upload(B))
+        self.cuda.synchronize()  # as with all that is prepared: any stream may use it now
+        return handle
 
     def run_layer(self, W: Any, Y: Any, bias: Array, y_max: float | None) -> Any:
         """Y' = min(max(Y W + bias, 0), y_max), fused; dense results have inputs innermost."""
@@ -143,6 +170,7 @@ class CupyBackend(Backend):
             product = W.prepared["by output"]
         else:
             product = DenseProduct(self.cuda, by_output(download_csr(W)), "clustered")
+            self.cuda.synchronize()
             W.prepared["by output"] = product
         return self._dense_layer(product, Y, bias, y_max, None)
 
@@ -150,6 +178,7 @@ class CupyBackend(Backend):
         """Return the function (Y, out) -> Y', with W clustered and packed for dense Y."""
         host = self._host_csr(W)
         product = DenseProduct(self.cuda, by_output(host), "clustered")
+        self.cuda.synchronize()
         on_device: list[DeviceCsr] = []
 
         def run(Y: Any, out: Any) -> Any:
@@ -157,6 +186,7 @@ class CupyBackend(Backend):
                 return self._dense_layer(product, Y, bias, y_max, out)
             if not on_device:
                 on_device.append(self.upload(W))
+                self.cuda.synchronize()
             return sparse_layer(on_device[0], self.upload(Y), bias, y_max)
 
         return run
@@ -185,25 +215,52 @@ class CupyBackend(Backend):
         if self._device_out(name, out) is not None and self.cuda.overlaps(out, operand):
             raise InputError(f"{name}: out overlaps the dense operand; give it memory of its own")
 
+    def measure_limits(self) -> Limits:
+        """Measure the device; takes a second or two."""
+        with self.cuda.bound():
+            return measure(self.cuda)
+
     # -- validation ---------------------------------------------------------------------------
+
+    def sparse_operand(self, name: str, array: Any) -> Any:
+        """Return a sparse operand in canonical form; see `Backend.sparse_operand`."""
+        if is_device_sparse(self.cuda, array):
+            array = adopt_sparse(self.cuda, name, array)
+        return super().sparse_operand(name, array)
 
     def dense_operand(self, name: str, array: Any) -> Any:
         """Return a dense operand on the device; see `Backend.dense_operand`."""
+        if self.is_sparse(array):
+            raise InputError(f"{name} is {type(array).__name__}, sparse; a dense array is expected")
+        if is_on_device(self.cuda, array):
+            array = adopt_dense(self.cuda, name, array)
+        else:
+            array = host_array(name, array)
         array = super().dense_operand(name, array)
         # Types that CUDA does not have stay, to be refused or converted before they are used.
         numeric = array.dtype.kind in "fiub" and array.dtype.itemsize <= 8
         return self.upload(array) if numeric else array
 
     def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan:
-        """Return a plan that stays on the device, or the layer loop for sparse features."""
-        if options.path == "spgemm":
-            for option in ("kernel", "storage", "device_memory", "profile"):
-                if getattr(options, option) != getattr(PlanOptions(), option):
-                    raise InputError(f"path spgemm: {option} goes with dense features, path spmm")
-            return super().build_plan(network, options)
-        from portable_spdnn_gpu.device_plan import DevicePlan
+        """Return a plan that stays on the device.
 
-        return DevicePlan(self, network, options)
+        Sparse features take the neutral layer loop, kernel "cusparse" the peer to compare with.
+        """
+        if options.path == "spgemm":
+            _refuse("path spgemm", options, ("kernel", "storage", "device_memory", "profile"))
+            plan = super().build_plan(network, options)
+        elif options.kernel == "cusparse":
+            from portable_spdnn_gpu.cusparse_baseline import CusparsePlan
+            from portable_spdnn_gpu.cusparse_library import open_cusparse
+
+            _refuse("kernel cusparse", options, ("storage", "device_memory", "profile"))
+            plan = CusparsePlan(self, network, options, open_cusparse(self.cuda))
+        else:
+            from portable_spdnn_gpu.device_plan import DevicePlan
+
+            plan = DevicePlan(self, network, options)
+        self.cuda.synchronize()  # it may run on another stream than it was made on
+        return plan
 
     # -- what the layer loop asks about features ---------------------------------------------
 
@@ -253,3 +310,11 @@ class CupyBackend(Backend):
         if row_nnz.size and (row_nnz == row_nnz[0]).all():
             return int(features.nnz) * int(row_nnz[0])
         return int(row_nnz[self.cuda.download(self.upload(features).indices)].sum())
+
+
+def _refuse(choice: str, options: PlanOptions, others: tuple[str, ...]) -> None:
+    """Raise InputError for an option that does not go with a choice."""
+    for option in others:
+        value = getattr(options, option)
+        if value != getattr(PlanOptions(), option):
+            raise InputError(f"{choice} goes without {option} ({value!r}); leave one of them out")

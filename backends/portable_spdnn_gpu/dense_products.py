@@ -8,8 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn_gpu.device import Device
-from portable_spdnn_gpu.kernel_catalog import Precision
-from portable_spdnn_gpu.packed_products import PackedProduct, pack, placed_arrays
+from portable_spdnn_gpu.device_matrices import DeviceCsr
+from portable_spdnn_gpu.kernel_catalog import CSR_STRIP, Precision, csr_spmm
+from portable_spdnn_gpu.packed_products import (
+    PackedLaunch,
+    PackedProduct,
+    pack,
+    placed_arrays,
+)
 
 Array = npt.NDArray[Any]
 
@@ -31,6 +37,18 @@ class PlacedProduct:
     ) -> None:
         self.device, self.packed, self.precision = device, packed, precision
         self._arrays = [placed_arrays(device, launch, memory) for launch in packed.launches]
+
+    @classmethod
+    def of_csr(cls, matrix: DeviceCsr) -> PlacedProduct:
+        """Return the products of a matrix that is on the device, row by row, without a copy."""
+        rows = matrix.shape[0]
+        launches = (PackedLaunch(csr_spmm, (), rows, rows, CSR_STRIP),) if rows else ()
+        nothing = np.empty(0, np.uint8)
+        packed = PackedProduct("csr", matrix.shape, matrix.nnz, matrix.nnz, nothing, launches)
+        placed = cls(matrix.device, packed, None, Precision(np.dtype(matrix.dtype)))
+        every = matrix.device.upload(np.arange(rows, dtype=np.int32))
+        placed._arrays = [[matrix.offsets, matrix.indices, matrix.data, every]][: len(launches)]
+        return placed
 
     def launch(
         self,
@@ -87,8 +105,8 @@ class DenseProduct:
     Parameters
     ----------
     device : Device
-    A : csr_array, canonical, shape (m, k)
-        In host memory; packed and uploaded once.
+    A : csr_array, canonical, or DeviceCsr; shape (m, k)
+        In host memory: packed and uploaded once. On the device: used where it is, row by row.
     design : str
         See `pack`.
 
@@ -100,9 +118,12 @@ class DenseProduct:
 
     def __init__(self, device: Device, A: Any, design: str) -> None:
         self.device, self.shape, self.dtype = device, A.shape, np.dtype(A.dtype)
-        precision = Precision(self.dtype)
-        packed = pack(A, design, precision)
-        self._placed = PlacedProduct(device, packed, device.upload(packed.memory), precision)
+        if isinstance(A, DeviceCsr):
+            self._placed = PlacedProduct.of_csr(A)
+        else:
+            precision = Precision(self.dtype)
+            packed = pack(A, design, precision)
+            self._placed = PlacedProduct(device, packed, device.upload(packed.memory), precision)
         self._nothing = device.upload(np.zeros(1, self.dtype))
         self._states: dict[int, Any] = {}  # by the number of columns
 

@@ -44,6 +44,7 @@ class Device(Protocol):
     description: str
     multiprocessors: int
     shared_limit: int  # bytes of shared memory that a block may ask for
+    l2_bytes: int
     number: int
 
     def bound(self) -> AbstractContextManager[Any]:
@@ -55,6 +56,15 @@ class Device(Protocol):
 
     def owns(self, array: Any) -> bool:
         """Whether `array` lives on this kind of device."""
+        ...
+
+    def adopt(self, array: Any) -> Any:
+        """Return an array of this device on the memory of one of another library, uncopied.
+
+        What is started on it later waits for what its library has started. An array that is
+        on another device, or that its library does not give away, is an error of any of
+        `portable_spdnn.array_exchange.EXPORT_ERRORS`.
+        """
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: Any, order: str = "C") -> Any:

@@ -37,6 +37,11 @@ def bytes_for_input(widest: int, precision: Precision) -> int:
     return int(buffers + rows) + 4 * np.dtype(np.int32).itemsize
 
 
+def pitch_of(capacity: int) -> int:
+    """Return how many inputs of a neuron lie in a row: whole lines, but for the few."""
+    return -(-capacity // PITCH) * PITCH if capacity > PITCH else max(capacity, 1)
+
+
 class DeviceFeatures:
     """Two buffers of features, [neuron][input], and who the inputs in them are.
 
@@ -55,7 +60,7 @@ class DeviceFeatures:
 
     def __init__(self, device: Device, widest: int, capacity: int, precision: Precision) -> None:
         self.device, self.widest, self.precision = device, widest, precision
-        self.pitch = -(-max(capacity, 1) // PITCH) * PITCH
+        self.pitch = pitch_of(capacity)
         self.capacity, self.one_at_a_time = capacity, threading.Lock()
         size = max(widest, 1) * self.pitch
         self.buffers = [device.empty((size,), precision.storage) for _ in range(2)]

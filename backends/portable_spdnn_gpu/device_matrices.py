@@ -58,6 +58,26 @@ class DeviceCsr:
         """Return the matrix with other entries; it shares the pattern."""
         return DeviceCsr(self.device, self.shape, self.offsets, self.indices, data)
 
+    def to_cupyx(self) -> Any:
+        """Return the matrix as `cupyx.scipy.sparse.csr_matrix`, which shares its arrays.
+
+        Raises
+        ------
+        InputError
+            If `cupyx.scipy.sparse` cannot be used: it needs cuSPARSE.
+        """
+        from cupyx.scipy.sparse import csr_matrix
+
+        try:
+            shared = csr_matrix((self.data, self.indices, self.offsets), shape=self.shape)
+        except ImportError as error:
+            raise InputError(
+                f"cupyx.scipy.sparse needs cuSPARSE, which does not load ({first_line(error)}); "
+                "install CuPy with its extra ctk, as in cupy-cuda13x[ctk]"
+            ) from error
+        shared.has_canonical_format = True
+        return shared
+
     def row_nnz(self) -> Array:
         """Return the stored entries of each row, in host memory; kept."""
         if "row_nnz" not in self.prepared:
@@ -98,6 +118,11 @@ def download_csr(matrix: DeviceCsr) -> Any:
     device = matrix.device
     parts = (matrix.data, matrix.indices, matrix.offsets)
     return sp.csr_array(tuple(device.download(part) for part in parts), shape=matrix.shape)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its type where there is none."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def columns_innermost(device: Device, matrix: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from portable_spdnn.memory import format_bytes
 from portable_spdnn.network import Layer, Network
 from portable_spdnn.plan import OVERFLOW, NetworkPlan, PlanOptions
 from portable_spdnn.result import BatchOutput, LateRows
+from portable_spdnn.roofline import KernelModel
 from portable_spdnn_gpu.device import Device, Recording
 from portable_spdnn_gpu.device_features import (
     ALIVE,
@@ -25,19 +26,21 @@ from portable_spdnn_gpu.device_features import (
     DROP,
     KEEP,
     NANS,
+    PITCH,
     STATE,
     DeviceFeatures,
     bytes_for_input,
+    pitch_of,
 )
 from portable_spdnn_gpu.device_weights import DeviceWeights, StreamTimes
 from portable_spdnn_gpu.kernel_catalog import Kernel, Precision
+from portable_spdnn_gpu.layer_costs import design_cost
 from portable_spdnn_gpu.packed_products import PackedProduct, by_output, pack
 
 Array = npt.NDArray[Any]
 
 MOST_INPUTS = 65536  # of a batch, by default: the challenge's 60,000 go through together
-MEMORY_SHARE = 0.8  # of what is free, for what plans allocate
-ROWS_SHARE = 1 / 8  # of a batch's memory, for scores that wait on the device to be asked for
+MEMORY_SHARE = 0.6  # of what is free, for what a plan allocates
 WEIGHTS_SHARE = 1 / 2  # of a limit on the device's memory, at least, where weights exceed it
 
 
@@ -104,13 +107,18 @@ class DevicePlan(NetworkPlan):
         """Return buffers that hold a batch: those of another plan of the backend, if they do."""
         wanted = self.options.batch_size or 1
         neurons, limit = self.network.widest, self.options.device_memory
-        held: DeviceFeatures | None = self.backend.features.get(self.precision)
-        if held is not None and held.widest >= neurons and held.capacity >= wanted:
-            return held
         free = int(MEMORY_SHARE * self.device.free_memory())
         if limit is not None:
             free = min(free, limit - self.weights.device_bytes)
-        capacity = min(self.options.batch_size or MOST_INPUTS, free // self._input_bytes)
+        held: DeviceFeatures | None = self.backend.features.get(self.precision)
+        if held is not None and held.widest >= neurons and held.capacity >= wanted:
+            taken = held.capacity * bytes_for_input(held.widest, self.precision)
+            if limit is None or taken <= free:
+                return held
+        fitting = free // self._input_bytes
+        capacity = min(self.options.batch_size or MOST_INPUTS, fitting)
+        if pitch_of(capacity) > fitting:
+            capacity = capacity // PITCH * PITCH
         if capacity < 1:
             raise InputError(
                 f"device memory: beside {format_bytes(self.weights.device_bytes)} of weights "
@@ -161,6 +169,13 @@ class DevicePlan(NetworkPlan):
             )
         return "\n".join(lines)
 
+    def layer_models(self, inputs: Sequence[int]) -> list[KernelModel]:
+        """Return what each layer needs for an edge; see `layer_costs`."""
+        return [
+            design_cost(packed, columns, self.precision, self.device.l2_bytes)
+            for packed, columns in zip(self.packed, inputs, strict=True)
+        ]
+
     def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         """Run the whole network on one batch; see `NetworkPlan.run_batch`."""
         with self.features.one_at_a_time:
@@ -207,7 +222,8 @@ class DevicePlan(NetworkPlan):
         # A list goes from one array of ids to the other; there were layers + 1.
         ids = device.download(held.ids[(layers + 1) % 2])[:count]
         rows = self._keep_rows(held.collect(layers, self._state[-1], count, self._neurons_out))
-        executed = states[1:-1, COUNT].astype(np.int64) @ [packed.nnz for packed in self.packed]
+        computed = states[1:-1, COUNT].astype(np.int64)
+        executed = computed @ [packed.nnz for packed in self.packed]
         kernels = device.seconds(loaded, done)
         copies = device.seconds(begin, loaded) + device.seconds(done, device.mark())
         seconds, gaps, copied, waited = None, None, 0.0, 0.0
@@ -226,6 +242,7 @@ class DevicePlan(NetworkPlan):
             seconds,
             positive=np.ones(count, bool),
             device=DeviceReport(kernels, copies, copied, waited, gaps, device.peak_memory()),
+            computed_per_layer=computed,
         )
 
     @property
@@ -249,6 +266,7 @@ class DevicePlan(NetworkPlan):
         waiting = [row for row in waiting if row.on_device]
         self._late_rows = [weakref.ref(row) for row in [*waiting, late]]
         size = sum(np.prod(row.shape) * row.dtype.itemsize for row in [*waiting, late])
-        if size > ROWS_SHARE * self._capacity * self._input_bytes:
+        # Memory was left for the scores of one batch.
+        if size > self._capacity * self.network.widest * self.precision.sums.itemsize:
             return late.fetched()
         return late

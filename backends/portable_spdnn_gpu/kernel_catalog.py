@@ -11,14 +11,15 @@ import numpy as np
 
 from portable_spdnn.errors import InputError
 
-# Compiled for all of these wherever the wheels are, with no device: Turing, Ampere, Hopper,
-# Blackwell.
-ARCHITECTURES = (75, 80, 90, 100)
+# Compiled for all of these wherever the wheels are, with no device: Volta, which CUDA 12 alone
+# still compiles for, Turing, Ampere, Hopper, Blackwell.
+ARCHITECTURES = (70, 75, 80, 90, 100)
+OLDEST_OF_CUDA_13 = 75
 # Bytes of shared memory that a block may ask for. CUDA C++ Programming Guide, "Technical
 # Specifications per Compute Capability".
-SHARED_LIMITS = {75: 64 * 1024, 80: 163 * 1024, 90: 227 * 1024, 100: 227 * 1024}
+SHARED_LIMITS = {70: 96 << 10, 75: 64 << 10, 80: 163 << 10, 90: 227 << 10, 100: 227 << 10}
 # What it gets without asking, everywhere.
-SHARED_UNASKED = 48 * 1024
+SHARED_UNASKED = 48 << 10
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,13 @@ TRANSPOSE_TILE = 32
 # Inputs of a block of resident_layers, the most first; its threads and the groups of a warp.
 RESIDENT_TILES = (16, 8)
 RESIDENT_BLOCKS = ((128, 1), (256, 1), (512, 1), (512, 2))
-# Widths at which all configurations are chosen somewhere; some are the most that Turing's memory
-# takes of a tile.
-RESIDENT_WIDTHS = (256, 512, 1000, 1024, 1984, 2048, 4000, 4096)
+# Widths among which every configuration is somewhere the one chosen, rising.
+RESIDENT_WIDTHS = range(64, 4097, 64)
 RESIDENT_NOTES = 32  # bytes of shared memory beside the features
+# Of the kernels in limits.cu: vectors of 16 bytes that `read_shared` stages.
+LIMIT_THREADS = 256
+LIMIT_VECTORS = 1024
+LIMITS = ("fma_chains", "read_shared", "fill_words", "read_global", "copy_global")
 
 
 SINGLE = np.dtype(np.float32)
@@ -112,9 +116,10 @@ class Precision:
         if not self.half:
             return values
         largest = float(np.abs(values).max(initial=0))
-        if largest > float(np.finfo(np.float16).max):
+        limit = float(np.finfo(np.float16).max)
+        if largest > limit:
             raise InputError(
-                f"storage float16: a weight is {largest:.6g}, and {np.finfo(np.float16).max:.0f} "
+                f"storage float16: a weight is {largest:.6g}, and {limit:.0f} "
                 "is the largest that half precision holds; scale the weights, or leave the option"
             )
         return values.astype(np.float16)
@@ -170,6 +175,13 @@ def feature_rows(name: str, dtype: Any) -> Kernel:
     return Kernel(
         name, "feature_rows.cu", FEATURE_THREADS, _macros(dtype), 48, static_shared=shared
     )
+
+
+def limit_kernel(name: str) -> Kernel:
+    """One of the kernels that measure the device, by its name in LIMITS."""
+    shared = 16 * LIMIT_VECTORS if name == "read_shared" else 0
+    macros = _macros(np.float32)
+    return Kernel(name, "limits.cu", LIMIT_THREADS, macros, registers=64, static_shared=shared)
 
 
 def feature_layout(name: str, precision: Precision) -> Kernel:
@@ -237,14 +249,14 @@ def catalog(architecture: int | None = None) -> list[Kernel]:
     architecture : int, optional
         Leave out what is not chosen there.
     """
-    limits = [SHARED_LIMITS[a] for a in ARCHITECTURES if architecture in (None, a)]
-    resident = {
-        resident_layers(precision, widest, shared): None
-        for precision in PRECISIONS
-        for widest in RESIDENT_WIDTHS
-        for shared in limits
-    }
-    kernels = [list_alive(), *(kernel for kernel in resident if kernel is not None)]
+    resident = {}  # the widest of each configuration
+    for shared in sorted({SHARED_LIMITS[a] for a in ARCHITECTURES if architecture in (None, a)}):
+        for precision in PRECISIONS:
+            for widest in RESIDENT_WIDTHS:
+                kernel = resident_layers(precision, widest, shared)
+                if kernel is not None:
+                    resident[kernel.defines] = kernel
+    kernels = [list_alive(), *(limit_kernel(name) for name in LIMITS), *resident.values()]
     for precision in PRECISIONS:
         for activation in (False, True):
             kernels += [

@@ -49,6 +49,7 @@ class Multiprocessor:
 
 # CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
 MULTIPROCESSORS = {
+    70: Multiprocessor(2048, 32, 96 * 1024, 0, 256),
     75: Multiprocessor(1024, 16, 64 * 1024, 0, 256),
     80: Multiprocessor(2048, 32, 164 * 1024, 1024, 128),
     90: Multiprocessor(2048, 32, 228 * 1024, 1024, 128),
@@ -107,6 +108,24 @@ def compile_source(kernel: Kernel, architecture: int) -> tuple[bytes, str]:
         return bytes(nvrtc.getCUBIN(program)), _log(nvrtc, program)
     finally:
         nvrtc.destroyProgram(program)
+
+
+def compiler_version() -> str:
+    """Return the version of NVRTC, such as 13.0.
+
+    Raises
+    ------
+    KernelCompilationError
+        If CuPy or NVRTC cannot be loaded.
+    """
+    try:
+        from cupy.cuda import nvrtc
+
+        return ".".join(map(str, nvrtc.getVersion()))
+    except (ImportError, RuntimeError, OSError) as error:
+        raise KernelCompilationError(
+            f"NVRTC cannot be loaded ({error}); install the extra cuda12 or cuda13"
+        ) from error
 
 
 def _log(nvrtc: Any, program: Any) -> str:

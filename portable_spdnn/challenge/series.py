@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from portable_spdnn import report
-from portable_spdnn.backend import Backend
+from portable_spdnn.backend import OPTIONAL_PLAN_OPTIONS, Backend
 from portable_spdnn.challenge.inputs import InputsOfASize, check_inputs_file, load_inputs_of_size
 from portable_spdnn.challenge.memory_guard import Decision, decide
 from portable_spdnn.challenge.records import Records
@@ -21,7 +21,7 @@ from portable_spdnn.engine import infer
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge import Configuration, Truth, judge
 from portable_spdnn.images import digits_features
-from portable_spdnn.plan import Progress
+from portable_spdnn.plan import PlanOptions, Progress
 from portable_spdnn.workload import Request, Workload, load_network_of
 
 ShowProgress = Callable[[str], AbstractContextManager[Progress | None]]
@@ -81,6 +81,12 @@ class Series:
             "batch_size": options.plan.batch_size,
             "exact_passes": list(options.plan.exact_passes),
             "memory": options.plan.memory,
+            # What not every backend takes, where it is not left alone.
+            **{
+                option: getattr(options.plan, option)
+                for option in OPTIONAL_PLAN_OPTIONS
+                if getattr(options.plan, option) != getattr(PlanOptions(), option)
+            },
             "verify": options.verify,
         }
         self._records = None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from portable_spdnn import report
+from portable_spdnn.backend import OPTIONAL_PLAN_OPTIONS
 from portable_spdnn.challenge.memory_guard import SHARE
 from portable_spdnn.challenge.published import REFERENCES, REMARKS, SERIES, Source
 from portable_spdnn.challenge.rows import Row
@@ -55,6 +56,7 @@ def facts(series: Series, rows: Sequence[Row]) -> list[tuple[str, str]]:
         ("backend", f"{identity['backend']} ({identity['device']}), {identity['dtype']}"),
         ("threads", str(identity["threads"])),
         ("exact passes", ", ".join(identity["exact_passes"]) or "none"),
+        *((name, str(identity[name])) for name in OPTIONAL_PLAN_OPTIONS if name in identity),
         ("versions", versions),
     ]
     if any(_streamed_automatically(row) for row in rows):

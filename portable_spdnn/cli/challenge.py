@@ -51,6 +51,10 @@ def challenge(
             "would not fit in three quarters of the available memory, within that.",
         ),
     ] = None,
+    kernel: flag.Kernel = "auto",
+    storage: flag.Storage = flag.StorageType.same,
+    device_memory: flag.DeviceMemory = None,
+    devices: flag.Devices = "",
     time_budget: Annotated[
         str | None,
         typer.Option(
@@ -91,7 +95,6 @@ def challenge(
     from portable_spdnn.challenge.series import Series
     from portable_spdnn.challenge.time_budget import parse_duration
     from portable_spdnn.errors import InputError
-    from portable_spdnn.memory import parse_bytes
     from portable_spdnn.passes import parse_passes
     from portable_spdnn.plan import PlanOptions
     from portable_spdnn.registry import get_backend
@@ -109,7 +112,11 @@ def challenge(
             path.value,
             batch_size,
             exact_passes=parse_passes(exact_passes),
-            memory=None if memory is None else parse_bytes(memory, "--memory"),
+            memory=flag.parsed(memory, "--memory"),
+            kernel=kernel,
+            storage=storage.value,
+            device_memory=flag.parsed(device_memory, "--device-memory"),
+            devices=devices,
         ),
         verify,
         None if time_budget is None else parse_duration(time_budget, "--time-budget"),

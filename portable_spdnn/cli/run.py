@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,7 +71,6 @@ def run(
     Exit code 0: done, and the categories are right where there is a truth; 1: they are wrong;
     2: usage or input error.
     """
-    from portable_spdnn.memory import parse_bytes
     from portable_spdnn.passes import parse_passes
     from portable_spdnn.plan import PlanOptions
     from portable_spdnn.ranks import Ranks, launched_ranks
@@ -83,10 +82,10 @@ def run(
         batch_size,
         keep_dead_inputs,
         parse_passes(exact_passes),
-        None if memory is None else parse_bytes(memory, "--memory"),
+        flag.parsed(memory, "--memory"),
         kernel,
         storage.value,
-        None if device_memory is None else parse_bytes(device_memory, "--device-memory"),
+        flag.parsed(device_memory, "--device-memory"),
         devices,
         profile,
     )
@@ -208,9 +207,18 @@ def _report(
     report.print_facts(facts, to_stderr=json == "-")
     if result.replicas:
         report.print_table(*report.replica_table(result), to_stderr=json == "-")
+    speeds = None
+    if options.profile:
+        from portable_spdnn.roofline import limits_of
+
+        limits = limits_of(backend)
+        speeds = report.layer_speeds(done.plan, result, limits)
+        if speeds is not None:
+            report.print_table(*report.layer_table(speeds, result, limits), to_stderr=json == "-")
     if save_categories is not None:
         write_categories(save_categories, result.categories)
     if json is not None:
+        record["layers_beside_limits"] = None if speeds is None else [asdict(s) for s in speeds]
         report.write_json(record, json)
     return WRONG_CATEGORIES if verdict is not None and not verdict.passed else 0
 

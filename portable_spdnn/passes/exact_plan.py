@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.device_report import DeviceReport, merged
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.memory import format_bytes
@@ -168,6 +169,7 @@ class ExactPlan(NetworkPlan):
         state = State(features, everyone, everyone)
         alive_per_layer = np.zeros(len(self.network), np.int64)
         executed_edges = 0
+        devices: list[DeviceReport | None] = []
         for segment in self.segments:
             if MERGE_INPUTS in self.options.exact_passes:
                 self._merge_equal(state)
@@ -182,6 +184,7 @@ class ExactPlan(NetworkPlan):
                 times = state.multiplicity()
                 output = segment.plan.run_batch(state.rows, inner).fetched()
                 executed_edges += output.executed_edges
+                devices.append(output.device)
                 # Which of the rows a count counts is not known: it tells inputs where all weigh
                 # alike.
                 alike = bool((times == times[0]).all())
@@ -197,7 +200,14 @@ class ExactPlan(NetworkPlan):
             state.drop_dead()
             report(inputs * segment.end)
         rows = state.rows[state.owner]
-        return BatchOutput(state.inputs, rows, alive_per_layer, executed_edges, None, self.columns)
+        return BatchOutput(
+            state.inputs,
+            rows,
+            alive_per_layer,
+            executed_edges,
+            columns=self.columns,
+            device=merged(devices),
+        )
 
     def _merge_equal(self, state: State) -> None:
         """Make one row of equal ones."""

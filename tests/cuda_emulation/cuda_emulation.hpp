@@ -423,6 +423,7 @@ template <class T> T atomicCAS(T* at, T compare, T value) { T old = *at; if (old
 // Brings nothing, but what is asked for must exist: the sanitizer sees the read.
 #define PREFETCH_L2(address) ((void)*static_cast<const volatile unsigned char*>(address))
 template <class T> T __ldg(const T* at) { return *at; }
+template <class T> T __ldcg(const T* at) { return *at; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import hashlib
 import os
 import re
@@ -10,13 +11,14 @@ import shutil
 import subprocess
 import tempfile
 import threading
-import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cuda_emulation.emulated_streams import EmulatedEvent, EmulatedStream
 
 from portable_spdnn_gpu.device import LaunchError, check_grid, check_home
 from portable_spdnn_gpu.kernel_catalog import SHARED_LIMITS, Kernel, kernel_folder
@@ -26,6 +28,8 @@ HEADER = HERE / "cuda_emulation.hpp"
 KERNELS = re.compile(r'extern "C" __global__ void\s+(?:__launch_bounds__\([\w, ]+\)\s*)?(\w+)\s*\(')
 GUARD = 256  # bytes before and after each array, which no kernel may change
 POISON = 0xFF  # NaN as a float, -1 as a signed integer
+# The memory of the emulated device, by address: other libraries' arrays may lie in it.
+ALLOCATED: weakref.WeakValueDictionary[int, np.ndarray] = weakref.WeakValueDictionary()
 # A compiled library runs one launch at a time: the block that it runs is a global of it.
 _LAUNCHING = threading.Lock()
 _thread = threading.local()
@@ -87,6 +91,7 @@ def allocate(values: np.ndarray) -> EmulatedArray:
     inner = memory[GUARD : GUARD + values.nbytes].view(values.dtype)
     inner = inner.reshape(values.shape, order=order)
     inner[...] = values
+    ALLOCATED[memory.ctypes.data] = memory
     return EmulatedArray(memory, inner)
 
 
@@ -117,12 +122,16 @@ class EmulatedDevice:
         Folder of the kernels. Default: the backend's.
     number : int, optional
         Default: that of the calling thread's current device. Devices of one number are one.
+    copies_late : bool
+        Do the work of other streams than the first as late as events allow; else early, and
+        that of the first late.
     """
 
     description = "emulated CUDA device"
     multiprocessors = 3
     shared_limit = SHARED_LIMITS[90]
-    memory = 24 << 20
+    l2_bytes = 1 << 18
+    memory = 64 << 20
 
     def __init__(
         self,
@@ -131,6 +140,7 @@ class EmulatedDevice:
         sanitize: bool = False,
         sources: Path | None = None,
         number: int | None = None,
+        copies_late: bool = True,
     ) -> None:
         self.number = current_device() if number is None else number
         self.folder, self.falling, self.sanitize = folder, falling, sanitize
@@ -138,6 +148,13 @@ class EmulatedDevice:
         self.launches: list[str] = []
         self._functions: dict[Kernel, tuple[Any, list[str]]] = {}
         self._recorded: list[Callable[[], None]] | None = None
+        # Two orders find what waits are missing: copies of other streams as late as may be, or
+        # as early, with the launches late.
+        self.copies_late = copies_late
+        self._main = self._current = EmulatedStream(late=not copies_late)
+        self._streams = [self._main]
+        self._pinned: list[np.ndarray] = []
+        self._taken = self._peak = 0
 
     @contextmanager
     def bound(self) -> Iterator[None]:
@@ -151,28 +168,45 @@ class EmulatedDevice:
     def owns(self, array: Any) -> bool:
         return isinstance(array, EmulatedArray)
 
+    def adopt(self, array: Any) -> EmulatedArray:
+        interface = array.__cuda_array_interface__
+        shape, dtype = interface["shape"], np.dtype(interface["typestr"])
+        address, strides = interface["data"][0], interface.get("strides")
+        if 0 in shape:
+            return allocate(np.empty(shape, dtype))
+        for start, memory in ALLOCATED.items():
+            if start <= address < start + memory.nbytes:
+                values = np.ndarray(shape, dtype, memory, address - start, strides)
+                return EmulatedArray(memory, values)
+        raise ValueError(f"address {address:#x} is not in the device's memory")
+
     def empty(self, shape: tuple[int, ...], dtype: Any, order: str = "C") -> EmulatedArray:
         self._not_recording("empty")
         array = allocate(np.empty(shape, dtype, order))
         array.memory[:] = POISON
-        return array
+        return self._count(array)
 
     def upload(self, array: np.ndarray) -> EmulatedArray:
         self._not_recording("upload")
-        return allocate(np.asarray(array))
+        return self._count(allocate(np.asarray(array)))
 
     def download(self, array: EmulatedArray) -> np.ndarray:
         self._not_recording("download")
+        self._current.drain()
         return array.values.copy(order="K")
 
     def contiguous(self, array: EmulatedArray) -> EmulatedArray:
-        return array  # there is no slicing
+        if array.flags.c_contiguous or array.flags.f_contiguous:
+            return array
+        return allocate(np.ascontiguousarray(array.values))  # of an adopted array alone
 
     def overlaps(self, one: EmulatedArray, other: EmulatedArray) -> bool:
         return np.may_share_memory(one.values, other.values)
 
     def synchronize(self) -> None:
         self._not_recording("synchronize")
+        for stream in self._streams:
+            stream.drain()
 
     def resident_blocks(self, kernel: Kernel) -> int:
         if kernel not in self._functions:
@@ -203,42 +237,66 @@ class EmulatedDevice:
 
     def pinned(self, nbytes: int) -> np.ndarray:
         self._not_recording("pinned")
-        return np.empty(nbytes, np.uint8)
+        self._pinned.append(np.empty(nbytes, np.uint8))
+        return self._pinned[-1]
 
     def copy_in(self, host: np.ndarray, array: EmulatedArray) -> None:
         self._not_recording("copy_in")
         assert host.nbytes == array.nbytes
         assert host.flags.c_contiguous
         assert array.flags.c_contiguous
-        array.values.reshape(-1).view(np.uint8)[:] = host.reshape(-1).view(np.uint8)
+        # Pinned memory is read when the copy is done, other memory at once.
+        source = host.reshape(-1).view(np.uint8)
+        if not any(np.may_share_memory(host, memory) for memory in self._pinned):
+            source = source.copy()
+        to = array.values.reshape(-1).view(np.uint8)
+        self._current.add(lambda: np.copyto(to, source))
 
     def clear(self, array: EmulatedArray) -> None:
         if self._recorded is not None:
             self._recorded.append(lambda: self.clear(array))
             return
-        array.values[...] = 0
+        self._current.add(lambda: array.values.fill(0))
 
-    def new_stream(self) -> object:
-        return object()
+    def new_stream(self) -> EmulatedStream:
+        self._streams.append(EmulatedStream(late=self.copies_late))
+        return self._streams[-1]
 
     @contextmanager
-    def on(self, stream: object) -> Iterator[None]:
-        yield
+    def on(self, stream: EmulatedStream) -> Iterator[None]:
+        before, self._current = self._current, stream
+        try:
+            yield
+        finally:
+            self._current = before
 
-    def mark(self) -> float:
-        return time.perf_counter()
+    def mark(self) -> EmulatedEvent:
+        return EmulatedEvent.on(self._current)
 
-    def wait(self, event: float) -> None:
-        return None
+    def wait(self, event: EmulatedEvent) -> None:
+        self._current.add(event.happened)
 
-    def seconds(self, first: float, last: float) -> float:
-        return last - first
+    def seconds(self, first: EmulatedEvent, last: EmulatedEvent) -> float:
+        last.happened()
+        first.happened()
+        return last.time - first.time
 
     def free_memory(self) -> int:
-        return self.memory
+        if self._taken > self.memory // 2:
+            gc.collect()  # tracebacks of expected errors keep plans
+        return max(0, self.memory - self._taken)
 
     def peak_memory(self) -> int:
-        return self.memory
+        return self._peak
+
+    def _count(self, array: EmulatedArray) -> EmulatedArray:
+        self._taken += array.nbytes
+        self._peak = max(self._peak, self._taken)
+        weakref.finalize(array.memory, self._let_go, array.nbytes)
+        return array
+
+    def _let_go(self, nbytes: int) -> None:
+        self._taken -= nbytes
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], arguments: Sequence[Any]) -> None:
         if not check_grid(kernel, grid):
@@ -274,6 +332,19 @@ class EmulatedDevice:
                 )
         addresses = (ctypes.c_void_p * len(kept))(*(ctypes.addressof(value) for value in kept))
         sizes = (ctypes.c_uint * 6)(*grid, 1, kernel.threads, 1, 1)
+        self._current.add(
+            lambda: self._run(kernel, function, sizes, addresses, kept, tuple(arguments))
+        )
+
+    def _run(
+        self,
+        kernel: Kernel,
+        function: Any,
+        sizes: Any,
+        addresses: Any,
+        kept: list[Any],
+        arguments: tuple[Any, ...],
+    ) -> None:
         with _LAUNCHING:
             message = function(sizes, kernel.dynamic_shared, int(self.falling), addresses)
         if message is not None:

@@ -1,0 +1,162 @@
+"""What each design needs for an edge: the models that device kernels are held against.
+
+One multiply-add is one edge and one column of B (an input of the network). Of C = A B, or of the
+fused layer, with m rows, k columns and E entries of A and n columns of B, in items of s bytes, S
+bytes of a sum:
+
+**Levels.** `roofline.Limits` of a device: "l1" is shared memory and the first-level cache, one
+unit that moves 128 bytes in a cycle for each multiprocessor, so that a read of one value by a
+whole warp (a broadcast) takes of it what 128 bytes take; "l2" is what multiprocessors read of the
+second level; "memory" is the device's memory, reads and writes together.
+
+**Memory, in every design.** Where A, B and C fit L2 together nothing is counted: the layer
+before has left B there. Else B is read once and C written once, (m + k) n s bytes, and A is read
+once. That a row of B is still in L2 when the next block wants it is assumed: less cannot move.
+
+**Arithmetic, in every design.** One fused multiply-add: 2 operations of float32, counted double
+in double, which devices for computing do at half the rate. Conversions of half precision are not
+counted.
+
+**csr** (one row of A, 512 columns). L2: an element of B for each multiply-add, s bytes; what
+rows on one multiprocessor happen to share in its first-level cache is not counted, so that a
+fraction above one says that they do. Index and value, 4 + s bytes an edge, serve 512 columns. L1:
+the element again, and the two broadcasts, each for the 4 columns of 32 lanes: 2 x 128 / 128
+bytes.
+
+**clustered** (16 rows of A, 256 columns). L2: an element of B for each of `loads`, the common
+columns of all clusters and what rows have alone: s loads / E bytes, at best s / 16. Indices of
+loads and values of edges serve 256 columns. L1: the element, and the values, four (two in
+double) in one broadcast for the 2 columns of 32 lanes: 128 / (64 x 16 / S) bytes.
+
+**staged** (256 rows of A, 16 columns). L1: one element of the stage for each multiply-add, S
+bytes, if no banks conflict; an element of B on its way into the stage, s + S bytes for each of
+`staged` (the rows of B that blocks list, added up); a position of 2 bytes and a value, s bytes,
+for 16 columns. L2: the same without the stage: s staged / E + (2 + s) / 16 bytes.
+
+Sources: S. Williams, A. Waterman and D. Patterson, Communications of the ACM 52 (2009), for the
+model; the opening comments of the kernel files for what each design reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from portable_spdnn.roofline import KernelModel
+from portable_spdnn_gpu.kernel_catalog import Precision
+from portable_spdnn_gpu.packed_products import PackedProduct
+
+WAVEFRONT = 128  # bytes that a multiprocessor's first level moves in a cycle
+LANES = 32
+VECTOR = 16  # bytes of the widest load
+INDEX, POSITION = 4, 2  # bytes
+CSR_COLUMNS, CSR_STRIP = 4, 512  # of a thread, of a block
+CLUSTER_COLUMNS, CLUSTER_STRIP = 2, 256
+STAGED_COLUMNS = 16
+
+
+@dataclass(frozen=True)
+class LayerSize:
+    """Sizes of one product or fused layer.
+
+    Attributes
+    ----------
+    edges : int
+        Entries of A.
+    rows, inner : int
+        Of A: neurons out and in.
+    columns : int
+        Of B: inputs that are alive.
+    itemsize : int
+        Bytes of a feature or weight as it is kept: 2, 4 or 8.
+    sum_itemsize : int
+        Bytes of a sum: 4 or 8.
+    """
+
+    edges: int
+    rows: int
+    inner: int
+    columns: int
+    itemsize: int = 4
+    sum_itemsize: int = 4
+
+
+def csr_cost(size: LayerSize, l2_bytes: int) -> KernelModel:
+    """Return what row by row costs.
+
+    Parameters
+    ----------
+    size : LayerSize
+    l2_bytes : int
+        Of the device's second level.
+    """
+    entry = INDEX + size.itemsize
+    broadcasts = 2 * WAVEFRONT / (LANES * CSR_COLUMNS)
+    return _model(
+        size, l2_bytes, entry,
+        l1=size.itemsize + broadcasts,
+        l2=size.itemsize + entry / CSR_STRIP,
+    )  # fmt: skip
+
+
+def clustered_cost(size: LayerSize, l2_bytes: int, loads: int) -> KernelModel:
+    """Return what clusters cost.
+
+    Parameters
+    ----------
+    size : LayerSize
+    l2_bytes : int
+    loads : int
+        Rows of B that clusters load, added up: `edges` where nothing is shared.
+    """
+    share = loads / max(size.edges, 1)
+    values_in_a_read = VECTOR / size.sum_itemsize
+    broadcast = WAVEFRONT / (LANES * CLUSTER_COLUMNS * values_in_a_read)
+    entry = INDEX * share + size.itemsize
+    return _model(
+        size, l2_bytes, entry,
+        l1=size.itemsize * share + broadcast,
+        l2=size.itemsize * share + entry / CLUSTER_STRIP,
+    )  # fmt: skip
+
+
+def staged_cost(size: LayerSize, l2_bytes: int, staged: int) -> KernelModel:
+    """Return what stages cost.
+
+    Parameters
+    ----------
+    size : LayerSize
+    l2_bytes : int
+    staged : int
+        Rows of B that blocks stage, added up over the blocks.
+    """
+    share = staged / max(size.edges, 1)
+    entry = POSITION + size.itemsize
+    entries = entry / STAGED_COLUMNS
+    return _model(
+        size, l2_bytes, entry,
+        l1=size.sum_itemsize + (size.itemsize + size.sum_itemsize) * share + entries,
+        l2=size.itemsize * share + entries,
+    )  # fmt: skip
+
+
+def design_cost(
+    packed: PackedProduct, columns: int, precision: Precision, l2_bytes: int
+) -> KernelModel:
+    """Return what a packed matrix costs in its design, for so many columns."""
+    rows, inner = packed.shape
+    size = LayerSize(
+        packed.nnz, rows, inner, columns, precision.storage.itemsize, precision.sums.itemsize
+    )
+    if packed.design == "csr":
+        return csr_cost(size, l2_bytes)
+    cost = clustered_cost if packed.design == "clustered" else staged_cost
+    return cost(size, l2_bytes, packed.loads)
+
+
+def _model(size: LayerSize, l2_bytes: int, entry_bytes: float, l1: float, l2: float) -> KernelModel:
+    """Return the model of a design, whose memory traffic is that of the operands."""
+    features = (size.rows + size.inner) * size.columns * size.itemsize
+    weights = entry_bytes * size.edges
+    multiply_adds = max(size.edges * size.columns, 1)
+    moved = features + weights if features + weights > l2_bytes else 0.0
+    return KernelModel({"l1": l1, "l2": l2, "memory": moved / multiply_adds}, size.sum_itemsize / 2)

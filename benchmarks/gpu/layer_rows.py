@@ -1,0 +1,171 @@
+"""Single layers, design by design, beside what binds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from agreement import assert_agree
+from budget import Budget
+
+from portable_spdnn.network import Layer, Network
+from portable_spdnn.roofline import KernelModel, Limits, speed, speed_text
+from portable_spdnn_gpu.clusters import cluster_rows
+from portable_spdnn_gpu.cupy_backend import CupyBackend, by_output
+from portable_spdnn_gpu.dense_products import DenseProduct
+from portable_spdnn_gpu.layer_costs import (
+    LayerSize,
+    clustered_cost,
+    csr_cost,
+    staged_cost,
+)
+from portable_spdnn_gpu.staging import stage_rows
+
+Record = dict[str, Any]
+DESIGNS = ("csr", "clustered", "staged")
+FEATURE_BYTES = 2 << 30  # of one layer's features, or LEAST_INPUTS of them
+LEAST_INPUTS = 10_000
+CHECKED_INPUTS = 32
+CALLS = 8  # between two events
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What designs load of one matrix, for each of its edges.
+
+    Attributes
+    ----------
+    loads, staged : float
+        Rows of B that clusters load, and that blocks stage.
+    """
+
+    loads: float
+    staged: float
+
+    @classmethod
+    def of(cls, layer: Layer) -> Sharing:
+        """Count what the designs load of a layer's weights."""
+        A = by_output(layer.csr())
+        clusters = cluster_rows(A)
+        alone = int(np.diff(A.indptr)[clusters.rest].sum())
+        edges = max(A.nnz, 1)
+        return cls((clusters.indices.size + alone) / edges, stage_rows(A).columns.size / edges)
+
+    def models(self, size: LayerSize, l2_bytes: int) -> dict[str, KernelModel]:
+        """Return the model of each design."""
+        return {
+            "csr": csr_cost(size, l2_bytes),
+            "clustered": clustered_cost(size, l2_bytes, round(self.loads * size.edges)),
+            "staged": staged_cost(size, l2_bytes, round(self.staged * size.edges)),
+        }
+
+    def bound(self, size: LayerSize, l2_bytes: int, limits: Limits) -> tuple[float, str]:
+        """Return the largest edge rate that any design allows, and what binds it there."""
+        bounds = [model.bound(limits) for model in self.models(size, l2_bytes).values()]
+        return max(bounds)
+
+
+def live_inputs(neurons: int, inputs: int) -> int:
+    """Return how many random inputs a layer is timed with."""
+    return min(inputs, max(LEAST_INPUTS, FEATURE_BYTES // (4 * neurons)))
+
+
+def second_layer(network: Network) -> Layer:
+    """Return the layer that stands for those of a network: the first one may be special."""
+    return network.layers[min(1, len(network) - 1)]
+
+
+def layer_rows(
+    backend: CupyBackend,
+    network: Network,
+    sharing: Sharing,
+    inputs: int,
+    limits: Limits | None,
+    budget: Budget,
+) -> list[Record]:
+    """Time the second layer of a network on features that are all alive.
+
+    Parameters
+    ----------
+    backend : CupyBackend
+    network : Network
+    sharing : Sharing
+        Of that layer.
+    inputs : int
+    limits : Limits or None
+        None where they could not be measured.
+    budget : Budget
+
+    Returns
+    -------
+    list of dict
+        One for each design; `state` is "done", "failed" (with `error`) or "skipped".
+    """
+    device, layer = backend.cuda, second_layer(network)
+    A = by_output(layer.csr())
+    rng = np.random.default_rng(network.neurons)
+    Y = rng.random((A.shape[1], inputs), dtype=np.float32) * np.float32(2)
+    B, bias = device.upload(Y), device.upload(layer.bias.astype(np.float32))
+    chosen = np.unique(np.linspace(0, inputs - 1, CHECKED_INPUTS).astype(np.int64))
+    size = LayerSize(A.nnz, A.shape[0], A.shape[1], inputs)
+    models = sharing.models(size, device.l2_bytes)
+    sums = A.astype(np.float64) @ Y[:, chosen].astype(np.float64) + layer.bias[:, None]
+    expected = np.clip(sums, 0, network.y_max).T
+
+    def timed(design: str) -> Record:
+        product = DenseProduct(device, A, design)
+        C = product.run(B, bias, network.y_max)
+        found = backend.download(backend.take_inputs(C.T, chosen))
+        assert_agree(found, expected)
+
+        def run() -> float:
+            start = device.mark()
+            for _ in range(CALLS):
+                product.run(B, bias, network.y_max, out=C)
+            return device.seconds(start, device.mark()) / CALLS
+
+        times = budget.runs(run)
+        least, done = min(times), float(A.nnz) * inputs
+        record: Record = {
+            "state": "done", "kernels": product.describe(), "seconds": times,
+            "least_seconds": least, "executed_edge_rate": done / least, "fraction_of_limit": None,
+        }  # fmt: skip
+        if limits is not None:
+            reached = speed(models[design], limits, done, least)
+            record |= {
+                "fraction_of_limit": reached.fraction,
+                "bound_by": reached.binding,
+                "flops": reached.flops,
+                "bandwidth": reached.bandwidth,
+                "text": speed_text(reached, limits),
+            }
+        return record
+
+    about = {"neurons": network.neurons, "live_inputs": inputs, "edges": A.nnz}
+    return [{**about, "design": one, **attempt(timed, one, budget)} for one in DESIGNS]
+
+
+def attempt(
+    work: Callable[[str], Record], argument: str, budget: Budget, needed: float = 0.0
+) -> Record:
+    """Do one part of the whole: what goes wrong is recorded, and the other parts go on.
+
+    Parameters
+    ----------
+    work : callable
+        Returns a record.
+    argument : str
+    budget : Budget
+    needed : float
+        Seconds that must be left for it, as far as is known.
+    """
+    left = budget.left()
+    if left <= needed:
+        reason = f"{needed:.0f} s needed, {max(left, 0):.0f} s left"
+        return {"state": "skipped", "reason": reason}
+    try:
+        return work(argument)
+    except Exception as error:  # noqa: BLE001 - recorded; one failure must not lose the rest
+        return {"state": "failed", "error": f"{type(error).__name__}: {error}"}

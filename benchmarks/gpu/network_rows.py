@@ -1,0 +1,193 @@
+"""Whole networks: checked, timed, and held beside cuSPARSE on the same work."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from budget import Budget
+from layer_rows import Sharing, attempt
+from targets import EDGE_RATES, champion
+
+import portable_spdnn as ps
+from portable_spdnn.backend import Backend
+from portable_spdnn.graphchallenge import categories_sha256
+from portable_spdnn.roofline import Limits
+from portable_spdnn_gpu.layer_costs import LayerSize
+
+Record = dict[str, Any]
+VARIANTS = {
+    "auto": ps.PlanOptions(),
+    "float16": ps.PlanOptions(storage="float16"),
+}
+CUSPARSE = ps.PlanOptions(kernel="cusparse")
+# Work of the two that is bounded: inputs x edges of the network.
+REFERENCE_EDGES = 2e11
+COMPARED_EDGES = 4e12
+LEAST_REFERENCE_INPUTS = 256
+COMPARED_LAYERS = 120
+
+
+@dataclass
+class Bench:
+    """What all networks share.
+
+    Attributes
+    ----------
+    backend, reference : Backend
+    limits : Limits or None
+    budget : Budget
+    sharing : dict of int to Sharing
+        By the number of neurons: the layers of a RadiX-Net are all alike in this.
+    """
+
+    backend: Backend
+    reference: Backend
+    limits: Limits | None
+    budget: Budget
+    sharing: dict[int, Sharing] = field(default_factory=dict)
+
+
+def network_row(bench: Bench, network: ps.Network, features: Any) -> Record:
+    """Run one network in all variants.
+
+    Returns
+    -------
+    dict
+        ``variants``: for each of VARIANTS what `_variant` gives, or `state` "failed" with
+        `error`, or "skipped" with `reason`; ``compared``: the same work with and without
+        cuSPARSE; ``check``: what categories were compared with.
+    """
+    inputs = int(features.shape[0])
+    some = min(inputs, max(LEAST_REFERENCE_INPUTS, int(REFERENCE_EDGES / network.edges)))
+    start = time.perf_counter()
+    expected = bench.reference.plan(network).run(features[:some]).categories
+    row: Record = {
+        "neurons": network.neurons,
+        "layers": len(network),
+        "inputs": inputs,
+        "edges": network.edges,
+        "target_edge_rate": EDGE_RATES.get((network.neurons, len(network))),
+        "champion_edge_rate": champion(network.neurons, len(network)),
+        "check": {
+            "against": bench.reference.name,
+            "inputs": some,
+            "categories": int(expected.size),
+            "seconds": time.perf_counter() - start,
+        },
+        "variants": {},
+    }
+    first: list[Any] = []  # categories of all inputs, by the first variant
+    plans: dict[str, ps.NetworkPlan] = {}
+
+    def variant(name: str) -> Record:
+        plans[name] = bench.backend.plan(network, VARIANTS[name])
+        record, categories = _variant(bench, plans[name], features, expected, some)
+        first.append(categories)
+        return record | {"differs_from_first": int(np.setxor1d(first[0], categories).size)}
+
+    def compared(name: str) -> Record:
+        return _compared(bench, network, features, plans.get(name))
+
+    row["variants"]["auto"] = attempt(variant, "auto", bench.budget)
+    row["compared"] = attempt(compared, "auto", bench.budget)
+    plans.clear()  # its memory
+    auto = row["variants"]["auto"]
+    needed = auto.get("plan_seconds", 0.0) + auto.get("first_seconds", 0.0)
+    row["variants"]["float16"] = attempt(variant, "float16", bench.budget, needed)
+    return row
+
+
+def _variant(
+    bench: Bench, plan: ps.NetworkPlan, features: Any, expected: Any, checked: int
+) -> tuple[Record, Any]:
+    """Run a plan once for the answer, and again for the time."""
+    result = plan.run(features)
+    categories = result.categories
+    right = np.array_equal(categories[categories < checked], expected)
+    record: Record = {
+        "state": "done",
+        "verdict": "PASSED" if right else "WRONG",
+        "plan": plan.describe().splitlines(),
+        "plan_seconds": plan.plan_seconds,
+        "first_seconds": result.inference_seconds,
+        "categories": int(categories.size),
+        "categories_sha256": categories_sha256(categories),
+        "executed_edges": result.executed_edges,
+        "alive_inputs_per_layer": [one.alive_inputs for one in result.records],
+    }
+    if not right:  # the time of a wrong answer means nothing
+        return record, categories
+    times = bench.budget.runs(lambda: plan.run(features).inference_seconds)
+    least = min(times)
+    record |= {
+        "seconds": times,
+        "least_seconds": least,
+        "edge_rate": result.inputs * result.edges / least,
+        "executed_edge_rate": result.executed_edges / least,
+        **_limit(bench, plan, result, least),
+    }
+    return record, categories
+
+
+def _limit(bench: Bench, plan: ps.NetworkPlan, result: ps.Result, seconds: float) -> Record:
+    """Return the part of what the device allows, layer by layer, for what was executed."""
+    alive = [record.alive_inputs for record in result.records]
+    nothing: Record = {"fraction_of_limit": None, "bound_by": None}
+    if bench.limits is None or None in alive or result.neurons not in bench.sharing:
+        return nothing
+    batches = -(-result.inputs // plan.batch_size)
+    itemsize = 2 if plan.options.storage == "float16" else np.dtype(plan.options.dtype).itemsize
+    work, least, by_level = 0.0, 0.0, dict.fromkeys(("flops", "l1", "l2", "memory"), 0.0)
+    for layer, before in zip(plan.network.layers, [result.inputs, *alive[:-1]], strict=True):
+        if not before or not layer.nnz:
+            continue
+        neurons_in, neurons_out = layer.shape
+        size = LayerSize(layer.nnz, neurons_out, neurons_in, -(-before // batches), itemsize)
+        l2_bytes = bench.backend.cuda.l2_bytes
+        bound, binding = bench.sharing[result.neurons].bound(size, l2_bytes, bench.limits)
+        work += float(layer.nnz) * before
+        least += float(layer.nnz) * before / bound
+        by_level[binding] += float(layer.nnz) * before / bound
+    if not work:
+        return nothing
+    # A plan that starts on sparse inputs executes less than `work`: rates are compared, not times.
+    return {
+        "fraction_of_limit": result.executed_edges / seconds / (work / least),
+        "bound_by": max(by_level, key=by_level.__getitem__),
+    }
+
+
+def _compared(
+    bench: Bench, network: ps.Network, features: Any, own: ps.NetworkPlan | None
+) -> Record:
+    """Run the plan and the one of cuSPARSE on the same part of the work, one after the other."""
+    part = network
+    if len(network) > COMPARED_LAYERS:
+        part = ps.Network(network.layers[:COMPARED_LAYERS], network.y_max)
+    if own is None or part is not network:
+        own = bench.backend.plan(part)
+    inputs = min(int(features.shape[0]), max(1, int(COMPARED_EDGES / part.edges)))
+    some = features[:inputs]
+    other = bench.backend.plan(part, CUSPARSE)
+    one, two = own.run(some), other.run(some)
+    agree = np.array_equal(one.categories, two.categories)
+    record: Record = {
+        "state": "done",
+        "layers": len(part),
+        "inputs": inputs,
+        "edges": part.edges,
+        "verdict": "PASSED" if agree else "WRONG",
+        "plan": other.describe().splitlines(),
+    }
+    if not agree:
+        return record
+    own_times = bench.budget.runs(lambda: own.run(some).inference_seconds)
+    other_times = bench.budget.runs(lambda: other.run(some).inference_seconds)
+    return record | {
+        "seconds": own_times,
+        "cusparse_seconds": other_times,
+        "speed_up": min(other_times) / min(own_times),
+    }

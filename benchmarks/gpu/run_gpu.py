@@ -1,0 +1,260 @@
+"""Networks, layers and limits of one GPU: `make bench-gpu`.
+
+Generated networks on the 60,000 MNIST images, each checked, then timed: the plan's own choice,
+features and weights in half precision, and all products by cuSPARSE on a bounded part of the same
+work. Single layers stand beside the limits of the device, which are measured first. What fails is
+recorded with its error, and the rest goes on. The record goes to benchmarks/results and, from a
+GPU, its tables to docs/results/gpu.md.
+
+Exit code 0: all that ran is right; 1: something failed or is wrong; 2: there is no GPU, or no
+images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from budget import LEAST_REPEAT, Budget  # noqa: E402
+from device_facts import commit, device_facts, device_slug, on_gpu  # noqa: E402
+from gpu_page import PAGE, write_page  # noqa: E402
+from layer_rows import Sharing, layer_rows, live_inputs, second_layer  # noqa: E402
+from machine_facts import machine_facts  # noqa: E402
+from network_rows import Bench, network_row  # noqa: E402
+from outcome import print_row, problems  # noqa: E402
+from run_benchmarks import RESULTS, store  # noqa: E402
+from targets import judged  # noqa: E402
+
+import portable_spdnn as ps  # noqa: E402
+from portable_spdnn.backend import Backend  # noqa: E402
+from portable_spdnn.challenge.time_budget import Measured, Predictor, parse_duration  # noqa: E402
+from portable_spdnn.errors import InputError  # noqa: E402
+from portable_spdnn.graphchallenge import Configuration  # noqa: E402
+from portable_spdnn.loading import load_inputs  # noqa: E402
+from portable_spdnn_gpu.cupy_backend import CupyBackend  # noqa: E402
+from portable_spdnn_gpu.device_limits import copy_rate  # noqa: E402
+
+IMAGES = "train-images-idx3-ubyte.gz"
+FOLDERS = (HERE.parents[2] / "shared" / "mnist", HERE.parents[1] / "shared" / "mnist")
+CASES = "1024x120,4096x120,16384x120,65536x120,1024x1920,4096x1920"
+DEEP_CASES = "16384x1920,65536x1920"
+SEED = 0
+Record = dict[str, Any]
+
+
+def parse_cases(text: str) -> list[tuple[int, int]]:
+    """Return neurons and layers of each case: ``1024x120,4096x120``."""
+    cases = []
+    for part in text.split(","):
+        neurons, times, layers = part.strip().partition("x")
+        if not (times and neurons.isdecimal() and layers.isdecimal() and int(layers)):
+            raise InputError(f"--cases: {part!r} is no network; give NEURONSxLAYERS,...")
+        cases.append((int(neurons), int(layers)))
+    return cases
+
+
+def find_images(folder: Path | None) -> Path:
+    """Return the file of images in a folder, or in the first of FOLDERS that has it."""
+    places = FOLDERS if folder is None else (folder,)
+    for place in places:
+        for name in (IMAGES, IMAGES.removesuffix(".gz")):
+            if (place / name).is_file():
+                return place / name
+    looked = " or ".join(str(place) for place in places)
+    raise InputError(f"{looked}: holds no {IMAGES}; name the folder of MNIST with --mnist")
+
+
+class Run:
+    """One run over all cases.
+
+    Parameters
+    ----------
+    backend : Backend
+    images : Path
+    options : argparse.Namespace
+        `inputs`, `budget`, `row_budget` and `reference` are read.
+
+    Attributes
+    ----------
+    record : dict
+        What is stored; grows with every network.
+    """
+
+    def __init__(self, backend: Backend, images: Path, options: argparse.Namespace) -> None:
+        seconds = parse_duration(options.budget, "--budget")
+        budget = Budget(seconds, parse_duration(options.row_budget, "--row-budget"))
+        self.backend, self.images, self.first_inputs = backend, images, options.inputs
+        limits, error = None, None
+        try:
+            limits = backend.measure_limits()
+        except Exception as wrong:  # noqa: BLE001 - recorded; networks run without limits too
+            error = f"{type(wrong).__name__}: {wrong}"
+        self.bench = Bench(backend, ps.get_backend(options.reference), limits, budget)
+        self.predictor = Predictor()
+        self.apart = 0.0  # seconds of a network that do not grow with its edges
+        self.record: Record = {
+            "datetime": datetime.datetime.now(datetime.UTC).isoformat(),
+            "commit": options.commit or commit(),
+            "facts": device_facts(backend),
+            "machine_info": machine_facts(),
+            "budget_seconds": seconds,
+            "inputs": f"{images.name}, resized",
+            "limits": None if limits is None else asdict(limits),
+            "limits_error": error,
+            "memory_copy": self._copy_rate() if limits is not None else None,
+            "networks": [],
+            "layers": [],
+        }
+        self._features: tuple[int, Any] = (0, None)
+
+    def _copy_rate(self) -> float | None:
+        return copy_rate(self.backend.cuda) if isinstance(self.backend, CupyBackend) else None
+
+    def case(self, neurons: int, layers: int) -> None:
+        """Run one network, and the layers of its size if it is the first; record what comes."""
+        about = {"neurons": neurons, "layers": layers}
+        left = self.bench.budget.left()
+        configuration = Configuration(neurons, layers, 0.0)
+        expected = self.predictor.predict(configuration, self._inputs()) + self.apart
+        if left <= 0 or expected > left:  # NaN, where nothing is known: it is tried
+            reason = f"{expected:.0f} s predicted, {left:.0f} s left"
+            if left <= 0:
+                reason = "the time is used up"
+            self.record["networks"].append(about | {"state": "skipped", "reason": reason})
+            return
+        start = time.perf_counter()
+        try:
+            row = self._network(neurons, layers)
+        except Exception as error:  # noqa: BLE001 - recorded, and the other networks go on
+            row = about | {"state": "failed", "error": f"{type(error).__name__}: {error}"}
+        row["seconds"] = time.perf_counter() - start
+        self.record["networks"].append(row)
+        self._learn(row)
+
+    def _network(self, neurons: int, layers: int) -> Record:
+        start = time.perf_counter()
+        network = ps.radixnet(neurons, layers, SEED)
+        generating = time.perf_counter() - start
+        if self._features[0] != neurons:
+            self._features = neurons, load_inputs(self.images, neurons, self.first_inputs)
+        features = self._features[1]
+        if neurons not in self.bench.sharing and isinstance(self.backend, CupyBackend):
+            self.bench.sharing[neurons] = Sharing.of(second_layer(network))
+            self._layers(self.backend, network, live_inputs(neurons, int(features.shape[0])))
+        return {"generate_seconds": generating, **network_row(self.bench, network, features)}
+
+    def _layers(self, backend: CupyBackend, network: ps.Network, inputs: int) -> None:
+        bench, neurons = self.bench, network.neurons
+        try:
+            self.record["layers"] += layer_rows(
+                backend, network, bench.sharing[neurons], inputs, bench.limits, bench.budget
+            )
+        except Exception as error:  # noqa: BLE001 - recorded, and the networks go on
+            text = f"{type(error).__name__}: {error}"
+            about = {"neurons": neurons, "live_inputs": inputs, "design": "all"}
+            self.record["layers"].append(about | {"state": "failed", "error": text})
+
+    def _inputs(self) -> int:
+        return self.first_inputs or 60_000
+
+    def _learn(self, row: Record) -> None:
+        """Take note of how long a network took."""
+        done = [one for one in row.get("variants", {}).values() if "least_seconds" in one]
+        if not done:
+            return
+        setup = row["generate_seconds"] + sum(one["plan_seconds"] for one in done)
+        runs = (1 + LEAST_REPEAT) * sum(one["least_seconds"] for one in done)
+        self.apart = max(row["seconds"] - setup - runs, 0.0)
+        measured = Measured(row["neurons"], row["layers"], row["edges"], row["inputs"], setup, runs)
+        self.predictor.add(measured)
+
+    def finish(self) -> Record:
+        """Judge the targets and return the record as it stands."""
+        self.record["targets"] = judged(self.record)
+        return self.record
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    made = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    made.add_argument("--backend", default="cupy", help="default: %(default)s")
+    made.add_argument("--reference", default="scipy", help="backend that categories are from")
+    made.add_argument("--cases", default=CASES, help="NEURONSxLAYERS,...; default: %(default)s")
+    made.add_argument("--deep", action="store_true", help=f"also {DEEP_CASES}")
+    made.add_argument("--mnist", type=Path, metavar="DIR", help=f"folder with {IMAGES}")
+    made.add_argument("--inputs", type=int, help="only the first so many images")
+    made.add_argument("--budget", default="8m", help="for the whole; default: %(default)s")
+    made.add_argument("--row-budget", default="20s", help="for repeating one plan")
+    made.add_argument("--commit", help="what is measured, where git cannot tell")
+    made.add_argument("--out", type=Path, help="JSON file; default: a dated one in results/")
+    made.add_argument("--page", type=Path, help="default: docs/results/gpu.md for all cases")
+    return made
+
+
+def main(arguments: list[str] | None = None, backend: Backend | None = None) -> int:
+    """Measure, print and store; see the module for exit codes.
+
+    Parameters
+    ----------
+    arguments : list of str, optional
+        Default: those of the command line.
+    backend : Backend, optional
+        Default: the one that is named.
+    """
+    options = parser().parse_args(arguments)
+    try:
+        cases = parse_cases(f"{options.cases},{DEEP_CASES}" if options.deep else options.cases)
+        images = find_images(options.mnist)
+        found = backend or ps.get_backend(options.backend)
+        if options.page is not None:
+            check_page(found)
+        run = Run(found, images, options)
+    except (ps.BackendUnavailable, InputError) as error:
+        print(f"run_gpu: {error}", file=sys.stderr)
+        return 2
+    facts = run.record["facts"]
+    day = run.record["datetime"][:10]
+    target = options.out
+    if target is None and facts["gpu"]:
+        target = RESULTS / f"{day}-{device_slug(facts['device'])}-gpu.json"
+    print(f"{facts['device']}, budget {options.budget}", flush=True)
+    try:
+        for neurons, layers in cases:
+            run.case(neurons, layers)
+            print_row(run.record["networks"][-1])
+            if target is not None:  # so that what was measured outlives an interruption
+                store(run.finish(), target)
+    finally:
+        record = run.finish()
+        if target is not None:
+            store(record, target)
+    for one in record["layers"]:
+        print(f"layer of {one['neurons']}, {one['design']}: {one.get('text', one['state'])}")
+    page = options.page
+    if page is None and facts["gpu"] and options.out is None and options.cases == CASES:
+        page = PAGE
+    if page is not None:
+        write_page(record, "" if target is None else target.name, page)
+    print("not stored: name a file with --out" if target is None else f"stored in {target}")
+    wrong = problems(record)
+    for line in wrong:
+        print(line, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def check_page(backend: Backend) -> None:
+    """Raise InputError where a backend's figures do not belong on the page."""
+    if not on_gpu(backend):
+        raise InputError(f"--page: {backend.name} is on {backend.device}; the page is of a GPU")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

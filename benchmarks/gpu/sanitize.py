@@ -1,0 +1,68 @@
+"""The kernels' tests under compute-sanitizer: `python benchmarks/gpu/sanitize.py`.
+
+Runs memcheck (accesses outside arrays), racecheck (shared memory without a barrier between) and
+synccheck (barriers that some threads miss) over tests/test_cuda_kernels.py on the device. CuPy's
+memory pool is off, so that every array is an allocation whose ends the tool knows.
+
+Exit code 0: nothing was found; 1: something was, or a test failed; 2: there is no tool or no
+device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+TOOL = "compute-sanitizer"
+CHECKS = ("memcheck", "racecheck", "synccheck")
+FOLDER = Path(__file__).resolve().parents[2]
+TESTS = "tests/test_cuda_kernels.py"
+
+
+def run_tests(selection: list[str]) -> int:
+    """Run the tests in this process without CuPy's memory pool; returns pytest's exit code."""
+    import cupy
+    import pytest
+
+    cupy.cuda.set_allocator(None)
+    return int(pytest.main(["-q", "-x", "-p", "no:cacheprovider", *selection]))
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the checks one after the other; see the module for exit codes."""
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--checks", nargs="+", default=CHECKS, choices=CHECKS)
+    parser.add_argument("-k", metavar="EXPRESSION", help="only tests whose names match")
+    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    chosen = ["-k", options.k] if options.k else []
+    if options.inside:
+        return run_tests([*chosen, TESTS])
+    tool = shutil.which(TOOL)
+    if tool is None:
+        print(
+            f"sanitize: {TOOL} is not on the PATH; it comes with the CUDA toolkit", file=sys.stderr
+        )
+        return 2
+    from portable_spdnn_gpu.cuda_device import cuda_availability
+
+    available = cuda_availability()
+    if not available.available:
+        print(f"sanitize: {available.reason}", file=sys.stderr)
+        return 2
+    failed = []
+    for check in options.checks:
+        print(f"{check} over {TESTS}", flush=True)
+        inside = [sys.executable, str(Path(__file__).resolve()), "--inside", *chosen]
+        command = [tool, "--tool", check, "--error-exitcode", "1", *inside]
+        if subprocess.run(command, cwd=FOLDER, check=False).returncode:
+            failed.append(check)
+    print(f"failed: {', '.join(failed)}" if failed else f"nothing found by {len(options.checks)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

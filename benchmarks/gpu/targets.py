@@ -1,0 +1,73 @@
+"""What is aimed at on one H200: challenge edge rates in float32, no exact passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from portable_spdnn.challenge.published import REFERENCES
+from portable_spdnn.graphchallenge import CONFIGURATIONS
+
+DEVICE = "one NVIDIA H200"
+# Challenge edge rates, edges/s, by neurons and layers.
+EDGE_RATES = {
+    (1024, 1920): 120e12,
+    (4096, 1920): 150e12,
+    (16384, 1920): 150e12,
+    (65536, 120): 60e12,
+    (65536, 1920): 200e12,
+}
+CUSPARSE_SPEED_UP = 50  # at least
+FRACTION_OF_LIMIT = 0.6  # at least, in layers with
+LIVE_INPUTS = 10_000  # or more
+
+Record = dict[str, Any]
+
+
+def champion(neurons: int, layers: int) -> float | None:
+    """Return the champion's published rate on one A100, edges/s; None where there is none."""
+    (column,) = (one for one in REFERENCES if "A100" in one.label)
+    network = [one for one in CONFIGURATIONS if (one.neurons, one.layers) == (neurons, layers)]
+    return column.edge_rate(network[0]) if network else None
+
+
+def judged(record: Record) -> list[Record]:
+    """Return every target with what was measured; `measured` and `met` None where nothing was.
+
+    Parameters
+    ----------
+    record : dict
+        As `run_gpu` stores it.
+    """
+    found = [
+        _one(f"{neurons} x {layers}, challenge edge rate", target, _edge_rate(record, key))
+        for key, target in EDGE_RATES.items()
+        for neurons, layers in [key]
+    ]
+    ratios = [row["compared"].get("speed_up") for row in record["networks"] if "compared" in row]
+    measured = [ratio for ratio in ratios if ratio is not None]
+    found.append(_one("times cuSPARSE, least", CUSPARSE_SPEED_UP, min(measured, default=None)))
+    # Of each layer that counts, the design that does best: plans choose it.
+    best: dict[int, float] = {}
+    for row in record["layers"]:
+        reached = row.get("fraction_of_limit")
+        if reached is not None and row["live_inputs"] >= LIVE_INPUTS:
+            best[row["neurons"]] = max(reached, best.get(row["neurons"], 0.0))
+    least = min(best.values(), default=None)
+    found.append(_one("part of the binding limit, least", FRACTION_OF_LIMIT, least))
+    return found
+
+
+def _one(name: str, target: float, measured: float | None) -> Record:
+    met = None if measured is None else measured >= target
+    return {"name": name, "target": target, "measured": measured, "met": met}
+
+
+def _edge_rate(record: Record, key: tuple[int, int]) -> float | None:
+    """Return the rate of a network in float32, as the champion's is, if its answer is right."""
+    rates = [
+        row["variants"]["auto"]["edge_rate"]
+        for row in record["networks"]
+        if (row["neurons"], row["layers"]) == key
+        and row.get("variants", {}).get("auto", {}).get("verdict") == "PASSED"
+    ]
+    return max(rates, default=None)

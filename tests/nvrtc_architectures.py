@@ -16,16 +16,20 @@ def _compiles_for_old_ones() -> bool:
 
 
 COMPILES_FOR_OLD_ONES = _compiles_for_old_ones()
+
+
+def needs_compiler_of(architecture: int) -> pytest.MarkDecorator:
+    """Return the mark of a test that compiles for an architecture."""
+    return pytest.mark.skipif(
+        architecture < OLDEST_OF_CUDA_13 and not COMPILES_FOR_OLD_ONES,
+        reason=f"NVRTC 13 does not compile for sm_{architecture}; that of CUDA 12 does",
+    )
+
+
 EACH_ARCHITECTURE = pytest.mark.parametrize(
     "architecture",
     [
-        pytest.param(
-            architecture,
-            marks=pytest.mark.skipif(
-                architecture < OLDEST_OF_CUDA_13 and not COMPILES_FOR_OLD_ONES,
-                reason=f"NVRTC 13 does not compile for sm_{architecture}; that of CUDA 12 does",
-            ),
-        )
+        pytest.param(architecture, marks=needs_compiler_of(architecture))
         for architecture in ARCHITECTURES
     ],
 )

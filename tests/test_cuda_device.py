@@ -18,6 +18,7 @@ from portable_spdnn_gpu.cuda_device import cuda_availability, memory_error
 from portable_spdnn_gpu.cupy_backend import CupyBackend
 from portable_spdnn_gpu.device import DeviceMemoryError, LaunchError
 from portable_spdnn_gpu.device_matrices import upload_csr
+from portable_spdnn_gpu.kernel_catalog import Kernel
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C++ compiler (g++, clang++)")
 
@@ -116,6 +117,40 @@ def test_what_does_not_fit_says_what_would() -> None:
     assert "3072 of the device's 8192 MiB are free, about 20 % of it would" in str(error)
     assert "batch size" in str(error)
     assert "in one piece" in str(memory_error((10,), np.float64, 100, 200))
+
+
+@pytest.mark.parametrize(("dynamic", "asked"), [(48 << 10, []), (65536, [("function", 8, 65536)])])
+def test_shared_memory_beyond_the_usual_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, dynamic: int, asked: list[tuple[str, int, int]]
+) -> None:
+    calls: list[tuple[str, int, int]] = []
+    module = SimpleNamespace(
+        load=lambda code: None, get_function=lambda name: SimpleNamespace(ptr="function")
+    )
+    driver = SimpleNamespace(
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
+        funcSetAttribute=lambda *arguments: calls.append(arguments),
+    )
+    properties = {
+        "name": b"one",
+        "multiProcessorCount": 1,
+        "sharedMemPerBlockOptin": 232448,
+        "l2CacheSize": 1 << 20,
+    }
+    cuda = SimpleNamespace(
+        Device=lambda number=0: SimpleNamespace(id=0, compute_capability="90"),
+        runtime=SimpleNamespace(getDeviceProperties=lambda number: properties),
+        function=SimpleNamespace(Module=lambda: module),
+        driver=driver,
+    )
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(cuda_device, "machine_code", lambda kernel, architecture: b"")
+    device = cuda_device.CudaDevice()
+    assert device.shared_limit == 227 << 10
+    kernel = Kernel("k", "k.cu", 512, (), 128, dynamic_shared=dynamic)
+    for _ in range(2):  # once for each function
+        device._function(kernel)
+    assert calls == asked
 
 
 @needs_compiler

@@ -18,11 +18,10 @@ from portable_spdnn_gpu.device import (
     check_home,
 )
 from portable_spdnn_gpu.kernel_cache import machine_code
-from portable_spdnn_gpu.kernel_catalog import Kernel
+from portable_spdnn_gpu.kernel_catalog import SHARED_UNASKED, Kernel
 
 Array = npt.NDArray[Any]
 MIB = 2**20
-UNASKED_SHARED = 48 * 1024  # bytes of shared memory that a block has without asking
 # cudaErrorInsufficientDriver and cudaErrorNoDevice.
 INSUFFICIENT_DRIVER, NO_DEVICE = 35, 100
 
@@ -131,7 +130,7 @@ class CudaDevice:
             module = self._cupy.cuda.function.Module()
             module.load(machine_code(kernel, self.architecture))
             function = module.get_function(kernel.name)
-            if kernel.dynamic_shared > UNASKED_SHARED:
+            if kernel.static_shared + kernel.dynamic_shared > SHARED_UNASKED:
                 self._ask_for_shared(kernel, function)
             self._functions[kernel] = function
         return function

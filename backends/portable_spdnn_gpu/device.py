@@ -44,8 +44,8 @@ class Device(Protocol):
     description: str
     architecture: int  # compute capability times ten: 90 for sm_90
     multiprocessors: int
+    shared_limit: int  # bytes of shared memory that a block may ask for
     l2_bytes: int
-    shared_limit: int  # bytes that a block may ask for
     number: int
 
     def bound(self) -> AbstractContextManager[Any]:
@@ -101,7 +101,7 @@ class Device(Protocol):
         ...
 
     def capture(self, work: Callable[[], None]) -> Recording:
-        """Record the launches of `work`, which does nothing else, to be replayed as a whole.
+        """Record the launches of `work`, which but clears arrays besides, to be replayed.
 
         Its kernels have been compiled before (`resident_blocks`).
         """

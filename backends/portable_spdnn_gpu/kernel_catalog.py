@@ -15,6 +15,11 @@ from portable_spdnn.errors import InputError
 # still compiles for, Turing, Ampere, Hopper, Blackwell.
 ARCHITECTURES = (70, 75, 80, 90, 100)
 OLDEST_OF_CUDA_13 = 75
+# Bytes of shared memory that a block may ask for. CUDA C++ Programming Guide, "Technical
+# Specifications per Compute Capability".
+SHARED_LIMITS = {70: 96 << 10, 75: 64 << 10, 80: 163 << 10, 90: 227 << 10, 100: 227 << 10}
+# What it gets without asking, everywhere.
+SHARED_UNASKED = 48 << 10
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,12 @@ FEATURE_THREADS = 256
 LIST_THREADS = 1024
 UNPACK_BYTES = 64
 TRANSPOSE_TILE = 32
+# Inputs of a block of resident_layers, the most first; its threads and the groups of a warp.
+RESIDENT_TILES = (16, 8)
+RESIDENT_BLOCKS = ((128, 1), (256, 1), (512, 1), (512, 2))
+# Widths among which every configuration is somewhere the one chosen, rising.
+RESIDENT_WIDTHS = range(64, 4097, 64)
+RESIDENT_NOTES = 32  # bytes of shared memory beside the features
 # Of the kernels in limits.cu: vectors of 16 bytes that `read_shared` stages.
 LIMIT_THREADS = 256
 LIMIT_VECTORS = 1024
@@ -245,6 +256,39 @@ def list_alive() -> Kernel:
     )
 
 
+def resident_layers(precision: Precision, widest: int, shared: int) -> Kernel | None:
+    """All layers of a narrow network on a tile of inputs.
+
+    Parameters
+    ----------
+    precision : Precision
+    widest : int
+        Neurons of the widest layer, the inputs' included.
+    shared : int
+        Bytes of shared memory that a block of the device may ask for.
+
+    Returns
+    -------
+    Kernel, or None
+        None where the features of a tile fit no block, in shared memory or as sums in
+        registers; in double precision they never do.
+    """
+    if precision.sums.itemsize != SINGLE.itemsize:
+        return None
+    for tile in RESIDENT_TILES:
+        groups = -(-widest // (CLUSTER * 64 // tile))  # of the rows of a warp
+        dynamic = (widest + 1) * tile * precision.storage.itemsize + RESIDENT_NOTES
+        for threads, of_warp in RESIDENT_BLOCKS:
+            if groups <= threads // 32 * of_warp and dynamic <= shared:
+                macros = {"TILE": tile, "THREADS": threads, "GROUPS": of_warp}
+                return Kernel(
+                    "resident_layers", "resident_layers.cu", threads,
+                    _macros(precision.sums, precision.half, **macros),
+                    registers=128, dynamic_shared=dynamic,
+                )  # fmt: skip
+    return None
+
+
 PRECISIONS = (
     Precision(),
     Precision(np.dtype(np.float64)),
@@ -252,9 +296,22 @@ PRECISIONS = (
 )
 
 
-def catalog() -> list[Kernel]:
-    """Return every kernel in every configuration that the backend launches."""
-    kernels = [list_alive(), *(limit_kernel(name) for name in LIMITS)]
+def catalog(architecture: int | None = None) -> list[Kernel]:
+    """Return every kernel in every configuration that the backend launches.
+
+    Parameters
+    ----------
+    architecture : int, optional
+        Leave out what is not chosen there.
+    """
+    resident = {}  # the widest of each configuration
+    for shared in sorted({SHARED_LIMITS[a] for a in ARCHITECTURES if architecture in (None, a)}):
+        for precision in PRECISIONS:
+            for widest in RESIDENT_WIDTHS:
+                kernel = resident_layers(precision, widest, shared)
+                if kernel is not None:
+                    resident[kernel.defines] = kernel
+    kernels = [list_alive(), *(limit_kernel(name) for name in LIMITS), *resident.values()]
     for precision in PRECISIONS:
         for activation in (False, True):
             kernels += [

@@ -60,7 +60,8 @@ inline unsigned short float_to_half(float f) {
 }
 
 struct uint3 { unsigned x, y, z; };
-struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct __attribute__((may_alias, aligned(8))) uint2 { unsigned x, y; };
+struct __attribute__((may_alias, aligned(16))) uint4 { unsigned x, y, z, w; };
 
 namespace cuda_emulation {
 
@@ -463,10 +464,13 @@ template <class T, class U> T atomicMax(T* at, U value) { T old = *at; *at = std
 template <class T, class U> T atomicMin(T* at, U value) { T old = *at; *at = std::min(old, T(value)); return old; }
 template <class T, class U> T atomicOr(T* at, U value) { T old = *at; *at = T(old | value); return old; }
 template <class T> T atomicCAS(T* at, T compare, T value) { T old = *at; if (old == compare) *at = value; return old; }
+// Brings nothing, but what is asked for must exist: the sanitizer sees the read.
+#define PREFETCH_L2(address) ((void)*static_cast<const volatile unsigned char*>(address))
 template <class T> T __ldg(const T* at) { return *at; }
 template <class T> T __ldcg(const T* at) { return *at; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
+using std::memcpy;
 using std::max;
 using std::min;

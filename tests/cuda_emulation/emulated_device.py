@@ -21,7 +21,7 @@ import numpy as np
 from cuda_emulation.emulated_streams import EmulatedEvent, EmulatedStream
 
 from portable_spdnn_gpu.device import LaunchError, check_grid, check_home
-from portable_spdnn_gpu.kernel_catalog import Kernel, kernel_folder
+from portable_spdnn_gpu.kernel_catalog import SHARED_LIMITS, Kernel, kernel_folder
 
 HERE = Path(__file__).resolve().parent
 HEADER = HERE / "cuda_emulation.hpp"
@@ -130,8 +130,8 @@ class EmulatedDevice:
     description = "emulated CUDA device"
     architecture = 90
     multiprocessors = 3
+    shared_limit = SHARED_LIMITS[90]
     l2_bytes = 1 << 18
-    shared_limit = 227 << 10  # as sm_90
     memory = 64 << 20
 
     def __init__(
@@ -255,7 +255,9 @@ class EmulatedDevice:
         self._current.add(lambda: np.copyto(to, source))
 
     def clear(self, array: EmulatedArray) -> None:
-        self._not_recording("clear")
+        if self._recorded is not None:
+            self._recorded.append(lambda: self.clear(array))
+            return
         self._current.add(lambda: array.values.fill(0))
 
     def new_stream(self) -> EmulatedStream:

@@ -21,7 +21,7 @@ def sanitized(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {
         "LD_PRELOAD": runtime,
         "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
-        "PYTHONPATH": f"{tests}",
+        "PYTHONPATH": f"{tests}:{tests.parent}:{tests.parent / 'backends'}",
         "PATH": "/usr/bin:/bin",
         "PYTHONMALLOC": "malloc",
     }

@@ -132,6 +132,17 @@ def speed_text(found: LayerSpeed, limits: Limits) -> str:
     return f"{', '.join(parts)}: {100 * found.fraction:.0f} % of what {found.binding} allows"
 
 
+def known_limits(backend: Backend) -> Limits | None:
+    """Return the limits of a backend where they have been measured before, else None."""
+    known = _read(cache_file()).get(_key(backend))
+    return None if known is None else Limits(**known)
+
+
+def _key(backend: Backend) -> str:
+    versions = type(backend).availability().versions
+    return json.dumps([backend.name, backend.device, __version__, versions], sort_keys=True)
+
+
 def limits_of(backend: Backend, refresh: bool = False) -> Limits:
     """Return the limits of a backend, from disk where they were measured before.
 
@@ -151,8 +162,7 @@ def limits_of(backend: Backend, refresh: bool = False) -> Limits:
     NotImplementedError
         If the backend does not measure its limits.
     """
-    versions = type(backend).availability().versions
-    key = json.dumps([backend.name, backend.device, __version__, versions], sort_keys=True)
+    key = _key(backend)
     path = cache_file()
     known = _read(path)
     if refresh or key not in known:

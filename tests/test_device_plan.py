@@ -56,7 +56,8 @@ def binary(inputs: int, neurons: int = 60, seed: int = 1) -> np.ndarray:
 
 @pytest.mark.parametrize("options", [
     {}, {"kernel": "csr"}, {"kernel": "staged"}, {"kernel": "clustered"}, {"profile": True},
-    {"storage": "float16"}, {"dtype": np.float64}, {"exact_passes": "all"},
+    {"kernel": "resident"}, {"storage": "float16"}, {"kernel": "resident", "storage": "float16"},
+    {"dtype": np.float64}, {"exact_passes": "all"},
 ], ids=str)  # fmt: skip
 def test_the_official_network_gives_the_official_categories(
     backend: CupyBackend, shared: Path, options: dict[str, Any]
@@ -331,3 +332,96 @@ def test_the_challenge_takes_the_options_of_devices(
     assert (record["storage"], record["kernel"]) == ("float16", "clustered")
     assert record["device_memory"] == 8 << 20
     assert record["networks"][0]["state"] == "done"
+
+
+# -- steps ---------------------------------------------------------------------------------------
+
+
+class Large(EmulatedCupyBackend):
+    """As large as an H200, which the choices depend on."""
+
+    def open_device(self, number: int | None) -> EmulatedDevice:
+        device = EmulatedDevice(cache_folder(), number=number)
+        device.multiprocessors, device.l2_bytes = 132, 50 << 20
+        return device
+
+
+def test_narrow_networks_run_many_layers_in_a_launch(shared: Path) -> None:
+    if ON_GPU:
+        pytest.skip("what is chosen depends on the device")
+    data, backend = shared / "graphchallenge", Large()
+    network, inputs = ps.load_network(data), ps.load_inputs(data, 1024)
+    plan = backend.plan(network, ps.PlanOptions(batch_size=1200))
+    told = plan.describe()
+    assert "layers 1 to 7: clustered, 94 % of the loads shared (least of csr" in told
+    assert "layers 8 to 120: resident, 4 run(s)" in told
+    backend.cuda.launches.clear()  # type: ignore[attr-defined]
+    result = plan.run(inputs)
+    assert backend.cuda.launches.count("resident_layers") == 4  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(
+        result.categories, read_categories(data / "neuron1024-l120-categories.tsv")[:19]
+    )
+    # Rounding aside, and no more dead inputs than may stay, as layer by layer.
+    alone = ps.infer(network, inputs, backend, kernel="clustered", batch_size=1200)
+    np.testing.assert_allclose(result.scores, alone.scores, rtol=1e-5, atol=1e-5)
+    alive = [record.alive_inputs for record in result.records]
+    assert alive == [record.alive_inputs for record in alone.records]
+    assert alone.executed_edges <= result.executed_edges <= 1.1 * alone.executed_edges
+
+
+def test_wide_or_exact_networks_run_layer_by_layer() -> None:
+    if ON_GPU:
+        pytest.skip("what is chosen depends on the device")
+    wide = Large().plan(ps.radixnet(16384, 9), ps.PlanOptions(batch_size=64))
+    assert "layers 1 to 9: clustered" in wide.describe()
+    double = Large().plan(network_of(12), ps.PlanOptions(np.float64))
+    assert "resident" not in double.describe()
+
+
+def test_runs_that_cannot_be_are_errors(backend: CupyBackend) -> None:
+    with pytest.raises(InputError, match="kernel resident: 60 neurons in float64 do not fit"):
+        backend.plan(network_of(3), ps.PlanOptions(np.float64, kernel="resident"))
+    with pytest.raises(InputError, match="kernel resident: 16384 neurons in float32 do not fit"):
+        backend.plan(ps.radixnet(16384, 2), ps.PlanOptions(kernel="resident"))
+    with pytest.raises(InputError, match="kernel resident: the weights do not fit the device"):
+        backend.plan(
+            network_of(9), ps.PlanOptions(kernel="resident", device_memory=30_000, batch_size=40)
+        )
+
+
+def test_layers_of_runs_share_their_time(backend: CupyBackend) -> None:
+    network, Y = network_of(12), binary(50)
+    result = ps.infer(network, Y, backend, kernel="resident", profile=True)
+    assert result.device_report is not None
+    seconds = [record.seconds or 0.0 for record in result.records]
+    assert min(seconds) > 0
+    assert sum(seconds) <= result.device_report.kernel_seconds * 1.001
+    models = backend.plan(network, ps.PlanOptions(kernel="resident")).layer_models([50] * 12)
+    assert models is not None
+    assert len(models) == 12
+    assert all(model.bytes_per_edge["l2"] > 0 for model in models)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.data())
+def test_any_run_gives_what_the_oracle_gives(backend: CupyBackend, data: st.DataObject) -> None:
+    draw = data.draw
+    widths = draw(st.lists(st.integers(1, 40), min_size=2, max_size=12))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    layers = []
+    for before, after in itertools.pairwise(widths):
+        dense = np.where(rng.random((before, after)) < 0.3, rng.normal(size=(before, after)), 0)
+        bias = draw(st.sampled_from([-0.3, 0.0, 0.2]))
+        layers.append(ps.Layer(sp.csr_array(np.round(8 * dense) / 8), bias))
+    network = ps.Network(layers, y_max=1.5)
+    Y = binary(draw(st.integers(0, 40)), widths[0])
+    options = ps.PlanOptions(
+        kernel="resident",
+        batch_size=draw(st.sampled_from([None, 1, 13])),
+        keep_dead_inputs=draw(st.booleans()),
+    )
+    scores = oracle.infer(network, Y)[1]
+    result = backend.plan(network, options).run(Y)
+    np.testing.assert_allclose(result.scores, scores, rtol=1e-3, atol=1e-4)
+    if options.keep_dead_inputs:
+        assert result.executed_edges == len(Y) * network.edges

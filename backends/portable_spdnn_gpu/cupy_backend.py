@@ -36,7 +36,8 @@ from portable_spdnn_gpu.device_operands import (
     is_on_device,
 )
 from portable_spdnn_gpu.kernel_catalog import FEATURE_THREADS, Precision, feature_rows
-from portable_spdnn_gpu.packed_products import DESIGNS, by_output
+from portable_spdnn_gpu.network_steps import KERNELS
+from portable_spdnn_gpu.packed_products import by_output
 from portable_spdnn_gpu.sparse_products import DeviceSpgemmHandle, sparse_layer, take_rows
 
 Array = npt.NDArray[Any]
@@ -64,7 +65,8 @@ class CupyBackend(Backend):
     execution_space = "cuda"
     memory_space = "device"
     plan_options = frozenset({"kernel", "storage", "device_memory", "devices", "profile"})
-    kernels = ("auto", *DESIGNS, "cusparse")
+    kernels = (*KERNELS, "cusparse")
+    tunes = True  # whether plans measure what depends on the device, once for a kind of layers
 
     def __init__(self, threads: int | None = None, device: int | None = None) -> None:
         super().__init__(threads)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,10 +14,14 @@ from portable_spdnn.device_report import DeviceReport
 from portable_spdnn.errors import InputError, NumericalError
 from portable_spdnn.features import Features
 from portable_spdnn.memory import format_bytes
-from portable_spdnn.network import Layer, Network
+from portable_spdnn.network import Network
 from portable_spdnn.plan import OVERFLOW, NetworkPlan, PlanOptions
 from portable_spdnn.result import BatchOutput, LateRows
-from portable_spdnn.roofline import KernelModel
+from portable_spdnn.roofline import KernelModel, known_limits
+from portable_spdnn_gpu import resident_layers as run_counts
+from portable_spdnn_gpu.autotuner import TunedStaged, layer_class, tune_staged
+from portable_spdnn_gpu.dense_products import PlacedProduct
+from portable_spdnn_gpu.design_costs import device_facts
 from portable_spdnn_gpu.device import Device, Recording
 from portable_spdnn_gpu.device_features import (
     ALIVE,
@@ -34,8 +38,9 @@ from portable_spdnn_gpu.device_features import (
 )
 from portable_spdnn_gpu.device_weights import DeviceWeights, StreamTimes
 from portable_spdnn_gpu.kernel_catalog import Kernel, Precision
-from portable_spdnn_gpu.layer_costs import design_cost
-from portable_spdnn_gpu.packed_products import PackedProduct, by_output, pack
+from portable_spdnn_gpu.layer_costs import step_cost
+from portable_spdnn_gpu.network_steps import RESIDENT, Step, StepChooser
+from portable_spdnn_gpu.resident_layers import PackedRun, ResidentRun, read_counts
 
 Array = npt.NDArray[Any]
 
@@ -68,35 +73,75 @@ class DevicePlan(NetworkPlan):
         super().__init__(backend, network, options)
         self.device: Device = backend.cuda
         self.precision = Precision(np.dtype(options.dtype), options.storage == "float16")
-        self.packed = [self._pack(layer) for layer in network]
         self._input_bytes = bytes_for_input(network.widest, self.precision)
         share = self._weights_share()
-        self.weights = DeviceWeights(self.device, self.packed, self.precision, share)
-        self.biases = [
-            self.device.upload(np.ascontiguousarray(layer.bias, options.dtype)) for layer in network
-        ]
+        self._tuned: dict[str, TunedStaged | None] = {}
+        self.steps = self._chooser(share).steps(network)
+        memories = [step.packed.memory for step in self.steps]
+        self.weights = DeviceWeights(self.device, memories, share)
+        self._place_steps()
         self.features = self._shared_features()
         self._capacity = min(options.batch_size or MOST_INPUTS, self.features.capacity)
-        self._make_states(len(network) + 2)
+        self._make_states(len(self.steps) + 2)
         self._late_rows: list[weakref.ref[LateRows]] = []
-        for kernel in {kernel for packed in self.packed for kernel in self._kernels(packed)}:
+        for kernel in {kernel for step in self.steps for kernel in self._kernels(step)}:
             self.device.resident_blocks(kernel)
         for kernel in self.features.kernels():
             self.device.resident_blocks(kernel)
         self._recording: Recording | None = None
-        if self.weights.resident == len(network) and not options.profile:
+        if self.weights.resident == len(self.steps) and not options.profile:
             self._recording = self.device.capture(self._launch_all)
 
-    def _pack(self, layer: Layer) -> PackedProduct:
-        design = self.options.kernel
-        A = by_output(layer.csr(self.options.dtype))
-        return pack(A, "clustered" if design == "auto" else design, self.precision)
+    def _chooser(self, share: int) -> StepChooser:
+        options, network = self.options, self.network
+        reviving = set(network.reviving_layers)
+        sizes = (layer.nnz * (4 + self.precision.storage.itemsize) for layer in network)
+        return StepChooser(
+            options.kernel,
+            self.precision,
+            self.device,
+            device_facts(self.device, known_limits(self.backend)),
+            options.batch_size or MOST_INPUTS,
+            sum(sizes) <= share,
+            self._tune,
+            self.may_drop_after,
+            lambda layer: not options.keep_dead_inputs and layer not in reviving,
+        )
 
-    def _kernels(self, packed: PackedProduct) -> Iterator[Kernel]:
-        return (launch.kernel(self.precision, True) for launch in packed.launches)
+    def _tune(self, A: Any) -> TunedStaged | None:
+        """Return the measured configuration of staged_spmm for layers like A."""
+        if not A.nnz or not self.backend.tunes:
+            return None
+        layers = layer_class(A, self.precision)
+        if layers not in self._tuned:
+            versions = type(self.backend).availability().versions
+            self._tuned[layers] = tune_staged(self.device, A, self.precision, versions)
+        return self._tuned[layers]
 
-    def _weights_share(self) -> int | None:
-        """Return the bytes that weights may take; None where they may all stay."""
+    def _kernels(self, step: Step) -> Iterator[Kernel]:
+        if isinstance(step.packed, PackedRun):
+            return iter((step.packed.kernel,))
+        return (launch.kernel(self.precision, True) for launch in step.packed.launches)
+
+    def _place_steps(self) -> None:
+        """Make what launches each step, on the memory that holds or will hold its weights."""
+        self._products: list[PlacedProduct | ResidentRun] = []
+        self._beside: list[Any] = []  # biases of a layer; what a run counts
+        for step, memory in zip(self.steps, self.weights.places, strict=True):
+            if isinstance(step.packed, PackedRun):
+                run = ResidentRun(self.device, step.packed, memory)
+                self._products.append(run)
+                self._beside.append(run.new_counts())
+            else:
+                product = PlacedProduct(self.device, step.packed, memory, self.precision)
+                self._products.append(product)
+                bias = self.network.layers[step.first].bias
+                self._beside.append(
+                    self.device.upload(np.ascontiguousarray(bias, self.options.dtype))
+                )
+
+    def _weights_share(self) -> int:
+        """Return the bytes that weights may take."""
         limit = self.options.device_memory
         most = int(MEMORY_SHARE * self.device.free_memory())
         limit = most if limit is None else min(limit, most)
@@ -145,22 +190,19 @@ class DevicePlan(NetworkPlan):
     def describe(self) -> str:
         """Return what the plan chose and why, a line each."""
         layers = len(self.network)
-        designs = Counter(packed.design for packed in self.packed)
-        chosen = ", ".join(f"{design} in {count}" for design, count in designs.items())
-        asked = "" if self.options.kernel == "auto" else " (asked for)"
-        edges = sum(packed.nnz for packed in self.packed)
-        saved = 1 - sum(packed.loads for packed in self.packed) / max(edges, 1)
-        pruned = sum(self.may_drop_after(number) for number in range(layers))
-        how = "started layer by layer"
+        how = "started step by step"
         if self._recording is not None:
             how = "started together, as a graph"
+        pruned = sum(self.may_drop_after(number) for number in range(layers))
         lines = [
-            f"features stay on the device, inputs innermost; {layers} layers {how}",
-            f"kernels: {chosen} of {layers} layers{asked}; {100 * saved:.0f} % of the loads saved "
-            "by sharing them",
+            f"features stay on the device, inputs innermost; {layers} layers in "
+            f"{len(self.steps)} steps, {how}",
+            *self._describe_steps(),
             self.weights.describe(),
-            f"dead inputs leave after {pruned} of {layers} layers, listed on the device",
+            f"dead inputs leave after {pruned} of {layers} layers, between steps, listed on the "
+            "device",
             f"batches of {self.batch_size} inputs, {format_bytes(self._input_bytes)} each",
+            *(tuned.describe() for tuned in self._tuned.values() if tuned is not None),
         ]
         if self.precision.half:
             lines.append(
@@ -169,11 +211,27 @@ class DevicePlan(NetworkPlan):
             )
         return "\n".join(lines)
 
+    def _describe_steps(self) -> Iterator[str]:
+        """Say for consecutive steps of one design what was chosen, and why for the first."""
+        for design, group in itertools.groupby(self.steps, lambda step: step.design):
+            steps = list(group)
+            first, end = steps[0].first + 1, steps[-1].end
+            layers = f"layers {first} to {end}" if end > first else f"layer {end}"
+            edges = sum(step.packed.edges for step in steps)
+            saved = 1 - sum(step.packed.loads for step in steps) / max(edges, 1)
+            runs = f", {len(steps)} run(s)" if design == RESIDENT else ""
+            yield (
+                f"{layers}: {design}{runs}, {100 * saved:.0f} % of the loads shared "
+                f"({steps[0].reason})"
+            )
+
     def layer_models(self, inputs: Sequence[int]) -> list[KernelModel]:
         """Return what each layer needs for an edge; see `layer_costs`."""
         return [
-            design_cost(packed, columns, self.precision, self.device.l2_bytes)
-            for packed, columns in zip(self.packed, inputs, strict=True)
+            step_cost(step.packed, layer - step.first, inputs[layer], self.precision, l2_bytes)
+            for l2_bytes in (self.device.l2_bytes,)
+            for step in self.steps
+            for layer in range(step.first, step.end)
         ]
 
     def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
@@ -183,26 +241,31 @@ class DevicePlan(NetworkPlan):
 
     def _launch_all(self) -> None:
         self._list_first()
-        for number in range(len(self.network)):
-            self._launch_layer(number)
+        for number in range(len(self.steps)):
+            self._launch_step(number)
 
     def _list_first(self) -> None:
         policy = DROP if self.may_drop_after(-1) else KEEP
         self.features.list_alive(0, self._state[0], self._state[1], policy)
 
-    def _launch_layer(self, number: int) -> None:
-        features, state = self.features, self._state[number + 1]
-        self.weights.products[number].launch(
+    def _launch_step(self, number: int) -> None:
+        features, state, y_max = self.features, self._state[number + 1], self.network.y_max
+        product, beside = self._products[number], self._beside[number]
+        operands = (
             features.buffers[number % 2], features.buffers[(number + 1) % 2], features.pitch,
-            state, features.source, features.alive, self.biases[number], self.network.y_max, True,
+            state, features.source, features.alive,
         )  # fmt: skip
-        policy = DROP if self.may_drop_after(number) else KEEP
-        if number == len(self.network) - 1:
+        if isinstance(product, ResidentRun):
+            product.launch(*operands, y_max, beside)
+        else:
+            product.launch(*operands, beside, y_max, True)
+        policy = DROP if self.may_drop_after(self.steps[number].end - 1) else KEEP
+        if number == len(self.steps) - 1:
             policy = ALWAYS
         features.list_alive(number + 1, state, self._state[number + 2], policy)
 
     def _run(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
-        device, layers, held = self.device, len(self.network), self.features
+        device, steps, held = self.device, len(self.steps), self.features
         times: StreamTimes | None = None
         begin = device.mark()
         first = np.array([features.shape[0], 0, 0, 0], np.int32)
@@ -213,17 +276,18 @@ class DevicePlan(NetworkPlan):
             self._recording.replay()
         else:
             self._list_first()
-            times = self.weights.run_streamed(self._launch_layer)
+            times = self.weights.run_streamed(self._launch_step)
         done = device.mark()
         states = device.download(self._states)
         device.synchronize()
-        self._check_range(states)
+        alive, computed, unusable = self._by_layer(states)
+        self._check_range(unusable)
         count = int(states[-1, COUNT])
-        # A list goes from one array of ids to the other; there were layers + 1.
-        ids = device.download(held.ids[(layers + 1) % 2])[:count]
-        rows = self._keep_rows(held.collect(layers, self._state[-1], count, self._neurons_out))
-        computed = states[1:-1, COUNT].astype(np.int64)
-        executed = computed @ [packed.nnz for packed in self.packed]
+        # A list goes from one array of ids to the other; there was one more than steps.
+        ids = device.download(held.ids[(steps + 1) % 2])[:count]
+        neurons_out = self.network.neurons_out
+        rows = self._keep_rows(held.collect(steps, self._state[-1], count, neurons_out))
+        edges = np.concatenate([np.atleast_1d(step.packed.nnz) for step in self.steps])
         kernels = device.seconds(loaded, done)
         copies = device.seconds(begin, loaded) + device.seconds(done, device.mark())
         seconds, gaps, copied, waited = None, None, 0.0, 0.0
@@ -231,32 +295,57 @@ class DevicePlan(NetworkPlan):
             copied = times.copying()
             waited = times.waiting() if copied else 0.0
             if self.options.profile:
-                seconds = np.array(times.of_layers())
+                seconds = self._seconds_by_layer(times.of_layers(), computed * edges)
                 gaps = max(0.0, kernels - float(seconds.sum()) - waited)
-        report(features.shape[0] * layers)
+        report(features.shape[0] * len(self.network))
         return BatchOutput(
             ids.astype(np.int64),
             rows,
-            states[2:, ALIVE].astype(np.int64),
-            int(executed),
+            alive,
+            int(computed @ edges),
             seconds,
             positive=np.ones(count, bool),
             device=DeviceReport(kernels, copies, copied, waited, gaps, device.peak_memory()),
             computed_per_layer=computed,
         )
 
-    @property
-    def _neurons_out(self) -> int:
-        return self.network.neurons_out
+    def _by_layer(self, states: Array) -> tuple[Array, Array, Array]:
+        """Return for each layer the inputs alive after it, those computed, and any of no use."""
+        alive, computed, unusable = [], [], []
+        for number, step in enumerate(self.steps):
+            if isinstance(step.packed, PackedRun):
+                counts = read_counts(self.device.download(self._beside[number]))
+                alive.append(counts[:, run_counts.ALIVE])
+                computed.append(counts[:, run_counts.COMPUTED])
+                unusable.append(counts[:, run_counts.UNUSABLE])
+            else:
+                alive.append(states[number + 2 : number + 3, ALIVE])
+                computed.append(states[number + 1 : number + 2, COUNT])
+                unusable.append(states[number + 1 : number + 2, NANS])
+        return (
+            np.concatenate(alive).astype(np.int64),
+            np.concatenate(computed).astype(np.int64),
+            np.concatenate(unusable),
+        )
 
-    def _check_range(self, states: Array) -> None:
-        if self.precision.half and states[1:-1, NANS].any():
-            layer = int(np.flatnonzero(states[1:-1, NANS])[0]) + 1
+    def _seconds_by_layer(self, seconds: list[float], multiply_adds: Array) -> Array:
+        """Return the seconds of each layer: those of a run by the layers' multiply-adds."""
+        found = np.zeros(len(self.network))
+        for step, spent in zip(self.steps, seconds, strict=True):
+            part = multiply_adds[step.first : step.end]
+            whole = part.sum()
+            layers = step.end - step.first
+            found[step.first : step.end] = spent * (part / whole if whole else 1 / layers)
+        return found
+
+    def _check_range(self, unusable: Array) -> None:
+        if self.precision.half and unusable.any():
+            layer = int(np.flatnonzero(unusable)[0]) + 1
             raise NumericalError(
                 f"layer {layer}: features left the range of half precision (65,504), or became "
                 "NaN; give the network a y_max, scale its weights, or leave out storage float16"
             )
-        if states[-2, NANS]:
+        if unusable[-1]:
             raise NumericalError(OVERFLOW)
 
     def _keep_rows(self, rows: Any) -> Any:

@@ -6,28 +6,28 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.memory import format_bytes
-from portable_spdnn_gpu.dense_products import PlacedProduct
 from portable_spdnn_gpu.device import Device
-from portable_spdnn_gpu.kernel_catalog import Precision
-from portable_spdnn_gpu.packed_products import PackedProduct
+
+Array = npt.NDArray[Any]
 
 SLOTS = 2
 
 
 class DeviceWeights:
-    """The layers of a network: the first in device memory, the rest copied in while others run.
+    """Packed layers: the first in device memory, the rest copied in while others run.
 
-    The layers that do not fit are kept in page-locked host memory and take two slots of device
+    What does not fit is kept in page-locked host memory and take two slots of device
     memory by turns: a stream of its own copies one while the layer before it runs.
 
     Parameters
     ----------
     device : Device
-    layers : sequence of PackedProduct
-    precision : Precision
+    layers : sequence of ndarray of uint8
+        In the order in which they run.
     limit : int or None
         Bytes of device memory that they may take; None for as many as they are.
 
@@ -40,12 +40,11 @@ class DeviceWeights:
     def __init__(
         self,
         device: Device,
-        layers: Sequence[PackedProduct],
-        precision: Precision,
+        layers: Sequence[Array],
         limit: int | None = None,
     ) -> None:
         self.device = device
-        sizes = [layer.memory.size for layer in layers]
+        sizes = [layer.size for layer in layers]
         self.resident = count_resident(sizes, limit)
         slot_size = max(sizes[self.resident :], default=0)
         slots = [
@@ -54,18 +53,18 @@ class DeviceWeights:
         ]
         self.device_bytes = sum(sizes[: self.resident]) + slot_size * len(slots)
         self.streamed_bytes = sum(sizes[self.resident :])
-        self.products: list[PlacedProduct] = []
+        self.places: list[Any] = []  # where each is, or will be, on the device
         self._copies: list[tuple[Any, Any]] = []  # host memory, and its place on the device
         for number, layer in enumerate(layers):
             if number < self.resident:
-                memory = device.upload(layer.memory)
+                memory = device.upload(layer)
             else:
                 slot = slots[(number - self.resident) % SLOTS]
-                memory = device.view(slot, 0, layer.memory.shape, np.uint8)
-                host = device.pinned(layer.memory.size)
-                host[:] = layer.memory
+                memory = device.view(slot, 0, layer.shape, np.uint8)
+                host = device.pinned(layer.size)
+                host[:] = layer
                 self._copies.append((host, memory))
-            self.products.append(PlacedProduct(device, layer, memory, precision))
+            self.places.append(memory)
         self._copying = device.new_stream() if self._copies else None
 
     def describe(self) -> str:
@@ -74,7 +73,7 @@ class DeviceWeights:
         if not self._copies:
             return held
         return (
-            f"{held}; {len(self._copies)} of {len(self.products)} layers "
+            f"{held}; {len(self._copies)} of {len(self.places)} layers "
             f"({format_bytes(self.streamed_bytes)}) copied while others run"
         )
 
@@ -90,7 +89,7 @@ class DeviceWeights:
         begin = device.mark()
         copies: list[tuple[Any, Any]] = []
         kernels: list[tuple[Any, Any]] = []
-        for number in range(len(self.products)):
+        for number in range(len(self.places)):
             streamed = number - self.resident
             if streamed >= 0:
                 # A slot is free when the layer that had it before has run.

@@ -34,6 +34,10 @@ bytes for each of `staged` (the rows of B that blocks list, added up); a positio
 a value, s bytes, for c columns. L2: the same without reads of the stage: s staged / E + (2 + s) /
 c bytes.
 
+**resident** (a run of layers; 16 rows and a tile of inputs). L1: a feature for each of `loads`,
+and the weights, which lanes of a row share. L2: a weight for a tile of inputs. Memory: none; what
+the first layer reads and the last one writes is shared by all of them.
+
 Sources: S. Williams, A. Waterman and D. Patterson, Communications of the ACM 52 (2009), for the
 model; the opening comments of the kernel files for what each design reads.
 """
@@ -45,11 +49,13 @@ from dataclasses import dataclass
 from portable_spdnn.roofline import KernelModel
 from portable_spdnn_gpu.kernel_catalog import Precision
 from portable_spdnn_gpu.packed_products import PackedProduct
+from portable_spdnn_gpu.resident_layers import PackedRun
 
 WAVEFRONT = 128  # bytes that a multiprocessor's first level moves in a cycle
 LANES = 32
 VECTOR = 16  # bytes of the widest load
 INDEX, POSITION = 4, 2  # bytes
+RESIDENT_WEIGHTS = 0.6  # bytes of the first level for the weights of a multiply-add, in float
 CSR_COLUMNS, CSR_STRIP = 4, 512  # of a thread, of a block
 CLUSTER_COLUMNS, CLUSTER_STRIP = 2, 256
 
@@ -141,6 +147,24 @@ def staged_cost(size: LayerSize, l2_bytes: int, staged: int, minibatch: int = 16
     )  # fmt: skip
 
 
+def resident_cost(size: LayerSize, loads: int, tile: int) -> KernelModel:
+    """Return what a layer of a run costs.
+
+    Parameters
+    ----------
+    size : LayerSize
+    loads : int
+        Features that are read for each input.
+    tile : int
+        Inputs of a block.
+    """
+    share = loads / max(size.edges, 1)
+    # Of 8 rows and 4 inputs a lane reads 8 weights, which the lanes of a row share.
+    l1 = RESIDENT_WEIGHTS * size.itemsize / 4 + size.itemsize * share
+    model = {"l1": l1, "l2": size.itemsize / tile}
+    return KernelModel(model, size.sum_itemsize / 2)
+
+
 def design_cost(
     packed: PackedProduct, columns: int, precision: Precision, l2_bytes: int
 ) -> KernelModel:
@@ -155,6 +179,25 @@ def design_cost(
         return clustered_cost(size, l2_bytes, packed.loads)
     minibatch = packed.launches[0].strip if packed.launches else 1
     return staged_cost(size, l2_bytes, packed.loads, minibatch)
+
+
+def step_cost(
+    packed: PackedProduct | PackedRun,
+    layer: int,
+    columns: int,
+    precision: Precision,
+    l2_bytes: int,
+) -> KernelModel:
+    """Return what a layer of a step costs, for so many columns; the first is layer 0."""
+    if not isinstance(packed, PackedRun):
+        return design_cost(packed, columns, precision, l2_bytes)
+    edges = int(packed.nnz[layer])
+    size = LayerSize(
+        edges, packed.neurons_out, packed.neurons_in, columns, precision.storage.itemsize,
+        precision.sums.itemsize,
+    )  # fmt: skip
+    loads = round(packed.loads * edges / max(packed.edges, 1))
+    return resident_cost(size, loads, packed.form.tile)
 
 
 def _model(size: LayerSize, l2_bytes: int, entry_bytes: float, l1: float, l2: float) -> KernelModel:

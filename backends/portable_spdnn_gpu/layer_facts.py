@@ -20,7 +20,7 @@ from portable_spdnn_gpu.staging import stage_rows
 Array = npt.NDArray[Any]
 
 SAMPLED_GROUPS = 64  # candidates for clusters whose savings are counted
-SAMPLED_BLOCKS = 8  # of rows that are staged
+SAMPLED_BLOCKS = 4  # of rows that are staged
 QUARTER = 8  # lanes that shared memory serves at a time, 16 bytes each
 
 
@@ -126,10 +126,9 @@ def _passes(quarters: Array) -> Array:
     """
     new = np.ones(quarters.shape, bool)
     new[:, 1:] = quarters[:, 1:] != quarters[:, :-1]
-    banks = np.zeros((len(quarters), QUARTER), np.int64)
-    which = np.repeat(np.arange(len(quarters)), QUARTER)
-    np.add.at(banks, (which, quarters.ravel() % QUARTER), new.ravel())
-    return np.asarray(banks.max(axis=1))
+    banks = np.arange(len(quarters))[:, None] * QUARTER + quarters % QUARTER
+    reads = np.bincount(banks[new], minlength=QUARTER * len(quarters))
+    return np.asarray(reads.reshape(-1, QUARTER).max(axis=1))
 
 
 def _spread(count: int, most: int) -> Array:

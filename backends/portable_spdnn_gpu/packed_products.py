@@ -79,6 +79,11 @@ class PackedProduct:
     memory: Array
     launches: tuple[PackedLaunch, ...]
 
+    @property
+    def edges(self) -> int:
+        """Entries of the matrix."""
+        return self.nnz
+
     def describe(self) -> str:
         """Say what is launched."""
         return ", ".join(

@@ -78,6 +78,11 @@ class PackedRun:
     memory: Array
     data: int
 
+    @property
+    def edges(self) -> int:
+        """Entries of all layers."""
+        return int(self.nnz.sum())
+
     def describe(self) -> str:
         """Say what is launched."""
         return (

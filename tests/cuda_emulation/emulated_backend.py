@@ -13,6 +13,8 @@ from portable_spdnn_gpu.cupy_backend import CupyBackend
 class EmulatedCupyBackend(CupyBackend):
     """CupyBackend without a GPU, slow; as on a machine with three of them."""
 
+    tunes = False  # what it would measure means nothing
+
     @classmethod
     def availability(cls) -> Availability:
         command = compiler()

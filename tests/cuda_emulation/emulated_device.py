@@ -132,7 +132,7 @@ class EmulatedDevice:
     multiprocessors = 3
     shared_limit = SHARED_LIMITS[90]
     l2_bytes = 1 << 18
-    memory = 64 << 20
+    memory = 128 << 20
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portable_spdnn.errors import InputError
+from portable_spdnn.radix_topology import radixnet
 from portable_spdnn_gpu.clusters import cluster_rows
 from portable_spdnn_gpu.cuda_device import CudaDevice, cuda_availability
 from portable_spdnn_gpu.dense_products import DenseProduct, PlacedProduct
@@ -26,7 +27,7 @@ from portable_spdnn_gpu.kernel_catalog import (
     StagedConfig,
     staged_configs,
 )
-from portable_spdnn_gpu.packed_products import DESIGNS, pack
+from portable_spdnn_gpu.packed_products import DESIGNS, by_output, pack
 from portable_spdnn_gpu.sparse_products import DeviceSpgemmHandle
 from portable_spdnn_gpu.staging import stage_rows
 
@@ -289,3 +290,27 @@ def test_no_kernel_leaves_its_arrays() -> None:
         assert name in done.stdout
     for name in ("mark_alive", "count_nonzeros", "take_dense", "take_sparse", "transpose"):
         assert name in done.stdout
+
+
+def reuse_distance(found: Any) -> int:
+    """Return the most clusters between two that load the same column, of those in turn."""
+    last: dict[int, int] = {}
+    most = 0
+    for cluster in range(found.count):
+        begin, end = found.bounds[17 * cluster], found.bounds[17 * cluster + 1]
+        for column in found.indices[begin:end].tolist():
+            most = max(most, cluster - last.get(column, cluster))
+            last[column] = cluster
+    return most
+
+
+@pytest.mark.parametrize("layer", [0, 5, 7])
+def test_clusters_that_share_columns_are_neighbours(layer: int) -> None:
+    A = by_output(radixnet(4096, layer + 1).layers[layer].csr())
+    found = cluster_rows(A)
+    assert found.count == 256
+    assert sorted(found.rows.tolist()) == list(range(4096))
+    # Of an offset of 2^t clusters, up to 128, without the order.
+    assert reuse_distance(found) <= 3
+    few = radixnet(1024, 8).layers[7].csr()
+    assert reuse_distance(cluster_rows(by_output(few))) > 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ import portable_spdnn as ps
 from portable_spdnn.device_report import DeviceReport, merged
 from portable_spdnn.errors import InputError, NumericalError
 from portable_spdnn.graphchallenge import read_categories
-from portable_spdnn.roofline import Limits
+from portable_spdnn.roofline import Limits, known_limits, limits_of
+from portable_spdnn_gpu.autotuner import TunedStaged, tune_staged
 from portable_spdnn_gpu.cuda_device import cuda_availability
 from portable_spdnn_gpu.cupy_backend import CupyBackend
 from portable_spdnn_gpu.device_weights import count_resident
@@ -425,3 +427,37 @@ def test_any_run_gives_what_the_oracle_gives(backend: CupyBackend, data: st.Data
     np.testing.assert_allclose(result.scores, scores, rtol=1e-3, atol=1e-4)
     if options.keep_dead_inputs:
         assert result.executed_edges == len(Y) * network.edges
+
+
+def test_staged_tiles_are_measured_once_for_a_kind_of_layers(
+    backend: CupyBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured: list[int] = []
+
+    def tune(device: Any, A: Any, precision: Any, versions: Any) -> TunedStaged:
+        measured.append(A.nnz)
+        return tune_staged(device, A, precision, versions, tmp_path, inputs=24)
+
+    monkeypatch.setattr("portable_spdnn_gpu.device_plan.tune_staged", tune)
+    monkeypatch.setattr(type(backend), "tunes", True)
+    network, Y = ps.radixnet(64, 3), binary(30, 64)
+    for origin in ("measured", "from disk"):
+        plan = backend.plan(network, ps.PlanOptions(kernel="staged"))
+        assert "staged_spmm for " in plan.describe()
+        assert f"({origin})" in plan.describe()
+        assert plan.run(Y).categories.tolist() == oracle.infer(network, Y)[0]
+    assert measured == [network.layers[0].nnz] * 2
+
+
+def test_estimates_take_limits_that_were_measured(
+    backend: CupyBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert known_limits(backend) is None
+    slow = Limits(flops=1e6, l1=1e6, l2=1e6, l3=1e6, memory=1e6)
+    monkeypatch.setattr(type(backend), "measure_limits", lambda self: slow)
+    assert limits_of(backend) == slow
+    assert known_limits(backend) == slow
+    told = backend.plan(ps.radixnet(64, 1), ps.PlanOptions(batch_size=100)).describe()
+    seconds = float(re.search(r"clustered ([\d.e+]+) us", told)[1]) / 1e6  # type: ignore[index]
+    assert seconds > 2 * 64 * 32 * 100 / 1e6

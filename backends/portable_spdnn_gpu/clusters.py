@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
+from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from portable_spdnn.hashing import mix64
 from portable_spdnn_gpu.kernel_catalog import CLUSTER
@@ -25,6 +27,8 @@ ROUNDS = 3  # of hashing; each finds most of what those before missed
 SALT_SHIFT = 40  # beyond any index: each round hashes other words
 # A cluster is taken where it saves at least this part of the loads.
 LEAST_SAVING = 1 / 4
+LEAST_ORDERED = 256  # clusters: fewer are computed at the same time
+MOST_SHARERS = 16  # clusters of a column that is looked at for an order
 
 
 @dataclass(frozen=True)
@@ -72,11 +76,46 @@ def cluster_rows(A: Any) -> Clusters:
         alike.append(others[savings(A, others) >= LEAST_SAVING])
         rest = np.setdiff1d(rest, np.concatenate([equal[-1], alike[-1]]))
     nothing = np.empty((0, CLUSTER), np.int64)
+    groups = np.concatenate([nothing, *equal])
     return _joined(
         A,
-        _lay_out_equal(A, np.concatenate([nothing, *equal])),
+        _lay_out_equal(A, groups[neighbours_first(A, groups)]),
         _lay_out(A, np.concatenate([nothing, *alike])),
     )
+
+
+def neighbours_first(A: Any, groups: Array) -> Array:
+    """Return an order of clusters in which those that share columns come soon after each other.
+
+    Blocks take clusters in their order, so that a column of B that several load is still in the
+    second-level cache when the last of them wants it, also where all columns together are not.
+
+    Parameters
+    ----------
+    A : csr_array, canonical
+    groups : ndarray of int64, shape (clusters, CLUSTER)
+        Rows with equal columns.
+
+    References
+    ----------
+    E. Cuthill and J. McKee, "Reducing the Bandwidth of Sparse Symmetric Matrices", Proceedings
+    of the 24th National Conference of the ACM, 1969.
+    """
+    if len(groups) < LEAST_ORDERED:
+        return np.arange(len(groups))
+    first = groups[:, 0]
+    lengths = A.indptr[first + 1] - A.indptr[first]
+    begins = np.concatenate(([0], np.cumsum(lengths)))
+    entries = np.arange(begins[-1]) + np.repeat(A.indptr[first] - begins[:-1], lengths)
+    columns = A.indices[entries]
+    # A column that most clusters share tells nothing, and would make every two neighbours.
+    rare = np.bincount(columns, minlength=A.shape[1])[columns] <= MOST_SHARERS
+    cluster = np.repeat(np.arange(len(groups)), lengths)[rare]
+    ones = np.ones(cluster.size, np.int32)
+    shape = (len(groups), A.shape[1])
+    touches = sp.csr_array((ones, (cluster, columns[rare])), shape=shape)
+    shared = sp.csr_matrix(touches @ touches.T)
+    return np.asarray(reverse_cuthill_mckee(shared, symmetric_mode=True), np.int64)
 
 
 def candidate_groups(A: Any, rows: Array, attempt: int) -> Array:

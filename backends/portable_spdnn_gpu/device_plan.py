@@ -18,29 +18,20 @@ from portable_spdnn.network import Network
 from portable_spdnn.plan import OVERFLOW, NetworkPlan, PlanOptions
 from portable_spdnn.result import BatchOutput, LateRows
 from portable_spdnn.roofline import KernelModel, known_limits
-from portable_spdnn_gpu import resident_layers as run_counts
 from portable_spdnn_gpu.autotuner import TunedStaged, layer_class, tune_staged
-from portable_spdnn_gpu.dense_products import PlacedProduct
 from portable_spdnn_gpu.design_costs import device_facts
 from portable_spdnn_gpu.device import Device, Recording
 from portable_spdnn_gpu.device_features import (
-    ALIVE,
-    ALWAYS,
-    COUNT,
-    DROP,
-    KEEP,
-    NANS,
     PITCH,
-    STATE,
     DeviceFeatures,
     bytes_for_input,
     pitch_of,
 )
 from portable_spdnn_gpu.device_weights import DeviceWeights, StreamTimes
-from portable_spdnn_gpu.kernel_catalog import Kernel, Precision
+from portable_spdnn_gpu.kernel_catalog import Precision
 from portable_spdnn_gpu.layer_costs import step_cost
-from portable_spdnn_gpu.network_steps import RESIDENT, Step, StepChooser
-from portable_spdnn_gpu.resident_layers import PackedRun, ResidentRun, read_counts
+from portable_spdnn_gpu.network_steps import RESIDENT, StepChooser
+from portable_spdnn_gpu.step_launches import StepLaunches, seconds_by_layer
 
 Array = npt.NDArray[Any]
 
@@ -79,18 +70,15 @@ class DevicePlan(NetworkPlan):
         self.steps = self._chooser(share).steps(network)
         memories = [step.packed.memory for step in self.steps]
         self.weights = DeviceWeights(self.device, memories, share)
-        self._place_steps()
         self.features = self._shared_features()
         self._capacity = min(options.batch_size or MOST_INPUTS, self.features.capacity)
-        self._make_states(len(self.steps) + 2)
         self._late_rows: list[weakref.ref[LateRows]] = []
-        for kernel in {kernel for step in self.steps for kernel in self._kernels(step)}:
-            self.device.resident_blocks(kernel)
-        for kernel in self.features.kernels():
-            self.device.resident_blocks(kernel)
+        self.launches = StepLaunches(
+            network, self.steps, self.weights, self.features, self.may_drop_after
+        )
         self._recording: Recording | None = None
         if self.weights.resident == len(self.steps) and not options.profile:
-            self._recording = self.device.capture(self._launch_all)
+            self._recording = self.device.capture(self.launches.start_all)
 
     def _chooser(self, share: int) -> StepChooser:
         options, network = self.options, self.network
@@ -117,28 +105,6 @@ class DevicePlan(NetworkPlan):
             versions = type(self.backend).availability().versions
             self._tuned[layers] = tune_staged(self.device, A, self.precision, versions)
         return self._tuned[layers]
-
-    def _kernels(self, step: Step) -> Iterator[Kernel]:
-        if isinstance(step.packed, PackedRun):
-            return iter((step.packed.kernel,))
-        return (launch.kernel(self.precision, True) for launch in step.packed.launches)
-
-    def _place_steps(self) -> None:
-        """Make what launches each step, on the memory that holds or will hold its weights."""
-        self._products: list[PlacedProduct | ResidentRun] = []
-        self._beside: list[Any] = []  # biases of a layer; what a run counts
-        for step, memory in zip(self.steps, self.weights.places, strict=True):
-            if isinstance(step.packed, PackedRun):
-                run = ResidentRun(self.device, step.packed, memory)
-                self._products.append(run)
-                self._beside.append(run.new_counts())
-            else:
-                product = PlacedProduct(self.device, step.packed, memory, self.precision)
-                self._products.append(product)
-                bias = self.network.layers[step.first].bias
-                self._beside.append(
-                    self.device.upload(np.ascontiguousarray(bias, self.options.dtype))
-                )
 
     def _weights_share(self) -> int:
         """Return the bytes that weights may take."""
@@ -173,14 +139,6 @@ class DevicePlan(NetworkPlan):
         made = DeviceFeatures(self.device, neurons, capacity, self.precision)
         self.backend.features[self.precision] = made
         return made
-
-    def _make_states(self, rows: int) -> None:
-        """Make the InputState before all layers, before each, and after the last."""
-        memory = self.device.empty((rows * STATE * 4,), np.uint8)
-        self._states = self.device.view(memory, 0, (rows, STATE), np.int32)
-        self._state = [
-            self.device.view(memory, row * STATE * 4, (STATE,), np.int32) for row in range(rows)
-        ]
 
     @property
     def batch_size(self) -> int:
@@ -236,57 +194,31 @@ class DevicePlan(NetworkPlan):
 
     def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         """Run the whole network on one batch; see `NetworkPlan.run_batch`."""
-        with self.features.one_at_a_time:
+        with self.features.one_at_a_time, self.device.bound():
             return self._run(features, report)
-
-    def _launch_all(self) -> None:
-        self._list_first()
-        for number in range(len(self.steps)):
-            self._launch_step(number)
-
-    def _list_first(self) -> None:
-        policy = DROP if self.may_drop_after(-1) else KEEP
-        self.features.list_alive(0, self._state[0], self._state[1], policy)
-
-    def _launch_step(self, number: int) -> None:
-        features, state, y_max = self.features, self._state[number + 1], self.network.y_max
-        product, beside = self._products[number], self._beside[number]
-        operands = (
-            features.buffers[number % 2], features.buffers[(number + 1) % 2], features.pitch,
-            state, features.source, features.alive,
-        )  # fmt: skip
-        if isinstance(product, ResidentRun):
-            product.launch(*operands, y_max, beside)
-        else:
-            product.launch(*operands, beside, y_max, True)
-        policy = DROP if self.may_drop_after(self.steps[number].end - 1) else KEEP
-        if number == len(self.steps) - 1:
-            policy = ALWAYS
-        features.list_alive(number + 1, state, self._state[number + 2], policy)
 
     def _run(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         device, steps, held = self.device, len(self.steps), self.features
         times: StreamTimes | None = None
         begin = device.mark()
         first = np.array([features.shape[0], 0, 0, 0], np.int32)
-        device.copy_in(first, self._state[0])
+        device.copy_in(first, self.launches.state[0])
         held.load(features)
         loaded = device.mark()
         if self._recording is not None:
             self._recording.replay()
         else:
-            self._list_first()
-            times = self.weights.run_streamed(self._launch_step)
+            self.launches.list_first()
+            times = self.weights.run_streamed(self.launches.start)
         done = device.mark()
-        states = device.download(self._states)
-        device.synchronize()
-        alive, computed, unusable = self._by_layer(states)
-        self._check_range(unusable)
-        count = int(states[-1, COUNT])
+        counts = self.launches.counts()
+        self._check_range(counts.unusable)
+        count = counts.left
         # A list goes from one array of ids to the other; there was one more than steps.
         ids = device.download(held.ids[(steps + 1) % 2])[:count]
         neurons_out = self.network.neurons_out
-        rows = self._keep_rows(held.collect(steps, self._state[-1], count, neurons_out))
+        rows = self._keep_rows(held.collect(steps, self.launches.state[-1], count, neurons_out))
+        computed = counts.computed
         edges = np.concatenate([np.atleast_1d(step.packed.nnz) for step in self.steps])
         kernels = device.seconds(loaded, done)
         copies = device.seconds(begin, loaded) + device.seconds(done, device.mark())
@@ -295,48 +227,19 @@ class DevicePlan(NetworkPlan):
             copied = times.copying()
             waited = times.waiting() if copied else 0.0
             if self.options.profile:
-                seconds = self._seconds_by_layer(times.of_layers(), computed * edges)
+                seconds = seconds_by_layer(self.steps, times.of_layers(), computed * edges)
                 gaps = max(0.0, kernels - float(seconds.sum()) - waited)
         report(features.shape[0] * len(self.network))
         return BatchOutput(
             ids.astype(np.int64),
             rows,
-            alive,
+            counts.alive,
             int(computed @ edges),
             seconds,
             positive=np.ones(count, bool),
             device=DeviceReport(kernels, copies, copied, waited, gaps, device.peak_memory()),
             computed_per_layer=computed,
         )
-
-    def _by_layer(self, states: Array) -> tuple[Array, Array, Array]:
-        """Return for each layer the inputs alive after it, those computed, and any of no use."""
-        alive, computed, unusable = [], [], []
-        for number, step in enumerate(self.steps):
-            if isinstance(step.packed, PackedRun):
-                counts = read_counts(self.device.download(self._beside[number]))
-                alive.append(counts[:, run_counts.ALIVE])
-                computed.append(counts[:, run_counts.COMPUTED])
-                unusable.append(counts[:, run_counts.UNUSABLE])
-            else:
-                alive.append(states[number + 2 : number + 3, ALIVE])
-                computed.append(states[number + 1 : number + 2, COUNT])
-                unusable.append(states[number + 1 : number + 2, NANS])
-        return (
-            np.concatenate(alive).astype(np.int64),
-            np.concatenate(computed).astype(np.int64),
-            np.concatenate(unusable),
-        )
-
-    def _seconds_by_layer(self, seconds: list[float], multiply_adds: Array) -> Array:
-        """Return the seconds of each layer: those of a run by the layers' multiply-adds."""
-        found = np.zeros(len(self.network))
-        for step, spent in zip(self.steps, seconds, strict=True):
-            part = multiply_adds[step.first : step.end]
-            whole = part.sum()
-            layers = step.end - step.first
-            found[step.first : step.end] = spent * (part / whole if whole else 1 / layers)
-        return found
 
     def _check_range(self, unusable: Array) -> None:
         if self.precision.half and unusable.any():
@@ -350,7 +253,13 @@ class DevicePlan(NetworkPlan):
 
     def _keep_rows(self, rows: Any) -> Any:
         """Leave rows on the device, where those that wait there are few, or fetch them."""
-        late = LateRows(rows.shape, rows.dtype, lambda: self.device.download(rows))
+        device = self.device
+
+        def fetch() -> Array:
+            with device.bound():  # whoever asks may be on another
+                return device.download(rows)
+
+        late = LateRows(rows.shape, rows.dtype, fetch)
         waiting = [row for row in (ref() for ref in self._late_rows) if row is not None]
         waiting = [row for row in waiting if row.on_device]
         self._late_rows = [weakref.ref(row) for row in [*waiting, late]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import re
@@ -461,3 +462,20 @@ def test_estimates_take_limits_that_were_measured(
     told = backend.plan(ps.radixnet(64, 1), ps.PlanOptions(batch_size=100)).describe()
     seconds = float(re.search(r"clustered ([\d.e+]+) us", told)[1]) / 1e6  # type: ignore[index]
     assert seconds > 2 * 64 * 32 * 100 / 1e6
+
+
+def test_memory_is_let_go_with_a_plan_and_its_result(backend: CupyBackend) -> None:
+    if ON_GPU:
+        pytest.skip("the library's pool keeps memory")
+    gc.collect()
+    gc.disable()
+    try:
+        before = backend.cuda.free_memory()
+        for options in ({}, {"profile": True}, {"kernel": "resident"}, {"device_memory": 30_000}):
+            plan = backend.plan(network_of(9), ps.PlanOptions(batch_size=40, **options))
+            result = plan.run(binary(75))
+            assert backend.cuda.free_memory() < before
+            del plan, result
+            assert backend.cuda.free_memory() == before
+    finally:
+        gc.enable()

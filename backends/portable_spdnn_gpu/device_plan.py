@@ -73,9 +73,9 @@ class DevicePlan(NetworkPlan):
         self.features = self._shared_features()
         self._capacity = min(options.batch_size or MOST_INPUTS, self.features.capacity)
         self._late_rows: list[weakref.ref[LateRows]] = []
-        self.launches = StepLaunches(
-            network, self.steps, self.weights, self.features, self.may_drop_after
-        )
+        # No method of this plan: memory of the device is let go with the last word for it.
+        drops = [self.may_drop_after(number) for number in range(-1, len(network))]
+        self.launches = StepLaunches(network, self.steps, self.weights, self.features, drops)
         self._recording: Recording | None = None
         if self.weights.resident == len(self.steps) and not options.profile:
             self._recording = self.device.capture(self.launches.start_all)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,8 +62,8 @@ class StepLaunches:
         Of the steps.
     features : DeviceFeatures
         Steps read one buffer of them and write the other, by turns.
-    may_drop_after : callable
-        Layer -> whether dead inputs may leave after it; of layer -1, before all.
+    drops : sequence of bool
+        Whether dead inputs may leave before all layers, and after each.
 
     Attributes
     ----------
@@ -77,10 +77,14 @@ class StepLaunches:
         steps: Sequence[Step],
         weights: DeviceWeights,
         features: DeviceFeatures,
-        may_drop_after: Callable[[int], bool],
+        drops: Sequence[bool],
     ) -> None:
         self._device, self._steps, self._features = features.device, steps, features
-        self._y_max, self._may_drop_after = network.y_max, may_drop_after
+        self._y_max = network.y_max
+        # After each step; of the last one all of them leave.
+        self._first_policy = DROP if drops[0] else KEEP
+        self._policies = [DROP if drops[step.end] else KEEP for step in steps]
+        self._policies[-1] = ALWAYS
         device, precision = self._device, features.precision
         for kernel in {*_kernels(steps, precision), *features.kernels()}:
             device.resident_blocks(kernel)  # compiled, before they may be recorded
@@ -108,8 +112,7 @@ class StepLaunches:
 
     def list_first(self) -> None:
         """Start the list of the inputs that live before all layers."""
-        policy = DROP if self._may_drop_after(-1) else KEEP
-        self._features.list_alive(0, self.state[0], self.state[1], policy)
+        self._features.list_alive(0, self.state[0], self.state[1], self._first_policy)
 
     def start(self, number: int) -> None:
         """Start a step and the list after it."""
@@ -123,10 +126,7 @@ class StepLaunches:
             product.launch(*operands, self._y_max, beside)
         else:
             product.launch(*operands, beside, self._y_max, True)
-        policy = DROP if self._may_drop_after(self._steps[number].end - 1) else KEEP
-        if number == len(self._steps) - 1:
-            policy = ALWAYS
-        features.list_alive(number + 1, state, self.state[number + 2], policy)
+        features.list_alive(number + 1, state, self.state[number + 2], self._policies[number])
 
     def counts(self) -> LayerCounts:
         """Return what was counted, when the steps are done."""

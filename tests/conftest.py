@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Cli, Done
+from cuda_emulation.device_at_hand import device as device
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -8,8 +8,8 @@ import numpy as np
 import oracle
 import pytest
 import scipy.sparse as sp
-from cuda_emulation.emulated_backend import cache_folder
-from cuda_emulation.emulated_device import EmulatedDevice, compiler
+from cuda_emulation.device_at_hand import ON_GPU, needs_device
+from cuda_emulation.emulated_device import compiler
 from cuda_emulation.sanitized_run import sanitized
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from portable_spdnn.errors import InputError
 from portable_spdnn.radix_topology import radixnet
 from portable_spdnn_gpu.clusters import cluster_rows
-from portable_spdnn_gpu.cuda_device import CudaDevice, cuda_availability
 from portable_spdnn_gpu.dense_products import DenseProduct, PlacedProduct
 from portable_spdnn_gpu.device import Device
 from portable_spdnn_gpu.device_matrices import download_csr, upload_csr
@@ -31,17 +30,7 @@ from portable_spdnn_gpu.packed_products import DESIGNS, by_output, pack
 from portable_spdnn_gpu.sparse_products import DeviceSpgemmHandle
 from portable_spdnn_gpu.staging import stage_rows
 
-ON_GPU = cuda_availability().available
-pytestmark = pytest.mark.skipif(
-    not ON_GPU and compiler() is None, reason="neither a GPU nor a C++ compiler"
-)
-
-
-@pytest.fixture(scope="module", params=["device"] if ON_GPU else ["rising", "falling"])
-def device(request: pytest.FixtureRequest) -> Device:
-    if ON_GPU:
-        return CudaDevice()
-    return EmulatedDevice(cache_folder(), request.param == "falling")
+pytestmark = needs_device
 
 
 def matrix(rows: int, columns: int, density: float, dtype: Any, seed: int = 0) -> Any:

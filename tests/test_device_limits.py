@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_emulation.device_at_hand import needs_device
 from cuda_emulation.emulated_backend import EmulatedCupyBackend, cache_folder
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
 from nvrtc_architectures import EACH_ARCHITECTURE
 
 from portable_spdnn.roofline import cache_file, limits_of
 from portable_spdnn_gpu import device_limits
-from portable_spdnn_gpu.cuda_device import CudaDevice, cuda_availability
 from portable_spdnn_gpu.device import Device
 from portable_spdnn_gpu.device_limits import (
     BLOCKS,
@@ -37,18 +37,6 @@ from portable_spdnn_gpu.kernel_catalog import (
     kernel_folder,
     limit_kernel,
 )
-
-ON_GPU = cuda_availability().available
-needs_device = pytest.mark.skipif(
-    not ON_GPU and compiler() is None, reason="neither a GPU nor a C++ compiler"
-)
-
-
-@pytest.fixture(scope="module", params=["device"] if ON_GPU else ["rising", "falling"])
-def device(request: pytest.FixtureRequest) -> Device:
-    if ON_GPU:
-        return CudaDevice()
-    return EmulatedDevice(cache_folder(), request.param == "falling")
 
 
 def words(count: int) -> np.ndarray:

@@ -14,8 +14,9 @@ import oracle
 import pytest
 import scipy.sparse as sp
 from command_line import Cli
+from cuda_emulation.device_at_hand import ON_GPU, needs_device
 from cuda_emulation.emulated_backend import EmulatedCupyBackend, cache_folder
-from cuda_emulation.emulated_device import EmulatedDevice, compiler
+from cuda_emulation.emulated_device import EmulatedDevice
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,14 +26,10 @@ from portable_spdnn.errors import InputError, NumericalError
 from portable_spdnn.graphchallenge import read_categories
 from portable_spdnn.roofline import Limits, known_limits, limits_of
 from portable_spdnn_gpu.autotuner import TunedStaged, tune_staged
-from portable_spdnn_gpu.cuda_device import cuda_availability
 from portable_spdnn_gpu.cupy_backend import CupyBackend
 from portable_spdnn_gpu.device_weights import count_resident
 
-ON_GPU = cuda_availability().available
-pytestmark = pytest.mark.skipif(
-    not ON_GPU and compiler() is None, reason="neither a GPU nor a C++ compiler"
-)
+pytestmark = needs_device
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,13 @@ import numpy.typing as npt
 import oracle
 import pytest
 import scipy.sparse as sp
-from cuda_emulation.emulated_backend import cache_folder
-from cuda_emulation.emulated_device import EmulatedDevice, compiler
+from cuda_emulation.device_at_hand import ON_GPU, needs_device
+from cuda_emulation.emulated_device import compiler
 from cuda_emulation.sanitized_run import sanitized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portable_spdnn.errors import InputError
-from portable_spdnn_gpu.cuda_device import CudaDevice, cuda_availability
 from portable_spdnn_gpu.device import Device
 from portable_spdnn_gpu.kernel_catalog import SHARED_LIMITS, Precision
 from portable_spdnn_gpu.resident_layers import (
@@ -32,19 +31,9 @@ from portable_spdnn_gpu.resident_layers import (
     read_counts,
 )
 
-ON_GPU = cuda_availability().available
-pytestmark = pytest.mark.skipif(
-    not ON_GPU and compiler() is None, reason="neither a GPU nor a C++ compiler"
-)
+pytestmark = needs_device
 SINGLE, HALF, DOUBLE = Precision(), Precision(half=True), Precision(np.dtype(np.float64))
 Array = npt.NDArray[Any]
-
-
-@pytest.fixture(scope="module", params=["device"] if ON_GPU else ["rising", "falling"])
-def device(request: pytest.FixtureRequest) -> Device:
-    if ON_GPU:
-        return CudaDevice()
-    return EmulatedDevice(cache_folder(), request.param == "falling")
 
 
 def weights(inputs: int, outputs: int, density: float, seed: int) -> Any:

@@ -86,7 +86,8 @@ def infer_distributed(
             chosen = backend
         else:
             chosen = get_backend(backend, threads or ranks.threads_each())
-        plan = chosen.plan(network, options)
+        each = -(-valid.shape[0] // ranks.size)
+        plan = chosen.plan(network, replace(options or PlanOptions(), expected_inputs=each))
         return run_on_ranks(
             ranks,
             plan,

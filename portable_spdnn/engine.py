@@ -119,8 +119,15 @@ def infer(
         on_device,
         devices,
         profile,
+        expected_inputs=len_of(features),
     )
     return chosen.plan(network, options).run(features, progress, checkpoint)
+
+
+def len_of(features: Any) -> int | None:
+    """Return how many inputs features hold; None where that is for validation to say."""
+    shape: tuple[int, ...] = getattr(features, "shape", ())
+    return shape[0] if len(shape) == 2 else None
 
 
 class LayerLoopPlan(NetworkPlan):

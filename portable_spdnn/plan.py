@@ -66,6 +66,9 @@ class PlanOptions:
     device_memory : int, optional
         Bytes of a device's memory that weights and features may take: weights that do not fit
         are copied while others are used.
+    expected_inputs : int, optional
+        How many inputs are going to be run, where that is known: plans size buffers and choose
+        by it. It limits nothing.
     profile : bool, default False
         Time every layer by itself, which costs some of the speed.
     devices : str, default ""
@@ -89,6 +92,7 @@ class PlanOptions:
     device_memory: int | None = None
     devices: str = ""
     profile: bool = False
+    expected_inputs: int | None = None
 
     def __post_init__(self) -> None:
         try:

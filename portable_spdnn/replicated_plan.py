@@ -55,12 +55,15 @@ class ReplicatedPlan(NetworkPlan):
                 "and limit what each device holds (device memory)"
             )
         self.plans: list[NetworkPlan] = []
+        inputs = options.expected_inputs
+        share = None if inputs is None else -(-inputs // len(self.numbers))
+        each = replace(options, devices="", expected_inputs=share)
         # One after the other: plans may measure, and threads that pack weights would disturb it.
         for number in self.numbers:
             with _named(number):
                 member = backend.on_device(number)
                 with member.bound():
-                    self.plans.append(member.plan(network, replace(options, devices="")))
+                    self.plans.append(member.plan(network, each))
 
     @property
     def batch_size(self) -> int:

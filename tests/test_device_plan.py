@@ -6,6 +6,7 @@ import gc
 import itertools
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -254,19 +255,26 @@ def test_sparse_features_take_the_layer_loop(backend: CupyBackend) -> None:
         backend.plan(network_of(2), ps.PlanOptions(kernel="fast"))
 
 
+def drawn_layers(draw: Callable[..., Any], most: int) -> list[ps.Layer]:
+    """Return up to `most` layers of any widths, some with rows that share all their inputs."""
+    widths = draw(st.lists(st.integers(1, 40), min_size=2, max_size=most + 1))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    layers = []
+    for before, after in itertools.pairwise(widths):
+        values = np.round(8 * rng.normal(size=(before, after))) / 8
+        dense = np.where(rng.random((before, after)) < 0.3, values, 0)
+        shared = np.repeat(dense[:, :1], after, axis=1) if draw(st.booleans()) else dense
+        layers.append(ps.Layer(sp.csr_array(shared), draw(st.sampled_from([-0.3, 0.0, 0.2]))))
+    return layers
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_any_network_gives_what_the_oracle_gives(backend: CupyBackend, data: st.DataObject) -> None:
     draw = data.draw
-    widths = draw(st.lists(st.integers(1, 40), min_size=2, max_size=5))
-    rng = np.random.default_rng(draw(st.integers(0, 99)))
-    layers = []
-    for before, after in itertools.pairwise(widths):
-        dense = np.where(rng.random((before, after)) < 0.3, rng.normal(size=(before, after)), 0)
-        shared = np.repeat(dense[:, :1], after, axis=1) if draw(st.booleans()) else dense
-        layers.append(ps.Layer(sp.csr_array(shared), draw(st.sampled_from([-0.3, 0.0, 0.2]))))
+    layers = drawn_layers(draw, most=4)
     network = ps.Network(layers, y_max=draw(st.sampled_from([None, 1.5])))
-    Y = binary(draw(st.integers(0, 40)), widths[0])
+    Y = binary(draw(st.integers(0, 40)), network.neurons)
     options = ps.PlanOptions(
         np.float64,
         batch_size=draw(st.sampled_from([None, 1, 13])),
@@ -406,15 +414,9 @@ def test_layers_of_runs_share_their_time(backend: CupyBackend) -> None:
 @given(st.data())
 def test_any_run_gives_what_the_oracle_gives(backend: CupyBackend, data: st.DataObject) -> None:
     draw = data.draw
-    widths = draw(st.lists(st.integers(1, 40), min_size=2, max_size=12))
-    rng = np.random.default_rng(draw(st.integers(0, 99)))
-    layers = []
-    for before, after in itertools.pairwise(widths):
-        dense = np.where(rng.random((before, after)) < 0.3, rng.normal(size=(before, after)), 0)
-        bias = draw(st.sampled_from([-0.3, 0.0, 0.2]))
-        layers.append(ps.Layer(sp.csr_array(np.round(8 * dense) / 8), bias))
+    layers = drawn_layers(draw, most=11)
     network = ps.Network(layers, y_max=1.5)
-    Y = binary(draw(st.integers(0, 40)), widths[0])
+    Y = binary(draw(st.integers(0, 40)), network.neurons)
     options = ps.PlanOptions(
         kernel="resident",
         batch_size=draw(st.sampled_from([None, 1, 13])),
@@ -476,3 +478,19 @@ def test_memory_is_let_go_with_a_plan_and_its_result(backend: CupyBackend) -> No
             assert backend.cuda.free_memory() == before
     finally:
         gc.enable()
+
+
+def test_buffers_are_as_large_as_the_inputs_to_come(backend: CupyBackend) -> None:
+    network = network_of(2)
+    sizes = {
+        expected: backend.plan(
+            network, ps.PlanOptions(np.float64, expected_inputs=expected)
+        ).batch_size
+        for expected in (0, 5, 300, None)
+    }
+    assert (sizes[0], sizes[5], sizes[300]) == (1, 5, 300)
+    assert sizes[None] > 300
+    # A hint, no limit.
+    plan = backend.plan(network, ps.PlanOptions(expected_inputs=10))
+    Y = binary(35)
+    assert plan.run(Y).categories.tolist() == oracle.infer(network, Y)[0]

@@ -71,7 +71,7 @@ class DevicePlan(NetworkPlan):
         memories = [step.packed.memory for step in self.steps]
         self.weights = DeviceWeights(self.device, memories, share)
         self.features = self._shared_features()
-        self._capacity = min(options.batch_size or MOST_INPUTS, self.features.capacity)
+        self._capacity = min(self._wanted, self.features.capacity)
         self._late_rows: list[weakref.ref[LateRows]] = []
         # No method of this plan: memory of the device is let go with the last word for it.
         drops = [self.may_drop_after(number) for number in range(-1, len(network))]
@@ -79,6 +79,13 @@ class DevicePlan(NetworkPlan):
         self._recording: Recording | None = None
         if self.weights.resident == len(self.steps) and not options.profile:
             self._recording = self.device.capture(self.launches.start_all)
+
+    @property
+    def _wanted(self) -> int:
+        """How many inputs should go through the network together, if memory suffices."""
+        options = self.options
+        expected = MOST_INPUTS if options.expected_inputs is None else options.expected_inputs
+        return max(1, min(options.batch_size or MOST_INPUTS, expected))
 
     def _chooser(self, share: int) -> StepChooser:
         options, network = self.options, self.network
@@ -89,7 +96,7 @@ class DevicePlan(NetworkPlan):
             self.precision,
             self.device,
             device_facts(self.device, known_limits(self.backend)),
-            options.batch_size or MOST_INPUTS,
+            self._wanted,
             sum(sizes) <= share,
             self._tune,
             self.may_drop_after,
@@ -111,25 +118,25 @@ class DevicePlan(NetworkPlan):
         limit = self.options.device_memory
         most = int(MEMORY_SHARE * self.device.free_memory())
         limit = most if limit is None else min(limit, most)
-        inputs = (self.options.batch_size or MOST_INPUTS) * self._input_bytes
+        inputs = self._wanted * self._input_bytes
         return max(int(WEIGHTS_SHARE * limit), limit - inputs)
 
     def _shared_features(self) -> DeviceFeatures:
         """Return buffers that hold a batch: those of another plan of the backend, if they do."""
-        wanted = self.options.batch_size or 1
         neurons, limit = self.network.widest, self.options.device_memory
         free = int(MEMORY_SHARE * self.device.free_memory())
         if limit is not None:
             free = min(free, limit - self.weights.device_bytes)
+        fitting = free // self._input_bytes
+        capacity = min(self._wanted, fitting)
+        if pitch_of(capacity) > fitting:
+            capacity = capacity // PITCH * PITCH
         held: DeviceFeatures | None = self.backend.features.get(self.precision)
-        if held is not None and held.widest >= neurons and held.capacity >= wanted:
+        # No smaller than new ones would be, beside them.
+        if held is not None and held.widest >= neurons and held.capacity >= max(capacity, 1):
             taken = held.capacity * bytes_for_input(held.widest, self.precision)
             if limit is None or taken <= free:
                 return held
-        fitting = free // self._input_bytes
-        capacity = min(self.options.batch_size or MOST_INPUTS, fitting)
-        if pitch_of(capacity) > fitting:
-            capacity = capacity // PITCH * PITCH
         if capacity < 1:
             raise InputError(
                 f"device memory: beside {format_bytes(self.weights.device_bytes)} of weights "

@@ -1,8 +1,9 @@
 """The kernels' tests under compute-sanitizer: `python benchmarks/gpu/sanitize.py`.
 
 Runs memcheck (accesses outside arrays), racecheck (shared memory without a barrier between) and
-synccheck (barriers that some threads miss) over tests/test_cuda_kernels.py on the device. CuPy's
-memory pool is off, so that every array is an allocation whose ends the tool knows.
+synccheck (barriers that some threads miss) over the tests of the products and of runs of layers
+on the device. CuPy's memory pool is off, so that every array is an allocation whose ends the tool
+knows.
 
 Exit code 0: nothing was found; 1: something was, or a test failed; 2: there is no tool or no
 device.
@@ -19,7 +20,7 @@ from pathlib import Path
 TOOL = "compute-sanitizer"
 CHECKS = ("memcheck", "racecheck", "synccheck")
 FOLDER = Path(__file__).resolve().parents[2]
-TESTS = "tests/test_cuda_kernels.py"
+TESTS = ("tests/test_cuda_kernels.py", "tests/test_resident_layers.py")
 
 
 def run_tests(selection: list[str]) -> int:
@@ -40,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     chosen = ["-k", options.k] if options.k else []
     if options.inside:
-        return run_tests([*chosen, TESTS])
+        return run_tests([*chosen, *TESTS])
     tool = shutil.which(TOOL)
     if tool is None:
         print(
@@ -55,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     failed = []
     for check in options.checks:
-        print(f"{check} over {TESTS}", flush=True)
+        print(f"{check} over {', '.join(TESTS)}", flush=True)
         inside = [sys.executable, str(Path(__file__).resolve()), "--inside", *chosen]
         command = [tool, "--tool", check, "--error-exitcode", "1", *inside]
         if subprocess.run(command, cwd=FOLDER, check=False).returncode:

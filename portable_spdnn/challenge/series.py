@@ -204,7 +204,12 @@ class Series:
             network, network_source = load_network_of(request, step)
         load_seconds = time.perf_counter() - start
         with self._show(f"{name}: planning on {self.backend.name}"):
-            plan = self.backend.plan(network, replace(self.options.plan, memory=decision.memory))
+            chosen = replace(
+                self.options.plan,
+                memory=decision.memory,
+                expected_inputs=inputs.features.shape[0],
+            )
+            plan = self.backend.plan(network, chosen)
         batches = None
         # Where all inputs go together there is nothing to go on from, and nothing to write.
         if self._records is not None and (decision.streamed or plan.batch_size < inputs.count):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -143,8 +143,9 @@ def _execute(
         else:
             part = load_ranked_workload(ranks, request, schedule.value, step)
             work = part.work
+    each = work.features.shape[0] if ranks is None else -(-part.inputs // ranks.size)
     with show_progress(f"planning on {chosen.name}", progress):
-        plan = chosen.plan(work.network, options)
+        plan = chosen.plan(work.network, replace(options, expected_inputs=each))
     result: Result | None
     with show_progress(f"inference on {chosen.name}", progress) as step:
         if ranks is None:

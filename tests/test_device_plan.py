@@ -191,6 +191,12 @@ def test_numbers_beyond_half_precision_are_errors(backend: CupyBackend) -> None:
     large = ps.Network([ps.Layer(sp.csr_array(np.full((1, 1), 1e6)))])
     with pytest.raises(InputError, match=r"a weight is 1e.06, and 65504 is the largest"):
         ps.infer(large, np.ones((1, 1)), backend, storage="float16")
+    one = ps.Network([ps.Layer(sp.csr_array(np.ones((1, 1))))], y_max=2.0)
+    for features in (np.full((2, 1), 7e4), sp.csr_array(np.full((2, 1), 7e4))):
+        with pytest.raises(InputError, match="features have 70000, and 65504 is the largest"):
+            ps.infer(one, features, backend, storage="float16")
+    held = backend.plan(network_of(3), ps.PlanOptions(kernel="clustered"))
+    assert [step.packed.memory.size for step in held.steps] == [0] * 3  # type: ignore[attr-defined]
 
 
 def test_nan_matters_where_it_reaches_the_scores(backend: CupyBackend) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from portable_spdnn.device_report import DeviceReport
 from portable_spdnn.errors import InputError, NumericalError
-from portable_spdnn.features import Features
+from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.memory import format_bytes
 from portable_spdnn.network import Network
 from portable_spdnn.plan import OVERFLOW, NetworkPlan, PlanOptions
@@ -28,7 +28,7 @@ from portable_spdnn_gpu.device_features import (
     pitch_of,
 )
 from portable_spdnn_gpu.device_weights import DeviceWeights, StreamTimes
-from portable_spdnn_gpu.kernel_catalog import Precision
+from portable_spdnn_gpu.kernel_catalog import Precision, check_half_range
 from portable_spdnn_gpu.layer_costs import step_cost
 from portable_spdnn_gpu.network_steps import RESIDENT, StepChooser
 from portable_spdnn_gpu.step_launches import StepLaunches, seconds_by_layer
@@ -68,8 +68,7 @@ class DevicePlan(NetworkPlan):
         share = self._weights_share()
         self._tuned: dict[str, TunedStaged | None] = {}
         self.steps = self._chooser(share).steps(network)
-        memories = [step.packed.memory for step in self.steps]
-        self.weights = DeviceWeights(self.device, memories, share)
+        self.weights = DeviceWeights(self.device, [step.packed for step in self.steps], share)
         self.features = self._shared_features()
         self._capacity = min(self._wanted, self.features.capacity)
         self._late_rows: list[weakref.ref[LateRows]] = []
@@ -192,15 +191,17 @@ class DevicePlan(NetworkPlan):
 
     def layer_models(self, inputs: Sequence[int]) -> list[KernelModel]:
         """Return what each layer needs for an edge; see `layer_costs`."""
+        l2_bytes = self.device.l2_bytes
         return [
             step_cost(step.packed, layer - step.first, inputs[layer], self.precision, l2_bytes)
-            for l2_bytes in (self.device.l2_bytes,)
             for step in self.steps
             for layer in range(step.first, step.end)
         ]
 
     def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         """Run the whole network on one batch; see `NetworkPlan.run_batch`."""
+        if self.precision.half and not isinstance(features, PackedFeatures):
+            check_half_range("features have", features)
         with self.features.one_at_a_time, self.device.bound():
             return self._run(features, report)
 

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.memory import format_bytes
 from portable_spdnn_gpu.device import Device
-
-Array = npt.NDArray[Any]
+from portable_spdnn_gpu.packed_products import PackedProduct
+from portable_spdnn_gpu.resident_layers import PackedRun
 
 SLOTS = 2
 
@@ -26,8 +25,8 @@ class DeviceWeights:
     Parameters
     ----------
     device : Device
-    layers : sequence of ndarray of uint8
-        In the order in which they run.
+    layers : sequence of PackedProduct or PackedRun
+        In the order in which they run. Their host memory is let go when it has been copied.
     limit : int or None
         Bytes of device memory that they may take; None for as many as they are.
 
@@ -40,11 +39,11 @@ class DeviceWeights:
     def __init__(
         self,
         device: Device,
-        layers: Sequence[Array],
+        layers: Sequence[PackedProduct | PackedRun],
         limit: int | None = None,
     ) -> None:
         self.device = device
-        sizes = [layer.size for layer in layers]
+        sizes = [layer.memory.size for layer in layers]
         self.resident = count_resident(sizes, limit)
         slot_size = max(sizes[self.resident :], default=0)
         slots = [
@@ -57,14 +56,15 @@ class DeviceWeights:
         self._copies: list[tuple[Any, Any]] = []  # host memory, and its place on the device
         for number, layer in enumerate(layers):
             if number < self.resident:
-                memory = device.upload(layer)
+                memory = device.upload(layer.memory)
             else:
                 slot = slots[(number - self.resident) % SLOTS]
-                memory = device.view(slot, 0, layer.shape, np.uint8)
-                host = device.pinned(layer.size)
-                host[:] = layer
+                memory = device.view(slot, 0, layer.memory.shape, np.uint8)
+                host = device.pinned(layer.memory.size)
+                host[:] = layer.memory
                 self._copies.append((host, memory))
             self.places.append(memory)
+            layer.let_go()
         self._copying = device.new_stream() if self._copies else None
 
     def describe(self) -> str:

@@ -81,6 +81,24 @@ LIMITS = ("fma_chains", "read_shared", "fill_words", "read_global", "copy_global
 SINGLE = np.dtype(np.float32)
 
 
+def check_half_range(what: str, values: Any) -> None:
+    """Raise InputError where a number is beyond what half precision holds.
+
+    Parameters
+    ----------
+    what : str
+        Begins the message, before the number: "a weight is".
+    values : ndarray or scipy.sparse
+    """
+    limit = float(np.finfo(np.float16).max)
+    largest = float(abs(values).max()) if np.prod(values.shape) else 0.0
+    if largest > limit:
+        raise InputError(
+            f"storage float16: {what} {largest:.6g}, and {limit:.0f} is the largest that half "
+            "precision holds; scale them, or leave the option"
+        )
+
+
 @dataclass(frozen=True)
 class Precision:
     """Types of a product.
@@ -111,13 +129,7 @@ class Precision:
         """
         if not self.half:
             return values
-        largest = float(np.abs(values).max(initial=0))
-        limit = float(np.finfo(np.float16).max)
-        if largest > limit:
-            raise InputError(
-                f"storage float16: a weight is {largest:.6g}, and {limit:.0f} "
-                "is the largest that half precision holds; scale the weights, or leave the option"
-            )
+        check_half_range("a weight is", values)
         return values.astype(np.float16)
 
 

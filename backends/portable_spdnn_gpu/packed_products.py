@@ -57,7 +57,7 @@ class PackedLaunch:
     strip: int
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class PackedProduct:
     """A sparse matrix in the form of a design, as one piece of host memory.
 
@@ -69,6 +69,7 @@ class PackedProduct:
     loads : int
         Elements of B that are read for each column of C.
     memory : ndarray of uint8
+        Nothing once it is let go.
     launches : tuple of PackedLaunch
     """
 
@@ -78,6 +79,10 @@ class PackedProduct:
     loads: int
     memory: Array
     launches: tuple[PackedLaunch, ...]
+
+    def let_go(self) -> None:
+        """Forget the host's copy."""
+        self.memory = np.empty(0, np.uint8)
 
     @property
     def edges(self) -> int:

@@ -50,7 +50,7 @@ class RunLayer:
     keeps_dead: bool
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class PackedRun:
     """Consecutive layers in the form of `resident_layers`, as one piece of host memory.
 
@@ -63,7 +63,7 @@ class PackedRun:
     loads : int
         Features that are read for each input, of all layers.
     memory : ndarray of uint8
-        Headers, then the data of all groups.
+        Headers, then the data of all groups; nothing once it is let go.
     data : int
         Where these begin.
     """
@@ -82,6 +82,10 @@ class PackedRun:
     def edges(self) -> int:
         """Entries of all layers."""
         return int(self.nnz.sum())
+
+    def let_go(self) -> None:
+        """Forget the host's copy."""
+        self.memory = np.empty(0, np.uint8)
 
     def describe(self) -> str:
         """Say what is launched."""
@@ -177,7 +181,7 @@ class ResidentRun:
         self.device, self.packed = device, packed
         shape = (packed.layers, packed.form.groups, HEADER)
         self._headers = device.view(memory, 0, shape, np.int32)
-        size = packed.memory.size - packed.data
+        size = memory.size - packed.data
         self._data = device.view(memory, packed.data, (size,), np.uint8)
 
     def new_counts(self) -> Any:

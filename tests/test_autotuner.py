@@ -17,8 +17,9 @@ from portable_spdnn.errors import InputError
 from portable_spdnn_gpu import autotuner
 from portable_spdnn_gpu.autotuner import layer_class, tune_staged
 from portable_spdnn_gpu.device import LaunchError
-from portable_spdnn_gpu.kernel_catalog import Kernel, Precision, kernel_folder, staged_configs
+from portable_spdnn_gpu.kernel_catalog import Kernel, kernel_folder, staged_configs
 from portable_spdnn_gpu.packed_products import pack
+from portable_spdnn_gpu.precision import Precision
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler (g++, clang++)")
 SINGLE, DOUBLE = Precision(), Precision(np.dtype(np.float64))

@@ -11,11 +11,9 @@ from nvrtc_architectures import COMPILES_FOR_OLD_ONES, needs_compiler_of
 
 from portable_spdnn_gpu.kernel_catalog import (
     ARCHITECTURES,
-    PRECISIONS,
     SHARED_LIMITS,
     SHARED_UNASKED,
     Kernel,
-    Precision,
     catalog,
     csr_spmm,
     kernel_folder,
@@ -32,6 +30,7 @@ from portable_spdnn_gpu.nvrtc_compiler import (
     resident_blocks,
     resources,
 )
+from portable_spdnn_gpu.precision import PRECISIONS, Precision
 
 nvrtc = pytest.importorskip("cupy.cuda", reason="CuPy is not installed: extra cuda13").nvrtc
 try:

@@ -14,7 +14,8 @@ from cuda_emulation.emulated_device import EmulatedDevice, compiler
 
 import portable_spdnn as ps
 from portable_spdnn_gpu import cuda_device, device_matrices
-from portable_spdnn_gpu.cuda_device import cuda_availability, memory_error
+from portable_spdnn_gpu.cuda_availability import cuda_availability
+from portable_spdnn_gpu.cuda_device import memory_error
 from portable_spdnn_gpu.cupy_backend import CupyBackend
 from portable_spdnn_gpu.device import DeviceMemoryError, LaunchError
 from portable_spdnn_gpu.device_matrices import upload_csr
@@ -91,7 +92,8 @@ def test_unavailable_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_available_with_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy(0, 13010, 1))
     monkeypatch.setattr(
-        cuda_device, "CudaDevice", lambda: SimpleNamespace(description="one, sm_90")
+        "portable_spdnn_gpu.cuda_availability.CudaDevice",
+        lambda: SimpleNamespace(description="one, sm_90"),
     )
     availability = cuda_availability()
     assert availability.available
@@ -105,7 +107,7 @@ def test_a_device_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     def busy() -> None:
         raise CudaError(46)
 
-    monkeypatch.setattr(cuda_device, "CudaDevice", busy)
+    monkeypatch.setattr("portable_spdnn_gpu.cuda_availability.CudaDevice", busy)
     assert "device cannot be used: status 46" in cuda_availability().reason
 
 

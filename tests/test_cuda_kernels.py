@@ -20,13 +20,9 @@ from portable_spdnn_gpu.clusters import cluster_rows
 from portable_spdnn_gpu.dense_products import DenseProduct, PlacedProduct
 from portable_spdnn_gpu.device import Device
 from portable_spdnn_gpu.device_matrices import download_csr, upload_csr
-from portable_spdnn_gpu.kernel_catalog import (
-    PRECISIONS,
-    Precision,
-    StagedConfig,
-    staged_configs,
-)
+from portable_spdnn_gpu.kernel_catalog import StagedConfig, staged_configs
 from portable_spdnn_gpu.packed_products import DESIGNS, by_output, pack
+from portable_spdnn_gpu.precision import PRECISIONS, Precision
 from portable_spdnn_gpu.sparse_products import DeviceSpgemmHandle
 from portable_spdnn_gpu.staging import stage_rows
 

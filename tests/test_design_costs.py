@@ -24,15 +24,10 @@ from portable_spdnn_gpu.design_costs import (
     design_seconds,
     device_facts,
 )
-from portable_spdnn_gpu.kernel_catalog import (
-    ARCHITECTURES,
-    PRECISIONS,
-    Precision,
-    StagedConfig,
-    staged_configs,
-)
+from portable_spdnn_gpu.kernel_catalog import ARCHITECTURES, StagedConfig, staged_configs
 from portable_spdnn_gpu.layer_facts import LayerFacts, layer_facts
 from portable_spdnn_gpu.packed_products import DESIGNS
+from portable_spdnn_gpu.precision import PRECISIONS, Precision
 from portable_spdnn_gpu.staging import stage_rows
 
 SINGLE = Precision()

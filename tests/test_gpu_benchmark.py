@@ -431,11 +431,11 @@ def test_the_sanitizer_runs_all_its_checks(
     # Finds something with racecheck alone.
     tool(tmp_path, "compute-sanitizer", f'echo "$@" >> {log}\n[ "$2" != racecheck ]')
     absent = ps.Availability.no("no device")
-    monkeypatch.setattr("portable_spdnn_gpu.cuda_device.cuda_availability", lambda: absent)
+    monkeypatch.setattr("portable_spdnn_gpu.cuda_availability.cuda_availability", lambda: absent)
     assert script.main([]) == 2
     assert "sanitize: no device" in capsys.readouterr().err
     there = ps.Availability.yes("device", {})
-    monkeypatch.setattr("portable_spdnn_gpu.cuda_device.cuda_availability", lambda: there)
+    monkeypatch.setattr("portable_spdnn_gpu.cuda_availability.cuda_availability", lambda: there)
     assert script.main(["-k", "product"]) == 1
     assert capsys.readouterr().out.endswith("failed: racecheck\n")
     calls = log.read_text().splitlines()

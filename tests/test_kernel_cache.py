@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from portable_spdnn_gpu import kernel_cache
-from portable_spdnn_gpu.kernel_catalog import Precision, csr_spmm, feature_layout
+from portable_spdnn_gpu.kernel_catalog import csr_spmm, feature_layout
 from portable_spdnn_gpu.nvrtc_compiler import KernelCompilationError
+from portable_spdnn_gpu.precision import Precision
 
 KERNEL = csr_spmm(Precision(), True)
 

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from portable_spdnn.errors import InputError
 from portable_spdnn_gpu.device import Device
-from portable_spdnn_gpu.kernel_catalog import SHARED_LIMITS, Precision
+from portable_spdnn_gpu.kernel_catalog import SHARED_LIMITS
+from portable_spdnn_gpu.precision import Precision
 from portable_spdnn_gpu.resident_layers import (
     ALIVE,
     COMPUTED,

@@ -27,7 +27,8 @@ from portable_spdnn.ranks import Ranks
 from portable_spdnn.replicated_plan import ReplicatedPlan
 from portable_spdnn.result import Batch, BatchOutput, Result, replica_records, resumed_seconds
 from portable_spdnn_cpu.scipy_backend import ScipyBackend
-from portable_spdnn_gpu.cuda_device import CudaDevice, cuda_device_numbers
+from portable_spdnn_gpu.cuda_availability import cuda_device_numbers
+from portable_spdnn_gpu.cuda_device import CudaDevice
 from portable_spdnn_gpu.device import DeviceMemoryError, LaunchError
 from portable_spdnn_gpu.kernel_catalog import feature_rows
 

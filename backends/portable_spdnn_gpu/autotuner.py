@@ -27,7 +27,6 @@ from portable_spdnn.roofline import cache_file
 from portable_spdnn_gpu.dense_products import PlacedProduct
 from portable_spdnn_gpu.device import Device, DeviceMemoryError, LaunchError
 from portable_spdnn_gpu.kernel_catalog import (
-    Precision,
     StagedConfig,
     kernel_folder,
     staged_configs,
@@ -35,6 +34,7 @@ from portable_spdnn_gpu.kernel_catalog import (
 )
 from portable_spdnn_gpu.nvrtc_compiler import KernelCompilationError
 from portable_spdnn_gpu.packed_products import pack
+from portable_spdnn_gpu.precision import Precision
 
 Array = npt.NDArray[Any]
 

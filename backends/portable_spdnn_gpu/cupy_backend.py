@@ -17,7 +17,8 @@ from portable_spdnn.handles import Prepared
 from portable_spdnn.network import Network
 from portable_spdnn.plan import NetworkPlan, PlanOptions
 from portable_spdnn.roofline import Limits
-from portable_spdnn_gpu.cuda_device import CudaDevice, cuda_availability, cuda_device_numbers
+from portable_spdnn_gpu.cuda_availability import cuda_availability, cuda_device_numbers
+from portable_spdnn_gpu.cuda_device import CudaDevice
 from portable_spdnn_gpu.dense_products import DenseProduct
 from portable_spdnn_gpu.device import Device
 from portable_spdnn_gpu.device_features import DeviceFeatures
@@ -35,9 +36,10 @@ from portable_spdnn_gpu.device_operands import (
     is_device_sparse,
     is_on_device,
 )
-from portable_spdnn_gpu.kernel_catalog import FEATURE_THREADS, Precision, feature_rows
+from portable_spdnn_gpu.kernel_catalog import FEATURE_THREADS, feature_rows
 from portable_spdnn_gpu.network_steps import KERNELS
 from portable_spdnn_gpu.packed_products import by_output
+from portable_spdnn_gpu.precision import Precision
 from portable_spdnn_gpu.sparse_products import DeviceSpgemmHandle, sparse_layer, take_rows
 
 Array = npt.NDArray[Any]

@@ -9,13 +9,14 @@ import numpy.typing as npt
 
 from portable_spdnn_gpu.device import Device
 from portable_spdnn_gpu.device_matrices import DeviceCsr
-from portable_spdnn_gpu.kernel_catalog import CSR_STRIP, Precision, csr_spmm
+from portable_spdnn_gpu.kernel_catalog import CSR_STRIP, csr_spmm
 from portable_spdnn_gpu.packed_products import (
     PackedLaunch,
     PackedProduct,
     pack,
     placed_arrays,
 )
+from portable_spdnn_gpu.precision import Precision
 
 Array = npt.NDArray[Any]
 

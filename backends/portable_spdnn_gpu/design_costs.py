@@ -39,10 +39,11 @@ from typing import Any
 from portable_spdnn.errors import InputError
 from portable_spdnn.roofline import KernelModel, Limits
 from portable_spdnn_gpu.device import Device
-from portable_spdnn_gpu.kernel_catalog import CLUSTER, CLUSTER_STRIP, CSR_STRIP, Precision
+from portable_spdnn_gpu.kernel_catalog import CLUSTER, CLUSTER_STRIP, CSR_STRIP
 from portable_spdnn_gpu.layer_costs import LayerSize, clustered_cost, csr_cost, staged_cost
 from portable_spdnn_gpu.layer_facts import LayerFacts, layer_facts
 from portable_spdnn_gpu.packed_products import DESIGNS
+from portable_spdnn_gpu.precision import Precision
 
 LAUNCH = 3e-6  # seconds; in a graph of launches, with the pause between two kernels
 

@@ -17,10 +17,10 @@ from portable_spdnn_gpu.kernel_catalog import (
     TRANSPOSE_TILE,
     UNPACK_BYTES,
     Kernel,
-    Precision,
     feature_layout,
     list_alive,
 )
+from portable_spdnn_gpu.precision import Precision
 
 Array = npt.NDArray[Any]
 

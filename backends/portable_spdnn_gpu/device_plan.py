@@ -28,9 +28,9 @@ from portable_spdnn_gpu.device_features import (
     pitch_of,
 )
 from portable_spdnn_gpu.device_weights import DeviceWeights, StreamTimes
-from portable_spdnn_gpu.kernel_catalog import Precision, check_half_range
 from portable_spdnn_gpu.layer_costs import step_cost
 from portable_spdnn_gpu.network_steps import RESIDENT, StepChooser
+from portable_spdnn_gpu.precision import Precision, check_half_range
 from portable_spdnn_gpu.step_launches import StepLaunches, seconds_by_layer
 
 Array = npt.NDArray[Any]

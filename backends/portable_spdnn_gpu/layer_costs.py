@@ -47,8 +47,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from portable_spdnn.roofline import KernelModel
-from portable_spdnn_gpu.kernel_catalog import Precision
 from portable_spdnn_gpu.packed_products import PackedProduct
+from portable_spdnn_gpu.precision import Precision
 from portable_spdnn_gpu.resident_layers import PackedRun
 
 WAVEFRONT = 128  # bytes that a multiprocessor's first level moves in a cycle

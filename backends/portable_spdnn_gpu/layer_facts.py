@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn_gpu.clusters import LEAST_SAVING, candidate_groups, savings
-from portable_spdnn_gpu.kernel_catalog import CLUSTER, Precision, StagedConfig, staged_configs
+from portable_spdnn_gpu.kernel_catalog import CLUSTER, StagedConfig, staged_configs
+from portable_spdnn_gpu.precision import Precision
 from portable_spdnn_gpu.staging import stage_rows
 
 Array = npt.NDArray[Any]

@@ -39,9 +39,10 @@ from portable_spdnn_gpu.design_costs import (
     choose_design,
 )
 from portable_spdnn_gpu.device import Device
-from portable_spdnn_gpu.kernel_catalog import Precision, resident_layers
+from portable_spdnn_gpu.kernel_catalog import resident_layers
 from portable_spdnn_gpu.layer_facts import LayerFacts, layer_facts
 from portable_spdnn_gpu.packed_products import DESIGNS, PackedProduct, by_output, pack
+from portable_spdnn_gpu.precision import Precision
 from portable_spdnn_gpu.resident_layers import PackedRun, RunLayer, fits, pack_run
 
 RESIDENT = "resident"

@@ -18,13 +18,13 @@ from portable_spdnn_gpu.kernel_catalog import (
     CLUSTER_STRIP,
     CSR_STRIP,
     Kernel,
-    Precision,
     StagedConfig,
     clustered_spmm,
     csr_spmm,
     staged_configs,
     staged_spmm,
 )
+from portable_spdnn_gpu.precision import Precision
 from portable_spdnn_gpu.staging import stage_rows
 
 Array = npt.NDArray[Any]

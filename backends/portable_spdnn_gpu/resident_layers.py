@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from portable_spdnn.errors import InputError
 from portable_spdnn_gpu.device import Device
-from portable_spdnn_gpu.kernel_catalog import Kernel, Precision, resident_layers
+from portable_spdnn_gpu.kernel_catalog import Kernel, resident_layers
+from portable_spdnn_gpu.precision import Precision
 from portable_spdnn_gpu.resident_packing import (
     BEGIN,
     HEADER,

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn_gpu.clusters import Clusters, cluster_rows
-from portable_spdnn_gpu.kernel_catalog import CLUSTER, Kernel, Precision
+from portable_spdnn_gpu.kernel_catalog import CLUSTER, Kernel
+from portable_spdnn_gpu.precision import Precision
 
 Array = npt.NDArray[Any]
 

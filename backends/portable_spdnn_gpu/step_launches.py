@@ -23,8 +23,9 @@ from portable_spdnn_gpu.device_features import (
     DeviceFeatures,
 )
 from portable_spdnn_gpu.device_weights import DeviceWeights
-from portable_spdnn_gpu.kernel_catalog import Kernel, Precision
+from portable_spdnn_gpu.kernel_catalog import Kernel
 from portable_spdnn_gpu.network_steps import Step
+from portable_spdnn_gpu.precision import Precision
 from portable_spdnn_gpu.resident_layers import PackedRun, ResidentRun, read_counts
 
 Array = npt.NDArray[Any]

@@ -15,13 +15,14 @@ from portable_spdnn.roofline import KernelModel, Limits, speed, speed_text
 from portable_spdnn_gpu.clusters import cluster_rows
 from portable_spdnn_gpu.cupy_backend import CupyBackend, by_output
 from portable_spdnn_gpu.dense_products import DenseProduct
-from portable_spdnn_gpu.kernel_catalog import Precision, staged_configs
+from portable_spdnn_gpu.kernel_catalog import staged_configs
 from portable_spdnn_gpu.layer_costs import (
     LayerSize,
     clustered_cost,
     csr_cost,
     staged_cost,
 )
+from portable_spdnn_gpu.precision import Precision
 from portable_spdnn_gpu.staging import stage_rows
 
 Record = dict[str, Any]

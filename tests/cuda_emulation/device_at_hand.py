@@ -6,7 +6,8 @@ import pytest
 from cuda_emulation.emulated_backend import cache_folder
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
 
-from portable_spdnn_gpu.cuda_device import CudaDevice, cuda_availability
+from portable_spdnn_gpu.cuda_availability import cuda_availability
+from portable_spdnn_gpu.cuda_device import CudaDevice
 from portable_spdnn_gpu.device import Device
 
 ON_GPU = cuda_availability().available

@@ -124,6 +124,7 @@ def test_an_emulated_device_runs_all_of_it(
     script: ModuleType, mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_limits, "SECONDS", 0.002)
+    monkeypatch.setattr(sys.modules["network_rows"], "MANY_INPUTS", 1)
     backend = EmulatedCupyBackend()
     code, record = run(
         script, mnist, tmp_path / "r.json", backend, "--cases", "64x3", "--row-budget", "0.1"
@@ -142,6 +143,14 @@ def test_an_emulated_device_runs_all_of_it(
     auto = record["networks"][0]["variants"]["auto"]
     assert auto["verdict"] == "PASSED"
     assert auto["fraction_of_limit"] is None or auto["fraction_of_limit"] > 0
+    profile = auto["profile"]
+    assert profile["kernel_seconds"] > profile["gap_seconds"] >= 0
+    assert profile["peak_memory"] > 0
+    assert profile["layers_of_many_inputs"] == 3
+    assert 0 < profile["least_fraction"] <= profile["median_fraction"]
+    text = "\n".join(sys.modules["gpu_page"]._profiles(record))
+    assert f"| {profile['layers_of_many_inputs']} | " in text
+    assert record["networks"][0]["variants"]["float16"]["profile"] is not None
     # Options that this device does not have are recorded as such, and are no reason to stop.
     assert code == (1 if script.problems(record) else 0)
 

@@ -58,6 +58,12 @@ class DevicePlan(NetworkPlan):
     ------
     InputError
         If device memory is limited to less than two layers and an input take.
+
+    Attributes
+    ----------
+    steps : list of Step
+    profile : bool
+        Whether the next runs time every step by itself.
     """
 
     def __init__(self, backend: Any, network: Network, options: PlanOptions) -> None:
@@ -75,6 +81,7 @@ class DevicePlan(NetworkPlan):
         # No method of this plan: memory of the device is let go with the last word for it.
         drops = [self.may_drop_after(number) for number in range(-1, len(network))]
         self.launches = StepLaunches(network, self.steps, self.weights, self.features, drops)
+        self.profile = options.profile
         self._recording: Recording | None = None
         if self.weights.resident == len(self.steps) and not options.profile:
             self._recording = self.device.capture(self.launches.start_all)
@@ -213,7 +220,7 @@ class DevicePlan(NetworkPlan):
         device.copy_in(first, self.launches.state[0])
         held.load(features)
         loaded = device.mark()
-        if self._recording is not None:
+        if self._recording is not None and not self.profile:
             self._recording.replay()
         else:
             self.launches.list_first()
@@ -234,7 +241,7 @@ class DevicePlan(NetworkPlan):
         if times is not None:
             copied = times.copying()
             waited = times.waiting() if copied else 0.0
-            if self.options.profile:
+            if self.profile:
                 seconds = seconds_by_layer(self.steps, times.of_layers(), computed * edges)
                 gaps = max(0.0, kernels - float(seconds.sum()) - waited)
         report(features.shape[0] * len(self.network))

@@ -11,6 +11,7 @@ from typing import Any
 
 from portable_spdnn import report
 from portable_spdnn.errors import InputError, SpdnnError
+from portable_spdnn.memory import format_bytes
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "gpu.md"
 NOTHING = "-"
@@ -53,6 +54,7 @@ def page(record: Record, source: str) -> str:
         f"- limits: {_limits(record)}",
         "",
         *_networks(record),
+        *_profiles(record),
         *_compared(record),
         *_layers(record),
         *_targets(record),
@@ -102,6 +104,34 @@ def _networks(record: Record) -> list[str]:
                 ]
             rows.append([name, str(row["inputs"]), variant, *measured, _state(one), known])
     return ["## Networks", "", *_table(columns, rows), ""]
+
+
+def _profiles(record: Record) -> list[str]:
+    columns = [
+        "network", "variant", "kernels", "of it between them", "copies", "device memory",
+        "layers of many inputs", "of their limit, median", "least",
+    ]  # fmt: skip
+    rows = []
+    for row in record["networks"]:
+        for variant, one in row.get("variants", {}).items():
+            found = one.get("profile")
+            if found is None:
+                continue
+            parts = [found["median_fraction"], found["least_fraction"]]
+            rows.append([
+                f"{row['neurons']} x {row['layers']}", variant,
+                report.seconds(found["kernel_seconds"]), report.seconds(found["gap_seconds"]),
+                report.seconds(found["copy_seconds"]), format_bytes(found["peak_memory"]),
+                str(found["layers_of_many_inputs"]),
+                *(NOTHING if part is None else f"{100 * part:.0f} %" for part in parts),
+            ])  # fmt: skip
+    if not rows:
+        return []
+    text = (
+        "One run more with every step of the plan timed by itself, which costs some of the speed. "
+        "Many inputs are 10,000 or more that are alive."
+    )
+    return ["## Where the time goes", "", text, "", *_table(columns, rows), ""]
 
 
 def _compared(record: Record) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,9 @@ from targets import EDGE_RATES, champion
 import portable_spdnn as ps
 from portable_spdnn.backend import Backend
 from portable_spdnn.graphchallenge import categories_sha256
+from portable_spdnn.report import layer_speeds
 from portable_spdnn.roofline import Limits
+from portable_spdnn_gpu.device_plan import DevicePlan
 from portable_spdnn_gpu.layer_costs import LayerSize
 
 Record = dict[str, Any]
@@ -28,6 +30,7 @@ REFERENCE_EDGES = 2e11
 COMPARED_EDGES = 4e12
 LEAST_REFERENCE_INPUTS = 256
 COMPARED_LAYERS = 120
+MANY_INPUTS = 10_000  # live in a layer whose part of its limit is a target
 
 
 @dataclass
@@ -128,8 +131,34 @@ def _variant(
         "edge_rate": result.inputs * result.edges / least,
         "executed_edge_rate": result.executed_edges / least,
         **_limit(bench, plan, result, least),
+        "profile": _profile(bench, plan, features),
     }
     return record, categories
+
+
+def _profile(bench: Bench, plan: ps.NetworkPlan, features: Any) -> Record | None:
+    """Run once more with every step timed by itself; None where that cannot be."""
+    if bench.limits is None or not isinstance(plan, DevicePlan):
+        return None
+    plan.profile = True
+    try:
+        result = plan.run(features)
+    finally:
+        plan.profile = False
+    speeds, spent = layer_speeds(plan, result, bench.limits), result.device_report
+    if speeds is None or spent is None:
+        return None
+    many = [
+        speed.fraction
+        for speed, record in zip(speeds, result.records, strict=True)
+        if (record.computed_inputs or 0) >= MANY_INPUTS
+    ]
+    return {
+        **asdict(spent),
+        "layers_of_many_inputs": len(many),
+        "median_fraction": float(np.median(many)) if many else None,
+        "least_fraction": min(many, default=None),
+    }
 
 
 def _limit(bench: Bench, plan: ps.NetworkPlan, result: ps.Result, seconds: float) -> Record:

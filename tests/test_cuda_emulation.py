@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cuda_emulation.emulated_device import EmulatedDevice, compiler
+from cuda_emulation.emulated_device import GUARD, EmulatedDevice, compiler
 from cuda_emulation.sanitized_run import sanitized
 
 from portable_spdnn_gpu.device import LaunchError
@@ -225,7 +225,9 @@ print("done")
 
 
 @pytest.mark.parametrize(
-    ("name", "inside", "outside"), [("read_past", 3, 2000), ("read_past_shared", 15, 16)]
+    # Four numbers and the guard behind them; then what the sanitizer keeps free.
+    ("name", "inside", "outside"),
+    [("read_past", 3, 4 + GUARD // 4 + 1), ("read_past_shared", 15, 16)],
 )
 def test_sanitizer_finds_reads_out_of_bounds(
     planted: Path, name: str, inside: int, outside: int

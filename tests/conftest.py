@@ -7,9 +7,18 @@ from pathlib import Path
 
 import pytest
 from command_line import Cli, Done
+from cuda_emulation.device_at_hand import ON_GPU
 from cuda_emulation.device_at_hand import device as device
+from cuda_emulation.emulated_backend import build_ahead
+from cuda_emulation.emulated_device import compiler
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+WHOLE_SUITE = 2000  # tests; a few of them need few kernels
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if len(session.items) > WHOLE_SUITE and not ON_GPU and compiler() is not None:
+        build_ahead()
 
 
 @pytest.fixture(scope="session")

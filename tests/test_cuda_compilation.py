@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 from nvrtc_architectures import COMPILES_FOR_OLD_ONES, needs_compiler_of
 
+from portable_spdnn.host import usable_cores
 from portable_spdnn_gpu.kernel_catalog import (
     ARCHITECTURES,
+    OLDEST_OF_CUDA_13,
     SHARED_LIMITS,
     SHARED_UNASKED,
     Kernel,
@@ -44,6 +47,24 @@ def compiled(source: str, defines: tuple[tuple[str, str], ...], architecture: in
     """Machine code and reports of one file; its kernels share one compilation."""
     code, log = compile_source(Kernel("", source, 0, defines, 0), architecture)
     return code, resources(log)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_ahead(request: pytest.FixtureRequest) -> None:
+    """Compile what the chosen tests ask for on all cores; the compiler lets other threads run.
+
+    What does not compile fails in its own test.
+    """
+    wanted = set()
+    for item in request.session.items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if item.path == request.path and {"kernel", "architecture"} <= parameters.keys():
+            kernel, architecture = parameters["kernel"], parameters["architecture"]
+            if architecture >= OLDEST_OF_CUDA_13 or COMPILES_FOR_OLD_ONES:
+                wanted.add((kernel.source, kernel.defines, architecture))
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        for each in sorted(wanted):
+            pool.submit(compiled, *each)
 
 
 def kernel_id(kernel: Kernel) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
 
 from portable_spdnn.backend import Availability
 from portable_spdnn_gpu.cupy_backend import CupyBackend
+from portable_spdnn_gpu.kernel_catalog import catalog
 
 
 class EmulatedCupyBackend(CupyBackend):
@@ -27,6 +29,17 @@ class EmulatedCupyBackend(CupyBackend):
 
     def device_numbers(self) -> tuple[int, ...]:
         return (0, 1, 2)
+
+
+def build_ahead() -> None:
+    """Start to compile all kernels for the emulation, beside the tests that come first."""
+    device = EmulatedDevice(cache_folder())
+    # A kernel that does not compile fails in the test that launches it.
+    builder = threading.Thread(
+        target=lambda: [device.build(kernel) for kernel in catalog(device.architecture)],
+        name="build-ahead", daemon=True,
+    )  # fmt: skip
+    builder.start()
 
 
 def cache_folder() -> Path:

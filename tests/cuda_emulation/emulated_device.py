@@ -365,7 +365,7 @@ class EmulatedDevice:
             )
         self._asked_for[kernel] = kernel.dynamic_shared
         with _LAUNCHING:  # compiled once, where several devices ask for it
-            library = ctypes.CDLL(str(self._build(kernel)))
+            library = ctypes.CDLL(str(self.build(kernel)))
         function = getattr(library, f"launch_{kernel.name}")
         function.restype = ctypes.c_char_p
         size = ctypes.c_size_t
@@ -375,7 +375,7 @@ class EmulatedDevice:
         self._functions[kernel] = function, types().decode().split()
         return self._functions[kernel]
 
-    def _build(self, kernel: Kernel) -> Path:
+    def build(self, kernel: Kernel) -> Path:
         """Compile the file of a kernel, unchanged, unless it has been before."""
         source = self.sources / kernel.source
         names = KERNELS.findall(source.read_text())

@@ -10,8 +10,9 @@ PEERS := .venv-peers
 run: $(STAMP)
 	$(BIN)/portable-spdnn run
 
+# A file's tests stay together: they share what is compiled.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -17,7 +18,8 @@ WHOLE_SUITE = 2000  # tests; a few of them need few kernels
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    if len(session.items) > WHOLE_SUITE and not ON_GPU and compiler() is not None:
+    first = os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0"
+    if first and len(session.items) > WHOLE_SUITE and not ON_GPU and compiler() is not None:
         build_ahead()
 
 

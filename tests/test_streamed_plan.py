@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import subprocess
 import sys
@@ -234,9 +235,10 @@ def test_shown_amounts_and_what_the_process_holds() -> None:
     assert [format_bytes(n) for n in (0, 1023, 1536, 4 * GIB, 3 << 40, 5000 << 40)] == [
         "0 B", "1023 B", "1.5 KiB", "4 GiB", "3 TiB", "5000 TiB",
     ]  # fmt: skip
+    gc.collect()
     held = resident_bytes()
-    block = np.ones(64 << 20, np.uint8)
-    assert resident_bytes() - held > 48 << 20
+    block = np.ones(256 << 20, np.uint8)
+    assert resident_bytes() - held > 160 << 20  # what others let go meanwhile counts against it
     assert peak_resident_bytes() >= held
-    assert block.sum() == 64 << 20
+    assert block.sum() == 256 << 20
     assert memory_budget.CODE_BYTES > 0

@@ -47,6 +47,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from portable_spdnn.roofline import KernelModel
+from portable_spdnn_gpu.kernel_catalog import CLUSTER_STRIP, CSR_STRIP
 from portable_spdnn_gpu.packed_products import PackedProduct
 from portable_spdnn_gpu.precision import Precision
 from portable_spdnn_gpu.resident_layers import PackedRun
@@ -56,8 +57,7 @@ LANES = 32
 VECTOR = 16  # bytes of the widest load
 INDEX, POSITION = 4, 2  # bytes
 RESIDENT_WEIGHTS = 0.6  # bytes of the first level for the weights of a multiply-add, in float
-CSR_COLUMNS, CSR_STRIP = 4, 512  # of a thread, of a block
-CLUSTER_COLUMNS, CLUSTER_STRIP = 2, 256
+CSR_COLUMNS, CLUSTER_COLUMNS = 4, 2  # of a thread
 
 
 @dataclass(frozen=True)

@@ -121,21 +121,14 @@ def test_what_does_not_fit_says_what_would() -> None:
     assert "in one piece" in str(memory_error((10,), np.float64, 100, 200))
 
 
-@pytest.mark.parametrize(("dynamic", "asked"), [(48 << 10, []), (65536, [("function", 8, 65536)])])
-def test_shared_memory_beyond_the_usual_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, dynamic: int, asked: list[tuple[str, int, int]]
-) -> None:
-    calls: list[tuple[str, int, int]] = []
+def device_of(monkeypatch: pytest.MonkeyPatch, driver: Any) -> cuda_device.CudaDevice:
+    """Return a device of CuPy's whose kernels are never launched, with two multiprocessors."""
     module = SimpleNamespace(
         load=lambda code: None, get_function=lambda name: SimpleNamespace(ptr="function")
     )
-    driver = SimpleNamespace(
-        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
-        funcSetAttribute=lambda *arguments: calls.append(arguments),
-    )
     properties = {
         "name": b"one",
-        "multiProcessorCount": 1,
+        "multiProcessorCount": 2,
         "sharedMemPerBlockOptin": 232448,
         "l2CacheSize": 1 << 20,
     }
@@ -147,12 +140,40 @@ def test_shared_memory_beyond_the_usual_is_asked_for(
     )
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda))
     monkeypatch.setattr(cuda_device, "machine_code", lambda kernel, architecture: b"")
-    device = cuda_device.CudaDevice()
+    return cuda_device.CudaDevice()
+
+
+@pytest.mark.parametrize(("dynamic", "asked"), [(48 << 10, []), (65536, [("function", 8, 65536)])])
+def test_shared_memory_beyond_the_usual_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, dynamic: int, asked: list[tuple[str, int, int]]
+) -> None:
+    calls: list[tuple[str, int, int]] = []
+    driver = SimpleNamespace(
+        CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
+        funcSetAttribute=lambda *arguments: calls.append(arguments),
+    )
+    device = device_of(monkeypatch, driver)
     assert device.shared_limit == 227 << 10
     kernel = Kernel("k", "k.cu", 512, (), 128, dynamic_shared=dynamic)
     for _ in range(2):  # once for each function
         device._function(kernel)
     assert calls == asked
+
+
+def test_occupancy_is_asked_once_for_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[str, int, int]] = []
+
+    def occupancy(*arguments: Any) -> int:
+        calls.append(arguments)
+        return 1024 // arguments[1]
+
+    driver = SimpleNamespace(occupancyMaxActiveBlocksPerMultiprocessor=occupancy)
+    device = device_of(monkeypatch, driver)
+    kernels = [Kernel("k", "k.cu", threads, (), 128) for threads in (256, 512, 2048)]
+    # The last fits no multiprocessor: a launch takes a block each all the same.
+    for _ in range(2):
+        assert [device.resident_blocks(kernel) for kernel in kernels] == [8, 4, 2]
+    assert calls == [("function", 256, 0), ("function", 512, 0), ("function", 2048, 0)]
 
 
 @needs_compiler

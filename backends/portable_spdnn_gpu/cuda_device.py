@@ -43,6 +43,7 @@ class CudaDevice:
         self.number = int(self._device.id)
         self.architecture = int(self._device.compute_capability)
         self._functions: dict[Kernel, Any] = {}
+        self._resident: dict[Kernel, int] = {}
         properties = cupy.cuda.runtime.getDeviceProperties(self._device.id)
         self.description = f"{properties['name'].decode()}, sm_{self.architecture}"
         self.multiprocessors = int(properties["multiProcessorCount"])
@@ -145,10 +146,14 @@ class CudaDevice:
 
     def resident_blocks(self, kernel: Kernel) -> int:
         """Return how many blocks of a kernel the whole device keeps at a time."""
-        each = self._cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
-            self._function(kernel).ptr, kernel.threads, kernel.dynamic_shared
-        )
-        return max(1, int(each)) * self.multiprocessors
+        blocks = self._resident.get(kernel)
+        if blocks is None:
+            each = self._cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
+                self._function(kernel).ptr, kernel.threads, kernel.dynamic_shared
+            )
+            blocks = max(1, int(each)) * self.multiprocessors
+            self._resident[kernel] = blocks
+        return blocks
 
     def capture(self, work: Callable[[], None]) -> Recording:
         """Record launches as a CUDA graph."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
-from portable_spdnn.memory import parse_bytes
+from portable_spdnn.memory import parse_limit
 from portable_spdnn.network import Network
 from portable_spdnn.passes import parse_passes
 from portable_spdnn.path_choice import break_even_density, dense_seconds_per_edge
@@ -104,21 +104,18 @@ def infer(
         chosen = backend
     else:
         chosen = get_backend(backend, threads)
-    limit = None if memory is None else parse_bytes(memory, "memory")
-    passes = parse_passes(exact_passes)
-    on_device = None if device_memory is None else parse_bytes(device_memory, "device_memory")
     options = PlanOptions(
-        dtype,
-        path,
-        batch_size,
-        keep_dead_inputs,
-        passes,
-        limit,
-        kernel,
-        storage,
-        on_device,
-        devices,
-        profile,
+        dtype=dtype,
+        path=path,
+        batch_size=batch_size,
+        keep_dead_inputs=keep_dead_inputs,
+        memory=parse_limit(memory, "memory"),
+        exact_passes=parse_passes(exact_passes),
+        kernel=kernel,
+        storage=storage,
+        device_memory=parse_limit(device_memory, "device_memory"),
+        devices=devices,
+        profile=profile,
         expected_inputs=len_of(features),
     )
     return chosen.plan(network, options).run(features, progress, checkpoint)

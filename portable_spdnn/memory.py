@@ -38,6 +38,11 @@ def parse_bytes(amount: str | int, option: str) -> int:
     return value
 
 
+def parse_limit(amount: str | int | None, option: str) -> int | None:
+    """Return a limit on memory in bytes, None where there is none; see `parse_bytes`."""
+    return None if amount is None else parse_bytes(amount, option)
+
+
 def format_bytes(amount: float) -> str:
     """Return an amount of memory with the binary unit that fits: ``3.81 GiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):

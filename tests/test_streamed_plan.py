@@ -17,7 +17,13 @@ from hypothesis import strategies as st
 
 import portable_spdnn as ps
 from portable_spdnn import memory_budget
-from portable_spdnn.memory import format_bytes, parse_bytes, peak_resident_bytes, resident_bytes
+from portable_spdnn.memory import (
+    format_bytes,
+    parse_bytes,
+    parse_limit,
+    peak_resident_bytes,
+    resident_bytes,
+)
 from portable_spdnn.memory_budget import Budget, facts_of, running_bytes
 from portable_spdnn.streamed_network import GeneratedLayers, LayerFacts, StreamedNetwork
 from portable_spdnn.streamed_plan import Piece, StreamedPlan
@@ -229,6 +235,13 @@ def test_amounts_of_memory(text: str, amount: int) -> None:
 def test_no_amounts_of_memory(text: str) -> None:
     with pytest.raises(ps.InputError, match=r"--memory is .*; give an amount such as 4GiB"):
         parse_bytes(text, "--memory")
+    with pytest.raises(ps.InputError, match=r"--memory is .*; give an amount such as 4GiB"):
+        parse_limit(text, "--memory")
+
+
+def test_limits_on_memory_may_be_absent() -> None:
+    assert parse_limit(None, "--memory") is None
+    assert parse_limit("2KiB", "--memory") == 2048
 
 
 def test_shown_amounts_and_what_the_process_holds() -> None:

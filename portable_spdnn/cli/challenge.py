@@ -95,6 +95,7 @@ def challenge(
     from portable_spdnn.challenge.series import Series
     from portable_spdnn.challenge.time_budget import parse_duration
     from portable_spdnn.errors import InputError
+    from portable_spdnn.memory import parse_limit
     from portable_spdnn.passes import parse_passes
     from portable_spdnn.plan import PlanOptions
     from portable_spdnn.registry import get_backend
@@ -108,14 +109,14 @@ def challenge(
         first_inputs,
         seed,
         PlanOptions(
-            dtype.value,
-            path.value,
-            batch_size,
+            dtype=dtype.value,
+            path=path.value,
+            batch_size=batch_size,
             exact_passes=parse_passes(exact_passes),
-            memory=flag.parsed(memory, "--memory"),
+            memory=parse_limit(memory, "--memory"),
             kernel=kernel,
             storage=storage.value,
-            device_memory=flag.parsed(device_memory, "--device-memory"),
+            device_memory=parse_limit(device_memory, "--device-memory"),
             devices=devices,
         ),
         verify,

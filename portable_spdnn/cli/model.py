@@ -91,7 +91,7 @@ def model(
     """
     from portable_spdnn import report
     from portable_spdnn.errors import InputError
-    from portable_spdnn.memory import parse_bytes
+    from portable_spdnn.memory import parse_limit
     from portable_spdnn.plan import PlanOptions
     from portable_spdnn.registry import get_backend
     from portable_spdnn.scaling import (
@@ -110,7 +110,7 @@ def model(
     size = None if network is None else quantities.parse_network(network, "--network")
     delay = quantities.parse_latency(latency, "--latency")
     speed = quantities.parse_bandwidth(bandwidth, "--bandwidth")
-    limit = None if memory is None else parse_bytes(memory, "--memory")
+    limit = parse_limit(memory, "--memory")
     if plot is not None:
         from portable_spdnn.scaling.plotting import check_plot
         from portable_spdnn.scaling.plotting import plot as draw

@@ -157,10 +157,3 @@ ScheduleOption = Annotated[
         help="Under mpiexec: as many inputs to each rank, or chunks as ranks ask for them.",
     ),
 ]
-
-
-def parsed(amount: str | None, option: str) -> int | None:
-    """Return an amount of memory in bytes, None where there is none; raises InputError."""
-    from portable_spdnn.memory import parse_bytes
-
-    return None if amount is None else parse_bytes(amount, option)

@@ -71,23 +71,24 @@ def run(
     Exit code 0: done, and the categories are right where there is a truth; 1: they are wrong;
     2: usage or input error.
     """
+    from portable_spdnn.memory import parse_limit
     from portable_spdnn.passes import parse_passes
     from portable_spdnn.plan import PlanOptions
     from portable_spdnn.ranks import Ranks, launched_ranks
     from portable_spdnn.workload import Request
 
     options = PlanOptions(
-        dtype.value,
-        path.value,
-        batch_size,
-        keep_dead_inputs,
-        parse_passes(exact_passes),
-        flag.parsed(memory, "--memory"),
-        kernel,
-        storage.value,
-        flag.parsed(device_memory, "--device-memory"),
-        devices,
-        profile,
+        dtype=dtype.value,
+        path=path.value,
+        batch_size=batch_size,
+        keep_dead_inputs=keep_dead_inputs,
+        exact_passes=parse_passes(exact_passes),
+        memory=parse_limit(memory, "--memory"),
+        kernel=kernel,
+        storage=storage.value,
+        device_memory=parse_limit(device_memory, "--device-memory"),
+        devices=devices,
+        profile=profile,
     )
     request = Request(
         data, neurons, layers, inputs, truth, first_inputs, seed, bias, y_max, memory is not None

@@ -174,9 +174,14 @@ def limits_of(backend: Backend, refresh: bool = False) -> Limits:
 
 
 def cache_file() -> Path:
-    """Return where limits are kept: in XDG_CACHE_HOME, or ~/.cache."""
+    """Return where limits are kept."""
+    return cache_folder() / "limits.json"
+
+
+def cache_folder() -> Path:
+    """Return where what is found once is kept: in XDG_CACHE_HOME, or ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "portable_spdnn" / "limits.json"
+    return Path(base) / "portable_spdnn"
 
 
 def _read(path: Path) -> dict[str, dict[str, float]]:

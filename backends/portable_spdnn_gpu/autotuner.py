@@ -23,7 +23,7 @@ import numpy.typing as npt
 from portable_spdnn import __version__
 from portable_spdnn.errors import InputError
 from portable_spdnn.formats.atomic_output import atomic_output
-from portable_spdnn.roofline import cache_file
+from portable_spdnn.roofline import cache_folder
 from portable_spdnn_gpu.dense_products import PlacedProduct
 from portable_spdnn_gpu.device import Device, DeviceMemoryError, LaunchError
 from portable_spdnn_gpu.kernel_catalog import (
@@ -109,7 +109,7 @@ def tune_staged(
     versions : mapping of str to str, optional
         Of what compiles and runs kernels; others mean other measurements.
     folder : Path, optional
-        Where choices are kept. Default: `cache_folder()`.
+        Where choices are kept. Default: `choices_folder()`.
     inputs : int, optional
         Of the sample. Default: by the device's multiprocessors.
 
@@ -139,7 +139,7 @@ def tune_staged(
     )  # fmt: skip
     configs = _allowed(device, precision)
     name = f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-    path = (cache_folder() if folder is None else folder) / name
+    path = (choices_folder() if folder is None else folder) / name
     known = _read(path, key, layers, configs)
     if known is not None:
         return known
@@ -173,9 +173,9 @@ def layer_class(A: Any, precision: Precision) -> str:
     )
 
 
-def cache_folder() -> Path:
+def choices_folder() -> Path:
     """Return where choices are kept, beside the measured limits."""
-    return cache_file().parent / "staged_spmm"
+    return cache_folder() / "staged_spmm"
 
 
 def _power(number: float) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.formats.atomic_output import atomic_output
-from portable_spdnn.roofline import cache_file
+from portable_spdnn.roofline import cache_folder
 from portable_spdnn_gpu.kernel_catalog import Kernel, kernel_folder
 from portable_spdnn_gpu.nvrtc_compiler import compile_source, compiler_version
 
@@ -58,4 +58,4 @@ def code_path(kernel: Kernel, architecture: int) -> Path:
     for source in (folder / kernel.source, *sorted(folder.glob("*.cuh"))):
         digest.update(source.read_bytes())
     name = f"{Path(kernel.source).stem}-sm_{architecture}-{digest.hexdigest()[:24]}.cubin"
-    return cache_file().parent / "kernels" / name
+    return cache_folder() / "kernels" / name

@@ -12,21 +12,18 @@ from budget import Budget
 
 from portable_spdnn.network import Layer, Network
 from portable_spdnn.roofline import KernelModel, Limits, speed, speed_text
-from portable_spdnn_gpu.clusters import cluster_rows
-from portable_spdnn_gpu.cupy_backend import CupyBackend, by_output
+from portable_spdnn_gpu.cupy_backend import CupyBackend
 from portable_spdnn_gpu.dense_products import DenseProduct
-from portable_spdnn_gpu.kernel_catalog import staged_configs
 from portable_spdnn_gpu.layer_costs import (
     LayerSize,
     clustered_cost,
     csr_cost,
     staged_cost,
 )
+from portable_spdnn_gpu.packed_products import DESIGNS, by_output, pack
 from portable_spdnn_gpu.precision import Precision
-from portable_spdnn_gpu.staging import stage_rows
 
 Record = dict[str, Any]
-DESIGNS = ("csr", "clustered", "staged")
 FEATURE_BYTES = 2 << 30  # of one layer's features, or LEAST_INPUTS of them
 LEAST_INPUTS = 10_000
 CHECKED_INPUTS = 32
@@ -48,13 +45,11 @@ class Sharing:
 
     @classmethod
     def of(cls, layer: Layer) -> Sharing:
-        """Count what the designs load of a layer's weights."""
+        """Return what the designs load of a layer's weights."""
         A = by_output(layer.csr())
-        clusters = cluster_rows(A)
-        alone = int(np.diff(A.indptr)[clusters.rest].sum())
-        edges = max(A.nnz, 1)
-        stages = stage_rows(A, staged_configs(Precision(A.dtype))[0])
-        return cls((clusters.indices.size + alone) / edges, stages.columns.size / edges)
+        precision, edges = Precision(A.dtype), max(A.nnz, 1)
+        clustered, staged = (pack(A, one, precision).loads for one in ("clustered", "staged"))
+        return cls(clustered / edges, staged / edges)
 
     def models(self, size: LayerSize, l2_bytes: int) -> dict[str, KernelModel]:
         """Return the model of each design."""

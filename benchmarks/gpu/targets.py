@@ -7,7 +7,6 @@ from typing import Any
 from portable_spdnn.challenge.published import REFERENCES
 from portable_spdnn.graphchallenge import CONFIGURATIONS
 
-DEVICE = "one NVIDIA H200"
 # Challenge edge rates, edges/s, by neurons and layers.
 EDGE_RATES = {
     (1024, 1920): 120e12,

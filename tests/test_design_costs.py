@@ -197,6 +197,9 @@ def test_measured_rates_take_the_place_of_estimates() -> None:
     assert "staged 3 us (measured)" in fast.reason
     slow = choose_design(A, SINGLE, LARGE, 1000, measured={"staged": 1e9, "csr": 1e9})
     assert slow.design == "clustered"
+    assert slow.reason.endswith(" for 1000 inputs, estimated")
+    every = choose_design(A, SINGLE, LARGE, 1000, measured=dict.fromkeys(DESIGNS, 1e9))
+    assert every.reason.endswith("(measured) for 1000 inputs")
     assert slow.estimates["csr"] == LAUNCH + A.nnz * 1000 / 1e9
 
 

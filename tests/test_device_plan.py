@@ -369,6 +369,8 @@ def test_narrow_networks_run_many_layers_in_a_launch(shared: Path) -> None:
     told = plan.describe()
     assert "layers 1 to 7: clustered, 94 % of the loads shared (least of csr" in told
     assert "layers 8 to 120: resident, 4 run(s)" in told
+    steps = [line for line in told.splitlines() if line.startswith("layers ")]
+    assert [line.endswith(" inputs, estimated)") for line in steps] == [True, True]
     backend.cuda.launches.clear()  # type: ignore[attr-defined]
     result = plan.run(inputs)
     assert backend.cuda.launches.count("resident_layers") == 4  # type: ignore[attr-defined]

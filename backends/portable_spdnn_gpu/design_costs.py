@@ -236,6 +236,7 @@ def choose_design(
         f"{design} {1e6 * seconds:.3g} us" + (" (measured)" if design in known else "")
         for design, seconds in estimates.items()
     )
+    said += f" for {inputs} inputs" + (", estimated" if len(known) < len(DESIGNS) else "")
     if override is not None:
-        return Choice(override, estimates, f"asked for; {said} for {inputs} inputs")
-    return Choice(best, estimates, f"least of {said} for {inputs} inputs")
+        return Choice(override, estimates, f"asked for; {said}")
+    return Choice(best, estimates, f"least of {said}")

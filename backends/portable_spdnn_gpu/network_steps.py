@@ -212,7 +212,7 @@ class StepChooser:
             together += run_layer_seconds(facts, self.precision, self.facts, inputs, tile)
         why = (
             f"{1e6 * together / len(sample):.3g} us a layer, one by one "
-            f"{1e6 * alone / len(sample):.3g} us, for {self.living(begin)} inputs"
+            f"{1e6 * alone / len(sample):.3g} us, for {self.living(begin)} inputs, estimated"
         )
         return (begin, why) if together < alone else (none, "")
 

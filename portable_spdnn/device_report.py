@@ -1,4 +1,4 @@
-"""Where a device's time went, and what memory it took."""
+"""Time and memory of a device."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Several devices in one process: weights replicated, inputs partitioned.
+"""Several devices in one process.
 
-Every device has a plan of its own, with all weights. Inputs never meet in a network, so each
-takes as many inputs as the others, a run of neighbours, and a thread of its own runs them; the
-batches come together in the order of the inputs.
+Every device has a plan of its own, with all weights; inputs are partitioned. They never meet in a
+network, so each device takes as many as the others, a run of neighbours, and a thread of its own
+runs them; the batches come together in the order of the inputs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What stands for CuPy and cuSPARSE without a GPU: NumPy, SciPy, and pointers to host memory."""
+"""CuPy and cuSPARSE without a GPU.
+
+NumPy, SciPy, and pointers to host memory stand for them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The architectures that tests compile for, as far as the NVRTC at hand does."""
+"""Architectures that tests compile for.
+
+As far as the NVRTC at hand does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The choice of tiles: the fastest that is right, kept on disk, never trusted blindly."""
+"""The choice of tiles.
+
+The fastest that is right, kept on disk, never trusted blindly.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every CUDA kernel compiles for every architecture within its claims; no device is needed."""
+"""CUDA kernels within their claims.
+
+Every one compiles for every architecture; no device is needed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the cupy backend says where CUDA is not there, or not enough of it."""
+"""Where CUDA is missing, or short.
+
+What the cupy backend says there, and what it asks of the driver.
+"""
 
 from __future__ import annotations
 

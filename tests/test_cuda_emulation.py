@@ -1,4 +1,7 @@
-"""The emulation runs CUDA code as CUDA would, and finds what is planted."""
+"""The emulation of CUDA.
+
+It runs CUDA code as CUDA would, and finds what is planted.
+"""
 
 from __future__ import annotations
 

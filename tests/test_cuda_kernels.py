@@ -1,4 +1,4 @@
-"""Every design of the dense product, and the sparse one, against loops in float64."""
+"""Sparse products against loops in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The cuSPARSE peer: its plan and its calls, on stand-ins of CuPy and cuSPARSE."""
+"""The cuSPARSE peer, on stand-ins.
+
+Its plan, and its calls of CuPy and cuSPARSE.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The choice among designs: what is counted, and that the least estimate is taken."""
+"""The choice among designs.
+
+What is counted, and that the least estimate is taken.
+"""
 
 from __future__ import annotations
 

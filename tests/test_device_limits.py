@@ -1,4 +1,7 @@
-"""Kernels that measure the device: what they compute, are compiled to, and report."""
+"""Kernels that measure the device.
+
+What they compute, are compiled to, and report.
+"""
 
 from __future__ import annotations
 

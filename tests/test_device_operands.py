@@ -1,4 +1,7 @@
-"""Operands of other libraries, on the emulated device and on the host."""
+"""Operands of other libraries.
+
+On the emulated device and on the host.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The whole-network plan of the cupy backend: compaction, streams, precision, reports."""
+"""The whole-network plan of cupy.
+
+Compaction, streams, precision, reports.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The benchmark of a GPU, on devices that are none: rows, checks, targets, page, sanitizer."""
+"""The benchmark of a GPU.
+
+Rows, checks, targets, page and sanitizer, on devices that are none.
+"""
 
 from __future__ import annotations
 

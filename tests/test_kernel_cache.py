@@ -1,4 +1,7 @@
-"""Machine code on disk: taken where it is whole and right, made again where not."""
+"""Machine code on disk.
+
+Taken where it is whole and right, made again where not.
+"""
 
 from __future__ import annotations
 

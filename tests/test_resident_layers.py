@@ -1,4 +1,7 @@
-"""Many layers in one launch, against loops in float64."""
+"""Runs of layers against loops.
+
+Many layers in one launch, beside float64.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Several devices in one process: what one gives, in order, or an error that names the device."""
+"""Several devices in one process.
+
+What one gives, in order, or an error that names the device.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether CUDA can be used here, and why not."""
+"""Availability of CUDA, with reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What launch code asks of a device."""
+"""The interface of a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features of a batch on a device."""
+"""Features on a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits of a device, measured by kernels.
+"""Limits of a device, measured.
 
 Each kernel of ``kernels/limits.cu`` is started with enough rounds that one launch takes SECONDS,
 timed TURNS times between two events of the device, and its answer is checked: a rate is of work

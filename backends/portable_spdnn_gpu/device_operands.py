@@ -1,4 +1,4 @@
-"""Operands that are on the device already.
+"""Operands already on the device.
 
 Arrays and sparse matrices of other libraries are taken as they are, without a copy: dense ones
 through DLPack or the CUDA array interface (versions 0 to 3), sparse ones of `cupyx.scipy.sparse`

@@ -1,4 +1,7 @@
-"""A whole network on a device, with no word from the host between its layers."""
+"""A whole network on a device.
+
+Between its layers the device waits for no word from the host.
+"""
 
 from __future__ import annotations
 

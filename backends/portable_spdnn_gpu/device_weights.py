@@ -1,4 +1,7 @@
-"""Packed weights on a device, or on the way there."""
+"""Packed weights on a device.
+
+All of them, or those in use and those on the way there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machine code of kernels, kept on disk.
+"""Machine code kept on disk.
 
 A file holds the digest of its machine code before it: one that was cut short or changed is
 compiled again. Its name depends on everything that the machine code depends on.

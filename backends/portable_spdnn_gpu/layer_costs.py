@@ -1,4 +1,6 @@
-"""What each design needs for an edge: the models that device kernels are held against.
+"""Cost models of the designs.
+
+What each design needs for an edge: device kernels are held against this.
 
 One multiply-add is one edge and one column of B (an input of the network). Of C = A B, or of the
 fused layer, with m rows, k columns and E entries of A and n columns of B, in items of s bytes, S

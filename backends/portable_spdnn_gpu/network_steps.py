@@ -1,4 +1,4 @@
-"""How a network is cut into launches.
+"""Networks cut into launches.
 
 A step is a layer by itself, in the design that its estimate favours (design_costs.py), or a run:
 consecutive layers of a narrow network in one launch (resident_layers.py). Dead inputs leave

@@ -1,4 +1,4 @@
-"""Types of sums, and types in which numbers are kept."""
+"""Types of sums and storage."""
 
 from __future__ import annotations
 

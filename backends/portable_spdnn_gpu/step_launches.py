@@ -1,4 +1,7 @@
-"""Launches of a network's steps, and what the device counted."""
+"""Launches of a network's steps.
+
+With what the device counted on the way.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time that a run may take."""
+"""Time limits of a run."""
 
 from __future__ import annotations
 

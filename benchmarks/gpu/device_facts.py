@@ -1,4 +1,4 @@
-"""Facts about the device, its software and this version of the code."""
+"""Facts about device and software."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""docs/results/gpu.md from a stored run: `python benchmarks/gpu/gpu_page.py RESULT.json`."""
+"""docs/results/gpu.md from a stored run.
+
+Usage: `python benchmarks/gpu/gpu_page.py RESULT.json`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Single layers, design by design, beside what binds them."""
+"""Single layers beside their limits.
+
+Design by design, each with what binds it.
+"""
 
 from __future__ import annotations
 

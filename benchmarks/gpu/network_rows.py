@@ -1,4 +1,7 @@
-"""Whole networks: checked, timed, and held beside cuSPARSE on the same work."""
+"""Whole networks, checked and timed.
+
+Held beside cuSPARSE on the same work.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What came of a run, in lines: rows as they are done, and what went wrong."""
+"""What came of a run.
+
+Lines for people: rows as they are done, and what went wrong.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks, layers and limits of one GPU: `make bench-gpu`.
+"""Benchmark of one GPU: `make bench-gpu`.
 
 Generated networks on the 60,000 MNIST images, each checked, then timed: the plan's own choice,
 features and weights in half precision, and all products by cuSPARSE on a bounded part of the same

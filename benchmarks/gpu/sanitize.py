@@ -1,4 +1,6 @@
-"""The kernels' tests under compute-sanitizer: `python benchmarks/gpu/sanitize.py`.
+"""Kernel tests under compute-sanitizer.
+
+Usage: `python benchmarks/gpu/sanitize.py`.
 
 Runs memcheck (accesses outside arrays), racecheck (shared memory without a barrier between) and
 synccheck (barriers that some threads miss) over the tests of the products and of runs of layers

@@ -1,4 +1,7 @@
-"""What is aimed at on one H200: challenge edge rates in float32, no exact passes."""
+"""Targets on one H200.
+
+Challenge edge rates in float32, no exact passes.
+"""
 
 from __future__ import annotations
 

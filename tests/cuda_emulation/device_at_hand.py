@@ -1,4 +1,7 @@
-"""The device that tests run kernels on: a GPU where there is one, else the emulated one."""
+"""The device that tests use.
+
+A GPU where there is one, else the emulated one.
+"""
 
 from __future__ import annotations
 

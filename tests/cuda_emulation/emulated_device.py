@@ -1,4 +1,7 @@
-"""A device that runs CUDA kernels on the CPU; the launch code cannot tell."""
+"""CUDA kernels on the CPU.
+
+The launch code cannot tell.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs a script with the sanitizers' runtime loaded."""
+"""A script under the sanitizers' runtime."""
 
 from __future__ import annotations
 

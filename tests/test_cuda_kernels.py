@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.radix_topology import radixnet
+from portable_spdnn_gpu import dense_products
 from portable_spdnn_gpu.clusters import cluster_rows
 from portable_spdnn_gpu.dense_products import DenseProduct, PlacedProduct
 from portable_spdnn_gpu.device import Device
@@ -77,6 +78,17 @@ def test_product_and_layer(
     Y = device.download(product.run(device.upload(B), device.upload(bias), 0.5))
     expected = oracle.layer(A.T.tocsr(), B.T, bias, 0.5).T
     np.testing.assert_allclose(Y, expected, rtol=rtol, atol=rtol)
+
+
+def test_few_of_many_widths_are_remembered(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense_products, "STATES", 2)
+    A = matrix(20, 10, 0.4, np.float32)
+    product = DenseProduct(device, A, "csr")
+    for columns in (3, 1, 3, 5, 3, 1):
+        B = np.random.default_rng(columns).random((10, columns), np.float32)
+        C = device.download(product.run(device.upload(B)))
+        np.testing.assert_allclose(C, oracle.spmm(A, B), rtol=2e-5, atol=2e-5)
+    assert list(product._states) == [3, 1]  # 1 was forgotten for 5, and 5 for 1
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

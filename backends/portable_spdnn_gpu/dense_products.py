@@ -19,6 +19,7 @@ from portable_spdnn_gpu.packed_products import (
 from portable_spdnn_gpu.precision import Precision
 
 Array = npt.NDArray[Any]
+STATES = 64  # numbers of columns that a product remembers, the latest
 
 
 class PlacedProduct:
@@ -126,7 +127,7 @@ class DenseProduct:
             packed = pack(A, design, precision)
             self._placed = PlacedProduct(device, packed, device.upload(packed.memory), precision)
         self._nothing = device.upload(np.zeros(1, self.dtype))
-        self._states: dict[int, Any] = {}  # by the number of columns
+        self._states: dict[int, Any] = {}  # by the number of columns, the latest last
 
     def describe(self) -> str:
         """Say what is launched."""
@@ -147,12 +148,21 @@ class DenseProduct:
         """
         device, columns = self.device, int(B.shape[1])
         C = device.empty((self.shape[0], columns), self.dtype) if out is None else out
-        if columns not in self._states:
-            self._states[columns] = device.upload(np.array([columns, 0, 0, 0], np.int32))
-        state = self._states[columns]
+        state = self._state(columns)
         marks = device.empty((max(columns, 1),), np.uint8)
         self._placed.launch(
             B, C, columns, state, state, marks,
             self._nothing if bias is None else bias, y_max, bias is not None,
         )  # fmt: skip
         return C
+
+    def _state(self, columns: int) -> Any:
+        """Return the `InputState` of so many columns, on the device."""
+        state = self._states.pop(columns, None)
+        if state is None:
+            state = self.device.upload(np.array([columns, 0, 0, 0], np.int32))
+        self._states[columns] = state
+        # Each is a block of the memory pool, and where inputs die no two batches are as wide.
+        if len(self._states) > STATES:
+            self._states.pop(next(iter(self._states)))
+        return state

@@ -80,13 +80,13 @@ class DenseLayer:
         prepare: bool,
     ) -> None:
         self.workers, self.serial, self.dtype = workers, Workers(1), bias.dtype
-        self.layers = pack_product(by_output, bias, prepare)
+        self.layers, self.in_tiles = pack_product(by_output, bias, prepare)
         self.clamp = clamp(self.dtype, y_max, activation)
         self.costs = None
         if prepare:
             widest = max(by_output.shape)
             self.costs = measure_tile_costs(
-                workers, self.layers, widest, self.dtype, some_die=False
+                workers, self.in_tiles, widest, self.dtype, some_die=False
             )
         # All ways give the same result to the bit.
         self._ways: dict[tuple[int, bool], tuple[list[Way], MeasuredChoice]] = {}
@@ -176,7 +176,7 @@ class DenseLayer:
                 make_source(features, self.dtype, fortran),
                 tiles,
                 NO_COSTS,
-                self.layers,
+                self.in_tiles,
                 self.clamp,
                 out,
             )

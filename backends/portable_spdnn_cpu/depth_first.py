@@ -165,6 +165,7 @@ class DepthFirstPlan(NetworkPlan):
     def _run(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         network, inputs = self.network, features.shape[0]
         width, threads = self.width(inputs), self.workers.threads
+        widest = width
         packs = bool(self.prunable.any())
         # A rest of r times its tile, and so on: all together r / (1 - r) times the inputs.
         most = math.ceil(inputs * kernels.LARGEST_REST / (1 - kernels.LARGEST_REST))
@@ -214,7 +215,8 @@ class DepthFirstPlan(NetworkPlan):
                 kind=ARENA, offset=read_only(rest.place), stride=read_only(rest.stride)
             )
             left = rest.inputs.size
-            width = self.width(left)
+            # No wider than the buffers: few inputs may be shared out better by wider tiles.
+            width = shared_width(widest, self.dtype, left, threads)
             parks = left > threads * width
             tiles = cut_tiles(rest.inputs, layer, width, parks, packs, self.prunable)
         rest = _join(finished)

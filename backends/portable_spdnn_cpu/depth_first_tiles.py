@@ -1,7 +1,7 @@
 """Kernel: tiles of inputs pass through several layers while they stay in a core's cache.
 
-A tile holds up to `tile width` inputs, innermost: ``tile[neuron, input]``. A worker takes the
-next tile from a shared counter, loads it, and alternates between two buffers, layer after
+A tile holds up to `tile width` inputs, innermost: ``tile[place of neuron, input]``. A worker takes
+the next tile from a shared counter, loads it, and alternates between two buffers, layer after
 layer. Inputs that die leave the tile (their columns are closed up); once what is wasted on a
 half-empty tile has reached the price of moving it, the rest is *parked* in an arena, to be
 regrouped with the rests of other tiles. What finishes is written to the output.
@@ -19,7 +19,13 @@ import numpy.typing as npt
 from portable_spdnn_cpu.compiled import kernel
 from portable_spdnn_cpu.layer_tile import apply_layer, layer_tile
 from portable_spdnn_cpu.machine_instructions import fetch_add
-from portable_spdnn_cpu.packed_network import EDGES, NEURONS_IN, NEURONS_OUT, PackedLayers
+from portable_spdnn_cpu.packed_network import (
+    EDGES,
+    FIRST_PLACE,
+    NEURONS_IN,
+    NEURONS_OUT,
+    PackedLayers,
+)
 from portable_spdnn_cpu.tile_copies import (
     BITS,
     Source,
@@ -157,6 +163,8 @@ def run_tiles(
     layer_count = layers.table.shape[0]
     total = tiles.inputs.size
     tile_count = (total + tiles.width - 1) // tiles.width
+    began = layers.table[tiles.layer]
+    places = layers.places[began[FIRST_PLACE] : began[FIRST_PLACE] + began[NEURONS_IN]]
     members = np.empty(tiles.width, np.int64)
     rows = np.empty(tiles.width, np.int64)
     while True:
@@ -169,10 +177,9 @@ def run_tiles(
         width = (count + granule - 1) // granule * granule
         counts = source.kind == BITS and counted.size > 0
         if counts:
-            load_bytes(source.bits, first, count, counted)
+            load_bytes(source.bits, first, count, places, counted)
         else:
-            neurons = layers.table[tiles.layer, NEURONS_IN]
-            load_tile(source, arena, first, count, neurons, front, width)
+            load_tile(source, arena, first, count, places, front, width)
         for column in range(count):
             members[column] = tiles.inputs[first + column]
         executed = 0

@@ -28,7 +28,7 @@ def level_of(size: int) -> str:
 def loads_per_edge(by_output: Any) -> float:
     """Return the loads of a prepared matrix (neurons_out, neurons_in) for each of its edges."""
     rows = sp.csr_array(by_output)
-    packed = pack_product(rows, np.zeros(rows.shape[0], rows.dtype), prepare=True)
+    packed, _ = pack_product(rows, np.zeros(rows.shape[0], rows.dtype), prepare=True)
     return packed.indices.size / max(int(rows.nnz), 1)
 
 

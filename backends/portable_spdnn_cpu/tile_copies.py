@@ -54,9 +54,13 @@ class Source(NamedTuple):
 
 @kernel
 def load_tile(
-    source: Source, arena: Array, first: int, count: int, neurons: int, tile: Array, width: int
+    source: Source, arena: Array, first: int, count: int, places: Array, tile: Array, width: int
 ) -> None:
-    """Fill tile[:neurons, :width] with inputs first .. first + count - 1, then zeros."""
+    """Fill tile[:neurons, :width] with inputs first .. first + count - 1, then zeros.
+
+    Neuron n goes to row places[n]; from the arena rows come as they are.
+    """
+    neurons = places.size
     if source.kind == ARENA:  # first: copies may run on into columns that are zeroed below
         load_parked(source.offset, source.stride, arena, first, count, neurons, tile)
     if source.kind == BITS or source.kind == CSR:
@@ -73,7 +77,7 @@ def load_tile(
                 if byte:
                     for bit in range(8):
                         if byte & (128 >> bit):
-                            tile[8 * position + bit, column] = 1
+                            tile[places[8 * position + bit], column] = 1
     elif source.kind == DENSE and source.dense.strides[0] == source.dense.itemsize:
         leading = source.dense.shape[0]
         granule = GRANULE_BYTES // tile.itemsize
@@ -82,32 +86,32 @@ def load_tile(
             ahead = min(neuron + ROWS_AHEAD, neurons - 1) * leading + first
             for column in range(0, whole, granule):
                 prefetch(source.dense, ahead + column)
-                place = neuron * tile.shape[1] + column
+                place = places[neuron] * tile.shape[1] + column
                 copy_granule(tile, place, source.dense, neuron * leading + first + column)
             for column in range(whole, count):
-                tile[neuron, column] = source.dense[first + column, neuron]
+                tile[places[neuron], column] = source.dense[first + column, neuron]
     elif source.kind == DENSE:
         side = TRANSPOSE_BYTES // tile.itemsize
         rows = np.arange(first, first + count)
         square = count // side * side
         for column in range(0, square, side):
             for neuron in range(0, neurons // side * side, side):
-                transpose_into_tile(tile, neuron, column, source.dense, rows)
+                transpose_into_tile(tile, places, neuron, column, source.dense, rows)
         for column in range(count):
             begin = neurons // side * side if column < square else 0
             for neuron in range(begin, neurons):
-                tile[neuron, column] = source.dense[first + column, neuron]
+                tile[places[neuron], column] = source.dense[first + column, neuron]
     elif source.kind == CSR:
         for column in range(count):
             for k in range(source.indptr[first + column], source.indptr[first + column + 1]):
-                tile[source.indices[k], column] = source.data[k]
+                tile[places[source.indices[k]], column] = source.data[k]
 
 
 @kernel
-def load_bytes(bits: Array, first: int, count: int, counted: Array) -> None:
-    """Fill byte [neuron, column] with the bit of input first + column, 0 beyond `count`.
+def load_bytes(bits: Array, first: int, count: int, places: Array, counted: Array) -> None:
+    """Fill byte [places[neuron], column] with the bit of input first + column, 0 from `count` on.
 
-    Eight inputs and eight neurons at a time: word [neuron, column / 8] holds one byte for each
+    Eight inputs and eight neurons at a time: word [place, column / 8] holds one byte for each
     of eight inputs, and each word of eight packed bytes holds one bit of each in its bytes.
     """
     neurons, columns = counted.shape
@@ -119,7 +123,8 @@ def load_bytes(bits: Array, first: int, count: int, counted: Array) -> None:
                 block |= byte << np.uint64(8 * member)
             for bit in range(min(8, neurons - 8 * position)):
                 plane = block >> np.uint64(7 - bit)
-                counted[8 * position + bit, column] = plane & np.uint64(0x0101010101010101)
+                place = places[8 * position + bit]
+                counted[place, column] = plane & np.uint64(0x0101010101010101)
 
 
 @kernel
@@ -228,7 +233,7 @@ def store_tile(tile: Array, rows: Array, count: int, out: Array) -> None:
     square = count // side * side
     for column in range(0, square, side):
         for neuron in range(0, neurons // side * side, side):
-            transpose_from_tile(tile, neuron, column, out, rows)
+            transpose_from_tile(tile, None, neuron, column, out, rows)
     for column in range(count):
         begin = neurons // side * side if column < square else 0
         for neuron in range(begin, neurons):

@@ -54,16 +54,17 @@ def _make_transpose(to_tile: bool) -> Callable[..., None]:
 
     @intrinsic
     def transpose(
-        typingctx: Any, tile: Any, neuron: Any, column: Any, features: Any, rows: Any
+        typingctx: Any, tile: Any, places: Any, neuron: Any, column: Any, features: Any, rows: Any
     ) -> tuple[Signature, Callable[..., Any]]:
-        """tile[neuron + q, column + p] = features[rows[column + p], neuron + q], or back.
+        """tile[places[neuron + q], column + p] = features[rows[column + p], neuron + q], or back.
 
-        For p, q in 0 .. TRANSPOSE_BYTES / item size - 1; both arrays in C order.
+        For p, q in 0 .. TRANSPOSE_BYTES / item size - 1; both arrays in C order; `places` is of
+        int32, or None: each neuron in its own row.
         """
         element = tile.dtype
         side = TRANSPOSE_BYTES * 8 // element.bitwidth
         item_bytes = element.bitwidth // 8
-        signature = types.void(tile, types.intp, types.intp, features, rows)
+        signature = types.void(tile, places, types.intp, types.intp, features, rows)
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             vector = ir.VectorType(context.get_value_type(element), side)
@@ -71,13 +72,17 @@ def _make_transpose(to_tile: bool) -> Callable[..., None]:
             def array(position: int) -> Any:
                 return context.make_array(sig.args[position])(context, builder, args[position])
 
-            inside, outside, chosen = array(0), array(3), array(4)
-            neuron, column = args[1:3]
+            inside, outside, chosen = array(0), array(4), array(5)
+            moved = None if isinstance(sig.args[1], types.NoneType) else array(1).data
+            neuron, column = args[2:4]
             in_tile, in_features = [], []
             for step in range(side):
                 shift = ir.Constant(neuron.type, step)
                 leading = builder.extract_value(inside.shape, 1)
-                offset = builder.add(builder.mul(builder.add(neuron, shift), leading), column)
+                place = builder.add(neuron, shift)
+                if moved is not None:
+                    place = builder.sext(builder.load(builder.gep(moved, [place])), neuron.type)
+                offset = builder.add(builder.mul(place, leading), column)
                 in_tile.append(builder.gep(inside.data, [offset]))
                 row = builder.load(builder.gep(chosen.data, [builder.add(column, shift)]))
                 leading = builder.extract_value(outside.shape, 1)

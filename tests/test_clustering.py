@@ -151,7 +151,7 @@ def test_bits_are_summed_exactly_at_every_row_length(
     Y[0] = True
     plan = ps.get_backend("numba", threads=1).plan(network, ps.PlanOptions(dtype))
     scores = plan.run(Y).scores
-    in_bytes = plan.workspace.buffers[0].counted.size > 0
+    in_bytes = plan.workspace.tile(0, plan.width(inputs)).counted.size > 0
     assert in_bytes == (length <= MOST_COUNTED and inputs >= 63)
     np.testing.assert_array_equal(scores, oracle.infer(network, Y.astype(float))[1])
     assert scores[0, 0] == min(length / 2 - 0.25, 100)

@@ -166,9 +166,9 @@ class DenseLayer:
         workers, width = way.workers, way.width
         widest = int(self.layers.table[0, [NEURONS_IN, NEURONS_OUT]].max())
         inputs = np.arange(features.shape[0], dtype=np.int64)
-        tiles = cut_tiles(inputs, 0, width, False, False, np.zeros(1, np.bool_))
+        tiles = cut_tiles(inputs, 0, 1, width, False, False, np.zeros(1, np.bool_))
         with spare_workspace() as workspace:
-            workspace.fit(workers.threads, (widest, width), self.dtype)
+            workspace.fit(workers.threads, widest, width, self.dtype)
             launch(
                 workers,
                 workspace,

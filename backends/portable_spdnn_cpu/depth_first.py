@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,40 +25,26 @@ from portable_spdnn_cpu.packed_network import (
     NEURONS_OUT,
     pack_layers,
 )
+from portable_spdnn_cpu.parked_tiles import ParkedTiles, Rest, join
 from portable_spdnn_cpu.sparse_start import SparseStart, Start
 from portable_spdnn_cpu.tile_copies import ARENA, parked_size
-from portable_spdnn_cpu.tile_costs import measure_tile_costs, shared_width
+from portable_spdnn_cpu.tile_costs import measure_tile_costs
 from portable_spdnn_cpu.tile_launch import Workspace, clamp, cut_tiles, launch, make_source
 from portable_spdnn_cpu.tile_moves import GRANULE_BYTES
 from portable_spdnn_cpu.workers import Workers
 
 Array = npt.NDArray[Any]
 
-
-@dataclass(frozen=True)
-class Rest:
-    """What is left of some tiles.
-
-    Attributes
-    ----------
-    inputs : ndarray of int64
-        Inputs of the batch.
-    place : ndarray of int64
-        Where each one's first feature is in the arena; of those that finished, the output row.
-    stride : ndarray of int64
-        How far apart its features are in the arena.
-    """
-
-    inputs: Array
-    place: Array
-    stride: Array
+FEW_TILES = 4  # for each thread
+ARENA_SHARE = 3  # of the features of all inputs; what is never parked takes no memory
 
 
 class DepthFirstPlan(NetworkPlan):
     """Dense features, tile by tile; see `depth_first_tiles` for the kernels.
 
     All inputs start as tiles at the first layer. Rests that stopped after the same layer are
-    regrouped into full tiles, the earliest layer first, until none is left.
+    regrouped into full tiles, the earliest layer first, until none is left. Few that are left
+    stop where others wait, where that makes for better tiles.
 
     Parameters
     ----------
@@ -124,7 +109,7 @@ class DepthFirstPlan(NetworkPlan):
 
     def width(self, inputs: int) -> int:
         """Return the tile width for so many inputs."""
-        return shared_width(self.costs.width, self.dtype, inputs, self.workers.threads)
+        return self.costs.cheapest(inputs, self.workers.threads)[0]
 
     def describe(self) -> str:
         """Return what the plan chose and why, a line each."""
@@ -163,37 +148,40 @@ class DepthFirstPlan(NetworkPlan):
             return self._run(features, report)
 
     def _run(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
-        network, inputs = self.network, features.shape[0]
-        width, threads = self.width(inputs), self.workers.threads
-        widest = width
+        network, inputs, threads = self.network, features.shape[0], self.workers.threads
         packs = bool(self.prunable.any())
-        # A rest of r times its tile, and so on: all together r / (1 - r) times the inputs.
-        most = math.ceil(inputs * kernels.LARGEST_REST / (1 - kernels.LARGEST_REST))
-        room = parked_size(network.widest, 1, GRANULE_BYTES // self.dtype.itemsize)
-        parks = bool(self.prunable[:-1].any()) and inputs > threads * width
-        self.workspace.fit(
-            threads,
-            (network.widest, width),
-            self.dtype,
-            most * room if parks else 0,
-            network.neurons if self.counts and width % GRANULE_BYTES == 0 else 0,
-        )
-        # Only inputs that finish are written, and read: small pages where most may die.
-        shape = (inputs, network.neurons_out)
-        out = np.empty(shape, self.dtype) if packs else aligned_empty(shape, self.dtype)
         counters = np.zeros(kernels.COUNTERS, np.int64)
         alive_per_layer = np.zeros(len(network), np.int64)
         start = Start(0, features, np.arange(inputs, dtype=np.int64), [], 0)
         if self.sparse_start is not None:
             start = self.sparse_start.run(features)
         alive_per_layer[: start.layers] = start.alive_per_layer
-        pools: dict[int, list[Rest]] = {}
+        # What may be parked at a time, and again what is written while that is read.
+        room = parked_size(network.widest, 1, GRANULE_BYTES // self.dtype.itemsize)
+        parked = ParkedTiles(ARENA_SHARE * start.inputs.size * room if packs else 0)
+        self.workspace.fit(
+            threads,
+            network.widest,
+            self.width(start.inputs.size),
+            self.dtype,
+            parked.room,
+            network.neurons if self.counts else 0,
+        )
+        # Only inputs that finish are written, and read: small pages where most may die.
+        shape = (inputs, network.neurons_out)
+        out = np.empty(shape, self.dtype) if packs else aligned_empty(shape, self.dtype)
         finished: list[Rest] = []
-        source = make_source(start.features, self.dtype)
-        tiles = cut_tiles(start.inputs, start.layers, width, parks, packs, self.prunable)
+        source, members, layer = make_source(start.features, self.dtype), start.inputs, start.layers
         counters[kernels.WORK_DONE] = inputs * start.layers
         counters[kernels.EXECUTED_EDGES] = start.executed_edges
         while True:
+            left = members.size
+            width = min(self.width(left), self.workspace.width)
+            begin = parked.gap(left * room)
+            until = len(network) if begin is None else self._until(layer, left, parked)
+            parks = begin is not None and left > threads * width
+            counters[kernels.ARENA_TOP] = begin or 0
+            tiles = cut_tiles(members, layer, until, width, parks, packs, self.prunable)
             alive_per_layer += launch(
                 self.workers,
                 self.workspace,
@@ -206,52 +194,35 @@ class DepthFirstPlan(NetworkPlan):
                 out,
                 lambda: report(int(counters[kernels.WORK_DONE])),
             )
-            finished += _collect(tiles, pools)
-            if not pools:
+            parked.release(layer)
+            finished += parked.collect(tiles, begin or 0, int(counters[kernels.ARENA_TOP]))
+            following = parked.next_layer()
+            if following is None:
                 break
-            layer = min(pools)
-            rest = _join(pools.pop(layer))
+            layer = following
+            rest = parked.take(layer)
+            members = rest.inputs
             source = source._replace(
                 kind=ARENA, offset=read_only(rest.place), stride=read_only(rest.stride)
             )
-            left = rest.inputs.size
-            # No wider than the buffers: few inputs may be shared out better by wider tiles.
-            width = shared_width(widest, self.dtype, left, threads)
-            parks = left > threads * width
-            tiles = cut_tiles(rest.inputs, layer, width, parks, packs, self.prunable)
-        rest = _join(finished)
+        rest = join(finished)
         order = np.argsort(rest.inputs, kind="stable")
         # Where nothing may leave, every input has finished, in its own row.
         rows = out[rest.place[order]] if packs else out
         executed = int(counters[kernels.EXECUTED_EDGES])
         return BatchOutput(rest.inputs[order], rows, alive_per_layer, executed)
 
+    def _until(self, layer: int, left: int, parked: ParkedTiles) -> int:
+        """Return the layer at which `left` inputs stop for others: all layers for none.
 
-def _collect(tiles: kernels.Tiles, pools: dict[int, list[Rest]]) -> list[Rest]:
-    """File the rests of parked tiles under their next layer; return those that finished."""
-    finished = []
-    for layer in np.unique(tiles.next_layer):
-        chosen = np.flatnonzero(tiles.next_layer == layer)
-        counts = tiles.rest_count[chosen]
-        column = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        rest = Rest(
-            tiles.rest[np.repeat(chosen, counts), column],
-            np.repeat(tiles.place[chosen], counts) + column,
-            np.repeat(counts, counts),
-        )
-        if layer:
-            pools.setdefault(int(layer), []).append(rest)
-        else:
-            finished.append(rest)
-    return finished
-
-
-def _join(rests: list[Rest]) -> Rest:
-    """Put rests end to end: those that were parked side by side stay so."""
-    if not rests:
-        rests = [Rest(*(np.empty(0, np.int64),) * 3)]
-    return Rest(
-        np.concatenate([rest.inputs for rest in rests]),
-        np.concatenate([rest.place for rest in rests]),
-        np.concatenate([rest.stride for rest in rests]),
-    )
+        They stop where running the rest of the network together saves more than parking costs.
+        Of many, tiles are nearly full as they are, and most may die on the way.
+        """
+        later, threads = parked.next_layer(), self.workers.threads
+        if later is None or left > FEW_TILES * threads * self.costs.width:
+            return len(self.network)
+        waiting = parked.waiting(later)
+        apart = self.costs.cheapest(left, threads)[1] + self.costs.cheapest(waiting, threads)[1]
+        saved = apart - self.costs.cheapest(left + waiting, threads)[1]
+        move = self.costs.per_feature * self.network.layers[later].shape[0] * left / threads
+        return later if saved * self._deciding.edges_from[later] > move else len(self.network)

@@ -43,8 +43,7 @@ Array = npt.NDArray[Any]
 # Entries of the shared counters.
 NEXT_TILE, ARENA_TOP, FINISHED, WORK_DONE, EXECUTED_EDGES = range(5)
 COUNTERS = 5
-# Of a tile that is regrouped: with it, all rests together are at most three times the inputs.
-LARGEST_REST = 0.75
+LARGEST_REST = 0.75  # of a tile that stops of itself: a fuller one has little to gain
 
 
 class Tiles(NamedTuple):
@@ -56,10 +55,12 @@ class Tiles(NamedTuple):
         Input of each column of the source, in the batch.
     layer : int
         First layer to run.
+    until : int
+        Layer before which all stop; the number of layers for none.
     width : int
         Columns of a full tile.
     parks : bool
-        Whether tiles may stop early.
+        Whether tiles may stop of themselves.
     packs : bool
         Whether inputs that finish are written one after the other, not each in its own row.
     prunable : ndarray of bool, shape (layers,)
@@ -73,6 +74,7 @@ class Tiles(NamedTuple):
 
     inputs: Array
     layer: int
+    until: int
     width: int
     parks: bool
     packs: bool
@@ -210,7 +212,7 @@ def run_tiles(
                 ahead = costs.edges_from[layer]
                 move = costs.per_feature * neurons * alive
                 # As in ski rental: what was lost has reached the price, and may be lost again.
-                parked = (
+                parked = (layer < layer_count and layer == tiles.until) or (
                     tiles.parks and layer < layer_count and alive <= LARGEST_REST * started
                     and waste >= move and ahead * (then - alive * costs.per_edge_full) >= move
                 )  # fmt: skip

@@ -32,8 +32,10 @@ MOST_SAMPLED_EDGES = 1 << 22  # beyond, one layer tells enough
 TURNS = 3
 LONG = 2e-2  # seconds; what takes longer needs no repetition
 SECONDS = 5e-4  # of one timing at least, where a layer takes less
-# Where inputs die, a wider tile wastes less of its last granule and is regrouped less often.
+# A wider tile wastes less of its last granule, and is regrouped less often where inputs die.
 WIDER_IS_WORTH = 1.1
+# Of a few inputs: narrow tiles share them out better, but each is loaded and stored.
+FEWER_ARE_WORTH = 1.2
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,42 @@ class TileCosts:
     rates: dict[int, float]
     per_edge: Array
     per_feature: float
+
+    def cheapest(self, inputs: int, threads: int) -> tuple[int, float]:
+        """Choose the tiles that run so many inputs at the least cost, or wider ones near it.
+
+        Parameters
+        ----------
+        inputs, threads : int
+
+        Returns
+        -------
+        width : int
+            Inputs of a tile.
+        seconds : float
+            That the worker with most tiles takes for an edge of a layer.
+        """
+        full = self.per_edge.size - 1
+        granule = self.width // full
+        choices = [full]
+        while choices[-1] > 1:
+            choices.append((choices[-1] + 1) // 2)
+        seconds = [self._last_worker(inputs, threads, granules, granule) for granules in choices]
+        limit = FEWER_ARE_WORTH * min(seconds)
+        number = next(number for number, each in enumerate(seconds) if each <= limit)
+        needed = max(1, -(-inputs // granule))
+        return min(choices[number], needed) * granule, seconds[number]
+
+    def _last_worker(self, inputs: int, threads: int, granules: int, granule: int) -> float:
+        """Return the seconds for an edge until the last worker has run its last tile."""
+        tiles = -(-inputs // (granules * granule))
+        if tiles == 0:
+            return 0.0
+        rounds = (tiles - 1) // threads
+        # A last tile that is not full takes less; other workers may have full ones meanwhile.
+        alone = tiles - rounds * threads == 1
+        rest = -(-(inputs - (tiles - 1) * granules * granule) // granule)
+        return float(rounds * self.per_edge[granules] + self.per_edge[rest if alone else granules])
 
 
 def measure_tile_costs(

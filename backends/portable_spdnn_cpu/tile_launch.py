@@ -15,6 +15,7 @@ from portable_spdnn_cpu import tile_copies
 from portable_spdnn_cpu.compiled import read_only
 from portable_spdnn_cpu.host_device import aligned_empty
 from portable_spdnn_cpu.packed_network import PackedLayers
+from portable_spdnn_cpu.tile_moves import GRANULE_BYTES
 from portable_spdnn_cpu.workers import Workers
 
 Array = npt.NDArray[Any]
@@ -24,32 +25,65 @@ Array = npt.NDArray[Any]
 class Workspace:
     """Buffers of all workers, kept between runs; a worker's pages are first touched by it."""
 
-    form: tuple[Any, ...] = ()
+    widest: int = 0
+    width: int = 0
+    counted: int = 0
     buffers: list[kernels.Buffers] = field(default_factory=list)
     arena: Array = field(default_factory=lambda: np.empty(0))
 
     def fit(
         self,
         threads: int,
-        shape: tuple[int, int],
+        widest: int,
+        width: int,
         dtype: np.dtype[Any],
         arena: int = 0,
         counted: int = 0,
     ) -> None:
-        """Make room for tiles of `shape`, an arena of features, and `counted` binary neurons."""
-        if self.form != (shape, dtype, counted) or len(self.buffers) < threads:
-            self.form = (shape, dtype, counted)
+        """Make room for tiles of so many neurons and inputs.
+
+        Parameters
+        ----------
+        threads, widest, width : int
+        dtype : numpy dtype
+        arena : int
+            Features of parked tiles.
+        counted : int
+            Neurons that a first layer may count as bytes.
+        """
+        self.widest, self.width, self.counted = widest, width, counted
+        size = widest * width
+        fits = len(self.buffers) >= threads and self.buffers[0].front.dtype == dtype
+        if not fits or self.buffers[0].front.size < size or self.buffers[0].live.size < width:
             self.buffers = [
                 kernels.Buffers(
-                    aligned_empty((counted, shape[1] // 8), np.uint64),
-                    aligned_empty(shape, dtype),
-                    aligned_empty(shape, dtype),
-                    aligned_empty(shape[1:], dtype),
+                    np.empty(0, np.uint64),
+                    aligned_empty((size,), dtype),
+                    aligned_empty((size,), dtype),
+                    aligned_empty((width,), dtype),
                 )
                 for _ in range(threads)
             ]
+        if self.buffers[0].counted.size < counted * width // 8:
+            self.buffers = [
+                each._replace(counted=aligned_empty((counted * width // 8,), np.uint64))
+                for each in self.buffers
+            ]
         if self.arena.size < arena or self.arena.dtype != dtype:
             self.arena = aligned_empty((arena,), dtype)
+
+    def tile(self, worker: int, width: int) -> kernels.Buffers:
+        """Return a worker's buffers as tiles of `width`, at most that of `fit`."""
+        counted, front, back, live = self.buffers[worker]
+        # Bytes are counted 64 inputs at a time.
+        neurons = self.counted if width % GRANULE_BYTES == 0 else 0
+        shape = self.widest, width
+        return kernels.Buffers(
+            counted[: neurons * width // 8].reshape(neurons, width // 8),
+            front[: self.widest * width].reshape(shape),
+            back[: self.widest * width].reshape(shape),
+            live[:width],
+        )
 
 
 def make_source(
@@ -103,7 +137,7 @@ def launch(
             costs,
             layers,
             *clamped,
-            workspace.buffers[worker],
+            workspace.tile(worker, tiles.width),
             alive[worker],
             workspace.arena,
             out,
@@ -117,13 +151,14 @@ def launch(
 
 
 def cut_tiles(
-    inputs: Array, layer: int, width: int, parks: bool, packs: bool, prunable: Array
+    inputs: Array, layer: int, until: int, width: int, parks: bool, packs: bool, prunable: Array
 ) -> kernels.Tiles:
-    """Cut inputs into tiles of `width` that start at `layer`; see `Tiles`."""
+    """Cut inputs into tiles of `width` that run layers `layer` .. until - 1; see `Tiles`."""
     count = -(-inputs.size // width)
     return kernels.Tiles(
         inputs,
         layer,
+        until,
         width,
         parks,
         packs,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
@@ -15,10 +18,26 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def kernel(function: Function) -> Function:
     """Compile for the processor at hand, without the interpreter's lock, kept on disk.
 
+    What is kept holds the code of all that the kernel calls, but Numba compares the file of the
+    kernel alone: here every file of this folder counts, so that no version runs code of another.
+
     The wrapper for callers in C is left out: none calls, and it costs a tenth of the compilation.
     """
     njit = cast(Any, numba.njit)  # its types do not know all options
-    return cast(Function, njit(nogil=True, cache=True, no_cfunc_wrapper=True)(function))
+    compiled = njit(nogil=True, cache=True, no_cfunc_wrapper=True)(function)
+    kept = getattr(compiled._cache, "_cache_file", None)  # none where no folder may be written
+    if kept is not None:
+        kept._source_stamp = kept._source_stamp, sources_digest()
+    return cast(Function, compiled)
+
+
+@functools.cache
+def sources_digest() -> str:
+    """Return a digest of all modules of this folder."""
+    digest = hashlib.blake2b(digest_size=16)
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:

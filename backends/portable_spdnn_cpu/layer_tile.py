@@ -112,36 +112,31 @@ def layer_tile(
     granule = GRANULE_BYTES // src.itemsize
     wide = CLUSTER_GRANULES * granule
     first_value = 0
+    whole = begin + (end - begin) // wide * wide
     for cluster in range(clusters):
         at = (CLUSTER + 1) * cluster
         row = CLUSTER * cluster
-        column = begin
-        while column + wide <= end:
-            wide_cluster_strip(
-                dst, src, live, indices, values, first_value, offsets, at, rows, row, column,
-                weight, bias, lowest, highest,
-            )  # fmt: skip
-            column += wide
-        if CLUSTER_GRANULES > 1 and column < end:
+        wide_cluster_strip(
+            dst, src, live, indices, values, first_value, offsets, at, rows, row, begin, whole,
+            weight, bias, lowest, highest,
+        )  # fmt: skip
+        if CLUSTER_GRANULES > 1:
             cluster_strip(
-                dst, src, live, indices, values, first_value, offsets, at, rows, row, column,
+                dst, src, live, indices, values, first_value, offsets, at, rows, row, whole, end,
                 weight, bias, lowest, highest,
             )  # fmt: skip
         common = offsets[at + 1] - offsets[at]
         first_value += (CLUSTER - 1) * common + offsets[at + CLUSTER + 1] - offsets[at]
     at = (CLUSTER + 1) * clusters
+    whole = begin + (end - begin) // (2 * granule) * (2 * granule)
     for row in range(CLUSTER * clusters, outputs):
-        column = begin
-        while column + 2 * granule <= end:
-            double_strip(
-                dst, src, live, indices, values, first_value, offsets, at, rows, row, column,
-                weight, bias, lowest, highest,
-            )  # fmt: skip
-            column += 2 * granule
-        if column < end:
-            single_strip(
-                dst, src, live, indices, values, first_value, offsets, at, rows, row, column,
-                weight, bias, lowest, highest,
-            )  # fmt: skip
+        double_strip(
+            dst, src, live, indices, values, first_value, offsets, at, rows, row, begin, whole,
+            weight, bias, lowest, highest,
+        )  # fmt: skip
+        single_strip(
+            dst, src, live, indices, values, first_value, offsets, at, rows, row, whole, end,
+            weight, bias, lowest, highest,
+        )  # fmt: skip
         first_value += offsets[at + 1] - offsets[at]
         at += 1

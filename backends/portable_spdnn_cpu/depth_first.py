@@ -35,8 +35,10 @@ from portable_spdnn_cpu.workers import Workers
 
 Array = npt.NDArray[Any]
 
-FEW_TILES = 4  # for each thread
-ARENA_SHARE = 3  # of the features of all inputs; what is never parked takes no memory
+FEW_TILES = 4  # for each thread: more inputs go on by themselves
+# Of the features of all inputs: for those that are parked, those that are parked again while the
+# former are read, and gaps. What is never written takes no memory.
+ARENA_SHARE = 3
 
 
 class DepthFirstPlan(NetworkPlan):
@@ -156,7 +158,6 @@ class DepthFirstPlan(NetworkPlan):
         if self.sparse_start is not None:
             start = self.sparse_start.run(features)
         alive_per_layer[: start.layers] = start.alive_per_layer
-        # What may be parked at a time, and again what is written while that is read.
         room = parked_size(network.widest, 1, GRANULE_BYTES // self.dtype.itemsize)
         parked = ParkedTiles(ARENA_SHARE * start.inputs.size * room if packs else 0)
         self.workspace.fit(

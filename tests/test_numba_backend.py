@@ -197,7 +197,7 @@ def test_every_way_to_run_a_prepared_layer_gives_the_same_bits(inputs: int, orde
     first = layer(Y)
     ((ways, choice),) = layer._ways.values()
     assert len(ways) >= 2
-    assert any(way.in_place for way in ways) == (order == "F" and inputs != 60)
+    assert any(way.form == "in place" for way in ways) == (order == "F" and inputs != 60)
     for _ in range(TRIALS * len(ways) + 2):
         np.testing.assert_array_equal(layer(Y), first)
     assert min(choice.calls) >= TRIALS

@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from portable_spdnn_cpu import depth_first_tiles as kernels
 from portable_spdnn_cpu.compiled import read_only
-from portable_spdnn_cpu.layer_tile import run_columns
+from portable_spdnn_cpu.layer_tile import run_columns, run_copied_columns
 from portable_spdnn_cpu.measured_choice import MeasuredChoice
 from portable_spdnn_cpu.packed_network import EDGES, NEURONS_IN, NEURONS_OUT, pack_product
 from portable_spdnn_cpu.tile_costs import (
     LEAST_INPUTS,
+    MOST_INPUTS,
     measure_tile_costs,
     shared_width,
     tile_width,
@@ -44,14 +45,15 @@ class Way:
     Attributes
     ----------
     workers : Workers
-    in_place : bool
-        Gather from the features as they are, else from tiles that they are copied into.
+    form : {"in place", "copied in", "tiles"}
+        Gather from the features as they are, or from tiles that they are copied into; sums go
+        where they belong, or are copied there from tiles too.
     width : int
         Inputs that a worker takes at a time.
     """
 
     workers: Workers
-    in_place: bool
+    form: str
     width: int
 
 
@@ -120,10 +122,10 @@ class DenseLayer:
         number = choice.next()
         way = ways[number]
         start = time.perf_counter()
-        if way.in_place:
-            self._in_place(way, features, out)
-        else:
+        if way.form == "tiles":
             self._in_tiles(way, features, out, fortran)
+        else:
+            self._in_place(way, features, out)
         choice.note(number, time.perf_counter() - start)
         return out
 
@@ -138,28 +140,45 @@ class DenseLayer:
             workers = self.serial if inputs * row[EDGES] < SERIAL_BELOW else self.workers
             threads = workers.threads
             if can_stay and inputs <= MOST_IN_PLACE:
-                return [Way(workers, True, shared_width(inputs, self.dtype, inputs, threads))]
-            return [Way(workers, False, tile_width(widest, self.dtype, inputs, threads, least))]
+                return [Way(workers, "in place", shared_width(inputs, self.dtype, inputs, threads))]
+            return [Way(workers, "tiles", tile_width(widest, self.dtype, inputs, threads, least))]
         ways = []
         for workers in (self.workers, self.serial)[: 1 + (self.workers.threads > 1)]:
-            widths = {
-                shared_width(width, self.dtype, inputs, workers.threads)
-                for width in (LEAST_INPUTS, 2 * LEAST_INPUTS, max(self.costs.width, least))
-            }
-            ways += [Way(workers, True, width) for width in sorted(widths) if can_stay]
-            ways.append(Way(workers, False, max(widths)))
+
+            def widths(*wanted: int, threads: int = workers.threads) -> list[int]:
+                shared = {shared_width(width, self.dtype, inputs, threads) for width in wanted}
+                return sorted(shared)
+
+            if not can_stay:
+                wide = widths(max(self.costs.width, least))
+                ways.append(Way(workers, "tiles", wide[0]))
+                continue
+            near = widths(LEAST_INPUTS, 2 * LEAST_INPUTS)
+            ways += [Way(workers, "in place", width) for width in near]
+            any_width = widths(LEAST_INPUTS, self.costs.width, MOST_INPUTS)
+            ways += [Way(workers, "copied in", width) for width in any_width]
         return ways
 
     def _in_place(self, way: Way, features: Array, out: Array) -> None:
-        """Run on columns as they are, each worker some of them."""
+        """Run on columns as they are, or copied, each worker some of them."""
         counter = np.zeros(1, np.int64)
         live = np.empty(features.shape[0], self.dtype)
         src, dst = read_only(features.T), out.T
+        if way.form == "in place":
 
-        def work(worker: int) -> None:
-            run_columns(counter, self.layers, src, dst, live, way.width, *self.clamp)
+            def work(worker: int) -> None:
+                run_columns(counter, self.layers, src, dst, live, way.width, *self.clamp)
 
-        way.workers.run(work)
+            way.workers.run(work)
+            return
+        with spare_workspace() as workspace:
+            workspace.fit(way.workers.threads, src.shape[0], way.width, self.dtype)
+
+            def work_on_copies(worker: int) -> None:
+                _, tile, _, alive = workspace.tile(worker, way.width)
+                run_copied_columns(counter, self.in_tiles, src, tile, dst, alive, *self.clamp)
+
+            way.workers.run(work_on_copies)
 
     def _in_tiles(self, way: Way, features: Array, out: Array, fortran: bool) -> None:
         """Copy inputs into tiles and out of them."""

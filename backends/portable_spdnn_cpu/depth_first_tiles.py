@@ -193,9 +193,9 @@ def run_tiles(
             if counts and layer == 0:
                 whole = (count + GRANULE_BYTES - 1) // GRANULE_BYTES * GRANULE_BYTES
                 features = counted.view(np.uint8)
-                layer_tile(layers, layer, features, back, live, 0, whole, None, lowest, highest)
+                layer_tile(layers, layer, features, back, live, 0, whole, 0, None, lowest, highest)
             else:
-                apply_layer(layers, layer, front, back, live, 0, width, lowest, highest)
+                apply_layer(layers, layer, front, back, live, 0, width, 0, lowest, highest)
             front, back = back, front
             executed += count * layers.table[layer, EDGES]
             alive = 0

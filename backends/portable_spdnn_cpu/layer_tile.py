@@ -13,7 +13,7 @@ from typing import Any
 import numpy.typing as npt
 
 from portable_spdnn_cpu.compiled import kernel
-from portable_spdnn_cpu.machine_instructions import fetch_add
+from portable_spdnn_cpu.machine_instructions import fetch_add, prefetch
 from portable_spdnn_cpu.output_strips import (
     CLUSTER,
     CLUSTER_GRANULES,
@@ -32,7 +32,8 @@ from portable_spdnn_cpu.packed_network import (
     NEURONS_OUT,
     PackedLayers,
 )
-from portable_spdnn_cpu.tile_moves import GRANULE_BYTES
+from portable_spdnn_cpu.tile_copies import ROWS_AHEAD
+from portable_spdnn_cpu.tile_moves import GRANULE_BYTES, copy_granule
 
 Array = npt.NDArray[Any]
 
@@ -59,7 +60,39 @@ def run_columns(
         if begin >= columns:
             break
         end = min(begin + width, columns)
-        apply_layer(layers, 0, src, dst, live, begin, end, lowest, highest)
+        apply_layer(layers, 0, src, dst, live, begin, end, 0, lowest, highest)
+
+
+@kernel
+def run_copied_columns(
+    counter: Array,
+    layers: PackedLayers,
+    src: Array,
+    tile: Array,
+    dst: Array,
+    live: Array,
+    lowest: Any,
+    highest: Any,
+) -> None:
+    """As `run_columns`, each share of columns copied into `tile` first.
+
+    Rows of wide features lie at strides that let them compete for the same sets of the caches;
+    those of a tile, shape (neurons_in, width), are neighbours, in the places of `layers`.
+    """
+    columns, width = src.shape[1], tile.shape[1]
+    granule = GRANULE_BYTES // src.itemsize
+    while True:
+        begin = fetch_add(counter, 0, 1) * width
+        if begin >= columns:
+            break
+        end = min(begin + width, columns)
+        for neuron in range(src.shape[0]):
+            ahead = min(neuron + ROWS_AHEAD, src.shape[0] - 1) * columns
+            for column in range(begin, end, granule):
+                prefetch(src, ahead + column)
+                place = layers.places[neuron] * width + column - begin
+                copy_granule(tile, place, src, neuron * columns + column)
+        apply_layer(layers, 0, tile, dst, live, 0, end - begin, begin, lowest, highest)
 
 
 @kernel
@@ -71,16 +104,20 @@ def apply_layer(
     live: Array,
     begin: int,
     end: int,
+    shift: int,
     lowest: Any,
     highest: Any,
 ) -> None:
-    """Run one layer on columns of features, with or without values as planning found them."""
+    """Run one layer on columns of features, with or without values as planning found them.
+
+    See `layer_tile`.
+    """
     first = layers.table[layer, FIRST_VALUE]
     if first < 0:
-        layer_tile(layers, layer, src, dst, live, begin, end, None, lowest, highest)
+        layer_tile(layers, layer, src, dst, live, begin, end, shift, None, lowest, highest)
     else:
         values = layers.values[first : first + layers.table[layer, EDGES]]
-        layer_tile(layers, layer, src, dst, live, begin, end, values, lowest, highest)
+        layer_tile(layers, layer, src, dst, live, begin, end, shift, values, lowest, highest)
 
 
 @kernel
@@ -92,11 +129,14 @@ def layer_tile(
     live: Array,
     begin: int,
     end: int,
+    shift: int,
     values: Array | None,
     lowest: Any,
     highest: Any,
 ) -> None:
     """dst = clamp(W^T src + bias) on columns begin .. end - 1, a whole number of granules.
+
+    In `dst` the columns stand further on by `shift`.
 
     `src` holds features, or bytes that are 0 or 1. `values` is None where all weights are equal:
     each case compiles to its own code.
@@ -118,12 +158,12 @@ def layer_tile(
         row = CLUSTER * cluster
         wide_cluster_strip(
             dst, src, live, indices, values, first_value, offsets, at, rows, row, begin, whole,
-            weight, bias, lowest, highest,
+            shift, weight, bias, lowest, highest,
         )  # fmt: skip
         if CLUSTER_GRANULES > 1:
             cluster_strip(
                 dst, src, live, indices, values, first_value, offsets, at, rows, row, whole, end,
-                weight, bias, lowest, highest,
+                shift, weight, bias, lowest, highest,
             )  # fmt: skip
         common = offsets[at + 1] - offsets[at]
         first_value += (CLUSTER - 1) * common + offsets[at + CLUSTER + 1] - offsets[at]
@@ -132,11 +172,11 @@ def layer_tile(
     for row in range(CLUSTER * clusters, outputs):
         double_strip(
             dst, src, live, indices, values, first_value, offsets, at, rows, row, begin, whole,
-            weight, bias, lowest, highest,
+            shift, weight, bias, lowest, highest,
         )  # fmt: skip
         single_strip(
             dst, src, live, indices, values, first_value, offsets, at, rows, row, whole, end,
-            weight, bias, lowest, highest,
+            shift, weight, bias, lowest, highest,
         )  # fmt: skip
         first_value += offsets[at + 1] - offsets[at]
         at += 1

@@ -54,12 +54,13 @@ def _make_strip(outputs: int, granules: int) -> Callable[..., None]:
         first_row: Any,
         column: Any,
         end: Any,
+        shift: Any,
         weight: Any,
         bias: Any,
         lowest: Any,
         highest: Any,
     ) -> tuple[Signature, Callable[..., Any]]:
-        """dst[row, c] = clamp(sum_k w_k src[indices[k], c] + bias); live[c] += dst[row, c].
+        """dst[row, c + shift] = clamp(sum_k w_k src[indices[k], c] + bias), added to live[c].
 
         For the rows rows[first_row + o], o = 0 .. outputs - 1, and c in the whole strips of
         column .. end - 1. With one output, its entries are offsets[first_offset] and on. With
@@ -75,7 +76,7 @@ def _make_strip(outputs: int, granules: int) -> Callable[..., None]:
         valued = not isinstance(values, types.NoneType)
         signature = types.void(
             dst, src, live, indices, values, types.intp, offsets, types.intp, rows, types.intp,
-            types.intp, types.intp, element, bias, element, element,
+            types.intp, types.intp, types.intp, element, bias, element, element,
         )  # fmt: skip
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -132,10 +133,10 @@ def _make_strip(outputs: int, granules: int) -> Callable[..., None]:
                 return builder.shuffle_vector(first, undefined, ir.Constant(lanes, None))
 
             target, source, liveness, columns = array(0), array(1), array(2), array(3)
-            bounds, places, biases = array(6), array(8), array(13)
+            bounds, places, biases = array(6), array(8), array(14)
             first_value, first_offset, first_row = args[5], args[7], args[9]
-            first_column, end_column = args[10], args[11]
-            weight, lowest, highest = args[12], args[14], args[15]
+            first_column, end_column, shift = args[10:13]
+            weight, lowest, highest = args[13], args[15], args[16]
             leading = builder.extract_value(source.shape, 1)
             width = builder.extract_value(target.shape, 1)
             factors = array(4).data if valued else None
@@ -153,7 +154,7 @@ def _make_strip(outputs: int, granules: int) -> Callable[..., None]:
                 row = builder.add(first_row, whole(output))
                 starts.append(builder.load(builder.gep(biases.data, [row])))
                 place = item(places, row, sig.args[8].dtype)
-                offsets_of_rows.append(builder.mul(place, width))
+                offsets_of_rows.append(builder.add(builder.mul(place, width), shift))
 
             def strip_at(column: Any) -> None:
                 zero = ir.Constant(addend, None)

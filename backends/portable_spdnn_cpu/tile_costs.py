@@ -224,7 +224,7 @@ def repeat_layers(
     lowest, highest = front.dtype.type(0), front.dtype.type(1)
     for _ in range(times):
         for layer in chosen:
-            apply_layer(layers, layer, front, back, live, 0, width, lowest, highest)
+            apply_layer(layers, layer, front, back, live, 0, width, 0, lowest, highest)
 
 
 @kernel

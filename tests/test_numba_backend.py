@@ -186,18 +186,26 @@ def test_layer_keeps_the_order_of_its_features(order: Any, inputs: int) -> None:
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("inputs", [16, 60, 320])
-def test_every_way_to_run_a_prepared_layer_gives_the_same_bits(inputs: int, order: Any) -> None:
+@pytest.mark.parametrize("alike", [1, 5])
+def test_every_way_to_run_a_prepared_layer_gives_the_same_bits(
+    alike: int, inputs: int, order: Any
+) -> None:
+    """Where outputs are alike, tiles hold the inputs in an order of their own."""
     from portable_spdnn_cpu.dense_operations import DenseLayer
     from portable_spdnn_cpu.measured_choice import TRIALS
 
     rng = np.random.default_rng(inputs)
-    W = sp.random_array((70, 90), density=0.2, rng=rng, format="csr", dtype=np.float32)
+    few = sp.random_array((70 // alike, 90), density=0.2, rng=rng, dtype=np.float32)
+    W = sp.csr_array(np.repeat(few.toarray(), alike, axis=0)[rng.permutation(70)])
     Y = np.array(rng.random((inputs, 90), np.float32), order=order)
     layer = DenseLayer(Workers(2), W, np.full(70, -0.5, np.float32), 2.0, True, prepare=True)
     first = layer(Y)
     ((ways, choice),) = layer._ways.values()
     assert len(ways) >= 2
-    assert any(way.form == "in place" for way in ways) == (order == "F" and inputs != 60)
+    stays = order == "F" and inputs != 60
+    assert {way.form for way in ways} == ({"in place", "copied in"} if stays else {"tiles"})
+    moved = bool((np.diff(layer.in_tiles.places) < 0).any())
+    assert moved == (alike > 1)
     for _ in range(TRIALS * len(ways) + 2):
         np.testing.assert_array_equal(layer(Y), first)
     assert min(choice.calls) >= TRIALS

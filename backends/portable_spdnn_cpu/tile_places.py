@@ -1,11 +1,11 @@
-"""Orders that let a layer stream through the caches.
+"""Orders of clusters and tile rows.
 
-Clusters are computed along the inputs that they have in common, breadth first: one that reads
-what the one before read follows it. In a tile the features of a layer then lie in the order in
-which they are first read, wherever the network has them. So reads go on through a tile from its
-begin to its end, in neighbouring rows that do not compete for the same sets of a cache, as the
-strides of structured networks do; what each output is written to lies anywhere, but is written
-once. Tiles may then be larger than a cache without much loss.
+They let a layer stream through the caches. Clusters are computed along the inputs that they have
+in common, breadth first: one that reads what the one before read follows it. In a tile the
+features of a layer lie in the order in which they are first read, wherever the network has them.
+So reads go through a tile from its begin to its end, in neighbouring rows, which do not compete
+for the same sets of a cache as the strides of structured networks do; where an output goes may
+lie anywhere, but is written once. Tiles may then be larger than a cache without much loss.
 
 No sum depends on either order: the entries of a sum keep theirs.
 

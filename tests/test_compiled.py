@@ -1,4 +1,7 @@
-"""Compiled kernels on disk: what makes them be compiled again."""
+"""Compiled kernels kept on disk.
+
+What makes them be compiled again.
+"""
 
 from __future__ import annotations
 

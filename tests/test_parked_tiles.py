@@ -1,4 +1,7 @@
-"""Rests between launches: the arena's room, pools that wait for others, widths of tiles."""
+"""Rests of tiles between launches.
+
+The arena's room, pools that wait for others, widths of tiles.
+"""
 
 from __future__ import annotations
 

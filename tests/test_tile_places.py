@@ -1,4 +1,7 @@
-"""Orders of computation and of rows in tiles: what they keep, and that reads stream."""
+"""Orders of clusters and rows.
+
+What they keep, and that reads stream.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How kernels are compiled, in one place and with types."""
+"""How kernels are compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""spmm and the fused layer on dense features, called one at a time."""
+"""Single products on dense features.
+
+spmm and the fused layer, called one at a time.
+"""
 
 from __future__ import annotations
 
@@ -122,10 +125,12 @@ class DenseLayer:
         number = choice.next()
         way = ways[number]
         start = time.perf_counter()
-        if way.form == "tiles":
-            self._in_tiles(way, features, out, fortran)
-        else:
+        if way.form == "in place":
             self._in_place(way, features, out)
+        elif way.form == "copied in":
+            self._copied_in(way, features, out)
+        else:
+            self._in_tiles(way, features, out, fortran)
         choice.note(number, time.perf_counter() - start)
         return out
 
@@ -144,41 +149,42 @@ class DenseLayer:
             return [Way(workers, "tiles", tile_width(widest, self.dtype, inputs, threads, least))]
         ways = []
         for workers in (self.workers, self.serial)[: 1 + (self.workers.threads > 1)]:
-
-            def widths(*wanted: int, threads: int = workers.threads) -> list[int]:
-                shared = {shared_width(width, self.dtype, inputs, threads) for width in wanted}
-                return sorted(shared)
-
-            if not can_stay:
-                wide = widths(max(self.costs.width, least))
-                ways.append(Way(workers, "tiles", wide[0]))
-                continue
-            near = widths(LEAST_INPUTS, 2 * LEAST_INPUTS)
-            ways += [Way(workers, "in place", width) for width in near]
-            any_width = widths(LEAST_INPUTS, self.costs.width, MOST_INPUTS)
-            ways += [Way(workers, "copied in", width) for width in any_width]
+            if can_stay:
+                wanted = [("in place", LEAST_INPUTS), ("in place", 2 * LEAST_INPUTS)]
+                widths = LEAST_INPUTS, self.costs.width, MOST_INPUTS
+                wanted += [("copied in", width) for width in widths]
+            else:
+                wanted = [("tiles", max(self.costs.width, least))]
+            shared = [
+                (form, shared_width(width, self.dtype, inputs, workers.threads))
+                for form, width in wanted
+            ]
+            ways += [Way(workers, form, width) for form, width in dict.fromkeys(shared)]
         return ways
 
     def _in_place(self, way: Way, features: Array, out: Array) -> None:
-        """Run on columns as they are, or copied, each worker some of them."""
+        """Run on columns as they are, each worker some of them."""
         counter = np.zeros(1, np.int64)
         live = np.empty(features.shape[0], self.dtype)
         src, dst = read_only(features.T), out.T
-        if way.form == "in place":
 
-            def work(worker: int) -> None:
-                run_columns(counter, self.layers, src, dst, live, way.width, *self.clamp)
+        def work(worker: int) -> None:
+            run_columns(counter, self.layers, src, dst, live, way.width, *self.clamp)
 
-            way.workers.run(work)
-            return
+        way.workers.run(work)
+
+    def _copied_in(self, way: Way, features: Array, out: Array) -> None:
+        """Run on tiles that columns are copied into, each worker some of them."""
+        counter = np.zeros(1, np.int64)
+        src, dst = read_only(features.T), out.T
         with spare_workspace() as workspace:
             workspace.fit(way.workers.threads, src.shape[0], way.width, self.dtype)
 
-            def work_on_copies(worker: int) -> None:
-                _, tile, _, alive = workspace.tile(worker, way.width)
-                run_copied_columns(counter, self.in_tiles, src, tile, dst, alive, *self.clamp)
+            def work(worker: int) -> None:
+                _, tile, _, live = workspace.tile(worker, way.width)
+                run_copied_columns(counter, self.in_tiles, src, tile, dst, live, *self.clamp)
 
-            way.workers.run(work_on_copies)
+            way.workers.run(work)
 
     def _in_tiles(self, way: Way, features: Array, out: Array, fortran: bool) -> None:
         """Copy inputs into tiles and out of them."""

@@ -1,4 +1,6 @@
-"""Kernel: tiles of inputs pass through several layers while they stay in a core's cache.
+"""Kernel of depth-first tiles.
+
+Tiles of inputs pass through several layers while they stay in a core's cache.
 
 A tile holds up to `tile width` inputs, innermost: ``tile[place of neuron, input]``. A worker takes
 the next tile from a shared counter, loads it, and alternates between two buffers, layer after

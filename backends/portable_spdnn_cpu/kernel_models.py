@@ -1,4 +1,7 @@
-"""What each kernel needs for an edge: the models that its speed is held against."""
+"""Models of the kernels.
+
+What each needs for an edge: its speed is held against that.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One layer on a tile, or on columns where they are: which strips compute what.
+"""One layer on columns.
+
+Of a tile, or where they are: which strips compute what.
 
 Bound: with clusters arithmetic, four additions a load; without, the loads, one vector an edge
 and granule, from the cache that holds the tile.

@@ -1,4 +1,6 @@
-"""Vector strips: sums of output neurons over their inputs, in registers.
+"""Vector strips of outputs.
+
+Sums of output neurons over their inputs stay in registers.
 
 Plain loops leave the compiler to guess that tiles do not alias and that accumulators may stay
 in registers. These intrinsics say so, by emitting LLVM vectors over neighbouring inputs.

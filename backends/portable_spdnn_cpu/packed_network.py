@@ -1,4 +1,7 @@
-"""A network as the depth-first kernels read it: layers end to end in a few arrays."""
+"""Networks packed for depth-first kernels.
+
+Layers stand end to end in a few arrays.
+"""
 
 from __future__ import annotations
 

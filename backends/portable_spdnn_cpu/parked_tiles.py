@@ -1,4 +1,4 @@
-"""Rests of tiles, and their arena.
+"""Parked tiles and their arena.
 
 Rests that stopped after the same layer form a *pool*. They are regrouped into full tiles once
 all earlier layers are done. The arena's room is reused: what a launch parks is one region, free

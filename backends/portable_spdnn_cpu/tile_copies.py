@@ -1,4 +1,6 @@
-"""Copies into tiles and out of them: sources, parked tiles, the output.
+"""Copies to and from tiles.
+
+From sources and parked tiles, to the arena and the output.
 
 Everything here computes on validated arrays and runs without the interpreter's lock.
 """

@@ -1,4 +1,7 @@
-"""What tiles cost by width: measured for a plan, estimated for a single call."""
+"""Costs of tiles by width.
+
+Measured for a plan, estimated for a single call.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Launches of tiles on all workers: buffers, sources, the shared counter."""
+"""Launches of tiles on workers.
+
+Buffers, sources, the shared counter.
+"""
 
 from __future__ import annotations
 

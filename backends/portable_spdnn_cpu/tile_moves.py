@@ -1,4 +1,6 @@
-"""Vector moves between tiles and features: whole granules, transposed blocks.
+"""Vector moves of features.
+
+Between tiles and features: whole granules, transposed blocks.
 
 A *granule* is 64 bytes of neighbouring inputs (16 float32 or 8 float64), whatever vectors the
 processor has: LLVM splits it into what fits.

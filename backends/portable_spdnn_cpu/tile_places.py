@@ -1,4 +1,4 @@
-"""Orders of clusters and tile rows.
+"""Orders of clusters and rows.
 
 They let a layer stream through the caches. Clusters are computed along the inputs that they have
 in common, breadth first: one that reads what the one before read follows it. In a tile the

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from portable_spdnn_cpu.kernel_models import loads_per_edge, tile_model
-from portable_spdnn_cpu.tile_costs import LEAST_INPUTS
+from portable_spdnn_cpu.cost_models import loads_per_edge, tile_model
+from portable_spdnn_cpu.tiles.tuning import LEAST_INPUTS
 
 from .agreement import assert_agree
 

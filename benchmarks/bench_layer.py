@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from portable_spdnn_cpu.kernel_models import product_model, sparse_product_model
-from portable_spdnn_cpu.tile_costs import LEAST_INPUTS
+from portable_spdnn_cpu.cost_models import product_model, sparse_product_model
+from portable_spdnn_cpu.tiles.tuning import LEAST_INPUTS
 
 from .agreement import assert_agree, assert_layer
 

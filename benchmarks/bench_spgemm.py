@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from portable_spdnn_cpu.kernel_models import sparse_product_model
+from portable_spdnn_cpu.cost_models import sparse_product_model
 
 from .agreement import assert_agree, assert_sparse_product
 

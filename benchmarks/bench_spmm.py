@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from portable_spdnn_cpu.kernel_models import loads_per_edge, product_model
-from portable_spdnn_cpu.tile_costs import LEAST_INPUTS
+from portable_spdnn_cpu.cost_models import loads_per_edge, product_model
+from portable_spdnn_cpu.tiles.tuning import LEAST_INPUTS
 
 from .agreement import assert_agree, assert_product
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import portable_spdnn as ps
-from portable_spdnn.roofline import KernelModel, limits_of
+from portable_spdnn.report.roofline import KernelModel, limits_of
 
 from .machine_facts import load_average, machine_facts
 

@@ -67,7 +67,7 @@ def dated_name(record: dict[str, Any]) -> str:
 
 def store(record: dict[str, Any], target: Path) -> None:
     """Write a record, all or nothing."""
-    from portable_spdnn.formats.atomic_output import atomic_output
+    from portable_spdnn.io.atomic_output import atomic_output
 
     target.parent.mkdir(parents=True, exist_ok=True)
     with atomic_output(target) as stream:

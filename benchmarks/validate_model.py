@@ -25,7 +25,7 @@ sys.path.insert(0, str(FOLDER))
 
 from machine_facts import cpu_slug, load_average, machine_facts  # noqa: E402
 
-from portable_spdnn.formats.atomic_output import atomic_output  # noqa: E402
+from portable_spdnn.io.atomic_output import atomic_output  # noqa: E402
 
 IMAGES = FOLDER.parent.parent / "shared" / "mnist" / "train-images-idx3-ubyte.gz"
 DOCS = FOLDER.parent / "docs" / "results"
@@ -93,10 +93,10 @@ def measure(case: Case, source: list[object], ranks: int) -> tuple[float, float]
 def job(network: str, inputs: Path | None, first_inputs: int) -> None:
     """Be one rank: what `portable-spdnn run` does, and then its inference again."""
     from portable_spdnn import get_backend
-    from portable_spdnn.distributed import run_on_ranks
-    from portable_spdnn.ranked_workload import load_ranked_workload
-    from portable_spdnn.ranks import Ranks
-    from portable_spdnn.workload import Request
+    from portable_spdnn.mpi.ranks import Ranks
+    from portable_spdnn.mpi.run import run_on_ranks
+    from portable_spdnn.mpi.workload import load_ranked_workload
+    from portable_spdnn.workloads.request import Request
 
     neurons, layers = map(int, network.split("x"))
     with Ranks() as ranks:

@@ -20,26 +20,26 @@ _HOME = {
     "BackendUnavailable": "backend",
     "InputError": "errors",
     "Layer": "network",
-    "LayerHandle": "handles",
+    "LayerHandle": "operations",
     "Network": "network",
-    "NetworkPlan": "plan",
+    "NetworkPlan": "plans.base",
     "NumericalError": "errors",
     "PackedFeatures": "features",
-    "PlanOptions": "plan",
-    "Result": "result",
+    "PlanOptions": "plans.base",
+    "Result": "plans.result",
     "SpdnnError": "errors",
-    "SpgemmHandle": "handles",
-    "SpmmHandle": "handles",
-    "StreamedNetwork": "streamed_network",
+    "SpgemmHandle": "operations",
+    "SpmmHandle": "operations",
+    "StreamedNetwork": "workloads.streamed_network",
     "backends": "registry",
-    "digits_features": "images",
+    "digits_features": "workloads.images",
     "get_backend": "registry",
     "infer": "engine",
-    "iter_layers": "loading",
-    "load_inputs": "loading",
-    "load_network": "loading",
-    "open_network": "loading",
-    "radixnet": "radix_topology",
+    "iter_layers": "workloads.loading",
+    "load_inputs": "workloads.loading",
+    "load_network": "workloads.loading",
+    "open_network": "workloads.loading",
+    "radixnet": "graphchallenge.radixnet",
 }
 __all__ = [*sorted(_HOME), "__version__"]
 
@@ -52,23 +52,23 @@ if TYPE_CHECKING:
     from portable_spdnn.errors import NumericalError as NumericalError
     from portable_spdnn.errors import SpdnnError as SpdnnError
     from portable_spdnn.features import PackedFeatures as PackedFeatures
-    from portable_spdnn.handles import LayerHandle as LayerHandle
-    from portable_spdnn.handles import SpgemmHandle as SpgemmHandle
-    from portable_spdnn.handles import SpmmHandle as SpmmHandle
-    from portable_spdnn.images import digits_features as digits_features
-    from portable_spdnn.loading import iter_layers as iter_layers
-    from portable_spdnn.loading import load_inputs as load_inputs
-    from portable_spdnn.loading import load_network as load_network
-    from portable_spdnn.loading import open_network as open_network
+    from portable_spdnn.graphchallenge.radixnet import radixnet as radixnet
     from portable_spdnn.network import Layer as Layer
     from portable_spdnn.network import Network as Network
-    from portable_spdnn.plan import NetworkPlan as NetworkPlan
-    from portable_spdnn.plan import PlanOptions as PlanOptions
-    from portable_spdnn.radix_topology import radixnet as radixnet
+    from portable_spdnn.operations import LayerHandle as LayerHandle
+    from portable_spdnn.operations import SpgemmHandle as SpgemmHandle
+    from portable_spdnn.operations import SpmmHandle as SpmmHandle
+    from portable_spdnn.plans.base import NetworkPlan as NetworkPlan
+    from portable_spdnn.plans.base import PlanOptions as PlanOptions
+    from portable_spdnn.plans.result import Result as Result
     from portable_spdnn.registry import backends as backends
     from portable_spdnn.registry import get_backend as get_backend
-    from portable_spdnn.result import Result as Result
-    from portable_spdnn.streamed_network import StreamedNetwork as StreamedNetwork
+    from portable_spdnn.workloads.images import digits_features as digits_features
+    from portable_spdnn.workloads.loading import iter_layers as iter_layers
+    from portable_spdnn.workloads.loading import load_inputs as load_inputs
+    from portable_spdnn.workloads.loading import load_network as load_network
+    from portable_spdnn.workloads.loading import open_network as open_network
+    from portable_spdnn.workloads.streamed_network import StreamedNetwork as StreamedNetwork
 
 
 def __getattr__(name: str) -> Any:

@@ -41,7 +41,7 @@ and `synchronize`, and for its own array types `alive_inputs`, `take_inputs` and
 Options of a plan that not every backend takes (`OPTIONAL_PLAN_OPTIONS`) are an error unless the
 class attribute ``plan_options`` names them; ``kernels`` lists what the option `kernel` may be.
 One that names "devices" implements `device_numbers`, `on_device` and `bound`; sharing inputs out
-over the devices is done for it (`portable_spdnn.replicated_plan`).
+over the devices is done for it (`portable_spdnn.plans.multi_device`).
 Optional operations (`OPTIONAL_OPERATIONS`) are declared in ``optional_operations`` and
 implemented under their own name.
 
@@ -62,7 +62,8 @@ import scipy.sparse as sp
 
 from portable_spdnn.array_exchange import host_array
 from portable_spdnn.errors import InputError, SpdnnError
-from portable_spdnn.handles import (
+from portable_spdnn.network import Layer, Network
+from portable_spdnn.operations import (
     LayerHandle,
     Prepared,
     SpgemmHandle,
@@ -72,11 +73,10 @@ from portable_spdnn.handles import (
     check_layer_operands,
     common_dtype,
 )
-from portable_spdnn.network import Layer, Network
-from portable_spdnn.plan import NetworkPlan, PlanOptions
+from portable_spdnn.plans.base import NetworkPlan, PlanOptions
 
 if TYPE_CHECKING:
-    from portable_spdnn.roofline import Limits
+    from portable_spdnn.report.roofline import Limits
 
 __all__ = [
     "OPERATIONS",
@@ -334,15 +334,15 @@ class Backend(ABC):
         options = options or PlanOptions()
         self.check_plan_options(options)
         if options.devices:
-            from portable_spdnn.replicated_plan import ReplicatedPlan
+            from portable_spdnn.plans.multi_device import ReplicatedPlan
 
             plan: NetworkPlan = ReplicatedPlan(self, network, options)
         elif options.exact_passes:
-            from portable_spdnn.passes.exact_plan import ExactPlan
+            from portable_spdnn.plans.rewritten import ExactPlan
 
             plan = ExactPlan(self, network, options)
         elif options.memory is not None:
-            from portable_spdnn.streamed_plan import StreamedPlan
+            from portable_spdnn.plans.streamed import StreamedPlan
 
             plan = StreamedPlan(self, network, options, options.memory)
         else:
@@ -409,7 +409,7 @@ class Backend(ABC):
         return nullcontext()
 
     def measure_limits(self) -> Limits:
-        """Measure what the machine can do at most; optional. See `portable_spdnn.roofline`."""
+        """Measure what the machine can do at most; optional. See `report.roofline`."""
         raise NotImplementedError(f"backend {self.name} does not measure its limits")
 
     # -- optional operations ----------------------------------------------------------------

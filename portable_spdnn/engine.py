@@ -16,10 +16,10 @@ from portable_spdnn.features import Features
 from portable_spdnn.memory import parse_limit
 from portable_spdnn.network import Network
 from portable_spdnn.passes import parse_passes
-from portable_spdnn.path_choice import break_even_density, dense_seconds_per_edge
-from portable_spdnn.plan import NetworkPlan, PlanOptions, Progress, cast_features
+from portable_spdnn.plans.base import NetworkPlan, PlanOptions, Progress, cast_features
+from portable_spdnn.plans.crossover import break_even_density, dense_seconds_per_edge
+from portable_spdnn.plans.result import BatchOutput, Result
 from portable_spdnn.registry import get_backend
-from portable_spdnn.result import BatchOutput, Result
 
 TURN_BACK = 0.5  # dense features turn sparse again below this part of the break-even density
 

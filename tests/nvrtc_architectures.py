@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from portable_spdnn_gpu.kernel_catalog import ARCHITECTURES, OLDEST_OF_CUDA_13
-from portable_spdnn_gpu.nvrtc_compiler import KernelCompilationError, compiler_version
+from portable_spdnn_gpu.compile.catalog import ARCHITECTURES, OLDEST_OF_CUDA_13
+from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError, compiler_version
 
 
 def _compiles_for_old_ones() -> bool:

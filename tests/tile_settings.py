@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from portable_spdnn_cpu import depth_first
-from portable_spdnn_cpu.tile_costs import TileCosts
+from portable_spdnn_cpu.network import plan as depth_first
+from portable_spdnn_cpu.tiles.tuning import TileCosts
 
 
 def set_tile_costs(monkeypatch: pytest.MonkeyPatch, width: int, granule: int = 16) -> None:

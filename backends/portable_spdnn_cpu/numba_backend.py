@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from portable_spdnn.backend import Availability, Backend, SpgemmHandle
 from portable_spdnn.features import PackedFeatures
-from portable_spdnn.handles import Prepared
 from portable_spdnn.network import Network
-from portable_spdnn.plan import NetworkPlan, PlanOptions
-from portable_spdnn.roofline import Limits
-from portable_spdnn_cpu.host_device import processor_name
-from portable_spdnn_cpu.workers import Workers, default_threads
+from portable_spdnn.operations import Prepared
+from portable_spdnn.plans.base import NetworkPlan, PlanOptions
+from portable_spdnn.report.roofline import Limits
+from portable_spdnn_cpu.jit.cpu_info import processor_name
+from portable_spdnn_cpu.jit.thread_pool import Workers, default_threads
 
 Array = npt.NDArray[Any]
 
@@ -72,7 +72,7 @@ class NumbaBackend(Backend):
         y_max: float | None = None,
     ) -> Any:
         """Return a layer for dense features; without a bias the plain product."""
-        from portable_spdnn_cpu.dense_operations import DenseLayer
+        from portable_spdnn_cpu.spmm.handle import DenseLayer
 
         activation = bias is not None
         if bias is None:
@@ -81,14 +81,14 @@ class NumbaBackend(Backend):
 
     def make_spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
         """Return a handle for C = A B."""
-        from portable_spdnn_cpu.row_spgemm import RowSpgemmHandle
+        from portable_spdnn_cpu.spgemm.handle import RowSpgemmHandle
 
         return RowSpgemmHandle(self.workers, A, B)
 
     def run_layer(self, W: Any, Y: Any, bias: Array, y_max: float | None) -> Any:
         """Y' = min(max(Y W + bias, 0), y_max), fused."""
         if self.is_sparse(Y):
-            from portable_spdnn_cpu.sparse_operations import sparse_layer
+            from portable_spdnn_cpu.spgemm.fused_layer import sparse_layer
 
             return sparse_layer(self.workers, W, Y, bias, y_max)
         return self._dense_layer(W.T.tocsr(), False, bias, y_max)(Y)
@@ -109,12 +109,12 @@ class NumbaBackend(Backend):
             # Compiles, or loads from the cache: a run without inputs.
             plan.run_batch(PackedFeatures.empty(network.neurons), lambda done: None)
             return plan
-        from portable_spdnn_cpu.depth_first import DepthFirstPlan
+        from portable_spdnn_cpu.network.plan import DepthFirstPlan
 
         return DepthFirstPlan(self, self.workers, network, options)
 
     def measure_limits(self) -> Limits:
         """Measure the processor with all threads; takes some seconds."""
-        from portable_spdnn_cpu.limit_kernels import measure
+        from portable_spdnn_cpu.jit.peaks import measure
 
         return measure(self.workers)

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from portable_spdnn.backend import Availability, Backend, SpgemmHandle
 from portable_spdnn.errors import InputError
-from portable_spdnn_cpu.host_device import processor_name
+from portable_spdnn_cpu.jit.cpu_info import processor_name
 
 Array = npt.NDArray[Any]
 

@@ -13,34 +13,34 @@ import scipy.sparse as sp
 from portable_spdnn.array_exchange import host_array
 from portable_spdnn.backend import Availability, Backend, SpgemmHandle
 from portable_spdnn.errors import InputError
-from portable_spdnn.handles import Prepared
 from portable_spdnn.network import Network
-from portable_spdnn.plan import NetworkPlan, PlanOptions
-from portable_spdnn.roofline import Limits
-from portable_spdnn_gpu.cuda_availability import cuda_availability, cuda_device_numbers
-from portable_spdnn_gpu.cuda_device import CudaDevice
-from portable_spdnn_gpu.dense_products import DenseProduct
-from portable_spdnn_gpu.device import Device
-from portable_spdnn_gpu.device_features import DeviceFeatures
-from portable_spdnn_gpu.device_limits import measure
-from portable_spdnn_gpu.device_matrices import (
+from portable_spdnn.operations import Prepared
+from portable_spdnn.plans.base import NetworkPlan, PlanOptions
+from portable_spdnn.report.roofline import Limits
+from portable_spdnn_gpu.compile.catalog import FEATURE_THREADS, feature_rows
+from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.availability import cuda_availability, cuda_device_numbers
+from portable_spdnn_gpu.device.cuda_device import CudaDevice
+from portable_spdnn_gpu.device.features import DeviceFeatures
+from portable_spdnn_gpu.device.interface import Device
+from portable_spdnn_gpu.device.limits import measure
+from portable_spdnn_gpu.device.matrices import (
     DeviceCsr,
     columns_innermost,
     download_csr,
     upload_csr,
     write_transposed,
 )
-from portable_spdnn_gpu.device_operands import (
+from portable_spdnn_gpu.device.operands import (
     adopt_dense,
     adopt_sparse,
     is_device_sparse,
     is_on_device,
 )
-from portable_spdnn_gpu.kernel_catalog import FEATURE_THREADS, feature_rows
-from portable_spdnn_gpu.network_steps import KERNELS
-from portable_spdnn_gpu.packed_products import by_output
-from portable_spdnn_gpu.precision import Precision
-from portable_spdnn_gpu.sparse_products import DeviceSpgemmHandle, sparse_layer, take_rows
+from portable_spdnn_gpu.network.steps import KERNELS
+from portable_spdnn_gpu.spgemm.launch import DeviceSpgemmHandle, sparse_layer, take_rows
+from portable_spdnn_gpu.spmm.launch import DenseProduct
+from portable_spdnn_gpu.spmm.packing import by_output
 
 Array = npt.NDArray[Any]
 
@@ -49,7 +49,7 @@ class CupyBackend(Backend):
     """CUDA through CuPy: own kernels, compiled for the device at hand when first used.
 
     Operations take arrays of the host (copied) and of the device (used where they are; see
-    `portable_spdnn_gpu.device_operands`), and give arrays of the device: `cupy.ndarray`, and
+    `portable_spdnn_gpu.device.operands`), and give arrays of the device: `cupy.ndarray`, and
     `DeviceCsr`, of which `to_cupyx` makes a `cupyx.scipy.sparse` matrix. All work is started on
     CuPy's current stream. Dense features are kept with the inputs innermost: an array of shape
     (inputs, neurons) in Fortran order.
@@ -260,7 +260,7 @@ class CupyBackend(Backend):
             _refuse("kernel cusparse", options, ("storage", "device_memory", "profile"))
             plan = CusparsePlan(self, network, options, open_cusparse(self.cuda))
         else:
-            from portable_spdnn_gpu.device_plan import DevicePlan
+            from portable_spdnn_gpu.network.plan import DevicePlan
 
             plan = DevicePlan(self, network, options)
         self.cuda.synchronize()  # it may run on another stream than it was made on

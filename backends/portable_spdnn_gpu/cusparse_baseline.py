@@ -14,8 +14,8 @@ import scipy.sparse as sp
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.network import Network
-from portable_spdnn.plan import NetworkPlan, PlanOptions, cast_features
-from portable_spdnn.result import BatchOutput
+from portable_spdnn.plans.base import NetworkPlan, PlanOptions, cast_features
+from portable_spdnn.plans.result import BatchOutput
 from portable_spdnn_gpu.cusparse_library import SparseOperand
 
 Array = npt.NDArray[Any]

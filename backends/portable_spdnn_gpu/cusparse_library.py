@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from portable_spdnn.backend import BackendUnavailable
 from portable_spdnn.errors import InputError
-from portable_spdnn_gpu.cuda_device import CudaDevice
-from portable_spdnn_gpu.device import Device, LaunchError
-from portable_spdnn_gpu.device_matrices import INDEX_LIMIT, first_line
+from portable_spdnn_gpu.device.cuda_device import CudaDevice
+from portable_spdnn_gpu.device.interface import Device, LaunchError
+from portable_spdnn_gpu.device.matrices import INDEX_LIMIT, first_line
 
 Array = npt.NDArray[Any]
 # cusparseSpMMAlg_t, which CuPy does not name: CUSPARSE_SPMM_CSR_ALG1 and _ALG2.

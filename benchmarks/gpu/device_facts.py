@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from portable_spdnn.backend import Backend
-from portable_spdnn_gpu.cuda_device import CudaDevice
 from portable_spdnn_gpu.cupy_backend import CupyBackend
+from portable_spdnn_gpu.device.cuda_device import CudaDevice
 
 FOLDER = Path(__file__).resolve().parents[2]
 QUERIED = ("driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory", "power.limit")

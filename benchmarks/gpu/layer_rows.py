@@ -14,17 +14,17 @@ from agreement import assert_agree
 from budget import Budget
 
 from portable_spdnn.network import Layer, Network
-from portable_spdnn.roofline import KernelModel, Limits, speed, speed_text
+from portable_spdnn.report.roofline import KernelModel, Limits, speed, speed_text
+from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.cupy_backend import CupyBackend
-from portable_spdnn_gpu.dense_products import DenseProduct
-from portable_spdnn_gpu.layer_costs import (
+from portable_spdnn_gpu.spmm.costs import (
     LayerSize,
     clustered_cost,
     csr_cost,
     staged_cost,
 )
-from portable_spdnn_gpu.packed_products import DESIGNS, by_output, pack
-from portable_spdnn_gpu.precision import Precision
+from portable_spdnn_gpu.spmm.launch import DenseProduct
+from portable_spdnn_gpu.spmm.packing import DESIGNS, by_output, pack
 
 Record = dict[str, Any]
 FEATURE_BYTES = 2 << 30  # of one layer's features, or LEAST_INPUTS of them

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from portable_spdnn import report
+from portable_spdnn.report import run_report as report
 
 Record = dict[str, Any]
 

@@ -35,12 +35,12 @@ from targets import judged  # noqa: E402
 
 import portable_spdnn as ps  # noqa: E402
 from portable_spdnn.backend import Backend  # noqa: E402
-from portable_spdnn.challenge.time_budget import Measured, Predictor, parse_duration  # noqa: E402
+from portable_spdnn.challenge_table.time_budget import Measured, Predictor, parse_duration  # noqa: E402
 from portable_spdnn.errors import InputError  # noqa: E402
-from portable_spdnn.graphchallenge import Configuration  # noqa: E402
-from portable_spdnn.loading import load_inputs  # noqa: E402
+from portable_spdnn.graphchallenge.configurations import Configuration  # noqa: E402
+from portable_spdnn.workloads.loading import load_inputs  # noqa: E402
 from portable_spdnn_gpu.cupy_backend import CupyBackend  # noqa: E402
-from portable_spdnn_gpu.device_limits import copy_rate  # noqa: E402
+from portable_spdnn_gpu.device.limits import copy_rate  # noqa: E402
 
 IMAGES = "train-images-idx3-ubyte.gz"
 FOLDERS = (HERE.parents[2] / "shared" / "mnist", HERE.parents[1] / "shared" / "mnist")

@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
             f"sanitize: {TOOL} is not on the PATH; it comes with the CUDA toolkit", file=sys.stderr
         )
         return 2
-    from portable_spdnn_gpu.cuda_availability import cuda_availability
+    from portable_spdnn_gpu.device.availability import cuda_availability
 
     available = cuda_availability()
     if not available.available:

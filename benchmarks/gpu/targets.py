@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from portable_spdnn.challenge.published import REFERENCES
-from portable_spdnn.graphchallenge import CONFIGURATIONS
+from portable_spdnn.challenge_table.published import REFERENCES
+from portable_spdnn.graphchallenge.configurations import CONFIGURATIONS
 
 # Challenge edge rates, edges/s, by neurons and layers.
 EDGE_RATES = {

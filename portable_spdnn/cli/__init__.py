@@ -17,7 +17,7 @@ def main() -> None:
     """
     from portable_spdnn.cli.app import app
     from portable_spdnn.errors import SpdnnError
-    from portable_spdnn.ranks import launched_rank, launched_ranks, unfinished
+    from portable_spdnn.mpi.ranks import launched_rank, launched_ranks, unfinished
 
     rank = launched_rank() if launched_ranks() > 1 else None
     name = "portable-spdnn" if rank is None else f"portable-spdnn: rank {rank}"
@@ -50,7 +50,7 @@ def main() -> None:
 
 def _end(code: int, rank: int | None) -> NoReturn:
     if rank is not None:
-        from portable_spdnn.ranks import abort
+        from portable_spdnn.mpi.ranks import abort
 
         abort(code)
     sys.exit(code)

@@ -38,7 +38,7 @@ def _common(
     ),
 ) -> None:
     from portable_spdnn.errors import InputError
-    from portable_spdnn.ranks import launched_ranks
+    from portable_spdnn.mpi.ranks import launched_ranks
 
     command = context.invoked_subcommand
     if launched_ranks() > 1 and command != "run":

@@ -7,7 +7,8 @@ from portable_spdnn.cli import options as flag
 
 def backends(json: flag.Json = None) -> None:
     """List every registered backend: available or why not, device, versions, operations."""
-    from portable_spdnn import registry, report
+    from portable_spdnn import registry
+    from portable_spdnn.report import run_report
 
     survey = registry.backends()
     rows = [
@@ -22,7 +23,7 @@ def backends(json: flag.Json = None) -> None:
         for info in survey
     ]
     columns = ("backend", "available", "space", "device, or why not", "versions", "operations")
-    report.print_table(columns, rows, to_stderr=json == "-")
+    run_report.print_table(columns, rows, to_stderr=json == "-")
     if json is not None:
         records = [
             {
@@ -37,4 +38,4 @@ def backends(json: flag.Json = None) -> None:
             }
             for info in survey
         ]
-        report.write_json(records, json)
+        run_report.write_json(records, json)

@@ -89,16 +89,16 @@ def challenge(
     Exit code 0: all that ran are right, as far as there is a truth; 1: categories of one are
     wrong; 2: usage or input error.
     """
-    from portable_spdnn import report
-    from portable_spdnn.challenge import choose_configurations, tables
-    from portable_spdnn.challenge.rows import ChallengeOptions, Row
-    from portable_spdnn.challenge.series import Series
-    from portable_spdnn.challenge.time_budget import parse_duration
+    from portable_spdnn.challenge_table import choose_configurations, tables
+    from portable_spdnn.challenge_table.rows import ChallengeOptions, Row
+    from portable_spdnn.challenge_table.series import Series
+    from portable_spdnn.challenge_table.time_budget import parse_duration
     from portable_spdnn.errors import InputError
     from portable_spdnn.memory import parse_limit
     from portable_spdnn.passes import parse_passes
-    from portable_spdnn.plan import PlanOptions
+    from portable_spdnn.plans.base import PlanOptions
     from portable_spdnn.registry import get_backend
+    from portable_spdnn.report import run_report
 
     if json == markdown == "-":
         raise InputError("--json and --markdown both name standard output; give one a file")
@@ -132,9 +132,9 @@ def challenge(
     def write(last: bool) -> None:
         """Write what is done so far: files always, standard output at the end alone."""
         if json is not None and (last or json != "-"):
-            report.write_json(tables.as_json(series, rows), json)
+            run_report.write_json(tables.as_json(series, rows), json)
         if markdown is not None and (last or markdown != "-"):
-            report.write_text(tables.as_markdown(series, rows), markdown)
+            run_report.write_text(tables.as_markdown(series, rows), markdown)
 
     try:
         for row in series.rows():
@@ -145,8 +145,8 @@ def challenge(
         if rows:
             to_stderr = "-" in (json, markdown)
             shown = [tables.cells(row) for row in rows]
-            report.print_table(tables.COLUMNS, shown, to_stderr)
-            report.print_facts(tables.facts(series, rows), to_stderr)
+            run_report.print_table(tables.COLUMNS, shown, to_stderr)
+            run_report.print_facts(tables.facts(series, rows), to_stderr)
     write(last=True)
     if any(row.failed for row in rows):
         raise typer.Exit(WRONG_CATEGORIES)

@@ -39,12 +39,12 @@ def compare(
 
     Exit code 1 where categories differ from the reference's, or from the truth where known.
     """
-    from portable_spdnn import comparison, report
     from portable_spdnn.errors import InputError
-    from portable_spdnn.graphchallenge import judge
+    from portable_spdnn.graphchallenge.configurations import judge
     from portable_spdnn.passes import parse_passes
-    from portable_spdnn.plan import PlanOptions
-    from portable_spdnn.workload import Request, load_workload
+    from portable_spdnn.plans.base import PlanOptions
+    from portable_spdnn.report import comparison, run_report
+    from portable_spdnn.workloads.request import Request, load_workload
 
     names = [name.strip() for name in backends.split(",") if name.strip()]
     if not names:
@@ -73,7 +73,7 @@ def compare(
     records = []
     rows = []
     for one, verdict in zip(compared, verdicts, strict=True):
-        record = report.run_record(work, one.result, verdict, one.versions, {})
+        record = run_report.run_record(work, one.result, verdict, one.versions, {})
         record |= {
             "inference_seconds": one.inference_seconds,
             "edge_rate": one.edge_rate,
@@ -89,10 +89,10 @@ def compare(
             (
                 one.result.backend,
                 one.result.device,
-                report.seconds(one.inference_seconds),
+                run_report.seconds(one.inference_seconds),
                 f"{one.speed_up:.3g} x",
-                report.rate(one.edge_rate),
-                report.rate(one.executed_edge_rate),
+                run_report.rate(one.edge_rate),
+                run_report.rate(one.executed_edge_rate),
                 str(one.result.categories.size),
                 "yes" if one.categories_agree else "NO",
                 f"{one.largest_absolute_difference:.2g}",
@@ -110,9 +110,9 @@ def compare(
         f"exact passes (not on the reference): {', '.join(passes) or 'none'}"
     )
     typer.echo(title, err=json == "-")
-    report.print_table(columns, rows, to_stderr=json == "-")
+    run_report.print_table(columns, rows, to_stderr=json == "-")
     if json is not None:
-        report.write_json(records, json)
+        run_report.write_json(records, json)
     wrong = any(verdict is not None and not verdict.passed for verdict in verdicts)
     if wrong or not all(one.categories_agree for one in compared):
         raise typer.Exit(WRONG_CATEGORIES)

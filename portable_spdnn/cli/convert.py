@@ -20,8 +20,8 @@ def convert(
     no_progress: flag.NoProgress = False,
 ) -> None:
     """Pack a network, its inputs and its truth: every command takes the store for the folder."""
-    from portable_spdnn.formats.packed_store import PackedStore
-    from portable_spdnn.loading import convert as pack
+    from portable_spdnn.io.packed_store import PackedStore
+    from portable_spdnn.workloads.loading import convert as pack
 
     with show_progress("converting", not no_progress) as step:
         pack(directory, out, neurons, layers, bias, step)

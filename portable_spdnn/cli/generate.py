@@ -9,7 +9,7 @@ import typer
 
 from portable_spdnn.cli import options as flag
 from portable_spdnn.cli.progress import show_progress
-from portable_spdnn.workload import DEFAULT_LAYERS, DEFAULT_NEURONS
+from portable_spdnn.workloads.request import DEFAULT_LAYERS, DEFAULT_NEURONS
 
 generate = typer.Typer(help="Write generated networks.", no_args_is_help=True)
 
@@ -39,8 +39,8 @@ def radixnet(
     no_progress: flag.NoProgress = False,
 ) -> None:
     """Write a RadiX-Net with the structure of the Graph Challenge, and inputs for it."""
-    from portable_spdnn.generation import generate_radixnet
-    from portable_spdnn.workload import Request, load_inputs_of
+    from portable_spdnn.workloads.generation import generate_radixnet
+    from portable_spdnn.workloads.request import Request, load_inputs_of
 
     features = None
     if not no_inputs:

@@ -89,11 +89,11 @@ def model(
     Costs are measured here, on a sample of the inputs and the first layers; what is assumed is
     printed. Exit code 0: done; 2: usage or input error.
     """
-    from portable_spdnn import report
     from portable_spdnn.errors import InputError
     from portable_spdnn.memory import parse_limit
-    from portable_spdnn.plan import PlanOptions
+    from portable_spdnn.plans.base import PlanOptions
     from portable_spdnn.registry import get_backend
+    from portable_spdnn.report import run_report
     from portable_spdnn.scaling import (
         Model,
         Question,
@@ -104,7 +104,7 @@ def model(
         tables,
     )
     from portable_spdnn.scaling import save_calibration as save
-    from portable_spdnn.workload import Request
+    from portable_spdnn.workloads.request import Request
 
     counts = quantities.parse_nodes(nodes, "--nodes")
     size = None if network is None else quantities.parse_network(network, "--network")
@@ -150,16 +150,16 @@ def model(
     )
     strong, weak = predicted.strong(), predicted.weak()
     aside = json == "-"
-    report.print_facts(tables.facts(predicted), aside)
+    run_report.print_facts(tables.facts(predicted), aside)
     for title, points in (
         (f"strong scaling: {total_inputs} inputs in all", strong),
         (f"weak scaling: {total_inputs} inputs a node", weak),
     ):
         typer.echo(title, err=aside)
-        report.print_table(tables.COLUMNS, [tables.cells(point) for point in points], aside)
+        run_report.print_table(tables.COLUMNS, [tables.cells(point) for point in points], aside)
     for line in tables.chart(strong, weak):
         typer.echo(line, err=aside)
     if json is not None:
-        report.write_json(tables.as_json(predicted, strong, weak), json)
+        run_report.write_json(tables.as_json(predicted, strong, weak), json)
     if plot is not None:
         draw(predicted, strong, weak, plot)

@@ -12,10 +12,10 @@ from portable_spdnn.cli import options as flag
 from portable_spdnn.cli.progress import show_progress
 
 if TYPE_CHECKING:
-    from portable_spdnn.plan import NetworkPlan, PlanOptions
-    from portable_spdnn.ranks import Ranks
-    from portable_spdnn.result import Result
-    from portable_spdnn.workload import Request, Workload
+    from portable_spdnn.mpi.ranks import Ranks
+    from portable_spdnn.plans.base import NetworkPlan, PlanOptions
+    from portable_spdnn.plans.result import Result
+    from portable_spdnn.workloads.request import Request, Workload
 
 WRONG_CATEGORIES = 1
 
@@ -72,10 +72,10 @@ def run(
     2: usage or input error.
     """
     from portable_spdnn.memory import parse_limit
+    from portable_spdnn.mpi.ranks import Ranks, launched_ranks
     from portable_spdnn.passes import parse_passes
-    from portable_spdnn.plan import PlanOptions
-    from portable_spdnn.ranks import Ranks, launched_ranks
-    from portable_spdnn.workload import Request
+    from portable_spdnn.plans.base import PlanOptions
+    from portable_spdnn.workloads.request import Request
 
     options = PlanOptions(
         dtype=dtype.value,
@@ -128,11 +128,11 @@ def _execute(
     progress: bool,
 ) -> _Done | None:
     """Load, plan and run; returns None on ranks that do not report."""
-    from portable_spdnn.distributed import run_on_ranks
     from portable_spdnn.memory import peak_resident_bytes
-    from portable_spdnn.ranked_workload import load_ranked_workload
+    from portable_spdnn.mpi.run import run_on_ranks
+    from portable_spdnn.mpi.workload import load_ranked_workload
     from portable_spdnn.registry import get_backend
-    from portable_spdnn.workload import load_workload
+    from portable_spdnn.workloads.request import load_workload
 
     if ranks is not None:
         ranks.bind_gpu(options.devices)
@@ -175,8 +175,8 @@ def _report(
     progress: bool,
 ) -> int:
     """Judge and print; returns the exit code."""
-    from portable_spdnn import report
-    from portable_spdnn.graphchallenge import Truth, judge, write_categories
+    from portable_spdnn.graphchallenge.configurations import Truth, judge, write_categories
+    from portable_spdnn.report import run_report
 
     work, result = done.work, done.result
     known, reference = work.truth, None
@@ -199,29 +199,31 @@ def _report(
         "reference_agrees": agrees,
         "reference_seconds": None if reference is None else reference.inference_seconds,
     }
-    record = report.run_record(work, result, verdict, backend.availability().versions, extra)
-    facts = report.run_facts(work, done.plan, result, done.peak_memory)
+    record = run_report.run_record(work, result, verdict, backend.availability().versions, extra)
+    facts = run_report.run_facts(work, done.plan, result, done.peak_memory)
     if known is not None and known.beyond:
         facts.append(("truth", f"{known.beyond} categories beyond the inputs at hand left out"))
     if agrees is not None and work.truth is not None:
         facts.append(("serial reference", "agrees" if agrees else "DISAGREES"))
     facts.append(("verdict", "none: no truth is known" if verdict is None else str(verdict)))
-    report.print_facts(facts, to_stderr=json == "-")
+    run_report.print_facts(facts, to_stderr=json == "-")
     if result.replicas:
-        report.print_table(*report.replica_table(result), to_stderr=json == "-")
+        run_report.print_table(*run_report.replica_table(result), to_stderr=json == "-")
     speeds = None
     if options.profile:
-        from portable_spdnn.roofline import limits_of
+        from portable_spdnn.report.roofline import limits_of
 
         limits = limits_of(backend)
-        speeds = report.layer_speeds(done.plan, result, limits)
+        speeds = run_report.layer_speeds(done.plan, result, limits)
         if speeds is not None:
-            report.print_table(*report.layer_table(speeds, result, limits), to_stderr=json == "-")
+            run_report.print_table(
+                *run_report.layer_table(speeds, result, limits), to_stderr=json == "-"
+            )
     if save_categories is not None:
         write_categories(save_categories, result.categories)
     if json is not None:
         record["layers_beside_limits"] = None if speeds is None else [asdict(s) for s in speeds]
-        report.write_json(record, json)
+        run_report.write_json(record, json)
     return WRONG_CATEGORIES if verdict is not None and not verdict.passed else 0
 
 
@@ -230,7 +232,7 @@ def _run_reference(
 ) -> Result:
     """Run the serial reference: every input through every layer, in a code path of its own."""
     from portable_spdnn.engine import infer
-    from portable_spdnn.workload import load_inputs_of
+    from portable_spdnn.workloads.request import load_inputs_of
 
     with show_progress("verifying with the serial reference", progress) as step:
         return infer(

@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from portable_spdnn.memory_budget import running_bytes
 from portable_spdnn.network import Layer, Network
 from portable_spdnn.passes.equal_rows import equal_sparse_rows
-from portable_spdnn.streamed_network import LayerFacts
+from portable_spdnn.plans.memory_budget import running_bytes
+from portable_spdnn.workloads.streamed_network import LayerFacts
 
 Array = npt.NDArray[Any]
 

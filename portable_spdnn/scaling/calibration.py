@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.formats.atomic_output import atomic_output
+from portable_spdnn.io.atomic_output import atomic_output
 from portable_spdnn.scaling.curve import Curve
 from portable_spdnn.scaling.live_inputs import LifeRecord
 

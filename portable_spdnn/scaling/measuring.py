@@ -18,13 +18,13 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
 from portable_spdnn.memory import available_bytes, resident_bytes
 from portable_spdnn.network import Layer, Network
-from portable_spdnn.plan import NetworkPlan, PlanOptions, Progress
+from portable_spdnn.plans.base import NetworkPlan, PlanOptions, Progress
 from portable_spdnn.scaling.calibration import Calibration
 from portable_spdnn.scaling.curve import Curve
 from portable_spdnn.scaling.live_inputs import LifeRecord
 from portable_spdnn.scaling.message_costs import measure_messages
 from portable_spdnn.scaling.sampling import Sample, load_layers, load_spread, record_lives, spread
-from portable_spdnn.streamed_network import LayerFacts
+from portable_spdnn.workloads.streamed_network import LayerFacts
 
 Array = npt.NDArray[Any]
 Key = TypeVar("Key")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.formats.atomic_output import atomic_output
-from portable_spdnn.report import rate
+from portable_spdnn.io.atomic_output import atomic_output
+from portable_spdnn.report.run_report import rate
 from portable_spdnn.scaling.prediction import BOUNDS, Model, Point
 
 FORMATS = (".png", ".svg")

@@ -12,10 +12,10 @@ from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, as_features
 from portable_spdnn.network import Network
-from portable_spdnn.plan import NetworkPlan, PlanOptions, Progress
-from portable_spdnn.result import Result
+from portable_spdnn.plans.base import NetworkPlan, PlanOptions, Progress
+from portable_spdnn.plans.result import Result
 from portable_spdnn.scaling.live_inputs import LifeRecord
-from portable_spdnn.workload import (
+from portable_spdnn.workloads.request import (
     DEFAULT_LAYERS,
     Request,
     count_inputs_of,

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from portable_spdnn import __version__
-from portable_spdnn.distributed import CHUNKS_EACH, POLL_SECONDS
 from portable_spdnn.memory import format_bytes
-from portable_spdnn.report import rate
-from portable_spdnn.report import seconds as milliseconds
+from portable_spdnn.mpi.run import CHUNKS_EACH, POLL_SECONDS
+from portable_spdnn.report.run_report import rate
+from portable_spdnn.report.run_report import seconds as milliseconds
 from portable_spdnn.scaling.calibration import Calibration
 from portable_spdnn.scaling.prediction import COLLECTIVES, Model, Point
 

@@ -9,9 +9,9 @@ import pytest
 from cuda_emulation.emulated_backend import cache_folder
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
 
-from portable_spdnn_gpu.cuda_availability import cuda_availability
-from portable_spdnn_gpu.cuda_device import CudaDevice
-from portable_spdnn_gpu.device import Device
+from portable_spdnn_gpu.device.availability import cuda_availability
+from portable_spdnn_gpu.device.cuda_device import CudaDevice
+from portable_spdnn_gpu.device.interface import Device
 
 ON_GPU = cuda_availability().available
 needs_device = pytest.mark.skipif(

@@ -11,8 +11,8 @@ from pathlib import Path
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
 
 from portable_spdnn.backend import Availability
+from portable_spdnn_gpu.compile.catalog import catalog
 from portable_spdnn_gpu.cupy_backend import CupyBackend
-from portable_spdnn_gpu.kernel_catalog import catalog
 
 
 class EmulatedCupyBackend(CupyBackend):

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from cuda_emulation.emulated_streams import EmulatedEvent, EmulatedStream
 
-from portable_spdnn_gpu.device import LaunchError, check_grid, check_home
-from portable_spdnn_gpu.kernel_catalog import SHARED_LIMITS, Kernel, kernel_folder
+from portable_spdnn_gpu.compile.catalog import SHARED_LIMITS, Kernel, headers, kernel_folder
+from portable_spdnn_gpu.device.interface import LaunchError, check_grid, check_home
 
 HERE = Path(__file__).resolve().parent
 HEADER = HERE / "cuda_emulation.hpp"
@@ -110,7 +110,7 @@ class EmulatedRecording:
 
 
 class EmulatedDevice:
-    """The interface of `portable_spdnn_gpu.device.Device` on fibers.
+    """The interface of `portable_spdnn_gpu.device.interface.Device` on fibers.
 
     Parameters
     ----------
@@ -384,10 +384,11 @@ class EmulatedDevice:
         names = KERNELS.findall(source.read_text())
         exports = "".join(f"EXPORT_KERNEL({name})\n" for name in names)
         text = f'#include "{HEADER}"\n#include "{source}"\n{exports}'
-        options = ["-O1", "-std=c++17", "-fPIC", "-shared", "-Wl,-Bsymbolic", *kernel.options]
+        options = ["-O1", "-std=c++17", "-fPIC", "-shared", "-Wl,-Bsymbolic"]
+        options += [f"-I{self.sources / 'compile'}", *kernel.options]
         if self.sanitize:
             options += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
-        read = [HEADER, source, *sorted(self.sources.glob("*.cuh"))]
+        read = [HEADER, source, *headers(self.sources)]
         digest = hashlib.sha256(
             "\0".join([text, *options, *(p.read_text() for p in read)]).encode()
         ).hexdigest()

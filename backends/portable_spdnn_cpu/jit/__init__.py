@@ -1,0 +1,1 @@
+"""Compiling kernels, intrinsics, threads, and what the processor can do at most."""

@@ -1,0 +1,61 @@
+"""How kernels are compiled."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+import numba.extending
+import numpy.typing as npt
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def kernel(function: Function) -> Function:
+    """Compile for the processor at hand, without the interpreter's lock, kept on disk.
+
+    What is kept holds the code of all that the kernel calls, but Numba compares the file of the
+    kernel alone: here every file of this package counts, so that no version runs code of another.
+
+    The wrapper for callers in C is left out: none calls, and it costs a tenth of the compilation.
+    """
+    njit = cast(Any, numba.njit)  # its types do not know all options
+    compiled = njit(nogil=True, cache=True, no_cfunc_wrapper=True)(function)
+    kept = getattr(compiled._cache, "_cache_file", None)  # none where no folder may be written
+    if kept is not None:
+        kept._source_stamp = kept._source_stamp, sources_digest()
+    return cast(Function, compiled)
+
+
+@functools.cache
+def sources_digest() -> str:
+    """Return a digest of all modules of the package that holds this folder."""
+    digest = hashlib.blake2b(digest_size=16)
+    for file in sorted(Path(__file__).parent.parent.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Register a function that emits LLVM code itself.
+
+    `function` takes the typing context and the types of the arguments; the compiled call takes
+    the arguments alone.
+    """
+    return cast(Callable[..., Any], numba.extending.intrinsic(function))
+
+
+def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a read-only view.
+
+    To Numba an array that may be written is of another type than one that may not, and each
+    type compiles its own code. Operands are passed read-only, so that a memory-mapped file or a
+    user's frozen array never starts a compilation in the middle of a run.
+    """
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,81 @@
+"""Single instructions that Numba has no name for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.typing.templates import Signature
+
+from portable_spdnn_cpu.jit.compilation import intrinsic
+
+
+@intrinsic
+def prefetch(typingctx: Any, array: Any, index: Any) -> tuple[Signature, Callable[..., Any]]:
+    """Ask for the cache line of the element `index` items after the array's first."""
+    signature = types.void(array, types.intp)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        data = context.make_array(sig.args[0])(context, builder, args[0]).data
+        flag = ir.IntType(32)
+        pointer = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
+        function = cgutils.get_or_insert_function(
+            builder.module,
+            ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag]),
+            "llvm.prefetch.p0",
+        )
+        # To be read, to be kept in all levels, data.
+        builder.call(function, [pointer, flag(0), flag(3), flag(1)])
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def trailing_zeros(typingctx: Any, word: Any) -> tuple[Signature, Callable[..., Any]]:
+    """Return the number of zero bits below the lowest set bit of a uint64 that is not 0."""
+    signature = types.int64(types.uint64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return signature, codegen
+
+
+@intrinsic
+def bit_length(typingctx: Any, word: Any) -> tuple[Signature, Callable[..., Any]]:
+    """Return the number of bits that a uint64 needs: 0 for 0."""
+    signature = types.int64(types.uint64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        leading = builder.ctlz(args[0], ir.Constant(ir.IntType(1), 0))
+        return builder.sub(ir.Constant(leading.type, 64), leading)
+
+    return signature, codegen
+
+
+@intrinsic
+def bit_count(typingctx: Any, word: Any) -> tuple[Signature, Callable[..., Any]]:
+    """Return the number of set bits of a uint64."""
+    signature = types.int64(types.uint64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return signature, codegen
+
+
+@intrinsic
+def fetch_add(
+    typingctx: Any, counters: Any, index: Any, amount: Any
+) -> tuple[Signature, Callable[..., Any]]:
+    """Add `amount` to counters[index] atomically and return what was there before."""
+    signature = types.int64(counters, types.intp, types.int64)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        array = context.make_array(sig.args[0])(context, builder, args[0])
+        return builder.atomic_rmw("add", builder.gep(array.data, [args[1]]), args[2], "monotonic")
+
+    return signature, codegen

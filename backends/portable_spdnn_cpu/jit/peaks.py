@@ -1,0 +1,191 @@
+"""Kernels that measure the processor: fused multiply-adds, and reads from each level of memory.
+
+Written as the others are, in explicit vectors, so that what they reach is what a kernel of this
+toolchain could reach.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llvmlite import binding, ir
+from numba.core import cgutils, types
+from numba.core.typing.templates import Signature
+
+from portable_spdnn.report.roofline import Limits
+from portable_spdnn_cpu.jit.compilation import intrinsic, kernel
+from portable_spdnn_cpu.jit.cpu_info import aligned_empty, cache_bytes
+from portable_spdnn_cpu.jit.thread_pool import Workers
+
+Array = npt.NDArray[Any]
+
+# Enough to hide a latency of 4 to 5 cycles at two a cycle, and within 16 registers.
+FMA_CHAINS = 12
+READ_CHAINS = 8
+SECONDS = 0.03  # of one timing
+TURNS = 5
+BEYOND_CACHE = 1 << 28  # bytes a thread, larger than any third-level cache's share
+
+
+def native_vector_bytes() -> int:
+    """Return the width of the processor's vectors."""
+    features = binding.get_host_cpu_features()
+    if features.get("avx512f"):
+        return 64
+    return 32 if features.get("avx2") else 16
+
+
+LANES = native_vector_bytes() // 4
+
+
+@intrinsic
+def fma_chains(
+    typingctx: Any, rounds: Any, factor: Any, term: Any
+) -> tuple[Signature, Callable[..., Any]]:
+    """Do `rounds` fused multiply-adds in each of FMA_CHAINS vectors; returns a lane of the sum."""
+    signature = types.float32(types.intp, types.float32, types.float32)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        vector = ir.VectorType(ir.FloatType(), LANES)
+        rounds, factor, term = args
+        factors, terms = (_spread(builder, vector, scalar) for scalar in (factor, term))
+        sums = [
+            cgutils.alloca_once_value(builder, ir.Constant(vector, [float(chain)] * LANES))
+            for chain in range(FMA_CHAINS)
+        ]
+        with cgutils.for_range(builder, rounds):
+            for place in sums:
+                product = builder.fmul(builder.load(place), factors, flags=("contract",))
+                builder.store(builder.fadd(product, terms, flags=("contract",)), place)
+        return _total(builder, sums)
+
+    return signature, codegen
+
+
+@intrinsic
+def read_all(typingctx: Any, array: Any) -> tuple[Signature, Callable[..., Any]]:
+    """Read an array of float32 once, a whole number of READ_CHAINS vectors; returns a lane."""
+    signature = types.float32(array)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        vector = ir.VectorType(ir.FloatType(), LANES)
+        source = context.make_array(sig.args[0])(context, builder, args[0])
+        count = builder.extract_value(source.shape, 0)
+        sums = [
+            cgutils.alloca_once_value(builder, ir.Constant(vector, None))
+            for _ in range(READ_CHAINS)
+        ]
+        zero = ir.Constant(count.type, 0)
+        step = ir.Constant(count.type, READ_CHAINS * LANES)
+        with cgutils.for_range_slice(builder, zero, count, step, count.type) as (start, _):
+            for chain, place in enumerate(sums):
+                offset = builder.add(start, ir.Constant(count.type, chain * LANES))
+                pointer = builder.bitcast(builder.gep(source.data, [offset]), vector.as_pointer())
+                value = builder.load(pointer, align=4)
+                builder.store(builder.fadd(builder.load(place), value), place)
+        return _total(builder, sums)
+
+    return signature, codegen
+
+
+def _spread(builder: Any, vector: Any, scalar: Any) -> Any:
+    lanes = ir.VectorType(ir.IntType(32), vector.count)
+    undefined = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(first, undefined, ir.Constant(lanes, None))
+
+
+def _total(builder: Any, sums: list[Any]) -> Any:
+    total = builder.load(sums[0])
+    for place in sums[1:]:
+        total = builder.fadd(total, builder.load(place))
+    return builder.extract_element(total, ir.Constant(ir.IntType(32), 0))
+
+
+@kernel
+def repeat_fma(rounds: int, factor: Any, term: Any) -> Any:
+    """Call `fma_chains`."""
+    return fma_chains(rounds, factor, term)
+
+
+@kernel
+def repeat_reads(array: Array, times: int) -> Any:
+    """Read an array again and again."""
+    total = np.float32(0)
+    for _ in range(times):
+        total += read_all(array)
+    return total
+
+
+def measure(workers: Workers) -> Limits:
+    """Measure all limits on all threads together; takes some seconds.
+
+    Parameters
+    ----------
+    workers : Workers
+
+    Returns
+    -------
+    Limits
+    """
+    threads = workers.threads
+    l1, l2, l3 = (cache_bytes(level) for level in (1, 2, 3))
+    memory = _read_rate(workers, BEYOND_CACHE)
+    return Limits(
+        flops=_fma_rate(workers),
+        l1=_read_rate(workers, l1 // 2),
+        l2=_read_rate(workers, l1 + (l2 - l1) // 2),
+        # The third level is shared: its half, divided among the threads.
+        l3=_read_rate(workers, max(2 * l2, l3 // 2 // threads)) if l3 > 2 * l2 else memory,
+        memory=memory,
+    )
+
+
+def _fma_rate(workers: Workers) -> float:
+    # Below one, so that sums stay finite; the compiler does not know the values.
+    factor, term = np.float32(0.999), np.float32(0.5)
+
+    def run(rounds: int) -> float:
+        return _seconds(workers, lambda worker: repeat_fma(rounds, factor, term))
+
+    rounds = _enough(run, 1 << 12)
+    best = min(run(rounds) for _ in range(TURNS))
+    return workers.threads * rounds * FMA_CHAINS * LANES * 2 / best
+
+
+def _read_rate(workers: Workers, size: int) -> float:
+    """Return bytes per second that all threads read from arrays of `size` bytes each."""
+    block = READ_CHAINS * LANES
+    items = max(size // 4 // block, 1) * block
+    arrays: list[Array] = [np.empty(0, np.float32)] * workers.threads
+
+    def fill(worker: int) -> None:  # first touched by the thread that reads it
+        arrays[worker] = aligned_empty((items,), np.float32)
+        arrays[worker][:] = 1
+
+    workers.run(fill)
+
+    def run(times: int) -> float:
+        return _seconds(workers, lambda worker: repeat_reads(arrays[worker], times))
+
+    times = _enough(run, 1)
+    best = min(run(times) for _ in range(TURNS))
+    return workers.threads * times * items * 4 / best
+
+
+def _seconds(workers: Workers, work: Callable[[int], Any]) -> float:
+    start = time.perf_counter()
+    workers.run(work)
+    return time.perf_counter() - start
+
+
+def _enough(run: Callable[[int], float], amount: int) -> int:
+    """Double an amount of work until it takes long enough to time; compiles on the way."""
+    run(amount)
+    while run(amount) < SECONDS:
+        amount *= 2
+    return amount

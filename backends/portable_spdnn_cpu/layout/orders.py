@@ -1,0 +1,141 @@
+"""Orders of clusters and rows.
+
+They let a layer stream through the caches. Clusters are computed along the inputs that they have
+in common, breadth first: one that reads what the one before read follows it. In a tile the
+features of a layer lie in the order in which they are first read, wherever the network has them.
+So reads go through a tile from its begin to its end, in neighbouring rows, which do not compete
+for the same sets of a cache as the strides of structured networks do; where an output goes may
+lie anywhere, but is written once. Tiles may then be larger than a cache without much loss.
+
+No sum depends on either order: the entries of a sum keep theirs.
+
+Source of the walk: E. Cuthill and J. McKee, "Reducing the Bandwidth of Sparse Symmetric
+Matrices", ACM National Conference 1969; here over the graph of clusters and inputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn_cpu.jit.compilation import kernel
+from portable_spdnn_cpu.layout.clusters import same_inputs
+from portable_spdnn_cpu.tiles.microkernels import CLUSTER
+
+Array = npt.NDArray[Any]
+
+NOWHERE = -1
+
+
+def order_clusters(
+    offsets: Array, indices: Array, order: Array, clusters: int, inputs: int
+) -> Array:
+    """Let clusters that share inputs follow each other.
+
+    Parameters
+    ----------
+    offsets, indices : ndarray
+        CSR by output; the inputs of each rise.
+    order : ndarray of int64, shape (outputs,)
+        Clusters of CLUSTER outputs, then the others, which keep their order.
+    clusters : int
+    inputs : int
+        Of the layer.
+
+    Returns
+    -------
+    ndarray of int64, shape (outputs,)
+    """
+    members = order[: CLUSTER * clusters].reshape(clusters, CLUSTER)
+    # Every cluster has inputs. Stable: clusters with equal inputs, neighbours, stay so.
+    members = members[np.argsort(indices[offsets[members[:, 0]]], kind="stable")]
+    repeated = np.zeros(clusters, np.bool_)
+    find_repeated(offsets, indices, members, repeated)
+    begins = np.flatnonzero(~repeated)
+    walk = np.empty_like(begins)
+    walk_rows(offsets, indices, members[begins, 0], walk, np.zeros(inputs + 1, np.int64))
+    lengths = np.diff(np.append(begins, clusters))[walk]
+    shifts = begins[walk] - np.cumsum(lengths) + lengths
+    ranked = members[np.arange(clusters) + np.repeat(shifts, lengths)]
+    return np.concatenate([ranked.ravel(), order[CLUSTER * clusters :]])
+
+
+def place_inputs(laid_indices: Array, inputs: int) -> Array:
+    """Place inputs in a tile in the order in which clusters read them.
+
+    Parameters
+    ----------
+    laid_indices : ndarray
+        Of all clusters, as `clustering.lay_out` writes them.
+    inputs : int
+        Of the layer.
+
+    Returns
+    -------
+    ndarray of int32, shape (inputs,)
+        Tile row of each input. Those that no cluster reads come last, rising.
+    """
+    places = np.full(inputs, NOWHERE, np.int32)
+    number_inputs(laid_indices, places)
+    return places
+
+
+@kernel
+def find_repeated(offsets: Array, indices: Array, members: Array, repeated: Array) -> None:
+    """Mark clusters whose first member has the inputs of the first member of the one before."""
+    for cluster in range(1, members.shape[0]):
+        repeated[cluster] = same_inputs(offsets, indices, members[cluster - 1 : cluster + 1, 0])
+
+
+@kernel
+def walk_rows(offsets: Array, indices: Array, outputs: Array, walk: Array, begins: Array) -> None:
+    """Fill `walk` with the positions of `outputs`, breadth first over common inputs.
+
+    Each walk begins with the least position that none before reached. `begins`, of as many as
+    inputs and one, comes as zeros.
+    """
+    for output in outputs:
+        for k in range(offsets[output], offsets[output + 1]):
+            begins[indices[k] + 1] += 1
+    for neuron in range(begins.size - 1):
+        begins[neuron + 1] += begins[neuron]
+    readers = np.empty(begins[-1], np.int32)
+    ends = begins[:-1].copy()
+    for position in range(outputs.size):
+        for k in range(offsets[outputs[position]], offsets[outputs[position] + 1]):
+            readers[ends[indices[k]]] = position
+            ends[indices[k]] += 1
+    reached = np.zeros(outputs.size, np.bool_)
+    head = tail = 0
+    for start in range(outputs.size):
+        if not reached[start]:
+            reached[start] = True
+            walk[tail] = start
+            tail += 1
+        while head < tail:
+            output = outputs[walk[head]]
+            head += 1
+            for k in range(offsets[output], offsets[output + 1]):
+                neuron = indices[k]
+                for reader in readers[begins[neuron] : ends[neuron]]:
+                    if not reached[reader]:
+                        reached[reader] = True
+                        walk[tail] = reader
+                        tail += 1
+                ends[neuron] = begins[neuron]  # all its readers are reached
+
+
+@kernel
+def number_inputs(laid_indices: Array, places: Array) -> None:
+    """Number inputs as they come in `laid_indices`, then all others, in `places`."""
+    place = 0
+    for neuron in laid_indices:
+        if places[neuron] == NOWHERE:
+            places[neuron] = place
+            place += 1
+    for neuron in range(places.size):
+        if places[neuron] == NOWHERE:
+            places[neuron] = place
+            place += 1

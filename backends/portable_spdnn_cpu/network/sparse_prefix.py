@@ -1,0 +1,109 @@
+"""First layers on sparse features, where so few are nonzero that tiles would waste more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn.features import Features, PackedFeatures
+from portable_spdnn.network import Network
+from portable_spdnn.plans.base import cast_features
+from portable_spdnn.plans.crossover import break_even_density
+from portable_spdnn_cpu.jit.thread_pool import Workers
+from portable_spdnn_cpu.spgemm.fused_layer import sparse_layer
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What is left after some layers on sparse features.
+
+    Attributes
+    ----------
+    layers : int
+        Done; 0 where tiles are cheaper from the first on.
+    features : PackedFeatures, ndarray or csr_array
+    inputs : ndarray of int64
+        Of the batch, those that are alive.
+    alive_per_layer : list of int
+    executed_edges : int
+    """
+
+    layers: int
+    features: Features
+    inputs: Array
+    alive_per_layer: list[int]
+    executed_edges: int
+
+
+class SparseStart:
+    """Decides layer by layer whether sparse features are the cheaper ones.
+
+    Parameters
+    ----------
+    workers : Workers
+    network : Network
+        Exact on sparse features: no bias is positive.
+    dtype : numpy dtype
+    dense_seconds : float
+        Of tiles, for an edge and an input, all threads together.
+    """
+
+    def __init__(
+        self, workers: Workers, network: Network, dtype: np.dtype[Any], dense_seconds: float
+    ) -> None:
+        self.workers, self.network, self.dtype = workers, network, dtype
+        self._weights: dict[int, Any] = {}
+        W, y_max = self._layer(0), network.y_max
+        # Nothing is lost below zero: what comes out costs time too.
+        bias = np.zeros(W.shape[1], dtype)
+
+        def run_sparse(Y: Any) -> Any:
+            return sparse_layer(workers, W, Y, bias, y_max)
+
+        self.break_even = break_even_density(W, dense_seconds, run_sparse, dtype)
+        self.last = ""
+
+    def describe(self) -> str:
+        """Return where sparse features begin to pay, and where they did."""
+        text = f"first layers take sparse features below {100 * self.break_even:.2g} % nonzero"
+        return f"{text} (measured){self.last}"
+
+    def run(self, features: Features) -> Start:
+        """Run layers while sparse features are cheaper, all but the last at most."""
+        rows = np.arange(features.shape[0], dtype=np.int64)
+        alive, executed, layer = [], 0, 0
+        while layer < len(self.network) - 1 and self._pays(features):
+            Y = cast_features(features, self.dtype, sparse=True)
+            W = self._layer(layer)
+            executed += int(np.diff(W.indptr)[Y.indices].sum(dtype=np.int64))
+            bias = self.network.layers[layer].bias.astype(self.dtype)
+            Y = sparse_layer(self.workers, W, Y, bias, self.network.y_max)
+            kept = np.flatnonzero(np.diff(Y.indptr))
+            alive.append(kept.size)
+            features, rows = (Y if kept.size == rows.size else Y[kept]), rows[kept]
+            layer += 1
+        if features.shape[0]:
+            done = f"through layer {layer}" if layer else "nowhere"
+            self.last = f"; in the last batch {done}"
+        return Start(layer, features, rows, alive, executed)
+
+    def _pays(self, features: Features) -> bool:
+        """Whether features are so sparse that the next layer should take them so."""
+        inputs, neurons = features.shape
+        if isinstance(features, np.ndarray) or not inputs or not neurons:
+            return False  # finding the nonzeros costs as much as a layer
+        if isinstance(features, PackedFeatures):
+            nonzero = int(np.bitwise_count(features.bits).sum(dtype=np.int64))
+        else:
+            nonzero = int(features.nnz)
+        return bool(nonzero < self.break_even * inputs * neurons)
+
+    def _layer(self, number: int) -> Any:
+        if number not in self._weights:
+            self._weights[number] = self.network.layers[number].csr(self.dtype)
+        return self._weights[number]

@@ -1,0 +1,1 @@
+"""Sparse times sparse, row by row."""

@@ -1,0 +1,1 @@
+"""Single products of sparse weights and dense features."""

@@ -1,0 +1,1 @@
+"""Tiles of inputs: microkernels, copies, the kernel that runs layers on them."""

@@ -1,0 +1,1 @@
+"""CUDA kernels: their catalog, their compilation, and machine code kept on disk."""

@@ -1,0 +1,181 @@
+"""Compiles kernels with NVRTC, deviceless."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from portable_spdnn.errors import SpdnnError
+from portable_spdnn_gpu.compile.catalog import Kernel, headers, kernel_folder
+
+
+class KernelCompilationError(SpdnnError, RuntimeError):
+    """A kernel did not compile, or NVRTC is not there; the message carries the whole log."""
+
+
+@dataclass(frozen=True)
+class ResourceReport:
+    """What ptxas says of one kernel.
+
+    Attributes
+    ----------
+    registers : int
+        For each thread.
+    spill_stores, spill_loads, stack_frame : int
+        Bytes of local memory.
+    static_shared : int
+        Bytes of shared memory that the kernel declares.
+    """
+
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    stack_frame: int
+    static_shared: int
+
+
+@dataclass(frozen=True)
+class Multiprocessor:
+    """What the blocks on one multiprocessor share."""
+
+    threads: int
+    blocks: int
+    shared: int
+    reserved_shared: int  # taken by the driver for each block
+    shared_granularity: int
+    registers: int = 65536
+
+
+# CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+MULTIPROCESSORS = {
+    70: Multiprocessor(2048, 32, 96 * 1024, 0, 256),
+    75: Multiprocessor(1024, 16, 64 * 1024, 0, 256),
+    80: Multiprocessor(2048, 32, 164 * 1024, 1024, 128),
+    90: Multiprocessor(2048, 32, 228 * 1024, 1024, 128),
+    100: Multiprocessor(2048, 32, 228 * 1024, 1024, 128),
+}
+REGISTER_GRANULARITY = 256  # registers are given to warps in portions of this
+
+
+def compile_source(kernel: Kernel, architecture: int) -> tuple[bytes, str]:
+    """Compile the file of a kernel to machine code.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    architecture : int
+        Compute capability times ten: 90 for sm_90.
+
+    Returns
+    -------
+    cubin : bytes
+    log : str
+        The compiler's, with the report of ptxas.
+
+    Raises
+    ------
+    KernelCompilationError
+        With the compiler's log.
+    """
+    try:
+        from cupy.cuda import nvrtc
+    except ImportError as error:
+        raise KernelCompilationError(
+            f"{kernel.name}: CuPy does not import ({error}); install the extra cuda12 or cuda13"
+        ) from error
+    folder = kernel_folder()
+    source = (folder / kernel.source).read_text()
+    included = headers(folder)
+    options = (
+        f"--gpu-architecture=sm_{architecture}",
+        "--std=c++17",
+        "--ptxas-options=-v",
+        *kernel.options,
+    )
+    try:
+        program = nvrtc.createProgram(
+            source,
+            kernel.source,
+            [header.read_bytes() for header in included],
+            [header.name.encode() for header in included],
+        )
+    except (RuntimeError, OSError) as error:
+        raise KernelCompilationError(f"NVRTC cannot be loaded: {error}") from error
+    try:
+        try:
+            nvrtc.compileProgram(program, options)
+        except nvrtc.NVRTCError as error:
+            raise KernelCompilationError(
+                f"{kernel.source} does not compile for sm_{architecture} with "
+                f"{' '.join(kernel.options)}: {error}\n{_log(nvrtc, program)}"
+            ) from error
+        return bytes(nvrtc.getCUBIN(program)), _log(nvrtc, program)
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+def compiler_version() -> str:
+    """Return the version of NVRTC, such as 13.0.
+
+    Raises
+    ------
+    KernelCompilationError
+        If CuPy or NVRTC cannot be loaded.
+    """
+    try:
+        from cupy.cuda import nvrtc
+
+        return ".".join(map(str, nvrtc.getVersion()))
+    except (ImportError, RuntimeError, OSError) as error:
+        raise KernelCompilationError(
+            f"NVRTC cannot be loaded ({error}); install the extra cuda12 or cuda13"
+        ) from error
+
+
+def _log(nvrtc: Any, program: Any) -> str:
+    return str(nvrtc.getProgramLog(program)).rstrip("\0")
+
+
+def resources(log: str) -> dict[str, ResourceReport]:
+    """Return what the log of ptxas says of each kernel.
+
+    Raises
+    ------
+    KernelCompilationError
+        If the log is not in the form that is known.
+    """
+    reports = {}
+    parts = re.split(r"Compiling entry function '(\w+)' for 'sm_\w+'", log)
+    for name, text in zip(parts[1::2], parts[2::2], strict=True):
+        frame = re.search(
+            r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", text
+        )
+        registers = re.search(r"Used (\d+) registers", text)
+        if frame is None or registers is None:
+            raise KernelCompilationError(f"{name}: ptxas reports in a form not known here:\n{text}")
+        shared = re.search(r"(\d+) bytes smem", text)
+        stack, stores, loads = (int(number) for number in frame.groups())
+        reports[name] = ResourceReport(
+            int(registers[1]), stores, loads, stack, int(shared[1]) if shared else 0
+        )
+    return reports
+
+
+def resident_blocks(kernel: Kernel, report: ResourceReport, architecture: int) -> int:
+    """Return how many blocks of a kernel fit one multiprocessor at a time."""
+    limits = MULTIPROCESSORS[architecture]
+    warps = kernel.threads // 32
+    portion = REGISTER_GRANULARITY
+    warp_registers = -(-report.registers * 32 // portion) * portion
+    blocks = min(limits.blocks, limits.threads // kernel.threads)
+    blocks = min(blocks, limits.registers // warp_registers // warps)
+    shared = report.static_shared + kernel.dynamic_shared + limits.reserved_shared
+    shared = -(-shared // limits.shared_granularity) * limits.shared_granularity
+    return min(blocks, limits.shared // shared) if shared else blocks
+
+
+def occupancy(kernel: Kernel, report: ResourceReport, architecture: int) -> float:
+    """Return the part of a multiprocessor's threads that resident blocks can keep."""
+    threads = resident_blocks(kernel, report, architecture) * kernel.threads
+    return threads / MULTIPROCESSORS[architecture].threads

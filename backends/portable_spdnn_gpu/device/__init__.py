@@ -1,0 +1,1 @@
+"""A CUDA device: memory, launches, features, operands, measured limits."""

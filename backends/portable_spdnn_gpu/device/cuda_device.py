@@ -1,0 +1,266 @@
+"""A CUDA device through CuPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn_gpu.compile.cache import machine_code
+from portable_spdnn_gpu.compile.catalog import SHARED_UNASKED, Kernel
+from portable_spdnn_gpu.device.interface import (
+    DeviceMemoryError,
+    LaunchError,
+    Recording,
+    check_grid,
+    check_home,
+)
+
+Array = npt.NDArray[Any]
+MIB = 2**20
+
+
+class CudaDevice:
+    """A CUDA device and the current stream of CuPy; see `interface.Device`.
+
+    Arrays are `cupy.ndarray` from CuPy's memory pool. Kernels are compiled for the device when
+    they are first launched.
+
+    Parameters
+    ----------
+    number : int, optional
+        Default: the current device of the calling thread.
+    """
+
+    def __init__(self, number: int | None = None) -> None:
+        import cupy
+
+        self._cupy = cupy
+        self._device = cupy.cuda.Device(number)
+        self.number = int(self._device.id)
+        self.architecture = int(self._device.compute_capability)
+        self._functions: dict[Kernel, Any] = {}
+        self._resident: dict[Kernel, int] = {}
+        properties = cupy.cuda.runtime.getDeviceProperties(self._device.id)
+        self.description = f"{properties['name'].decode()}, sm_{self.architecture}"
+        self.multiprocessors = int(properties["multiProcessorCount"])
+        self.l2_bytes = int(properties["l2CacheSize"])
+        self.shared_limit = int(properties["sharedMemPerBlockOptin"])
+        self._peak = 0
+
+    def bound(self) -> AbstractContextManager[Any]:
+        """Return a context in which the calling thread's current device is this one."""
+        # Each its own: a Device keeps the device to go back to.
+        context: AbstractContextManager[Any] = self._cupy.cuda.Device(self.number)
+        return context
+
+    def owns(self, array: Any) -> bool:
+        """Whether `array` is CuPy's."""
+        return isinstance(array, self._cupy.ndarray)
+
+    def adopt(self, array: Any) -> Any:
+        """Return a cupy.ndarray on the memory of an array of another library."""
+        # PyTorch's interface names no stream while its DLPack export orders the two streams.
+        names_stream = "stream" in getattr(array, "__cuda_array_interface__", {})
+        if hasattr(array, "__dlpack__") and not names_stream:
+            adopted = self._cupy.from_dlpack(array)
+        else:
+            adopted = self._cupy.asarray(array)
+        if adopted.device.id != self._device.id:
+            raise ValueError(
+                f"it is on CUDA device {adopted.device.id} and the backend on device "
+                f"{self._device.id}; copy it there"
+            )
+        return adopted
+
+    def empty(self, shape: tuple[int, ...], dtype: Any, order: str = "C") -> Any:
+        """Return an array of any content."""
+        try:
+            array = self._cupy.empty(shape, dtype, order)
+        except self._cupy.cuda.memory.OutOfMemoryError as error:
+            raise self._too_large(shape, dtype) from error
+        self._note_memory()
+        return array
+
+    def upload(self, array: Array) -> Any:
+        """Return a copy of a host array, in its order."""
+        try:
+            copy = self._cupy.array(array, order="K")
+        except self._cupy.cuda.memory.OutOfMemoryError as error:
+            raise self._too_large(array.shape, array.dtype) from error
+        self._note_memory()
+        return copy
+
+    def download(self, array: Any) -> Array:
+        """Return a copy in host memory."""
+        with self._faults():
+            return np.asarray(self._cupy.asnumpy(array, order="A"))
+
+    def contiguous(self, array: Any) -> Any:
+        """Return `array` itself where it is in C or F order, else a copy in C order."""
+        if array.flags.c_contiguous or array.flags.f_contiguous:
+            return array
+        return self._cupy.ascontiguousarray(array)
+
+    def overlaps(self, one: Any, other: Any) -> bool:
+        """Whether two arrays may share memory."""
+        return bool(self._cupy.may_share_memory(one, other))
+
+    def launch(self, kernel: Kernel, grid: tuple[int, int], arguments: Sequence[Any]) -> None:
+        """Start a kernel on the current stream."""
+        if not check_grid(kernel, grid):
+            return
+        for position, argument in enumerate(arguments):
+            if self.owns(argument):
+                check_home(kernel, position, argument.device.id, self.number)
+        function = self._function(kernel)
+        try:
+            function(grid, (kernel.threads,), tuple(arguments), shared_mem=kernel.dynamic_shared)
+        except self._cupy.cuda.driver.CUDADriverError as error:
+            raise LaunchError(f"{kernel.name}: the launch failed: {error}") from error
+
+    def _function(self, kernel: Kernel) -> Any:
+        function = self._functions.get(kernel)
+        if function is None:
+            module = self._cupy.cuda.function.Module()
+            module.load(machine_code(kernel, self.architecture))
+            function = module.get_function(kernel.name)
+            if kernel.static_shared + kernel.dynamic_shared > SHARED_UNASKED:
+                self._ask_for_shared(kernel, function)
+            self._functions[kernel] = function
+        return function
+
+    def _ask_for_shared(self, kernel: Kernel, function: Any) -> None:
+        driver = self._cupy.cuda.driver
+        most = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        try:
+            driver.funcSetAttribute(function.ptr, most, kernel.dynamic_shared)
+        except driver.CUDADriverError as error:
+            raise LaunchError(
+                f"{kernel.name}: {kernel.dynamic_shared} bytes of shared memory for a block were "
+                f"refused; {self.description} gives {self.shared_limit} at most"
+            ) from error
+
+    def resident_blocks(self, kernel: Kernel) -> int:
+        """Return how many blocks of a kernel the whole device keeps at a time."""
+        blocks = self._resident.get(kernel)
+        if blocks is None:
+            each = self._cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
+                self._function(kernel).ptr, kernel.threads, kernel.dynamic_shared
+            )
+            blocks = max(1, int(each)) * self.multiprocessors
+            self._resident[kernel] = blocks
+        return blocks
+
+    def capture(self, work: Callable[[], None]) -> Recording:
+        """Record launches as a CUDA graph."""
+        stream = self.new_stream()
+        with stream:
+            stream.begin_capture()
+            try:
+                work()
+            finally:
+                graph = stream.end_capture()
+        return _Graph(self._cupy, graph)
+
+    def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Return a part of an array of uint8 as an array in C order."""
+        return self._cupy.ndarray(shape, dtype, memptr=memory.data + offset)
+
+    def pinned(self, nbytes: int) -> Array:
+        """Return page-locked host memory."""
+        return np.frombuffer(self._cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
+
+    def copy_in(self, host: Array, array: Any) -> None:
+        """Start to copy host memory to an array."""
+        stream = self._cupy.cuda.get_current_stream()
+        array.data.copy_from_host_async(host.ctypes.data, array.nbytes, stream)
+
+    def clear(self, array: Any) -> None:
+        """Start to set all bytes of an array to zero."""
+        array.data.memset_async(0, array.nbytes, self._cupy.cuda.get_current_stream())
+
+    def new_stream(self) -> Any:
+        """Return a stream that does not wait for the null stream."""
+        return self._cupy.cuda.Stream(non_blocking=True)
+
+    @contextmanager
+    def on(self, stream: Any) -> Iterator[None]:
+        """Make a stream the current one for a while."""
+        with stream:
+            yield
+
+    def mark(self) -> Any:
+        """Return an event of the current stream."""
+        event = self._cupy.cuda.Event()
+        event.record(self._cupy.cuda.get_current_stream())
+        return event
+
+    def wait(self, event: Any) -> None:
+        """Let the current stream wait for an event."""
+        self._cupy.cuda.get_current_stream().wait_event(event)
+
+    def seconds(self, first: Any, last: Any) -> float:
+        """Return the time between two events, when the last has happened."""
+        with self._faults():
+            last.synchronize()
+        return float(self._cupy.cuda.get_elapsed_time(first, last)) / 1e3
+
+    def free_memory(self) -> int:
+        """Return the bytes that arrays may still take."""
+        free, _ = self._device.mem_info
+        return int(free + self._cupy.get_default_memory_pool().free_bytes())
+
+    def peak_memory(self) -> int:
+        """Return the most bytes that arrays have taken at a time."""
+        return self._peak
+
+    def _note_memory(self) -> None:
+        used = int(self._cupy.get_default_memory_pool().used_bytes())
+        self._peak = max(self._peak, used)
+
+    def synchronize(self) -> None:
+        """Return when the current stream is done."""
+        with self._faults():
+            self._cupy.cuda.get_current_stream().synchronize()
+
+    @contextmanager
+    def _faults(self) -> Iterator[None]:
+        """Raise LaunchError where waiting for the device finds that a kernel failed."""
+        try:
+            yield
+        except self._cupy.cuda.runtime.CUDARuntimeError as error:
+            raise LaunchError(f"a kernel failed: {error}") from error
+
+    def _too_large(self, shape: tuple[int, ...], dtype: Any) -> DeviceMemoryError:
+        free, total = self._device.mem_info
+        free += self._cupy.get_default_memory_pool().free_bytes()
+        return memory_error(shape, dtype, free, total)
+
+
+class _Graph:
+    """A CUDA graph; see `portable_spdnn_gpu.device.interface.Recording`."""
+
+    def __init__(self, cupy: Any, graph: Any) -> None:
+        self._cupy, self._graph = cupy, graph
+
+    def replay(self) -> None:
+        """Start its launches on the current stream."""
+        try:
+            self._graph.launch(self._cupy.cuda.get_current_stream())
+        except self._cupy.cuda.runtime.CUDARuntimeError as error:
+            raise LaunchError(f"a graph of kernels could not be started: {error}") from error
+
+
+def memory_error(shape: tuple[int, ...], dtype: Any, free: int, total: int) -> DeviceMemoryError:
+    """Return the error for an array that does not fit, with the part of it that would."""
+    needed = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+    part = f"about {100 * free // needed} % of it would" if free < needed else "in one piece"
+    return DeviceMemoryError(
+        f"an array of {' x '.join(map(str, shape))} {np.dtype(dtype)} ({needed // MIB} MiB) does "
+        f"not fit: {free // MIB} of the device's {total // MIB} MiB are free, {part}; run "
+        "with a smaller batch of inputs (batch size)"
+    )

@@ -1,0 +1,158 @@
+"""Operands already on the device.
+
+Arrays and sparse matrices of other libraries are taken as they are, without a copy: dense ones
+through DLPack or the CUDA array interface (versions 0 to 3), sparse ones of `cupyx.scipy.sparse`
+part by part. What is started on them runs on CuPy's current stream: DLPack lets the producer
+make that stream wait for its own work, and the stream that a CUDA array interface names is
+waited for. An interface that names none (as those before version 3) promises that its array is
+ready.
+
+Sources: "DLPack: Open In Memory Tensor Structure", Python specification; Numba's documents,
+"CUDA Array Interface (Version 3)".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from portable_spdnn.array_exchange import (
+    CUDA_MEMORY,
+    EXPORT_ERRORS,
+    HOST_MEMORY,
+    is_foreign_sparse,
+    memory_kind,
+)
+from portable_spdnn.errors import InputError
+from portable_spdnn.operations import cast, common_dtype
+from portable_spdnn_gpu.device.interface import Device
+from portable_spdnn_gpu.device.matrices import INDEX_LIMIT, DeviceCsr
+
+
+def is_on_device(device: Device, array: Any) -> bool:
+    """Whether the entries of an array, dense or sparse, are anywhere but in host memory."""
+    if is_foreign_sparse(array):
+        return is_on_device(device, getattr(array, "data", None))
+    return device.owns(array) or memory_kind(array) not in HOST_MEMORY
+
+
+def is_device_sparse(device: Device, array: Any) -> bool:
+    """Whether `array` is a sparse matrix of another library with its entries on a device."""
+    return is_foreign_sparse(array) and is_on_device(device, array)
+
+
+def adopt_dense(device: Device, name: str, array: Any) -> Any:
+    """Return an array of the device on the memory of `array`, whoever made that.
+
+    Parameters
+    ----------
+    device : Device
+    name : str
+        What error messages call it.
+    array : array of the device, or an object with ``__dlpack__`` or ``__cuda_array_interface__``
+        Real, of any shape and strides; may be read-only. It lives as long as what is returned.
+
+    Returns
+    -------
+    array of the device
+        Of the same type and strides, and without a copy.
+
+    Raises
+    ------
+    InputError
+        If it is in memory that CUDA does not reach or on another CUDA device, has a mask, has
+        no type that the device computes with, or its library does not give it away.
+    """
+    if device.owns(array):
+        adopted = array
+    else:
+        kind = memory_kind(array)
+        if kind not in CUDA_MEMORY:
+            raise InputError(
+                f"{name} is in the memory of a device of another kind (number {kind} of DLPack); "
+                "copy it to the host or to a CUDA device"
+            )
+        adopted = _export(device, name, array)
+    check_type(name, adopted.dtype)
+    return adopted
+
+
+def _export(device: Device, name: str, array: Any) -> Any:
+    try:
+        interface = getattr(array, "__cuda_array_interface__", {})
+    except EXPORT_ERRORS as error:  # PyTorch's, where the tensor takes part in a gradient
+        raise _not_given(name, array, error) from error
+    if interface.get("mask") is not None:
+        raise InputError(
+            f"{name} has a mask, which no operation heeds; fill the entries that it hides"
+        )
+    if "typestr" in interface:
+        check_type(name, np.dtype(interface["typestr"]))
+    try:
+        return device.adopt(array)
+    except EXPORT_ERRORS as error:
+        raise _not_given(name, array, error) from error
+
+
+def _not_given(name: str, array: Any, error: Exception) -> InputError:
+    return InputError(f"{name}: {type(array).__name__} cannot be used where it is: {error}")
+
+
+def check_type(name: str, dtype: np.dtype[Any]) -> None:
+    """Raise InputError for entries that the device does not compute with."""
+    if dtype.kind not in "fiub" or dtype.itemsize > 8 or dtype.byteorder == ">":
+        raise InputError(
+            f"{name} has type {dtype}; real numbers of up to 64 bits, little-endian, are "
+            "expected: convert it to float32 or float64"
+        )
+
+
+def adopt_sparse(device: Device, name: str, matrix: Any) -> DeviceCsr:
+    """Return a sparse matrix of another library, with its entries on the device, as DeviceCsr.
+
+    Parameters
+    ----------
+    device : Device
+    name : str
+        What error messages call it.
+    matrix : cupyx.scipy.sparse matrix or array, shape (m, n)
+        In CSR with sorted, unique columns, int32 indices and float32 or float64 entries it
+        is shared without a copy, and is not to be changed while the result is in use. Else its
+        library makes a CSR matrix of it, on the device; `matrix` stays as it is.
+
+    Returns
+    -------
+    DeviceCsr
+
+    Raises
+    ------
+    InputError
+        If it has not two dimensions, is not real, has parts that do not fit together, or more
+        entries or columns than 32-bit indices count; or for the reasons of `adopt_dense`.
+    """
+    if len(matrix.shape) != 2:
+        raise InputError(f"{name} has {len(matrix.shape)} dimension(s); 2 are expected")
+    check_type(name, matrix.dtype)
+    csr = matrix if matrix.format == "csr" else matrix.tocsr()
+    if not csr.has_canonical_format:
+        csr = csr.copy() if csr is matrix else csr
+        csr.sum_duplicates()
+    rows, columns = (int(extent) for extent in csr.shape)
+    offsets, indices, data = (
+        adopt_dense(device, f"{name}: {part}", getattr(csr, part))
+        for part in ("indptr", "indices", "data")
+    )
+    if max(data.size, rows, columns) > INDEX_LIMIT:
+        raise InputError(
+            f"{name}: {rows} x {columns} with {data.size} entries is too large for the cupy "
+            f"backend, which counts to {INDEX_LIMIT}; divide it"
+        )
+    if offsets.shape != (rows + 1,) or indices.shape != data.shape or data.ndim != 1:
+        raise InputError(
+            f"{name}: row offsets of shape {offsets.shape}, columns of {indices.shape} and "
+            f"entries of {data.shape} do not make a matrix of {rows} rows"
+        )
+    index = np.dtype(np.int32)
+    parts = (cast(offsets, index), cast(indices, index), cast(data, common_dtype(data)))
+    return DeviceCsr(device, (rows, columns), *(device.contiguous(part) for part in parts))

@@ -1,0 +1,1 @@
+"""Whole networks on a device."""

@@ -1,0 +1,1 @@
+"""Runs of layers in one launch."""

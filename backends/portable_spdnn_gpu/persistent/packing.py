@@ -1,0 +1,231 @@
+"""Layers laid out for `resident_layers`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn_gpu.compile.catalog import CLUSTER, Kernel
+from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.spmm.clusters import Clusters, cluster_rows
+
+Array = npt.NDArray[Any]
+
+STEPS = 4  # entries that a lane reads together
+ROWS = 8  # of a cluster, in a lane
+HALVES = CLUSTER // ROWS
+NO_ROW = 0xFFFF
+BANKS = 128  # bytes that all banks of shared memory give together
+UNIT, LINE = 16, 128
+# What a header says of a group, in the order of resident_layers.cu.
+HEADER = 16
+BEGIN, COMMON, OWN, NEXT, NEXT_LINES, MAY_STOP = 0, 1, 2, 2 + ROWS, 3 + ROWS, 4 + ROWS
+
+
+@dataclass(frozen=True)
+class Form:
+    """What the layout depends on beside a layer.
+
+    Attributes
+    ----------
+    precision : Precision
+    tile : int
+        Inputs of a block.
+    groups : int
+        Of each layer, those without rows among them.
+    zero_row : int
+        The neuron that absent entries name; its features are 0.
+    """
+
+    precision: Precision
+    tile: int
+    groups: int
+    zero_row: int
+
+    @staticmethod
+    def of(kernel: Kernel, precision: Precision, zero_row: int) -> Form:
+        """Return the form that a configuration of the kernel reads."""
+        macros = dict(kernel.defines)
+        groups = int(macros["GROUPS"]) * (kernel.threads // 32)
+        return Form(precision, int(macros["TILE"]), groups, zero_row)
+
+    @property
+    def clusters(self) -> int:
+        """Clusters of a group."""
+        return 64 // self.tile
+
+    @property
+    def parts(self) -> int:
+        """Halves of clusters of a group."""
+        return self.clusters * HALVES
+
+
+@dataclass(frozen=True)
+class LaidOut:
+    """One layer.
+
+    Attributes
+    ----------
+    headers : ndarray of int32, shape (groups, HEADER)
+        BEGIN counts from the layer's first byte; what tells of other layers is 0.
+    data : ndarray of uint8
+        Whole lines.
+    loads : int
+        Features that are read for each input.
+    """
+
+    headers: Array
+    data: Array
+    loads: int
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where the rows of A go: a cluster, and one of its CLUSTER places."""
+
+    cluster: Array  # of each row
+    place: Array
+    common: Array  # columns of each cluster
+    order: Array  # the found clusters, in the order that they take
+
+
+def nothing(form: Form) -> Array:
+    """Return the data of a group without rows."""
+    rows = form.parts * ROWS
+    data = np.zeros(-(-rows * (2 + form.precision.sums.itemsize) // LINE) * LINE, np.uint8)
+    data[: 2 * rows] = 0xFF  # NO_ROW
+    return data
+
+
+def lay_out(A: Any, bias: Array, form: Form) -> LaidOut:
+    """Lay out a layer.
+
+    Parameters
+    ----------
+    A : csr_array, canonical
+        W transposed; of at most as many rows as the groups hold.
+    bias : ndarray, shape (rows of A,)
+    form : Form
+
+    Raises
+    ------
+    InputError
+        If a weight is beyond what half precision holds.
+    """
+    found = cluster_rows(A)
+    row, rank, entries = _own_entries(A, found)
+    lengths = np.bincount(row, minlength=A.shape[0])
+    places = _place_rows(found, lengths)
+    groups = -(-places.common.size // form.clusters)
+    group = places.cluster // form.clusters
+    part = places.cluster % form.clusters * HALVES + places.place // ROWS
+    slot = places.place % ROWS
+
+    common = np.zeros(groups * form.clusters, np.int64)
+    common[: places.common.size] = places.common
+    common = -(-common.reshape(groups, form.clusters).max(axis=1) // STEPS)
+    own = np.zeros((groups, ROWS), np.int64)
+    np.maximum.at(own, (group, slot), -(-lengths // STEPS))
+    ends = own.cumsum(axis=1)
+
+    sums, stored = form.precision.sums.itemsize, form.precision.storage.itemsize
+    steps, own_steps = common * (STEPS * form.clusters), ends[:, -1] * (STEPS * form.parts)
+    fixed = np.full(groups, form.parts * ROWS)
+    sizes = np.stack(
+        [2 * fixed, sums * fixed, 2 * steps, stored * CLUSTER * steps, 2 * own_steps,
+         stored * own_steps]
+    ).T  # fmt: skip
+    begins = np.cumsum(sizes).reshape(sizes.shape) - sizes
+    data = np.zeros(-(-int(sizes.sum()) // LINE) * LINE, np.uint8)
+    halfwords, numbers = data.view(np.uint16), data.view(form.precision.storage)
+    for g in range(groups):
+        for section, fill in ((0, NO_ROW), (2, form.zero_row), (4, form.zero_row)):
+            first = begins[g, section] // 2
+            halfwords[first : first + sizes[g, section] // 2] = fill
+    at = part * ROWS + slot
+    halfwords[begins[group, 0] // 2 + at] = np.arange(A.shape[0])
+    data.view(form.precision.sums)[begins[group, 1] // sums + at] = bias
+
+    _write_common(found, places, form, begins, halfwords, numbers)
+    of = group[row]
+    step = ends[of, slot[row]] - own[of, slot[row]] + rank // STEPS
+    at = (step * form.parts + part[row]) * STEPS + rank % STEPS
+    halfwords[begins[of, 4] // 2 + at] = A.indices[entries]
+    numbers[begins[of, 5] // stored + at] = form.precision.stored(A.data[entries])
+
+    headers = np.zeros((groups, HEADER), np.int32)
+    headers[:, BEGIN] = begins[:, 0] // UNIT
+    headers[:, COMMON] = common
+    headers[:, OWN : OWN + ROWS] = ends
+    return LaidOut(headers, data, int(steps.sum() + own_steps.sum()))
+
+
+def _own_entries(A: Any, found: Clusters) -> tuple[Array, Array, Array]:
+    """Return row, rank in it and place in A of the entries that are no cluster's common ones."""
+    row = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
+    cluster_of = np.full(A.shape[0], -1)
+    cluster_of[found.rows] = np.arange(found.rows.size) // CLUSTER
+    cluster, column, _ = _common_columns(found)
+    taken = np.isin(
+        cluster_of[row] * np.int64(A.shape[1]) + A.indices, cluster * A.shape[1] + column
+    )
+    entries = np.flatnonzero(~(taken & (cluster_of[row] >= 0)))
+    row = row[entries]
+    counts = np.bincount(row, minlength=A.shape[0])
+    return row, np.arange(row.size) - (np.cumsum(counts) - counts)[row], entries
+
+
+def _common_columns(found: Clusters) -> tuple[Array, Array, Array]:
+    """Return cluster, column and rank of every common column."""
+    first = found.bounds[:-1].reshape(-1, CLUSTER + 1)[:, 0]
+    counts = np.diff(found.bounds).reshape(-1, CLUSTER + 1)[:, 0]
+    cluster = np.repeat(np.arange(found.count), counts)
+    rank = np.arange(cluster.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    return cluster, found.indices[first[cluster] + rank].astype(np.int64), rank
+
+
+def _place_rows(found: Clusters, lengths: Array) -> _Places:
+    """Put clusters with alike numbers of common columns together, and rows of alike lengths."""
+    counts = np.diff(found.bounds).reshape(-1, CLUSTER + 1)[:, 0]
+    order = np.argsort(-counts, kind="stable")
+    rest = found.rest[np.argsort(-lengths[found.rest], kind="stable")]
+    cluster = np.empty(lengths.size, np.int64)
+    rank = np.empty(lengths.size, np.int64)
+    members = found.rows.reshape(-1, CLUSTER)[order]
+    members = np.take_along_axis(members, np.argsort(-lengths[members], kind="stable"), axis=1)
+    cluster[members] = np.arange(found.count)[:, None]
+    rank[members] = np.arange(CLUSTER)
+    cluster[rest] = found.count + np.arange(rest.size) // CLUSTER
+    rank[rest] = np.arange(rest.size) % CLUSTER
+    total = found.count - (-rest.size // CLUSTER)
+    common = np.zeros(total, np.int64)
+    common[: found.count] = counts[order]
+    # The two halves of a cluster get rows by turns: slot r of both are alike.
+    return _Places(cluster, rank % HALVES * ROWS + rank // HALVES, common, order)
+
+
+def _write_common(
+    found: Clusters, places: _Places, form: Form, begins: Array, halfwords: Array, numbers: Array
+) -> None:
+    """Write the common columns of all clusters and their weights."""
+    itemsize = form.precision.storage.itemsize
+    cluster, column, rank = _common_columns(found)
+    moved = np.empty(found.count, np.int64)
+    moved[places.order] = np.arange(found.count)
+    to = moved[cluster]
+    # Neighbouring clusters read at a time: they begin with columns in different banks.
+    apart = max(1, BANKS // (form.tile * itemsize))
+    order = np.lexsort((column, (column - to) % apart, to))
+    counts = places.common[: found.count]
+    step = np.arange(order.size) - (np.cumsum(counts) - counts)[to[order]]
+    group, member = to[order] // form.clusters, to[order] % form.clusters
+    at = (step // STEPS * form.clusters + member) * STEPS + step % STEPS
+    halfwords[begins[group, 2] // 2 + at] = column[order]
+    source = found.starts[cluster] + rank * CLUSTER
+    values = form.precision.stored(found.values[source[order, None] + np.arange(CLUSTER)])
+    place = places.place[found.rows.reshape(-1, CLUSTER)][cluster[order]]
+    at = (step * form.clusters + member) * CLUSTER + begins[group, 3] // itemsize
+    numbers[at[:, None] + place] = values

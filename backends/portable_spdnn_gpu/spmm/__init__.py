@@ -1,0 +1,1 @@
+"""Sparse times dense on a device."""

@@ -1,0 +1,192 @@
+"""Sparse matrices packed for the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from portable_spdnn.errors import InputError
+from portable_spdnn_gpu.compile.catalog import (
+    CLUSTER_STRIP,
+    CSR_STRIP,
+    Kernel,
+    StagedConfig,
+    clustered_spmm,
+    csr_spmm,
+    staged_configs,
+    staged_spmm,
+)
+from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.interface import Device
+from portable_spdnn_gpu.spmm.clusters import cluster_rows
+from portable_spdnn_gpu.spmm.staging import stage_rows
+
+Array = npt.NDArray[Any]
+DESIGNS = ("csr", "clustered", "staged")
+ALIGNMENT = 256  # bytes: of every array in the memory of a packed matrix
+
+
+@dataclass(frozen=True)
+class PackedLaunch:
+    """One launch of a product.
+
+    Attributes
+    ----------
+    kernel : callable
+        (precision, activation) -> Kernel.
+    arrays : tuple of (offset, shape, dtype)
+        Its arrays in the memory of the packed matrix, in the order of its parameters.
+    rows : int
+        Of C, that it computes.
+    units : int
+        What its blocks divide the rows into.
+    strip : int
+        Columns that a block computes at a time.
+    """
+
+    kernel: Callable[[Precision, bool], Kernel]
+    arrays: tuple[tuple[int, tuple[int, ...], Any], ...]
+    rows: int
+    units: int
+    strip: int
+
+
+@dataclass(eq=False)
+class PackedProduct:
+    """A sparse matrix in the form of a design, as one piece of host memory.
+
+    Attributes
+    ----------
+    design : str
+    shape : (int, int)
+    nnz : int
+    loads : int
+        Elements of B that are read for each column of C.
+    memory : ndarray of uint8
+        Nothing once it is let go.
+    launches : tuple of PackedLaunch
+    """
+
+    design: str
+    shape: tuple[int, int]
+    nnz: int
+    loads: int
+    memory: Array
+    launches: tuple[PackedLaunch, ...]
+
+    def let_go(self) -> None:
+        """Forget the host's copy."""
+        self.memory = np.empty(0, np.uint8)
+
+    @property
+    def edges(self) -> int:
+        """Entries of the matrix."""
+        return self.nnz
+
+    def describe(self) -> str:
+        """Say what is launched."""
+        return ", ".join(
+            f"{launch.kernel(Precision(), True).name} on {launch.rows} rows"
+            + (f" in {launch.units} clusters" if launch.kernel is clustered_spmm else "")
+            for launch in self.launches
+        )
+
+
+class _Memory:
+    """Arrays put end to end."""
+
+    def __init__(self) -> None:
+        self.parts: list[Array] = []
+        self.size = 0
+
+    def add(self, *arrays: Array) -> tuple[tuple[int, tuple[int, ...], Any], ...]:
+        placed = []
+        for array in arrays:
+            placed.append((self.size, array.shape, array.dtype))
+            padding = -array.nbytes % ALIGNMENT
+            self.parts += [np.ascontiguousarray(array).view(np.uint8), np.zeros(padding, np.uint8)]
+            self.size += array.nbytes + padding
+        return tuple(placed)
+
+    def joined(self) -> Array:
+        if not self.parts:  # a matrix without entries: no memory is no address
+            return np.zeros(ALIGNMENT, np.uint8)
+        return np.concatenate(self.parts)
+
+
+def pack(
+    A: Any, design: str, precision: Precision, config: StagedConfig | None = None
+) -> PackedProduct:
+    """Pack a canonical csr_array.
+
+    Parameters
+    ----------
+    A : csr_array, shape (m, k)
+        Of the precision's type of sums.
+    design : str
+        "csr": row by row; "clustered": rows that share columns together, the others row by
+        row; "staged": through a preload map and shared memory.
+    precision : Precision
+
+    Raises
+    ------
+    InputError
+        If the design is none of these, or a value is beyond what half precision holds.
+    """
+    if design not in DESIGNS:
+        raise InputError(f"kernel {design!r} is none of {', '.join(DESIGNS)}")
+    memory = _Memory()
+    launches = []
+    rows, loads = np.arange(A.shape[0], dtype=np.int32), 0
+    if design == "staged":
+        config = staged_configs(precision)[0] if config is None else config
+        stages = stage_rows(A, config)
+        blocks = stages.block_stages.size - 1
+        arrays = memory.add(
+            stages.block_stages, stages.stage_bounds, stages.columns, stages.slices,
+            stages.positions, precision.stored(stages.values), np.array([A.shape[0]], np.int32),
+        )  # fmt: skip
+        kernel = partial(staged_spmm, config=config)
+        launches.append(PackedLaunch(kernel, arrays, A.shape[0], blocks, config.minibatch))
+        rows, loads = rows[:0], stages.columns.size
+    if design == "clustered":
+        found = cluster_rows(A)
+        if found.count:
+            values = precision.stored(found.values)
+            arrays = memory.add(found.bounds, found.indices, found.starts, values, found.rows)
+            launches.append(
+                PackedLaunch(clustered_spmm, arrays, found.rows.size, found.count, CLUSTER_STRIP)
+            )
+        rows, loads = found.rest, found.indices.size
+    if rows.size:
+        indptr, indices = A.indptr.astype(np.int32), A.indices.astype(np.int32)
+        if rows.size < A.shape[0]:  # the others' entries are not needed
+            chosen = A[rows]
+            indptr = np.zeros(A.shape[0] + 1, np.int32)
+            indptr[rows + 1] = np.diff(chosen.indptr)
+            indptr, indices = np.cumsum(indptr, dtype=np.int32), chosen.indices.astype(np.int32)
+            values = chosen.data
+        else:
+            values = A.data
+        arrays = memory.add(indptr, indices, precision.stored(values), rows.astype(np.int32))
+        launches.append(PackedLaunch(csr_spmm, arrays, rows.size, rows.size, CSR_STRIP))
+        loads += indices.size
+    return PackedProduct(design, A.shape, A.nnz, loads, memory.joined(), tuple(launches))
+
+
+def placed_arrays(device: Device, launch: PackedLaunch, memory: Any) -> list[Any]:
+    """Return the arrays of a launch in device memory that holds the packed matrix."""
+    return [device.view(memory, *place) for place in launch.arrays]
+
+
+def by_output(W: Any) -> Any:
+    """Return W transposed, as a canonical csr_array."""
+    transposed = sp.csr_array(W.T)
+    transposed.sort_indices()
+    return transposed

@@ -1,0 +1,96 @@
+"""Sliced ELL with preload maps.
+
+The rows of a matrix go to blocks, in order. The columns that a block's rows have, without
+repeats and rising, are its map, cut into stages; the entries of a stage are kept in sliced ELL.
+A slice is what the 32 rows of one warp have in one stage, padded to the longest of them: entry k
+of lane l lies at 32 k + l, so that a warp reads neighbours. A column is a 16-bit position in the
+buffers of the stages (the first, third, ... stage of a block go to the first buffer, the others
+to the second), whatever the number of columns of the matrix. Rows of other lengths than their
+neighbours cost padding in their slice and stage alone.
+
+Source: A. Monakov, A. Lokhmotov and A. Avetisyan, "Automatically Tuning Sparse Matrix-Vector
+Multiplication for GPU Architectures", HiPEAC 2010, for sliced ELL; for maps see staged_spmm.cu.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn_gpu.compile.catalog import StagedConfig
+
+Array = npt.NDArray[Any]
+WARP = 32
+
+
+@dataclass(frozen=True)
+class Stages:
+    """A CSR matrix in the form that `staged_spmm` reads: sliced ELL.
+
+    Attributes
+    ----------
+    block_stages : ndarray of int32, shape (blocks + 1,)
+        Offsets of the stages of each block of rows.
+    stage_bounds : ndarray of int32, shape (stages + 1,)
+        Offsets into `columns`.
+    columns : ndarray of int32
+        The map: columns of A, without repeats in a block, rising.
+    slices : ndarray of int32, shape (stages x warps + 1,)
+        Offsets of the entries of each warp, in warps.
+    positions : ndarray of uint16, values : ndarray, shape (32 x slices[-1],)
+        Where in the two buffers the column of an entry is, and the entry; absent ones name the
+        position beyond both and are 0.
+    """
+
+    block_stages: Array
+    stage_bounds: Array
+    columns: Array
+    slices: Array
+    positions: Array
+    values: Array
+
+
+def stage_rows(A: Any, config: StagedConfig) -> Stages:
+    """Lay out a canonical csr_array for a configuration of the kernel."""
+    capacity, block_rows = config.stage, config.rows
+    warps = block_rows // WARP
+    stages_of_blocks, sizes, maps, widths = [0], [], [], []
+    positions: list[Array] = []
+    values: list[Array] = []
+    for first in range(0, A.shape[0], block_rows):
+        last = min(first + block_rows, A.shape[0])
+        entries = slice(A.indptr[first], A.indptr[last])
+        columns, place = np.unique(A.indices[entries], return_inverse=True)
+        stages = -(-columns.size // capacity)
+        stages_of_blocks.append(stages)
+        sizes += [min(capacity, columns.size - s * capacity) for s in range(stages)]
+        maps.append(columns)
+        row = np.repeat(np.arange(last - first), np.diff(A.indptr[first : last + 1]))
+        stage = place // capacity
+        # Columns rise in a row, so that the entries of one row in one stage are neighbours.
+        cell = row * max(stages, 1) + stage
+        counts = np.bincount(cell, minlength=block_rows * max(stages, 1))
+        rank = np.arange(cell.size) - (np.cumsum(counts) - counts)[cell]
+        by_warp = counts.reshape(warps, WARP, -1).max(axis=1).T[:stages]  # (stages, warps)
+        begins = (np.cumsum(by_warp) - by_warp.ravel()).reshape(by_warp.shape)
+        widths.append(by_warp.ravel())
+        total = int(by_warp.sum()) * WARP
+        where = (begins[stage, row // WARP] + rank) * WARP + row % WARP
+        block_positions = np.full(total, 2 * capacity, np.uint16)
+        block_positions[where] = place % (2 * capacity)
+        block_values = np.zeros(total, A.dtype)
+        block_values[where] = A.data[entries]
+        positions.append(block_positions)
+        values.append(block_values)
+    nothing = np.empty(0, np.int32)
+    return Stages(
+        np.cumsum(stages_of_blocks).astype(np.int32),
+        np.cumsum([0, *sizes]).astype(np.int32),
+        np.concatenate([nothing, *maps]).astype(np.int32),
+        np.concatenate(([0], np.cumsum(np.concatenate([nothing, *widths])))).astype(np.int32),
+        np.concatenate([np.empty(0, np.uint16), *positions]),
+        np.concatenate([np.empty(0, A.dtype), *values]),
+    )

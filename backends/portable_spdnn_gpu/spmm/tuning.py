@@ -1,0 +1,309 @@
+"""Tile sizes of staged_spmm, measured.
+
+The best tiles depend on the device and on the layer: how many rows share how much. Every
+configuration of the kernel that the device has the shared memory for is timed on a sample of the
+layer, beside csr_spmm, whose answers each must give before it may be chosen. What was
+found is kept on disk, a file for each device, version of the kernels and class of layers, and
+read the next time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn import __version__
+from portable_spdnn.errors import InputError
+from portable_spdnn.io.atomic_output import atomic_output
+from portable_spdnn.report.roofline import cache_folder
+from portable_spdnn_gpu.compile.catalog import (
+    StagedConfig,
+    headers,
+    kernel_folder,
+    staged_configs,
+    staged_spmm,
+)
+from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError
+from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.interface import Device, DeviceMemoryError, LaunchError
+from portable_spdnn_gpu.spmm.launch import PlacedProduct
+from portable_spdnn_gpu.spmm.packing import pack
+
+Array = npt.NDArray[Any]
+
+# The sample, for each multiprocessor: enough that all of them have several blocks of every
+# configuration, some milliseconds of work.
+ROWS, INPUTS = 128, 32
+FEATURE_BYTES = 256 << 20  # of the sample's features, at most
+CALLS, TURNS = 4, 3  # launches between two events; the least time of several turns
+# Of the answers that are compared: the last minibatch is not full, and rows are aligned.
+CHECKED, CHECKED_PITCH = 61, 64
+PERIOD = 65521  # of the sample's features: prime, so that rows differ
+TOLERANCE = {"float64": 1e-12, "float32": 1e-4, "float16": 4e-3}
+
+
+@dataclass(frozen=True)
+class TunedStaged:
+    """What was measured for a class of layers.
+
+    Attributes
+    ----------
+    config : StagedConfig
+        The fastest of those that answer as csr_spmm does.
+    rates : dict of str to float
+        Edges per second of "csr" and of each configuration by its text.
+    refused : dict of str to str
+        Why others may not be chosen.
+    layers : str
+        The class of layers.
+    origin : str
+        "measured" or "from disk", and why it was not kept if so.
+    """
+
+    config: StagedConfig
+    rates: dict[str, float] = field(hash=False)
+    refused: dict[str, str] = field(hash=False)
+    layers: str
+    origin: str
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """Edges per second by design, as `choose_design` takes them."""
+        return {"csr": self.rates["csr"], "staged": self.rates[str(self.config)]}
+
+    def describe(self) -> str:
+        """Say what was chosen, and beside what."""
+        tried = [name for name in self.rates if name != "csr"]
+        order = sorted(tried, key=self.rates.__getitem__, reverse=True)
+        lines = [
+            f"staged_spmm for {self.layers} ({self.origin}): {self.config}",
+            *(f"  {name}: {self.rates[name] / 1e9:.4g} G edges/s" for name in [*order, "csr"]),
+            *(f"  {name}: refused, {why}" for name, why in self.refused.items()),
+        ]
+        return "\n".join(lines)
+
+
+def tune_staged(
+    device: Device,
+    A: Any,
+    precision: Precision,
+    versions: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    inputs: int | None = None,
+) -> TunedStaged:
+    """Return the configuration of `staged_spmm` for layers like A.
+
+    Parameters
+    ----------
+    device : Device
+    A : csr_array, canonical, shape (neurons out, neurons in)
+        In the precision's type of sums.
+    precision : Precision
+    versions : mapping of str to str, optional
+        Of what compiles and runs kernels; others mean other measurements.
+    folder : Path, optional
+        Where choices are kept. Default: `choices_folder()`.
+    inputs : int, optional
+        Of the sample. Default: by the device's multiprocessors.
+
+    Returns
+    -------
+    TunedStaged
+        From disk where it was measured before; what is not of this form there is replaced.
+
+    Raises
+    ------
+    InputError
+        If A has no entries.
+    LaunchError
+        If no configuration gives the answers of csr_spmm.
+    """
+    if not A.nnz:
+        raise InputError(
+            f"a layer of {A.shape[0]} x {A.shape[1]} has no entries; there is nothing to measure"
+        )
+    layers = layer_class(A, precision)
+    key = json.dumps(
+        [
+            device.description, device.multiprocessors, device.shared_limit, __version__,
+            dict(versions or {}), _sources(), layers,
+        ],
+        sort_keys=True,
+    )  # fmt: skip
+    configs = _allowed(device, precision)
+    name = f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    path = (choices_folder() if folder is None else folder) / name
+    known = _read(path, key, layers, configs)
+    if known is not None:
+        return known
+    rates, refused = _measure(device, A, precision, configs, inputs)
+    right = [config for config in configs if str(config) in rates]
+    if not right:
+        raise LaunchError(
+            f"no configuration of staged_spmm gives the answers of csr_spmm for {layers}: "
+            + "; ".join(f"{config}: {why}" for config, why in refused.items())
+        )
+    best = max(right, key=lambda config: rates[str(config)])
+    kept = _write(path, {"key": key, "config": str(best), "rates": rates, "refused": refused})
+    return TunedStaged(best, rates, refused, layers, f"measured{kept}")
+
+
+def layer_class(A: Any, precision: Precision) -> str:
+    """Return what layers must have in common to share a choice.
+
+    Sizes and entries for each row to the nearest power of two, and how often, to a power of two,
+    a block of the usual configuration uses a row of B that it has staged.
+    """
+    block = staged_configs(precision)[0].rows
+    rows, columns = A.shape
+    first = max(0, min(rows // 2, rows - block))  # a block from the middle
+    entries = A.indices[A.indptr[first] : A.indptr[min(first + block, rows)]]
+    reuse = entries.size / max(np.unique(entries).size, 1)
+    each = _power(A.nnz / max(rows, 1))
+    return (
+        f"{_power(columns)} to {_power(rows)} neurons, {each} entries each, "
+        f"rows of features used {_power(reuse)} times, {precision.storage.name}"
+    )
+
+
+def choices_folder() -> Path:
+    """Return where choices are kept, beside the measured limits."""
+    return cache_folder() / "staged_spmm"
+
+
+def _power(number: float) -> int:
+    return 1 << round(math.log2(max(number, 1)))
+
+
+def _sources() -> str:
+    """Return a hash of what is measured: the kernels and what may be chosen."""
+    folder = kernel_folder()
+    spmm = folder / "spmm"
+    files = [spmm / "csr_spmm.cu", spmm / "staged_spmm.cu", *headers(folder)]
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def _allowed(device: Device, precision: Precision) -> list[StagedConfig]:
+    """Return the configurations whose blocks have the shared memory that they need."""
+    allowed = []
+    for config in staged_configs(precision):
+        kernel = staged_spmm(precision, True, config)
+        if kernel.static_shared + kernel.dynamic_shared <= device.shared_limit:
+            allowed.append(config)
+    return allowed
+
+
+class _Sample:
+    """A part of a layer and random features, and how fast and right a product of them is."""
+
+    def __init__(self, device: Device, A: Any, precision: Precision, inputs: int | None) -> None:
+        self.device, self.precision = device, precision
+        self.A = A[: ROWS * device.multiprocessors]
+        most = FEATURE_BYTES // (precision.storage.itemsize * max(A.shape[1], 1))
+        usual = max(CHECKED_PITCH, min(INPUTS * device.multiprocessors, most))
+        inputs = usual if inputs is None else inputs
+        pitch = -(-inputs // CHECKED_PITCH) * CHECKED_PITCH
+        self.timed = self._operands(inputs, pitch)
+        self.checked = self._operands(CHECKED, CHECKED_PITCH)
+        self.bias = device.upload(np.zeros(self.A.shape[0], precision.sums))
+        self.multiply_adds = self.A.nnz * inputs
+
+    def _operands(self, inputs: int, pitch: int) -> tuple[Any, ...]:
+        """Return features before and after, pitch, state and marks."""
+        device, storage = self.device, self.precision.storage
+        values = np.random.default_rng(PERIOD).random(PERIOD, np.float32).astype(storage)
+        before = device.upload(np.resize(values, (self.A.shape[1], pitch)))
+        after = device.empty((self.A.shape[0], pitch), storage)
+        state = device.upload(np.array([inputs, 0, 0, 0], np.int32))
+        return before, after, pitch, state, device.upload(np.zeros(pitch, np.uint8))
+
+    def product(self, design: str, config: StagedConfig | None = None) -> PlacedProduct:
+        packed = pack(self.A, design, self.precision, config)
+        return PlacedProduct(self.device, packed, self.device.upload(packed.memory), self.precision)
+
+    def _launch(self, product: PlacedProduct, operands: tuple[Any, ...]) -> None:
+        before, after, pitch, state, marks = operands
+        product.launch(before, after, pitch, state, state, marks, self.bias, None, True)
+
+    def answer(self, product: PlacedProduct) -> tuple[Array, Array]:
+        """Return features and marks of the checked inputs."""
+        _, after, _, _, marks = self.checked
+        self.device.clear(after)
+        self.device.clear(marks)
+        self._launch(product, self.checked)
+        found = self.device.download(after)[:, :CHECKED]
+        return found.astype(self.precision.sums), self.device.download(marks)[:CHECKED]
+
+    def rate(self, product: PlacedProduct) -> float:
+        """Return edges per second."""
+        device = self.device
+        self._launch(product, self.timed)  # caches and clocks
+        times = []
+        for _ in range(TURNS):
+            start = device.mark()
+            for _ in range(CALLS):
+                self._launch(product, self.timed)
+            times.append(device.seconds(start, device.mark()) / CALLS)
+        return float(self.multiply_adds / max(min(times), 1e-9))
+
+
+def _measure(
+    device: Device, A: Any, precision: Precision, configs: list[StagedConfig], inputs: int | None
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Return rates by configuration, and why some have none."""
+    sample = _Sample(device, A, precision, inputs)
+    rows = sample.product("csr")
+    expected, marks = sample.answer(rows)
+    tolerance = TOLERANCE[precision.storage.name] * (1 + float(np.abs(expected).max(initial=0)))
+    rates, refused = {"csr": sample.rate(rows)}, {}
+    for config in configs:
+        try:
+            product = sample.product("staged", config)
+            found, marked = sample.answer(product)
+            if not (
+                np.allclose(found, expected, rtol=0, atol=tolerance)
+                and np.array_equal(marked, marks)
+            ):
+                refused[str(config)] = "its answers are not those of csr_spmm"
+                continue
+            rates[str(config)] = sample.rate(product)
+        except (LaunchError, DeviceMemoryError, KernelCompilationError) as error:
+            refused[str(config)] = str(error).splitlines()[0]
+    return rates, refused
+
+
+def _read(path: Path, key: str, layers: str, configs: list[StagedConfig]) -> TunedStaged | None:
+    """Return what is on disk; None where it is absent, or not what is written here."""
+    try:
+        record = json.loads(path.read_text())
+        rates = {str(name): float(rate) for name, rate in record["rates"].items()}
+        refused = {str(name): str(why) for name, why in record["refused"].items()}
+        best = {str(config): config for config in configs}[record["config"]]
+        whole = (
+            record["key"] == key
+            and {*rates, *refused} == {"csr", *map(str, configs)}
+            and all(math.isfinite(rate) and rate > 0 for rate in rates.values())
+            and rates[str(best)] == max(r for name, r in rates.items() if name != "csr")
+        )
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None  # it is measured again, and the file replaced
+    return TunedStaged(best, rates, refused, layers, "from disk") if whole else None
+
+
+def _write(path: Path, record: dict[str, Any]) -> str:
+    """Keep a choice; what cannot be kept is measured again the next time, and said."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_output(path) as stream:
+            stream.write((json.dumps(record, indent=1) + "\n").encode())
+    except (InputError, OSError) as error:
+        return f", not kept: {error}"
+    return ""

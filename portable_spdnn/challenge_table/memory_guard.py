@@ -1,0 +1,82 @@
+"""Which networks are streamed, and with how much memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from portable_spdnn.memory import available_bytes, resident_bytes
+from portable_spdnn.plans.base import BATCH_MEMORY, PlanOptions
+from portable_spdnn.workloads.streamed_network import LayerFacts
+
+SHARE = 3 / 4
+"""Part of the available memory that a network may take, in memory or streamed."""
+
+WORKING_COPIES = 3  # of a batch's features before and after a layer: sparse forms are larger
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How a network is held.
+
+    Attributes
+    ----------
+    memory : int or None
+        Budget of the whole process, bytes; None where the network is held in memory.
+    automatic : bool
+        Whether the budget was set here and not by the user.
+    """
+
+    memory: int | None
+    automatic: bool
+
+    @property
+    def streamed(self) -> bool:
+        """Whether layers are read, or generated, while others run."""
+        return self.memory is not None
+
+
+def decide(
+    facts: Iterable[LayerFacts], inputs: int, options: PlanOptions, available: int | None = None
+) -> Decision:
+    """Decide whether a network is held in memory or streamed.
+
+    Parameters
+    ----------
+    facts : iterable of LayerFacts
+        Of all layers.
+    inputs : int
+    options : PlanOptions
+        Where its `memory` is set, that stands.
+    available : int, optional
+        Bytes that the process may still take. Default: what the system tells now; where it
+        tells nothing, networks are held in memory.
+
+    Returns
+    -------
+    Decision
+        Streamed where weights in two forms (as loaded, and planned by any backend) and the
+        features at work exceed `SHARE` of the available memory; the budget is then what the
+        process holds already and that share.
+    """
+    if options.memory is not None:
+        return Decision(options.memory, automatic=False)
+    available = available_bytes() if available is None else available
+    if available is None or needed_bytes(facts, inputs, options) <= SHARE * available:
+        return Decision(None, automatic=True)
+    return Decision(resident_bytes() + int(SHARE * available), automatic=True)
+
+
+def needed_bytes(facts: Iterable[LayerFacts], inputs: int, options: PlanOptions) -> int:
+    """Return the memory that a network takes when it is loaded, planned and run at once."""
+    itemsize = np.dtype(options.dtype).itemsize
+    weights = widest = 0
+    for one in facts:
+        planned = (4 + max(one.value_bytes, itemsize)) * one.nnz + 40 * sum(one.shape)
+        weights += one.bytes + planned
+        widest = max(widest, *one.shape)
+    before_and_after = 2 * widest * itemsize
+    batch = options.batch_size or max(1, BATCH_MEMORY // max(1, before_and_after))
+    return weights + WORKING_COPIES * min(inputs, batch) * before_and_after

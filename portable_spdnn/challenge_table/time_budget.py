@@ -1,0 +1,106 @@
+"""Time: how long a network will take, told from those that are done.
+
+A prediction is ``edges x inputs / edge rate + edges x (loading + planning) per edge``, both
+measured on the nearest network that is done: the same number of neurons if there is one, then
+the nearest number of layers. Deeper networks tend to run faster than that, because inputs have
+died by then, and wider ones slower, because features leave the caches.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from portable_spdnn.errors import InputError
+from portable_spdnn.graphchallenge.configurations import Configuration
+
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([smh]?)\s*", re.IGNORECASE)
+
+
+def parse_duration(text: str, option: str) -> float:
+    """Return a duration in seconds.
+
+    Parameters
+    ----------
+    text : str
+        Seconds, or a number with a unit: ``90``, ``90s``, ``10m``, ``2h``.
+    option : str
+        What error messages call it.
+
+    Raises
+    ------
+    InputError
+        If it is no positive duration.
+    """
+    match = _DURATION.fullmatch(text)
+    seconds = float(match[1]) * _UNITS[match[2].lower()] if match else 0.0
+    if not 0 < seconds < math.inf:
+        raise InputError(f"{option} is {text!r}; give a duration such as 90, 90s, 10m or 2h")
+    return seconds
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one network took.
+
+    Attributes
+    ----------
+    neurons, layers, edges, inputs : int
+    setup_seconds : float
+        Loading or generating, and planning.
+    run_seconds : float
+        Inference, and verifying where that was asked for.
+    """
+
+    neurons: int
+    layers: int
+    edges: int
+    inputs: int
+    setup_seconds: float
+    run_seconds: float
+
+
+class Predictor:
+    """Predicts how long networks will take.
+
+    Parameters
+    ----------
+    calibration : Measured, optional
+        A network to go by while none of the table is done.
+    """
+
+    def __init__(self, calibration: Measured | None = None) -> None:
+        self.calibration = calibration
+        self._done: list[Measured] = []
+
+    def add(self, measured: Measured) -> None:
+        """Take note of a network that is done."""
+        self._done.append(measured)
+
+    def predict(self, configuration: Configuration, inputs: int) -> float:
+        """Return the seconds that a network will take.
+
+        Parameters
+        ----------
+        configuration : Configuration
+        inputs : int
+
+        Returns
+        -------
+        float
+            NaN where there is nothing to go by.
+        """
+
+        def distance(one: Measured) -> tuple[float, float]:
+            return (
+                abs(math.log2(one.neurons / configuration.neurons)),
+                abs(math.log2(one.layers / configuration.layers)),
+            )
+
+        nearest = min(self._done, key=distance, default=self.calibration)
+        if nearest is None:
+            return math.nan
+        edges = configuration.edges / nearest.edges
+        return edges * (nearest.setup_seconds + nearest.run_seconds * inputs / nearest.inputs)

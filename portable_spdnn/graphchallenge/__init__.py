@@ -1,0 +1,1 @@
+"""The Sparse DNN Graph Challenge: configurations, generated networks, text files."""

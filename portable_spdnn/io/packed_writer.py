@@ -1,0 +1,183 @@
+"""Writing packed stores; `packed_layout` gives the layout."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from portable_spdnn.errors import InputError
+from portable_spdnn.features import Features, PackedFeatures, as_features
+from portable_spdnn.io.atomic_output import atomic_output
+from portable_spdnn.io.packed_layout import ALIGNMENT, pack_header
+from portable_spdnn.network import Layer, checked_y_max
+
+Array = npt.NDArray[Any]
+
+
+class PackedStoreWriter:
+    """Write a packed store, layer by layer in any order.
+
+    Used as a context manager. The file appears when the block ends; when it raises, nothing
+    is left and an earlier file of that name stays.
+
+    Parameters
+    ----------
+    path : path-like
+    y_max : float or None
+        Upper bound of the features after each layer; None: no bound.
+
+    Raises
+    ------
+    InputError
+        At the end of the block if a layer of 1 to the largest number is missing or layers and
+        inputs do not fit together; at any time if the disk is full.
+
+    Examples
+    --------
+    >>> with PackedStoreWriter("network.spdnn", y_max=32.0) as store:
+    ...     for number, layer in enumerate(layers, start=1):
+    ...         store.add_layer(number, layer)
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, y_max: float | None) -> None:
+        self._path = Path(path)
+        self._y_max = checked_y_max(y_max)
+        self._layers: dict[int, dict[str, Any]] = {}
+        self._inputs: dict[str, Any] | None = None
+        self._truth: dict[str, Any] = {}
+        self._stack = ExitStack()
+        self._stream: BinaryIO
+
+    def __enter__(self) -> Self:
+        self._stream = self._stack.enter_context(atomic_output(self._path))
+        self._stream.write(bytes(ALIGNMENT))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            with self._stack:
+                self._finish()
+        else:
+            self._stack.__exit__(kind, error, traceback)
+
+    def add_layer(self, number: int, layer: Layer) -> None:
+        """Append a layer.
+
+        Parameters
+        ----------
+        number : int
+            Its place in the network, counted from 1.
+        layer : Layer
+        """
+        if number < 1 or number in self._layers:
+            known = "was added already" if number in self._layers else "does not exist"
+            raise InputError(f"{self._path}: layer {number} {known}; each comes once, from 1 on")
+        weight = layer.constant
+        bias = float(layer.bias[0]) if layer.bias.size else 0.0
+        uniform = not layer.bias.size or layer.bias.strides == (0,)
+        self._layers[number] = {
+            "shape": list(layer.shape),
+            "row_length": layer.row_length,
+            "indptr": self._append(layer.indptr) if layer.row_length is None else None,
+            "indices": self._append(layer.indices),
+            "weight_dtype": layer.data.dtype.newbyteorder("<").str,
+            "weight": weight,
+            "weights": self._append(layer.data) if weight is None else None,
+            "bias": bias if uniform else self._append(layer.bias),
+        }
+
+    def set_inputs(self, features: Features) -> None:
+        """Append the inputs.
+
+        Parameters
+        ----------
+        features : PackedFeatures, scipy.sparse or ndarray, shape (inputs, neurons)
+            All but `PackedFeatures` and bool arrays are kept as CSR.
+        """
+        checked = as_features(features, features.shape[1], f"{self._path}: inputs")
+        entry: dict[str, Any] = {"shape": list(checked.shape)}
+        if isinstance(checked, PackedFeatures):
+            entry["bits"] = self._append(checked.bits)
+        else:
+            csr = sp.csr_array(checked)
+            wide = np.int32 if max(csr.nnz, *csr.shape) < 1 << 31 else np.int64
+            entry["indptr"] = self._append(csr.indptr.astype(wide))
+            entry["indices"] = self._append(csr.indices.astype(wide))
+            entry["data"] = self._append(csr.data)
+        self._inputs = entry
+
+    def set_truth(self, layers: int, categories: npt.ArrayLike) -> None:
+        """Append the true categories after a number of layers.
+
+        Parameters
+        ----------
+        layers : int
+        categories : array_like of integers
+            Inputs counted from 0, rising.
+        """
+        array = np.asarray(categories, dtype=np.int64)
+        if array.ndim != 1 or (array.size and array[0] < 0) or (array[1:] <= array[:-1]).any():
+            raise InputError(
+                f"{self._path}: categories after {layers} layers are not rising numbers from 0"
+            )
+        self._truth[str(layers)] = self._append(array)
+
+    def _append(self, array: Array) -> dict[str, Any]:
+        stored = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+        octets = stored.reshape(-1).view(np.uint8)
+        offset = self._align()
+        self._stream.write(octets.data)
+        return {
+            "offset": offset,
+            "count": stored.size,
+            "dtype": stored.dtype.str,
+            "crc32": zlib.crc32(octets.data),
+        }
+
+    def _align(self) -> int:
+        offset = self._stream.tell()
+        self._stream.write(bytes(-offset % ALIGNMENT))
+        return offset + -offset % ALIGNMENT
+
+    def _finish(self) -> None:
+        layers = [self._layers[number] for number in sorted(self._layers)]
+        missing = next((n for n in range(1, len(layers) + 1) if n not in self._layers), None)
+        if missing is not None or not layers:
+            raise InputError(f"{self._path}: layer {missing or 1} was never added")
+        for number, (first, second) in enumerate(pairwise(layers), start=1):
+            if first["shape"][1] != second["shape"][0]:
+                raise InputError(
+                    f"{self._path}: layer {number} gives {first['shape'][1]} outputs "
+                    f"but layer {number + 1} takes {second['shape'][0]} inputs"
+                )
+        if self._inputs is not None and self._inputs["shape"][1] != layers[0]["shape"][0]:
+            raise InputError(
+                f"{self._path}: inputs have {self._inputs['shape'][1]} columns "
+                f"but layer 1 takes {layers[0]['shape'][0]} neurons"
+            )
+        members = {
+            "y_max": self._y_max,
+            "layers": layers,
+            "inputs": self._inputs,
+            "truth": self._truth,
+        }
+        index = json.dumps(members, allow_nan=False, separators=(",", ":")).encode()
+        offset = self._align()
+        self._stream.write(index)
+        self._stream.seek(0)
+        self._stream.write(pack_header(index, offset))

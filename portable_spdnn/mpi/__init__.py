@@ -1,0 +1,1 @@
+"""Data-parallel runs over MPI ranks."""

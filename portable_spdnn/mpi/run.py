@@ -1,0 +1,320 @@
+"""Data-parallel inference over MPI: each rank runs the whole network on a part of the inputs.
+
+Inputs never meet in a network, so ranks need not talk while they run. Parts are fixed beforehand
+(``static``: as many inputs to each) or handed out as ranks ask for them (``dynamic``: what an
+input costs depends on when it dies). Results come together on rank 0 in the order of the inputs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn.backend import Backend
+from portable_spdnn.errors import InputError
+from portable_spdnn.features import Features, as_features
+from portable_spdnn.mpi.ranks import Ranks
+from portable_spdnn.network import Network
+from portable_spdnn.plans.base import NetworkPlan, PlanOptions, Progress
+from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint, run_identity
+from portable_spdnn.plans.result import Batch, Result, replica_records, resumed_seconds
+
+Array = npt.NDArray[Any]
+Rows = Callable[[int, int], Features]
+
+SCHEDULES = ("static", "dynamic")
+CHUNKS_EACH = 8  # handed out to a rank on average: enough to balance, few enough to fill tiles
+POLL_SECONDS = 5e-4  # between two looks of rank 0 for questions
+_ASK, _ANSWER = 1, 2
+
+
+def infer_distributed(
+    network: Network,
+    features: Any,
+    backend: str | Backend = "auto",
+    *,
+    comm: Any = None,
+    schedule: str = "static",
+    threads: int | None = None,
+    options: PlanOptions | None = None,
+    progress: Progress | None = None,
+    checkpoint: str | None = None,
+) -> Result | None:
+    """Run a network on features on all ranks of an MPI job; all ranks call it.
+
+    Parameters
+    ----------
+    network : Network
+        The same on all ranks.
+    features : as `infer` takes them
+        All inputs, the same on all ranks.
+    backend : str or Backend
+    comm : mpi4py.MPI.Intracomm, optional
+        Default: all ranks of the job.
+    schedule : {"static", "dynamic"}
+    threads : int, optional
+        Of each rank; default: the node's cores over its ranks.
+    options : PlanOptions, optional
+    progress : callable, optional
+        Called on rank 0 with (done, total) of its own part.
+    checkpoint : path-like, optional
+        A folder that all ranks can reach.
+
+    Returns
+    -------
+    Result or None
+        On rank 0 the result, scores included; None on the others.
+
+    Raises
+    ------
+    InputError
+        As `infer`; or if mpi4py is missing. The other ranks then wait for ever, unless the
+        job runs under ``python -m mpi4py`` or the caller calls `ranks.abort`.
+    """
+    from portable_spdnn.registry import get_backend
+
+    valid = as_features(features, network.neurons)
+    with Ranks(comm) as ranks:
+        ranks.bind_gpu("" if options is None else options.devices)
+        if isinstance(backend, Backend):
+            chosen = backend
+        else:
+            chosen = get_backend(backend, threads or ranks.threads_each())
+        each = -(-valid.shape[0] // ranks.size)
+        plan = chosen.plan(network, replace(options or PlanOptions(), expected_inputs=each))
+        return run_on_ranks(
+            ranks,
+            plan,
+            lambda first, end: valid[first:end],
+            valid.shape[0],
+            schedule,
+            progress=progress,
+            checkpoint=checkpoint,
+            scores=True,
+        )
+
+
+def run_on_ranks(
+    ranks: Ranks,
+    plan: NetworkPlan,
+    rows: Rows,
+    inputs: int,
+    schedule: str = "static",
+    *,
+    load_seconds: float = 0.0,
+    progress: Progress | None = None,
+    checkpoint: Any = None,
+    scores: bool = False,
+) -> Result | None:
+    """Run a plan that each rank has made, on inputs shared out among the ranks.
+
+    Parameters
+    ----------
+    ranks : Ranks
+    plan : NetworkPlan
+    rows : callable
+        (first, end) -> the valid features of those inputs. With the static schedule a rank asks
+        only for those of `static_part`.
+    inputs : int
+        In all.
+    schedule : {"static", "dynamic"}
+    load_seconds : float
+        What this rank spent on loading; for its record.
+    progress, checkpoint
+        As for `infer_distributed`.
+    scores : bool
+        Bring the features after the last layer to rank 0 as well.
+
+    Returns
+    -------
+    Result or None
+        None on all ranks but the first. `inference_seconds` runs from when all ranks are ready
+        until rank 0 has all results.
+    """
+    if schedule not in SCHEDULES:
+        raise InputError(f"schedule is {schedule!r}; choose one of {', '.join(SCHEDULES)}")
+    kept = None
+    if checkpoint is not None:
+        kept = _open_checkpoint(ranks, plan, rows, inputs, checkpoint)
+    if schedule == "static":
+        parts = iter([static_part(inputs, ranks.rank, ranks.size)])
+    else:
+        parts = dynamic_parts(ranks, inputs)
+    batches: list[Batch] = []
+    seen = 0
+
+    def show(done: int, total: int) -> None:
+        if progress is not None:
+            before = seen * len(plan.network)
+            progress(before + done, -(-inputs // ranks.size) * len(plan.network))
+
+    ranks.comm.Barrier()
+    start = time.perf_counter()
+    for first, end in parts:
+        if first < end:
+            batches += plan.finished_batches(rows(first, end), first, show, kept)
+            seen += end - first
+    if not scores:
+        batches = [replace(one, output=replace(one.output, rows=None)) for one in batches]
+    mine = replica_records(plan.replicas(), batches, ranks.host, ranks.rank, load_seconds)
+    gathered = _gather(ranks, batches)
+    told = ranks.comm.gather((mine, plan.plan_seconds))
+    seconds = time.perf_counter() - start
+    if gathered is None or told is None:
+        return None
+    resumed = [resumed_seconds(theirs) for theirs in gathered]
+    together = sorted((b for theirs in gathered for b in theirs), key=lambda batch: batch.first)
+    covered = sum(batch.inputs for batch in together)
+    if covered != inputs:
+        raise InputError(f"the ranks ran {covered} inputs of {inputs}; did they get the same data?")
+    result = plan.result(inputs, together, seconds + max(resumed))
+    records, plan_seconds = zip(*told, strict=True)
+    return replace(result, plan_seconds=max(plan_seconds), replicas=sum(records, start=()))
+
+
+def static_part(inputs: int, rank: int, size: int) -> tuple[int, int]:
+    """Return (first, end) of a rank's inputs: parts differ by one input at most."""
+    return inputs * rank // size, inputs * (rank + 1) // size
+
+
+def dynamic_parts(ranks: Ranks, inputs: int) -> Iterator[tuple[int, int]]:
+    """Yield (first, end) of chunks as this rank asks for them; all ranks iterate to the end.
+
+    Rank 0 keeps the count, and a thread of it answers the others while it computes. The first
+    chunk of a rank is its own number.
+    """
+    chunks = chunk_bounds(inputs, ranks.size)
+    counter = _ChunkCounter(ranks, len(chunks))
+    number = ranks.rank
+    while number < len(chunks):
+        yield chunks[number]
+        number = counter.next()
+    counter.close()
+
+
+def chunk_bounds(inputs: int, size: int) -> list[tuple[int, int]]:
+    """Return (first, end) of the chunks that the dynamic schedule hands out to `size` ranks."""
+    chunks = min(inputs, CHUNKS_EACH * size)
+    return [
+        (inputs * number // chunks, inputs * (number + 1) // chunks) for number in range(chunks)
+    ]
+
+
+class _ChunkCounter:
+    """Hands out chunk numbers from `size` on, each once."""
+
+    def __init__(self, ranks: Ranks, chunks: int) -> None:
+        from mpi4py import MPI
+
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            raise InputError(
+                "schedule dynamic: this MPI library does not take calls from several threads; "
+                "use the static schedule"
+            )
+        self._mpi, self._comm = MPI, ranks.comm.Dup()
+        self._ranks, self._chunks = ranks, chunks
+        self._next = ranks.size
+        self._lock = threading.Lock()
+        self._error: BaseException | None = None
+        self._server: threading.Thread | None = None
+        if ranks.rank == 0 and ranks.size > 1:
+            self._server = threading.Thread(target=self._answer, name="spdnn-chunks", daemon=True)
+            self._server.start()
+
+    def next(self) -> int:
+        """Return a number that nobody else gets; beyond the last chunk there is no work left."""
+        if self._ranks.rank:
+            self._comm.send(None, 0, _ASK)
+            return int(self._comm.recv(source=0, tag=_ANSWER))
+        return self._take()
+
+    def close(self) -> None:
+        """Return when all ranks have been told that there is no work left."""
+        if self._ranks.rank and self._ranks.rank >= self._chunks:
+            self._comm.send(None, 0, _ASK)  # never asked: let the server count it
+            self._comm.recv(source=0, tag=_ANSWER)
+        if self._server is not None:
+            self._server.join()
+        if self._error is not None:
+            raise self._error
+        self._comm.Free()
+
+    def _take(self) -> int:
+        with self._lock:
+            number = self._next
+            self._next += 1
+        return number
+
+    def _answer(self) -> None:
+        """Answer the other ranks until each has been told that nothing is left."""
+        waiting = self._ranks.size - 1
+        status = self._mpi.Status()
+        try:
+            while waiting:
+                if not self._comm.Iprobe(tag=_ASK, status=status):
+                    time.sleep(POLL_SECONDS)  # a blocking receive would keep a core busy
+                    continue
+                source = status.Get_source()
+                self._comm.recv(source=source, tag=_ASK)
+                number = self._take()
+                waiting -= number >= self._chunks
+                self._comm.send(number, source, _ANSWER)
+        except BaseException as error:  # noqa: BLE001 - raised again by `close`, in the main thread
+            self._error = error
+
+
+def _open_checkpoint(
+    ranks: Ranks, plan: NetworkPlan, rows: Rows, inputs: int, folder: Any
+) -> Checkpoint:
+    """Open the checkpoint of all ranks, rank 0 first: it makes the folder."""
+    first, end = static_part(inputs, ranks.rank, ranks.size)
+    mine = features_fingerprint(rows(first, end), first) if first < end else 0
+    fingerprint = sum(ranks.comm.allgather(mine)) % (1 << 64)
+    identity = run_identity(plan, inputs, fingerprint)
+    if ranks.rank == 0:
+        kept = Checkpoint(folder, identity)
+    ranks.comm.Barrier()
+    return kept if ranks.rank == 0 else Checkpoint(folder, identity)
+
+
+def _gather(ranks: Ranks, batches: list[Batch]) -> list[list[Batch]] | None:
+    """Bring all batches to rank 0; returns them by rank there, None elsewhere."""
+    rows = [batch.output.fetched().rows for batch in batches]
+    light = [replace(batch, output=replace(batch.output, rows=None)) for batch in batches]
+    forms = [None if row is None else isinstance(row, np.ndarray) for row in rows]
+    gathered = ranks.comm.gather((light, forms))
+    if gathered is None:
+        for row in rows:
+            for array in _arrays_of(row):
+                ranks.send_array(array, 0)
+        return None
+    complete = [batches]
+    for rank, (theirs, dense) in enumerate(gathered[1:], start=1):
+        complete.append([])
+        for batch, is_dense in zip(theirs, dense, strict=True):
+            row = None if is_dense is None else _receive_rows(ranks, rank, is_dense)
+            complete[-1].append(replace(batch, output=replace(batch.output, rows=row)))
+    return complete
+
+
+def _arrays_of(rows: Any) -> list[Array]:
+    if rows is None:
+        return []
+    if isinstance(rows, np.ndarray):
+        return [rows]
+    return [np.array(rows.shape), rows.data, rows.indices, rows.indptr]
+
+
+def _receive_rows(ranks: Ranks, source: int, dense: bool) -> Any:
+    if dense:
+        return ranks.receive_array(source)
+    import scipy.sparse as sp
+
+    shape, data, indices, indptr = (ranks.receive_array(source) for _ in range(4))
+    return sp.csr_array((data, indices, indptr), shape=tuple(int(n) for n in shape))

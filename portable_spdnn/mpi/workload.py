@@ -1,0 +1,149 @@
+"""What the ranks of a job run: the network read once a node, to each rank its inputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from portable_spdnn.features import Features, PackedFeatures
+from portable_spdnn.io.packed_layout import is_packed_store
+from portable_spdnn.mpi.ranks import Ranks
+from portable_spdnn.mpi.run import Rows, static_part
+from portable_spdnn.network import Layer, Network
+from portable_spdnn.workloads.request import (
+    Request,
+    Workload,
+    count_inputs_of,
+    load_inputs_of,
+    load_network_of,
+    load_rows_of,
+    load_truth_of,
+)
+
+
+@dataclass(frozen=True)
+class RankedWorkload:
+    """A rank's share of the work.
+
+    Attributes
+    ----------
+    work : Workload
+        The network, and the features at hand. Truth on rank 0 alone.
+    rows : callable
+        (first, end) -> features; any rows where the schedule is dynamic, else the static part.
+    inputs : int
+        Of all ranks.
+    """
+
+    work: Workload
+    rows: Rows
+    inputs: int
+
+
+def load_ranked_workload(
+    ranks: Ranks,
+    request: Request,
+    schedule: str,
+    progress: Callable[[int, int], None] | None = None,
+) -> RankedWorkload:
+    """Load or generate what `request` names, on all ranks.
+
+    The first rank of a node reads or generates the network into memory that all of the node
+    share; a packed store is mapped, which shares it as well. With the static schedule a rank
+    reads the inputs of its part alone, where the format allows it: stores and images. Text
+    files, and everything under the dynamic schedule, are read once a node and shared.
+
+    Parameters
+    ----------
+    ranks : Ranks
+    request : Request
+    schedule : {"static", "dynamic"}
+    progress : callable, optional
+
+    Raises
+    ------
+    InputError
+        As `load_workload`.
+    """
+    start = time.perf_counter()
+    mapped = request.streamed or (request.data is not None and is_packed_store(request.data))
+    if mapped:
+        network, source = load_network_of(request, progress)
+    else:
+        loaded = load_network_of(request, progress) if ranks.node_rank == 0 else None
+        network, source = _share_network(ranks, loaded)
+    neurons, leads = network.neurons, ranks.node_rank == 0
+    counted = ranks.comm.bcast(count_inputs_of(request, neurons) if ranks.rank == 0 else None)
+    path = request.data if request.inputs is None else request.inputs
+    in_store = path is not None and is_packed_store(path)
+    first = 0  # of the features at hand
+    if counted is None or (schedule == "dynamic" and not in_store):
+        given = load_inputs_of(request, neurons) if leads else None
+        features, total, inputs_source = _share_features(ranks, given)
+        inputs = features.shape[0]
+    else:
+        inputs, total, inputs_source = counted
+        part = (0, inputs) if in_store else static_part(inputs, ranks.rank, ranks.size)
+        first = part[0]
+        features = load_rows_of(request, neurons, slice(*part), leads)
+
+    def rows(begin: int, end: int) -> Features:
+        return features[begin - first : end - first]
+
+    truth = load_truth_of(request, network, inputs, total) if ranks.rank == 0 else None
+    # The first rank of a node verifies what the others only map: nobody runs before it has.
+    ranks.node.Barrier()
+    embedded = request.data is None and request.inputs is None
+    seconds = time.perf_counter() - start
+    work = Workload(network, features, truth, source, inputs_source, embedded, seconds)
+    return RankedWorkload(work, rows, inputs)
+
+
+def _share_network(ranks: Ranks, loaded: tuple[Network, str] | None) -> tuple[Network, str]:
+    """Share a network that the first rank of each node has loaded."""
+    layers = [] if loaded is None else list(loaded[0])
+    forms = [(layer.shape, layer.constant, layer.bias.strides == (0,)) for layer in layers]
+    known = None if loaded is None else (forms, loaded[0].y_max, loaded[1])
+    forms, y_max, source = ranks.node.bcast(known)
+    arrays: list[Any] | None = None
+    if loaded is not None:
+        arrays = []
+        for layer, (_, constant, plain) in zip(layers, forms, strict=True):
+            values = layer.data[:1] if constant is not None else layer.data
+            arrays += [layer.indptr, layer.indices, values, layer.bias[:1] if plain else layer.bias]
+    parts = iter(ranks.share_on_node(arrays))
+    shared = []
+    for shape, constant, plain in forms:
+        indptr, indices, data, bias = (next(parts) for _ in range(4))
+        if constant is not None:
+            data = np.broadcast_to(data[0], indices.shape)
+        if plain:
+            bias = np.broadcast_to(bias[0], shape[1:]) if bias.size else bias
+        shared.append(Layer.from_csr(indptr, indices, data, shape, bias))
+    return Network(shared, y_max), source
+
+
+def _share_features(
+    ranks: Ranks, given: tuple[Features, int, str] | None
+) -> tuple[Features, int, str]:
+    """Share features, and what is told of them, that the first rank of each node has."""
+    arrays: list[Any] | None = None
+    form = None
+    if given is not None:
+        csr: Any
+        csr, *told = given
+        bits = isinstance(csr, PackedFeatures)
+        arrays = [csr.bits] if bits else [csr.data, csr.indices, csr.indptr]
+        form = (len(arrays), csr.shape, told)
+    count, shape, told = ranks.node.bcast(form)
+    parts = ranks.share_on_node(arrays)
+    if count == 1:
+        return PackedFeatures(parts[0], shape[1]), *told
+    shared = sp.csr_array(tuple(parts), shape=shape)
+    shared.has_canonical_format = True
+    return shared, *told

@@ -1,0 +1,1 @@
+"""Plans: networks prepared once and run on any number of inputs."""

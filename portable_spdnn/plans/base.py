@@ -1,0 +1,423 @@
+"""Plans: a network prepared once for a backend, then run on any number of inputs."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn.errors import InputError, NumericalError
+from portable_spdnn.features import Features, PackedFeatures, as_features
+from portable_spdnn.network import Network
+from portable_spdnn.passes import parse_passes
+from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint, run_identity
+from portable_spdnn.plans.result import (
+    Batch,
+    BatchOutput,
+    LayerRecord,
+    Result,
+    replica_records,
+    resumed_seconds,
+)
+
+if TYPE_CHECKING:
+    from portable_spdnn.report.roofline import KernelModel
+
+Array = npt.NDArray[Any]
+Progress = Callable[[int, int], None]
+PATHS = ("auto", "spmm", "spgemm")
+STORAGES = ("same", "float16")
+_DEVICES = re.compile(r"(all|\d+(,\d+)*)?")
+BATCH_MEMORY = 1 << 30  # bytes that the features before and after a layer may take by default
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What a user may ask of a plan.
+
+    Attributes
+    ----------
+    dtype : numpy dtype, default float32
+        Type of weights, features and sums: float32 or float64.
+    path : {"auto", "spmm", "spgemm"}
+        Dense or sparse features between layers; "auto" leaves the choice to the plan.
+    batch_size : int, optional
+        Inputs that go through the network together; bounds memory, never changes an answer.
+    keep_dead_inputs : bool, default False
+        Keep computing inputs whose features are all zero, as the plain reference does.
+    exact_passes : str or iterable of str, default none
+        Exact rewrites to apply: see `portable_spdnn.passes`.
+    memory : int, optional
+        Bytes that the whole process may hold: layers are then read block by block while others
+        run (`portable_spdnn.plans.streamed`), and inputs go in batches that fit.
+    kernel : str, default "auto"
+        A design of kernels, by the name that the backend gives it (`Backend.kernels`), for all
+        layers; "auto" leaves the choice to the plan, layer by layer.
+    storage : {"same", "float16"}
+        Type in which features and weights are kept; sums are formed in `dtype` always.
+    device_memory : int, optional
+        Bytes of a device's memory that weights and features may take: weights that do not fit
+        are copied while others are used.
+    expected_inputs : int, optional
+        How many inputs are going to be run, where that is known: plans size buffers and choose
+        by it. It limits nothing.
+    profile : bool, default False
+        Time every layer by itself, which costs some of the speed.
+    devices : str, default ""
+        Devices that share the inputs, each with all weights: "all", or numbers separated by
+        commas; "" for the current one. See `portable_spdnn.plans.multi_device`.
+
+    Raises
+    ------
+    InputError
+        If an option has no valid value.
+    """
+
+    dtype: npt.DTypeLike = np.float32
+    path: str = "auto"
+    batch_size: int | None = None
+    keep_dead_inputs: bool = False
+    exact_passes: tuple[str, ...] = ()
+    memory: int | None = None
+    kernel: str = "auto"
+    storage: str = "same"
+    device_memory: int | None = None
+    devices: str = ""
+    profile: bool = False
+    expected_inputs: int | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            dtype = np.dtype(self.dtype)
+        except TypeError:
+            dtype = None
+        if dtype not in (np.float32, np.float64):
+            raise InputError(f"dtype is {self.dtype!r}; choose float32 or float64")
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "exact_passes", parse_passes(self.exact_passes))
+        if self.path not in PATHS:
+            raise InputError(f"path is {self.path!r}; choose one of {', '.join(PATHS)}")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise InputError(f"batch size is {self.batch_size}; it must be at least 1")
+        if self.memory is not None and self.memory < 1:
+            raise InputError(f"memory is {self.memory} bytes; it must be at least 1")
+        if self.device_memory is not None and self.device_memory < 1:
+            raise InputError(f"device memory is {self.device_memory} bytes; it must be at least 1")
+        if self.storage not in STORAGES:
+            raise InputError(f"storage is {self.storage!r}; choose one of {', '.join(STORAGES)}")
+        if self.storage != "same" and dtype != np.float32:
+            raise InputError(f"storage {self.storage} goes with dtype float32, not {dtype}")
+        if not _DEVICES.fullmatch(self.devices):
+            raise InputError(
+                f"devices is {self.devices!r}; give 'all' or numbers separated by commas: 0,1"
+            )
+
+    def check(self, network: Network) -> None:
+        """Raise InputError where the options do not fit the network."""
+        reviving = network.reviving_layers
+        if self.path == "spgemm" and reviving:
+            raise InputError(
+                f"path spgemm: layer {reviving[0] + 1} has a positive bias, which turns zeros into "
+                "nonzeros; sparse features are exact only where no bias is positive; "
+                "use path spmm or auto"
+            )
+
+
+class NetworkPlan(ABC):
+    """A network prepared for one backend: packed, uploaded, compiled.
+
+    A backend that improves on the layer loop derives from this class and implements
+    `run_batch` and `describe`. Splitting into batches, the clock, the categories and the
+    records are the same for all and stand here.
+
+    Parameters
+    ----------
+    backend : Backend
+    network : Network
+    options : PlanOptions
+    """
+
+    def __init__(self, backend: Any, network: Network, options: PlanOptions) -> None:
+        options.check(network)
+        self.backend = backend
+        self.network = network
+        self.options = options
+        self.plan_seconds = 0.0  # set by Backend.plan, which holds the clock
+        # A zero row stays zero only through layers without a positive bias.
+        self.first_prunable_layer = max(network.reviving_layers, default=-1) + 1
+
+    def may_drop_after(self, layer: int) -> bool:
+        """Whether inputs that are dead after `layer` (from 0; -1: before all) may leave."""
+        return not self.options.keep_dead_inputs and layer + 1 >= self.first_prunable_layer
+
+    @property
+    def batch_size(self) -> int:
+        """Inputs that go through the network together."""
+        if self.options.batch_size is not None:
+            return self.options.batch_size
+        row = 2 * self.network.widest * np.dtype(self.options.dtype).itemsize
+        return max(1, BATCH_MEMORY // max(row, 1))
+
+    def replicas(self) -> list[tuple[str, float]]:
+        """Return device and planning seconds of each that takes batches: by default one."""
+        return [(self.backend.device, self.plan_seconds)]
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return what the plan chose and why, a line each."""
+
+    @abstractmethod
+    def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
+        """Run the whole network on one batch.
+
+        Parameters
+        ----------
+        features : PackedFeatures, ndarray or csr_array in host memory, shape (inputs, neurons)
+            Valid; of any real type.
+        report : callable
+            To be called now and then with the work done so far, out of inputs x layers.
+
+        Returns
+        -------
+        BatchOutput
+        """
+
+    def layer_models(self, inputs: Sequence[int]) -> list[KernelModel] | None:
+        """Return what each layer needs for an edge, to be held against the machine's limits.
+
+        Parameters
+        ----------
+        inputs : sequence of int
+            That each layer computes.
+
+        Returns
+        -------
+        list of KernelModel, or None
+            None where the backend has no models of its layers.
+        """
+        return None
+
+    def for_layers(self, network: Network, keep_dead_inputs: bool) -> NetworkPlan:
+        """Return a plan for other layers under the same options, on the same backend.
+
+        A backend whose plans measure overrides this, to take over what this plan measured. The
+        two plans do not run at the same time.
+
+        Parameters
+        ----------
+        network : Network
+            The layers.
+        keep_dead_inputs : bool
+            Replaces that option.
+        """
+        options = replace(self.options, keep_dead_inputs=keep_dead_inputs)
+        plan: NetworkPlan = self.backend.build_plan(network, options)
+        return plan
+
+    def run(
+        self,
+        features: Any,
+        progress: Progress | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+    ) -> Result:
+        """Run the network.
+
+        Parameters
+        ----------
+        features : PackedFeatures, ndarray or scipy.sparse, shape (inputs, neurons)
+            See `portable_spdnn.features.as_features`. Of a backend whose arrays are on a
+            device also any that its operations take; batches are formed in host memory, so
+            that such features are copied there first, off the clock.
+        progress : callable, optional
+            Called with (done, total) in units of inputs x layers.
+        checkpoint : path-like, optional
+            A folder that keeps every finished batch: a run that was interrupted goes on from
+            the last of them, with the same answer. See `portable_spdnn.plans.checkpoint`.
+
+        Returns
+        -------
+        Result
+
+        Raises
+        ------
+        InputError
+            If the features do not fit the network or are not finite, or the checkpoint is that
+            of another run, damaged, or cannot be written.
+        NumericalError
+            If features became NaN on the way.
+        """
+        valid = as_features(self.backend.download(features), self.network.neurons)
+        kept = None
+        if checkpoint is not None:
+            fingerprint = features_fingerprint(valid)
+            kept = Checkpoint(checkpoint, run_identity(self, valid.shape[0], fingerprint))
+        start = time.perf_counter()
+        batches = list(self.finished_batches(valid, progress=progress, checkpoint=kept))
+        seconds = time.perf_counter() - start
+        seconds += resumed_seconds(batches)
+        result = self.result(valid.shape[0], batches, seconds)
+        if not self.options.devices:
+            return result
+        records = replica_records(self.replicas(), batches, socket.gethostname())
+        return replace(result, replicas=records)
+
+    def finished_batches(
+        self,
+        features: Features,
+        first: int = 0,
+        progress: Progress | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> Iterator[Batch]:
+        """Run valid features batch by batch; part of what `run` does.
+
+        Parameters
+        ----------
+        features : PackedFeatures, ndarray or csr_array
+            As `as_features` gives them.
+        first : int
+            Number of the first of these inputs among all.
+        progress : callable, optional
+            Called with (done, total) in units of inputs x layers.
+        checkpoint : Checkpoint, optional
+            Batches that it holds are not run again.
+
+        Yields
+        ------
+        Batch
+            In the order of the inputs. Where memory is limited and there is no checkpoint to
+            hold them, without the features after the last layer.
+        """
+        inputs, layers = features.shape[0], len(self.network)
+        done = 0
+        while done < inputs:
+            batch = None
+            if checkpoint is not None:
+                batch = checkpoint.load(first + done, first + inputs)
+            if batch is None:
+                report = _ignore if progress is None else _reporter(progress, done, inputs, layers)
+                batch = self._run_one(features[done : done + self.batch_size], first + done, report)
+                if checkpoint is not None:
+                    batch = checkpoint.save(batch)
+                elif self.options.memory is not None:
+                    batch = replace(batch, output=replace(batch.output, rows=None))
+            done += batch.inputs
+            if progress is not None:
+                progress(done * layers, inputs * layers)
+            yield batch
+
+    def _run_one(self, features: Features, first: int, report: Callable[[int], None]) -> Batch:
+        start = time.perf_counter()
+        output = self.run_batch(features, report)
+        positive = output.positive
+        if positive is None:
+            positive = _has_positive(output.rows)
+        categories = first + output.alive[positive]
+        inputs = features.shape[0] if output.inputs is None else output.inputs
+        return Batch(first, inputs, categories, time.perf_counter() - start, output)
+
+    def result(self, inputs: int, batches: Sequence[Batch], seconds: float) -> Result:
+        """Put the batches of all inputs together.
+
+        Parameters
+        ----------
+        inputs : int
+        batches : sequence of Batch
+            In the order of the inputs.
+        seconds : float
+            Of the whole, those that earlier runs spent included.
+        """
+        network = self.network
+        alive = np.zeros(len(network), np.int64)
+        seconds_per_layer: Array | None = np.zeros(len(network))
+        computed: Array | None = np.zeros(len(network), np.int64)
+        for output in (batch.output for batch in batches):
+            unknown = (alive < 0) | (output.alive_per_layer < 0)
+            alive = np.where(unknown, -1, alive + output.alive_per_layer)
+            if seconds_per_layer is not None and output.seconds_per_layer is not None:
+                seconds_per_layer = seconds_per_layer + output.seconds_per_layer
+            else:
+                seconds_per_layer = None
+            if computed is not None and output.computed_per_layer is not None:
+                computed = computed + output.computed_per_layer
+            else:
+                computed = None
+        records = tuple(
+            LayerRecord(
+                number + 1,
+                int(alive[number]) if alive[number] >= 0 else None,
+                None if seconds_per_layer is None else float(seconds_per_layer[number]),
+                None if computed is None else int(computed[number]),
+            )
+            for number in range(len(network))
+        )
+        return Result(
+            backend=self.backend.name,
+            device="; ".join(device for device, _ in self.replicas()),
+            execution_space=self.backend.execution_space,
+            inputs=inputs,
+            neurons=network.neurons,
+            neurons_out=network.neurons_out,
+            layers=len(network),
+            edges=network.edges,
+            categories=np.concatenate(
+                [np.empty(0, np.int64), *(batch.categories for batch in batches)]
+            ),
+            plan_seconds=self.plan_seconds,
+            inference_seconds=seconds,
+            executed_edges=sum(batch.output.executed_edges for batch in batches),
+            records=records,
+            exact_passes=self.options.exact_passes,
+            resumed_inputs=sum(batch.inputs for batch in batches if batch.resumed),
+            _batches=tuple(batches),
+        )
+
+
+def _ignore(done: int) -> None:
+    """Report to nobody."""
+
+
+def _reporter(progress: Progress, before: int, inputs: int, layers: int) -> Callable[[int], None]:
+    """Return what tells `progress` of the work done in a batch that `before` inputs precede."""
+    return lambda done: progress(before * layers + done, inputs * layers)
+
+
+def cast_features(features: Features, dtype: npt.DTypeLike, sparse: bool) -> Any:
+    """Return features as a csr_array or as a dense array of `dtype`, copying where needed."""
+    if isinstance(features, PackedFeatures):
+        return features.csr(dtype) if sparse else features.dense(dtype)
+    if isinstance(features, np.ndarray):
+        if not sparse:
+            return features.astype(dtype, copy=False)
+        from scipy.sparse import csr_array
+
+        return csr_array(features).astype(dtype, copy=False)
+    return features.astype(dtype, copy=False) if sparse else features.astype(dtype).toarray()
+
+
+def _has_positive(rows: Any) -> Array:
+    """Return for each row whether it holds a positive score."""
+    if isinstance(rows, np.ndarray):
+        largest = rows.max(axis=1, initial=0)  # NaN, where there is one
+        overflow = np.isnan(largest).any()
+        positive = largest > 0
+    else:
+        overflow = np.isnan(rows.data).any()
+        positives_before = np.concatenate(([0], np.cumsum(rows.data > 0)))
+        positive = np.diff(positives_before[rows.indptr]) > 0
+    if overflow:
+        raise NumericalError(OVERFLOW)
+    return np.asarray(positive)
+
+
+OVERFLOW = (
+    "features became NaN on the way: the sums overflowed; give the network a y_max, "
+    "scale its weights, or use --dtype float64"
+)

@@ -1,0 +1,214 @@
+"""Checkpoints: a folder of finished batches, from which an interrupted run goes on.
+
+The folder holds ``checkpoint.json``, which names the run (network, features, options), and for
+each finished batch ``batch-FIRST.npz``, FIRST being its first input, counted from 0: NumPy
+arrays of what `Batch` holds. Features after the last layer are beside it in
+``batch-FIRST.rows.npy`` where they are dense, so that they need not be in memory; its CRC-32
+is in the ``.npz``, which has checksums of its own. Every file appears whole or not at all, and
+the ``.npz`` last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from portable_spdnn import __version__
+from portable_spdnn.errors import InputError
+from portable_spdnn.features import Features, PackedFeatures
+from portable_spdnn.io.atomic_output import atomic_output
+from portable_spdnn.plans.result import Batch, BatchOutput
+
+if TYPE_CHECKING:
+    from portable_spdnn.plans.base import NetworkPlan
+
+_IDENTITY = "checkpoint.json"
+_OPTIONAL = ("columns", "seconds_per_layer")
+
+
+class Checkpoint:
+    """The finished batches of one run, on disk.
+
+    Parameters
+    ----------
+    folder : path-like
+        Made where there is none.
+    identity : dict
+        What names the run; see `run_identity`.
+
+    Raises
+    ------
+    InputError
+        If the folder holds the checkpoint of another run, or cannot be written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], identity: dict[str, Any]) -> None:
+        self.folder = Path(folder)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            found = [entry.name for entry in self.folder.iterdir()]
+        except OSError as error:
+            reason = error.strerror or error
+            raise InputError(f"{self.folder}: cannot hold a checkpoint ({reason})") from error
+        if _IDENTITY in found:
+            self._compare(identity)
+        elif any(not name.startswith(".") for name in found):
+            raise InputError(f"{self.folder}: holds files but no checkpoint; name a new folder")
+        else:
+            with atomic_output(self.folder / _IDENTITY) as stream:
+                stream.write(json.dumps(identity, indent=2).encode() + b"\n")
+
+    def _compare(self, mine: dict[str, Any]) -> None:
+        path = self.folder / _IDENTITY
+        try:
+            theirs = json.loads(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: cannot be read; name a new folder ({error})") from error
+        for key, value in mine.items():
+            if not isinstance(theirs, dict) or theirs.get(key) != value:
+                there = theirs.get(key) if isinstance(theirs, dict) else None
+                raise InputError(
+                    f"{self.folder}: is the checkpoint of another run: its {key} is {there}, "
+                    f"here it is {value}; name a new folder"
+                )
+
+    def load(self, first: int, end: int) -> Batch | None:
+        """Return the batch that begins with input `first` and stays before `end`, if finished.
+
+        Raises
+        ------
+        InputError
+            If it is damaged.
+        """
+        path = self._path(first)
+        if not path.exists():
+            return None
+        try:
+            with np.load(path) as stored:
+                parts = dict(stored)
+            batch = self._batch(first, parts)
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(
+                f"{path}: is damaged ({error}); remove it, and its batch runs again"
+            ) from error
+        return batch if first + batch.inputs <= end else None
+
+    def _batch(self, first: int, parts: dict[str, Any]) -> Batch:
+        if "rows_crc32" in parts:
+            rows: Any = np.load(self._rows_path(first), mmap_mode="r")
+            if zlib.crc32(rows.reshape(-1).view(np.uint8).data) != int(parts["rows_crc32"]):
+                raise ValueError(f"checksum mismatch in {self._rows_path(first).name}")
+        else:
+            arrays = (parts["rows_data"], parts["rows_indices"], parts["rows_indptr"])
+            rows = sp.csr_array(arrays, shape=tuple(parts["rows_shape"]))
+        columns, per_layer = (parts.get(name) for name in _OPTIONAL)
+        output = BatchOutput(
+            parts["alive"],
+            rows,
+            parts["alive_per_layer"],
+            int(parts["executed_edges"]),
+            per_layer,
+            columns,
+        )
+        seconds, inputs = float(parts["seconds"]), int(parts["inputs"])
+        return Batch(first, inputs, parts["categories"], seconds, output, resumed=True)
+
+    def save(self, batch: Batch) -> Batch:
+        """Keep a batch; return it with its features on disk where they are dense.
+
+        Raises
+        ------
+        InputError
+            If the disk is full or the folder cannot be written.
+        """
+        output = batch.output
+        parts: dict[str, Any] = {
+            "inputs": batch.inputs,
+            "seconds": batch.seconds,
+            "categories": batch.categories,
+            "alive": output.alive,
+            "alive_per_layer": output.alive_per_layer,
+            "executed_edges": output.executed_edges,
+        }
+        parts |= {
+            name: getattr(output, name) for name in _OPTIONAL if getattr(output, name) is not None
+        }
+        rows = output.fetched().rows
+        if isinstance(rows, np.ndarray):
+            rows = np.ascontiguousarray(rows)
+            parts["rows_crc32"] = zlib.crc32(rows.reshape(-1).view(np.uint8).data)
+            with atomic_output(self._rows_path(batch.first)) as stream:
+                header = np.lib.format.header_data_from_array_1_0(rows)
+                np.lib.format.write_array_header_1_0(stream, header)
+                stream.write(rows.reshape(-1).view(np.uint8).data)
+        else:
+            parts |= {f"rows_{name}": getattr(rows, name) for name in ("data", "indices", "indptr")}
+            parts["rows_shape"] = rows.shape
+        with atomic_output(self._path(batch.first)) as stream:
+            np.savez(stream, **parts)
+        if isinstance(rows, np.ndarray):
+            rows = np.load(self._rows_path(batch.first), mmap_mode="r")
+        return replace(batch, output=replace(output, rows=rows))
+
+    def _path(self, first: int) -> Path:
+        return self.folder / f"batch-{first:012d}.npz"
+
+    def _rows_path(self, first: int) -> Path:
+        return self.folder / f"batch-{first:012d}.rows.npy"
+
+
+def run_identity(plan: NetworkPlan, inputs: int, fingerprint: int) -> dict[str, Any]:
+    """Return what tells a run from others: what its answer, and the form of it, depend on.
+
+    Parameters
+    ----------
+    plan : NetworkPlan
+    inputs : int
+    fingerprint : int
+        `features_fingerprint` of all of them.
+    """
+    options = plan.options
+    return {
+        "version": __version__,
+        "backend": plan.backend.name,
+        "network": plan.network.fingerprint(),
+        "inputs": inputs,
+        "features": f"{fingerprint:016x}",
+        "dtype": str(options.dtype),
+        "path": options.path,
+        "storage": options.storage,
+        "keep_dead_inputs": options.keep_dead_inputs,
+        "exact_passes": list(options.exact_passes),
+    }
+
+
+def features_fingerprint(features: Features, first: int = 0) -> int:
+    """Return a hash of features that is a sum over inputs, modulo 2^64.
+
+    Parts of the inputs, each with the number of its `first` input, add up to the hash of the
+    whole, in any order; so ranks that hold a part each find the same.
+    """
+    total = 0
+    for number in range(features.shape[0]):
+        digest = hashlib.blake2b(digest_size=8)
+        if isinstance(features, PackedFeatures):
+            parts = [features.bits[number]]
+        elif isinstance(features, np.ndarray):
+            parts = [features[number]]
+        else:
+            row = slice(features.indptr[number], features.indptr[number + 1])
+            parts = [features.indices[row].astype(np.int64), features.data[row]]
+        for part in parts:
+            digest.update(np.ascontiguousarray(part).data)
+        digest.update((first + number).to_bytes(8, "little"))
+        total += int.from_bytes(digest.digest(), "little")
+    return total % (1 << 64)

@@ -1,0 +1,319 @@
+"""What a run gives back: categories, scores on demand, times and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn.errors import InputError
+from portable_spdnn.plans.device_report import DeviceReport, merged
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class LayerRecord:
+    """What one layer did, over all inputs.
+
+    Attributes
+    ----------
+    layer : int
+        Counted from 1.
+    alive_inputs : int or None
+        Inputs with a nonzero feature after the layer; None where merged inputs hide it.
+    seconds : float or None
+        None where the plan does not run layer by layer.
+    computed_inputs : int or None
+        Inputs that the layer computed, dead ones that had not left yet among them; None where
+        not counted.
+    """
+
+    layer: int
+    alive_inputs: int | None
+    seconds: float | None = None
+    computed_inputs: int | None = None
+
+
+class LateRows:
+    """Rows of features that stay on a device until somebody asks for them.
+
+    Parameters
+    ----------
+    shape : (int, int)
+    dtype : numpy dtype
+    fetch : callable
+        Returns them in host memory; called once.
+    """
+
+    def __init__(
+        self, shape: tuple[int, int], dtype: npt.DTypeLike, fetch: Callable[[], Array]
+    ) -> None:
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self._fetch: Callable[[], Array] | None = fetch
+        self._rows: Array | None = None
+
+    @property
+    def on_device(self) -> bool:
+        """Whether nobody has asked for them yet."""
+        return self._fetch is not None
+
+    def fetched(self) -> Array:
+        """Return the rows in host memory; they leave the device."""
+        if self._fetch is not None:
+            self._rows, self._fetch = self._fetch(), None
+        assert self._rows is not None
+        return self._rows
+
+
+@dataclass(frozen=True)
+class BatchOutput:
+    """What `NetworkPlan.run_batch` returns: the state of one batch after the last layer.
+
+    Attributes
+    ----------
+    alive : ndarray of int64, shape (alive,)
+        Inputs of the batch, counted from its start and rising, whose features may be nonzero.
+    rows : ndarray or csr_array in host memory, or LateRows; shape (alive, neurons_out)
+        Their features. None where they were not kept.
+    alive_per_layer : ndarray of int64, shape (layers,)
+        -1 where not known.
+    executed_edges : int
+        Multiply-adds done for real inputs; padding does not count.
+    seconds_per_layer : ndarray of float64, shape (layers,), or None
+    columns : ndarray of int64, shape (neurons_out,), or None
+        Column of `rows` that holds each output neuron, where several share one.
+    inputs : int or None
+        How many inputs of the batch, from its start, were run; None for all.
+    positive : ndarray of bool, shape (alive,), or None
+        Which of them have a positive score; None where the rows are to be asked.
+    device : DeviceReport or None
+        Where a device's time went.
+    computed_per_layer : ndarray of int64, shape (layers,), or None
+        Inputs that each layer computed.
+    """
+
+    alive: Array
+    rows: Any
+    alive_per_layer: Array
+    executed_edges: int
+    seconds_per_layer: Array | None = None
+    columns: Array | None = None
+    inputs: int | None = None
+    positive: Array | None = None
+    device: DeviceReport | None = None
+    computed_per_layer: Array | None = None
+
+    def fetched(self) -> BatchOutput:
+        """Return the same with rows in host memory."""
+        if not isinstance(self.rows, LateRows):
+            return self
+        return replace(self, rows=self.rows.fetched())
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A finished batch.
+
+    Attributes
+    ----------
+    first, inputs : int
+        Its inputs: `first` .. `first` + `inputs` - 1 of all.
+    categories : ndarray of int64
+        Those of them with a positive score, numbered among all inputs, rising.
+    seconds : float
+    output : BatchOutput
+    resumed : bool
+        Whether an earlier run had finished it.
+    replica : int
+        Which replica of the plan ran it; see `NetworkPlan.replicas`.
+    """
+
+    first: int
+    inputs: int
+    categories: Array
+    seconds: float
+    output: BatchOutput
+    resumed: bool = False
+    replica: int = 0
+
+
+@dataclass(frozen=True)
+class ReplicaRecord:
+    """What one replica of the network did: that of a rank, or of a device where there are several.
+
+    Attributes
+    ----------
+    rank : int
+        0 where there is one process.
+    host, device : str
+    inputs : int
+        That it ran.
+    load_seconds : float or None
+        Of its rank; None where there is one process, which loads for all.
+    plan_seconds : float
+    busy_seconds : float
+        In batches; the rest of the inference it waited for work or for the others.
+    executed_edges : int
+    """
+
+    rank: int
+    host: str
+    device: str
+    inputs: int
+    load_seconds: float | None
+    plan_seconds: float
+    busy_seconds: float
+    executed_edges: int
+
+
+def replica_records(
+    replicas: Sequence[tuple[str, float]],
+    batches: Iterable[Batch],
+    host: str,
+    rank: int = 0,
+    load_seconds: float | None = None,
+) -> tuple[ReplicaRecord, ...]:
+    """Return what each replica of one process did.
+
+    Parameters
+    ----------
+    replicas : sequence of (device, plan_seconds)
+        See `NetworkPlan.replicas`.
+    batches : iterable of Batch
+        Of the process.
+    host : str
+    rank : int
+    load_seconds : float, optional
+    """
+    shares: list[list[Batch]] = [[] for _ in replicas]
+    for batch in batches:
+        shares[batch.replica].append(batch)
+    return tuple(
+        ReplicaRecord(
+            rank=rank,
+            host=host,
+            device=device,
+            inputs=sum(batch.inputs for batch in share),
+            load_seconds=load_seconds,
+            plan_seconds=plan_seconds,
+            busy_seconds=sum(batch.seconds for batch in share),
+            executed_edges=sum(batch.output.executed_edges for batch in share),
+        )
+        for (device, plan_seconds), share in zip(replicas, shares, strict=True)
+    )
+
+
+def resumed_seconds(batches: Iterable[Batch]) -> float:
+    """Return what earlier runs took for their batches: replicas ran theirs at the same time."""
+    seconds: dict[int, float] = {}
+    for batch in batches:
+        if batch.resumed:
+            seconds[batch.replica] = seconds.get(batch.replica, 0.0) + batch.seconds
+    return max(seconds.values(), default=0.0)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of running a network on features.
+
+    Attributes
+    ----------
+    backend, device, execution_space : str
+    inputs, neurons, neurons_out, layers, edges : int
+        Sizes of the work; `edges` is the number of weights of the whole network.
+    categories : ndarray of int64
+        Inputs with any positive score after the last layer, counted from 0, rising. (Graph
+        Challenge files count from 1.)
+    plan_seconds : float
+        Choosing formats, packing weights, compiling: once a plan.
+    inference_seconds : float
+        From features on the host to categories on the host.
+    executed_edges : int
+        Multiply-adds really done.
+    records : tuple of LayerRecord
+    exact_passes : tuple of str
+        Exact rewrites that were on.
+    resumed_inputs : int
+        Inputs that an earlier run had finished, read from a checkpoint; their time is counted.
+    replicas : tuple of ReplicaRecord
+        Of the ranks or devices that shared the inputs; empty for one process on one device.
+    """
+
+    backend: str
+    device: str
+    execution_space: str
+    inputs: int
+    neurons: int
+    neurons_out: int
+    layers: int
+    edges: int
+    categories: Array
+    plan_seconds: float
+    inference_seconds: float
+    executed_edges: int
+    records: tuple[LayerRecord, ...]
+    exact_passes: tuple[str, ...] = ()
+    resumed_inputs: int = 0
+    replicas: tuple[ReplicaRecord, ...] = ()
+    _batches: tuple[Batch, ...] = field(repr=False, default=())
+
+    @property
+    def edge_rate(self) -> float:
+        """Challenge edge rate, edges/s: inputs x edges / inference seconds."""
+        return self.inputs * self.edges / self.inference_seconds
+
+    @property
+    def executed_edge_rate(self) -> float:
+        """Executed edge rate, edges/s: multiply-adds really done / inference seconds."""
+        return self.executed_edges / self.inference_seconds
+
+    @property
+    def device_report(self) -> DeviceReport | None:
+        """Where the time of the device went; None where nobody kept it."""
+        return merged(batch.output.device for batch in self._batches)
+
+    @property
+    def imbalance(self) -> float:
+        """Busy time of the busiest replica over the mean of all; 1 for one alone."""
+        busy = [record.busy_seconds for record in self.replicas]
+        return max(busy) * len(busy) / sum(busy) if sum(busy) else 1.0
+
+    @property
+    def parallel_efficiency(self) -> float:
+        """Mean part of the inference time that replicas were busy; 1 for one alone."""
+        busy = [record.busy_seconds for record in self.replicas]
+        return sum(busy) / len(busy) / self.inference_seconds if busy else 1.0
+
+    @property
+    def scores(self) -> Array:
+        """Features after the last layer, a new array of shape (inputs, neurons_out).
+
+        Built on every call: inputs that died cost nothing until then.
+        """
+        return self.score_rows(0, self.inputs)
+
+    def score_rows(self, first: int, end: int) -> Array:
+        """Return the scores of inputs `first` .. `end` - 1 (or the last), as `scores` does.
+
+        Raises
+        ------
+        InputError
+            If they were not kept: memory was limited, and there was no checkpoint.
+        """
+        end = min(end, self.inputs)
+        if any(batch.output.rows is None for batch in self._batches):
+            raise InputError("scores were not kept under a memory limit; run with a checkpoint")
+        types = [batch.output.rows.dtype for batch in self._batches]
+        scores = np.zeros((end - first, self.neurons_out), np.result_type(np.float32, *types))
+        for batch in self._batches:
+            output = batch.output.fetched()
+            begin, stop = np.searchsorted(output.alive, (first - batch.first, end - batch.first))
+            part = output.rows[begin:stop]
+            part = part if isinstance(part, np.ndarray) else part.toarray()
+            part = part if output.columns is None else part[:, output.columns]
+            scores[batch.first + output.alive[begin:stop] - first] = part
+        return scores

@@ -1,0 +1,206 @@
+"""A plan under a memory budget: layers are read block by block, inputs go in what fits.
+
+A block of layers is read, or generated, by a thread of its own while the block before it runs;
+then it is planned for the backend, run, and let go. Between two blocks the inputs that may be
+alive wait in a pool. The first block takes inputs piece by piece until the pool is full, so
+that a batch is as large as its survivors allow: the network passes once for each batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from portable_spdnn.features import Features
+from portable_spdnn.memory import format_bytes
+from portable_spdnn.network import Layer, Network
+from portable_spdnn.plans.base import NetworkPlan, PlanOptions
+from portable_spdnn.plans.device_report import DeviceReport, merged
+from portable_spdnn.plans.memory_budget import Budget, facts_of
+from portable_spdnn.plans.result import BatchOutput
+from portable_spdnn.workloads.streamed_network import StreamedNetwork
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Inputs between two blocks.
+
+    Attributes
+    ----------
+    inputs : ndarray of int64
+        Inputs of the batch, rising.
+    rows : features, ndarray or csr_array
+    """
+
+    inputs: Array
+    rows: Any
+
+
+class StreamedPlan(NetworkPlan):
+    """Blocks of layers, read ahead; see the module's text.
+
+    Parameters
+    ----------
+    backend : Backend
+    network : Network
+    options : PlanOptions
+    memory : int
+        Bytes that the process may hold.
+
+    Raises
+    ------
+    InputError
+        If the memory does not suffice for a layer and an input.
+    """
+
+    def __init__(self, backend: Any, network: Network, options: PlanOptions, memory: int) -> None:
+        super().__init__(backend, network, options)
+        self.budget = Budget.share(memory, network, np.dtype(options.dtype), backend.threads)
+        self.blocks = list(self.budget.cut_blocks(facts_of(network)))
+        self.seconds_waiting = 0.0
+        self._row_bytes = max(1, network.widest) * np.dtype(options.dtype).itemsize
+        # The first block tells what the backend chooses; the others take its measurements over.
+        self._first = self._plan(0, self._read(0))
+
+    @property
+    def batch_size(self) -> int:
+        """Inputs that are offered to a batch; it takes those whose survivors fit."""
+        return self.options.batch_size or np.iinfo(np.int64).max
+
+    def describe(self) -> str:
+        """Return what the plan chose and why, a line each."""
+        budget = self.budget
+        longest = max(end - first for first, end in self.blocks)
+        lines = [
+            f"streamed in {format_bytes(budget.memory)}: {len(self.blocks)} block(s) of up to "
+            f"{longest} layers, one read while the one before it runs",
+            f"{format_bytes(budget.weights)} for layers; {format_bytes(budget.pool)} for inputs "
+            f"between blocks, of which up to {budget.piece} go through a block together",
+        ]
+        if self.seconds_waiting:
+            lines.append(f"waited {self.seconds_waiting:.3g} s for layers so far")
+        return "\n".join([*lines, self._first.describe()])
+
+    def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
+        """Run as many inputs as fit; see `NetworkPlan.run_batch`."""
+        alive_per_layer = np.zeros(len(self.network), np.int64)
+        executed_edges = taken = 0
+        devices: list[DeviceReport | None] = []
+        pool: list[Piece] = []
+        reader = ThreadPoolExecutor(1, thread_name_prefix="spdnn-read")
+        try:
+            ahead = reader.submit(self._read, 1)
+            for number, (first, end) in enumerate(self.blocks):
+                if number == 0:
+                    plan = self._first
+                    pieces = self._offered(features, pool)
+                else:
+                    start = time.perf_counter()
+                    layers = ahead.result()
+                    self.seconds_waiting += time.perf_counter() - start
+                    ahead = reader.submit(self._read, number + 1)
+                    plan = self._plan(number, layers)
+                    del layers
+                    waiting, pool = pool, []
+                    pieces = _taken_from(waiting, self.budget.piece)
+                for piece in pieces:
+                    output = plan.run_batch(piece.rows, lambda done: None).fetched()
+                    alive_per_layer[first:end] += output.alive_per_layer
+                    executed_edges += output.executed_edges
+                    devices.append(output.device)
+                    if number == 0:
+                        taken += piece.inputs.size
+                    if output.alive.size:
+                        pool.append(Piece(piece.inputs[output.alive], output.rows))
+                    report(taken * (first if number else end))
+                report(taken * end)
+                if not pool:
+                    break
+        finally:
+            reader.shutdown(wait=True, cancel_futures=True)
+        last = self._joined(pool)
+        return BatchOutput(
+            last.inputs,
+            last.rows,
+            alive_per_layer,
+            executed_edges,
+            inputs=taken,
+            device=merged(devices),
+        )
+
+    def _read(self, number: int) -> Sequence[Layer]:
+        """Return the layers of a block; none after the last."""
+        if number == len(self.blocks):
+            return ()
+        first, end = self.blocks[number]
+        return self.network.layers[first:end]
+
+    def _plan(self, number: int, layers: Sequence[Layer]) -> NetworkPlan:
+        """Plan a block, and let its layers go."""
+        first, end = self.blocks[number]
+        network = Network(layers, self.network.y_max)
+        # A dead input may not leave while a later block could revive it.
+        keep = self.options.keep_dead_inputs or end < self.first_prunable_layer
+        if number == 0:
+            options = replace(
+                self.options, memory=None, batch_size=self.budget.piece, keep_dead_inputs=keep
+            )
+            plan: NetworkPlan = self.backend.build_plan(network, options)
+        else:
+            plan = self._first.for_layers(network, keep)
+        if isinstance(self.network, StreamedNetwork):
+            self.network.source.release(first, end)
+        return plan
+
+    def _offered(self, features: Features, pool: list[Piece]) -> Iterator[Piece]:
+        """Yield pieces of the inputs until all are offered, or the pool would overflow."""
+        inputs, piece = features.shape[0], self.budget.piece
+        for first in range(0, inputs, piece):
+            end = min(first + piece, inputs)
+            if pool and self._pool_bytes(pool) + (end - first) * self._row_bytes > self.budget.pool:
+                return
+            yield Piece(np.arange(first, end), features[first:end])
+
+    def _pool_bytes(self, pool: list[Piece]) -> int:
+        """Return the memory that a pool may come to take: its rows may fill up, or widen."""
+        inputs = sum(piece.inputs.size for piece in pool)
+        sparse = any(sp.issparse(piece.rows) for piece in pool)
+        return inputs * self._row_bytes * (2 if sparse else 1)
+
+    def _joined(self, pool: list[Piece]) -> Piece:
+        if not pool:
+            nothing = np.empty((0, self.network.neurons_out), np.dtype(self.options.dtype))
+            return Piece(np.empty(0, np.int64), nothing)
+        return _join(pool)
+
+
+def _taken_from(pool: list[Piece], most: int) -> Iterator[Piece]:
+    """Yield the inputs of a pool, as many at a time as may be; the pool lets them go."""
+    pool.reverse()
+    while pool:
+        together = [pool.pop()]
+        count = together[0].inputs.size
+        while pool and count + pool[-1].inputs.size <= most:
+            count += pool[-1].inputs.size
+            together.append(pool.pop())
+        yield _join(together)
+
+
+def _join(pieces: list[Piece]) -> Piece:
+    if len(pieces) == 1:
+        return pieces[0]
+    rows = [piece.rows for piece in pieces]
+    if all(sp.issparse(part) for part in rows):
+        stacked = sp.vstack(rows, format="csr")
+    else:  # the layer loop gives each piece the form that its density asks for
+        stacked = np.concatenate([part.toarray() if sp.issparse(part) else part for part in rows])
+    return Piece(np.concatenate([piece.inputs for piece in pieces]), stacked)

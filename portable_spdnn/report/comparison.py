@@ -1,0 +1,158 @@
+"""The same network on several backends: agreement with the reference, and speed-up over it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn.backend import Backend
+from portable_spdnn.features import Features
+from portable_spdnn.network import Network
+from portable_spdnn.plans.base import PlanOptions, Progress
+from portable_spdnn.plans.result import Result
+from portable_spdnn.registry import get_backend
+
+REFERENCE = "scipy"
+ROWS_AT_ONCE = 4096
+
+Array = npt.NDArray[Any]
+ShowProgress = Callable[[str], AbstractContextManager[Progress | None]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One backend beside the reference.
+
+    Attributes
+    ----------
+    result : Result
+        Of the last repetition.
+    versions : dict of str to str
+    inference_seconds : float
+        Median over the repetitions.
+    speed_up : float
+        Median seconds of the reference over those of this backend.
+    categories_agree : bool
+    largest_absolute_difference, largest_relative_difference : float
+        Between scores and those of the reference; relative to the larger of the two.
+    """
+
+    result: Result
+    versions: dict[str, str]
+    inference_seconds: float
+    speed_up: float
+    categories_agree: bool
+    largest_absolute_difference: float
+    largest_relative_difference: float
+
+    @property
+    def edge_rate(self) -> float:
+        """Challenge edge rate at the median time, edges/s."""
+        return self.result.inputs * self.result.edges / self.inference_seconds
+
+    @property
+    def executed_edge_rate(self) -> float:
+        """Executed edge rate at the median time, edges/s."""
+        return self.result.executed_edges / self.inference_seconds
+
+
+def compare(
+    network: Network,
+    features: Features,
+    backends: Sequence[str],
+    options: PlanOptions | None = None,
+    *,
+    threads: int | None = None,
+    repeat: int = 3,
+    show_progress: ShowProgress = lambda what: nullcontext(None),
+) -> list[Comparison]:
+    """Run the same network on the reference and on each backend.
+
+    Parameters
+    ----------
+    network : Network
+    features : as `NetworkPlan.run` takes them
+    backends : sequence of str
+        Names; the reference runs first, named or not.
+    options : PlanOptions, optional
+        Exact passes are for the backends to be judged; the reference runs without.
+    threads : int, optional
+    repeat : int
+        Runs of each plan; times are medians.
+    show_progress : callable, optional
+        Given what runs, returns a context manager that yields a progress callback or None.
+
+    Returns
+    -------
+    list of Comparison
+        The reference first.
+
+    Raises
+    ------
+    InputError, BackendUnavailable
+        As `get_backend` and `Backend.plan`; before anything runs if a backend cannot.
+    """
+    names = [REFERENCE, *(name for name in dict.fromkeys(backends) if name != REFERENCE)]
+    chosen = [get_backend(name, threads) for name in names]
+    options = options or PlanOptions()
+    comparisons: list[Comparison] = []
+    reference: Result | None = None
+    for backend in chosen:
+        asked = options if reference else replace(options, exact_passes=())
+        result, median = _timed(backend, network, features, asked, repeat, show_progress)
+        reference = reference or result
+        absolute, relative = _differences(reference, result)
+        base = comparisons[0].inference_seconds if comparisons else median
+        comparisons.append(
+            Comparison(
+                result,
+                type(backend).availability().versions,
+                median,
+                base / median,
+                np.array_equal(reference.categories, result.categories),
+                absolute,
+                relative,
+            )
+        )
+    return comparisons
+
+
+def _timed(
+    backend: Backend,
+    network: Network,
+    features: Features,
+    options: PlanOptions,
+    repeat: int,
+    show_progress: ShowProgress,
+) -> tuple[Result, float]:
+    plan = backend.plan(network, options)
+    times = []
+    for turn in range(1, repeat + 1):
+        with show_progress(f"{backend.name}, run {turn} of {repeat}") as progress:
+            result = plan.run(features, progress)
+        times.append(result.inference_seconds)
+    return result, statistics.median(times)
+
+
+def _differences(reference: Result, result: Result) -> tuple[float, float]:
+    """Return the largest absolute and relative difference of the scores."""
+    absolute = relative = 0.0
+    for ours, theirs in zip(_score_rows(result), _score_rows(reference), strict=True):
+        difference = np.abs(ours - theirs)
+        larger = np.maximum(np.abs(ours), np.abs(theirs))
+        absolute = max(absolute, float(difference.max(initial=0)))
+        scaled = np.divide(difference, larger, out=np.zeros_like(difference), where=larger > 0)
+        relative = max(relative, float(scaled.max(initial=0)))
+    return absolute, relative
+
+
+def _score_rows(result: Result) -> Iterator[Array]:
+    """Yield the scores in float64, some rows at a time, so that memory stays small."""
+    for first in range(0, result.inputs, ROWS_AT_ONCE):
+        yield result.score_rows(first, first + ROWS_AT_ONCE).astype(np.float64)

@@ -1,0 +1,1 @@
+"""Networks and inputs from files or generated, as a request asks."""

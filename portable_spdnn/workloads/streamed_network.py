@@ -1,0 +1,235 @@
+"""Networks whose layers are read or generated when they are used, and then let go."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn.errors import InputError
+from portable_spdnn.io.packed_store import PackedStore
+from portable_spdnn.network import Layer, Network, checked_y_max, index_dtype
+
+
+@dataclass(frozen=True)
+class LayerFacts:
+    """What is known of a layer before it is read.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (neurons_in, neurons_out)
+    nnz : int
+        Its weights.
+    value_bytes : int
+        Bytes that a weight takes; 0 where all are equal.
+    keeps_dead_inputs_dead : bool
+        Whether no bias is positive.
+    """
+
+    shape: tuple[int, int]
+    nnz: int
+    value_bytes: int
+    keeps_dead_inputs_dead: bool
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the layer in CSR."""
+        index = index_dtype(self.shape[1]).itemsize
+        return (index + self.value_bytes) * self.nnz + 8 * (self.shape[0] + 1)
+
+    @classmethod
+    def of(cls, layer: Layer) -> LayerFacts:
+        """Return the facts of a layer at hand."""
+        width = 0 if layer.constant is not None else layer.data.itemsize
+        return cls(layer.shape, layer.nnz, width, layer.keeps_dead_inputs_dead)
+
+
+class LayerSource(ABC):
+    """Where the layers of a `StreamedNetwork` come from.
+
+    Attributes
+    ----------
+    facts : sequence of LayerFacts
+        Of every layer, in order.
+    """
+
+    facts: Sequence[LayerFacts]
+
+    @abstractmethod
+    def read(self, number: int) -> Layer:
+        """Return layer `number`, counted from 0. May be called from any one thread at a time."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a text that is equal for sources of equal layers, and costs no reading."""
+
+    def release(self, first: int, end: int) -> None:
+        """Take note that layers `first` .. `end` - 1 are not needed for now."""
+        return None
+
+
+class StreamedNetwork(Network):
+    """A network that holds no weights: `layers[i]` reads or generates a layer anew.
+
+    What `Network` tells of itself costs no reading. It may be used wherever a `Network` may;
+    a plan under a memory budget (`PlanOptions.memory`) never holds all of its layers.
+
+    Parameters
+    ----------
+    source : LayerSource
+    y_max : float, optional
+        As for `Network`.
+
+    Raises
+    ------
+    InputError
+        If there is no layer, two neighbours do not fit, or `y_max` is not positive.
+    """
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: LayerSource, y_max: float | None = None) -> None:
+        if not source.facts:
+            raise InputError("a network needs at least one layer")
+        for number, (first, second) in enumerate(pairwise(source.facts), start=1):
+            if first.shape[1] != second.shape[0]:
+                raise InputError(
+                    f"layer {number} gives {first.shape[1]} outputs "
+                    f"but layer {number + 1} takes {second.shape[0]} inputs"
+                )
+        self.source = source
+        self.layers = _ReadOnUse(source)
+        self.y_max = checked_y_max(y_max)
+
+    @property
+    def neurons(self) -> int:
+        """Number of input neurons."""
+        return self.source.facts[0].shape[0]
+
+    @property
+    def neurons_out(self) -> int:
+        """Number of neurons of the last layer."""
+        return self.source.facts[-1].shape[1]
+
+    @property
+    def widest(self) -> int:
+        """Largest number of neurons on either side of any layer."""
+        return max(max(facts.shape) for facts in self.source.facts)
+
+    @property
+    def edges(self) -> int:
+        """Number of weights of all layers together."""
+        return sum(facts.nnz for facts in self.source.facts)
+
+    @property
+    def reviving_layers(self) -> tuple[int, ...]:
+        """Layers with a positive bias; counted from 0."""
+        facts = enumerate(self.source.facts)
+        return tuple(number for number, one in facts if not one.keeps_dead_inputs_dead)
+
+    def __iter__(self) -> Iterator[Layer]:
+        for number in range(len(self)):
+            yield self.source.read(number)
+            self.source.release(number, number + 1)
+
+    def fingerprint(self) -> str:
+        """Return what names the source, its layers and `y_max`."""
+        return f"{self.source.fingerprint()}, y_max {self.y_max}"
+
+
+class _ReadOnUse(Sequence[Layer]):
+    def __init__(self, source: LayerSource) -> None:
+        self._source = source
+
+    def __len__(self) -> int:
+        return len(self._source.facts)
+
+    @overload
+    def __getitem__(self, index: int) -> Layer: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Layer]: ...
+
+    def __getitem__(self, index: int | slice) -> Layer | Sequence[Layer]:
+        numbers = range(len(self))[index]
+        if isinstance(numbers, int):
+            return self._source.read(numbers)
+        return tuple(self._source.read(number) for number in numbers)
+
+
+class StoredLayers(LayerSource):
+    """The first `layers` layers (default: all) of a packed store, memory-mapped.
+
+    Parameters
+    ----------
+    store : PackedStore
+    layers : int, optional
+    bias : float or array_like, optional
+        Replaces the stored bias of every layer.
+    """
+
+    def __init__(
+        self, store: PackedStore, layers: int | None = None, bias: npt.ArrayLike | None = None
+    ) -> None:
+        self.store, self.bias = store, bias
+        wanted = store.check_layers(layers)
+        revives = None if bias is None else bool(np.max(bias) > 0)
+        self.facts = [self._facts(number, revives) for number in range(1, wanted + 1)]
+
+    def _facts(self, number: int, revives: bool | None) -> LayerFacts:
+        shape, nnz, value_bytes, bias = self.store.layer_facts(number)
+        positive = bool(np.max(bias, initial=0) > 0) if revives is None else revives
+        return LayerFacts(shape, nnz, value_bytes, not positive)
+
+    def read(self, number: int) -> Layer:
+        """Return a layer; its arrays are views of the file, their checksums verified."""
+        return self.store.layer(number + 1, self.bias)
+
+    def release(self, first: int, end: int) -> None:
+        """Give the pages of these layers back; they are read again from the file when needed."""
+        self.store.release(first + 1, end)
+
+    def fingerprint(self) -> str:
+        """Return the checksum of the store's index, which holds those of all arrays."""
+        bias = None if self.bias is None else np.asarray(self.bias, np.float64).tolist()
+        return f"store {self.store.checksum:08x}, {len(self.facts)} layers, bias {bias}"
+
+
+class GeneratedLayers(LayerSource):
+    """The layers of a RadiX-Net of the challenge, generated one by one.
+
+    Parameters
+    ----------
+    neurons, layers, seed
+        As for `radix_topology.radixnet_layers`.
+    bias : float, optional
+    """
+
+    def __init__(self, neurons: int, layers: int, seed: int = 0, bias: float | None = None) -> None:
+        from portable_spdnn.graphchallenge.configurations import challenge_bias
+        from portable_spdnn.graphchallenge.radixnet import radixnet_layers
+
+        radixnet_layers(neurons, layers, seed)  # raises where an argument is outside its range
+        self.neurons, self.seed = neurons, seed
+        self.bias = challenge_bias(neurons) if bias is None else bias
+        one = LayerFacts((neurons, neurons), 32 * neurons, 0, self.bias <= 0)
+        self.facts = [one] * layers
+
+    def read(self, number: int) -> Layer:
+        """Generate a layer."""
+        from portable_spdnn.graphchallenge.radixnet import radixnet_layer
+
+        return radixnet_layer(self.neurons, number, self.seed, self.bias)
+
+    def fingerprint(self) -> str:
+        """Return what the layers are generated from."""
+        return (
+            f"RadiX-Net of {self.neurons} neurons, {len(self.facts)} layers, seed {self.seed}, "
+            f"bias {self.bias}"
+        )

@@ -1,0 +1,68 @@
+"""Compiled kernels kept on disk.
+
+What makes them be compiled again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from portable_spdnn_cpu.jit import compilation as compiled
+
+CALLEE = """
+from kernels.jit.compilation import kernel
+
+@kernel
+def answer(x):
+    return x + {number}
+"""
+CALLER = """
+from kernels.callee import answer
+from kernels.jit.compilation import kernel
+
+@kernel
+def twice(x):
+    return 2 * answer(x)
+"""
+RUN = """
+from kernels.caller import twice
+print(twice(1), len(twice.stats.cache_hits))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a package whose one kernel calls another file's, with the module under test."""
+    package = tmp_path / "kernels"
+    (package / "jit").mkdir(parents=True)
+    shutil.copy(compiled.__file__, package / "jit" / "compilation.py")
+    (package / "caller.py").write_text(CALLER)
+    (package / "callee.py").write_text(CALLEE.format(number=1))
+    return tmp_path
+
+
+def run(folder: Path) -> list[str]:
+    """Run the caller in a process of its own: the answer, and how often it came from disk."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_kernels_are_compiled_again_where_a_file_that_they_call_changed(folder: Path) -> None:
+    assert run(folder) == ["4", "0"]
+    assert run(folder) == ["4", "1"]
+    (folder / "kernels" / "callee.py").write_text(CALLEE.format(number=2))
+    assert run(folder) == ["6", "0"]
+    assert run(folder) == ["6", "1"]

@@ -1,0 +1,257 @@
+"""Plans under a memory budget: the same answers, within the budget, whatever the blocks."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import portable_spdnn as ps
+from portable_spdnn.memory import (
+    format_bytes,
+    parse_bytes,
+    parse_limit,
+    peak_resident_bytes,
+    resident_bytes,
+)
+from portable_spdnn.plans import memory_budget
+from portable_spdnn.plans.memory_budget import Budget, facts_of, running_bytes
+from portable_spdnn.plans.streamed import Piece, StreamedPlan
+from portable_spdnn.workloads.streamed_network import GeneratedLayers, LayerFacts, StreamedNetwork
+
+GIB = 1 << 30
+BACKENDS = [info.name for info in ps.backends() if info.availability.available]
+
+
+@pytest.fixture
+def budget(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Set what a plan finds to share out, in place of what is free."""
+
+    def share(weights: int, pool: int, piece: int) -> None:
+        given = Budget(GIB, weights, pool, piece)
+        monkeypatch.setattr(Budget, "share", classmethod(lambda *arguments: given))
+
+    return share
+
+
+def random_network(rng: np.random.Generator, widths: list[int], highest_bias: float) -> ps.Network:
+    layers = []
+    for rows, columns in itertools.pairwise(widths):
+        weights = sp.random_array((rows, columns), density=0.5, rng=rng)
+        layers.append(ps.Layer(weights, rng.uniform(-0.5, highest_bias, columns)))
+    return ps.Network(layers, 4.0)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("path", "highest_bias"),
+    [("auto", 0.0), ("spmm", 0.0), ("spgemm", 0.0), ("auto", 0.2), ("spmm", 0.2)],
+)
+def test_any_blocks_and_pieces_give_the_answer(
+    backend: str, path: str, highest_bias: float, budget: Any
+) -> None:
+    rng = np.random.default_rng(3)
+    network = random_network(rng, [20, 40, 7, 64, 64, 64, 26], highest_bias)
+    Y = sp.random_array((150, 20), density=0.2, rng=rng).tocsr()
+    bits = ps.PackedFeatures.from_dense(Y.toarray())
+    of_values, of_bits = (oracle.infer(network, one) for one in (Y.toarray(), bits.dense()))
+    row = 64 * 4
+    for weights, pool, piece in [(1, 10 * row, 7), (10**5, 1000 * row, 40), (10**9, row, 1000)]:
+        budget(weights, pool, piece)
+        options = ps.PlanOptions(path=path, memory=GIB)
+        plan = ps.get_backend(backend).plan(network, options)
+        assert isinstance(plan, StreamedPlan)
+        for features, expected in ((Y, of_values), (Y.toarray(), of_values), (bits, of_bits)):
+            categories, _, alive = expected
+            result = plan.run(features)
+            assert result.categories.tolist() == categories
+            assert [record.alive_inputs for record in result.records] == alive
+            with pytest.raises(ps.InputError, match="scores were not kept"):
+                _ = result.scores
+        assert f"{len(plan.blocks)} block(s)" in plan.describe()
+
+
+def test_a_batch_takes_what_its_survivors_allow(budget: Any) -> None:
+    network = StreamedNetwork(GeneratedLayers(1024, 30), 32.0)
+    features = ps.digits_features(1024)[:600]
+    expected = ps.infer(ps.radixnet(1024, 30), features, "scipy")
+    budget(3 << 20, 150 * 4096, 25)
+    plan = ps.get_backend("numba").plan(network, ps.PlanOptions(memory=GIB))
+    assert isinstance(plan, StreamedPlan)
+    assert len(plan.blocks) > 3
+    done = []
+    batches = list(plan.finished_batches(features, progress=lambda now, all: done.append(now)))
+    assert np.concatenate([batch.categories for batch in batches]).tolist() == (
+        expected.categories.tolist()
+    )
+    # The first block ends before all that will die have died: some 150 inputs come through it.
+    assert 3 <= len(batches) <= 7
+    assert sum(batch.inputs for batch in batches) == 600
+    assert done == sorted(done)
+    assert done[-1] == 600 * 30
+
+
+def test_pieces_of_both_forms_are_joined(budget: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = ps.Network([ps.Layer(np.eye(12))] * 4)
+    Y = np.vstack((np.ones((12, 12)), np.eye(12), np.ones((12, 12))))
+    budget(1, 1 << 20, 12)
+    plan = ps.get_backend("scipy").plan(network, ps.PlanOptions(memory=GIB))
+    assert isinstance(plan, StreamedPlan)
+    monkeypatch.setattr(plan._first, "break_even", 0.3)
+    monkeypatch.setattr(plan, "_plan", lambda number, layers: plan._first)
+    forms = []
+    run = plan._first.run_batch
+
+    def noted(features: Any, report: Any) -> Any:
+        output = run(features, report)
+        forms.append(sp.issparse(output.rows))
+        return output
+
+    monkeypatch.setattr(plan._first, "run_batch", noted)
+    plan.budget = Budget(GIB, 1, 1 << 20, 36)
+    monkeypatch.setattr(plan, "_offered", lambda features, pool: (
+        Piece(np.arange(at, at + 12), features[at : at + 12]) for at in (0, 12, 24)
+    ))  # fmt: skip
+    output = plan.run_batch(Y, lambda done: None)
+    assert forms[:3] == [False, True, False]
+    np.testing.assert_array_equal(output.rows, Y)
+    assert output.alive.tolist() == list(range(36))
+
+
+def test_dead_batches_stop_reading(budget: Any) -> None:
+    asked = []
+
+    class Watched(GeneratedLayers):
+        def read(self, number: int) -> ps.Layer:
+            asked.append(number)
+            return super().read(number)
+
+    network = StreamedNetwork(Watched(64, 40), 32.0)
+    budget(2 * 2 * running_bytes(network.source.facts[0]), 1 << 20, 10)
+    plan = ps.get_backend("scipy").plan(network, ps.PlanOptions(memory=GIB))
+    result = plan.run(sp.csr_array((30, 64)))
+    assert result.categories.size == 0
+    assert max(asked) < 4  # the block that was being read when the last input died
+
+
+def test_an_error_while_reading_ahead_is_raised(budget: Any) -> None:
+    class Broken(GeneratedLayers):
+        def read(self, number: int) -> ps.Layer:
+            if number == 5:
+                raise ps.InputError("layer 6: damaged")
+            return super().read(number)
+
+    network = StreamedNetwork(Broken(64, 8), 32.0)
+    budget(1, 1 << 20, 10)
+    plan = ps.get_backend("scipy").plan(network, ps.PlanOptions(memory=GIB))
+    with pytest.raises(ps.InputError, match="layer 6: damaged"):
+        plan.run(np.ones((3, 64)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 10**6), min_size=1, max_size=30),
+    weights=st.integers(1, 10**8),
+)
+def test_blocks_cover_all_layers_and_fit(sizes: list[int], weights: int) -> None:
+    facts = [LayerFacts((10, 10), nnz, 4, True) for nnz in sizes]
+    blocks = list(Budget(GIB, weights, 1, 1).cut_blocks(facts))
+    assert [first for first, _ in blocks] == [0, *(end for _, end in blocks[:-1])]
+    assert blocks[-1][1] == len(facts)
+    for first, end in blocks:
+        used = sum(running_bytes(one) for one in facts[first:end])
+        assert end == first + 1 or used <= weights / 2
+    # Greedy: two neighbours never fit into one.
+    for (first, _), (_, end) in itertools.pairwise(blocks):
+        assert sum(running_bytes(one) for one in facts[first:end]) > weights / 2
+
+
+def test_too_little_memory_says_what_would_do() -> None:
+    network = StreamedNetwork(GeneratedLayers(65536, 4), 32.0)
+    backend = ps.get_backend("numba")
+    with pytest.raises(ps.InputError, match=r"needs \d.* here") as refused:
+        backend.plan(network, ps.PlanOptions(memory=1 << 20))
+    needed = str(refused.value).rpartition("needs ")[2].removesuffix(" here")
+    share = Budget.share(
+        parse_bytes(needed, "needed"), network, np.dtype(np.float32), backend.threads
+    )
+    assert share.piece >= 1
+    assert share.weights >= running_bytes(facts_of(network)[0])
+
+
+def test_memory_and_exact_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = StreamedNetwork(GeneratedLayers(1024, 40), 32.0)
+    features = ps.digits_features(1024)[:300]
+    expected = ps.infer(ps.radixnet(1024, 40), features, "scipy").categories
+    for passes in ("all", "merge-inputs"):
+        result = ps.infer(network, features, "numba", exact_passes=passes, memory=4 * GIB)
+        np.testing.assert_array_equal(result.categories, expected)
+    given = Budget(GIB, 1 << 20, 1 << 20, 100)
+    monkeypatch.setattr(Budget, "share", classmethod(lambda *arguments: given))
+    with pytest.raises(ps.InputError, match=r"more than the 1 MiB for layers of 1 GiB"):
+        ps.infer(network, features, "numba", exact_passes="merge-inputs", memory=GIB)
+
+
+def test_the_process_stays_within_its_budget() -> None:
+    limit = 700 << 20
+    script = f"""
+import portable_spdnn as ps
+from portable_spdnn.memory import peak_resident_bytes
+from portable_spdnn.workloads.streamed_network import GeneratedLayers, StreamedNetwork
+network = StreamedNetwork(GeneratedLayers(16384, 240), 32.0)
+features = ps.digits_features(16384)[:600]
+result = ps.infer(network, features, "numba", memory={limit})
+weights = sum(facts.bytes for facts in network.source.facts)
+print(peak_resident_bytes(), weights, result.categories.size, len(result.records))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    peak, weights, survivors, layers = map(int, done.stdout.split())
+    assert peak < limit
+    assert weights > 250 << 20
+    assert survivors > 0
+    assert layers == 240
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [("4GiB", 4 * GIB), ("500MB", 500 * 10**6), ("1.5k", 1500), (" 2 kib ", 2048), ("7", 7),
+     ("12B", 12), (".5GiB", GIB // 2)],
+)  # fmt: skip
+def test_amounts_of_memory(text: str, amount: int) -> None:
+    assert parse_bytes(text, "--memory") == amount
+
+
+@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "4 giga", "0", "1e9", "nan"])
+def test_no_amounts_of_memory(text: str) -> None:
+    with pytest.raises(ps.InputError, match=r"--memory is .*; give an amount such as 4GiB"):
+        parse_bytes(text, "--memory")
+    with pytest.raises(ps.InputError, match=r"--memory is .*; give an amount such as 4GiB"):
+        parse_limit(text, "--memory")
+
+
+def test_limits_on_memory_may_be_absent() -> None:
+    assert parse_limit(None, "--memory") is None
+    assert parse_limit("2KiB", "--memory") == 2048
+
+
+def test_shown_amounts_and_what_the_process_holds() -> None:
+    assert [format_bytes(n) for n in (0, 1023, 1536, 4 * GIB, 3 << 40, 5000 << 40)] == [
+        "0 B", "1023 B", "1.5 KiB", "4 GiB", "3 TiB", "5000 TiB",
+    ]  # fmt: skip
+    gc.collect()
+    held = resident_bytes()
+    block = np.ones(256 << 20, np.uint8)
+    assert resident_bytes() - held > 160 << 20  # what others let go meanwhile counts against it
+    assert peak_resident_bytes() >= held
+    assert block.sum() == 256 << 20
+    assert memory_budget.CODE_BYTES > 0

@@ -1,0 +1,230 @@
+"""The choice of tiles.
+
+The fastest that is right, kept on disk, never trusted blindly.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from cuda_emulation.emulated_backend import cache_folder as kernel_cache
+from cuda_emulation.emulated_device import EmulatedDevice, compiler
+
+from portable_spdnn.errors import InputError
+from portable_spdnn_gpu.compile.catalog import Kernel, kernel_folder, staged_configs
+from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.interface import LaunchError
+from portable_spdnn_gpu.spmm import tuning as autotuner
+from portable_spdnn_gpu.spmm.packing import pack
+from portable_spdnn_gpu.spmm.tuning import layer_class, tune_staged
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler (g++, clang++)")
+SINGLE, DOUBLE = Precision(), Precision(np.dtype(np.float64))
+CONFIGS = staged_configs(SINGLE)
+
+
+class TimedDevice(EmulatedDevice):
+    """An emulated device whose clock stands still but for launches.
+
+    One configuration, by its rows, minibatch and stage, takes a second; every other kernel two.
+    """
+
+    fast: tuple[int, int, int]
+
+    def __init__(self, fast: Any, **options: Any) -> None:
+        super().__init__(kernel_cache(), **options)
+        self.fast = (fast.rows, fast.minibatch, fast.stage)
+        self.now = 0.0
+
+    def launch(self, kernel: Kernel, grid: tuple[int, int], arguments: Any) -> None:
+        super().launch(kernel, grid, arguments)
+        macros = dict(kernel.defines)
+        tiles = tuple(int(macros.get(name, 0)) for name in ("ROWS", "MINIBATCH", "STAGE"))
+        self.now += 1 if tiles == self.fast else 2
+
+    def mark(self) -> float:
+        return self.now
+
+    def seconds(self, first: float, last: float) -> float:
+        return last - first
+
+
+@pytest.fixture(autouse=True)
+def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autotuner, "CALLS", 1)
+    monkeypatch.setattr(autotuner, "TURNS", 1)
+    monkeypatch.setattr(autotuner, "ROWS", 30)
+
+
+def layer(dtype: Any = np.float32) -> Any:
+    rng = np.random.default_rng(0)
+    dense = np.where(rng.random((90, 70)) < 0.1, rng.uniform(-1, 1, (90, 70)), 0)
+    return sp.csr_array(dense.astype(dtype))
+
+
+@pytest.mark.parametrize("fast", [CONFIGS[0], CONFIGS[4], CONFIGS[-1]], ids=str)
+def test_the_fastest_is_chosen_and_found_again(tmp_path: Path, fast: Any) -> None:
+    device = TimedDevice(fast)
+    tuned = tune_staged(device, layer(), SINGLE, folder=tmp_path, inputs=20)
+    assert tuned.config == fast
+    assert tuned.rates == {"csr": layer().nnz * 10} | {
+        str(config): layer().nnz * (20 if config == fast else 10) for config in CONFIGS
+    }
+    assert tuned.measured == {"csr": layer().nnz * 10, "staged": layer().nnz * 20}
+    started = device.now
+    again = tune_staged(device, layer(), SINGLE, folder=tmp_path, inputs=20)
+    assert device.now == started
+    assert (again.config, again.rates, again.origin) == (fast, tuned.rates, "from disk")
+    said = again.describe().splitlines()
+    assert said[0] == (
+        "staged_spmm for 64 to 64 neurons, 8 entries each, rows of features used 8 times, "
+        f"float32 (from disk): {fast}"
+    )
+    assert said[1].startswith(f"  {fast}: ")
+    assert said[-1].startswith("  csr: ")
+
+
+@pytest.mark.parametrize("precision", [DOUBLE, Precision(half=True)])
+def test_every_precision_has_its_configurations(tmp_path: Path, precision: Precision) -> None:
+    fast = staged_configs(precision)[1]
+    A = layer(precision.sums)
+    tuned = tune_staged(TimedDevice(fast), A, precision, folder=tmp_path, inputs=20)
+    assert tuned.config == fast
+    assert not tuned.refused
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda record: "{ not JSON",
+        lambda record: json.dumps([record]),
+        lambda record: json.dumps(record | {"key": "of another device"}),
+        lambda record: json.dumps(record | {"config": "7 rows x 3 inputs, stages of 1"}),
+        lambda record: json.dumps(record | {"config": str(CONFIGS[1])}),
+        lambda record: json.dumps(record | {"rates": {}}),
+        lambda record: json.dumps(record | {"rates": record["rates"] | {"csr": -1.0}}),
+        lambda record: json.dumps(record | {"rates": record["rates"] | {"csr": "fast"}}),
+        lambda record: json.dumps({name: each for name, each in record.items() if name != "key"}),
+        lambda record: json.dumps(record)[:-40],
+    ],
+    ids=[
+        "text", "list", "key", "unknown tiles", "not the fastest", "no rates", "negative",
+        "a word", "no key", "truncated",
+    ],
+)  # fmt: skip
+def test_a_file_that_is_not_whole_is_measured_again(tmp_path: Path, change: Any) -> None:
+    device = TimedDevice(CONFIGS[0])
+    tune_staged(device, layer(), SINGLE, folder=tmp_path, inputs=20)
+    (file,) = tmp_path.iterdir()
+    whole = file.read_text()
+    file.write_text(change(json.loads(whole)))
+    started = device.now
+    again = tune_staged(device, layer(), SINGLE, folder=tmp_path, inputs=20)
+    assert device.now > started
+    assert (again.config, again.origin) == (CONFIGS[0], "measured")
+    assert file.read_text() == whole
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_other_devices_versions_and_layers_are_measured_for_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = TimedDevice(CONFIGS[0])
+
+    def files_after(A: Any, **more: Any) -> int:
+        tune_staged(device, A, SINGLE, folder=tmp_path, inputs=20, **more)
+        return len(list(tmp_path.iterdir()))
+
+    assert files_after(layer()) == 1
+    assert files_after(layer(), versions={"nvrtc": "13.1"}) == 2
+    assert files_after(sp.csr_array(layer()[:30])) == 3
+    device.description = "another device"
+    assert files_after(layer()) == 4
+    monkeypatch.setattr(autotuner, "__version__", "0")
+    assert files_after(layer()) == 5
+    sources = tmp_path / "kernels"
+    shutil.copytree(kernel_folder(), sources, ignore=shutil.ignore_patterns("__pycache__"))
+    with (sources / "spmm" / "staged_spmm.cu").open("a") as stream:
+        stream.write("// faster\n")
+    monkeypatch.setattr(autotuner, "kernel_folder", lambda: sources)
+    assert files_after(layer()) == 7  # and the folder
+
+
+def broken(tmp_path: Path, instead: str) -> Path:
+    """Return a folder of kernels where those of one configuration are wrong."""
+    sources = tmp_path / "kernels"
+    shutil.copytree(kernel_folder(), sources, ignore=shutil.ignore_patterns("__pycache__"))
+    file = sources / "spmm" / "staged_spmm.cu"
+    text = file.read_text()
+    assert "sums[part * WIDTH + i] += value" in text
+    file.write_text(text.replace("sums[part * WIDTH + i] += value", instead))
+    return sources
+
+
+def test_a_configuration_with_wrong_answers_cannot_win(tmp_path: Path) -> None:
+    sources = broken(tmp_path, "if (MINIBATCH != 16 || i) sums[part * WIDTH + i] += value")
+    configs = staged_configs(DOUBLE)
+    wrong = configs[2]
+    assert [config.minibatch for config in configs] == [8, 8, 16]
+    device, A = TimedDevice(wrong, sources=sources), layer(np.float64)
+    tuned = tune_staged(device, A, DOUBLE, folder=tmp_path / "kept", inputs=20)
+    assert tuned.config == configs[0]
+    assert set(tuned.refused) == {str(wrong)}
+    assert f"{wrong}: refused, its answers are not those of csr_spmm" in tuned.describe()
+    again = tune_staged(device, A, DOUBLE, folder=tmp_path / "kept", inputs=20)
+    assert again.refused == tuned.refused
+
+
+def test_no_right_configuration_is_an_error(tmp_path: Path) -> None:
+    device = TimedDevice(CONFIGS[0], sources=broken(tmp_path, "sums[part * WIDTH + i] -= value"))
+    with pytest.raises(LaunchError, match="no configuration of staged_spmm gives the answers"):
+        tune_staged(device, layer(np.float64), DOUBLE, folder=tmp_path / "kept", inputs=20)
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_device_with_less_shared_memory_has_fewer_configurations(tmp_path: Path) -> None:
+    device = TimedDevice(CONFIGS[0])
+    device.shared_limit = 64 << 10  # as sm_75
+    tuned = tune_staged(device, layer(), SINGLE, folder=tmp_path, inputs=20)
+    assert set(tuned.rates) == {"csr", *map(str, CONFIGS[:6])}
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    device = TimedDevice(CONFIGS[0])
+    tuned = tune_staged(device, layer(), SINGLE, folder=tmp_path / "file" / "in", inputs=20)
+    assert tuned.config == CONFIGS[0]
+    assert "measured, not kept: " in tuned.describe()
+
+
+def test_choices_are_kept_beside_the_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tune_staged(TimedDevice(CONFIGS[0]), layer(), SINGLE, inputs=20)
+    assert len(list((tmp_path / "portable_spdnn" / "staged_spmm").glob("*.json"))) == 1
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (5, 4)])
+def test_layers_without_entries_have_a_class(shape: tuple[int, int]) -> None:
+    assert "1 entries each" in layer_class(sp.csr_array(shape, dtype=np.float32), SINGLE)
+
+
+def test_a_layer_without_entries_is_not_measured(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="5 x 4 has no entries"):
+        tune_staged(
+            TimedDevice(CONFIGS[0]), sp.csr_array((5, 4), dtype=np.float32), SINGLE, folder=tmp_path
+        )
+
+
+def test_packing_takes_the_chosen_tiles() -> None:
+    packed = pack(layer(), "staged", SINGLE, CONFIGS[1])
+    (launch,) = packed.launches
+    assert launch.strip == CONFIGS[1].minibatch
+    assert launch.kernel(SINGLE, True).threads == CONFIGS[1].rows

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 import portable_spdnn as ps
-from portable_spdnn.report.roofline import KernelModel, limits_of
+from portable_spdnn.kernel_model import KernelModel
+from portable_spdnn.plans.machine_limits import limits_of
 
 from .machine_facts import load_average, machine_facts
 

@@ -11,33 +11,36 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from portable_spdnn.version import __version__ as __version__
 
 # Loaded on first use, so that importing the package stays cheap.
 _HOME = {
     "Availability": "backend",
     "Backend": "backend",
+    "Epilogue": "epilogue",
     "BackendUnavailable": "backend",
     "InputError": "errors",
     "Layer": "network",
-    "LayerHandle": "operations",
+    "LayerHandle": "handles",
     "Network": "network",
     "NetworkPlan": "plans.base",
     "NumericalError": "errors",
     "PackedFeatures": "features",
-    "PlanOptions": "plans.base",
+    "PlanOptions": "plans.options",
     "Result": "plans.result",
     "SpdnnError": "errors",
-    "SpgemmHandle": "operations",
-    "SpmmHandle": "operations",
+    "SpgemmHandle": "handles",
+    "SpmmHandle": "handles",
     "StreamedNetwork": "workloads.streamed_network",
     "backends": "registry",
     "digits_features": "workloads.images",
     "get_backend": "registry",
     "infer": "engine",
+    "infer_distributed": "mpi.run",
     "iter_layers": "workloads.loading",
     "load_inputs": "workloads.loading",
     "load_network": "workloads.loading",
+    "plan": "plans.planner",
     "open_network": "workloads.loading",
     "radixnet": "graphchallenge.radixnet",
 }
@@ -48,18 +51,21 @@ if TYPE_CHECKING:
     from portable_spdnn.backend import Backend as Backend
     from portable_spdnn.backend import BackendUnavailable as BackendUnavailable
     from portable_spdnn.engine import infer as infer
+    from portable_spdnn.epilogue import Epilogue as Epilogue
     from portable_spdnn.errors import InputError as InputError
     from portable_spdnn.errors import NumericalError as NumericalError
     from portable_spdnn.errors import SpdnnError as SpdnnError
     from portable_spdnn.features import PackedFeatures as PackedFeatures
     from portable_spdnn.graphchallenge.radixnet import radixnet as radixnet
+    from portable_spdnn.handles import LayerHandle as LayerHandle
+    from portable_spdnn.handles import SpgemmHandle as SpgemmHandle
+    from portable_spdnn.handles import SpmmHandle as SpmmHandle
+    from portable_spdnn.mpi.run import infer_distributed as infer_distributed
     from portable_spdnn.network import Layer as Layer
     from portable_spdnn.network import Network as Network
-    from portable_spdnn.operations import LayerHandle as LayerHandle
-    from portable_spdnn.operations import SpgemmHandle as SpgemmHandle
-    from portable_spdnn.operations import SpmmHandle as SpmmHandle
     from portable_spdnn.plans.base import NetworkPlan as NetworkPlan
-    from portable_spdnn.plans.base import PlanOptions as PlanOptions
+    from portable_spdnn.plans.options import PlanOptions as PlanOptions
+    from portable_spdnn.plans.planner import plan as plan
     from portable_spdnn.plans.result import Result as Result
     from portable_spdnn.registry import backends as backends
     from portable_spdnn.registry import get_backend as get_backend

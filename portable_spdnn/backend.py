@@ -11,47 +11,57 @@ group ``portable_spdnn.backends``::
 It is an *execution space* (where loops run: "serial", "threads", "cuda") plus a *memory space*
 (where its arrays live: "host" or "device"). It states
 
-- ``name``, ``execution_space``, ``memory_space``;
+- ``name``, ``execution_space``, ``memory_space``, and a ``priority`` for the choice ``auto``;
 - ``availability()``, a classmethod that imports the backend's library lazily and answers
   `Availability.yes(device, versions)` or `Availability.no(reason)`. It must not raise: a
   library that is missing is a reason, not an error;
 
 and it implements three operations on validated arguments:
 
-- ``run_spmm(A, B)``: C = A B, A sparse (m x k), B dense (k x n), C dense (m x n);
+- ``run_spmm(A, B, epilogue, residual)``: C = A B, A sparse (m x k), B dense (k x n), C dense
+  (m x n), finished by the epilogue, whose bias has an entry for each row of C;
 - ``make_spgemm_handle(A, B)``: a `SpgemmHandle` for C = A B, both sparse;
-- ``run_layer(W, Y, bias, y_max)``: Y' = min(max(Y W + bias, 0), y_max), W sparse
-  (neurons_in x neurons_out), Y (inputs x neurons_in) dense or sparse; Y' is dense where Y is,
-  sparse where Y is (the base class has checked that no bias is positive there).
+- ``run_layer(W, Y, epilogue, residual)``: Y' = Y W, W sparse (neurons_in x neurons_out), Y
+  (inputs x neurons_in) dense or sparse, finished by the epilogue, whose bias has an entry for
+  each column of Y'; Y' is dense where Y is, sparse and without stored zeros where Y is.
 
-``make_spmm(A)`` and ``make_layer(W, bias, y_max)`` may be overridden to prepare weights once for
-many products; they serve `spmm_handle` and `layer_handle`.
+The epilogue (`portable_spdnn.epilogue`) is bias, residual, activation and bounds, in that order.
+Its bias is None or an ndarray in host memory, of the operands' type and with an entry for each
+output; the residual is None or dense, of the result's shape, in the backend's memory space. For
+sparse Y the base class has checked that zeros stay zeros, and there is no residual. A backend
+that does not fuse these steps calls ``epilogue.apply`` on the product.
 
-The public methods `spmm`, `spgemm`, `layer`, their handles and `plan` check shapes, types and
-values, bring arguments to canonical form (`csr_array` with sorted, unique columns; float32 or
-float64, one type for all operands) and call those. NaN and infinity in operands propagate as
-IEEE 754 says: 0 x NaN is NaN only where the sparse matrix stores the entry, and ReLU and clamp
-pass NaN on.
+``make_spmm(A, columns, epilogue)`` and ``make_layer(W, epilogue)`` may be overridden to prepare
+weights once for many products; they serve `spmm_handle` and `layer_handle`. What they return is
+called as (dense operand, out or None, residual or None); if it has a method ``describe``, that is
+what the handle says of itself. A choice by measurement is made there, never in a call.
+
+The public methods `spmm`, `spgemm`, `layer` and their handles check shapes, types and values,
+bring arguments to canonical form (`csr_array` with sorted, unique columns; float32 or float64,
+one type for all operands) and call those. NaN and infinity in operands propagate as IEEE 754
+says: 0 x NaN is NaN only where the sparse matrix stores the entry, and epilogues pass NaN on.
 
 A backend whose arrays live elsewhere than in host memory also overrides `upload`, `download`
-and `synchronize`, and for its own array types `alive_inputs`, `take_inputs` and
+and `synchronize`, and for its own array types `active_inputs`, `take_inputs` and
 `multiply_adds`. The engine moves data only through these; it never asks where an array is.
 
-`build_plan` may be overridden to do better than one layer after the other: see `NetworkPlan`.
-Options of a plan that not every backend takes (`OPTIONAL_PLAN_OPTIONS`) are an error unless the
-class attribute ``plan_options`` names them; ``kernels`` lists what the option `kernel` may be.
-One that names "devices" implements `device_numbers`, `on_device` and `bound`; sharing inputs out
-over the devices is done for it (`portable_spdnn.plans.multi_device`).
-Optional operations (`OPTIONAL_OPERATIONS`) are declared in ``optional_operations`` and
-implemented under their own name.
+`build_plan` may be overridden to do better than one layer after the other: see
+`portable_spdnn.plans.base.NetworkPlan`. Options of a plan that not every backend takes
+(`portable_spdnn.plans.options.OPTIONAL_PLAN_OPTIONS`) are an error unless the class attribute
+``plan_options`` names them; ``kernels`` lists what the option `kernel` may be. One that names
+"devices" implements `device_numbers`, `on_device` and `bound`; sharing inputs out over the
+devices is done for it (`portable_spdnn.plans.multi_device`). Optional operations
+(`OPTIONAL_OPERATIONS`) are declared in ``optional_operations`` and implemented under their own
+name.
 
-``tests/test_backend_contract.py`` runs on every registered backend and tells when one is right.
+``python -m portable_spdnn.testing NAME`` runs the contract suite on a registered backend and
+tells when it is right.
 """
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -60,23 +70,17 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from portable_spdnn.array_exchange import host_array
+from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError, SpdnnError
-from portable_spdnn.network import Layer, Network
-from portable_spdnn.operations import (
-    LayerHandle,
-    Prepared,
-    SpgemmHandle,
-    SpmmHandle,
-    cast,
-    check_inner,
-    check_layer_operands,
-    common_dtype,
-)
-from portable_spdnn.plans.base import NetworkPlan, PlanOptions
+from portable_spdnn.handles import LayerHandle, Prepared, SpgemmHandle, SpmmHandle
+from portable_spdnn.kernel_model import Limits
+from portable_spdnn.network import Network
+from portable_spdnn.operands import DenseOperand, SparseOperand, canonical, host_array
+from portable_spdnn.operations import Operations
 
 if TYPE_CHECKING:
-    from portable_spdnn.report.roofline import Limits
+    from portable_spdnn.plans.base import NetworkPlan
+    from portable_spdnn.plans.options import PlanOptions
 
 __all__ = [
     "OPERATIONS",
@@ -84,7 +88,9 @@ __all__ = [
     "Availability",
     "Backend",
     "BackendUnavailable",
+    "Epilogue",
     "LayerHandle",
+    "Prepared",
     "SpgemmHandle",
     "SpmmHandle",
 ]
@@ -92,9 +98,6 @@ __all__ = [
 Array = npt.NDArray[Any]
 OPERATIONS = ("spmm", "spgemm", "layer", "plan")
 OPTIONAL_OPERATIONS = ("sddmm", "sparse_softmax", "conv2d", "depthwise_conv2d")
-# Fields of PlanOptions that a backend takes only where its `plan_options` name them.
-OPTIONAL_PLAN_OPTIONS = ("kernel", "storage", "device_memory", "devices", "profile")
-_DEFAULTS = PlanOptions()
 
 
 class BackendUnavailable(SpdnnError, RuntimeError):
@@ -132,7 +135,19 @@ class Availability:
         return cls(False, reason, "", versions or {})
 
 
-class Backend(ABC):
+def _absent(operation: str) -> Callable[..., Any]:
+    """Return the method of an optional operation that a backend does not have."""
+
+    def missing(self: Backend, *operands: Any, **options: Any) -> NoReturn:
+        others = ", ".join(self.backends_with(operation)) or "none yet"
+        raise NotImplementedError(
+            f"backend {self.name} has no {operation}; backends that have it: {others}"
+        )
+
+    return missing
+
+
+class Backend(Operations, ABC):
     """An execution space plus a memory space; see the module's text for how to write one.
 
     Parameters
@@ -149,9 +164,13 @@ class Backend(ABC):
     name: ClassVar[str]
     execution_space: ClassVar[str]
     memory_space: ClassVar[str] = "host"
+    # "auto" takes the available backend of the highest: scipy has 0, numba 80, cupy 100.
+    priority: ClassVar[int] = 50
     optional_operations: ClassVar[frozenset[str]] = frozenset()
     plan_options: ClassVar[frozenset[str]] = frozenset()
     kernels: ClassVar[tuple[str, ...]] = ("auto",)
+    # The names of the backends that have an operation; the registry sets it.
+    backends_with: Callable[[str], Sequence[str]] = staticmethod(lambda operation: ())
 
     def __init__(self, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
@@ -182,213 +201,45 @@ class Backend(ABC):
         """Return when all work that was started is done. Host backends have nothing to await."""
         return None
 
-    # -- operations: public, validated ----------------------------------------------------
-
-    def spmm(self, A: Any, B: Any) -> Any:
-        """C = A B with A sparse and B dense.
-
-        Parameters
-        ----------
-        A : sparse, shape (m, k)
-        B : dense, shape (k, n)
-
-        Returns
-        -------
-        dense, shape (m, n)
-            float64 if an operand is, else float32.
-
-        Raises
-        ------
-        InputError
-            If the shapes do not fit, A is not sparse, or an operand is not real.
-        """
-        A, B = self.sparse_operand("spmm: A", A), self.dense_operand("spmm: B", B)
-        check_inner("spmm", A.shape, B.shape)
-        dtype = common_dtype(A, B)
-        return self.run_spmm(cast(A, dtype), cast(B, dtype))
-
-    def spmm_handle(self, A: Any) -> SpmmHandle:
-        """Prepare A, sparse of shape (m, k), once, to be multiplied by many B.
-
-        Raises
-        ------
-        InputError
-            If A is not sparse or not real.
-        """
-        A = self.sparse_operand("spmm: A", A)
-        dtype = common_dtype(A)
-        return SpmmHandle(self, A.shape, dtype, self.make_spmm(cast(A, dtype)))
-
-    def spgemm(self, A: Any, B: Any) -> Any:
-        """C = A B with A (m, k) and B (k, n) sparse; returns a canonical sparse C.
-
-        Whether an entry that cancels to zero is stored is up to the backend. Raises as
-        `spgemm_handle`.
-        """
-        return self.spgemm_handle(A, B).numeric()
-
-    def spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
-        """Return a reusable handle for C = A B.
-
-        Parameters
-        ----------
-        A : sparse, shape (m, k)
-        B : sparse, shape (k, n)
-
-        Raises
-        ------
-        InputError
-            If the shapes do not fit, or an operand is not sparse or not real.
-        """
-        A, B = self.sparse_operand("spgemm: A", A), self.sparse_operand("spgemm: B", B)
-        check_inner("spgemm", A.shape, B.shape)
-        dtype = common_dtype(A, B)
-        return self.make_spgemm_handle(cast(A, dtype), cast(B, dtype))
-
-    def layer(
-        self,
-        weights: Any,
-        features: Any,
-        bias: npt.ArrayLike | None = None,
-        y_max: float | None = None,
-    ) -> Any:
-        """Y' = min(max(Y W + bias, 0), y_max), in one pass where the backend can.
-
-        Parameters
-        ----------
-        weights : Layer, or sparse of shape (neurons_in, neurons_out)
-        features : dense or sparse, shape (inputs, neurons_in)
-        bias : float or array_like of shape (neurons_out,), optional
-            Default: the layer's own, or 0.
-        y_max : float, optional
-            Upper bound; None for none.
-
-        Returns
-        -------
-        shape (inputs, neurons_out)
-            Dense where `features` is dense, sparse (without stored zeros) where it is sparse.
-
-        Raises
-        ------
-        InputError
-            If the shapes do not fit, if an operand is not real, if `y_max` is not positive, or
-            if `features` is sparse and a bias is positive.
-        """
-        W, b = self._layer_operands(weights, bias, y_max)
-        sparse = self.is_sparse(features)
-        take = self.sparse_operand if sparse else self.dense_operand
-        Y = take("layer: features", features)
-        check_layer_operands(W.shape, Y.shape, sparse, bool((b <= 0).all()))
-        dtype = common_dtype(W, Y)
-        return self.run_layer(cast(W, dtype), cast(Y, dtype), b.astype(dtype), y_max)
-
-    def layer_handle(
-        self,
-        weights: Any,
-        bias: npt.ArrayLike | None = None,
-        y_max: float | None = None,
-    ) -> LayerHandle:
-        """Prepare a layer once, to be applied to features many times.
-
-        Takes weights, bias and y_max as `layer` does, and raises what it raises.
-        """
-        W, b = self._layer_operands(weights, bias, y_max)
-        dtype = common_dtype(W)
-        run = self.make_layer(cast(W, dtype), b.astype(dtype), y_max)
-        return LayerHandle(self, W.shape, dtype, run, bool((b <= 0).all()))
-
-    def _layer_operands(
-        self, weights: Any, bias: npt.ArrayLike | None, y_max: float | None
-    ) -> tuple[Any, Array]:
-        """Return the weights, and a bias for each output in float64."""
-        if isinstance(weights, Layer):
-            bias = weights.bias if bias is None else bias
-            weights = weights.csr()
-        W = self.sparse_operand("layer: weights", weights)
-        b = np.asarray(0.0 if bias is None else bias, dtype=np.float64)
-        if b.shape not in ((), (W.shape[1],)):
-            raise InputError(f"layer: bias has shape {b.shape}; one number or ({W.shape[1]},) fits")
-        if y_max is not None and not y_max > 0:
-            raise InputError(f"layer: y_max is {y_max}; it must be positive, or None for no bound")
-        return W, np.broadcast_to(b, (W.shape[1],))
-
-    def plan(self, network: Network, options: PlanOptions | None = None) -> NetworkPlan:
-        """Prepare a network: choose formats, pack and upload weights, compile; once.
-
-        Parameters
-        ----------
-        network : Network
-        options : PlanOptions, optional
-
-        Returns
-        -------
-        NetworkPlan
-            With `plan_seconds` set.
-
-        Raises
-        ------
-        InputError
-            If the options do not fit the network.
-        """
-        start = time.perf_counter()
-        options = options or PlanOptions()
-        self.check_plan_options(options)
-        if options.devices:
-            from portable_spdnn.plans.multi_device import ReplicatedPlan
-
-            plan: NetworkPlan = ReplicatedPlan(self, network, options)
-        elif options.exact_passes:
-            from portable_spdnn.plans.rewritten import ExactPlan
-
-            plan = ExactPlan(self, network, options)
-        elif options.memory is not None:
-            from portable_spdnn.plans.streamed import StreamedPlan
-
-            plan = StreamedPlan(self, network, options, options.memory)
-        else:
-            plan = self.build_plan(network, options)
-        plan.plan_seconds = time.perf_counter() - start
-        return plan
-
-    def check_plan_options(self, options: PlanOptions) -> None:
-        """Raise InputError for an option that only other backends take."""
-        for option in OPTIONAL_PLAN_OPTIONS:
-            value = getattr(options, option)
-            if value != getattr(_DEFAULTS, option) and option not in self.plan_options:
-                raise InputError(f"backend {self.name} takes no option {option} ({value!r})")
-        if options.kernel not in self.kernels:
-            raise InputError(
-                f"kernel {options.kernel!r} is none of backend {self.name}: choose one of "
-                f"{', '.join(self.kernels)}"
-            )
-
     # -- operations: implemented by each backend, on validated arguments --------------------
 
     @abstractmethod
-    def run_spmm(self, A: Any, B: Any) -> Any:
-        """C = A B; A canonical csr (m, k), B dense (k, n) in any order, one float type."""
+    def run_spmm(
+        self, A: SparseOperand, B: DenseOperand, epilogue: Epilogue, residual: DenseOperand | None
+    ) -> DenseOperand:
+        """C = A B, finished; A canonical csr (m, k), B dense (k, n) in any order, one type."""
 
     @abstractmethod
-    def make_spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
+    def make_spgemm_handle(self, A: SparseOperand, B: SparseOperand) -> SpgemmHandle:
         """Return a handle for A B; both canonical csr of one float type."""
 
     @abstractmethod
-    def run_layer(self, W: Any, Y: Any, bias: Array, y_max: float | None) -> Any:
-        """Y' = min(max(Y W + bias, 0), y_max); bias in host memory, shape (neurons_out,)."""
+    def run_layer(
+        self,
+        W: SparseOperand,
+        Y: DenseOperand | SparseOperand,
+        epilogue: Epilogue,
+        residual: DenseOperand | None,
+    ) -> Any:
+        """Y' = Y W, finished; see the module's text for what the arguments are."""
 
-    def make_spmm(self, A: Any) -> Prepared:
-        """Return the function (B, out) -> A B, in `out` if given; by default A is not prepared."""
-        return lambda B, out: _into(out, self.run_spmm(A, B))
+    def make_spmm(self, A: SparseOperand, columns: int | None, epilogue: Epilogue) -> Prepared:
+        """Return the function (B, out, residual) -> C; by default A is not prepared."""
+        return lambda B, out, residual: _into(out, self.run_spmm(A, B, epilogue, residual))
 
-    def make_layer(self, W: Any, bias: Array, y_max: float | None) -> Prepared:
-        """Return the function (Y, out) -> Y' of one layer; by default W is not prepared."""
-        return lambda Y, out: _into(out, self.run_layer(W, Y, bias, y_max))
+    def make_layer(self, W: SparseOperand, epilogue: Epilogue) -> Prepared:
+        """Return the function (Y, out, residual) -> Y'; by default W is not prepared."""
+        return lambda Y, out, residual: _into(out, self.run_layer(W, Y, epilogue, residual))
 
-    def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan:
-        """Return a plan; by default the one that loops over `layer`."""
-        from portable_spdnn.engine import LayerLoopPlan
+    def plan(self, network: Network, options: PlanOptions | None = None) -> NetworkPlan:
+        """Moved to `portable_spdnn.plan`."""
+        from portable_spdnn.plans.planner import make_plan
 
-        return LayerLoopPlan(self, network, options)
+        return make_plan(self, network, options)
+
+    def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan | None:
+        """Return a plan of the backend's own; None, the default, for the neutral layer loop."""
+        return None
 
     # -- several devices: for backends that take the plan option "devices" -------------------
 
@@ -409,34 +260,8 @@ class Backend(ABC):
         return nullcontext()
 
     def measure_limits(self) -> Limits:
-        """Measure what the machine can do at most; optional. See `report.roofline`."""
+        """Measure what the machine can do at most; optional. See `portable_spdnn.kernel_model`."""
         raise NotImplementedError(f"backend {self.name} does not measure its limits")
-
-    # -- optional operations ----------------------------------------------------------------
-
-    def sddmm(self, *operands: Any, **options: Any) -> Any:
-        """Sampled dense-dense product; optional."""
-        self._missing("sddmm")
-
-    def sparse_softmax(self, *operands: Any, **options: Any) -> Any:
-        """Softmax over the stored entries of each row; optional."""
-        self._missing("sparse_softmax")
-
-    def conv2d(self, *operands: Any, **options: Any) -> Any:
-        """Convolution with sparse weights; optional."""
-        self._missing("conv2d")
-
-    def depthwise_conv2d(self, *operands: Any, **options: Any) -> Any:
-        """Depthwise convolution; optional."""
-        self._missing("depthwise_conv2d")
-
-    def _missing(self, operation: str) -> NoReturn:
-        from portable_spdnn.registry import backends_with
-
-        others = ", ".join(backends_with(operation)) or "none yet"
-        raise NotImplementedError(
-            f"backend {self.name} has no {operation}; backends that have it: {others}"
-        )
 
     # -- what the layer loop asks about features ---------------------------------------------
 
@@ -475,32 +300,31 @@ class Backend(ABC):
             return int(features.nnz) * int(row_nnz[0])
         return int(row_nnz[features.indices].sum(dtype=np.int64))
 
-    # -- validation ---------------------------------------------------------------------------
+    # -- validation: overridden where arrays of other libraries are taken ---------------------
 
-    def sparse_operand(self, name: str, array: Any) -> Any:
-        """Return a sparse operand in canonical form, or raise InputError; `name` is for that."""
+    def sparse_operand(self, name: str, array: Any) -> SparseOperand:
+        """Return a sparse operand in canonical form, or raise InputError that names it `name`."""
         if not self.is_sparse(array):
             raise InputError(
                 f"{name} is {type(array).__name__}; a scipy.sparse matrix or array is expected"
             )
-        if array.ndim != 2:
-            raise InputError(f"{name} has {array.ndim} dimension(s); 2 are expected")
-        if not sp.issparse(array):
-            return array  # a device type; the backend that takes it keeps it canonical
-        # An object that is in form already is kept: it remembers that it has been checked.
-        csr = array if isinstance(array, sp.csr_array) else sp.csr_array(array)
-        if not csr.has_canonical_format:
-            csr = csr.copy()
-            csr.sum_duplicates()
-        return csr
+        return canonical(name, array)
 
-    def dense_operand(self, name: str, array: Any) -> Any:
-        """Return a dense operand of two dimensions, or raise InputError; `name` is for that."""
+    def dense_operand(self, name: str, array: Any) -> DenseOperand:
+        """Return a dense operand of two dimensions, or raise InputError that names it `name`."""
         if self.memory_space == "host" or isinstance(array, list | tuple):
             array = host_array(name, array)
         if array.ndim != 2:
             raise InputError(f"{name} has {array.ndim} dimension(s); 2 are expected")
-        return array
+        operand: DenseOperand = array
+        return operand
+
+    # -- optional operations: absent unless a backend gives them -----------------------------
+
+    sddmm = _absent("sddmm")
+    sparse_softmax = _absent("sparse_softmax")
+    conv2d = _absent("conv2d")
+    depthwise_conv2d = _absent("depthwise_conv2d")
 
 
 def _into(out: Any, result: Any) -> Any:

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from portable_spdnn.array_exchange import host_array
 from portable_spdnn.errors import InputError
+from portable_spdnn.operands import host_array
 
 Array = npt.NDArray[Any]
 

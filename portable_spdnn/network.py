@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.epilogue import ACTIVATIONS, Epilogue, checked_bound
 from portable_spdnn.errors import InputError
 
 Array = npt.NDArray[Any]
@@ -28,7 +29,10 @@ def common_value(array: Array) -> Any:
 
 
 class Layer:
-    """One layer, ``Y' = min(max(Y W + bias, 0), y_max)``, with W in CSR.
+    """One layer, ``Y' = min(max(activation(Y W + bias), lower), upper)``, with W in CSR.
+
+    By default it is a layer of the Graph Challenge: ReLU, bounded above by the network's
+    ``y_max``. `portable_spdnn.epilogue` has the activations.
 
     W has one row per input neuron and one column per output neuron, so that features are
     multiplied from the left. Rows are sorted by column and free of duplicates. The arrays are
@@ -41,6 +45,11 @@ class Layer:
         become float32.
     bias : float or array_like of shape (neurons_out,), default 0
         Added to every output, zero or not.
+    activation : str, default "relu"
+        One of `portable_spdnn.epilogue.ACTIVATIONS`; "none" for a linear layer.
+    lower, upper : float, optional
+        Bounds of the outputs; None for none. The network's ``y_max`` bounds ReLU layers besides,
+        and no others.
 
     Attributes
     ----------
@@ -53,23 +62,44 @@ class Layer:
         One number broadcast where all are equal.
     shape : tuple of int
         (neurons_in, neurons_out)
+    activation : str
+    lower, upper : float or None
 
     Raises
     ------
     InputError
         If `weights` is not two-dimensional or not real, if a weight or bias is NaN or
-        infinite, or if `bias` does not fit `neurons_out`.
+        infinite, if `bias` does not fit `neurons_out`, if the activation is unknown, or if
+        `lower` exceeds `upper`.
+
+    Examples
+    --------
+    >>> import portable_spdnn as ps
+    >>> hidden = ps.Layer([[1.0, 0.0], [0.0, -2.0]], bias=-0.5, activation="gelu")
+    >>> linear = ps.Layer([[1.0], [1.0]], activation="none")
+    >>> ps.Network([hidden, linear]).edges
+    4
     """
 
-    __slots__ = ("bias", "data", "indices", "indptr", "shape")
+    __slots__ = ("activation", "bias", "data", "indices", "indptr", "lower", "shape", "upper")
 
     indptr: Array
     indices: Array
     data: Array
     bias: Array
     shape: tuple[int, int]
+    activation: str
+    lower: float | None
+    upper: float | None
 
-    def __init__(self, weights: Any, bias: npt.ArrayLike = 0.0) -> None:
+    def __init__(
+        self,
+        weights: Any,
+        bias: npt.ArrayLike = 0.0,
+        activation: str = "relu",
+        lower: float | None = None,
+        upper: float | None = None,
+    ) -> None:
         if not sp.issparse(weights):
             weights = np.asarray(weights)
         if weights.ndim != 2:
@@ -80,6 +110,7 @@ class Layer:
         csr = sp.csr_array(weights, copy=True)
         csr.sum_duplicates()
         self._set(csr.indptr, csr.indices, csr.data, csr.shape, bias)
+        self._set_epilogue(activation, lower, upper)
 
     @classmethod
     def from_csr(
@@ -89,6 +120,9 @@ class Layer:
         data: Array | float,
         shape: tuple[int, int],
         bias: npt.ArrayLike = 0.0,
+        activation: str = "relu",
+        lower: float | None = None,
+        upper: float | None = None,
     ) -> Layer:
         """Build a layer from CSR arrays without copying those that already fit.
 
@@ -101,6 +135,8 @@ class Layer:
         shape : tuple of int
             (neurons_in, neurons_out)
         bias : float or array_like of shape (neurons_out,)
+        activation, lower, upper
+            As for the constructor.
 
         Returns
         -------
@@ -114,6 +150,7 @@ class Layer:
         """
         layer = cls.__new__(cls)
         layer._set(indptr, indices, data, shape, bias)
+        layer._set_epilogue(activation, lower, upper)
         return layer
 
     def _set(
@@ -157,6 +194,15 @@ class Layer:
         self.data = _real_vector("weight", data, nnz)
         self.bias = _real_vector("bias", bias, columns, np.dtype(np.float64))
 
+    def _set_epilogue(self, activation: str, lower: float | None, upper: float | None) -> None:
+        if activation not in ACTIVATIONS:
+            raise InputError(
+                f"layer: activation is {activation!r}; choose one of {', '.join(ACTIVATIONS)}"
+            )
+        self.activation = activation
+        self.lower, self.upper = checked_bound("lower", lower), checked_bound("upper", upper)
+        Epilogue(None, activation, lower, upper)  # raises where the bounds contradict each other
+
     @property
     def nnz(self) -> int:
         """Number of stored weights: the layer's edges."""
@@ -172,10 +218,28 @@ class Layer:
         """Number of entries in each row where all rows have the same, else None."""
         return _common_difference(self.indptr)
 
+    def epilogue(self, y_max: float | None = None) -> Epilogue:
+        """Return bias, activation and bounds; `y_max` bounds a ReLU layer above."""
+        upper = self.upper
+        if self.activation == "relu" and y_max is not None:
+            upper = y_max if upper is None else min(upper, y_max)
+        # One number for all outputs, where they share it.
+        bias = self.bias[0] if self.bias.size and self.bias.strides == (0,) else self.bias
+        return Epilogue(bias, self.activation, self.lower, upper)
+
     @property
-    def keeps_dead_inputs_dead(self) -> bool:
-        """Whether a row of zeros stays one: no bias is positive."""
-        return not self.bias.size or bool(self.bias.max() <= 0)
+    def is_plain_relu(self) -> bool:
+        """Whether the layer is one of the Graph Challenge's: ReLU, without bounds of its own."""
+        return self.activation == "relu" and self.lower is None and self.upper is None
+
+    @property
+    def zeros_stay(self) -> bool:
+        """Whether a row of zeros gives a row of zeros; see `Epilogue.zeros_stay`.
+
+        A ReLU layer has the property where no bias is positive. ``y_max``, which is positive,
+        changes nothing.
+        """
+        return self.epilogue().zeros_stay
 
     def csr(self, dtype: npt.DTypeLike | None = None) -> Any:
         """Return W as a new `scipy.sparse.csr_array` of `dtype` (default: as stored)."""
@@ -190,18 +254,20 @@ class Layer:
         )
 
     def __repr__(self) -> str:
-        return f"Layer({self.shape[0]} x {self.shape[1]}, {self.nnz} edges)"
+        kind = "" if self.is_plain_relu else f", {self.activation}"
+        return f"Layer({self.shape[0]} x {self.shape[1]}, {self.nnz} edges{kind})"
 
 
 class Network:
-    """A chain of layers and the clamp that they share.
+    """A chain of layers, and the upper bound that its ReLU layers share.
 
     Parameters
     ----------
     layers : iterable of Layer
         At least one; the outputs of each are the inputs of the next.
     y_max : float, optional
-        Upper bound of every feature after a layer (32 in the Graph Challenge). None: no bound.
+        Upper bound of every feature after a ReLU layer (32 in the Graph Challenge). None: no
+        bound. Other layers have bounds of their own.
 
     Raises
     ------
@@ -252,23 +318,25 @@ class Network:
         return sum(layer.nnz for layer in self.layers)
 
     @property
-    def reviving_layers(self) -> tuple[int, ...]:
-        """Layers with a positive bias, which turns zeros into nonzeros; counted from 0."""
-        return tuple(n for n, layer in enumerate(self.layers) if not layer.keeps_dead_inputs_dead)
+    def layers_filling_zeros(self) -> tuple[int, ...]:
+        """Layers that turn a row of zeros into nonzeros, counted from 0; see `Layer.zeros_stay`."""
+        return tuple(n for n, layer in enumerate(self.layers) if not layer.zeros_stay)
 
     @property
     def sparse_features_exact(self) -> bool:
-        """Whether the sparse-features path is valid: no layer has a positive bias."""
-        return not self.reviving_layers
+        """Whether sparse features give the exact answer: in every layer zeros stay zeros."""
+        return not self.layers_filling_zeros
 
     def fingerprint(self) -> str:
-        """Return a hash of all weights, biases and `y_max`: equal for equal networks."""
+        """Return a hash of all weights, epilogues and `y_max`: equal for equal networks."""
         digest = hashlib.sha256(repr(self.y_max).encode())
         for layer in self.layers:
             digest.update(repr((layer.shape, layer.constant, layer.data.dtype)).encode())
             values = layer.data if layer.constant is None else layer.data[:0]
             for array in (layer.indptr, layer.indices, values, layer.bias):
                 digest.update(np.ascontiguousarray(array).data)
+            if not layer.is_plain_relu:
+                digest.update(repr((layer.activation, layer.lower, layer.upper)).encode())
         return digest.hexdigest()
 
     def __len__(self) -> int:

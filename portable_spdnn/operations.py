@@ -1,118 +1,178 @@
-"""Operations whose sparse operand is prepared once and used many times."""
+"""The operations of a backend: what users call, validated."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
-
-if TYPE_CHECKING:
-    from portable_spdnn.backend import Backend
+from portable_spdnn.handles import (
+    LayerHandle,
+    Prepared,
+    SpgemmHandle,
+    SpmmHandle,
+    check_layer_operands,
+)
+from portable_spdnn.network import Layer
+from portable_spdnn.operands import (
+    DenseOperand,
+    SparseOperand,
+    cast,
+    check_inner,
+    check_residual,
+    common_dtype,
+)
 
 Array = npt.NDArray[Any]
-# From a dense operand, and an array for the result or None, to the result.
-Prepared = Callable[[Any, Any], Any]
 
 
-class SpgemmHandle(ABC):
-    """A sparse product C = A B in two phases, reusable while the patterns stay.
+class Operations:
+    """What users call on a backend: arguments are checked here and brought to one form."""
 
-    `symbolic` finds the sizes of the rows of C, `numeric` its entries. A second `numeric` call
-    with new values on the same patterns reuses what the first found.
-    """
+    # What a backend gives; `portable_spdnn.backend` says what each does.
+    is_sparse: Callable[[Any], bool]
+    sparse_operand: Callable[[str, Any], Any]
+    dense_operand: Callable[[str, Any], Any]
+    run_spmm: Callable[[Any, Any, Epilogue, Any], DenseOperand]
+    make_spmm: Callable[[Any, int | None, Epilogue], Prepared]
+    make_spgemm_handle: Callable[[Any, Any], SpgemmHandle]
+    run_layer: Callable[[Any, Any, Epilogue, Any], Any]
+    make_layer: Callable[[Any, Epilogue], Prepared]
 
-    @abstractmethod
-    def symbolic(self) -> Array:
-        """Return the row offsets of C, int64 of shape (m + 1,). Runs once; later calls are free.
-
-        An entry that the patterns allow counts, whatever its value.
-        """
-
-    @abstractmethod
-    def numeric(self, A_data: Array | None = None, B_data: Array | None = None) -> Any:
-        """Return C, a canonical csr_array (or its like in the backend's memory space).
+    def spmm(
+        self, A: Any, B: Any, epilogue: Epilogue | None = None, residual: Any = None
+    ) -> DenseOperand:
+        """C = A B with A sparse and B dense, finished by an epilogue.
 
         Parameters
         ----------
-        A_data, B_data : ndarray, optional
-            New values for the stored entries of A and B, in their order. Default: as given.
-
-        Raises
-        ------
-        InputError
-            If the number of values differs from the number of stored entries.
-        """
-
-    def describe(self) -> str:
-        """Return in a line what the handle chose, for people. It may run the symbolic phase.
-
-        Default: the phases are one and the same for all rows, and there is nothing to tell.
-        """
-        return "all rows alike"
-
-
-class SpmmHandle:
-    """C = A B for one sparse A and any number of dense B; made by `Backend.spmm_handle`."""
-
-    def __init__(self, backend: Backend, shape: tuple[int, int], dtype: Any, run: Prepared) -> None:
-        self.shape, self.dtype = shape, np.dtype(dtype)
-        self._backend, self._run = backend, run
-
-    def multiply(self, B: Any, out: Any = None) -> Any:
-        """Return C = A B.
-
-        Parameters
-        ----------
+        A : sparse, shape (m, k)
         B : dense, shape (k, n)
-            Of a type that A's holds: float32 or narrower where A is float32.
-        out : dense, shape (m, n), optional
-            Takes C: of A's type, in C order. Reused, it saves the pages of a new array.
+        epilogue : Epilogue, optional
+            Its bias is one number, or one for each row of C.
+        residual : dense, shape (m, n), optional
+            Added before the activation.
 
         Returns
         -------
-        dense, shape (m, n), of A's type
+        dense, shape (m, n)
+            float64 if an operand is, else float32.
 
         Raises
         ------
         InputError
-            If B or `out` does not fit A in shape, type or order.
+            If the shapes do not fit, A is not sparse, or an operand is not real.
+
+        Examples
+        --------
+        >>> import numpy as np, scipy.sparse as sp, portable_spdnn as ps
+        >>> A = sp.csr_array(np.array([[2.0, 0.0], [0.0, -1.0]]))
+        >>> relu = ps.Epilogue(bias=0.5, activation="relu")
+        >>> ps.get_backend("scipy").spmm(A, np.ones((2, 3)), relu).tolist()
+        [[2.5, 2.5, 2.5], [0.0, 0.0, 0.0]]
         """
-        B = _operand(self._backend.dense_operand("spmm: B", B), "spmm: B", self.dtype)
-        check_inner("spmm", self.shape, B.shape)
-        check_out("spmm", out, (self.shape[0], B.shape[1]), self.dtype, B)
-        result = self._run(B, out)
-        return result if out is None else out
+        A, B = self.sparse_operand("spmm: A", A), self.dense_operand("spmm: B", B)
+        check_inner("spmm", A.shape, B.shape)
+        if residual is not None:
+            residual = self.dense_operand("spmm: residual", residual)
+        dtype = common_dtype(A, B, residual)
+        shape = A.shape[0], B.shape[1]
+        residual = check_residual(self, "spmm", residual, shape, dtype)
+        finish = _checked("spmm", epilogue).prepared("spmm", A.shape[0], dtype)
+        return self.run_spmm(cast(A, dtype), cast(B, dtype), finish, residual)
 
-
-class LayerHandle:
-    """Y' = min(max(Y W + bias, 0), y_max) for one layer; made by `Backend.layer_handle`."""
-
-    def __init__(
-        self,
-        backend: Backend,
-        shape: tuple[int, int],
-        dtype: Any,
-        run: Prepared,
-        takes_sparse: bool,
-    ) -> None:
-        self.shape, self.dtype = shape, np.dtype(dtype)
-        self._backend, self._run, self._takes_sparse = backend, run, takes_sparse
-
-    def apply(self, features: Any, out: Any = None) -> Any:
-        """Return Y'.
+    def spmm_handle(
+        self, A: Any, columns: int | None = None, epilogue: Epilogue | None = None
+    ) -> SpmmHandle:
+        """Prepare A, sparse of shape (m, k), once, to be multiplied by many B.
 
         Parameters
         ----------
+        A : sparse, shape (m, k)
+        columns : int, optional
+            How many columns B is going to have, where that is known: the backend may then try
+            its variants now and keep the fastest. It limits nothing.
+        epilogue : Epilogue, optional
+            Applied to every product.
+
+        Raises
+        ------
+        InputError
+            If A is not sparse or not real, `columns` is less than 1, or the bias does not fit.
+
+        Examples
+        --------
+        >>> import numpy as np, scipy.sparse as sp, portable_spdnn as ps
+        >>> handle = ps.get_backend("scipy").spmm_handle(sp.csr_array(np.eye(2)), columns=3)
+        >>> handle.multiply(np.ones((2, 3))).tolist()
+        [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
+        """
+        A = self.sparse_operand("spmm: A", A)
+        if columns is not None and columns < 1:
+            raise InputError(f"spmm: columns is {columns}; it must be at least 1, or None")
+        dtype = common_dtype(A)
+        finish = _checked("spmm", epilogue).prepared("spmm", A.shape[0], dtype)
+        run = self.make_spmm(cast(A, dtype), columns, finish)
+        return SpmmHandle(self, (A.shape[0], A.shape[1]), dtype, run)
+
+    def spgemm(self, A: Any, B: Any) -> SparseOperand:
+        """C = A B with A (m, k) and B (k, n) sparse; returns a canonical sparse C.
+
+        Whether an entry that cancels to zero is stored is up to the backend. Raises as
+        `spgemm_handle`.
+        """
+        C: SparseOperand = self.spgemm_handle(A, B).numeric()
+        return C
+
+    def spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
+        """Return a reusable handle for C = A B.
+
+        Parameters
+        ----------
+        A : sparse, shape (m, k)
+        B : sparse, shape (k, n)
+
+        Raises
+        ------
+        InputError
+            If the shapes do not fit, or an operand is not sparse or not real.
+        """
+        A, B = self.sparse_operand("spgemm: A", A), self.sparse_operand("spgemm: B", B)
+        check_inner("spgemm", A.shape, B.shape)
+        dtype = common_dtype(A, B)
+        return self.make_spgemm_handle(cast(A, dtype), cast(B, dtype))
+
+    def layer(
+        self,
+        weights: Any,
+        features: Any,
+        bias: npt.ArrayLike | None = None,
+        y_max: float | None = None,
+        *,
+        epilogue: Epilogue | None = None,
+        residual: Any = None,
+    ) -> Any:
+        """Y' = Y W finished by an epilogue, in one pass where the backend can.
+
+        By default it is a layer of the Graph Challenge, ``min(max(Y W + bias, 0), y_max)``.
+
+        Parameters
+        ----------
+        weights : Layer, or sparse of shape (neurons_in, neurons_out)
+            A `Layer` brings its own bias, activation and bounds.
         features : dense or sparse, shape (inputs, neurons_in)
-            Of a type that the weights' holds: float32 or narrower where they are float32.
-        out : dense, shape (inputs, neurons_out), optional
-            Takes Y' of dense features: of the weights' type, in C order. Reused, it saves the
-            pages of a new array.
+        bias : float or array_like of shape (neurons_out,), optional
+            Default: the layer's own, or 0.
+        y_max : float, optional
+            Upper bound of a ReLU layer; None for none.
+        epilogue : Epilogue, optional
+            In place of all of these: it goes without `bias` and `y_max`.
+        residual : dense, shape (inputs, neurons_out), optional
+            Added before the activation; it goes with dense features.
 
         Returns
         -------
@@ -122,90 +182,74 @@ class LayerHandle:
         Raises
         ------
         InputError
-            If features or `out` do not fit the weights in shape, type or order, or features are
-            sparse where a bias is positive or `out` is given.
+            If the shapes do not fit, if an operand is not real, if `y_max` is not positive, or
+            if `features` is sparse and the epilogue turns zeros into nonzeros.
+
+        Examples
+        --------
+        >>> import numpy as np, portable_spdnn as ps
+        >>> one = ps.Layer([[1.0, -1.0]], bias=-0.5)
+        >>> ps.get_backend("scipy").layer(one, np.array([[2.0], [0.0]])).tolist()
+        [[1.5, 0.0], [0.0, 0.0]]
         """
-        sparse = self._backend.is_sparse(features)
-        take = self._backend.sparse_operand if sparse else self._backend.dense_operand
-        Y = _operand(take("layer: features", features), "layer: features", self.dtype)
-        check_layer_operands(self.shape, Y.shape, sparse, self._takes_sparse)
-        if sparse and out is not None:
-            raise InputError("layer: out takes the result of dense features; these are sparse")
-        check_out("layer", out, (Y.shape[0], self.shape[1]), self.dtype, Y)
-        result = self._run(Y, out)
-        return result if out is None else out
+        W, finish = self._layer_operands(weights, bias, y_max, epilogue)
+        sparse = self.is_sparse(features)
+        take = self.sparse_operand if sparse else self.dense_operand
+        Y = take("layer: features", features)
+        check_layer_operands(W.shape, Y.shape, sparse, finish.zeros_stay)
+        if residual is not None and not sparse:
+            residual = self.dense_operand("layer: residual", residual)
+        dtype = common_dtype(W, Y, None if sparse else residual)
+        shape = Y.shape[0], W.shape[1]
+        residual = check_residual(self, "layer", residual, shape, dtype, sparse)
+        finish = finish.prepared("layer", W.shape[1], dtype)
+        return self.run_layer(cast(W, dtype), cast(Y, dtype), finish, residual)
+
+    def layer_handle(
+        self,
+        weights: Any,
+        bias: npt.ArrayLike | None = None,
+        y_max: float | None = None,
+        *,
+        epilogue: Epilogue | None = None,
+    ) -> LayerHandle:
+        """Prepare a layer once, to be applied to features many times.
+
+        Takes weights, bias, y_max and epilogue as `layer` does, and raises what it raises.
+        """
+        W, finish = self._layer_operands(weights, bias, y_max, epilogue)
+        dtype = common_dtype(W)
+        finish = finish.prepared("layer", W.shape[1], dtype)
+        shape = W.shape[0], W.shape[1]
+        return LayerHandle(self, shape, dtype, self.make_layer(cast(W, dtype), finish), finish)
+
+    def _layer_operands(
+        self, weights: Any, bias: Any, y_max: float | None, epilogue: Epilogue | None
+    ) -> tuple[SparseOperand, Epilogue]:
+        """Return the weights, and the epilogue that is meant."""
+        if y_max is not None and not y_max > 0:
+            raise InputError(f"layer: y_max is {y_max}; it must be positive, or None for no bound")
+        if epilogue is not None and not (bias is None and y_max is None):
+            raise InputError("layer: an epilogue has its own bias and bounds; leave out the others")
+        if isinstance(weights, Layer):
+            own = weights.epilogue(y_max)
+            bias = own.bias if bias is None else bias
+            finish = Epilogue(bias, own.activation, own.lower, own.upper)
+            weights = weights.csr()
+        else:
+            finish = Epilogue(0.0 if bias is None else bias, "relu", upper=y_max)
+        W = self.sparse_operand("layer: weights", weights)
+        finish = finish if epilogue is None else _checked("layer", epilogue)
+        finish.prepared("layer", W.shape[1], np.dtype(np.float64))  # raises where it does not fit
+        return W, finish
 
 
-def check_out(
-    name: str, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], operand: Any
-) -> None:
-    """Raise InputError where `out` is given and cannot take the result of `operand`."""
-    if out is None:
-        return
-    if not hasattr(out, "flags"):
+def _checked(name: str, epilogue: Any) -> Epilogue:
+    """Return an epilogue, the empty one for None, or raise InputError."""
+    if epilogue is None:
+        return Epilogue()
+    if not isinstance(epilogue, Epilogue):
         raise InputError(
-            f"{name}: out is {type(out).__name__}; an ndarray, or an array of the backend's own "
-            "type, is expected"
+            f"{name}: epilogue is {type(epilogue).__name__}; a portable_spdnn.Epilogue is expected"
         )
-    if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
-        order = "C" if out.flags.c_contiguous else "another"
-        raise InputError(
-            f"{name}: out is {out.dtype} of shape {out.shape} in {order} order; "
-            f"{dtype} of shape {shape} in C order is expected"
-        )
-    if not getattr(out.flags, "writeable", True):
-        raise InputError(f"{name}: out is read-only")
-    on_host = isinstance(operand, np.ndarray) and isinstance(out, np.ndarray)
-    if on_host and np.may_share_memory(out, operand):
-        raise InputError(f"{name}: out overlaps the dense operand; give it memory of its own")
-
-
-def check_inner(name: str, A: tuple[int, int], B: tuple[int, ...]) -> None:
-    """Raise InputError where the shapes of A and B do not fit a product A B."""
-    if A[1] != B[0]:
-        raise InputError(f"{name}: A is {A[0]} x {A[1]} but B has {B[0]} rows; B must have {A[1]}")
-
-
-def check_layer_operands(
-    weights: tuple[int, int], features: tuple[int, ...], sparse: bool, takes_sparse: bool
-) -> None:
-    """Raise InputError where features of a shape do not fit a layer."""
-    if features[1] != weights[0]:
-        raise InputError(
-            f"layer: weights are {weights[0]} x {weights[1]} but features have "
-            f"{features[1]} columns; was --neurons meant to be {features[1]}?"
-        )
-    if sparse and not takes_sparse:
-        raise InputError(
-            "layer: a bias is positive (or NaN), which turns zeros into nonzeros; "
-            "pass dense features"
-        )
-
-
-def common_dtype(*operands: Any) -> np.dtype[Any]:
-    """Return float64 where an operand needs it, else float32.
-
-    Raises
-    ------
-    InputError
-        If an operand is not real.
-    """
-    for operand in operands:
-        if operand.dtype.kind not in "fiub":
-            raise InputError(f"operand has type {operand.dtype}; real numbers are expected")
-    wide = any(operand.dtype in (np.float64, np.int64, np.uint64) for operand in operands)
-    return np.dtype(np.float64 if wide else np.float32)
-
-
-def cast(array: Any, dtype: np.dtype[Any]) -> Any:
-    """Return `array` as `dtype`, itself where it has it."""
-    return array if array.dtype == dtype else array.astype(dtype)
-
-
-def _operand(array: Any, name: str, dtype: np.dtype[Any]) -> Any:
-    if array.dtype != dtype and common_dtype(array).itemsize > dtype.itemsize:
-        raise InputError(
-            f"{name} is {array.dtype} but the weights were prepared as {dtype}; "
-            f"prepare them as float64, or convert to {dtype}"
-        )
-    return cast(array, dtype)
+    return epilogue

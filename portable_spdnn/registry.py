@@ -12,7 +12,6 @@ from portable_spdnn.errors import InputError
 
 GROUP = "portable_spdnn.backends"
 ENVIRONMENT_VARIABLE = "PORTABLE_SPDNN_BACKEND"
-FASTEST_FIRST = ("cupy", "numba", "scipy")
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,8 @@ class BackendInfo:
     execution_space, memory_space : str
         Empty where the backend's module cannot be imported.
     operations : tuple of str
+    priority : int
+        Of the choice "auto".
     """
 
     name: str
@@ -33,10 +34,11 @@ class BackendInfo:
     execution_space: str = ""
     memory_space: str = ""
     operations: tuple[str, ...] = ()
+    priority: int = -1
 
 
 def registered() -> dict[str, EntryPoint]:
-    """Return the entry points of all registered backends by name, fastest first.
+    """Return the entry points of all registered backends by name.
 
     Raises
     ------
@@ -51,13 +53,13 @@ def registered() -> dict[str, EntryPoint]:
                 f"{point.value}; uninstall one of the two packages"
             )
         found[point.name] = point
-    known = [name for name in FASTEST_FIRST if name in found]
-    return {name: found[name] for name in known + sorted(found.keys() - set(known))}
+    return dict(sorted(found.items()))
 
 
 def backends() -> list[BackendInfo]:
-    """Survey every registered backend, fastest first, available or not."""
-    return [_survey(name, point) for name, point in registered().items()]
+    """Survey every registered backend, available or not, the highest priority first."""
+    found = [_survey(name, point) for name, point in registered().items()]
+    return sorted(found, key=lambda info: -info.priority)
 
 
 def backends_with(operation: str) -> list[str]:
@@ -71,8 +73,8 @@ def load_backend(name: str) -> type[Backend]:
     Parameters
     ----------
     name : str
-        A registered name, or "auto": what PORTABLE_SPDNN_BACKEND names, else the fastest
-        available of cupy, numba, scipy.
+        A registered name, or "auto": what PORTABLE_SPDNN_BACKEND names, else the available
+        backend of the highest `Backend.priority`; of several, the first by name.
 
     Raises
     ------
@@ -87,10 +89,11 @@ def load_backend(name: str) -> type[Backend]:
         source = f" (from {ENVIRONMENT_VARIABLE})"
     points = registered()
     if name == "auto":
-        for candidate in FASTEST_FIRST:
-            if candidate in points and _survey(candidate, points[candidate]).availability.available:
-                return _load(points[candidate])
-        reasons = "; ".join(f"{b.name}: {b.availability.reason}" for b in backends())
+        survey = backends()
+        for info in survey:
+            if info.availability.available:
+                return _load(points[info.name])
+        reasons = "; ".join(f"{b.name}: {b.availability.reason}" for b in survey)
         raise BackendUnavailable(f"no backend can run here ({reasons or 'none is registered'})")
     if name not in points:
         raise InputError(
@@ -108,7 +111,9 @@ def load_backend(name: str) -> type[Backend]:
 
 def get_backend(name: str = "auto", threads: int | None = None) -> Backend:
     """Return a backend ready to use; arguments and errors as `load_backend` and `Backend`."""
-    return load_backend(name)(threads=threads)
+    made = load_backend(name)(threads=threads)
+    made.backends_with = backends_with
+    return made
 
 
 def _load(point: EntryPoint) -> type[Backend]:
@@ -131,4 +136,5 @@ def _survey(name: str, point: EntryPoint) -> BackendInfo:
         cls.memory_space,
         # A class that leaves an operation out cannot be made, and has none.
         () if inspect.isabstract(cls) else operations,
+        cls.priority,
     )

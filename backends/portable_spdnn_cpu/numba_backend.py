@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.backend import Availability, Backend, SpgemmHandle
-from portable_spdnn.features import PackedFeatures
+from portable_spdnn.backend import Availability, Backend, Epilogue, SpgemmHandle
+from portable_spdnn.handles import Prepared
 from portable_spdnn.network import Network
-from portable_spdnn.operations import Prepared
-from portable_spdnn.plans.base import NetworkPlan, PlanOptions
+from portable_spdnn.plans.base import NetworkPlan
+from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.report.roofline import Limits
 from portable_spdnn_cpu.jit.cpu_info import processor_name
 from portable_spdnn_cpu.jit.thread_pool import Workers, default_threads
@@ -31,6 +32,7 @@ class NumbaBackend(Backend):
 
     name = "numba"
     execution_space = "threads"
+    priority = 80
 
     def __init__(self, threads: int | None = None) -> None:
         super().__init__(default_threads() if threads is None else threads)
@@ -55,29 +57,46 @@ class NumbaBackend(Backend):
         """The processor and the number of threads in use."""
         return f"{processor_name()}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
-    def run_spmm(self, A: Any, B: Array) -> Array:
-        """C = A B: the inputs of a tile are the columns of B."""
-        return np.asarray(self._dense_layer(A, prepare=False)(B.T).T)
+    def run_spmm(self, A: Any, B: Any, epilogue: Epilogue, residual: Any) -> Any:
+        """C = A B, finished: the inputs of a tile are the columns of B."""
+        turned = None if residual is None else residual.T
+        return self._dense_layer(A, epilogue, prepare=False)(B.T, None, turned).T
 
-    def make_spmm(self, A: Any) -> Prepared:
-        """Return the function (B, out) -> A B, with A clustered and packed."""
-        product = self._dense_layer(A, prepare=True)
-        return lambda B, out: product(B.T, None if out is None else out.T).T
+    def make_spmm(self, A: Any, columns: int | None, epilogue: Epilogue) -> Prepared:
+        """Return the function (B, out, residual) -> C, with A clustered and packed."""
+        product = self._dense_layer(A, epilogue, prepare=True)
 
-    def _dense_layer(
-        self,
-        by_output: Any,
-        prepare: bool,
-        bias: Array | None = None,
-        y_max: float | None = None,
-    ) -> Any:
-        """Return a layer for dense features; without a bias the plain product."""
+        def run(B: Any, out: Any, residual: Any) -> Any:
+            turned = None if residual is None else residual.T
+            return product(B.T, None if out is None else out.T, turned).T
+
+        return run
+
+    def _dense_layer(self, by_output: Any, epilogue: Epilogue, prepare: bool) -> Prepared:
+        """Return a layer for dense features: (Y, out, residual) -> Y'."""
         from portable_spdnn_cpu.spmm.handle import DenseLayer
 
-        activation = bias is not None
+        bias = epilogue.bias
         if bias is None:
             bias = np.zeros(by_output.shape[0], by_output.dtype)
-        return DenseLayer(self.workers, by_output, bias, y_max, activation, prepare)
+        fused = epilogue.activation == "relu" and epilogue.lower is None
+        linear = DenseLayer(
+            self.workers, by_output, bias, epilogue.upper if fused else None, fused, prepare
+        )
+        rest = replace(epilogue, bias=None)
+
+        def run(Y: Any, out: Any, residual: Any) -> Any:
+            if fused and residual is None:
+                return linear(Y, out)
+            if fused:
+                return self._dense_layer(by_output, replace(epilogue, lower=0.0), prepare)(
+                    Y, out, residual
+                )
+            result = linear(Y, out)
+            result[...] = rest.apply(result, residual)
+            return result
+
+        return run
 
     def make_spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
         """Return a handle for C = A B."""
@@ -85,30 +104,33 @@ class NumbaBackend(Backend):
 
         return RowSpgemmHandle(self.workers, A, B)
 
-    def run_layer(self, W: Any, Y: Any, bias: Array, y_max: float | None) -> Any:
-        """Y' = min(max(Y W + bias, 0), y_max), fused."""
+    def run_layer(self, W: Any, Y: Any, epilogue: Epilogue, residual: Any) -> Any:
+        """Y' = Y W, finished, in one pass."""
         if self.is_sparse(Y):
             from portable_spdnn_cpu.spgemm.fused_layer import sparse_layer
 
-            return sparse_layer(self.workers, W, Y, bias, y_max)
-        return self._dense_layer(W.T.tocsr(), False, bias, y_max)(Y)
+            if epilogue.activation != "relu" or epilogue.lower is not None:
+                return epilogue.apply(self.make_spgemm_handle(Y, W).numeric())
+            bias = np.zeros(W.shape[1], W.dtype) if epilogue.bias is None else epilogue.bias
+            return sparse_layer(self.workers, W, Y, bias, epilogue.upper)
+        return self._dense_layer(W.T.tocsr(), epilogue, False)(Y, None, residual)
 
-    def make_layer(self, W: Any, bias: Array, y_max: float | None) -> Prepared:
-        """Return the function (Y, out) -> Y', with W clustered and packed for dense Y."""
-        dense = self._dense_layer(W.T.tocsr(), True, bias, y_max)
+    def make_layer(self, W: Any, epilogue: Epilogue) -> Prepared:
+        """Return the function (Y, out, residual) -> Y', with W clustered and packed."""
+        dense = self._dense_layer(W.T.tocsr(), epilogue, True)
 
-        def run(Y: Any, out: Any) -> Any:
-            return self.run_layer(W, Y, bias, y_max) if self.is_sparse(Y) else dense(Y, out)
+        def run(Y: Any, out: Any, residual: Any) -> Any:
+            if self.is_sparse(Y):
+                return self.run_layer(W, Y, epilogue, None)
+            return dense(Y, out, residual)
 
         return run
 
-    def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan:
+    def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan | None:
         """Return a depth-first plan, or the layer loop where sparse features are asked for."""
-        if options.path == "spgemm":
-            plan = super().build_plan(network, options)
-            # Compiles, or loads from the cache: a run without inputs.
-            plan.run_batch(PackedFeatures.empty(network.neurons), lambda done: None)
-            return plan
+        relu = all(layer.is_plain_relu for layer in network)
+        if options.path == "spgemm" or not relu:
+            return None
         from portable_spdnn_cpu.network.plan import DepthFirstPlan
 
         return DepthFirstPlan(self, self.workers, network, options)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import scipy
 import scipy.sparse as sp
 
-from portable_spdnn.backend import Availability, Backend, SpgemmHandle
+from portable_spdnn.backend import Availability, Backend, Epilogue, SpgemmHandle
 from portable_spdnn.errors import InputError
 from portable_spdnn_cpu.jit.cpu_info import processor_name
 
@@ -26,6 +26,7 @@ class ScipyBackend(Backend):
 
     name = "scipy"
     execution_space = "serial"
+    priority = 0
 
     @classmethod
     def availability(cls) -> Availability:
@@ -33,25 +34,17 @@ class ScipyBackend(Backend):
         versions = {"scipy": scipy.__version__, "numpy": np.__version__}
         return Availability.yes(f"{processor_name()}, 1 thread", versions)
 
-    def run_spmm(self, A: Any, B: Array) -> Array:
-        """C = A B."""
-        return np.asarray(A @ B)
+    def run_spmm(self, A: Any, B: Any, epilogue: Epilogue, residual: Any) -> Array:
+        """C = A B, finished."""
+        return np.asarray(epilogue.apply(A @ B, residual, per_row=True))
 
     def make_spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
         """Return a handle for C = A B."""
         return ScipySpgemmHandle(A, B)
 
-    def run_layer(self, W: Any, Y: Any, bias: Array, y_max: float | None) -> Any:
-        """Y' = min(max(Y W + bias, 0), y_max)."""
-        Z: Any = Y @ W
-        if sp.issparse(Z):
-            # Adding a bias <= 0 to the zeros and clipping below gives zeros again.
-            Z.data += bias[Z.indices]
-            Z.data = np.clip(Z.data, 0, y_max, out=Z.data)
-            Z.eliminate_zeros()
-            return Z
-        Z += bias
-        return np.clip(Z, 0, y_max, out=Z)
+    def run_layer(self, W: Any, Y: Any, epilogue: Epilogue, residual: Any) -> Any:
+        """Y' = Y W, finished; of a sparse product the stored entries, since zeros stay zeros."""
+        return epilogue.apply(Y @ W, residual)
 
 
 class ScipySpgemmHandle(SpgemmHandle):

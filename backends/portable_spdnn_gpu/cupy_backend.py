@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from portable_spdnn.array_exchange import host_array
-from portable_spdnn.backend import Availability, Backend, SpgemmHandle
+from portable_spdnn.backend import Availability, Backend, Epilogue, SpgemmHandle
 from portable_spdnn.errors import InputError
+from portable_spdnn.handles import Prepared
 from portable_spdnn.network import Network
-from portable_spdnn.operations import Prepared
-from portable_spdnn.plans.base import NetworkPlan, PlanOptions
+from portable_spdnn.operands import host_array
+from portable_spdnn.plans.base import NetworkPlan
+from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.report.roofline import Limits
 from portable_spdnn_gpu.compile.catalog import FEATURE_THREADS, feature_rows
 from portable_spdnn_gpu.compile.precision import Precision
@@ -66,6 +67,7 @@ class CupyBackend(Backend):
     name = "cupy"
     execution_space = "cuda"
     memory_space = "device"
+    priority = 100
     plan_options = frozenset({"kernel", "storage", "device_memory", "devices", "profile"})
     kernels = (*KERNELS, "cusparse")
     tunes = True  # whether plans measure what depends on the device, once for a kind of layers
@@ -141,22 +143,33 @@ class CupyBackend(Backend):
 
     # -- operations -------------------------------------------------------------------------
 
-    def run_spmm(self, A: Any, B: Any) -> Any:
-        """C = A B, row by row."""
+    def run_spmm(self, A: Any, B: Any, epilogue: Epilogue, residual: Any) -> Any:
+        """C = A B, finished, row by row."""
         product = DenseProduct(self.cuda, A, "csr")
-        return product.run(columns_innermost(self.cuda, self.upload(B)))
+        C = product.run(columns_innermost(self.cuda, self.upload(B)))
+        return self._finish(C, epilogue, residual, per_row=True)
 
-    def make_spmm(self, A: Any) -> Prepared:
-        """Return the function (B, out) -> A B, with A clustered and packed."""
+    def make_spmm(self, A: Any, columns: int | None, epilogue: Epilogue) -> Prepared:
+        """Return the function (B, out, residual) -> C, with A clustered and packed."""
         product = DenseProduct(self.cuda, self._host_csr(A), "clustered")
         self.cuda.synchronize()
 
-        def run(B: Any, out: Any) -> Any:
+        def run(B: Any, out: Any, residual: Any) -> Any:
             B = columns_innermost(self.cuda, self.upload(B))
             self._check_apart("spmm", out, B)
-            return product.run(B, out=self._device_out("spmm", out))
+            C = product.run(B, out=self._device_out("spmm", out))
+            return self._finish(C, epilogue, residual, per_row=True)
 
         return run
+
+    def _finish(
+        self, product: Any, epilogue: Epilogue, residual: Any, per_row: bool = False
+    ) -> Any:
+        if epilogue.is_identity and residual is None:
+            return product
+        residual = None if residual is None else self.download(residual)
+        found = epilogue.apply(self.download(product), residual, per_row)
+        return self.upload(np.asarray(found, product.dtype))
 
     def make_spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
         """Return a handle for C = A B."""
@@ -164,8 +177,12 @@ class CupyBackend(Backend):
         self.cuda.synchronize()  # as with all that is prepared: any stream may use it now
         return handle
 
-    def run_layer(self, W: Any, Y: Any, bias: Array, y_max: float | None) -> Any:
-        """Y' = min(max(Y W + bias, 0), y_max), fused; dense results have inputs innermost."""
+    def run_layer(self, W: Any, Y: Any, epilogue: Epilogue, residual: Any) -> Any:
+        """Y' = Y W, finished in one pass; dense results have inputs innermost."""
+        if epilogue.activation != "relu" or epilogue.lower is not None or residual is not None:
+            return self._unfused(W, Y, epilogue, residual)
+        y_max = epilogue.upper
+        bias = np.zeros(W.shape[1], W.dtype) if epilogue.bias is None else epilogue.bias
         if self.is_sparse(Y):
             return sparse_layer(self.upload(W), self.upload(Y), bias, y_max)
         if not isinstance(W, DeviceCsr):
@@ -178,14 +195,32 @@ class CupyBackend(Backend):
             W.prepared["by output"] = product
         return self._dense_layer(product, Y, bias, y_max, None)
 
-    def make_layer(self, W: Any, bias: Array, y_max: float | None) -> Prepared:
-        """Return the function (Y, out) -> Y', with W clustered and packed for dense Y."""
+    def _unfused(self, W: Any, Y: Any, epilogue: Epilogue, residual: Any) -> Any:
+        if self.is_sparse(Y):
+            handle = self.make_spgemm_handle(Y, W)
+            return self.upload(epilogue.apply(self.download(handle.numeric())))
+        product = DenseProduct(self.cuda, by_output(self._host_csr(W)), "csr")
+        found = product.run(columns_innermost(self.cuda, self.upload(Y).T))
+        return self._finish(found.T, epilogue, residual)
+
+    def make_layer(self, W: Any, epilogue: Epilogue) -> Prepared:
+        """Return the function (Y, out, residual) -> Y', with W clustered and packed."""
         host = self._host_csr(W)
+        y_max = epilogue.upper
+        bias = np.zeros(W.shape[1], W.dtype) if epilogue.bias is None else epilogue.bias
+        plain = epilogue.activation == "relu" and epilogue.lower is None
         product = DenseProduct(self.cuda, by_output(host), "clustered")
         self.cuda.synchronize()
         on_device: list[DeviceCsr] = []
 
-        def run(Y: Any, out: Any) -> Any:
+        def run(Y: Any, out: Any, residual: Any) -> Any:
+            if not plain or residual is not None:
+                found = self._unfused(W, Y, epilogue, residual)
+                if out is None:
+                    return found
+                self._check_apart("layer", out, self.upload(Y))
+                out[...] = found
+                return out
             if not self.is_sparse(Y):
                 return self._dense_layer(product, Y, bias, y_max, out)
             if not on_device:
@@ -245,14 +280,17 @@ class CupyBackend(Backend):
         numeric = array.dtype.kind in "fiub" and array.dtype.itemsize <= 8
         return self.upload(array) if numeric else array
 
-    def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan:
+    def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan | None:
         """Return a plan that stays on the device.
 
         Sparse features take the neutral layer loop, kernel "cusparse" the peer to compare with.
         """
+        plan: NetworkPlan
+        if not all(layer.is_plain_relu for layer in network):
+            return None
         if options.path == "spgemm":
             _refuse("path spgemm", options, ("kernel", "storage", "device_memory", "profile"))
-            plan = super().build_plan(network, options)
+            return None
         elif options.kernel == "cusparse":
             from portable_spdnn_gpu.cusparse_baseline import CusparsePlan
             from portable_spdnn_gpu.cusparse_library import open_cusparse

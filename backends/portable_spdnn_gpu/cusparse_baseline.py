@@ -14,7 +14,8 @@ import scipy.sparse as sp
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import NetworkPlan, PlanOptions, cast_features
+from portable_spdnn.plans.base import NetworkPlan, cast_features
+from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.result import BatchOutput
 from portable_spdnn_gpu.cusparse_library import SparseOperand
 
@@ -118,7 +119,7 @@ class CusparsePlan(NetworkPlan):
             f"batches of {self.batch_size} inputs"
         )
 
-    def for_layers(self, network: Network, keep_dead_inputs: bool) -> NetworkPlan:
+    def for_layers(self, network: Network, keep_dead_inputs: bool, build: Any) -> NetworkPlan:
         """Return a plan for other layers, with the order that was chosen for these."""
         options = replace(self.options, keep_dead_inputs=keep_dead_inputs)
         return CusparsePlan(self.backend, network, options, self.library, self.row_major)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from portable_spdnn.graphchallenge.configurations import Configuration
-from portable_spdnn.plans.base import PlanOptions
+from portable_spdnn.plans.options import PlanOptions
 
 
 @dataclass(frozen=True)

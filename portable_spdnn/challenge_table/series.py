@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from portable_spdnn.backend import OPTIONAL_PLAN_OPTIONS, Backend
+from portable_spdnn.backend import Backend
 from portable_spdnn.challenge_table.inputs import (
     InputsOfASize,
     check_inputs_file,
@@ -23,7 +23,8 @@ from portable_spdnn.challenge_table.time_budget import Measured, Predictor
 from portable_spdnn.engine import infer
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import Configuration, Truth, judge
-from portable_spdnn.plans.base import PlanOptions, Progress
+from portable_spdnn.plans.base import Progress
+from portable_spdnn.plans.options import OPTIONAL_PLAN_OPTIONS, PlanOptions
 from portable_spdnn.report import run_report
 from portable_spdnn.workloads.images import digits_features
 from portable_spdnn.workloads.request import Request, Workload, load_network_of

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from portable_spdnn.backend import OPTIONAL_PLAN_OPTIONS
 from portable_spdnn.challenge_table.memory_guard import SHARE
 from portable_spdnn.challenge_table.published import REFERENCES, REMARKS, SERIES, Source
 from portable_spdnn.challenge_table.rows import Row
@@ -13,6 +12,7 @@ from portable_spdnn.challenge_table.series import Series
 from portable_spdnn.challenge_table.sources import GENERATED, STORE, TEXT
 from portable_spdnn.graphchallenge.configurations import INPUTS
 from portable_spdnn.memory import format_bytes, peak_resident_bytes
+from portable_spdnn.plans.options import OPTIONAL_PLAN_OPTIONS
 from portable_spdnn.report import run_report
 
 NOTHING = "-"

@@ -42,7 +42,7 @@ def compare(
     from portable_spdnn.errors import InputError
     from portable_spdnn.graphchallenge.configurations import judge
     from portable_spdnn.passes import parse_passes
-    from portable_spdnn.plans.base import PlanOptions
+    from portable_spdnn.plans.options import PlanOptions
     from portable_spdnn.report import comparison, run_report
     from portable_spdnn.workloads.request import Request, load_workload
 

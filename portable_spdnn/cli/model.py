@@ -91,7 +91,7 @@ def model(
     """
     from portable_spdnn.errors import InputError
     from portable_spdnn.memory import parse_limit
-    from portable_spdnn.plans.base import PlanOptions
+    from portable_spdnn.plans.options import PlanOptions
     from portable_spdnn.registry import get_backend
     from portable_spdnn.report import run_report
     from portable_spdnn.scaling import (

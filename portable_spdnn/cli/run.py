@@ -13,7 +13,8 @@ from portable_spdnn.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from portable_spdnn.mpi.ranks import Ranks
-    from portable_spdnn.plans.base import NetworkPlan, PlanOptions
+    from portable_spdnn.plans.base import NetworkPlan
+    from portable_spdnn.plans.options import PlanOptions
     from portable_spdnn.plans.result import Result
     from portable_spdnn.workloads.request import Request, Workload
 
@@ -74,7 +75,7 @@ def run(
     from portable_spdnn.memory import parse_limit
     from portable_spdnn.mpi.ranks import Ranks, launched_ranks
     from portable_spdnn.passes import parse_passes
-    from portable_spdnn.plans.base import PlanOptions
+    from portable_spdnn.plans.options import PlanOptions
     from portable_spdnn.workloads.request import Request
 
     options = PlanOptions(
@@ -211,7 +212,7 @@ def _report(
         run_report.print_table(*run_report.replica_table(result), to_stderr=json == "-")
     speeds = None
     if options.profile:
-        from portable_spdnn.report.roofline import limits_of
+        from portable_spdnn.plans.machine_limits import limits_of
 
         limits = limits_of(backend)
         speeds = run_report.layer_speeds(done.plan, result, limits)

@@ -38,9 +38,14 @@ def write_layer(path: str | os.PathLike[str], layer: Layer) -> None:
     Raises
     ------
     InputError
-        If the layer has no weights, which the format cannot tell from a damaged file, or the
-        file cannot be written.
+        If the layer has no weights, which the format cannot tell from a damaged file, if it is
+        not a plain ReLU layer, or if the file cannot be written.
     """
+    if not layer.is_plain_relu:
+        raise InputError(
+            f"{path}: the Graph Challenge's text files hold ReLU layers without bounds of their "
+            f"own, and this one is {layer.activation}; use a packed store"
+        )
     if not layer.nnz:
         raise InputError(
             f"{path}: a layer without weights cannot be written as lines; use a packed store"

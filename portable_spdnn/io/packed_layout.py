@@ -1,13 +1,13 @@
 r"""Packed store: a network, its inputs and its truth in one memory-mapped file (``.spdnn``).
 
-Layout, version 1. All numbers are little-endian, all offsets count bytes from the start of the
+Layout. All numbers are little-endian, all offsets count bytes from the start of the
 file, and CRC-32 is that of zlib, gzip and PNG (polynomial 0x04C11DB7, reflected).
 
 ======  ======  ======================================================================
 offset  bytes   header
 ======  ======  ======================================================================
 0       8       magic: 93 53 50 44 4E 4E 0D 0A (``\x93SPDNN\r\n``)
-8       4       version, uint32: 1
+8       4       version, uint32: 1, or 2 where a layer has members of version 2
 12      4       CRC-32 of the index, uint32
 16      8       offset of the index, uint64
 24      8       length of the index in bytes, uint64
@@ -37,6 +37,9 @@ CRC-32 of the array's bytes. Members of the index:
     - ``weight``: the number that all weights equal, or null where they differ or there are none
     - ``weights``: array of weight_dtype, one for each column index; null where ``weight`` is given
     - ``bias``: one number for all output neurons, or an array of ``<f8``
+    - in version 2, ``activation``: a name of `portable_spdnn.epilogue.ACTIVATIONS`, and ``lower``
+      and ``upper``: numbers, or null for no bound. A layer without them, as all are in version
+      1, is ReLU with no bounds of its own. ``y_max`` bounds ReLU layers alone.
 
 ``inputs``
     null, or an object with ``shape``: [inputs, neurons] and either
@@ -63,9 +66,10 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn.errors import InputError
+from portable_spdnn.network import Layer
 
 MAGIC = b"\x93SPDNN\r\n"
-VERSION = 1
+VERSION = 2  # the newest that is read; 1 is written where it can say all
 ALIGNMENT = 64
 _HEADER = struct.Struct("<8sIIQQ28x")  # the CRC-32 of these 60 bytes follows
 _DTYPES = ("|u1", "<u2", "<i4", "<i8", "<f4", "<f8")
@@ -80,17 +84,29 @@ def is_packed_store(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def pack_header(index: bytes, offset: int) -> bytes:
-    """Return the header of a store whose index begins at `offset`."""
-    header = _HEADER.pack(MAGIC, VERSION, zlib.crc32(index), offset, len(index))
+def pack_header(index: bytes, offset: int, version: int) -> bytes:
+    """Return the header of a store of a version, whose index begins at `offset`."""
+    header = _HEADER.pack(MAGIC, version, zlib.crc32(index), offset, len(index))
     return header + struct.pack("<I", zlib.crc32(header))
 
 
 def array_dtype(name: str) -> np.dtype[Any]:
-    """Return an array type that version 1 knows; raise ValueError for others."""
+    """Return an array type that a store may hold; raise ValueError for others."""
     if name not in _DTYPES:
         raise ValueError(f"array type {name!r} is none of {', '.join(_DTYPES)}")
     return np.dtype(name)
+
+
+def epilogue_members(layer: Layer) -> dict[str, Any]:
+    """Return the members of a layer's entry that version 2 adds; none where version 1 does."""
+    if layer.is_plain_relu:
+        return {}
+    return {"activation": layer.activation, "lower": layer.lower, "upper": layer.upper}
+
+
+def epilogue_of(entry: dict[str, Any]) -> tuple[str, float | None, float | None]:
+    """Return the activation, lower and upper bound that a layer's entry states."""
+    return entry.get("activation", "relu"), entry.get("lower"), entry.get("upper")
 
 
 def map_store(path: Path) -> tuple[mmap.mmap, bytes]:
@@ -122,7 +138,7 @@ def map_store(path: Path) -> tuple[mmap.mmap, bytes]:
     _, version, checksum, offset, length = _HEADER.unpack(header[: _HEADER.size])
     if version > VERSION:
         raise InputError(
-            f"{path}: is a packed store of version {version}, this program reads version "
+            f"{path}: is a packed store of version {version}, this program reads versions up to "
             f"{VERSION}; update it, or convert the network again"
         )
     if struct.pack("<I", zlib.crc32(header[: _HEADER.size])) != header[_HEADER.size :]:

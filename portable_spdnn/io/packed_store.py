@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.io.packed_layout import (
     ALIGNMENT,
     array_dtype,
     checksum_mismatch,
+    epilogue_of,
     is_packed_store,
     map_store,
     release_pages,
@@ -93,17 +95,20 @@ class PackedStore:
             if bias is None:
                 stored = entry["bias"]
                 bias = self._array(stored, name) if isinstance(stored, dict) else float(stored)
+            epilogue = epilogue_of(entry)
         except InputError:
             raise
         except (KeyError, TypeError, ValueError) as error:
             raise self._malformed(name) from error
         try:
-            return Layer.from_csr(indptr, indices, data, (rows, columns), bias)
+            return Layer.from_csr(indptr, indices, data, (rows, columns), bias, *epilogue)
         except InputError as error:
             raise InputError(f"{self.path}, layer {number}: {error}") from error
 
-    def layer_facts(self, number: int) -> tuple[tuple[int, int], int, int, Array]:
-        """Tell of a layer, counted from 1, what the index knows.
+    def layer_facts(
+        self, number: int, bias: npt.ArrayLike | None = None
+    ) -> tuple[tuple[int, int], int, int, bool]:
+        """Tell of a layer, counted from 1, what the index knows; `bias` replaces the stored one.
 
         Returns
         -------
@@ -111,20 +116,24 @@ class PackedStore:
         nnz : int
         value_bytes : int
             Bytes of a weight, 0 where all are equal.
-        bias : ndarray
-            One number, or one for each output.
+        zeros_stay : bool
+            See `Layer.zeros_stay`.
         """
         self.check_layers(number)
         entry, name = self._layers[number - 1], f"layer {number}"
         try:
             rows, columns = (int(extent) for extent in entry["shape"])
-            stored = entry["bias"]
-            bias = self._array(stored, name) if isinstance(stored, dict) else np.array([stored])
+            if bias is None:
+                stored = entry["bias"]
+                bias = self._array(stored, name) if isinstance(stored, dict) else float(stored)
+            zeros_stay = Epilogue(bias, *epilogue_of(entry)).zeros_stay
             width = array_dtype(entry["weight_dtype"]).itemsize
             nnz = int(entry["indices"]["count"])
+        except InputError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise self._malformed(name) from error
-        return (rows, columns), nnz, 0 if entry["weights"] is None else width, bias
+        return (rows, columns), nnz, 0 if entry["weights"] is None else width, zeros_stay
 
     def release(self, first: int, end: int) -> None:
         """Give back the memory of the pages of layers `first` .. `end`, counted from 1.

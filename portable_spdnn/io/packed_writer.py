@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures, as_features
 from portable_spdnn.io.atomic_output import atomic_output
-from portable_spdnn.io.packed_layout import ALIGNMENT, pack_header
+from portable_spdnn.io.packed_layout import ALIGNMENT, epilogue_members, pack_header
 from portable_spdnn.network import Layer, checked_y_max
 
 Array = npt.NDArray[Any]
@@ -99,6 +99,7 @@ class PackedStoreWriter:
             "weight": weight,
             "weights": self._append(layer.data) if weight is None else None,
             "bias": bias if uniform else self._append(layer.bias),
+            **epilogue_members(layer),
         }
 
     def set_inputs(self, features: Features) -> None:
@@ -180,4 +181,5 @@ class PackedStoreWriter:
         offset = self._align()
         self._stream.write(index)
         self._stream.seek(0)
-        self._stream.write(pack_header(index, offset))
+        version = 2 if any("activation" in layer for layer in layers) else 1
+        self._stream.write(pack_header(index, offset, version))

@@ -21,15 +21,18 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, as_features
 from portable_spdnn.mpi.ranks import Ranks
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import NetworkPlan, PlanOptions, Progress
-from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint, run_identity
+from portable_spdnn.plans.base import NetworkPlan, Progress
+from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint
+from portable_spdnn.plans.options import PlanOptions
+from portable_spdnn.plans.partition import chunk_bounds, static_part
+from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.plans.result import Batch, Result, replica_records, resumed_seconds
+from portable_spdnn.registry import get_backend
 
 Array = npt.NDArray[Any]
 Rows = Callable[[int, int], Features]
 
 SCHEDULES = ("static", "dynamic")
-CHUNKS_EACH = 8  # handed out to a rank on average: enough to balance, few enough to fill tiles
 POLL_SECONDS = 5e-4  # between two looks of rank 0 for questions
 _ASK, _ANSWER = 1, 2
 
@@ -77,8 +80,6 @@ def infer_distributed(
         As `infer`; or if mpi4py is missing. The other ranks then wait for ever, unless the
         job runs under ``python -m mpi4py`` or the caller calls `ranks.abort`.
     """
-    from portable_spdnn.registry import get_backend
-
     valid = as_features(features, network.neurons)
     with Ranks(comm) as ranks:
         ranks.bind_gpu("" if options is None else options.devices)
@@ -87,7 +88,7 @@ def infer_distributed(
         else:
             chosen = get_backend(backend, threads or ranks.threads_each())
         each = -(-valid.shape[0] // ranks.size)
-        plan = chosen.plan(network, replace(options or PlanOptions(), expected_inputs=each))
+        plan = make_plan(chosen, network, replace(options or PlanOptions(), expected_inputs=each))
         return run_on_ranks(
             ranks,
             plan,
@@ -178,11 +179,6 @@ def run_on_ranks(
     return replace(result, plan_seconds=max(plan_seconds), replicas=sum(records, start=()))
 
 
-def static_part(inputs: int, rank: int, size: int) -> tuple[int, int]:
-    """Return (first, end) of a rank's inputs: parts differ by one input at most."""
-    return inputs * rank // size, inputs * (rank + 1) // size
-
-
 def dynamic_parts(ranks: Ranks, inputs: int) -> Iterator[tuple[int, int]]:
     """Yield (first, end) of chunks as this rank asks for them; all ranks iterate to the end.
 
@@ -196,14 +192,6 @@ def dynamic_parts(ranks: Ranks, inputs: int) -> Iterator[tuple[int, int]]:
         yield chunks[number]
         number = counter.next()
     counter.close()
-
-
-def chunk_bounds(inputs: int, size: int) -> list[tuple[int, int]]:
-    """Return (first, end) of the chunks that the dynamic schedule hands out to `size` ranks."""
-    chunks = min(inputs, CHUNKS_EACH * size)
-    return [
-        (inputs * number // chunks, inputs * (number + 1) // chunks) for number in range(chunks)
-    ]
 
 
 class _ChunkCounter:
@@ -276,7 +264,7 @@ def _open_checkpoint(
     first, end = static_part(inputs, ranks.rank, ranks.size)
     mine = features_fingerprint(rows(first, end), first) if first < end else 0
     fingerprint = sum(ranks.comm.allgather(mine)) % (1 << 64)
-    identity = run_identity(plan, inputs, fingerprint)
+    identity = plan.identity(inputs, fingerprint)
     if ranks.rank == 0:
         kept = Checkpoint(folder, identity)
     ranks.comm.Barrier()

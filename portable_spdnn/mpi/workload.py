@@ -13,8 +13,9 @@ import scipy.sparse as sp
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.io.packed_layout import is_packed_store
 from portable_spdnn.mpi.ranks import Ranks
-from portable_spdnn.mpi.run import Rows, static_part
+from portable_spdnn.mpi.run import Rows
 from portable_spdnn.network import Layer, Network
+from portable_spdnn.plans.partition import static_part
 from portable_spdnn.workloads.request import (
     Request,
     Workload,

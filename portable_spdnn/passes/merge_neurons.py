@@ -26,8 +26,6 @@ import scipy.sparse as sp
 
 from portable_spdnn.network import Layer, Network
 from portable_spdnn.passes.equal_rows import equal_sparse_rows
-from portable_spdnn.plans.memory_budget import running_bytes
-from portable_spdnn.workloads.streamed_network import LayerFacts
 
 Array = npt.NDArray[Any]
 
@@ -48,7 +46,7 @@ class MergedNetwork:
 
 
 def merge_neurons(
-    network: Network, check: Callable[[int], None] = lambda taken: None
+    network: Network, check: Callable[[Layer], None] = lambda layer: None
 ) -> MergedNetwork:
     """Merge equal neurons of all layers; linear in the number of weights.
 
@@ -57,19 +55,18 @@ def merge_neurons(
     network : Network
         Each layer is asked for once: a streamed network is read once, one layer at a time.
     check : callable, optional
-        Given, after each layer, the bytes that those merged so far take in a plan; may raise.
+        Given each merged layer, in order; may raise.
 
     Returns
     -------
     MergedNetwork
         Exact up to the order of additions: sums of weights are rounded to the layer's type.
     """
-    layers, outputs, taken = [], np.arange(network.neurons_out), 0
+    layers, outputs = [], np.arange(network.neurons_out)
     for layer, classes in merged_layers(network):
         layers.append(layer)
         outputs = classes
-        taken += running_bytes(LayerFacts.of(layer))
-        check(taken)
+        check(layer)
     return MergedNetwork(Network(layers, network.y_max), outputs)
 
 
@@ -104,5 +101,14 @@ def _merge_layer(layer: Layer, classes: Array | None) -> tuple[Layer, Array]:
     kept = sp.csr_array((data, by_output.indices, by_output.indptr), shape=by_output.shape)[first]
     csr = kept.T.tocsr()
     csr.sort_indices()
-    merged = Layer.from_csr(csr.indptr, csr.indices, csr.data, csr.shape, layer.bias[first])
+    merged = Layer.from_csr(
+        csr.indptr,
+        csr.indices,
+        csr.data,
+        csr.shape,
+        layer.bias[first],
+        layer.activation,
+        layer.lower,
+        layer.upper,
+    )
     return merged, group

@@ -1,28 +1,54 @@
 """Skip layers whose result is known: inputs whose features are all equal.
 
 Where the weights into each neuron of a layer add up to the same sum s, and all biases are b,
-features that all equal c become ``min(max(s c + b, 0), y_max)``, all equal again: one number
-stands for the input. When it does not change, its value after any further layer with the same
-s and b is known, and those layers are skipped. A saturated input of the challenge is such a
-fixed point.
+features that all equal c become ``activation(s c + b)`` within the layer's bounds, all equal
+again: one number stands for the input. When it does not change, its value after any further
+layer with the same s, b, activation and bounds is known, and those layers are skipped. A
+saturated input of the challenge is such a fixed point.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.network import Layer
 
 Array = npt.NDArray[Any]
-Signature = tuple[float, float]
 
 
-def signature(layer: Layer) -> Signature | None:
-    """Return (sum of the weights into a neuron, bias) where all neurons agree, else None.
+@dataclass(frozen=True)
+class Signature:
+    """A layer that takes equal features to equal features: one number to one number.
+
+    Attributes
+    ----------
+    total, bias : float
+        Sum of the weights into each neuron, and the bias of each.
+    activation : str
+    lower, upper : float or None
+    """
+
+    total: float
+    bias: float
+    activation: str
+    lower: float | None
+    upper: float | None
+
+    def apply(self, values: Array) -> Array:
+        """Return what features that all equal `values` become, in their type."""
+        total, bias = values.dtype.type(self.total), values.dtype.type(self.bias)
+        finish = Epilogue(None, self.activation, self.lower, self.upper)
+        return finish.activated(total * values + bias)
+
+
+def signature(layer: Layer, y_max: float | None) -> Signature | None:
+    """Return the signature of a layer whose neurons agree in sum and bias, else None.
 
     Sums are compared in float64, and exactly: weights whose sums differ by rounding disagree.
     """
@@ -32,7 +58,9 @@ def signature(layer: Layer) -> Signature | None:
         layer.indices, weights=np.asarray(layer.data, np.float64), minlength=layer.shape[1]
     )
     if (sums == sums[0]).all() and (layer.bias == layer.bias[0]).all():
-        return float(sums[0]), float(layer.bias[0])
+        own = layer.epilogue(y_max)
+        bias = float(layer.bias[0])
+        return Signature(float(sums[0]), bias, own.activation, own.lower, own.upper)
     return None
 
 
@@ -49,17 +77,14 @@ def uniform_rows(rows: Any) -> Array:
     return np.asarray(full)
 
 
-def advance(
-    values: Array, layers: Sequence[Signature], y_max: float | None
-) -> tuple[Array, Array, int]:
+def advance(values: Array, layers: Sequence[Signature]) -> tuple[Array, Array, int]:
     """Take uniform inputs through uniform layers.
 
     Parameters
     ----------
     values : ndarray of the plan's type, shape (inputs,)
         What all features of each input equal.
-    layers : sequence of (sum, bias)
-    y_max : float or None
+    layers : sequence of Signature
 
     Returns
     -------
@@ -73,13 +98,12 @@ def advance(
     nonzero = np.zeros((len(layers), values.size), np.bool_)
     skipped = 0
     fixed: Signature | None = None
-    for number, (total, bias) in enumerate(layers):
-        if fixed == (total, bias):
+    for number, layer in enumerate(layers):
+        if fixed == layer:
             skipped += 1
         else:
-            after = values.dtype.type(total) * values + values.dtype.type(bias)
-            after = np.clip(after, 0, y_max).astype(values.dtype)
-            fixed = (total, bias) if np.array_equal(after, values) else None
+            after = layer.apply(values)
+            fixed = layer if np.array_equal(after, values) else None
             values = after
         nonzero[number] = values != 0
     return values, nonzero, skipped

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
-from portable_spdnn.errors import InputError, NumericalError
+from portable_spdnn.backend import Backend
+from portable_spdnn.errors import NumericalError
 from portable_spdnn.features import Features, PackedFeatures, as_features
+from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
-from portable_spdnn.passes import parse_passes
 from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint, run_identity
+from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.result import (
     Batch,
     BatchOutput,
@@ -28,107 +30,11 @@ from portable_spdnn.plans.result import (
     resumed_seconds,
 )
 
-if TYPE_CHECKING:
-    from portable_spdnn.report.roofline import KernelModel
-
 Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
-PATHS = ("auto", "spmm", "spgemm")
-STORAGES = ("same", "float16")
-_DEVICES = re.compile(r"(all|\d+(,\d+)*)?")
+# Makes a plan of a network on a backend; the planner hands it to plans that make others.
+Build = Callable[[Backend, Network, PlanOptions], "NetworkPlan"]
 BATCH_MEMORY = 1 << 30  # bytes that the features before and after a layer may take by default
-
-
-@dataclass(frozen=True)
-class PlanOptions:
-    """What a user may ask of a plan.
-
-    Attributes
-    ----------
-    dtype : numpy dtype, default float32
-        Type of weights, features and sums: float32 or float64.
-    path : {"auto", "spmm", "spgemm"}
-        Dense or sparse features between layers; "auto" leaves the choice to the plan.
-    batch_size : int, optional
-        Inputs that go through the network together; bounds memory, never changes an answer.
-    keep_dead_inputs : bool, default False
-        Keep computing inputs whose features are all zero, as the plain reference does.
-    exact_passes : str or iterable of str, default none
-        Exact rewrites to apply: see `portable_spdnn.passes`.
-    memory : int, optional
-        Bytes that the whole process may hold: layers are then read block by block while others
-        run (`portable_spdnn.plans.streamed`), and inputs go in batches that fit.
-    kernel : str, default "auto"
-        A design of kernels, by the name that the backend gives it (`Backend.kernels`), for all
-        layers; "auto" leaves the choice to the plan, layer by layer.
-    storage : {"same", "float16"}
-        Type in which features and weights are kept; sums are formed in `dtype` always.
-    device_memory : int, optional
-        Bytes of a device's memory that weights and features may take: weights that do not fit
-        are copied while others are used.
-    expected_inputs : int, optional
-        How many inputs are going to be run, where that is known: plans size buffers and choose
-        by it. It limits nothing.
-    profile : bool, default False
-        Time every layer by itself, which costs some of the speed.
-    devices : str, default ""
-        Devices that share the inputs, each with all weights: "all", or numbers separated by
-        commas; "" for the current one. See `portable_spdnn.plans.multi_device`.
-
-    Raises
-    ------
-    InputError
-        If an option has no valid value.
-    """
-
-    dtype: npt.DTypeLike = np.float32
-    path: str = "auto"
-    batch_size: int | None = None
-    keep_dead_inputs: bool = False
-    exact_passes: tuple[str, ...] = ()
-    memory: int | None = None
-    kernel: str = "auto"
-    storage: str = "same"
-    device_memory: int | None = None
-    devices: str = ""
-    profile: bool = False
-    expected_inputs: int | None = None
-
-    def __post_init__(self) -> None:
-        try:
-            dtype = np.dtype(self.dtype)
-        except TypeError:
-            dtype = None
-        if dtype not in (np.float32, np.float64):
-            raise InputError(f"dtype is {self.dtype!r}; choose float32 or float64")
-        object.__setattr__(self, "dtype", dtype)
-        object.__setattr__(self, "exact_passes", parse_passes(self.exact_passes))
-        if self.path not in PATHS:
-            raise InputError(f"path is {self.path!r}; choose one of {', '.join(PATHS)}")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise InputError(f"batch size is {self.batch_size}; it must be at least 1")
-        if self.memory is not None and self.memory < 1:
-            raise InputError(f"memory is {self.memory} bytes; it must be at least 1")
-        if self.device_memory is not None and self.device_memory < 1:
-            raise InputError(f"device memory is {self.device_memory} bytes; it must be at least 1")
-        if self.storage not in STORAGES:
-            raise InputError(f"storage is {self.storage!r}; choose one of {', '.join(STORAGES)}")
-        if self.storage != "same" and dtype != np.float32:
-            raise InputError(f"storage {self.storage} goes with dtype float32, not {dtype}")
-        if not _DEVICES.fullmatch(self.devices):
-            raise InputError(
-                f"devices is {self.devices!r}; give 'all' or numbers separated by commas: 0,1"
-            )
-
-    def check(self, network: Network) -> None:
-        """Raise InputError where the options do not fit the network."""
-        reviving = network.reviving_layers
-        if self.path == "spgemm" and reviving:
-            raise InputError(
-                f"path spgemm: layer {reviving[0] + 1} has a positive bias, which turns zeros into "
-                "nonzeros; sparse features are exact only where no bias is positive; "
-                "use path spmm or auto"
-            )
 
 
 class NetworkPlan(ABC):
@@ -145,14 +51,14 @@ class NetworkPlan(ABC):
     options : PlanOptions
     """
 
-    def __init__(self, backend: Any, network: Network, options: PlanOptions) -> None:
+    def __init__(self, backend: Backend, network: Network, options: PlanOptions) -> None:
         options.check(network)
         self.backend = backend
         self.network = network
         self.options = options
-        self.plan_seconds = 0.0  # set by Backend.plan, which holds the clock
-        # A zero row stays zero only through layers without a positive bias.
-        self.first_prunable_layer = max(network.reviving_layers, default=-1) + 1
+        self.plan_seconds = 0.0  # set by the planner, which holds the clock
+        # Zero rows stay zero from this layer on.
+        self.first_prunable_layer = max(network.layers_filling_zeros, default=-1) + 1
 
     def may_drop_after(self, layer: int) -> bool:
         """Whether inputs that are dead after `layer` (from 0; -1: before all) may leave."""
@@ -205,7 +111,7 @@ class NetworkPlan(ABC):
         """
         return None
 
-    def for_layers(self, network: Network, keep_dead_inputs: bool) -> NetworkPlan:
+    def for_layers(self, network: Network, keep_dead_inputs: bool, build: Build) -> NetworkPlan:
         """Return a plan for other layers under the same options, on the same backend.
 
         A backend whose plans measure overrides this, to take over what this plan measured. The
@@ -217,10 +123,11 @@ class NetworkPlan(ABC):
             The layers.
         keep_dead_inputs : bool
             Replaces that option.
+        build : callable
+            (backend, network, options) -> a plan, for where nothing can be taken over.
         """
         options = replace(self.options, keep_dead_inputs=keep_dead_inputs)
-        plan: NetworkPlan = self.backend.build_plan(network, options)
-        return plan
+        return build(self.backend, network, options)
 
     def run(
         self,
@@ -258,7 +165,7 @@ class NetworkPlan(ABC):
         kept = None
         if checkpoint is not None:
             fingerprint = features_fingerprint(valid)
-            kept = Checkpoint(checkpoint, run_identity(self, valid.shape[0], fingerprint))
+            kept = Checkpoint(checkpoint, self.identity(valid.shape[0], fingerprint))
         start = time.perf_counter()
         batches = list(self.finished_batches(valid, progress=progress, checkpoint=kept))
         seconds = time.perf_counter() - start
@@ -268,6 +175,10 @@ class NetworkPlan(ABC):
             return result
         records = replica_records(self.replicas(), batches, socket.gethostname())
         return replace(result, replicas=records)
+
+    def identity(self, inputs: int, fingerprint: int) -> dict[str, Any]:
+        """Return what tells a run of this plan from others; see `checkpoint.run_identity`."""
+        return run_identity(self.backend.name, self.network, self.options, inputs, fingerprint)
 
     def finished_batches(
         self,
@@ -396,9 +307,7 @@ def cast_features(features: Features, dtype: npt.DTypeLike, sparse: bool) -> Any
     if isinstance(features, np.ndarray):
         if not sparse:
             return features.astype(dtype, copy=False)
-        from scipy.sparse import csr_array
-
-        return csr_array(features).astype(dtype, copy=False)
+        return sp.csr_array(features).astype(dtype, copy=False)
     return features.astype(dtype, copy=False) if sparse else features.astype(dtype).toarray()
 
 
@@ -419,5 +328,5 @@ def _has_positive(rows: Any) -> Array:
 
 OVERFLOW = (
     "features became NaN on the way: the sums overflowed; give the network a y_max, "
-    "scale its weights, or use --dtype float64"
+    "scale its weights, or use dtype float64"
 )

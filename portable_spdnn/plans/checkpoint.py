@@ -17,19 +17,18 @@ import zipfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from portable_spdnn import __version__
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.io.atomic_output import atomic_output
+from portable_spdnn.network import Network
+from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.result import Batch, BatchOutput
-
-if TYPE_CHECKING:
-    from portable_spdnn.plans.base import NetworkPlan
+from portable_spdnn.version import __version__
 
 _IDENTITY = "checkpoint.json"
 _OPTIONAL = ("columns", "seconds_per_layer")
@@ -166,21 +165,25 @@ class Checkpoint:
         return self.folder / f"batch-{first:012d}.rows.npy"
 
 
-def run_identity(plan: NetworkPlan, inputs: int, fingerprint: int) -> dict[str, Any]:
+def run_identity(
+    backend: str, network: Network, options: PlanOptions, inputs: int, fingerprint: int
+) -> dict[str, Any]:
     """Return what tells a run from others: what its answer, and the form of it, depend on.
 
     Parameters
     ----------
-    plan : NetworkPlan
+    backend : str
+        Its name.
+    network : Network
+    options : PlanOptions
     inputs : int
     fingerprint : int
         `features_fingerprint` of all of them.
     """
-    options = plan.options
     return {
         "version": __version__,
-        "backend": plan.backend.name,
-        "network": plan.network.fingerprint(),
+        "backend": backend,
+        "network": network.fingerprint(),
         "inputs": inputs,
         "features": f"{fingerprint:016x}",
         "dtype": str(options.dtype),

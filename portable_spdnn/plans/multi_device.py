@@ -12,22 +12,20 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError, SpdnnError
 from portable_spdnn.features import Features
-from portable_spdnn.mpi.run import static_part
+from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import NetworkPlan, PlanOptions, Progress
+from portable_spdnn.plans.base import Build, NetworkPlan, Progress
 from portable_spdnn.plans.checkpoint import Checkpoint
+from portable_spdnn.plans.options import PlanOptions
+from portable_spdnn.plans.partition import static_part
 from portable_spdnn.plans.result import Batch, BatchOutput
 
-if TYPE_CHECKING:
-    from portable_spdnn.backend import Backend
-    from portable_spdnn.report.roofline import KernelModel
 
-
-class ReplicatedPlan(NetworkPlan):
+class MultiDevicePlan(NetworkPlan):
     """A plan for each of several devices; see the module's text.
 
     Parameters
@@ -37,6 +35,8 @@ class ReplicatedPlan(NetworkPlan):
     network : Network
     options : PlanOptions
         Those besides `devices` hold for each device.
+    build : callable
+        Makes the plan of each device.
 
     Raises
     ------
@@ -45,7 +45,9 @@ class ReplicatedPlan(NetworkPlan):
         several devices.
     """
 
-    def __init__(self, backend: Backend, network: Network, options: PlanOptions) -> None:
+    def __init__(
+        self, backend: Backend, network: Network, options: PlanOptions, build: Build
+    ) -> None:
         super().__init__(backend, network, options)
         self.numbers = chosen_devices(options.devices, backend.device_numbers(), backend.name)
         if options.memory is not None and len(self.numbers) > 1:
@@ -63,7 +65,7 @@ class ReplicatedPlan(NetworkPlan):
             with _named(number):
                 member = backend.on_device(number)
                 with member.bound():
-                    self.plans.append(member.plan(network, each))
+                    self.plans.append(build(member, network, each))
 
     @property
     def batch_size(self) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.memory import format_bytes
@@ -18,10 +19,12 @@ from portable_spdnn.passes import FIXED_POINT, MERGE_INPUTS, MERGE_NEURONS
 from portable_spdnn.passes.equal_rows import equal_rows
 from portable_spdnn.passes.merge_neurons import merge_neurons
 from portable_spdnn.passes.uniform_rows import Signature, advance, signature, uniform_rows
-from portable_spdnn.plans.base import NetworkPlan, PlanOptions
+from portable_spdnn.plans.base import Build, NetworkPlan
 from portable_spdnn.plans.device_report import DeviceReport, merged
 from portable_spdnn.plans.memory_budget import Budget, facts_of, running_bytes
+from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.result import BatchOutput
+from portable_spdnn.workloads.streamed_network import LayerFacts
 
 Array = npt.NDArray[Any]
 
@@ -39,7 +42,7 @@ class Segment:
     first, end : int
         Layers, counted from 0.
     plan : NetworkPlan
-    signatures : list of (sum, bias), or None
+    signatures : list of Signature, or None
         Of its layers where all have one.
     """
 
@@ -82,7 +85,7 @@ class State:
         self.inputs, self.owner = self.inputs[alive], self.owner[alive]
 
 
-class ExactPlan(NetworkPlan):
+class RewrittenPlan(NetworkPlan):
     """Merged neurons, merged inputs and fixed points, each where it was asked for.
 
     Neurons are merged at planning. For the other two passes the network is cut into segments,
@@ -90,19 +93,24 @@ class ExactPlan(NetworkPlan):
     inputs whose features are all equal run as one number each.
     """
 
-    def __init__(self, backend: Any, network: Network, options: PlanOptions) -> None:
+    def __init__(
+        self, backend: Backend, network: Network, options: PlanOptions, build: Build
+    ) -> None:
         super().__init__(backend, network, options)
+        self._build = build
         self.rewritten: Network = network
         self.columns: Array | None = None
         self.budget: Budget | None = None
+        self._held = 0  # bytes of the layers counted so far
         if options.memory is not None:
             dtype = np.dtype(options.dtype)
             self.budget = Budget.share(options.memory, network, dtype, backend.threads)
         if MERGE_NEURONS in options.exact_passes:
-            merged = merge_neurons(network, self._check_fits)
+            merged = merge_neurons(network, lambda layer: self._hold(LayerFacts.of(layer)))
             self.rewritten, self.columns = merged.network, merged.outputs
         else:
-            self._check_fits(sum(map(running_bytes, facts_of(network))))
+            for facts in facts_of(network):
+                self._hold(facts)
         self.rows_merged = self.layers_skipped = 0
         checks = {MERGE_INPUTS, FIXED_POINT} & set(options.exact_passes)
         ends = segment_ends(len(network)) if checks else [len(network)]
@@ -117,9 +125,10 @@ class ExactPlan(NetworkPlan):
             return super().batch_size
         return self.budget.piece
 
-    def _check_fits(self, weights: int) -> None:
-        """Raise InputError where the layers, all held at once, exceed the memory for them."""
-        if self.budget is not None and weights > self.budget.weights:
+    def _hold(self, facts: LayerFacts) -> None:
+        """Count a layer; raise InputError where all, held at once, exceed the memory for them."""
+        self._held += running_bytes(facts)
+        if self.budget is not None and self._held > self.budget.weights:
             raise InputError(
                 f"exact passes {', '.join(self.options.exact_passes)} hold the rewritten network "
                 f"in memory, more than the {format_bytes(self.budget.weights)} for layers of "
@@ -133,16 +142,16 @@ class ExactPlan(NetworkPlan):
         keep = self.options.keep_dead_inputs or end < self.first_prunable_layer
         network = Network(layers, self.network.y_max)
         if self.segments:
-            plan = self.segments[0].plan.for_layers(network, keep)
+            plan = self.segments[0].plan.for_layers(network, keep, self._build)
         else:
             options = replace(
                 self.options, exact_passes=(), memory=None, keep_dead_inputs=keep,
                 batch_size=self.batch_size,
             )  # fmt: skip
-            plan = self.backend.build_plan(network, options)
+            plan = self._build(self.backend, network, options)
         signatures = None
         if FIXED_POINT in self.options.exact_passes:
-            found = [signature(layer) for layer in layers]
+            found = [signature(layer, self.network.y_max) for layer in layers]
             known = [one for one in found if one is not None]
             signatures = known if len(known) == len(found) else None
         return Segment(first, end, plan, signatures)
@@ -240,7 +249,7 @@ class ExactPlan(NetworkPlan):
         head = state.rows[chosen][:, :1]
         values = np.asarray(head if isinstance(head, np.ndarray) else head.toarray())[:, 0]
         values = values.astype(self.options.dtype)
-        after, nonzero, skipped = advance(values, segment.signatures, self.network.y_max)
+        after, nonzero, skipped = advance(values, segment.signatures)
         self.layers_skipped += skipped
         times = np.bincount(taken.owner[taken.owner >= 0], minlength=chosen.size)
         others = np.flatnonzero(~uniform)

@@ -18,12 +18,14 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.backend import Backend
 from portable_spdnn.features import Features
 from portable_spdnn.memory import format_bytes
 from portable_spdnn.network import Layer, Network
-from portable_spdnn.plans.base import NetworkPlan, PlanOptions
+from portable_spdnn.plans.base import Build, NetworkPlan
 from portable_spdnn.plans.device_report import DeviceReport, merged
 from portable_spdnn.plans.memory_budget import Budget, facts_of
+from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.result import BatchOutput
 from portable_spdnn.workloads.streamed_network import StreamedNetwork
 
@@ -55,6 +57,8 @@ class StreamedPlan(NetworkPlan):
     options : PlanOptions
     memory : int
         Bytes that the process may hold.
+    build : callable
+        Makes the plan of the first block.
 
     Raises
     ------
@@ -62,8 +66,16 @@ class StreamedPlan(NetworkPlan):
         If the memory does not suffice for a layer and an input.
     """
 
-    def __init__(self, backend: Any, network: Network, options: PlanOptions, memory: int) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        network: Network,
+        options: PlanOptions,
+        memory: int,
+        build: Build,
+    ) -> None:
         super().__init__(backend, network, options)
+        self._build = build
         self.budget = Budget.share(memory, network, np.dtype(options.dtype), backend.threads)
         self.blocks = list(self.budget.cut_blocks(facts_of(network)))
         self.seconds_waiting = 0.0
@@ -154,9 +166,9 @@ class StreamedPlan(NetworkPlan):
             options = replace(
                 self.options, memory=None, batch_size=self.budget.piece, keep_dead_inputs=keep
             )
-            plan: NetworkPlan = self.backend.build_plan(network, options)
+            plan = self._build(self.backend, network, options)
         else:
-            plan = self._first.for_layers(network, keep)
+            plan = self._first.for_layers(network, keep, self._build)
         if isinstance(self.network, StreamedNetwork):
             self.network.source.release(first, end)
         return plan

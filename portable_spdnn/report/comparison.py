@@ -14,7 +14,8 @@ import numpy.typing as npt
 from portable_spdnn.backend import Backend
 from portable_spdnn.features import Features
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import PlanOptions, Progress
+from portable_spdnn.plans.base import Progress
+from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.result import Result
 from portable_spdnn.registry import get_backend
 

@@ -18,7 +18,8 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
 from portable_spdnn.memory import available_bytes, resident_bytes
 from portable_spdnn.network import Layer, Network
-from portable_spdnn.plans.base import NetworkPlan, PlanOptions, Progress
+from portable_spdnn.plans.base import NetworkPlan, Progress
+from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.scaling.calibration import Calibration
 from portable_spdnn.scaling.curve import Curve
 from portable_spdnn.scaling.live_inputs import LifeRecord

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.mpi.run import POLL_SECONDS, SCHEDULES, chunk_bounds, static_part
+from portable_spdnn.mpi.run import POLL_SECONDS, SCHEDULES
+from portable_spdnn.plans.partition import chunk_bounds, static_part
 from portable_spdnn.scaling.calibration import Calibration
 from portable_spdnn.scaling.message_costs import LAYER_BYTES, SURVIVOR_BYTES
 from portable_spdnn.scaling.node_costs import Cost, NodeCosts

@@ -12,7 +12,9 @@ from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, as_features
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import NetworkPlan, PlanOptions, Progress
+from portable_spdnn.plans.base import NetworkPlan, Progress
+from portable_spdnn.plans.options import PlanOptions
+from portable_spdnn.plans.planner import own_plan
 from portable_spdnn.plans.result import Result
 from portable_spdnn.scaling.live_inputs import LifeRecord
 from portable_spdnn.workloads.request import (
@@ -142,7 +144,7 @@ def record_lives(
             raise InputError(f"backend {backend.name} does not record how long inputs live")
         alive.append(record.alive_inputs)
     # Before a layer that revives the dead nobody leaves.
-    revived = max(network.reviving_layers, default=-1) + 1
+    revived = max(network.layers_filling_zeros, default=-1) + 1
     cuts = [
         n
         for n in range(max(1, revived), count + 1)
@@ -154,7 +156,11 @@ def record_lives(
     plan: NetworkPlan | None = None
     for begin, cut in pairwise([0, *cuts]):
         piece = Network(layers[begin:cut], network.y_max)
-        plan = backend.plan(piece, options) if plan is None else plan.for_layers(piece, False)
+        plan = (
+            backend.plan(piece, options)
+            if plan is None
+            else plan.for_layers(piece, False, own_plan)
+        )
         output = plan.run_batch(rows, lambda done: None).fetched()
         # What a plan gives back may hold inputs that died in its last layer.
         dense = isinstance(output.rows, np.ndarray)

@@ -28,14 +28,14 @@ class LayerFacts:
         Its weights.
     value_bytes : int
         Bytes that a weight takes; 0 where all are equal.
-    keeps_dead_inputs_dead : bool
-        Whether no bias is positive.
+    zeros_stay : bool
+        Whether a row of zeros stays one; see `Layer.zeros_stay`.
     """
 
     shape: tuple[int, int]
     nnz: int
     value_bytes: int
-    keeps_dead_inputs_dead: bool
+    zeros_stay: bool
 
     @property
     def bytes(self) -> int:
@@ -47,7 +47,7 @@ class LayerFacts:
     def of(cls, layer: Layer) -> LayerFacts:
         """Return the facts of a layer at hand."""
         width = 0 if layer.constant is not None else layer.data.itemsize
-        return cls(layer.shape, layer.nnz, width, layer.keeps_dead_inputs_dead)
+        return cls(layer.shape, layer.nnz, width, layer.zeros_stay)
 
 
 class LayerSource(ABC):
@@ -128,10 +128,10 @@ class StreamedNetwork(Network):
         return sum(facts.nnz for facts in self.source.facts)
 
     @property
-    def reviving_layers(self) -> tuple[int, ...]:
-        """Layers with a positive bias; counted from 0."""
+    def layers_filling_zeros(self) -> tuple[int, ...]:
+        """Layers that turn a row of zeros into nonzeros, counted from 0."""
         facts = enumerate(self.source.facts)
-        return tuple(number for number, one in facts if not one.keeps_dead_inputs_dead)
+        return tuple(number for number, one in facts if not one.zeros_stay)
 
     def __iter__(self) -> Iterator[Layer]:
         for number in range(len(self)):
@@ -179,13 +179,7 @@ class StoredLayers(LayerSource):
     ) -> None:
         self.store, self.bias = store, bias
         wanted = store.check_layers(layers)
-        revives = None if bias is None else bool(np.max(bias) > 0)
-        self.facts = [self._facts(number, revives) for number in range(1, wanted + 1)]
-
-    def _facts(self, number: int, revives: bool | None) -> LayerFacts:
-        shape, nnz, value_bytes, bias = self.store.layer_facts(number)
-        positive = bool(np.max(bias, initial=0) > 0) if revives is None else revives
-        return LayerFacts(shape, nnz, value_bytes, not positive)
+        self.facts = [LayerFacts(*store.layer_facts(n, bias)) for n in range(1, wanted + 1)]
 
     def read(self, number: int) -> Layer:
         """Return a layer; its arrays are views of the file, their checksums verified."""

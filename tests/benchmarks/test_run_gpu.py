@@ -21,7 +21,7 @@ from cuda_emulation.emulated_backend import EmulatedCupyBackend
 from cuda_emulation.emulated_device import compiler
 
 import portable_spdnn as ps
-from portable_spdnn.report.roofline import Limits
+from portable_spdnn.kernel_model import Limits
 from portable_spdnn_cpu.scipy_backend import ScipyBackend
 from portable_spdnn_gpu.device import limits as device_limits
 

@@ -86,7 +86,7 @@ def test_options_are_checked() -> None:
         ({"dtype": "float16"}, "dtype is 'float16'; choose float32 or float64"),
         ({"dtype": "nonsense"}, "choose float32 or float64"),
         ({"path": "dense"}, "path is 'dense'; choose one of auto, spmm, spgemm"),
-        ({"batch_size": 0}, "batch size is 0"),
+        ({"batch_size": 0}, "batch_size is 0"),
         ({"threads": -1}, "threads is -1"),
     ]:
         with pytest.raises(ps.InputError, match=message):
@@ -155,7 +155,7 @@ def test_the_path_is_measured_only_where_there_is_a_choice() -> None:
     for chosen, options, words in [
         (network, ps.PlanOptions(path="spmm"), "dense (asked for)"),
         (network, ps.PlanOptions(path="spgemm"), "sparse (asked for)"),
-        (biased, ps.PlanOptions(), "dense (a bias is positive)"),
+        (biased, ps.PlanOptions(), "dense (a layer turns zeros into nonzeros)"),
     ]:
         plan = ps.get_backend("scipy").plan(chosen, options)
         assert plan.break_even is None
@@ -183,7 +183,7 @@ def test_options_of_other_backends_are_errors(options: dict[str, Any], message: 
     [
         ({"storage": "float8"}, "storage is 'float8'; choose one of same, float16"),
         ({"storage": "float16", "dtype": "float64"}, "storage float16 goes with dtype float32"),
-        ({"device_memory": 0}, "device memory is 0 bytes"),
+        ({"device_memory": 0}, "device_memory is 0 bytes"),
         ({"devices": "0;1"}, "devices is '0;1'; give 'all' or numbers"),
     ],
 )

@@ -24,7 +24,7 @@ def test_a_layer_keeps_what_it_was_given() -> None:
         assert layer.bias.tolist() == [1, 2, -3]
         assert layer.constant is None
         assert layer.row_length is None
-        assert not layer.keeps_dead_inputs_dead
+        assert not layer.zeros_stay
         assert layer.indices.dtype == np.uint16
 
 
@@ -34,7 +34,7 @@ def test_equal_weights_take_one_number() -> None:
     assert layer.row_length == 1
     assert layer.data.strides == (0,)
     assert layer.bias.strides == (0,)
-    assert layer.keeps_dead_inputs_dead
+    assert layer.zeros_stay
     np.testing.assert_array_equal(layer.csr(np.float64).toarray(), np.eye(5) / 16)
     assert ps.Layer(sp.csr_array((3, 4))).constant is None
 

@@ -79,15 +79,15 @@ class ToyBackend(Backend):
     def availability(cls):
         return Availability.yes("a slate", {"toy-spdnn": "1.0"})
 
-    def run_spmm(self, A, B):
-        return product(A, B)
+    def run_spmm(self, A, B, epilogue, residual):
+        return epilogue.apply(product(A, B), residual, per_row=True)
 
     def make_spgemm_handle(self, A, B):
         return ToyHandle(A, B)
 
-    def run_layer(self, W, Y, bias, y_max):
-        Z = product(W.T.tocsr(), Y.toarray().T if sp.issparse(Y) else Y.T).T + bias
-        Z = np.clip(Z, 0, y_max)
+    def run_layer(self, W, Y, epilogue, residual):
+        Z = product(W.T.tocsr(), Y.toarray().T if sp.issparse(Y) else Y.T).T
+        Z = epilogue.apply(Z, residual)
         return sp.csr_array(Z) if sp.issparse(Y) else Z
 '''
 
@@ -129,7 +129,7 @@ def test_it_is_listed_and_a_broken_one_says_why(environment: dict[str, str]) -> 
         "for b in ps.backends(): print(b.name, b.availability.available, b.availability.reason)"
     )
     lines = run(environment, "-c", code).stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["cupy", "numba", "scipy", "broken", "toy"]
-    assert lines[-1].split() == ["toy", "True"]
-    assert "cannot be loaded" in lines[-2]
-    assert "Missing" in lines[-2]
+    assert [line.split()[0] for line in lines] == ["cupy", "numba", "toy", "scipy", "broken"]
+    assert lines[2].split() == ["toy", "True"]
+    assert "cannot be loaded" in lines[-1]
+    assert "Missing" in lines[-1]

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import NetworkPlan, PlanOptions
+from portable_spdnn.plans.base import Build, NetworkPlan
+from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.result import BatchOutput
 from portable_spdnn_cpu.jit.compilation import read_only
 from portable_spdnn_cpu.jit.cpu_info import aligned_empty, l2_bytes
@@ -105,10 +106,11 @@ class DepthFirstPlan(NetworkPlan):
             # Compiles, or loads from the cache: a run without tiles.
             self.run_batch(PackedFeatures.empty(network.neurons), lambda done: None)
 
-    def for_layers(self, network: Network, keep_dead_inputs: bool) -> NetworkPlan:
+    def for_layers(self, network: Network, keep_dead_inputs: bool, build: Build) -> NetworkPlan:
         """Return a plan for other layers; see `NetworkPlan.for_layers`."""
-        if network.widest != self.network.widest:
-            return super().for_layers(network, keep_dead_inputs)
+        relu = all(layer.is_plain_relu for layer in network)
+        if network.widest != self.network.widest or not relu:
+            return super().for_layers(network, keep_dead_inputs, build)
         options = replace(self.options, keep_dead_inputs=keep_dead_inputs)
         return DepthFirstPlan(self.backend, self.workers, network, options, like=self)
 

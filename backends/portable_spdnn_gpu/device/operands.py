@@ -17,15 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from portable_spdnn.array_exchange import (
+from portable_spdnn.errors import InputError
+from portable_spdnn.operands import (
     CUDA_MEMORY,
     EXPORT_ERRORS,
     HOST_MEMORY,
+    cast,
+    common_dtype,
     is_foreign_sparse,
     memory_kind,
 )
-from portable_spdnn.errors import InputError
-from portable_spdnn.operations import cast, common_dtype
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.matrices import INDEX_LIMIT, DeviceCsr
 

@@ -17,8 +17,9 @@ from portable_spdnn.errors import InputError, NumericalError
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.memory import format_bytes
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import OVERFLOW, NetworkPlan, PlanOptions
+from portable_spdnn.plans.base import OVERFLOW, NetworkPlan
 from portable_spdnn.plans.device_report import DeviceReport
+from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.result import BatchOutput, LateRows
 from portable_spdnn.report.roofline import KernelModel, known_limits
 from portable_spdnn_gpu.compile.precision import Precision, check_half_range
@@ -69,6 +70,8 @@ class DevicePlan(NetworkPlan):
         Whether the next runs time every step by itself.
     """
 
+    backend: Any
+
     def __init__(self, backend: Any, network: Network, options: PlanOptions) -> None:
         super().__init__(backend, network, options)
         self.device: Device = backend.cuda
@@ -98,7 +101,7 @@ class DevicePlan(NetworkPlan):
 
     def _chooser(self, share: int) -> StepChooser:
         options, network = self.options, self.network
-        reviving = set(network.reviving_layers)
+        reviving = set(network.layers_filling_zeros)
         sizes = (layer.nnz * (4 + self.precision.storage.itemsize) for layer in network)
         return StepChooser(
             options.kernel,

@@ -24,7 +24,7 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import CONFIGURATIONS, INPUTS, Configuration
 from portable_spdnn.graphchallenge.folder_layout import layers_present
 from portable_spdnn.memory import available_bytes, resident_bytes
-from portable_spdnn.plans.base import PlanOptions
+from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.workloads.streamed_network import LayerFacts
 
 SMALL = Configuration(1024, 120, -0.3)
@@ -501,7 +501,7 @@ def test_text_files_are_not_streamed(
 def test_an_interrupted_table_goes_on(
     challenge: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from portable_spdnn.engine import LayerLoopPlan
+    from portable_spdnn.plans.layer_loop import LayerLoopPlan
 
     kept = tmp_path / "kept"
     arguments = (*TWO, "--batch-size", 16, "--checkpoint", kept, "--json", "-")

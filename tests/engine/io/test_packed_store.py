@@ -74,11 +74,7 @@ def test_every_kind_of_layer_survives(tmp_path, layers):
 def test_indices_are_as_narrow_as_the_columns_allow(tmp_path, columns, dtype):
     # Without weights and bias vectors of that length the columns cost nothing.
     indices = np.array([0, columns - 1])
-    layer = Layer.__new__(Layer)
-    layer.shape = (1, columns)
-    layer.indptr, layer.indices = np.array([0, 2]), indices.astype(dtype)
-    layer.data = np.broadcast_to(np.float32(2), 2)
-    layer.bias = np.broadcast_to(np.float64(-1), columns)
+    layer = Layer.from_csr(np.array([0, 2]), indices, 2.0, (1, columns), -1.0)
     path = write(tmp_path / "net.spdnn", [layer])
     assert path.stat().st_size < 2000
     got = PackedStore(path).layer(1)
@@ -327,10 +323,12 @@ def test_inconsistent_index_is_refused(small_store, change, fault):
 
 def test_version_from_the_future(small_store):
     file = bytearray(small_store.read_bytes())
-    struct.pack_into("<I", file, 8, 2)
+    struct.pack_into("<I", file, 8, 3)
     small_store.write_bytes(file)
     assert is_packed_store(small_store)
-    with pytest.raises(InputError, match="of version 2, this program reads version 1; update"):
+    with pytest.raises(
+        InputError, match="of version 3, this program reads versions up to 2; update"
+    ):
         PackedStore(small_store)
 
 

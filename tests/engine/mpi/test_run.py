@@ -15,7 +15,8 @@ from mpi_job import run_job
 
 import portable_spdnn as ps
 from portable_spdnn.mpi.ranks import Ranks, launched_rank, launched_ranks
-from portable_spdnn.mpi.run import run_on_ranks, static_part
+from portable_spdnn.mpi.run import run_on_ranks
+from portable_spdnn.plans.partition import static_part
 
 CHECKS = Path(__file__).with_name("rank_checks.py")
 BACKENDS = [info.name for info in ps.backends() if info.availability.available]

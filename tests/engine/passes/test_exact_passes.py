@@ -17,7 +17,7 @@ import portable_spdnn as ps
 from portable_spdnn.passes import EXACT_PASSES, equal_rows, parse_passes
 from portable_spdnn.passes.equal_rows import equal_rows as group_rows
 from portable_spdnn.passes.merge_neurons import merge_neurons
-from portable_spdnn.passes.uniform_rows import advance, signature, uniform_rows
+from portable_spdnn.passes.uniform_rows import Signature, advance, signature, uniform_rows
 from portable_spdnn.plans.rewritten import segment_ends
 
 BACKENDS = [info.name for info in ps.backends() if info.availability.available]
@@ -159,18 +159,22 @@ def test_uniform_rows() -> None:
 
 def test_signature() -> None:
     ring = (np.eye(4) + np.roll(np.eye(4), 1, axis=0)) / 4
-    assert signature(ps.Layer(ring, -0.25)) == (0.5, -0.25)
-    assert signature(ps.Layer(ring, [0, 0, 0, -1])) is None
-    assert signature(ps.Layer(np.triu(np.ones((3, 3))))) is None
+    assert signature(ps.Layer(ring, -0.25), 32.0) == Signature(0.5, -0.25, "relu", None, 32.0)
+    linear = ps.Layer(ring, activation="none", lower=-1)
+    assert signature(linear, 32.0) == Signature(0.5, 0.0, "none", -1.0, None)
+    assert signature(ps.Layer(ring, [0, 0, 0, -1]), None) is None
+    assert signature(ps.Layer(np.triu(np.ones((3, 3)))), None) is None
 
 
 def test_layers_are_skipped_at_a_fixed_point_only() -> None:
-    values, nonzero, skipped = advance(np.array([1.0, 30.0]), [(2.0, -1.0)] * 5, 32.0)
+    five = [Signature(2.0, -1.0, "relu", None, 32.0)] * 5
+    values, nonzero, skipped = advance(np.array([1.0, 30.0]), five)
     # 1 stays 1 and 30 saturates in the first layer; the second shows that nothing changes.
     assert values.tolist() == [1.0, 32.0]
     assert skipped == 3
     assert nonzero.all()
-    values, nonzero, skipped = advance(np.array([4.0]), [(1.0, 0.0), (0.5, 0.0), (1.0, -2.0)], None)
+    several = [Signature(*sums, "relu", None, None) for sums in ((1, 0.0), (0.5, 0.0), (1, -2.0))]
+    values, nonzero, skipped = advance(np.array([4.0]), several)
     assert values.tolist() == [0.0]
     assert nonzero[:, 0].tolist() == [True, True, False]
     assert skipped == 0

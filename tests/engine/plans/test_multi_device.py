@@ -26,8 +26,9 @@ from mpi_job import run_job
 import portable_spdnn as ps
 from portable_spdnn.backend import Backend
 from portable_spdnn.mpi.ranks import Ranks
-from portable_spdnn.mpi.run import run_on_ranks, static_part
-from portable_spdnn.plans.multi_device import ReplicatedPlan
+from portable_spdnn.mpi.run import run_on_ranks
+from portable_spdnn.plans.multi_device import MultiDevicePlan
+from portable_spdnn.plans.partition import static_part
 from portable_spdnn.plans.result import Batch, BatchOutput, Result, replica_records, resumed_seconds
 from portable_spdnn_cpu.scipy_backend import ScipyBackend
 from portable_spdnn_gpu.compile.catalog import feature_rows
@@ -53,10 +54,10 @@ class HostDevices(ScipyBackend):
         return HostDevices()
 
 
-def planned(devices: str, **options: Any) -> ReplicatedPlan:
+def planned(devices: str, **options: Any) -> MultiDevicePlan:
     wanted = ps.PlanOptions(devices=devices, **{"path": "spmm"} | options)
     plan = EmulatedCupyBackend().plan(NETWORK, wanted)
-    assert isinstance(plan, ReplicatedPlan)
+    assert isinstance(plan, MultiDevicePlan)
     return plan
 
 
@@ -176,7 +177,7 @@ def test_devices_run_at_the_same_time_each_in_a_thread_bound_to_it(
 
 
 def fail_on_device_1(
-    monkeypatch: pytest.MonkeyPatch, plan: ReplicatedPlan, method: str, error: Exception
+    monkeypatch: pytest.MonkeyPatch, plan: MultiDevicePlan, method: str, error: Exception
 ) -> list[int]:
     """Let a method of device 1 fail when the others are in their first batch, which ends later.
 

@@ -11,7 +11,8 @@ import pytest
 import scipy.sparse as sp
 
 import portable_spdnn as ps
-from portable_spdnn.report.roofline import KernelModel, Limits, cache_file, limits_of
+from portable_spdnn.kernel_model import KernelModel, Limits
+from portable_spdnn.plans.machine_limits import cache_file, limits_of
 from portable_spdnn_cpu.cost_models import product_model, sparse_product_model, tile_model
 from portable_spdnn_cpu.jit.peaks import FMA_CHAINS, LANES, fma_chains, measure, read_all
 from portable_spdnn_cpu.jit.thread_pool import Workers

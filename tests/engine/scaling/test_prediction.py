@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scaling_samples import busy_seconds, calibration
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.mpi.run import POLL_SECONDS, chunk_bounds, static_part
+from portable_spdnn.mpi.run import POLL_SECONDS
+from portable_spdnn.plans.partition import chunk_bounds, static_part
 from portable_spdnn.scaling import Model, Question
 from portable_spdnn.scaling.curve import Curve
 from portable_spdnn.scaling.live_inputs import LONG_LIVED, NEIGHBOURS, LifeRecord, count_live

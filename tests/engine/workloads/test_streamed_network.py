@@ -28,7 +28,7 @@ def assert_same_layers(got: ps.Network, expected: ps.Network) -> None:
 
 
 def assert_same_facts(got: ps.Network, expected: ps.Network) -> None:
-    for name in ("neurons", "neurons_out", "widest", "edges", "y_max", "reviving_layers",
+    for name in ("neurons", "neurons_out", "widest", "edges", "y_max", "layers_filling_zeros",
                  "sparse_features_exact"):  # fmt: skip
         assert getattr(got, name) == getattr(expected, name), name
     facts = got.source.facts  # type: ignore[attr-defined]
@@ -60,7 +60,7 @@ def store(tmp_path: Path, odd_network: ps.Network) -> PackedStore:
 def test_a_store_read_on_use_is_the_store(store: PackedStore, odd_network: ps.Network) -> None:
     network = StreamedNetwork(StoredLayers(store), store.y_max)
     assert_same_facts(network, odd_network)
-    assert network.reviving_layers == (3,)
+    assert network.layers_filling_zeros == (3,)
     for _ in range(2):  # released pages are read again
         assert_same_layers(network, odd_network)
     network.source.release(0, len(network))
@@ -79,7 +79,7 @@ def test_generated_layers_are_those_of_the_network() -> None:
     assert_same_facts(network, expected)
     assert_same_layers(network, expected)
     lifted = StreamedNetwork(GeneratedLayers(64, 3, bias=0.1))
-    assert lifted.reviving_layers == (0, 1, 2)
+    assert lifted.layers_filling_zeros == (0, 1, 2)
 
 
 def test_fingerprints_tell_networks_apart(store: PackedStore, odd_network: ps.Network) -> None:

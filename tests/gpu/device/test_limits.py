@@ -17,7 +17,7 @@ from cuda_emulation.emulated_backend import EmulatedCupyBackend, cache_folder
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
 from nvrtc_architectures import EACH_ARCHITECTURE
 
-from portable_spdnn.report.roofline import cache_file, limits_of
+from portable_spdnn.plans.machine_limits import cache_file, limits_of
 from portable_spdnn_gpu.compile.catalog import (
     LIMIT_THREADS,
     LIMIT_VECTORS,

@@ -27,8 +27,9 @@ from hypothesis import strategies as st
 import portable_spdnn as ps
 from portable_spdnn.errors import InputError, NumericalError
 from portable_spdnn.graphchallenge.configurations import read_categories
+from portable_spdnn.kernel_model import Limits
 from portable_spdnn.plans.device_report import DeviceReport, merged
-from portable_spdnn.report.roofline import Limits, known_limits, limits_of
+from portable_spdnn.plans.machine_limits import known_limits, limits_of
 from portable_spdnn_gpu.cupy_backend import CupyBackend
 from portable_spdnn_gpu.network.weights import count_resident
 from portable_spdnn_gpu.spmm.tuning import TunedStaged, tune_staged
@@ -303,7 +304,7 @@ def test_the_command_reports_where_the_time_went(
 ) -> None:
     limits = Limits(flops=1e12, l1=1e13, l2=4e12, l3=2e12, memory=2e12)
     monkeypatch.setattr("portable_spdnn.registry.get_backend", lambda *_: backend)
-    monkeypatch.setattr("portable_spdnn.report.roofline.limits_of", lambda _: limits)
+    monkeypatch.setattr("portable_spdnn.plans.machine_limits.limits_of", lambda _: limits)
     done = cli(
         "run", "--neurons", 1024, "--layers", 14, "--first-inputs", 40, "--profile",
         "--kernel", "clustered", "--device-memory", "2MiB", "--json", tmp_path / "run.json",

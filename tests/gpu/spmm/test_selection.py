@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import portable_spdnn as ps
 from portable_spdnn.errors import InputError
-from portable_spdnn.report.roofline import Limits
+from portable_spdnn.kernel_model import Limits
 from portable_spdnn_gpu.compile.catalog import ARCHITECTURES, StagedConfig, staged_configs
 from portable_spdnn_gpu.compile.precision import PRECISIONS, Precision
 from portable_spdnn_gpu.spmm.clusters import cluster_rows

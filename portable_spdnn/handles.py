@@ -1,0 +1,197 @@
+"""Products whose sparse operand is prepared once and used many times."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn.epilogue import Epilogue
+from portable_spdnn.errors import InputError
+from portable_spdnn.operands import (
+    DenseOperand,
+    cast_to_prepared,
+    check_inner,
+    check_out,
+    check_residual,
+)
+
+if TYPE_CHECKING:
+    from portable_spdnn.operations import Operations
+
+Array = npt.NDArray[Any]
+# From a dense operand, an array for the result or None, and a residual or None, to the result.
+Prepared = Callable[[Any, Any, Any], Any]
+
+
+class SpgemmHandle(ABC):
+    """A sparse product C = A B in two phases, reusable while the patterns stay.
+
+    `symbolic` finds the sizes of the rows of C, `numeric` its entries. A second `numeric` call
+    with new values on the same patterns reuses what the first found.
+    """
+
+    @abstractmethod
+    def symbolic(self) -> Array:
+        """Return the row offsets of C, int64 of shape (m + 1,). Runs once; later calls are free.
+
+        An entry that the patterns allow counts, whatever its value.
+        """
+
+    @abstractmethod
+    def numeric(self, A_data: Array | None = None, B_data: Array | None = None) -> Any:
+        """Return C, a canonical csr_array (or its like in the backend's memory space).
+
+        Parameters
+        ----------
+        A_data, B_data : ndarray, optional
+            New values for the stored entries of A and B, in their order. Default: as given.
+
+        Raises
+        ------
+        InputError
+            If the number of values differs from the number of stored entries.
+        """
+
+    def describe(self) -> str:
+        """Return in a line what the handle chose, for people. It may run the symbolic phase.
+
+        Default: the phases are one and the same for all rows, and there is nothing to tell.
+        """
+        return "all rows alike"
+
+
+class _PreparedHandle:
+    """What handles of prepared products share."""
+
+    def __init__(
+        self, backend: Operations, shape: tuple[int, int], dtype: Any, run: Prepared
+    ) -> None:
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self._backend, self._run = backend, run
+
+    def describe(self) -> str:
+        """Return what was chosen when the handle was made, and why, for people."""
+        describe = getattr(self._run, "describe", None)
+        return "run as a single call is" if describe is None else str(describe())
+
+    def _finish(self, operand: Any, out: Any, residual: Any) -> Any:
+        result = self._run(operand, out, residual)
+        return result if out is None else out
+
+
+class SpmmHandle(_PreparedHandle):
+    """C = A B for one sparse A and any number of dense B; made by `Backend.spmm_handle`.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of A: (m, k).
+    dtype : numpy dtype
+        Of A, and of every C.
+    """
+
+    def multiply(self, B: Any, out: Any = None, residual: Any = None) -> DenseOperand:
+        """Return C = A B, finished by the handle's epilogue.
+
+        Parameters
+        ----------
+        B : dense, shape (k, n)
+            Of a type that A's holds: float32 or narrower where A is float32.
+        out : dense, shape (m, n), optional
+            Takes C: of A's type, in C order. Reused, it saves the pages of a new array.
+        residual : dense, shape (m, n), optional
+            Added before the activation; of a type that A's holds.
+
+        Returns
+        -------
+        dense, shape (m, n), of A's type
+
+        Raises
+        ------
+        InputError
+            If B, `out` or `residual` does not fit A in shape, type or order.
+        """
+        B = cast_to_prepared(self._backend.dense_operand("spmm: B", B), "spmm: B", self.dtype)
+        check_inner("spmm", self.shape, B.shape)
+        shape = self.shape[0], B.shape[1]
+        residual = check_residual(self._backend, "spmm", residual, shape, self.dtype)
+        check_out("spmm", out, shape, self.dtype, B, residual)
+        return self._finish(B, out, residual)  # type: ignore[no-any-return]
+
+
+class LayerHandle(_PreparedHandle):
+    """A prepared layer, for any number of features; made by `Backend.layer_handle`.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (neurons_in, neurons_out)
+    dtype : numpy dtype
+        Of the weights, and of every result.
+    """
+
+    def __init__(
+        self,
+        backend: Operations,
+        shape: tuple[int, int],
+        dtype: Any,
+        run: Prepared,
+        epilogue: Epilogue,
+    ) -> None:
+        super().__init__(backend, shape, dtype, run)
+        self._zeros_stay = epilogue.zeros_stay
+
+    def apply(self, features: Any, out: Any = None, residual: Any = None) -> Any:
+        """Return Y' = Y W, finished by the layer's epilogue.
+
+        Parameters
+        ----------
+        features : dense or sparse, shape (inputs, neurons_in)
+            Of a type that the weights' holds: float32 or narrower where they are float32.
+        out : dense, shape (inputs, neurons_out), optional
+            Takes Y' of dense features: of the weights' type, in C order. Reused, it saves the
+            pages of a new array.
+        residual : dense, shape (inputs, neurons_out), optional
+            Added before the activation; it goes with dense features.
+
+        Returns
+        -------
+        shape (inputs, neurons_out)
+            Dense where `features` is dense, sparse (without stored zeros) where it is sparse.
+
+        Raises
+        ------
+        InputError
+            If an argument does not fit the weights in shape, type or order, or features are
+            sparse where the epilogue turns zeros into nonzeros, or `out` or `residual` is given.
+        """
+        backend, sparse = self._backend, self._backend.is_sparse(features)
+        take = backend.sparse_operand if sparse else backend.dense_operand
+        Y = cast_to_prepared(take("layer: features", features), "layer: features", self.dtype)
+        check_layer_operands(self.shape, Y.shape, sparse, self._zeros_stay)
+        if sparse and out is not None:
+            raise InputError("layer: out takes the result of dense features; these are sparse")
+        shape = Y.shape[0], self.shape[1]
+        residual = check_residual(backend, "layer", residual, shape, self.dtype, sparse)
+        check_out("layer", out, shape, self.dtype, Y, residual)
+        return self._finish(Y, out, residual)
+
+
+def check_layer_operands(
+    weights: tuple[int, ...], features: tuple[int, ...], sparse: bool, zeros_stay: bool
+) -> None:
+    """Raise InputError where features of a shape do not fit a layer."""
+    if features[1] != weights[0]:
+        raise InputError(
+            f"layer: weights are {weights[0]} x {weights[1]} but features have "
+            f"{features[1]} columns; they must have {weights[0]}"
+        )
+    if sparse and not zeros_stay:
+        raise InputError(
+            "layer: the epilogue turns zeros into nonzeros (a positive bias under ReLU, or "
+            "activation(bias) other than 0); pass dense features"
+        )

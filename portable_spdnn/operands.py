@@ -1,0 +1,218 @@
+"""Operands of operations: what they must be, and arrays of other libraries, by protocol."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from portable_spdnn.errors import InputError
+
+Array = npt.NDArray[Any]
+# DLPack's kDLCPU and kDLCUDAHost, which the host reads; kDLCUDA and kDLCUDAManaged.
+HOST_MEMORY, CUDA_MEMORY = (1, 3), (2, 13)
+# What array libraries raise where they cannot or will not give an array away.
+EXPORT_ERRORS = (AttributeError, BufferError, RuntimeError, TypeError, ValueError)
+
+
+def is_foreign_sparse(array: Any) -> bool:
+    """Whether `array` is a sparse matrix of a library that names things as SciPy does."""
+    return hasattr(array, "tocsr") and hasattr(array, "format") and not sp.issparse(array)
+
+
+def memory_kind(array: Any) -> int:
+    """Return where the entries of an array are, as DLPack's device type; 1 for the host.
+
+    An array that speaks no protocol counts as the host's: NumPy is to try it. Of a sparse matrix
+    it is its values that are asked.
+    """
+    if isinstance(array, np.ndarray) or sp.issparse(array):
+        return HOST_MEMORY[0]
+    if is_foreign_sparse(array):
+        return memory_kind(getattr(array, "data", None))
+    if hasattr(array, "__dlpack_device__"):
+        return int(array.__dlpack_device__()[0])
+    return CUDA_MEMORY[0] if hasattr(array, "__cuda_array_interface__") else HOST_MEMORY[0]
+
+
+def host_array(name: str, array: Any) -> Array:
+    """Return an array_like of host memory as an ndarray, without a copy where that can be.
+
+    Parameters
+    ----------
+    name : str
+        What error messages call it.
+    array : array_like, or an object with ``__dlpack__``
+
+    Returns
+    -------
+    ndarray
+
+    Raises
+    ------
+    InputError
+        If it is on a device, or NumPy cannot read it.
+    """
+    if isinstance(array, np.ndarray):
+        return array
+    if memory_kind(array) not in HOST_MEMORY:
+        raise InputError(
+            f"{name}: {type(array).__module__}.{type(array).__qualname__} is in a device's memory "
+            "and must be in the host's here; copy it (.get() of CuPy, .cpu() of PyTorch), or use "
+            "the backend of the device"
+        )
+    reads_itself = hasattr(array, "__array__") or hasattr(array, "__array_interface__")
+    try:
+        if hasattr(array, "__dlpack__") and not reads_itself:
+            return np.from_dlpack(array)
+        return np.asarray(array)
+    except EXPORT_ERRORS as error:
+        raise InputError(
+            f"{name}: {type(array).__name__} cannot be read as an array: {error}"
+        ) from error
+
+
+class DenseOperand(Protocol):
+    """A dense array of two dimensions: an ndarray, or one in a backend's memory space."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows and columns."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the entries."""
+
+
+class SparseOperand(DenseOperand, Protocol):
+    """A sparse matrix in canonical CSR: a csr_array, or its like in a backend's memory space."""
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored entries."""
+
+    @property
+    def indptr(self) -> Any:
+        """Where rows begin, shape (rows + 1,)."""
+
+    @property
+    def indices(self) -> Any:
+        """Columns, rising within a row, shape (nnz,)."""
+
+    @property
+    def data(self) -> Any:
+        """Values, shape (nnz,)."""
+
+
+def canonical(name: str, array: Any) -> SparseOperand:
+    """Return a sparse operand with sorted, unique columns, or raise InputError.
+
+    A type that is not SciPy's is that of a backend, which keeps it canonical. One that is in
+    form already is returned itself: it remembers that it has been checked.
+    """
+    if array.ndim != 2:
+        raise InputError(f"{name} has {array.ndim} dimension(s); 2 are expected")
+    found = array
+    if sp.issparse(array):
+        found = array if isinstance(array, sp.csr_array) else sp.csr_array(array)
+        if not found.has_canonical_format:
+            found = found.copy()
+            found.sum_duplicates()
+    operand: SparseOperand = found
+    return operand
+
+
+def common_dtype(*operands: DenseOperand | None) -> np.dtype[Any]:
+    """Return float64 where an operand needs it, else float32; None is no operand.
+
+    Raises
+    ------
+    InputError
+        If an operand is not real.
+    """
+    types = [operand.dtype for operand in operands if operand is not None]
+    for dtype in types:
+        if dtype.kind not in "fiub":
+            raise InputError(f"operand has type {dtype}; real numbers are expected")
+    wide = any(dtype in (np.float64, np.int64, np.uint64) for dtype in types)
+    return np.dtype(np.float64 if wide else np.float32)
+
+
+def cast(array: Any, dtype: np.dtype[Any]) -> Any:
+    """Return `array` as `dtype`, itself where it has it."""
+    return array if array.dtype == dtype else array.astype(dtype)
+
+
+def cast_to_prepared(array: Any, name: str, dtype: np.dtype[Any]) -> Any:
+    """Return an operand in the type that weights were prepared in, or raise InputError."""
+    if array.dtype != dtype and common_dtype(array).itemsize > dtype.itemsize:
+        raise InputError(
+            f"{name} is {array.dtype} but the weights were prepared as {dtype}; "
+            f"prepare them as float64, or convert to {dtype}"
+        )
+    return cast(array, dtype)
+
+
+def check_inner(name: str, A: tuple[int, ...], B: tuple[int, ...]) -> None:
+    """Raise InputError where the shapes of A and B do not fit a product A B."""
+    if A[1] != B[0]:
+        raise InputError(f"{name}: A is {A[0]} x {A[1]} but B has {B[0]} rows; B must have {A[1]}")
+
+
+def check_out(
+    name: str, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], *operands: Any
+) -> None:
+    """Raise InputError where `out` is given and cannot take the result of `operands`."""
+    if out is None:
+        return
+    if not hasattr(out, "flags"):
+        raise InputError(
+            f"{name}: out is {type(out).__name__}; an ndarray, or an array of the backend's own "
+            "type, is expected"
+        )
+    if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
+        order = "C" if out.flags.c_contiguous else "another"
+        raise InputError(
+            f"{name}: out is {out.dtype} of shape {out.shape} in {order} order; "
+            f"{dtype} of shape {shape} in C order is expected"
+        )
+    if not getattr(out.flags, "writeable", True):
+        raise InputError(f"{name}: out is read-only")
+    for operand in operands:
+        on_host = isinstance(operand, np.ndarray) and isinstance(out, np.ndarray)
+        if on_host and np.may_share_memory(out, operand):
+            raise InputError(f"{name}: out overlaps a dense operand; give it memory of its own")
+
+
+def check_residual(
+    backend: Any,
+    name: str,
+    residual: Any,
+    shape: tuple[int, int],
+    dtype: np.dtype[Any],
+    sparse: bool = False,
+) -> Any:
+    """Return a residual in the result's type, None where none is given, or raise InputError.
+
+    Parameters
+    ----------
+    backend : Backend
+        Whose `dense_operand` takes it.
+    name : str
+        The operation, for messages.
+    residual : dense or None
+    shape, dtype
+        Of the result.
+    sparse : bool
+        Whether features, and so the result, are sparse.
+    """
+    if residual is None:
+        return None
+    if sparse:
+        raise InputError(f"{name}: a residual goes with dense features; these are sparse")
+    found = backend.dense_operand(f"{name}: residual", residual)
+    if found.shape != shape:
+        raise InputError(f"{name}: residual has shape {found.shape}; the result has {shape}")
+    return cast_to_prepared(found, f"{name}: residual", dtype)

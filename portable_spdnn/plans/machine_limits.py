@@ -1,0 +1,72 @@
+"""Limits of the machine, measured once and kept on disk.
+
+They are measured by small kernels of the same toolchain as the backend's own, and kept for the
+processor, the thread count and the versions that they were measured with.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from portable_spdnn.backend import Backend
+from portable_spdnn.host import cache_folder
+from portable_spdnn.io.atomic_output import atomic_output
+from portable_spdnn.kernel_model import Limits
+from portable_spdnn.version import __version__
+
+
+def known_limits(backend: Backend) -> Limits | None:
+    """Return the limits of a backend where they have been measured before, else None."""
+    known = _read(cache_file()).get(_key(backend))
+    return None if known is None else Limits(**known)
+
+
+def _key(backend: Backend) -> str:
+    versions = type(backend).availability().versions
+    return json.dumps([backend.name, backend.device, __version__, versions], sort_keys=True)
+
+
+def limits_of(backend: Backend, refresh: bool = False) -> Limits:
+    """Return the limits of a backend, from disk where they were measured before.
+
+    Parameters
+    ----------
+    backend : Backend
+        One that measures its limits.
+    refresh : bool
+        Measure again, whatever is on disk.
+
+    Returns
+    -------
+    Limits
+
+    Raises
+    ------
+    NotImplementedError
+        If the backend does not measure its limits.
+    """
+    key = _key(backend)
+    path = cache_file()
+    known = _read(path)
+    if refresh or key not in known:
+        known = {**known, key: asdict(backend.measure_limits())}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_output(path) as stream:
+            stream.write((json.dumps(known, indent=1) + "\n").encode())
+    return Limits(**known[key])
+
+
+def cache_file() -> Path:
+    """Return where limits are kept."""
+    return cache_folder() / "limits.json"
+
+
+def _read(path: Path) -> dict[str, dict[str, float]]:
+    """Return what is on disk; nothing where it is absent, or not of this form."""
+    try:
+        known = json.loads(path.read_text())
+        return {key: asdict(Limits(**values)) for key, values in known.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}  # it is measured again, and the file replaced

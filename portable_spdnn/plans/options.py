@@ -1,0 +1,111 @@
+"""What a user may ask of a plan."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn.errors import InputError
+from portable_spdnn.network import Network
+from portable_spdnn.passes import parse_passes
+
+PATHS = ("auto", "spmm", "spgemm")
+STORAGES = ("same", "float16")
+# Fields that a backend takes only where its `plan_options` name them.
+OPTIONAL_PLAN_OPTIONS = ("kernel", "storage", "device_memory", "devices", "profile")
+_DEVICES = re.compile(r"(all|\d+(,\d+)*)?")
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """What a user may ask of a plan.
+
+    Attributes
+    ----------
+    dtype : numpy dtype, default float32
+        Type of weights, features and sums: float32 or float64.
+    path : {"auto", "spmm", "spgemm"}
+        Dense or sparse features between layers; "auto" leaves the choice to the plan.
+    batch_size : int, optional
+        Inputs that go through the network together; bounds memory, never changes an answer.
+    keep_dead_inputs : bool, default False
+        Keep computing inputs whose features are all zero, as the plain reference does.
+    exact_passes : str or iterable of str, default none
+        Exact rewrites to apply: see `portable_spdnn.passes`.
+    memory : int, optional
+        Bytes that the whole process may hold: layers are then read block by block while others
+        run (`portable_spdnn.plans.streamed`), and inputs go in batches that fit.
+    kernel : str, default "auto"
+        A design of kernels, by the name that the backend gives it (`Backend.kernels`), for all
+        layers; "auto" leaves the choice to the plan, layer by layer.
+    storage : {"same", "float16"}
+        Type in which features and weights are kept; sums are formed in `dtype` always.
+    device_memory : int, optional
+        Bytes of a device's memory that weights and features may take: weights that do not fit
+        are copied while others are used.
+    expected_inputs : int, optional
+        How many inputs are going to be run, where that is known: plans size buffers and choose
+        by it. It limits nothing.
+    profile : bool, default False
+        Time every layer by itself, which costs some of the speed.
+    devices : str, default ""
+        Devices that share the inputs, each with all weights: "all", or numbers separated by
+        commas; "" for the current one. See `portable_spdnn.plans.multi_device`.
+
+    Raises
+    ------
+    InputError
+        If an option has no valid value.
+    """
+
+    dtype: npt.DTypeLike = np.float32
+    path: str = "auto"
+    batch_size: int | None = None
+    keep_dead_inputs: bool = False
+    exact_passes: tuple[str, ...] = ()
+    memory: int | None = None
+    kernel: str = "auto"
+    storage: str = "same"
+    device_memory: int | None = None
+    devices: str = ""
+    profile: bool = False
+    expected_inputs: int | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            dtype = np.dtype(self.dtype)
+        except TypeError:
+            dtype = None
+        if dtype not in (np.float32, np.float64):
+            raise InputError(f"dtype is {self.dtype!r}; choose float32 or float64")
+        object.__setattr__(self, "dtype", dtype)
+        object.__setattr__(self, "exact_passes", parse_passes(self.exact_passes))
+        if self.path not in PATHS:
+            raise InputError(f"path is {self.path!r}; choose one of {', '.join(PATHS)}")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise InputError(f"batch_size is {self.batch_size}; it must be at least 1")
+        if self.memory is not None and self.memory < 1:
+            raise InputError(f"memory is {self.memory} bytes; it must be at least 1")
+        if self.device_memory is not None and self.device_memory < 1:
+            raise InputError(f"device_memory is {self.device_memory} bytes; it must be at least 1")
+        if self.storage not in STORAGES:
+            raise InputError(f"storage is {self.storage!r}; choose one of {', '.join(STORAGES)}")
+        if self.storage != "same" and dtype != np.float32:
+            raise InputError(f"storage {self.storage} goes with dtype float32, not {dtype}")
+        if not _DEVICES.fullmatch(self.devices):
+            raise InputError(
+                f"devices is {self.devices!r}; give 'all' or numbers separated by commas: 0,1"
+            )
+
+    def check(self, network: Network) -> None:
+        """Raise InputError where the options do not fit the network."""
+        filling = network.layers_filling_zeros
+        if self.path == "spgemm" and filling:
+            raise InputError(
+                f"path spgemm: layer {filling[0] + 1} turns zeros into nonzeros (a positive bias "
+                "under ReLU, or activation(bias) other than 0); sparse features are exact only "
+                "where zeros stay zeros; use path spmm or auto"
+            )

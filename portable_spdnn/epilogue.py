@@ -149,6 +149,7 @@ class Epilogue:
                 f"{name}: bias has shape {self.bias.shape}; one number or ({outputs},) fits"
             )
         made = replace(self, bias=None)
+        # Set past the constructor, which would make it float64 again.
         bias = np.ascontiguousarray(np.broadcast_to(self.bias, (outputs,)), dtype)
         object.__setattr__(made, "bias", bias)
         return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -76,24 +75,23 @@ class NumbaBackend(Backend):
         """Return a layer for dense features: (Y, out, residual) -> Y'."""
         from portable_spdnn_cpu.spmm.handle import DenseLayer
 
-        bias = epilogue.bias
-        if bias is None:
-            bias = np.zeros(by_output.shape[0], by_output.dtype)
-        fused = epilogue.activation == "relu" and epilogue.lower is None
-        linear = DenseLayer(
-            self.workers, by_output, bias, epilogue.upper if fused else None, fused, prepare
-        )
-        rest = replace(epilogue, bias=None)
+        zeros = np.zeros(by_output.shape[0], by_output.dtype)
+        bias = zeros if epilogue.bias is None else epilogue.bias
+        fuses = epilogue.activation == "relu" and epilogue.lower is None
+
+        def made(fused: bool) -> Any:
+            upper = epilogue.upper if fused else None
+            return DenseLayer(
+                self.workers, by_output, bias if fused else zeros, upper, fused, prepare
+            )
+
+        layer = made(fuses)
 
         def run(Y: Any, out: Any, residual: Any) -> Any:
-            if fused and residual is None:
-                return linear(Y, out)
-            if fused:
-                return self._dense_layer(by_output, replace(epilogue, lower=0.0), prepare)(
-                    Y, out, residual
-                )
-            result = linear(Y, out)
-            result[...] = rest.apply(result, residual)
+            if fuses and residual is None:
+                return layer(Y, out)
+            result = (made(False) if fuses else layer)(Y, out)
+            result[...] = epilogue.apply(result, residual)
             return result
 
         return run

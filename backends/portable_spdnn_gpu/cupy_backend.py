@@ -157,8 +157,12 @@ class CupyBackend(Backend):
         def run(B: Any, out: Any, residual: Any) -> Any:
             B = columns_innermost(self.cuda, self.upload(B))
             self._check_apart("spmm", out, B)
-            C = product.run(B, out=self._device_out("spmm", out))
-            return self._finish(C, epilogue, residual, per_row=True)
+            if epilogue.is_identity and residual is None:
+                return product.run(B, out=self._device_out("spmm", out))
+            C = self._finish(product.run(B), epilogue, residual, per_row=True)
+            if out is not None:
+                write_transposed(self.cuda, columns_innermost(self.cuda, C.T), out)
+            return C if out is None else out
 
         return run
 
@@ -219,7 +223,7 @@ class CupyBackend(Backend):
                 if out is None:
                     return found
                 self._check_apart("layer", out, self.upload(Y))
-                out[...] = found
+                write_transposed(self.cuda, columns_innermost(self.cuda, found.T), out)
                 return out
             if not self.is_sparse(Y):
                 return self._dense_layer(product, Y, bias, y_max, out)

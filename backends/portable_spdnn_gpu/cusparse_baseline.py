@@ -119,7 +119,9 @@ class CusparsePlan(NetworkPlan):
             f"batches of {self.batch_size} inputs"
         )
 
-    def for_layers(self, network: Network, keep_dead_inputs: bool, build: Any) -> NetworkPlan:
+    def for_layers(
+        self, network: Network, keep_dead_inputs: bool, build: Any = None
+    ) -> NetworkPlan:
         """Return a plan for other layers, with the order that was chosen for these."""
         options = replace(self.options, keep_dead_inputs=keep_dead_inputs)
         return CusparsePlan(self.backend, network, options, self.library, self.row_major)

@@ -8,12 +8,12 @@ import sys
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 import scipy.sparse as sp
 from tile_settings import set_tile_costs
 
 import portable_spdnn as ps
+from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.jit.thread_pool import Workers
 from portable_spdnn_cpu.layout.packing import ABSENT, FIRST_VALUE, pack_layers
 from portable_spdnn_cpu.network import plan as depth_first

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 import scipy.sparse as sp
 from cuda_emulation.emulated_backend import EmulatedCupyBackend
@@ -19,6 +18,7 @@ from cuda_emulation.emulated_device import compiler
 from host_cusparse import COLUMN, ROW, HostCusparse, HostDevice, install
 
 import portable_spdnn as ps
+from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.cusparse_baseline import CusparsePlan
 from portable_spdnn_gpu.cusparse_library import (
     CSR_ALG1,

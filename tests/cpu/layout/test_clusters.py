@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from tile_settings import set_tile_costs
 
 import portable_spdnn as ps
+from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.layout import clusters as clustering
 from portable_spdnn_cpu.layout.clusters import cluster_outputs, lay_out
 from portable_spdnn_cpu.tiles.microkernels import CLUSTER, MOST_COUNTED

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 import scipy.sparse as sp
 from cpu.layout.test_clusters import matrices
@@ -17,6 +16,7 @@ from hypothesis import strategies as st
 from tile_settings import set_tile_costs
 
 import portable_spdnn as ps
+from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.layout.clusters import cluster_outputs
 from portable_spdnn_cpu.layout.orders import order_clusters, place_inputs
 from portable_spdnn_cpu.network import sparse_prefix as sparse_start

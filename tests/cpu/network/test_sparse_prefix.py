@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 import scipy.sparse as sp
 
 import portable_spdnn as ps
+from portable_spdnn.testing import oracle
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 from cpu.test_numba_backend import dying_network, inputs_of_every_strength
 from hypothesis import given, settings
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from tile_settings import set_tile_costs
 
 import portable_spdnn as ps
+from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.network import plan as depth_first
 from portable_spdnn_cpu.network.survivors import ParkedTiles, join
 from portable_spdnn_cpu.tiles.launch import cut_tiles

@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import portable_spdnn as ps
+from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.spgemm import bitmaps as masked_rows
 from portable_spdnn_cpu.spgemm import row_bins as row_shares
 from portable_spdnn_cpu.spgemm.row_bins import DENSE, HASH, SORTED

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
@@ -19,6 +18,7 @@ from portable_spdnn.passes.equal_rows import equal_rows as group_rows
 from portable_spdnn.passes.merge_neurons import merge_neurons
 from portable_spdnn.passes.uniform_rows import Signature, advance, signature, uniform_rows
 from portable_spdnn.plans.rewritten import segment_ends
+from portable_spdnn.testing import oracle
 
 BACKENDS = [info.name for info in ps.backends() if info.availability.available]
 

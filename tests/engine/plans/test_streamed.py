@@ -9,7 +9,6 @@ import sys
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
@@ -26,6 +25,7 @@ from portable_spdnn.memory import (
 from portable_spdnn.plans import memory_budget
 from portable_spdnn.plans.memory_budget import Budget, facts_of, running_bytes
 from portable_spdnn.plans.streamed import Piece, StreamedPlan
+from portable_spdnn.testing import oracle
 from portable_spdnn.workloads.streamed_network import GeneratedLayers, LayerFacts, StreamedNetwork
 
 GIB = 1 << 30

@@ -10,13 +10,13 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 import scipy.sparse as sp
 from cuda_emulation.emulated_backend import EmulatedCupyBackend
 from cuda_emulation.emulated_device import EmulatedArray, allocate, compiler
 
 import portable_spdnn as ps
+from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.device import operands as device_operands
 from portable_spdnn_gpu.device.cuda_device import CudaDevice
 from portable_spdnn_gpu.device.matrices import DeviceCsr, upload_csr

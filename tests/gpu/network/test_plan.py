@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 import scipy.sparse as sp
 from command_line import Cli
@@ -30,6 +29,7 @@ from portable_spdnn.graphchallenge.configurations import read_categories
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.plans.device_report import DeviceReport, merged
 from portable_spdnn.plans.machine_limits import known_limits, limits_of
+from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.cupy_backend import CupyBackend
 from portable_spdnn_gpu.network.weights import count_resident
 from portable_spdnn_gpu.spmm.tuning import TunedStaged, tune_staged

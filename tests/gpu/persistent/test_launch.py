@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import oracle
 import pytest
 import scipy.sparse as sp
 from cuda_emulation.device_at_hand import ON_GPU, needs_device
@@ -21,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from portable_spdnn.errors import InputError
+from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.compile.catalog import SHARED_LIMITS
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Device

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 import scipy.sparse as sp
 from cuda_emulation.device_at_hand import ON_GPU, needs_device
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.radixnet import radixnet
+from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.compile.catalog import StagedConfig, staged_configs
 from portable_spdnn_gpu.compile.precision import PRECISIONS, Precision
 from portable_spdnn_gpu.device.interface import Device

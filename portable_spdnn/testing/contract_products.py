@@ -1,0 +1,232 @@
+"""The contract of spmm and spgemm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import portable_spdnn as ps
+from portable_spdnn.testing import oracle
+from portable_spdnn.testing.operands import (
+    DTYPES,
+    SHAPES,
+    host,
+    random_sparse,
+    refused,
+    tolerance,
+)
+
+# -- spmm ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("density", [0.05, 0.6])
+def test_spmm(backend: ps.Backend, shape: Any, density: float, dtype: Any) -> None:
+    rng = np.random.default_rng(1)
+    A = random_sparse(rng, shape[:2], density, dtype)
+    B = rng.uniform(-1, 1, shape[1:]).astype(dtype)
+    C = host(backend, backend.spmm(A, B))
+    assert C.shape == (shape[0], shape[2])
+    assert C.dtype == dtype
+    np.testing.assert_allclose(C, oracle.spmm(A, B), **tolerance(dtype))
+    handle = backend.spmm_handle(A)
+    for _ in range(2):
+        again = host(backend, handle.multiply(B))
+        assert again.dtype == dtype
+        np.testing.assert_allclose(again, oracle.spmm(A, B), **tolerance(dtype))
+
+
+def test_spmm_takes_any_layout_format_and_type(backend: ps.Backend) -> None:
+    rng = np.random.default_rng(2)
+    A = random_sparse(rng, (20, 30), 0.3, np.float32)
+    B = rng.uniform(-1, 1, (60, 40)).astype(np.float32)
+    for view in (B[::2, ::-1], np.asfortranarray(B[:30]), B[:30].astype(np.float64), B[5:35, 3:4]):
+        C = host(backend, backend.spmm(A, view))
+        assert C.dtype == view.dtype
+        np.testing.assert_allclose(C, oracle.spmm(A, view), **tolerance(np.float32))
+    integers = rng.integers(-3, 4, (30, 5))
+    for same in (A.tocsc(), A.tocoo(), sp.csr_matrix(A)):
+        C = host(backend, backend.spmm(same, integers))
+        np.testing.assert_allclose(C, oracle.spmm(A, integers), **tolerance(np.float32))
+
+
+def test_spmm_sums_duplicates_and_leaves_operands_alone(backend: ps.Backend) -> None:
+    # Row 0 holds column 2 twice and out of order.
+    A = sp.csr_array(
+        (np.array([1.0, 2.0, 4.0], np.float32), np.array([2, 0, 2]), np.array([0, 3, 3])),
+        shape=(2, 3),
+    )
+    B = np.arange(6, dtype=np.float32).reshape(3, 2)
+    C = host(backend, backend.spmm(A, B))
+    np.testing.assert_array_equal(C, [[2 * 0 + 5 * 4, 2 * 1 + 5 * 5], [0, 0]])
+    assert A.indices.tolist() == [2, 0, 2]
+    assert B.tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+def test_spmm_propagates_nan_and_infinity_through_stored_entries_alone(
+    backend: ps.Backend,
+) -> None:
+    A = sp.csr_array(np.array([[1.0, 0, 2], [0, 3, 0], [0, 0, 0]]))
+    B = np.array([[np.nan, 1], [np.inf, -np.inf], [1, 1]])
+    C = host(backend, backend.spmm(A, B))
+    np.testing.assert_array_equal(C, [[np.nan, 3], [np.inf, -np.inf], [0, 0]])
+    A.data[0] = np.nan
+    np.testing.assert_array_equal(host(backend, backend.spmm(A, B))[0], [np.nan, np.nan])
+
+
+def test_spmm_names_what_does_not_fit(backend: ps.Backend) -> None:
+    A = sp.csr_array((4, 5), dtype=np.float32)
+    with refused("spmm", "A", "4 x 5", "B", 6):
+        backend.spmm(A, np.zeros((6, 2)))
+    with refused("spmm", "A", "ndarray"):
+        backend.spmm(np.zeros((4, 5)), np.zeros((5, 2)))
+    with refused("spmm", "B", "1 dimension"):
+        backend.spmm(A, np.zeros(5))
+    with refused("complex128"):
+        backend.spmm(A, np.zeros((5, 2), complex))
+    with refused("spmm", "residual", "(4, 3)", "(4, 2)"):
+        backend.spmm(A, np.zeros((5, 2)), residual=np.zeros((4, 3)))
+    with refused("spmm", "bias", "(5,)", "(4,)"):
+        backend.spmm(A, np.zeros((5, 2)), ps.Epilogue(bias=np.zeros(5)))
+    with refused("spmm", "columns", 0):
+        backend.spmm_handle(A, columns=0)
+
+
+def test_spmm_handle_writes_where_it_is_told_and_names_what_does_not_fit(
+    backend: ps.Backend,
+) -> None:
+    A = random_sparse(np.random.default_rng(5), (12, 16), 0.3, np.float32)
+    B = np.random.default_rng(6).uniform(-1, 1, (16, 32)).astype(np.float32)
+    handle = backend.spmm_handle(A)
+    out = backend.upload(np.full((12, 32), np.nan, np.float32))
+    assert handle.multiply(B, out) is out
+    np.testing.assert_allclose(host(backend, out), oracle.spmm(A, B), **tolerance(np.float32))
+    with refused("spmm", "A", "12 x 16", "B", 6):
+        handle.multiply(np.zeros((6, 2), np.float32))
+    with refused("spmm", "B", "float64", "float32"):
+        handle.multiply(B.astype(np.float64))
+    for wrong in (
+        np.zeros((12, 31), np.float32),
+        np.zeros((12, 32)),
+        np.asfortranarray(host(backend, out)),
+    ):
+        with refused("spmm", "out", "(12, 32)", "C order"):
+            handle.multiply(B, backend.upload(wrong))
+    square = backend.spmm_handle(sp.csr_array(np.eye(4, dtype=np.float32)))
+    both = backend.upload(np.ones((4, 4), np.float32))
+    with refused("spmm", "out", "overlaps"):
+        square.multiply(both, both)
+
+
+@pytest.mark.parametrize("columns", [1, 16, 20, 64, 320])
+def test_spmm_handle_takes_operands_in_any_order(backend: ps.Backend, columns: int) -> None:
+    rng = np.random.default_rng(columns)
+    A = random_sparse(rng, (21, 40), 0.3, np.float32)
+    wide = rng.uniform(-1, 1, (40, 2 * columns)).astype(np.float32)
+    for handle in (backend.spmm_handle(A), backend.spmm_handle(A, columns=columns)):
+        check_every_order(backend, handle, A, wide, columns)
+        assert handle.describe()
+
+
+def check_every_order(backend: ps.Backend, handle: Any, A: Any, wide: Any, columns: int) -> None:
+    """Multiply by operands of C and Fortran order and of strides, with and without `out`."""
+    out = backend.upload(np.empty((21, columns), np.float32))
+    for B in (wide[:, :columns].copy(), np.asfortranarray(wide[:, :columns]), wide[:, ::2]):
+        expected = oracle.spmm(A, B)
+        for _ in range(3):
+            for found in (handle.multiply(B, out), handle.multiply(B)):
+                np.testing.assert_allclose(host(backend, found), expected, **tolerance(np.float32))
+
+
+ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "hardswish", "sigmoid", "tanh")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_spmm_epilogue(backend: ps.Backend, activation: str, dtype: Any) -> None:
+    rng = np.random.default_rng(12)
+    A = random_sparse(rng, (19, 30), 0.3, dtype)
+    B = (3 * rng.uniform(-1, 1, (30, 37))).astype(dtype)
+    bias, residual = rng.uniform(-1, 1, 19), rng.uniform(-1, 1, (19, 37)).astype(dtype)
+    sums = oracle.spmm(A, B)
+    for lower, upper in ((None, None), (-0.25, 1.5), (None, 6.0)):
+        epilogue = ps.Epilogue(bias, activation, lower, upper)
+        handle = backend.spmm_handle(A, epilogue=epilogue)
+        for added in (None, residual):
+            expected = oracle.finish(sums, bias[:, None], activation, lower, upper, added)
+            C = host(backend, backend.spmm(A, B, epilogue, added))
+            assert C.dtype == dtype
+            np.testing.assert_allclose(C, expected, **tolerance(dtype))
+            again = host(backend, handle.multiply(B, residual=added))
+            np.testing.assert_allclose(again, expected, **tolerance(dtype))
+            out = backend.upload(np.full((19, 37), np.nan, dtype))
+            assert handle.multiply(B, out, added) is out
+            np.testing.assert_allclose(host(backend, out), expected, **tolerance(dtype))
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_epilogues_pass_nan_on_and_take_their_limits_at_infinity(
+    backend: ps.Backend, activation: str
+) -> None:
+    values = np.array([[np.nan, np.inf, -np.inf, -200.0, 200.0, 0.0]])
+    eye = sp.csr_array(np.eye(1))
+    with np.errstate(over="ignore"):
+        expected = oracle.finish(values, np.zeros(1), activation)
+    found = host(backend, backend.spmm(eye, values, ps.Epilogue(activation=activation)))
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    narrow = backend.spmm(eye, values, ps.Epilogue(activation=activation, lower=-1, upper=2))
+    np.testing.assert_allclose(host(backend, narrow), np.clip(expected, -1, 2), atol=1e-12)
+
+
+# -- spgemm -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("density", [0.05, 0.4])
+def test_spgemm(backend: ps.Backend, shape: Any, density: float, dtype: Any) -> None:
+    rng = np.random.default_rng(3)
+    A = random_sparse(rng, shape[:2], density, dtype)
+    B = random_sparse(rng, shape[1:], density, dtype)
+    expected, pattern = oracle.spgemm(A, B)
+    handle = backend.spgemm_handle(A, B)
+    offsets = handle.symbolic()
+    rows = np.bincount([i for i, _ in pattern], minlength=shape[0])[: shape[0]]
+    np.testing.assert_array_equal(offsets, np.concatenate(([0], np.cumsum(rows))))
+    C = host(backend, handle.numeric())
+    assert C.shape == expected.shape
+    assert C.dtype == dtype
+    assert C.has_canonical_format
+    assert {(i, j) for i, j, _ in oracle.entries(C)} <= pattern
+    np.testing.assert_allclose(C.toarray(), expected, **tolerance(dtype))
+
+
+def test_spgemm_handle_is_reused_with_new_values(backend: ps.Backend) -> None:
+    rng = np.random.default_rng(4)
+    A = random_sparse(rng, (30, 20), 0.3, np.float64)
+    B = random_sparse(rng, (20, 25), 0.3, np.float64)
+    handle = backend.spgemm_handle(A, B)
+    first = host(backend, handle.numeric()).toarray()
+    new = rng.uniform(-1, 1, A.nnz)
+    second = host(backend, handle.numeric(A_data=new)).toarray()
+    changed = sp.csr_array((new, A.indices, A.indptr), shape=A.shape)
+    np.testing.assert_allclose(second, oracle.spgemm(changed, B)[0], atol=1e-12)
+    doubled = host(backend, handle.numeric(B_data=2 * B.data)).toarray()
+    np.testing.assert_allclose(doubled, 2 * first, atol=1e-12)
+    np.testing.assert_array_equal(host(backend, handle.numeric()).toarray(), first)
+    with refused("A", A.nnz):
+        handle.numeric(A_data=np.ones(A.nnz + 1))
+
+
+def test_spgemm_propagates_nan_and_names_what_does_not_fit(backend: ps.Backend) -> None:
+    A = sp.csr_array(np.array([[np.nan, 0], [0, 1.0]]))
+    C = host(backend, backend.spgemm(A, sp.csr_array(np.eye(2)))).toarray()
+    np.testing.assert_array_equal(C, [[np.nan, 0], [0, 1]])
+    with refused("spgemm", "A", "2 x 2", "B", 3):
+        backend.spgemm(A, sp.csr_array((3, 3)))
+    with refused("spgemm", "B", "ndarray"):
+        backend.spgemm(A, np.eye(2))

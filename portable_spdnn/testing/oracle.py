@@ -1,0 +1,119 @@
+"""The mathematics in plain loops over float64: slow, and short enough to check by eye."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+def entries(matrix: Any) -> list[tuple[int, int, float]]:
+    """Return (row, column, value) of every stored entry, duplicates as they stand."""
+    coo = matrix.tocoo()
+    return [(int(i), int(j), float(v)) for i, j, v in zip(coo.row, coo.col, coo.data, strict=True)]
+
+
+def spmm(A: Any, B: Array) -> Array:
+    """C[i, j] = sum over stored A[i, k] of A[i, k] B[k, j]."""
+    C = np.zeros((A.shape[0], B.shape[1]))
+    for i, k, value in entries(A):
+        for j in range(B.shape[1]):
+            C[i, j] += value * float(B[k, j])
+    return C
+
+
+def spgemm(A: Any, B: Any) -> tuple[Array, set[tuple[int, int]]]:
+    """Return C = A B and the pairs (i, j) that the patterns of A and B allow."""
+    C = np.zeros((A.shape[0], B.shape[1]))
+    pattern = set()
+    for i, k, a in entries(A):
+        for row, j, b in entries(B):
+            if row == k:
+                C[i, j] += a * b
+                pattern.add((i, j))
+    return C, pattern
+
+
+def activate(z: float, activation: str) -> float:
+    """Return activation(z); NaN stays NaN, and gelu, silu and hardswish of -inf are 0."""
+    if math.isnan(z) or activation == "none":
+        return z
+    if activation == "relu":
+        return max(z, 0.0)
+    if activation == "tanh":
+        return math.tanh(z)
+    if activation == "sigmoid":
+        return 1 / (1 + math.exp(-z)) if z > -700 else 0.0
+    if z == -math.inf:
+        return 0.0
+    if activation == "gelu":
+        # erfc, where 1 + erf(z / sqrt 2) would cancel
+        return z * math.erfc(-z / math.sqrt(2)) / 2
+    if activation == "gelu_tanh":
+        inner = math.sqrt(2 / math.pi) * (z + 0.044715 * z**3)
+        return z * (1 + math.tanh(inner)) / 2
+    if activation == "silu":
+        return z / (1 + math.exp(-z)) if z > -700 else 0.0
+    if activation == "hardswish":
+        return z * min(max(z + 3, 0.0), 6.0) / 6
+    raise ValueError(activation)
+
+
+def finish(
+    Z: Array,
+    bias: Array,
+    activation: str = "none",
+    lower: float | None = None,
+    upper: float | None = None,
+    residual: Array | None = None,
+) -> Array:
+    """Return min(max(activation(Z + bias + residual), lower), upper); NaN stays NaN.
+
+    `bias` has the shape of Z, or one that NumPy broadcasts to it.
+    """
+    Y = np.zeros(Z.shape)
+    wide = np.broadcast_to(bias, Z.shape)
+    for i in range(Z.shape[0]):
+        for j in range(Z.shape[1]):
+            value = Z[i, j] + float(wide[i, j])
+            if residual is not None:
+                value += float(residual[i, j])
+            value = activate(value, activation)
+            if lower is not None and value < lower:
+                value = lower
+            if upper is not None and value > upper:
+                value = upper
+            Y[i, j] = value
+    return Y
+
+
+def product(W: Any, Y: Array) -> Array:
+    """Return Y W, with W sparse."""
+    Z = np.zeros((Y.shape[0], W.shape[1]))
+    for k, j, weight in entries(W):
+        for i in range(Y.shape[0]):
+            Z[i, j] += float(Y[i, k]) * weight
+    return Z
+
+
+def layer(W: Any, Y: Array, bias: Array, y_max: float | None) -> Array:
+    """Y'[i, j] = min(max(sum_k Y[i, k] W[k, j] + bias[j], 0), y_max); NaN stays NaN."""
+    return finish(product(W, Y), bias, "relu", None, y_max)
+
+
+def infer(network: Any, Y: Array) -> tuple[list[int], Array, list[int]]:
+    """Return categories (from 0), scores, and the inputs with a nonzero after each layer."""
+    active = []
+    for one in network:
+        upper = [bound for bound in (one.upper,) if bound is not None]
+        if one.activation == "relu" and network.y_max is not None:
+            upper.append(network.y_max)
+        sums = product(one.csr(np.float64), Y)
+        Y = finish(sums, one.bias, one.activation, one.lower, min(upper, default=None))
+        active.append(sum(any(value != 0 for value in row) for row in Y))
+    categories = [i for i, row in enumerate(Y) if any(value > 0 for value in row)]
+    return categories, Y, active

@@ -20,8 +20,8 @@ _HOME = {
     "Epilogue": "epilogue",
     "BackendUnavailable": "backend",
     "InputError": "errors",
-    "Layer": "network",
-    "LayerHandle": "handles",
+    "Layer": "layer",
+    "LayerHandle": "operations.handles",
     "Network": "network",
     "NetworkPlan": "plans.base",
     "NumericalError": "errors",
@@ -29,8 +29,8 @@ _HOME = {
     "PlanOptions": "plans.options",
     "Result": "plans.result",
     "SpdnnError": "errors",
-    "SpgemmHandle": "handles",
-    "SpmmHandle": "handles",
+    "SpgemmHandle": "operations.handles",
+    "SpmmHandle": "operations.handles",
     "StreamedNetwork": "workloads.streamed_network",
     "backends": "registry",
     "digits_features": "workloads.images",
@@ -57,12 +57,12 @@ if TYPE_CHECKING:
     from portable_spdnn.errors import SpdnnError as SpdnnError
     from portable_spdnn.features import PackedFeatures as PackedFeatures
     from portable_spdnn.graphchallenge.radixnet import radixnet as radixnet
-    from portable_spdnn.handles import LayerHandle as LayerHandle
-    from portable_spdnn.handles import SpgemmHandle as SpgemmHandle
-    from portable_spdnn.handles import SpmmHandle as SpmmHandle
+    from portable_spdnn.layer import Layer as Layer
     from portable_spdnn.mpi.run import infer_distributed as infer_distributed
-    from portable_spdnn.network import Layer as Layer
     from portable_spdnn.network import Network as Network
+    from portable_spdnn.operations.handles import LayerHandle as LayerHandle
+    from portable_spdnn.operations.handles import SpgemmHandle as SpgemmHandle
+    from portable_spdnn.operations.handles import SpmmHandle as SpmmHandle
     from portable_spdnn.plans.base import NetworkPlan as NetworkPlan
     from portable_spdnn.plans.options import PlanOptions as PlanOptions
     from portable_spdnn.plans.planner import plan as plan

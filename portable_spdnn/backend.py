@@ -72,11 +72,11 @@ import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError, SpdnnError
-from portable_spdnn.handles import LayerHandle, Prepared, SpgemmHandle, SpmmHandle
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.network import Network
-from portable_spdnn.operands import DenseOperand, SparseOperand, canonical, host_array
-from portable_spdnn.operations import Operations
+from portable_spdnn.operations.handles import LayerHandle, Prepared, SpgemmHandle, SpmmHandle
+from portable_spdnn.operations.interface import Operations
+from portable_spdnn.operations.operands import DenseOperand, SparseOperand, canonical, host_array
 
 if TYPE_CHECKING:
     from portable_spdnn.plans.base import NetworkPlan

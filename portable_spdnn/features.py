@@ -9,7 +9,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.operands import host_array
+from portable_spdnn.operations.operands import host_array
 
 Array = npt.NDArray[Any]
 

@@ -1,9 +1,19 @@
-"""What the operating system grants this process: cores, and a folder to keep things in."""
+"""What the operating system grants this process: cores, memory, and a folder to keep things in."""
 
 from __future__ import annotations
 
 import os
+import re
+import resource
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+from portable_spdnn.errors import InputError
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+          "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30, "TI": 1 << 40}  # fmt: skip
+_AMOUNT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
 
 
 def usable_cores() -> int:
@@ -17,3 +27,118 @@ def cache_folder() -> Path:
     """Return where what is found once is kept: in XDG_CACHE_HOME, or ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "portable_spdnn"
+
+
+def parse_bytes(amount: str | int, option: str) -> int:
+    """Return an amount of memory in bytes.
+
+    Parameters
+    ----------
+    amount : str or int
+        A number of bytes, or one with a unit: ``4GiB`` (2^30 bytes each), ``500MB`` (10^6).
+    option : str
+        What error messages call it.
+
+    Raises
+    ------
+    InputError
+        If it is no positive amount.
+    """
+    match = _AMOUNT.fullmatch(str(amount))
+    unit = _UNITS.get(match[2].upper()) if match else None
+    value = int(float(match[1]) * unit) if match and unit else 0
+    if value < 1:
+        raise InputError(f"{option} is {amount!r}; give an amount such as 4GiB or 500MB")
+    return value
+
+
+def parse_limit(amount: str | int | None, option: str) -> int | None:
+    """Return a limit on memory in bytes, None where there is none; see `parse_bytes`."""
+    return None if amount is None else parse_bytes(amount, option)
+
+
+def format_bytes(amount: float) -> str:
+    """Return an amount of memory with the binary unit that fits: ``3.81 GiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.3g} {unit}"
+        amount /= 1024
+    return f"{amount:.4g} TiB"
+
+
+def resident_bytes() -> int:
+    """Return the memory that this process holds now (its peak, where the system tells no more)."""
+    try:
+        with open("/proc/self/statm") as stream:
+            return int(stream.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return peak_resident_bytes()
+
+
+def peak_resident_bytes() -> int:
+    """Return the most memory that this process has held so far."""
+    try:
+        # Not what getrusage tells: a process begins there with the peak of the one it came from.
+        with open("/proc/self/status") as stream:
+            return next(1024 * int(line.split()[1]) for line in stream if line[:6] == "VmHWM:")
+    except (OSError, StopIteration):
+        pass
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def available_bytes(
+    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
+) -> int | None:
+    """Return the memory that this process may still take; None where the system does not tell.
+
+    The least of what the machine has available (``MemAvailable``: free, or given back without
+    writing to disk) and what the limits of this process's control groups leave, of either
+    version. Source: the kernel's own documents, proc(5) and cgroups(7).
+
+    Parameters
+    ----------
+    proc, cgroups : Path
+        Where these file systems are mounted.
+    """
+    left = []
+    match = re.search(r"^MemAvailable:\s*(\d+) kB", _text(proc / "meminfo"), re.MULTILINE)
+    if match:
+        left.append(1024 * int(match[1]))
+    for folder, limit, usage, reclaimable in _control_groups(proc, cgroups):
+        allowed, used = _text(folder / limit).strip(), _text(folder / usage).strip()
+        if allowed.isdigit() and used.isdigit():  # "max" is no limit
+            cached = re.search(
+                rf"^{reclaimable} (\d+)", _text(folder / "memory.stat"), re.MULTILINE
+            )
+            held = int(used) - (int(cached[1]) if cached else 0)
+            left.append(max(0, int(allowed) - held))
+    return min(left, default=None)
+
+
+def _control_groups(proc: Path, cgroups: Path) -> Iterator[tuple[Path, str, str, str]]:
+    """Yield the groups that limit this process, and the names of their files.
+
+    A container sees its own group at the mount point, under whatever path it has outside.
+    """
+    for line in _text(proc / "self" / "cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            root = cgroups
+            names = ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            root = cgroups / "memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        inside = Path(path.lstrip("/"))
+        for part in (inside, *inside.parents):
+            yield root / part, *names
+
+
+def _text(path: Path) -> str:
+    """Return a file of the system's, nothing where it is absent or closed to this process."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from portable_spdnn.report.roofline import KernelModel
+from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn_cpu.jit.cpu_info import cache_bytes
 from portable_spdnn_cpu.layout.packing import pack_product
 

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.backend import Availability, Backend, Epilogue, SpgemmHandle
-from portable_spdnn.handles import Prepared
+from portable_spdnn.backend import Availability, Backend
+from portable_spdnn.epilogue import Epilogue
+from portable_spdnn.kernel_model import Limits
 from portable_spdnn.network import Network
+from portable_spdnn.operations.handles import Prepared, SpgemmHandle
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn.report.roofline import Limits
 from portable_spdnn_cpu.jit.cpu_info import processor_name
 from portable_spdnn_cpu.jit.thread_pool import Workers, default_threads
 

@@ -9,8 +9,10 @@ import numpy.typing as npt
 import scipy
 import scipy.sparse as sp
 
-from portable_spdnn.backend import Availability, Backend, Epilogue, SpgemmHandle
+from portable_spdnn.backend import Availability, Backend
+from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
+from portable_spdnn.operations.handles import SpgemmHandle
 from portable_spdnn_cpu.jit.cpu_info import processor_name
 
 Array = npt.NDArray[Any]

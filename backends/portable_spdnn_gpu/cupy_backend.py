@@ -10,14 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from portable_spdnn.backend import Availability, Backend, Epilogue, SpgemmHandle
+from portable_spdnn.backend import Availability, Backend
+from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
-from portable_spdnn.handles import Prepared
+from portable_spdnn.kernel_model import Limits
 from portable_spdnn.network import Network
-from portable_spdnn.operands import host_array
+from portable_spdnn.operations.handles import Prepared, SpgemmHandle
+from portable_spdnn.operations.operands import host_array
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn.report.roofline import Limits
 from portable_spdnn_gpu.compile.catalog import FEATURE_THREADS, feature_rows
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.availability import cuda_availability, cuda_device_numbers

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from portable_spdnn.errors import InputError, SpdnnError
-from portable_spdnn.memory import format_bytes
+from portable_spdnn.host import format_bytes
 from portable_spdnn.report import run_report as report
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "gpu.md"

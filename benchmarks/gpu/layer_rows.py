@@ -14,7 +14,8 @@ from agreement import assert_agree
 from budget import Budget
 
 from portable_spdnn.kernel_model import KernelModel, Limits, speed, speed_text
-from portable_spdnn.network import Layer, Network
+from portable_spdnn.layer import Layer
+from portable_spdnn.network import Network
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.cupy_backend import CupyBackend
 from portable_spdnn_gpu.spmm.costs import (

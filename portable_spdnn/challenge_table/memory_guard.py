@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from portable_spdnn.memory import available_bytes, resident_bytes
+from portable_spdnn.host import available_bytes, resident_bytes
 from portable_spdnn.plans.base import BATCH_MEMORY
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.workloads.streamed_network import LayerFacts

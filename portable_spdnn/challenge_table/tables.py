@@ -11,7 +11,7 @@ from portable_spdnn.challenge_table.rows import Row
 from portable_spdnn.challenge_table.series import Series
 from portable_spdnn.challenge_table.sources import GENERATED, STORE, TEXT
 from portable_spdnn.graphchallenge.configurations import INPUTS
-from portable_spdnn.memory import format_bytes, peak_resident_bytes
+from portable_spdnn.host import format_bytes, peak_resident_bytes
 from portable_spdnn.plans.options import OPTIONAL_PLAN_OPTIONS
 from portable_spdnn.report import run_report
 

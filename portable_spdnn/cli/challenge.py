@@ -94,7 +94,7 @@ def challenge(
     from portable_spdnn.challenge_table.series import Series
     from portable_spdnn.challenge_table.time_budget import parse_duration
     from portable_spdnn.errors import InputError
-    from portable_spdnn.memory import parse_limit
+    from portable_spdnn.host import parse_limit
     from portable_spdnn.passes import parse_passes
     from portable_spdnn.plans.options import PlanOptions
     from portable_spdnn.registry import get_backend

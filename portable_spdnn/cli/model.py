@@ -90,7 +90,7 @@ def model(
     printed. Exit code 0: done; 2: usage or input error.
     """
     from portable_spdnn.errors import InputError
-    from portable_spdnn.memory import parse_limit
+    from portable_spdnn.host import parse_limit
     from portable_spdnn.plans.options import PlanOptions
     from portable_spdnn.registry import get_backend
     from portable_spdnn.report import run_report

@@ -72,7 +72,7 @@ def run(
     Exit code 0: done, and the categories are right where there is a truth; 1: they are wrong;
     2: usage or input error.
     """
-    from portable_spdnn.memory import parse_limit
+    from portable_spdnn.host import parse_limit
     from portable_spdnn.mpi.ranks import Ranks, launched_ranks
     from portable_spdnn.passes import parse_passes
     from portable_spdnn.plans.options import PlanOptions
@@ -129,7 +129,7 @@ def _execute(
     progress: bool,
 ) -> _Done | None:
     """Load, plan and run; returns None on ranks that do not report."""
-    from portable_spdnn.memory import peak_resident_bytes
+    from portable_spdnn.host import peak_resident_bytes
     from portable_spdnn.mpi.run import run_on_ranks
     from portable_spdnn.mpi.workload import load_ranked_workload
     from portable_spdnn.registry import get_backend

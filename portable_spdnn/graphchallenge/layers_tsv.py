@@ -24,7 +24,7 @@ from portable_spdnn.graphchallenge.tsv_triples import TripleFormat, map_in_threa
 from portable_spdnn.graphchallenge.tsv_writing import write_inputs, write_layer
 from portable_spdnn.io.compressed import open_decompressed
 from portable_spdnn.io.packed_store import PackedStore, PackedStoreWriter
-from portable_spdnn.network import Layer
+from portable_spdnn.layer import Layer
 
 __all__ = [
     "iter_layers",

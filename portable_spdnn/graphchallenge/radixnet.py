@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.network import Layer, Network, index_dtype
+from portable_spdnn.layer import Layer, index_dtype
+from portable_spdnn.network import Network
 
 Array = npt.NDArray[Any]
 

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures, as_features
 from portable_spdnn.io.atomic_output import atomic_output
-from portable_spdnn.network import Layer
+from portable_spdnn.layer import Layer
 
 Array = npt.NDArray[Any]
 

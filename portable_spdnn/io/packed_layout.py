@@ -66,7 +66,7 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.network import Layer
+from portable_spdnn.layer import Layer
 
 MAGIC = b"\x93SPDNN\r\n"
 VERSION = 2  # the newest that is read; 1 is written where it can say all

@@ -26,7 +26,8 @@ from portable_spdnn.io.packed_layout import (
     release_pages,
 )
 from portable_spdnn.io.packed_writer import PackedStoreWriter
-from portable_spdnn.network import Layer, Network
+from portable_spdnn.layer import Layer
+from portable_spdnn.network import Network
 
 __all__ = ["PackedStore", "PackedStoreWriter", "is_packed_store"]
 

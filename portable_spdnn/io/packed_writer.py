@@ -19,7 +19,8 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures, as_features
 from portable_spdnn.io.atomic_output import atomic_output
 from portable_spdnn.io.packed_layout import ALIGNMENT, epilogue_members, pack_header
-from portable_spdnn.network import Layer, checked_y_max
+from portable_spdnn.layer import Layer
+from portable_spdnn.network import checked_y_max
 
 Array = npt.NDArray[Any]
 

@@ -12,9 +12,10 @@ import scipy.sparse as sp
 
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.io.packed_layout import is_packed_store
+from portable_spdnn.layer import Layer
 from portable_spdnn.mpi.ranks import Ranks
 from portable_spdnn.mpi.run import Rows
-from portable_spdnn.network import Layer, Network
+from portable_spdnn.network import Network
 from portable_spdnn.plans.partition import static_part
 from portable_spdnn.workloads.request import (
     Request,

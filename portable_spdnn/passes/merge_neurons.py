@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from portable_spdnn.network import Layer, Network
+from portable_spdnn.layer import Layer
+from portable_spdnn.network import Network
 from portable_spdnn.passes.equal_rows import equal_sparse_rows
 
 Array = npt.NDArray[Any]

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.epilogue import Epilogue
-from portable_spdnn.network import Layer
+from portable_spdnn.layer import Layer
 
 Array = npt.NDArray[Any]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.memory import format_bytes, resident_bytes
+from portable_spdnn.host import format_bytes, resident_bytes
 from portable_spdnn.network import Network
 from portable_spdnn.workloads.streamed_network import LayerFacts, StreamedNetwork
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
-from portable_spdnn.memory import parse_limit
+from portable_spdnn.host import parse_limit
 from portable_spdnn.network import Network
 from portable_spdnn.passes import parse_passes
 from portable_spdnn.plans.base import NetworkPlan

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
-from portable_spdnn.memory import format_bytes
+from portable_spdnn.host import format_bytes
 from portable_spdnn.network import Network
 from portable_spdnn.passes import FIXED_POINT, MERGE_INPUTS, MERGE_NEURONS
 from portable_spdnn.passes.equal_rows import equal_rows

@@ -20,8 +20,9 @@ import scipy.sparse as sp
 
 from portable_spdnn.backend import Backend
 from portable_spdnn.features import Features
-from portable_spdnn.memory import format_bytes
-from portable_spdnn.network import Layer, Network
+from portable_spdnn.host import format_bytes
+from portable_spdnn.layer import Layer
+from portable_spdnn.network import Network
 from portable_spdnn.plans.base import Build, NetworkPlan
 from portable_spdnn.plans.device_report import DeviceReport, merged
 from portable_spdnn.plans.memory_budget import Budget, facts_of

@@ -13,9 +13,9 @@ from typing import Any
 
 from portable_spdnn import __version__
 from portable_spdnn.graphchallenge.configurations import Verdict, categories_sha256
+from portable_spdnn.host import format_bytes
 from portable_spdnn.io.atomic_output import atomic_output
 from portable_spdnn.kernel_model import LayerSpeed, Limits, speed, speed_text
-from portable_spdnn.memory import format_bytes
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.device_report import DeviceReport
 from portable_spdnn.plans.result import Result

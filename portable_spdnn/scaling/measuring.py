@@ -16,8 +16,9 @@ import numpy.typing as npt
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
-from portable_spdnn.memory import available_bytes, resident_bytes
-from portable_spdnn.network import Layer, Network
+from portable_spdnn.host import available_bytes, resident_bytes
+from portable_spdnn.layer import Layer
+from portable_spdnn.network import Network
 from portable_spdnn.plans.base import NetworkPlan, Progress
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.scaling.calibration import Calibration

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from portable_spdnn import __version__
-from portable_spdnn.memory import format_bytes
+from portable_spdnn.host import format_bytes
 from portable_spdnn.mpi.run import POLL_SECONDS
 from portable_spdnn.plans.partition import CHUNKS_EACH
 from portable_spdnn.report.run_report import rate

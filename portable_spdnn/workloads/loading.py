@@ -21,7 +21,8 @@ from portable_spdnn.graphchallenge.configurations import (
     truth_for,
 )
 from portable_spdnn.io.packed_layout import is_packed_store
-from portable_spdnn.network import Layer, Network
+from portable_spdnn.layer import Layer
+from portable_spdnn.network import Network
 
 if TYPE_CHECKING:
     from portable_spdnn.io.packed_store import PackedStore

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.io.packed_store import PackedStore
-from portable_spdnn.network import Layer, Network, checked_y_max, index_dtype
+from portable_spdnn.layer import Layer, index_dtype
+from portable_spdnn.network import Network, checked_y_max
 
 
 @dataclass(frozen=True)

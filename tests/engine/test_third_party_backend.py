@@ -26,7 +26,8 @@ py-modules = ["toy_spdnn"]
 MODULE = '''
 import numpy as np
 import scipy.sparse as sp
-from portable_spdnn.backend import Availability, Backend, SpgemmHandle
+from portable_spdnn.backend import Availability, Backend
+from portable_spdnn.operations.handles import SpgemmHandle
 from portable_spdnn.errors import InputError
 
 

@@ -16,7 +16,7 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.core.typing.templates import Signature
 
-from portable_spdnn.report.roofline import Limits
+from portable_spdnn.kernel_model import Limits
 from portable_spdnn_cpu.jit.compilation import intrinsic, kernel
 from portable_spdnn_cpu.jit.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.jit.thread_pool import Workers

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.network import Layer, common_value, index_dtype
+from portable_spdnn.layer import Layer, common_value, index_dtype
 from portable_spdnn_cpu.jit.compilation import kernel, read_only
 from portable_spdnn_cpu.jit.thread_pool import Workers
 from portable_spdnn_cpu.layout.clusters import cluster_outputs, lay_out

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from portable_spdnn.network import common_value
+from portable_spdnn.layer import common_value
 from portable_spdnn_cpu.jit.compilation import read_only
 from portable_spdnn_cpu.jit.thread_pool import Workers
 from portable_spdnn_cpu.spgemm import accumulators

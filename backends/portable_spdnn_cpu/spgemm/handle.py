@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.backend import SpgemmHandle
-from portable_spdnn.network import common_value
+from portable_spdnn.layer import common_value
+from portable_spdnn.operations.handles import SpgemmHandle
 from portable_spdnn_cpu.jit.compilation import read_only
 from portable_spdnn_cpu.jit.thread_pool import Workers
 from portable_spdnn_cpu.scipy_backend import with_values

@@ -10,8 +10,8 @@ import hashlib
 from pathlib import Path
 
 from portable_spdnn.errors import InputError
+from portable_spdnn.host import cache_folder
 from portable_spdnn.io.atomic_output import atomic_output
-from portable_spdnn.report.roofline import cache_folder
 from portable_spdnn_gpu.compile.catalog import Kernel, headers, kernel_folder
 from portable_spdnn_gpu.compile.nvrtc import compile_source, compiler_version
 

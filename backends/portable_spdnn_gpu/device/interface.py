@@ -64,7 +64,7 @@ class Device(Protocol):
 
         What is started on it later waits for what its library has started. An array that is
         on another device, or that its library does not give away, is an error of any of
-        `portable_spdnn.operands.EXPORT_ERRORS`.
+        `portable_spdnn.operations.operands.EXPORT_ERRORS`.
         """
         ...
 

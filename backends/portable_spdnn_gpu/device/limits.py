@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.errors import SpdnnError
-from portable_spdnn.report.roofline import Limits
+from portable_spdnn.kernel_model import Limits
 from portable_spdnn_gpu.compile.catalog import LIMIT_THREADS, LIMIT_VECTORS, limit_kernel
 from portable_spdnn_gpu.device.interface import Device
 

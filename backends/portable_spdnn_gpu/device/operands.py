@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.operands import (
+from portable_spdnn.operations.operands import (
     CUDA_MEMORY,
     EXPORT_ERRORS,
     HOST_MEMORY,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.memory import format_bytes
+from portable_spdnn.host import format_bytes
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.persistent.launch import PackedRun
 from portable_spdnn_gpu.spmm.packing import PackedProduct

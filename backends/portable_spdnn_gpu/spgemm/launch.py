@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.backend import SpgemmHandle
 from portable_spdnn.errors import InputError
+from portable_spdnn.operations.handles import SpgemmHandle
 from portable_spdnn_gpu.compile.catalog import SPGEMM_ROWS, feature_rows, spgemm
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.matrices import INDEX_LIMIT, DeviceCsr

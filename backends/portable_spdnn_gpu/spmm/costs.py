@@ -48,7 +48,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from portable_spdnn.report.roofline import KernelModel
+from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn_gpu.compile.catalog import CLUSTER_STRIP, CSR_STRIP
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.persistent.launch import PackedRun

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.report.roofline import KernelModel, Limits
+from portable_spdnn.kernel_model import KernelModel, Limits
 from portable_spdnn_gpu.compile.catalog import CLUSTER, CLUSTER_STRIP, CSR_STRIP
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Device

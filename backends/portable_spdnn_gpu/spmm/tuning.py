@@ -22,8 +22,8 @@ import numpy.typing as npt
 
 from portable_spdnn import __version__
 from portable_spdnn.errors import InputError
+from portable_spdnn.host import cache_folder
 from portable_spdnn.io.atomic_output import atomic_output
-from portable_spdnn.report.roofline import cache_folder
 from portable_spdnn_gpu.compile.catalog import (
     StagedConfig,
     headers,

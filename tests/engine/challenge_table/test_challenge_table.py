@@ -23,7 +23,7 @@ from portable_spdnn.challenge_table.time_budget import Measured, Predictor, pars
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import CONFIGURATIONS, INPUTS, Configuration
 from portable_spdnn.graphchallenge.folder_layout import layers_present
-from portable_spdnn.memory import available_bytes, resident_bytes
+from portable_spdnn.host import available_bytes, resident_bytes
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.workloads.streamed_network import LayerFacts
 

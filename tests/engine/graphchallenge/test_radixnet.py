@@ -19,7 +19,8 @@ from portable_spdnn.graphchallenge.radixnet import (
     radixnet_layer,
     radixnet_layers,
 )
-from portable_spdnn.network import Layer, Network
+from portable_spdnn.layer import Layer
+from portable_spdnn.network import Network
 
 
 def dense(layer: Layer) -> np.ndarray:

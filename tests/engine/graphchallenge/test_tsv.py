@@ -25,7 +25,7 @@ from portable_spdnn.graphchallenge.layers_tsv import (
     write_inputs,
     write_layer,
 )
-from portable_spdnn.network import Layer
+from portable_spdnn.layer import Layer
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
 

@@ -17,7 +17,8 @@ import scipy.sparse as sp
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import PackedFeatures
 from portable_spdnn.io.packed_store import PackedStore, PackedStoreWriter, is_packed_store
-from portable_spdnn.network import Layer, Network
+from portable_spdnn.layer import Layer
+from portable_spdnn.network import Network
 
 
 def random_layer(rng, rows, columns, density=0.3, dtype=np.float32, bias=-0.3):

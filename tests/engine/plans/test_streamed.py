@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import portable_spdnn as ps
-from portable_spdnn.memory import (
+from portable_spdnn.host import (
     format_bytes,
     parse_bytes,
     parse_limit,
@@ -205,7 +205,7 @@ def test_the_process_stays_within_its_budget() -> None:
     limit = 700 << 20
     script = f"""
 import portable_spdnn as ps
-from portable_spdnn.memory import peak_resident_bytes
+from portable_spdnn.host import peak_resident_bytes
 from portable_spdnn.workloads.streamed_network import GeneratedLayers, StreamedNetwork
 network = StreamedNetwork(GeneratedLayers(16384, 240), 32.0)
 features = ps.digits_features(16384)[:600]

@@ -16,7 +16,7 @@ from portable_spdnn.features import PackedFeatures
 from portable_spdnn.graphchallenge.configurations import judge, write_categories
 from portable_spdnn.graphchallenge.layers_tsv import write_inputs, write_layer
 from portable_spdnn.io.packed_store import PackedStore, PackedStoreWriter
-from portable_spdnn.network import Layer
+from portable_spdnn.layer import Layer
 from portable_spdnn.workloads import images
 from portable_spdnn.workloads.loading import (
     convert,

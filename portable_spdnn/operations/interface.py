@@ -10,15 +10,15 @@ import numpy.typing as npt
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
-from portable_spdnn.handles import (
+from portable_spdnn.layer import Layer
+from portable_spdnn.operations.handles import (
     LayerHandle,
     Prepared,
     SpgemmHandle,
     SpmmHandle,
     check_layer_operands,
 )
-from portable_spdnn.network import Layer
-from portable_spdnn.operands import (
+from portable_spdnn.operations.operands import (
     DenseOperand,
     SparseOperand,
     cast,

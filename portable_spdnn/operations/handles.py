@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
-from portable_spdnn.operands import (
+from portable_spdnn.operations.operands import (
     DenseOperand,
     cast_to_prepared,
     check_inner,
@@ -20,7 +20,7 @@ from portable_spdnn.operands import (
 )
 
 if TYPE_CHECKING:
-    from portable_spdnn.operations import Operations
+    from portable_spdnn.operations.interface import Operations
 
 Array = npt.NDArray[Any]
 # From a dense operand, an array for the result or None, and a residual or None, to the result.

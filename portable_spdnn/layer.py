@@ -1,0 +1,298 @@
+"""Layer: validated, immutable sparse weights in host memory, and what follows their sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from portable_spdnn.epilogue import ACTIVATIONS, Epilogue, checked_bound
+from portable_spdnn.errors import InputError
+
+Array = npt.NDArray[Any]
+
+
+def index_dtype(extent: int) -> np.dtype[Any]:
+    """Return the narrowest of uint16, int32 and int64 that holds 0 .. `extent` - 1."""
+    if extent <= 1 << 16:
+        return np.dtype(np.uint16)
+    return np.dtype(np.int32 if extent <= 1 << 31 else np.int64)
+
+
+def common_value(array: Array) -> Any:
+    """Return the value that all entries of a vector have, None where they differ or are none."""
+    return array[0] if array.size and (array == array[0]).all() else None
+
+
+class Layer:
+    """One layer, ``Y' = min(max(activation(Y W + bias), lower), upper)``, with W in CSR.
+
+    By default it is a layer of the Graph Challenge: ReLU, bounded above by the network's
+    ``y_max``. `portable_spdnn.epilogue` has the activations.
+
+    W has one row per input neuron and one column per output neuron, so that features are
+    multiplied from the left. Rows are sorted by column and free of duplicates. The arrays are
+    read-only; they may be memory-mapped.
+
+    Parameters
+    ----------
+    weights : sparse matrix or array, or 2-D array_like; shape (neurons_in, neurons_out)
+        Duplicated entries are summed. float32 and float64 keep their type, other real types
+        become float32.
+    bias : float or array_like of shape (neurons_out,), default 0
+        Added to every output, zero or not.
+    activation : str, default "relu"
+        One of `portable_spdnn.epilogue.ACTIVATIONS`; "none" for a linear layer.
+    lower, upper : float, optional
+        Bounds of the outputs; None for none. The network's ``y_max`` bounds ReLU layers besides,
+        and no others.
+
+    Attributes
+    ----------
+    indptr : ndarray of int64, shape (neurons_in + 1,)
+    indices : ndarray of uint16, int32 or int64, shape (nnz,)
+        The narrowest type that holds every column.
+    data : ndarray of float32 or float64, shape (nnz,)
+        Where all weights are equal this is one number broadcast to `nnz` (stride 0).
+    bias : ndarray of float64, shape (neurons_out,)
+        One number broadcast where all are equal.
+    shape : tuple of int
+        (neurons_in, neurons_out)
+    activation : str
+    lower, upper : float or None
+
+    Raises
+    ------
+    InputError
+        If `weights` is not two-dimensional or not real, if a weight or bias is NaN or
+        infinite, if `bias` does not fit `neurons_out`, if the activation is unknown, or if
+        `lower` exceeds `upper`.
+
+    Examples
+    --------
+    >>> import portable_spdnn as ps
+    >>> hidden = ps.Layer([[1.0, 0.0], [0.0, -2.0]], bias=-0.5, activation="gelu")
+    >>> linear = ps.Layer([[1.0], [1.0]], activation="none")
+    >>> ps.Network([hidden, linear]).edges
+    4
+    """
+
+    __slots__ = ("activation", "bias", "data", "indices", "indptr", "lower", "shape", "upper")
+
+    indptr: Array
+    indices: Array
+    data: Array
+    bias: Array
+    shape: tuple[int, int]
+    activation: str
+    lower: float | None
+    upper: float | None
+
+    def __init__(
+        self,
+        weights: Any,
+        bias: npt.ArrayLike = 0.0,
+        activation: str = "relu",
+        lower: float | None = None,
+        upper: float | None = None,
+    ) -> None:
+        if not sp.issparse(weights):
+            weights = np.asarray(weights)
+        if weights.ndim != 2:
+            raise InputError(
+                f"layer weights have {weights.ndim} dimension(s); "
+                "expected 2 (neurons_in x neurons_out)"
+            )
+        csr = sp.csr_array(weights, copy=True)
+        csr.sum_duplicates()
+        self._set(csr.indptr, csr.indices, csr.data, csr.shape, bias)
+        self._set_epilogue(activation, lower, upper)
+
+    @classmethod
+    def from_csr(
+        cls,
+        indptr: Array,
+        indices: Array,
+        data: Array | float,
+        shape: tuple[int, int],
+        bias: npt.ArrayLike = 0.0,
+        activation: str = "relu",
+        lower: float | None = None,
+        upper: float | None = None,
+    ) -> Layer:
+        """Build a layer from CSR arrays without copying those that already fit.
+
+        Parameters
+        ----------
+        indptr, indices : ndarray of integers
+            CSR row offsets and columns; each row sorted by column, without duplicates.
+        data : ndarray of shape (nnz,), or float
+            The weights; a single number stands for all of them.
+        shape : tuple of int
+            (neurons_in, neurons_out)
+        bias : float or array_like of shape (neurons_out,)
+        activation, lower, upper
+            As for the constructor.
+
+        Returns
+        -------
+        Layer
+
+        Raises
+        ------
+        InputError
+            If the arrays do not form a CSR matrix of this shape with sorted, unique columns,
+            or for any reason that the constructor names.
+        """
+        layer = cls.__new__(cls)
+        layer._set(indptr, indices, data, shape, bias)
+        layer._set_epilogue(activation, lower, upper)
+        return layer
+
+    def _set(
+        self,
+        indptr: Array,
+        indices: Array,
+        data: Array | float,
+        shape: tuple[int, int],
+        bias: npt.ArrayLike,
+    ) -> None:
+        rows, columns = (int(extent) for extent in shape)
+        indptr = np.ascontiguousarray(indptr, dtype=np.int64)
+        if indptr.shape != (rows + 1,) or indptr[0] != 0 or np.any(np.diff(indptr) < 0):
+            raise InputError(
+                f"layer: row offsets do not describe {rows} rows "
+                f"({indptr.size} offsets; {rows + 1} non-decreasing ones from 0 expected)"
+            )
+        nnz = int(indptr[-1])
+        indices = np.asarray(indices)
+        if indices.shape != (nnz,) or indices.dtype.kind not in "iu":
+            raise InputError(
+                f"layer: {indices.size} column indices of type {indices.dtype}; "
+                f"the row offsets call for {nnz} integers"
+            )
+        if nnz and (int(indices.max()) >= columns or int(indices.min()) < 0):
+            raise InputError(
+                f"layer: column index {_first_outside(indices, columns)} is outside "
+                f"0 .. {columns - 1}"
+            )
+        indices = np.ascontiguousarray(indices, dtype=index_dtype(columns))
+        if nnz > 1:
+            rising = indices[1:] > indices[:-1]
+            starts = indptr[1:-1]
+            rising[starts[(starts > 0) & (starts < nnz)] - 1] = True
+            if not rising.all():
+                row = int(np.searchsorted(indptr, int(np.argmin(rising)) + 1, "right")) - 1
+                raise InputError(f"layer: columns of row {row} are unsorted or duplicated")
+        self.shape = (rows, columns)
+        self.indptr = _frozen(indptr)
+        self.indices = _frozen(indices)
+        self.data = _real_vector("weight", data, nnz)
+        self.bias = _real_vector("bias", bias, columns, np.dtype(np.float64))
+
+    def _set_epilogue(self, activation: str, lower: float | None, upper: float | None) -> None:
+        if activation not in ACTIVATIONS:
+            raise InputError(
+                f"layer: activation is {activation!r}; choose one of {', '.join(ACTIVATIONS)}"
+            )
+        self.activation = activation
+        self.lower, self.upper = checked_bound("lower", lower), checked_bound("upper", upper)
+        Epilogue(None, activation, lower, upper)  # raises where the bounds contradict each other
+
+    @property
+    def nnz(self) -> int:
+        """Number of stored weights: the layer's edges."""
+        return int(self.indices.size)
+
+    @property
+    def constant(self) -> float | None:
+        """The weight that all entries share, or None where they differ or there are none."""
+        return float(self.data[0]) if self.nnz and self.data.strides == (0,) else None
+
+    @property
+    def row_length(self) -> int | None:
+        """Number of entries in each row where all rows have the same, else None."""
+        return _common_difference(self.indptr)
+
+    def epilogue(self, y_max: float | None = None) -> Epilogue:
+        """Return bias, activation and bounds; `y_max` bounds a ReLU layer above."""
+        upper = self.upper
+        if self.activation == "relu" and y_max is not None:
+            upper = y_max if upper is None else min(upper, y_max)
+        # One number for all outputs, where they share it.
+        bias = self.bias[0] if self.bias.size and self.bias.strides == (0,) else self.bias
+        return Epilogue(bias, self.activation, self.lower, upper)
+
+    @property
+    def is_plain_relu(self) -> bool:
+        """Whether the layer is one of the Graph Challenge's: ReLU, without bounds of its own."""
+        return self.activation == "relu" and self.lower is None and self.upper is None
+
+    @property
+    def zeros_stay(self) -> bool:
+        """Whether a row of zeros gives a row of zeros; see `Epilogue.zeros_stay`.
+
+        A ReLU layer has the property where no bias is positive. ``y_max``, which is positive,
+        changes nothing.
+        """
+        return self.epilogue().zeros_stay
+
+    def csr(self, dtype: npt.DTypeLike | None = None) -> Any:
+        """Return W as a new `scipy.sparse.csr_array` of `dtype` (default: as stored)."""
+        wide = np.int32 if max(self.nnz, *self.shape) < 1 << 31 else np.int64
+        return sp.csr_array(
+            (
+                np.array(self.data, dtype=dtype),
+                self.indices.astype(wide),
+                self.indptr.astype(wide),
+            ),
+            shape=self.shape,
+        )
+
+    def __repr__(self) -> str:
+        kind = "" if self.is_plain_relu else f", {self.activation}"
+        return f"Layer({self.shape[0]} x {self.shape[1]}, {self.nnz} edges{kind})"
+
+
+def _frozen(array: Array) -> Array:
+    """Return a read-only view, so that the owner of the memory keeps its own rights."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _first_outside(indices: Array, columns: int) -> int:
+    outside = (indices < 0) | (indices >= columns)
+    return int(indices[np.argmax(outside)])
+
+
+def _common_difference(offsets: Array) -> int | None:
+    """Return the difference between neighbours where all are equal, else None."""
+    step = common_value(np.diff(offsets))
+    return None if step is None else int(step)
+
+
+def _real_vector(
+    what: str, values: npt.ArrayLike, length: int, dtype: np.dtype[Any] | None = None
+) -> Array:
+    """Check `length` real, finite numbers; broadcast one number where all are equal."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise InputError(f"layer: {what} has type {array.dtype}; real numbers are expected")
+    if dtype is None:
+        keeps = array.dtype in (np.float32, np.float64) and array.ndim
+        dtype = array.dtype if keeps else np.dtype(np.float32)
+    if array.shape not in ((), (length,)):
+        raise InputError(f"layer: {what} has shape {array.shape}; ({length},) or one number fits")
+    if array.ndim and array.strides != (0,) and array.size:
+        shared = common_value(array)
+        array = array if shared is None else shared
+    elif array.ndim:
+        array = array[0] if array.size else np.zeros((), dtype)
+    array = array.astype(dtype, copy=False)
+    if not np.isfinite(array).all():
+        where = f" (entry {int(np.argmin(np.isfinite(array)))})" if array.ndim else ""
+        raise InputError(f"layer: a {what} is NaN or infinite{where}; all must be finite numbers")
+    return _frozen(np.broadcast_to(array, (length,)) if not array.ndim else array)

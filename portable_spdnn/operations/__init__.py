@@ -1,0 +1,1 @@
+"""The operations of a backend: operands, handles, and what users call."""

@@ -39,6 +39,37 @@ def test_equal_weights_take_one_number() -> None:
     assert ps.Layer(sp.csr_array((3, 4))).constant is None
 
 
+def test_a_layer_has_its_own_activation_and_bounds() -> None:
+    weights = np.eye(3)
+    plain, gelu = ps.Layer(weights, -0.5), ps.Layer(weights, -0.5, "gelu")
+    relu6, linear = ps.Layer(weights, 0.5, upper=6), ps.Layer(weights, 0.5, "none", lower=-1)
+    assert [one.is_plain_relu for one in (plain, gelu, relu6, linear)] == [
+        True,
+        False,
+        False,
+        False,
+    ]
+    # y_max bounds ReLU layers, and no others.
+    bounds = [
+        (e.lower, e.upper) for e in (one.epilogue(4.0) for one in (plain, gelu, relu6, linear))
+    ]
+    assert bounds == [(None, 4.0), (None, None), (None, 4.0), (-1.0, None)]
+    assert relu6.epilogue(32.0).upper == 6
+    network = ps.Network([plain, gelu, relu6, linear], 4.0)
+    assert network.layers_filling_zeros == (1, 2, 3)
+    others = [
+        ps.Network([one]).fingerprint() for one in (plain, gelu, ps.Layer(weights, -0.5, upper=6))
+    ]
+    assert len(set(others)) == 3
+    for arguments, message in (
+        ({"activation": "swish"}, "activation is 'swish'; choose one of"),
+        ({"lower": 2, "upper": 1}, "lower is 2"),
+        ({"upper": "six"}, "upper is 'six'"),
+    ):
+        with pytest.raises(ps.InputError, match=message):
+            ps.Layer(weights, **arguments)
+
+
 def test_duplicates_are_summed_and_columns_sorted() -> None:
     layer = ps.Layer(sp.coo_array(([1.0, 2, 4], ([0, 0, 0], [2, 1, 2])), shape=(1, 3)))
     assert layer.indices.tolist() == [1, 2]

@@ -19,6 +19,7 @@ from portable_spdnn.features import PackedFeatures
 from portable_spdnn.io.packed_store import PackedStore, PackedStoreWriter, is_packed_store
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
+from portable_spdnn.workloads.loading import open_network
 
 
 def random_layer(rng, rows, columns, density=0.3, dtype=np.float32, bias=-0.3):
@@ -33,6 +34,8 @@ def assert_same_layer(got, expected):
         assert one.dtype == other.dtype, name
         np.testing.assert_array_equal(one, other, err_msg=name)
     assert got.constant == expected.constant
+    for name in ("activation", "lower", "upper"):
+        assert getattr(got, name) == getattr(expected, name)
 
 
 def write(path, layers, inputs=None, truth=None, y_max=32.0):
@@ -67,6 +70,39 @@ def test_every_kind_of_layer_survives(tmp_path, layers):
     network = store.network()
     assert isinstance(network, Network)
     assert (len(network), network.y_max) == (6, 2.5)
+
+
+def version(path):
+    return struct.unpack_from("<I", path.read_bytes(), 8)[0]
+
+
+def test_only_layers_that_are_not_plain_relu_need_version_2(tmp_path, layers):
+    assert version(write(tmp_path / "relu.spdnn", layers)) == 1
+    others = [
+        Layer(np.ones((3, 2)), -0.5, "gelu"),
+        Layer(np.ones((2, 2)), 0, "relu", upper=6),
+        Layer(np.ones((2, 4)), 0, "none", -1, 0.25),
+    ]
+    path = write(tmp_path / "any.spdnn", others)
+    assert version(path) == 2
+    store = PackedStore(path)
+    for got, expected in zip(store.iter_layers(), others, strict=True):
+        assert_same_layer(got, expected)
+    network, streamed = store.network(), open_network(path)
+    assert network.fingerprint() == Network(others, 32.0).fingerprint()
+    assert streamed.layers_filling_zeros == network.layers_filling_zeros == (0,)
+    assert open_network(path, bias=0.0).layers_filling_zeros == ()
+
+
+def test_an_activation_that_is_none_is_malformed(tmp_path):
+    path = write(tmp_path / "small.spdnn", [Layer(np.ones((3, 2)), -0.5, "gelu")])
+    for member, value in (("activation", "swish"), ("lower", "low"), ("upper", [1])):
+        rewritten(path, lambda index: index["layers"][0].update({member: value}))  # noqa: B023
+        with pytest.raises(InputError, match=f"layer 1.*{member}"):
+            PackedStore(path).layer(1)
+        rewritten(path, lambda index: index["layers"][0].update({member: None}))  # noqa: B023
+        if member == "activation":
+            rewritten(path, lambda index: index["layers"][0].update(activation="gelu"))
 
 
 @pytest.mark.parametrize(

@@ -175,3 +175,14 @@ def _raise_not_finite(name: str, row: int, neuron: int) -> None:
         f"{name}: input {row}, neuron {neuron} (counted from 0) is NaN or infinite; "
         "all features must be finite"
     )
+
+
+def cast_features(features: Features, dtype: npt.DTypeLike, sparse: bool) -> Any:
+    """Return features as a csr_array or as a dense array of `dtype`, copying where needed."""
+    if isinstance(features, PackedFeatures):
+        return features.csr(dtype) if sparse else features.dense(dtype)
+    if isinstance(features, np.ndarray):
+        if not sparse:
+            return features.astype(dtype, copy=False)
+        return sp.csr_array(features).astype(dtype, copy=False)
+    return features.astype(dtype, copy=False) if sparse else features.astype(dtype).toarray()

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.features import Features, PackedFeatures
+from portable_spdnn.features import Features, PackedFeatures, cast_features
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import NetworkPlan, cast_features
+from portable_spdnn.plans.base import NetworkPlan
+from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn.plans.result import BatchOutput
 from portable_spdnn_gpu.cusparse_library import SparseOperand
 
 Array = npt.NDArray[Any]

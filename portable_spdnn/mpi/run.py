@@ -22,11 +22,12 @@ from portable_spdnn.features import Features, as_features
 from portable_spdnn.mpi.ranks import Ranks
 from portable_spdnn.network import Network
 from portable_spdnn.plans.base import NetworkPlan, Progress
+from portable_spdnn.plans.batch import Batch, resumed_seconds
 from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.partition import chunk_bounds, static_part
 from portable_spdnn.plans.planner import make_plan
-from portable_spdnn.plans.result import Batch, Result, replica_records, resumed_seconds
+from portable_spdnn.plans.result import Result, replica_records
 from portable_spdnn.registry import get_backend
 
 Array = npt.NDArray[Any]

@@ -12,23 +12,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from portable_spdnn.backend import Backend
-from portable_spdnn.errors import NumericalError
-from portable_spdnn.features import Features, PackedFeatures, as_features
+from portable_spdnn.features import Features, as_features
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
+from portable_spdnn.plans.batch import Batch, BatchOutput, positive_rows, resumed_seconds
 from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint, run_identity
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn.plans.result import (
-    Batch,
-    BatchOutput,
-    LayerRecord,
-    Result,
-    replica_records,
-    resumed_seconds,
-)
+from portable_spdnn.plans.result import LayerRecord, Result, replica_records
 
 Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
@@ -229,7 +221,7 @@ class NetworkPlan(ABC):
         output = self.run_batch(features, report)
         positive = output.positive
         if positive is None:
-            positive = _has_positive(output.rows)
+            positive = positive_rows(output.rows)
         categories = first + output.alive[positive]
         inputs = features.shape[0] if output.inputs is None else output.inputs
         return Batch(first, inputs, categories, time.perf_counter() - start, output)
@@ -298,35 +290,3 @@ def _ignore(done: int) -> None:
 def _reporter(progress: Progress, before: int, inputs: int, layers: int) -> Callable[[int], None]:
     """Return what tells `progress` of the work done in a batch that `before` inputs precede."""
     return lambda done: progress(before * layers + done, inputs * layers)
-
-
-def cast_features(features: Features, dtype: npt.DTypeLike, sparse: bool) -> Any:
-    """Return features as a csr_array or as a dense array of `dtype`, copying where needed."""
-    if isinstance(features, PackedFeatures):
-        return features.csr(dtype) if sparse else features.dense(dtype)
-    if isinstance(features, np.ndarray):
-        if not sparse:
-            return features.astype(dtype, copy=False)
-        return sp.csr_array(features).astype(dtype, copy=False)
-    return features.astype(dtype, copy=False) if sparse else features.astype(dtype).toarray()
-
-
-def _has_positive(rows: Any) -> Array:
-    """Return for each row whether it holds a positive score."""
-    if isinstance(rows, np.ndarray):
-        largest = rows.max(axis=1, initial=0)  # NaN, where there is one
-        overflow = np.isnan(largest).any()
-        positive = largest > 0
-    else:
-        overflow = np.isnan(rows.data).any()
-        positives_before = np.concatenate(([0], np.cumsum(rows.data > 0)))
-        positive = np.diff(positives_before[rows.indptr]) > 0
-    if overflow:
-        raise NumericalError(OVERFLOW)
-    return np.asarray(positive)
-
-
-OVERFLOW = (
-    "features became NaN on the way: the sums overflowed; give the network a y_max, "
-    "scale its weights, or use dtype float64"
-)

@@ -26,8 +26,8 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.io.atomic_output import atomic_output
 from portable_spdnn.network import Network
+from portable_spdnn.plans.batch import Batch, BatchOutput
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn.plans.result import Batch, BatchOutput
 from portable_spdnn.version import __version__
 
 _IDENTITY = "checkpoint.json"

@@ -10,12 +10,12 @@ import numpy as np
 
 from portable_spdnn.backend import Backend
 from portable_spdnn.epilogue import Epilogue
-from portable_spdnn.features import Features, PackedFeatures
+from portable_spdnn.features import Features, PackedFeatures, cast_features
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import NetworkPlan, cast_features
+from portable_spdnn.plans.base import NetworkPlan
+from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.crossover import break_even_density, dense_seconds_per_edge
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn.plans.result import BatchOutput
 
 TURN_BACK = 0.5  # dense features turn sparse again below this part of the break-even density
 

@@ -19,10 +19,10 @@ from portable_spdnn.features import Features
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
 from portable_spdnn.plans.base import Build, NetworkPlan, Progress
+from portable_spdnn.plans.batch import Batch, BatchOutput
 from portable_spdnn.plans.checkpoint import Checkpoint
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.partition import static_part
-from portable_spdnn.plans.result import Batch, BatchOutput
 
 
 class MultiDevicePlan(NetworkPlan):

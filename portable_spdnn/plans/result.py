@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.errors import InputError
+from portable_spdnn.plans.batch import Batch
 from portable_spdnn.plans.device_report import DeviceReport, merged
 
 Array = npt.NDArray[Any]
@@ -36,109 +37,6 @@ class LayerRecord:
     alive_inputs: int | None
     seconds: float | None = None
     computed_inputs: int | None = None
-
-
-class LateRows:
-    """Rows of features that stay on a device until somebody asks for them.
-
-    Parameters
-    ----------
-    shape : (int, int)
-    dtype : numpy dtype
-    fetch : callable
-        Returns them in host memory; called once.
-    """
-
-    def __init__(
-        self, shape: tuple[int, int], dtype: npt.DTypeLike, fetch: Callable[[], Array]
-    ) -> None:
-        self.shape, self.dtype = shape, np.dtype(dtype)
-        self._fetch: Callable[[], Array] | None = fetch
-        self._rows: Array | None = None
-
-    @property
-    def on_device(self) -> bool:
-        """Whether nobody has asked for them yet."""
-        return self._fetch is not None
-
-    def fetched(self) -> Array:
-        """Return the rows in host memory; they leave the device."""
-        if self._fetch is not None:
-            self._rows, self._fetch = self._fetch(), None
-        assert self._rows is not None
-        return self._rows
-
-
-@dataclass(frozen=True)
-class BatchOutput:
-    """What `NetworkPlan.run_batch` returns: the state of one batch after the last layer.
-
-    Attributes
-    ----------
-    alive : ndarray of int64, shape (alive,)
-        Inputs of the batch, counted from its start and rising, whose features may be nonzero.
-    rows : ndarray or csr_array in host memory, or LateRows; shape (alive, neurons_out)
-        Their features. None where they were not kept.
-    alive_per_layer : ndarray of int64, shape (layers,)
-        -1 where not known.
-    executed_edges : int
-        Multiply-adds done for real inputs; padding does not count.
-    seconds_per_layer : ndarray of float64, shape (layers,), or None
-    columns : ndarray of int64, shape (neurons_out,), or None
-        Column of `rows` that holds each output neuron, where several share one.
-    inputs : int or None
-        How many inputs of the batch, from its start, were run; None for all.
-    positive : ndarray of bool, shape (alive,), or None
-        Which of them have a positive score; None where the rows are to be asked.
-    device : DeviceReport or None
-        Where a device's time went.
-    computed_per_layer : ndarray of int64, shape (layers,), or None
-        Inputs that each layer computed.
-    """
-
-    alive: Array
-    rows: Any
-    alive_per_layer: Array
-    executed_edges: int
-    seconds_per_layer: Array | None = None
-    columns: Array | None = None
-    inputs: int | None = None
-    positive: Array | None = None
-    device: DeviceReport | None = None
-    computed_per_layer: Array | None = None
-
-    def fetched(self) -> BatchOutput:
-        """Return the same with rows in host memory."""
-        if not isinstance(self.rows, LateRows):
-            return self
-        return replace(self, rows=self.rows.fetched())
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A finished batch.
-
-    Attributes
-    ----------
-    first, inputs : int
-        Its inputs: `first` .. `first` + `inputs` - 1 of all.
-    categories : ndarray of int64
-        Those of them with a positive score, numbered among all inputs, rising.
-    seconds : float
-    output : BatchOutput
-    resumed : bool
-        Whether an earlier run had finished it.
-    replica : int
-        Which replica of the plan ran it; see `NetworkPlan.replicas`.
-    """
-
-    first: int
-    inputs: int
-    categories: Array
-    seconds: float
-    output: BatchOutput
-    resumed: bool = False
-    replica: int = 0
 
 
 @dataclass(frozen=True)
@@ -205,15 +103,6 @@ def replica_records(
         )
         for (device, plan_seconds), share in zip(replicas, shares, strict=True)
     )
-
-
-def resumed_seconds(batches: Iterable[Batch]) -> float:
-    """Return what earlier runs took for their batches: replicas ran theirs at the same time."""
-    seconds: dict[int, float] = {}
-    for batch in batches:
-        if batch.resumed:
-            seconds[batch.replica] = seconds.get(batch.replica, 0.0) + batch.seconds
-    return max(seconds.values(), default=0.0)
 
 
 @dataclass(frozen=True)

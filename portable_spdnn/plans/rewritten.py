@@ -20,10 +20,10 @@ from portable_spdnn.passes.equal_rows import equal_rows
 from portable_spdnn.passes.merge_neurons import merge_neurons
 from portable_spdnn.passes.uniform_rows import Signature, advance, signature, uniform_rows
 from portable_spdnn.plans.base import Build, NetworkPlan
+from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.device_report import DeviceReport, merged
 from portable_spdnn.plans.memory_budget import Budget, facts_of, running_bytes
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn.plans.result import BatchOutput
 from portable_spdnn.workloads.streamed_network import LayerFacts
 
 Array = npt.NDArray[Any]

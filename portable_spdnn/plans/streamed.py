@@ -24,10 +24,10 @@ from portable_spdnn.host import format_bytes
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
 from portable_spdnn.plans.base import Build, NetworkPlan
+from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.device_report import DeviceReport, merged
 from portable_spdnn.plans.memory_budget import Budget, facts_of
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn.plans.result import BatchOutput
 from portable_spdnn.workloads.streamed_network import StreamedNetwork
 
 Array = npt.NDArray[Any]

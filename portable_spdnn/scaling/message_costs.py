@@ -7,7 +7,8 @@ import time
 
 import numpy as np
 
-from portable_spdnn.plans.result import Batch, BatchOutput, ReplicaRecord
+from portable_spdnn.plans.batch import Batch, BatchOutput
+from portable_spdnn.plans.result import ReplicaRecord
 from portable_spdnn.scaling.calibration import Messages
 
 LAYER_BYTES = 8

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.network import Network
 from portable_spdnn.plans.base import Build, NetworkPlan
+from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn.plans.result import BatchOutput
 from portable_spdnn_cpu.jit.compilation import read_only
 from portable_spdnn_cpu.jit.cpu_info import aligned_empty, l2_bytes
 from portable_spdnn_cpu.jit.thread_pool import Workers

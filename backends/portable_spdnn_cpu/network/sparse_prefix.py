@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.features import Features, PackedFeatures
+from portable_spdnn.features import Features, PackedFeatures, cast_features
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import cast_features
 from portable_spdnn.plans.crossover import break_even_density
 from portable_spdnn_cpu.jit.thread_pool import Workers
 from portable_spdnn_cpu.spgemm.fused_layer import sparse_layer

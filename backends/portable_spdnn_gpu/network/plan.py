@@ -18,11 +18,11 @@ from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.host import format_bytes
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import OVERFLOW, NetworkPlan
+from portable_spdnn.plans.base import NetworkPlan
+from portable_spdnn.plans.batch import OVERFLOW, BatchOutput, LateRows
 from portable_spdnn.plans.device_report import DeviceReport
 from portable_spdnn.plans.machine_limits import known_limits
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn.plans.result import BatchOutput, LateRows
 from portable_spdnn_gpu.compile.precision import Precision, check_half_range
 from portable_spdnn_gpu.device.features import (
     PITCH,

@@ -393,7 +393,7 @@ def test_layer_without_weights_cannot_be_written(tmp_path):
 
 def test_layers_that_are_not_plain_relu_are_not_written_as_text(tmp_path):
     for layer in (Layer(np.eye(4), activation="gelu"), Layer(np.eye(4), upper=6)):
-        with pytest.raises(InputError, match="ReLU layers without bounds.* use a packed store"):
+        with pytest.raises(InputError, match=r"ReLU layers without bounds.* use a packed store"):
             write_layer(tmp_path / "layer.tsv", layer)
     assert not list(tmp_path.iterdir())
 

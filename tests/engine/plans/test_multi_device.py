@@ -27,9 +27,10 @@ import portable_spdnn as ps
 from portable_spdnn.backend import Backend
 from portable_spdnn.mpi.ranks import Ranks
 from portable_spdnn.mpi.run import run_on_ranks
+from portable_spdnn.plans.batch import Batch, BatchOutput, resumed_seconds
 from portable_spdnn.plans.multi_device import MultiDevicePlan
 from portable_spdnn.plans.partition import static_part
-from portable_spdnn.plans.result import Batch, BatchOutput, Result, replica_records, resumed_seconds
+from portable_spdnn.plans.result import Result, replica_records
 from portable_spdnn_cpu.scipy_backend import ScipyBackend
 from portable_spdnn_gpu.compile.catalog import feature_rows
 from portable_spdnn_gpu.device.availability import cuda_device_numbers

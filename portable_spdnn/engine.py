@@ -85,6 +85,16 @@ def infer(
     NumericalError
         If features became NaN on the way.
 
+    Examples
+    --------
+    >>> import numpy as np, portable_spdnn as ps
+    >>> network = ps.Network([ps.Layer(np.eye(3), -0.5)] * 4, y_max=32)
+    >>> result = ps.infer(network, np.diag([9.0, 1.0, 3.0]), backend="scipy")
+    >>> result.categories.tolist()
+    [0, 2]
+    >>> result.scores[0].tolist()
+    [7.0, 0.0, 0.0]
+
     References
     ----------
     Kepner, Alford, Gadepally, Jones, Milechin, Robinett, Samsi, "Sparse Deep Neural Network

@@ -28,6 +28,13 @@ class PackedFeatures:
     ------
     InputError
         If the shape or type does not fit, or a bit past the last neuron is set.
+
+    Examples
+    --------
+    >>> import numpy as np, portable_spdnn as ps
+    >>> features = ps.PackedFeatures.from_dense(np.eye(3))
+    >>> features.bits.tolist(), features.shape, features.nnz
+    ([[128], [64], [32]], (3, 3), 3)
     """
 
     __slots__ = ("bits", "neurons")

@@ -26,6 +26,15 @@ class Network:
     ------
     InputError
         If there is no layer, if two neighbours do not fit, or if `y_max` is not positive.
+
+    Examples
+    --------
+    >>> import numpy as np, portable_spdnn as ps
+    >>> network = ps.Network([ps.Layer(np.eye(4), -0.5), ps.Layer(np.ones((4, 2)))], y_max=32)
+    >>> network
+    Network(4 neurons, 2 layers, 12 edges, y_max=32.0)
+    >>> network.sparse_features_exact
+    True
     """
 
     __slots__ = ("layers", "y_max")

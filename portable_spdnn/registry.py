@@ -57,7 +57,14 @@ def registered() -> dict[str, EntryPoint]:
 
 
 def backends() -> list[BackendInfo]:
-    """Survey every registered backend, available or not, the highest priority first."""
+    """Survey every registered backend, available or not, the highest priority first.
+
+    Examples
+    --------
+    >>> import portable_spdnn as ps
+    >>> [info.name for info in ps.backends() if info.name in ("cupy", "numba", "scipy")]
+    ['cupy', 'numba', 'scipy']
+    """
     found = [_survey(name, point) for name, point in registered().items()]
     return sorted(found, key=lambda info: -info.priority)
 
@@ -110,7 +117,14 @@ def load_backend(name: str) -> type[Backend]:
 
 
 def get_backend(name: str = "auto", threads: int | None = None) -> Backend:
-    """Return a backend ready to use; arguments and errors as `load_backend` and `Backend`."""
+    """Return a backend ready to use; arguments and errors as `load_backend` and `Backend`.
+
+    Examples
+    --------
+    >>> import portable_spdnn as ps
+    >>> ps.get_backend("scipy").execution_space
+    'serial'
+    """
     made = load_backend(name)(threads=threads)
     made.backends_with = backends_with
     return made

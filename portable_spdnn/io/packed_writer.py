@@ -45,9 +45,13 @@ class PackedStoreWriter:
 
     Examples
     --------
-    >>> with PackedStoreWriter("network.spdnn", y_max=32.0) as store:
-    ...     for number, layer in enumerate(layers, start=1):
-    ...         store.add_layer(number, layer)
+    >>> import os, tempfile, numpy as np
+    >>> from portable_spdnn.io.packed_store import PackedStore
+    >>> path = os.path.join(tempfile.mkdtemp(), "network.spdnn")
+    >>> with PackedStoreWriter(path, y_max=32.0) as store:
+    ...     store.add_layer(1, Layer(np.eye(4), -0.3))
+    >>> PackedStore(path).network()
+    Network(4 neurons, 1 layers, 4 edges, y_max=32.0)
     """
 
     def __init__(self, path: str | os.PathLike[str], *, y_max: float | None) -> None:

@@ -32,6 +32,16 @@ class SpgemmHandle(ABC):
 
     `symbolic` finds the sizes of the rows of C, `numeric` its entries. A second `numeric` call
     with new values on the same patterns reuses what the first found.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp, portable_spdnn as ps
+    >>> A = sp.csr_array(np.array([[0.0, 2.0], [1.0, 0.0]]))
+    >>> handle = ps.get_backend("scipy").spgemm_handle(A, A)
+    >>> handle.symbolic().tolist()
+    [0, 1, 2]
+    >>> handle.numeric(A_data=[3.0, 1.0]).toarray().tolist()
+    [[3.0, 0.0], [0.0, 2.0]]
     """
 
     @abstractmethod
@@ -92,6 +102,14 @@ class SpmmHandle(_PreparedHandle):
         Of A: (m, k).
     dtype : numpy dtype
         Of A, and of every C.
+
+    Examples
+    --------
+    >>> import numpy as np, scipy.sparse as sp, portable_spdnn as ps
+    >>> handle = ps.get_backend("scipy").spmm_handle(sp.csr_array(2 * np.eye(2)))
+    >>> out = np.empty((2, 3))
+    >>> handle.multiply(np.ones((2, 3)), out, residual=np.ones((2, 3))).tolist()
+    [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
     """
 
     def multiply(self, B: Any, out: Any = None, residual: Any = None) -> DenseOperand:
@@ -132,6 +150,13 @@ class LayerHandle(_PreparedHandle):
         (neurons_in, neurons_out)
     dtype : numpy dtype
         Of the weights, and of every result.
+
+    Examples
+    --------
+    >>> import numpy as np, portable_spdnn as ps
+    >>> layer = ps.Layer(np.eye(2), bias=[-1.0, 1.0], activation="none")
+    >>> ps.get_backend("scipy").layer_handle(layer).apply(np.ones((1, 2), np.float32)).tolist()
+    [[0.0, 2.0]]
     """
 
     def __init__(

@@ -59,6 +59,12 @@ class PlanOptions:
     ------
     InputError
         If an option has no valid value.
+
+    Examples
+    --------
+    >>> import portable_spdnn as ps
+    >>> ps.PlanOptions(dtype="float64", exact_passes="all").exact_passes
+    ('merge-neurons', 'merge-inputs', 'fixed-point')
     """
 
     dtype: npt.DTypeLike = np.float32

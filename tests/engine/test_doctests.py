@@ -1,0 +1,34 @@
+"""The examples in docstrings run and print what they say."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+import portable_spdnn
+
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages(portable_spdnn.__path__, "portable_spdnn.")
+    if not module.name.endswith("__main__") and ".testing" not in module.name
+]
+
+
+@pytest.mark.parametrize("name", ["portable_spdnn", *MODULES])
+def test_examples(name: str) -> None:
+    found = doctest.testmod(importlib.import_module(name))
+    assert found.failed == 0
+
+
+def test_public_names_have_examples() -> None:
+    # Exceptions, and records that other calls return, are shown where they appear.
+    shown_elsewhere = {
+        "Availability", "Backend", "BackendUnavailable", "InputError", "NumericalError",
+        "SpdnnError", "NetworkPlan", "Result", "StreamedNetwork", "infer_distributed",
+        "__version__",
+    }  # fmt: skip
+    for name in set(portable_spdnn.__all__) - shown_elsewhere:
+        assert ">>>" in (getattr(portable_spdnn, name).__doc__ or ""), name

@@ -9,8 +9,11 @@ from pathlib import Path
 from portable_spdnn.challenge_table.sources import STORE, TEXT, Sources
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
+from portable_spdnn.graphchallenge.folder_layout import inputs_path
+from portable_spdnn.io.idx import is_idx
 from portable_spdnn.plans.checkpoint import features_fingerprint
-from portable_spdnn.workloads.request import Request, load_inputs_of
+from portable_spdnn.workloads.inputs import InputsSource
+from portable_spdnn.workloads.sources import Request, resolve
 
 DIGITS = "bundled digits"
 
@@ -25,8 +28,7 @@ class InputsOfASize:
     features : PackedFeatures or csr_array
     total : int
         Inputs there are, of which the first `count` are used.
-    source : str
-        Path, or what they are.
+    source : InputsSource
     kind : str
         "files", "packed store", "bundled digits" or the name of the user's file.
     own : bool
@@ -40,7 +42,7 @@ class InputsOfASize:
     neurons: int
     features: Features
     total: int
-    source: str
+    source: InputsSource
     kind: str
     own: bool
     fingerprint: str
@@ -74,8 +76,8 @@ def load_inputs_of_size(
     """
     start = time.perf_counter()
     path = sources.inputs_path(neurons) if file is None else file
-    request = Request(inputs=path, first_inputs=first)
-    features, total, source = load_inputs_of(request, neurons)
+    source = resolve(Request(neurons=neurons, inputs=path, first_inputs=first))
+    features, total = source.load_inputs()
     if file is not None:
         kind = file.name
     elif path is None:
@@ -87,7 +89,7 @@ def load_inputs_of_size(
         neurons,
         features,
         total,
-        source,
+        source.inputs,
         kind,
         file is None and path is not None,
         fingerprint,
@@ -101,9 +103,6 @@ def check_inputs_file(file: Path, sizes: set[int]) -> None:
     Images are resized and a folder may hold a file for each size; any other file holds inputs of
     one number of neurons.
     """
-    from portable_spdnn.graphchallenge.folder_layout import inputs_path
-    from portable_spdnn.io.idx import is_idx
-
     if not file.exists():
         raise InputError(f"{file}: there is no such file")
     if file.is_dir():

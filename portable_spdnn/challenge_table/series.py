@@ -26,7 +26,8 @@ from portable_spdnn.graphchallenge.configurations import Configuration, Truth, j
 from portable_spdnn.plans.base import PlanOptions, Progress
 from portable_spdnn.report import run_report
 from portable_spdnn.workloads.images import digits_features
-from portable_spdnn.workloads.request import Request, Workload, load_network_of
+from portable_spdnn.workloads.loading import Workload
+from portable_spdnn.workloads.sources import Request, resolve
 
 ShowProgress = Callable[[str], AbstractContextManager[Progress | None]]
 WARM_UP = Configuration(1024, 120, -0.3)
@@ -158,7 +159,7 @@ class Series:
         if self.warm_up_seconds is not None:
             return
         start = time.perf_counter()
-        network, _ = load_network_of(Request(neurons=WARM_UP.neurons, layers=WARM_UP.layers))
+        network = resolve(Request(neurons=WARM_UP.neurons, layers=WARM_UP.layers)).load_network()
         load_seconds = time.perf_counter() - start
         features = digits_features(WARM_UP.neurons)[:WARM_UP_INPUTS]
         options = replace(self.options.plan, memory=None, batch_size=None)
@@ -205,7 +206,8 @@ class Series:
         )
         start = time.perf_counter()
         with self._show(f"{name}: loading") as step:
-            network, network_source = load_network_of(request, step)
+            found = replace(resolve(request), inputs=inputs.source)
+            network = found.load_network(step)
         load_seconds = time.perf_counter() - start
         with self._show(f"{name}: planning on {self.backend.name}"):
             chosen = replace(
@@ -234,9 +236,7 @@ class Series:
             by_reference = Truth(reference.categories, 0, "the serial scipy reference")
             agrees = judge(result.categories, by_reference).passed
             reference_seconds = reference.inference_seconds
-        work = Workload(
-            network, inputs.features, None, network_source, inputs.source, False, load_seconds
-        )
+        work = Workload(found, network, inputs.features, None, load_seconds)
         extra = {
             "dtype": str(self.options.plan.dtype),
             "threads": self.backend.threads,

@@ -15,6 +15,7 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import Configuration, Truth
 from portable_spdnn.io.packed_layout import is_packed_store
 from portable_spdnn.io.packed_store import PackedStore
+from portable_spdnn.workloads.sources import load_truth
 from portable_spdnn.workloads.streamed_network import GeneratedLayers, LayerFacts, StoredLayers
 
 TEXT, STORE, GENERATED = "files", "packed store", "generated"
@@ -136,8 +137,6 @@ class Sources:
         InputError
             If the truth is malformed or damaged.
         """
-        from portable_spdnn.workloads.loading import load_truth
-
         path = self.inputs_path(configuration.neurons)
         if path is None:
             return None

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from portable_spdnn.mpi.ranks import Ranks
     from portable_spdnn.plans.base import NetworkPlan, PlanOptions
     from portable_spdnn.plans.result import Result
-    from portable_spdnn.workloads.request import Request, Workload
+    from portable_spdnn.workloads.loading import Workload
+    from portable_spdnn.workloads.sources import Request
 
 WRONG_CATEGORIES = 1
 
@@ -75,7 +76,7 @@ def run(
     from portable_spdnn.mpi.ranks import Ranks, launched_ranks
     from portable_spdnn.passes import parse_passes
     from portable_spdnn.plans.base import PlanOptions
-    from portable_spdnn.workloads.request import Request
+    from portable_spdnn.workloads.sources import Request
 
     options = PlanOptions(
         dtype=dtype.value,
@@ -99,7 +100,7 @@ def run(
     done = _execute(backend, threads, request, options, ranks, schedule, checkpoint, progress)
     code = 0
     if done is not None:
-        code = _report(done, request, options, verify, json, save_categories, progress)
+        code = _report(done, options, verify, json, save_categories, progress)
     if ranks is not None:
         code = ranks.comm.bcast(code)
         ranks.close()
@@ -132,7 +133,7 @@ def _execute(
     from portable_spdnn.mpi.run import run_on_ranks
     from portable_spdnn.mpi.workload import load_ranked_workload
     from portable_spdnn.registry import get_backend
-    from portable_spdnn.workloads.request import load_workload
+    from portable_spdnn.workloads.loading import load_workload
 
     if ranks is not None:
         ranks.bind_gpu(options.devices)
@@ -167,7 +168,6 @@ def _execute(
 
 def _report(
     done: _Done,
-    request: Request,
     options: PlanOptions,
     verify: bool,
     json: str | None,
@@ -181,8 +181,8 @@ def _report(
     work, result = done.work, done.result
     known, reference = work.truth, None
     # By default only where it takes about a second, and not where it would break a limit.
-    if verify or (work.embedded and known is None and options.memory is None):
-        reference = _run_reference(work, request, options, progress)
+    if verify or (work.source.embedded and known is None and options.memory is None):
+        reference = _run_reference(work, options, progress)
         by_reference = Truth(reference.categories, 0, "the serial scipy reference")
         known = known or by_reference
     verdict = None if known is None else judge(result.categories, known)
@@ -227,17 +227,14 @@ def _report(
     return WRONG_CATEGORIES if verdict is not None and not verdict.passed else 0
 
 
-def _run_reference(
-    work: Workload, request: Request, options: PlanOptions, progress: bool
-) -> Result:
+def _run_reference(work: Workload, options: PlanOptions, progress: bool) -> Result:
     """Run the serial reference: every input through every layer, in a code path of its own."""
     from portable_spdnn.engine import infer
-    from portable_spdnn.workloads.request import load_inputs_of
 
     with show_progress("verifying with the serial reference", progress) as step:
         return infer(
             work.network,
-            load_inputs_of(request, work.network.neurons)[0],
+            work.source.load_inputs()[0],
             "scipy",
             dtype=options.dtype,
             keep_dead_inputs=True,

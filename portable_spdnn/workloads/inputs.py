@@ -19,9 +19,9 @@ IMAGES, DIGITS = "images", "bundled digits"
 
 
 class InputsSource(ABC):
-    """Where inputs for networks of some number of neurons come from.
+    """Inputs, not loaded yet, for networks of some number of neurons.
 
-    Methods raise InputError where the inputs are missing, malformed or of another width.
+    Methods raise InputError where inputs are missing, malformed, damaged or of another width.
 
     Attributes
     ----------
@@ -38,12 +38,8 @@ class InputsSource(ABC):
         """Return how many inputs there are, None where only reading all of them would tell."""
 
     @abstractmethod
-    def load(self, first: int | None = None) -> tuple[Features, int]:
-        """Load the inputs, or the `first` so many; returns also how many there are."""
-
-    @abstractmethod
     def rows(self, rows: slice, verify: bool = True) -> Features:
-        """Load some of the inputs that `count` tells, without keeping the others.
+        """Load some of the inputs, without keeping the others.
 
         Parameters
         ----------
@@ -52,6 +48,11 @@ class InputsSource(ABC):
         verify : bool
             Verify the checksum of a store's inputs, which reads all of them.
         """
+
+    def load(self, first: int | None = None) -> tuple[Features, int]:
+        """Load the inputs, or the `first` so many; returns also how many there are."""
+        total = self.count() or 0
+        return self.rows(slice(0, wanted(first, total, self.name))), total
 
 
 class StoredInputs(InputsSource):
@@ -68,54 +69,9 @@ class StoredInputs(InputsSource):
             raise InputError(f"{self.name}: holds no inputs; name an input file")
         return self.store.input_shape[0]
 
-    def load(self, first: int | None = None) -> tuple[Features, int]:
-        """Load the inputs, or the `first` so many; returns also how many there are."""
-        total = self.count()
-        return self.store.inputs(first), total
-
     def rows(self, rows: slice, verify: bool = True) -> Features:
-        """Load some of the inputs."""
+        """Load some of the inputs; those of a store are mapped."""
         return self.store.inputs(verify=verify)[rows]
-
-
-class TextInputs(InputsSource):
-    """A text file of the challenge, or the one of a folder for so many neurons."""
-
-    kind = TEXT
-
-    def __init__(self, path: Path, neurons: int) -> None:
-        self.name, self.path, self.neurons = str(path), path, neurons
-
-    @property
-    def file(self) -> Path:
-        """The file itself."""
-        if self.path.is_dir():
-            found = inputs_path(self.path, self.neurons)
-            if found is None:
-                raise InputError(
-                    f"{self.path}: holds no sparse-images-{self.neurons}.tsv or .tsv.gz; add it, "
-                    "or name an input file"
-                )
-            return found
-        named = neurons_of_inputs_name(self.path.name)
-        if named is not None and named != self.neurons:
-            raise InputError(
-                f"{self.path}: holds inputs of {named} neurons, not {self.neurons}; "
-                f"was neurons={named} meant?"
-            )
-        return self.path
-
-    def count(self) -> None:
-        """Return None: only reading all of the file would tell."""
-        return None
-
-    def load(self, first: int | None = None) -> tuple[Features, int]:
-        """Load the inputs, or the `first` so many; returns also how many there are."""
-        return read_inputs(self.file, self.neurons, first)
-
-    def rows(self, rows: slice, verify: bool = True) -> Features:
-        """Load all inputs and return some: a text file has its lines in any order."""
-        return self.load()[0][rows]
 
 
 class ImageInputs(InputsSource):
@@ -124,19 +80,15 @@ class ImageInputs(InputsSource):
     kind = IMAGES
 
     def __init__(self, path: Path, neurons: int) -> None:
-        self.name, self.path, self.neurons = str(path), path, neurons
+        self.name, self.neurons = str(path), neurons
 
     def count(self) -> int:
-        """Return how many inputs there are."""
-        return count_idx(self.path)
-
-    def load(self, first: int | None = None) -> tuple[Features, int]:
-        """Load the inputs, or the `first` so many; returns also how many there are."""
-        return load_idx_features(self.path, self.neurons, first), self.count()
+        """Return how many images there are."""
+        return count_idx(self.name)
 
     def rows(self, rows: slice, verify: bool = True) -> Features:
-        """Load some of the inputs."""
-        return load_idx_features(self.path, self.neurons, rows.stop or None, rows)
+        """Load some of the images."""
+        return load_idx_features(self.name, self.neurons, rows.stop or None, rows)
 
 
 class DigitInputs(InputsSource):
@@ -148,18 +100,50 @@ class DigitInputs(InputsSource):
         self.neurons = neurons
 
     def count(self) -> int:
-        """Return how many inputs there are."""
+        """Return how many digits there are."""
         return len(digits())
+
+    def rows(self, rows: slice, verify: bool = True) -> Features:
+        """Load some of the digits."""
+        return digits_features(self.neurons, rows)
+
+
+class TextInputs(InputsSource):
+    """A text file of the challenge, or the one in a folder for so many neurons."""
+
+    kind = TEXT
+
+    def __init__(self, path: Path, neurons: int) -> None:
+        self.name, self.path, self.neurons = str(path), path, neurons
+
+    @property
+    def file(self) -> Path:
+        """The file itself."""
+        found = inputs_path(self.path, self.neurons) if self.path.is_dir() else self.path
+        if found is None:
+            raise InputError(
+                f"{self.path}: holds no sparse-images-{self.neurons}.tsv or .tsv.gz; add it, or "
+                "name an input file"
+            )
+        named = neurons_of_inputs_name(found.name)
+        if named is not None and named != self.neurons:
+            raise InputError(
+                f"{self.path}: holds inputs of {named} neurons, not {self.neurons}; "
+                f"was neurons={named} meant?"
+            )
+        return found
+
+    def count(self) -> None:
+        """Return None: lines come in any order."""
+        return None
+
+    def rows(self, rows: slice, verify: bool = True) -> Features:
+        """Load all inputs, and return some."""
+        return self.load()[0][rows]
 
     def load(self, first: int | None = None) -> tuple[Features, int]:
         """Load the inputs, or the `first` so many; returns also how many there are."""
-        total = self.count()
-        check_first(first, total, self.name)
-        return digits_features(self.neurons, slice(first)), total
-
-    def rows(self, rows: slice, verify: bool = True) -> Features:
-        """Load some of the inputs."""
-        return digits_features(self.neurons, rows)
+        return read_inputs(self.file, self.neurons, first)
 
 
 def inputs_at(path: Path, neurons: int) -> InputsSource:
@@ -178,7 +162,8 @@ def inputs_at(path: Path, neurons: int) -> InputsSource:
     return ImageInputs(path, neurons) if images else TextInputs(path, neurons)
 
 
-def check_first(first: int | None, total: int, name: str) -> None:
-    """Raise InputError where the `first` so many inputs are not among the `total` there are."""
+def wanted(first: int | None, total: int, name: str) -> int:
+    """Return how many of `total` inputs are meant by the `first` so many; None means all."""
     if first is not None and not 1 <= first <= total:
-        raise InputError(f"the first {first} inputs are asked for; there are 1 to {total} ({name})")
+        raise InputError(f"{name}: there are {total} inputs, not {first}; ask for fewer")
+    return total if first is None else first

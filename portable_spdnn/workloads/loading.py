@@ -203,7 +203,7 @@ def convert(
     network = resolve(Request(Path(directory), neurons)).network
     if not isinstance(network, TextNetwork):
         raise InputError(f"{directory}: is a packed store already")
-    folder, width = network.folder, network.neurons
+    folder, width = Path(directory), network.neurons
     with PackedStoreWriter(out, y_max=Y_MAX) as store:
         for depth, file in truth_paths(folder, width).items():
             store.set_truth(depth, read_categories(file))

@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge import layers_tsv
-from portable_spdnn.graphchallenge.configurations import Y_MAX
 from portable_spdnn.graphchallenge.folder_layout import network_paths, resolve_neurons
 from portable_spdnn.io.packed_store import PackedStore
 from portable_spdnn.network import Layer, Network
-from portable_spdnn.workloads.streamed_network import (
-    GeneratedLayers,
-    LayerFacts,
-    LayerSource,
-    StoredLayers,
-    StreamedNetwork,
-)
+from portable_spdnn.workloads.streamed_network import LayerFacts, LayerSource, StreamedNetwork
 
 TEXT, STORE, GENERATED = "files", "packed store", "generated"
-DEFAULT_LAYERS = 120
 
 Progress = Callable[[int, int], None]
 
 
 class NetworkSource:
-    """A network whose layers can be had one by one, in any order.
+    """A network, not loaded yet, whose layers can be had one by one in any order.
 
     Parameters
     ----------
@@ -38,7 +30,7 @@ class NetworkSource:
     neurons : int
     y_max : float or None
     find_layers : callable
-        Returns the LayerSource; called when it is first needed.
+        Returns the LayerSource; called when the first of its layers is needed.
     """
 
     def __init__(
@@ -54,13 +46,7 @@ class NetworkSource:
 
     @cached_property
     def layers(self) -> LayerSource:
-        """What is known of the layers before they are read.
-
-        Raises
-        ------
-        InputError
-            If there are fewer than were asked for.
-        """
+        """The layers; raises InputError where there are fewer than were asked for."""
         return self._find_layers()
 
     def load(self, progress: Progress | None = None) -> Network:
@@ -84,26 +70,6 @@ class NetworkSource:
         return map(self.layers.read, range(len(self.layers.facts)))
 
 
-def stored_network(
-    store: PackedStore, layers: int | None, bias: float | None, y_max: float | None
-) -> NetworkSource:
-    """Return the first `layers` layers of a packed store; None stands for its own values."""
-    bound = store.y_max if y_max is None else y_max
-    find = partial(StoredLayers, store, layers, bias)
-    return NetworkSource(STORE, str(store.path), store.neurons, bound, find)
-
-
-def generated_network(
-    neurons: int, seed: int, layers: int | None, bias: float | None, y_max: float | None
-) -> NetworkSource:
-    """Return a RadiX-Net; None stands for the challenge's values, and for 120 layers."""
-    bound = Y_MAX if y_max is None else y_max
-    find = partial(
-        GeneratedLayers, neurons, DEFAULT_LAYERS if layers is None else layers, seed, bias
-    )
-    return NetworkSource(GENERATED, f"generated RadiX-Net, seed {seed}", neurons, bound, find)
-
-
 class TextNetwork(NetworkSource):
     """The first `layers` layers (default: all) of a network in the challenge's text files.
 
@@ -119,39 +85,44 @@ class TextNetwork(NetworkSource):
         bias: float | None,
         y_max: float | None,
     ) -> None:
-        bound = Y_MAX if y_max is None else y_max
         neurons = resolve_neurons(folder, neurons)
         super().__init__(
-            TEXT, str(folder), neurons, bound, lambda: TextLayers(folder, neurons, layers or 0)
+            TEXT, str(folder), neurons, y_max, lambda: TextLayers(folder, neurons, layers or 0)
         )
-        self.folder, self._wanted, self._bias = folder, layers, bias
+        self._asked = (folder, neurons, layers, bias)
 
     def load(self, progress: Progress | None = None) -> Network:
         """Load the network; an archive is read once, in the order of its members."""
-        found = layers_tsv.read_layers(
-            self.folder, self.neurons, self._wanted, self._bias, progress
-        )
-        return Network(found, self.y_max)
+        return Network(layers_tsv.read_layers(*self._asked, progress), self.y_max)
 
     def open(self) -> StreamedNetwork:
         """Raise InputError: text files cannot be read layer by layer again and again."""
-        raise InputError(not_streamed(self.folder, self.neurons))
+        raise InputError(self.why_not_streamed)
+
+    @property
+    def why_not_streamed(self) -> str:
+        """The reason, with the command that helps."""
+        return (
+            f"{self.name}: text files are not streamed; pack the network of {self.neurons} neurons "
+            f"first: portable-spdnn convert {self.name} --neurons {self.neurons} "
+            f"--out {self.neurons}.spdnn"
+        )
 
     def iter_layers(self) -> Iterator[Layer]:
         """Return the layers in order; those of an archive that come too early wait on disk."""
-        return layers_tsv.iter_layers(self.folder, self.neurons, self._wanted, self._bias)
+        return layers_tsv.iter_layers(*self._asked)
 
 
 class TextLayers(LayerSource):
     """What the challenge says of the layers of text files; one by one they are not read."""
 
     def __init__(self, folder: Path, neurons: int, layers: int) -> None:
-        self.folder, self.neurons = folder, neurons
+        self.path, self.neurons = network_paths(folder)[neurons], neurons
         self.facts = [LayerFacts((neurons, neurons), 32 * neurons, 0, True)] * layers
 
     def read(self, number: int) -> Layer:
         """Raise InputError; see `TextNetwork.open`."""
-        raise InputError(not_streamed(self.folder, self.neurons))
+        raise InputError(f"{self.path}: text files are not streamed")
 
     def fingerprint(self) -> str:
         """Return a text that changes when a file of the network is replaced.
@@ -159,22 +130,13 @@ class TextLayers(LayerSource):
         It holds names, sizes and times: to read weights for it would take as long as to load
         them.
         """
-        path = network_paths(self.folder)[self.neurons]
         numbers = range(1, len(self.facts) + 1)
-        each = [path / f"n{self.neurons}-l{number}.tsv" for number in numbers]
+        each = [self.path / f"n{self.neurons}-l{number}.tsv" for number in numbers]
         digest = hashlib.sha256(str(len(numbers)).encode())
-        for file in each if path.is_dir() else [path]:
+        for file in each if self.path.is_dir() else [self.path]:
             status = file.stat()
             digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}\n".encode())
         return f"text files {digest.hexdigest()}"
-
-
-def not_streamed(folder: Path, neurons: int) -> str:
-    """Return why text files are not streamed, and the command that helps."""
-    return (
-        f"{folder}: text files are not streamed; pack the network of {neurons} neurons first: "
-        f"portable-spdnn convert {folder} --neurons {neurons} --out {neurons}.spdnn"
-    )
 
 
 def open_store(path: Path, neurons: int | None = None) -> PackedStore:

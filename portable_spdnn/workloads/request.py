@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from portable_spdnn.features import Features
 from portable_spdnn.network import Network
-from portable_spdnn.workloads.networks import DEFAULT_LAYERS
-from portable_spdnn.workloads.sources import Request, Source, resolve
+from portable_spdnn.workloads.sources import DEFAULT_LAYERS, Request, Source, resolve
 
 __all__ = [
     "DEFAULT_LAYERS",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
-from portable_spdnn.graphchallenge.configurations import Truth, known_truth, truth_for
+from portable_spdnn.graphchallenge.configurations import Y_MAX, Truth, known_truth, truth_for
 from portable_spdnn.graphchallenge.folder_layout import truth_paths
 from portable_spdnn.io.packed_layout import is_packed_store
 from portable_spdnn.network import Network
@@ -17,18 +18,19 @@ from portable_spdnn.workloads.inputs import (
     InputsSource,
     StoredInputs,
     TextInputs,
-    check_first,
     inputs_at,
+    wanted,
 )
 from portable_spdnn.workloads.networks import (
+    GENERATED,
+    STORE,
     NetworkSource,
     TextNetwork,
-    generated_network,
     open_store,
-    stored_network,
 )
+from portable_spdnn.workloads.streamed_network import GeneratedLayers, StoredLayers
 
-DEFAULT_NEURONS = 1024
+DEFAULT_NEURONS, DEFAULT_LAYERS = 1024, 120
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,8 @@ class Request:
 class Source:
     """Where a network, its inputs and its truth come from; nothing is loaded yet.
 
-    Attributes
-    ----------
-    request : Request
-    network : NetworkSource
-    inputs : InputsSource
+    Methods raise InputError where files are missing, malformed, truncated or damaged, or do not
+    hold what the request asks for.
     """
 
     request: Request
@@ -81,64 +80,28 @@ class Source:
     def load_network(self, progress: Callable[[int, int], None] | None = None) -> Network:
         """Return the network: in memory, or streamed where the request says so.
 
-        Parameters
-        ----------
-        progress : callable, optional
-            Called with (layers done, layers in all; 0 while not known).
-
-        Raises
-        ------
-        InputError
-            If a file is missing, malformed, truncated or damaged, or text files are to be
-            streamed.
+        `progress` is called with (layers done, layers in all; 0 while not known).
         """
         return self.network.open() if self.request.streamed else self.network.load(progress)
 
     def count_inputs(self) -> tuple[int, int] | None:
         """Return how many inputs are asked for, and how many there are.
 
-        None where only reading all of them would tell; raises as `load_inputs`.
+        None where only reading all of them would tell.
         """
         total = self.inputs.count()
         if total is None:
             return None
-        first = self.request.first_inputs
-        check_first(first, total, self.inputs.name)
-        return total if first is None else first, total
+        return wanted(self.request.first_inputs, total, self.inputs.name), total
 
     def load_inputs(self) -> tuple[Features, int]:
-        """Load the inputs that are asked for; returns also how many there are.
-
-        Raises
-        ------
-        InputError
-            If there are none or too few, their width is not that of the network, or they are
-            malformed, truncated or damaged.
-        """
-        first = self.request.first_inputs
-        if first is not None and first < 1:
-            raise InputError(f"the first {first} inputs are asked for; at least 1 is needed")
-        return self.inputs.load(first)
+        """Load the inputs that are asked for; returns also how many there are."""
+        return self.inputs.load(self.request.first_inputs)
 
     def load_truth(self, layers: int, inputs: int, total: int) -> Truth | None:
         """Load the truth that the request names, or that lies beside network and inputs.
 
-        Parameters
-        ----------
-        layers : int
-            Of the network.
-        inputs, total : int
-            How many are used, counted from the first, and how many there are.
-
-        Returns
-        -------
-        Truth or None
-            None where there is none.
-
-        Raises
-        ------
-        InputError
-            If it is malformed or damaged.
+        None where there is none; see `load_truth`.
         """
         request = self.request
         if request.truth is not None:
@@ -161,19 +124,25 @@ def resolve(request: Request) -> Source:
         If there is no such folder or file, or it holds a network or inputs of another number of
         neurons.
     """
+    data, neurons, layers, bias = request.data, request.neurons, request.layers, request.bias
+    y_max: float | None = Y_MAX if request.y_max is None else request.y_max
     network: NetworkSource
     inputs: InputsSource
-    given = (request.layers, request.bias, request.y_max)
-    if request.data is None:
-        neurons = DEFAULT_NEURONS if request.neurons is None else request.neurons
-        network = generated_network(neurons, request.seed, *given)
+    if data is None:
+        neurons = DEFAULT_NEURONS if neurons is None else neurons
+        layers = DEFAULT_LAYERS if layers is None else layers
+        generate = partial(GeneratedLayers, neurons, layers, request.seed, bias)
+        name = f"generated RadiX-Net, seed {request.seed}"
+        network = NetworkSource(GENERATED, name, neurons, y_max, generate)
         inputs = DigitInputs(neurons)
-    elif _is_folder(request.data):
-        network = TextNetwork(request.data, request.neurons, *given)
-        inputs = TextInputs(request.data, network.neurons)
+    elif _is_folder(data):
+        network = TextNetwork(data, neurons, layers, bias, y_max)
+        inputs = TextInputs(data, network.neurons)
     else:
-        store = open_store(request.data, request.neurons)
-        network = stored_network(store, *given)
+        store = open_store(data, neurons)
+        y_max = store.y_max if request.y_max is None else request.y_max
+        find = partial(StoredLayers, store, layers, bias)
+        network = NetworkSource(STORE, str(data), store.neurons, y_max, find)
         inputs = StoredInputs(store)
     if request.inputs is not None:
         inputs = inputs_at(request.inputs, network.neurons)

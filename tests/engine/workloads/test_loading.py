@@ -132,9 +132,9 @@ def test_inputs(source, features):
     few, total = load_first(source, NEURONS, first=5)
     np.testing.assert_array_equal(few.bits, features.bits[:5])
     assert total == INPUTS
-    with pytest.raises(InputError, match=f"holds {INPUTS} inputs, not 22"):
+    with pytest.raises(InputError, match=f"{INPUTS} inputs, not 22"):
         load_inputs(source, NEURONS, first=22)
-    with pytest.raises(InputError, match="the first 0 inputs are asked for"):
+    with pytest.raises(InputError, match=r"first 0 inputs|not 0;"):
         load_inputs(source, NEURONS, first=0)
 
 

@@ -20,11 +20,11 @@ from portable_spdnn.challenge_table.records import Records
 from portable_spdnn.challenge_table.rows import ChallengeOptions, Row
 from portable_spdnn.challenge_table.sources import TEXT, NetworkSource, Sources
 from portable_spdnn.challenge_table.time_budget import Measured, Predictor
-from portable_spdnn.engine import infer
 from portable_spdnn.errors import InputError
-from portable_spdnn.graphchallenge.configurations import Configuration, Truth, judge
+from portable_spdnn.graphchallenge.configurations import Configuration, judge
 from portable_spdnn.plans.base import PlanOptions, Progress
 from portable_spdnn.report import run_report
+from portable_spdnn.report.comparison import REFERENCE_NAME, judge_by_reference, run_reference
 from portable_spdnn.workloads.images import digits_features
 from portable_spdnn.workloads.loading import Workload
 from portable_spdnn.workloads.sources import Request, resolve
@@ -225,16 +225,9 @@ class Series:
         agrees = reference_seconds = None
         if self.options.verify:
             with self._show(f"{name}: verifying with the serial reference") as step:
-                reference = infer(
-                    network,
-                    inputs.features,
-                    "scipy",
-                    dtype=self.options.plan.dtype,
-                    keep_dead_inputs=True,
-                    progress=step,
-                )
-            by_reference = Truth(reference.categories, 0, "the serial scipy reference")
-            agrees = judge(result.categories, by_reference).passed
+                dtype = self.options.plan.dtype
+                reference = run_reference(network, inputs.features, dtype, step)
+            agrees = judge_by_reference(result, reference).passed
             reference_seconds = reference.inference_seconds
         work = Workload(found, network, inputs.features, None, load_seconds)
         extra = {
@@ -270,7 +263,7 @@ class Series:
             verdict = judge(categories, truth)
             passed, against = verdict.passed, verdict.source
         elif record["reference_agrees"] is not None:
-            passed, against = record["reference_agrees"], "the serial scipy reference"
+            passed, against = record["reference_agrees"], REFERENCE_NAME
         else:
             return {**record, "verdict": None, "verdict_against": None}
         word = "PASSED" if passed else "FAILED"

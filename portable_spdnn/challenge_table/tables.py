@@ -14,6 +14,7 @@ from portable_spdnn.challenge_table.sources import GENERATED, STORE, TEXT
 from portable_spdnn.graphchallenge.configurations import INPUTS
 from portable_spdnn.memory import format_bytes, peak_resident_bytes
 from portable_spdnn.report import run_report
+from portable_spdnn.report.comparison import REFERENCE_NAME
 
 NOTHING = "-"
 COLUMNS = (
@@ -176,7 +177,7 @@ def _table_line(texts: Sequence[str]) -> str:
 def _verdict(record: dict[str, Any]) -> str:
     if record["verdict"] is None:
         return "no truth"
-    by_truth = record["verdict_against"] != "the serial scipy reference"
+    by_truth = record["verdict_against"] != REFERENCE_NAME
     verdict = f"{record['verdict']} ({'truth' if by_truth else 'serial reference'})"
     if by_truth and record["reference_agrees"] is not None:
         verdict += ", reference agrees" if record["reference_agrees"] else ", reference DISAGREES"

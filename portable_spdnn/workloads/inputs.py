@@ -116,9 +116,8 @@ class TextInputs(InputsSource):
     def __init__(self, path: Path, neurons: int) -> None:
         self.name, self.path, self.neurons = str(path), path, neurons
 
-    @property
-    def file(self) -> Path:
-        """The file itself."""
+    def find(self) -> Path:
+        """Return the file itself; raise InputError if it is missing, or of another width."""
         found = inputs_path(self.path, self.neurons) if self.path.is_dir() else self.path
         if found is None:
             raise InputError(
@@ -134,8 +133,8 @@ class TextInputs(InputsSource):
         return found
 
     def count(self) -> None:
-        """Return None: lines come in any order."""
-        return None
+        """Return None, for lines come in any order, if there is a file."""
+        self.find()
 
     def rows(self, rows: slice, verify: bool = True) -> Features:
         """Load all inputs, and return some."""
@@ -143,7 +142,7 @@ class TextInputs(InputsSource):
 
     def load(self, first: int | None = None) -> tuple[Features, int]:
         """Load the inputs, or the `first` so many; returns also how many there are."""
-        return read_inputs(self.file, self.neurons, first)
+        return read_inputs(self.find(), self.neurons, first)
 
 
 def inputs_at(path: Path, neurons: int) -> InputsSource:

@@ -31,7 +31,14 @@ class NetworkSource:
     y_max : float or None
     find_layers : callable
         Returns the LayerSource; called when the first of its layers is needed.
+
+    Attributes
+    ----------
+    why_not_streamed : str
+        Why its layers cannot be read, or generated, when they are used; empty where they can.
     """
+
+    why_not_streamed = ""
 
     def __init__(
         self,
@@ -90,6 +97,10 @@ class TextNetwork(NetworkSource):
             TEXT, str(folder), neurons, y_max, lambda: TextLayers(folder, neurons, layers or 0)
         )
         self._asked = (folder, neurons, layers, bias)
+        self.why_not_streamed = (
+            f"{folder}: text files are not streamed; pack the network of {neurons} neurons first: "
+            f"portable-spdnn convert {folder} --neurons {neurons} --out {neurons}.spdnn"
+        )
 
     def load(self, progress: Progress | None = None) -> Network:
         """Load the network; an archive is read once, in the order of its members."""
@@ -98,15 +109,6 @@ class TextNetwork(NetworkSource):
     def open(self) -> StreamedNetwork:
         """Raise InputError: text files cannot be read layer by layer again and again."""
         raise InputError(self.why_not_streamed)
-
-    @property
-    def why_not_streamed(self) -> str:
-        """The reason, with the command that helps."""
-        return (
-            f"{self.name}: text files are not streamed; pack the network of {self.neurons} neurons "
-            f"first: portable-spdnn convert {self.name} --neurons {self.neurons} "
-            f"--out {self.neurons}.spdnn"
-        )
 
     def iter_layers(self) -> Iterator[Layer]:
         """Return the layers in order; those of an archive that come too early wait on disk."""

@@ -115,7 +115,10 @@ SERIES = (
 
 REMARKS = (
     (HIDAYETOGLU, "up to 180 TeraEdges/s on many NVIDIA V100 GPUs of a whole machine"),
-    (KK_SPDNN, "1.16 TeraEdges/s on 20 nodes; 120 to 500 times the serial reference on one node"),
+    (
+        KK_SPDNN,
+        "1.16 TeraEdges/s on 20 nodes; 120 to 500 times the serial reference on a single node",
+    ),
 )
 """Published figures that belong to no single network of the table."""
 

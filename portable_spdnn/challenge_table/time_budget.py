@@ -2,8 +2,8 @@
 
 A prediction is ``edges x inputs / edge rate + edges x (loading + planning) per edge``, both
 measured on the nearest network that is done: the same number of neurons if there is one, then
-the nearest number of layers. Deeper networks tend to run faster than that, because inputs have
-died by then, and wider ones slower, because features leave the caches.
+the nearest number of layers. Deeper networks tend to run faster than that, because few inputs are
+active by then, and wider ones slower, because features leave the caches.
 """
 
 from __future__ import annotations

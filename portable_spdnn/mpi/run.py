@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
@@ -24,6 +25,7 @@ from portable_spdnn.network import Network
 from portable_spdnn.plans.base import NetworkPlan, PlanOptions, Progress
 from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint, run_identity
 from portable_spdnn.plans.result import Batch, Result, replica_records, resumed_seconds
+from portable_spdnn.registry import get_backend
 
 Array = npt.NDArray[Any]
 Rows = Callable[[int, int], Features]
@@ -77,8 +79,6 @@ def infer_distributed(
         As `infer`; or if mpi4py is missing. The other ranks then wait for ever, unless the
         job runs under ``python -m mpi4py`` or the caller calls `ranks.abort`.
     """
-    from portable_spdnn.registry import get_backend
-
     valid = as_features(features, network.neurons)
     with Ranks(comm) as ranks:
         ranks.bind_gpu("" if options is None else options.devices)
@@ -314,7 +314,5 @@ def _arrays_of(rows: Any) -> list[Array]:
 def _receive_rows(ranks: Ranks, source: int, dense: bool) -> Any:
     if dense:
         return ranks.receive_array(source)
-    import scipy.sparse as sp
-
     shape, data, indices, indptr = (ranks.receive_array(source) for _ in range(4))
     return sp.csr_array((data, indices, indptr), shape=tuple(int(n) for n in shape))

@@ -164,5 +164,5 @@ def inputs_at(path: Path, neurons: int) -> InputsSource:
 def wanted(first: int | None, total: int, name: str) -> int:
     """Return how many of `total` inputs are meant by the `first` so many; None means all."""
     if first is not None and not 1 <= first <= total:
-        raise InputError(f"{name}: there are {total} inputs, not {first}; ask for fewer")
+        raise InputError(f"{name}: there are {total} inputs, not {first}; ask for 1 to {total}")
     return total if first is None else first

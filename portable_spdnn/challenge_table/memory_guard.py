@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,30 +17,9 @@ SHARE = 3 / 4
 WORKING_COPIES = 3  # of a batch's features before and after a layer: sparse forms are larger
 
 
-@dataclass(frozen=True)
-class Decision:
-    """How a network is held.
-
-    Attributes
-    ----------
-    memory : int or None
-        Budget of the whole process, bytes; None where the network is held in memory.
-    automatic : bool
-        Whether the budget was set here and not by the user.
-    """
-
-    memory: int | None
-    automatic: bool
-
-    @property
-    def streamed(self) -> bool:
-        """Whether layers are read, or generated, while others run."""
-        return self.memory is not None
-
-
-def decide(
+def streaming_memory(
     facts: Iterable[LayerFacts], inputs: int, options: PlanOptions, available: int | None = None
-) -> Decision:
+) -> int | None:
     """Decide whether a network is held in memory or streamed.
 
     Parameters
@@ -57,17 +35,17 @@ def decide(
 
     Returns
     -------
-    Decision
-        Streamed where weights in two forms (as loaded, and planned by any backend) and the
-        features at work exceed `SHARE` of the available memory; the budget is then what the
-        process holds already and that share.
+    int or None
+        None: held in memory. Otherwise weights in two forms (as loaded, and planned by any
+        backend) and the features at work exceed `SHARE` of the available memory, and the number
+        is what the whole process may hold: what it holds already, and that share.
     """
     if options.memory is not None:
-        return Decision(options.memory, automatic=False)
+        return options.memory
     available = available_bytes() if available is None else available
     if available is None or needed_bytes(facts, inputs, options) <= SHARE * available:
-        return Decision(None, automatic=True)
-    return Decision(resident_bytes() + int(SHARE * available), automatic=True)
+        return None
+    return resident_bytes() + int(SHARE * available)
 
 
 def needed_bytes(facts: Iterable[LayerFacts], inputs: int, options: PlanOptions) -> int:

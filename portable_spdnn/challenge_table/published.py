@@ -7,25 +7,17 @@ network for which a source prints nothing has no figure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from portable_spdnn.graphchallenge.configurations import CONFIGURATIONS, Configuration
 
-SIZES_AND_DEPTHS = tuple((one.neurons, one.layers) for one in CONFIGURATIONS)
+Figures = dict[tuple[int, int], float]
+"""By (neurons, layers)."""
 
 
 @dataclass(frozen=True)
-class Source:
-    """A publication.
-
-    Attributes
-    ----------
-    label : str
-        What the table calls it.
-    citation : str
-    hardware : str
-        On which its figures were measured.
-    """
+class Publication:
+    """What the table calls it, its citation, and the machine that it measured on."""
 
     label: str
     citation: str
@@ -34,52 +26,34 @@ class Source:
 
 @dataclass(frozen=True)
 class Series:
-    """One column of a publication.
+    """One column of a publication: challenge edge rates in edges/s, and seconds where printed.
 
-    Attributes
-    ----------
-    source : Source
-    program, where : str
-        What ran, and the table that the figures stand in.
-    threads : int or None
-        Of a processor; None on a GPU.
-    edge_rates : dict of (neurons, layers) to float
-        Challenge edge rates, edges/s.
-    seconds : dict of (neurons, layers) to float
-        Times, where the source prints them.
+    `where` names the table that the figures stand in; `threads` is None on a GPU.
     """
 
-    source: Source
+    source: Publication
     program: str
     where: str
     threads: int | None
-    edge_rates: dict[tuple[int, int], float]
-    seconds: dict[tuple[int, int], float]
+    edge_rates: Figures
+    seconds: Figures = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Remark:
-    """A published figure that belongs to no single network of the table."""
-
-    source: Source
-    text: str
-
-
-DAVIS = Source(
+DAVIS = Publication(
     "SuiteSparse:GraphBLAS",
     'T. Davis, "Sparse DNN Results with the MATLAB interface to SuiteSparse:GraphBLAS", '
     "2 September 2019, updated 20 February 2020; dnn_summary.tex in GraphBLAS/demo/dnn_results "
     "of the SuiteSparse sources",
     "Intel Xeon E5-2698 v4 at 2.2 GHz, 20 cores, 256 GB, GCC 5.4",
 )
-HIDAYETOGLU = Source(
+HIDAYETOGLU = Publication(
     "SpDNN",
     "M. Hidayetoglu, C. Pearson, V. S. Mailthody, E. Ebrahimi, J. Xiong, R. Nagi and W. Hwu, "
     '"At-Scale Sparse Deep Neural Network Inference with Efficient GPU Implementation", '
     "IEEE HPEC 2020, arXiv:2007.14152",
     "one NVIDIA A100",
 )
-KK_SPDNN = Source(
+KK_SPDNN = Publication(
     "KK-SpDNN",
     'J. A. Ellis and S. Rajamanickam, "Scalable Inference for Sparse Deep Neural Networks using '
     'Kokkos Kernels", IEEE HPEC 2019',
@@ -87,17 +61,15 @@ KK_SPDNN = Source(
 )
 
 
-def _all(*figures: float, scale: float = 1.0) -> dict[tuple[int, int], float]:
-    """Give figures to the twelve networks, in the order of the official table."""
-    pairs = zip(SIZES_AND_DEPTHS, figures, strict=True)
-    return {network: figure * scale for network, figure in pairs}
-
-
 def _davis(
-    program: str, version: str, threads: int, rates: tuple[float, ...], seconds: tuple[float, ...]
-) -> Series:
+    program: str, version: str, threads: int, giga_rates: tuple[float, ...],
+    seconds: tuple[float, ...],
+) -> Series:  # fmt: skip
+    """Give figures to the twelve networks, in the order of the official table."""
+    networks = [(one.neurons, one.layers) for one in CONFIGURATIONS]
     where = f"run times and rates of GraphBLAS {version}, {threads} thread(s)"
-    return Series(DAVIS, program, where, threads, _all(*rates, scale=1e9), _all(*seconds))
+    rates = {network: 1e9 * rate for network, rate in zip(networks, giga_rates, strict=True)}
+    return Series(DAVIS, program, where, threads, rates, dict(zip(networks, seconds, strict=True)))
 
 
 SERIES = (
@@ -135,53 +107,35 @@ SERIES = (
     ),
     Series(
         HIDAYETOGLU, "optimised kernels", "single-GPU throughput", None,
-        {
-            (1024, 1920): 20.7e12,
-            (4096, 1920): 19.9e12,
-            (16384, 1920): 15.3e12,
-            (65536, 120): 8.2e12,
-            (65536, 1920): 9.3e12,
-        },
-        {},
+        {(1024, 1920): 20.7e12, (4096, 1920): 19.9e12, (16384, 1920): 15.3e12,
+         (65536, 120): 8.2e12, (65536, 1920): 9.3e12},
     ),
 )  # fmt: skip
 """Everything published that belongs to a network, as far as it is known here."""
 
 REMARKS = (
-    Remark(HIDAYETOGLU, "up to 180 TeraEdges/s on many NVIDIA V100 GPUs of a whole machine"),
-    Remark(
+    (HIDAYETOGLU, "up to 180 TeraEdges/s on many NVIDIA V100 GPUs of a whole machine"),
+    (
         KK_SPDNN,
         "1.16 TeraEdges/s on 20 nodes; 120 to 500 times the serial reference on a single node",
     ),
 )
+"""Published figures that belong to no single network of the table."""
 
 
 @dataclass(frozen=True)
 class Reference:
     """A column of published figures: the fastest of some series, network by network.
 
-    Attributes
-    ----------
-    label : str
-    series : tuple of Series
-        Of one source and one kind of hardware; none is left out because it is fast.
+    The series are of one publication and one kind of hardware; none is left out because it is
+    fast.
     """
 
     label: str
     series: tuple[Series, ...]
 
-    @property
-    def source(self) -> Source:
-        """The publication."""
-        return self.series[0].source
-
     def edge_rate(self, configuration: Configuration) -> float | None:
-        """Return the largest published edge rate of a network, edges/s; None where there is none.
-
-        Parameters
-        ----------
-        configuration : Configuration
-        """
+        """Return the largest published edge rate of a network, edges/s; None if there is none."""
         network = (configuration.neurons, configuration.layers)
         rates = [one.edge_rates[network] for one in self.series if network in one.edge_rates]
         return max(rates, default=None)
@@ -190,6 +144,6 @@ class Reference:
 REFERENCES = (
     Reference("GraphBLAS, 1 thread", tuple(one for one in SERIES if one.threads == 1)),
     Reference("GraphBLAS, 40 threads", tuple(one for one in SERIES if one.threads == 40)),
-    Reference("SpDNN, one A100", tuple(one for one in SERIES if one.source is HIDAYETOGLU)),
+    Reference("SpDNN, one A100", tuple(one for one in SERIES if one.threads is None)),
 )
 """What stands beside the rows of a table."""

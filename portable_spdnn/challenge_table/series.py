@@ -5,37 +5,70 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from portable_spdnn.backend import Backend
-from portable_spdnn.challenge_table.inputs import (
-    InputsOfASize,
-    check_inputs_file,
-    load_inputs_of_size,
-)
-from portable_spdnn.challenge_table.memory_guard import Decision, decide
-from portable_spdnn.challenge_table.records import Records
-from portable_spdnn.challenge_table.rows import ChallengeOptions, Row
-from portable_spdnn.challenge_table.sources import TEXT, NetworkSource, Sources
+from portable_spdnn.challenge_table.catalog import Catalog
+from portable_spdnn.challenge_table.memory_guard import streaming_memory
+from portable_spdnn.challenge_table.records import BATCHES, Json, Records
 from portable_spdnn.challenge_table.time_budget import Measured, Predictor
-from portable_spdnn.engine import infer
 from portable_spdnn.errors import InputError
-from portable_spdnn.graphchallenge.configurations import Configuration, Truth, judge
+from portable_spdnn.features import Features
+from portable_spdnn.graphchallenge.configurations import Configuration, judge
 from portable_spdnn.plans.base import Progress
+from portable_spdnn.plans.checkpoint import features_fingerprint
 from portable_spdnn.plans.options import OPTIONAL_PLAN_OPTIONS, PlanOptions
 from portable_spdnn.report import run_report
-from portable_spdnn.workloads.images import digits_features
-from portable_spdnn.workloads.request import Request, Workload, load_network_of
+from portable_spdnn.report.comparison import REFERENCE_NAME, judge_by_reference, run_reference
+from portable_spdnn.workloads.inputs import InputsSource
+from portable_spdnn.workloads.loading import Workload
+from portable_spdnn.workloads.sources import Request, Source, resolve
 
 ShowProgress = Callable[[str], AbstractContextManager[Progress | None]]
-WARM_UP = Configuration(1024, 120, -0.3)
 WARM_UP_INPUTS = 512
+
+
+@dataclass(frozen=True)
+class ChallengeOptions:
+    """What a user may ask of the table; see `portable-spdnn challenge --help`.
+
+    `plan.memory`, where set, holds for every network; `time_budget` is in seconds.
+    """
+
+    configurations: tuple[Configuration, ...]
+    data: Path | None = None
+    inputs: Path | None = None
+    first_inputs: int | None = None
+    seed: int = 0
+    plan: PlanOptions = field(default_factory=PlanOptions)
+    verify: bool = False
+    time_budget: float | None = None
+    checkpoint: Path | None = None
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """Inputs in memory for all networks of a size: the first of `total` that there are."""
+
+    neurons: int
+    source: InputsSource
+    kind: str
+    features: Features
+    fingerprint: str
+    total: int
+    seconds: float
+
+    @property
+    def count(self) -> int:
+        return int(self.features.shape[0])
 
 
 class Series:
     """The networks of the table on one backend.
+
+    Raises InputError if `data` or `inputs` do not fit the networks, text files are to be
+    streamed, or the checkpoint is that of another run.
 
     Parameters
     ----------
@@ -51,12 +84,6 @@ class Series:
     warm_up_seconds : float or None
         Compiling kernels and starting threads on a small network, apart from every row; None
         while nothing had to run.
-
-    Raises
-    ------
-    InputError
-        If `data` or `inputs` do not fit the networks, text files are to be streamed, or the
-        checkpoint is that of another run.
     """
 
     def __init__(
@@ -68,90 +95,106 @@ class Series:
         self.backend, self.options = backend, options
         self._show = show_progress
         self._start = time.monotonic()
-        if options.inputs is not None:
-            check_inputs_file(options.inputs, {one.neurons for one in options.configurations})
-        self._sources = Sources(options.data, options.seed, options.configurations)
-        if options.plan.memory is not None:
-            for one in options.configurations:
-                if self._sources.network(one).kind == TEXT:
-                    raise InputError(_not_streamed(options.data, one))
+        self._catalog = Catalog(options.data, options.inputs, options.configurations)
+        for one in options.configurations if options.plan.memory is not None else ():
+            if reason := self._source(one).network.why_not_streamed:
+                raise InputError(reason)
         self._versions = type(backend).availability().versions
-        self.identity: dict[str, Any] = {
+        defaults = PlanOptions()
+        self.identity: Json = {
             "versions": run_report.versions(self._versions),
             "backend": backend.name,
             "device": backend.device,
             "threads": backend.threads,
             "dtype": str(options.plan.dtype),
-            "path": options.plan.path,
-            "batch_size": options.plan.batch_size,
+            **{name: getattr(options.plan, name) for name in ("path", "batch_size", "memory")},
             "exact_passes": list(options.plan.exact_passes),
-            "memory": options.plan.memory,
             # What not every backend takes, where it is not left alone.
             **{
-                option: getattr(options.plan, option)
+                option: value
                 for option in OPTIONAL_PLAN_OPTIONS
-                if getattr(options.plan, option) != getattr(PlanOptions(), option)
+                if (value := getattr(options.plan, option)) != getattr(defaults, option)
             },
             "verify": options.verify,
         }
-        self._records = None
-        if options.checkpoint is not None:
-            self._records = Records(options.checkpoint, self.identity)
+        kept = options.checkpoint
+        self._records = None if kept is None else Records(kept, self.identity)
         self._predictor = Predictor()
-        self._inputs: InputsOfASize | None = None
+        self._inputs: _Inputs | None = None
         self.warm_up_seconds: float | None = None
 
-    def rows(self) -> Iterator[Row]:
-        """Yield the rows, each when its network is done.
+    def rows(self) -> Iterator[Json]:
+        """Yield the rows, each when its network is done; raises as loading and running do.
 
-        Raises
-        ------
-        InputError, NumericalError
-            As loading, planning and running do.
+        A row says where network and inputs come from and its `state`: "done", with what
+        `run_report.run_record` tells and more, or "skipped", with the reason.
         """
         for configuration in self.options.configurations:
             row = self._row(configuration)
-            if row.record is not None:
-                self._predictor.add(_measured(row.record))
+            if row["state"] == "done":
+                self._predictor.add(_measured(row))
             yield row
 
-    def _row(self, configuration: Configuration) -> Row:
-        source = self._sources.network(configuration)
-        row = Row(configuration, source.kind)
-        if self._records is not None and self._records.holds(configuration):
+    def _source(self, one: Configuration) -> Source:
+        data, seed = self._catalog.network(one), self.options.seed
+        return resolve(Request(data, one.neurons, one.layers, seed=seed))
+
+    def _row(self, configuration: Configuration) -> Json:
+        source, records = self._source(configuration), self._records
+        layers = source.network.layers
+        row: Json = {
+            "neurons": configuration.neurons,
+            "layers": configuration.layers,
+            "edges": configuration.edges,
+            "network_kind": source.network.kind,
+            "inputs_kind": None,
+            "state": "skipped",
+            "skipped_because": None,
+            "predicted_seconds": None,
+            "from_checkpoint": False,
+        }
+        if records is not None and records.path(configuration).exists():
             inputs = self._inputs_of(configuration.neurons)
-            kept = self._records.load(configuration, _key(source, inputs))
-            if kept is not None:
-                record = self._judged(kept[0], kept[1], source, inputs)
-                return replace(row, inputs_kind=inputs.kind, record=record, from_checkpoint=True)
+            found = records.load(configuration, _key(layers.fingerprint(), inputs))
+            row |= {"inputs_kind": inputs.kind, "state": "done", "from_checkpoint": True}
+            return row | self._judged(configuration, inputs, *found)
         if self._inputs is None:
             self._inputs_of(configuration.neurons)
         self._warm_up()
         if self.options.time_budget is not None:
             predicted = self._predicted(configuration)
-            row = replace(row, predicted_seconds=predicted)
             left = self.options.time_budget - (time.monotonic() - self._start)
+            row["predicted_seconds"] = predicted
             if predicted > left:
                 reason = f"{predicted:.3g} s predicted, {max(left, 0):.3g} s left"
-                return replace(row, skipped=reason)
+                return row | {"skipped_because": reason}
         inputs = self._inputs_of(configuration.neurons)
-        row = replace(row, inputs_kind=inputs.kind)
-        decision = decide(source.facts, inputs.count, self.options.plan)
-        if decision.streamed and source.kind == TEXT:
-            return replace(row, skipped=_not_streamed(self.options.data, configuration))
-        record, categories = self._run(configuration, source, inputs, decision)
-        if self._records is not None:
-            self._records.save(configuration, _key(source, inputs), record, categories)
-        return replace(row, record=self._judged(record, categories, source, inputs))
+        row["inputs_kind"] = inputs.kind
+        memory = streaming_memory(layers.facts, inputs.count, self.options.plan)
+        if memory is not None and source.network.why_not_streamed:
+            return row | {"skipped_because": source.network.why_not_streamed}
+        record, categories = self._run(source, inputs, configuration, memory)
+        if records is not None:
+            key = _key(layers.fingerprint(), inputs)
+            records.save(configuration, key, record, categories)
+        judged = self._judged(configuration, inputs, record, categories)
+        return row | {"state": "done"} | judged
 
-    def _inputs_of(self, neurons: int) -> InputsOfASize:
+    def _inputs_of(self, neurons: int) -> _Inputs:
         """Return the inputs of a size; those of one size are in memory at a time."""
         if self._inputs is None or self._inputs.neurons != neurons:
-            self._inputs, options = None, self.options
+            self._inputs = None
+            path, first = self._catalog.inputs(neurons), self.options.first_inputs
+            start = time.perf_counter()
             with self._show(f"{neurons} neurons: loading inputs"):
-                self._inputs = load_inputs_of_size(
-                    self._sources, neurons, options.inputs, options.first_inputs
-                )
+                source = resolve(Request(neurons=neurons, inputs=path, first_inputs=first))
+                features, total = source.load_inputs()
+                fingerprint = f"{features_fingerprint(features):016x}"
+            named, seconds = self.options.inputs, time.perf_counter() - start
+            kind = source.inputs.kind if named is None else named.name
+            self._inputs = _Inputs(
+                neurons, source.inputs, kind, features, fingerprint, total, seconds
+            )
         return self._inputs
 
     def _warm_up(self) -> None:
@@ -159,21 +202,16 @@ class Series:
         if self.warm_up_seconds is not None:
             return
         start = time.perf_counter()
-        network, _ = load_network_of(Request(neurons=WARM_UP.neurons, layers=WARM_UP.layers))
+        source = resolve(Request(first_inputs=WARM_UP_INPUTS))
+        network, (features, _) = source.load_network(), source.load_inputs()
         load_seconds = time.perf_counter() - start
-        features = digits_features(WARM_UP.neurons)[:WARM_UP_INPUTS]
         options = replace(self.options.plan, memory=None, batch_size=None)
         with self._show("warming up"):
             for _ in range(2):
-                plan = self.backend.plan(network, options)
-                result = plan.run(features)
+                result = self.backend.plan(network, options).run(features)
+        times = (load_seconds + result.plan_seconds, result.inference_seconds)
         self._predictor.calibration = Measured(
-            WARM_UP.neurons,
-            WARM_UP.layers,
-            network.edges,
-            result.inputs,
-            load_seconds + result.plan_seconds,
-            result.inference_seconds,
+            result.neurons, result.layers, result.edges, result.inputs, *times
         )
         self.warm_up_seconds = time.perf_counter() - start
 
@@ -189,115 +227,66 @@ class Series:
         return seconds
 
     def _run(
-        self,
-        configuration: Configuration,
-        source: NetworkSource,
-        inputs: InputsOfASize,
-        decision: Decision,
-    ) -> tuple[dict[str, Any], list[int]]:
-        """Return the record of a network, unjudged, and its categories."""
+        self, source: Source, inputs: _Inputs, configuration: Configuration, memory: int | None
+    ) -> tuple[Json, list[int]]:
+        """Return the record of a network, not judged by a truth, and its categories."""
         name = f"{configuration.neurons} x {configuration.layers}"
-        request = Request(
-            data=source.path,
-            neurons=configuration.neurons,
-            layers=configuration.layers,
-            seed=self.options.seed,
-            streamed=decision.streamed,
-        )
+        options, backend, streamed = self.options, self.backend, memory is not None
+        source = replace(source, inputs=inputs.source)
         start = time.perf_counter()
         with self._show(f"{name}: loading") as step:
-            network, network_source = load_network_of(request, step)
-        load_seconds = time.perf_counter() - start
-        with self._show(f"{name}: planning on {self.backend.name}"):
-            chosen = replace(
-                self.options.plan,
-                memory=decision.memory,
-                expected_inputs=inputs.features.shape[0],
+            network = source.network.open() if streamed else source.network.load(step)
+        work = Workload(source, network, inputs.features, None, time.perf_counter() - start)
+        with self._show(f"{name}: planning on {backend.name}"):
+            plan = backend.plan(
+                network, replace(options.plan, memory=memory, expected_inputs=inputs.count)
             )
-            plan = self.backend.plan(network, chosen)
         batches = None
         # Where all inputs go together there is nothing to go on from, and nothing to write.
-        if self._records is not None and (decision.streamed or plan.batch_size < inputs.count):
-            batches = self._records.batches(configuration, decision.streamed)
-        with self._show(f"{name}: inference on {self.backend.name}") as step:
+        if self._records is not None and (streamed or plan.batch_size < inputs.count):
+            batches = self._records.path(configuration, BATCHES[streamed])
+        with self._show(f"{name}: inference on {backend.name}") as step:
             result = plan.run(inputs.features, step, batches)
-        agrees = reference_seconds = None
-        if self.options.verify:
-            with self._show(f"{name}: verifying with the serial reference") as step:
-                reference = infer(
-                    network,
-                    inputs.features,
-                    "scipy",
-                    dtype=self.options.plan.dtype,
-                    keep_dead_inputs=True,
-                    progress=step,
-                )
-            by_reference = Truth(reference.categories, 0, "the serial scipy reference")
-            agrees = judge(result.categories, by_reference).passed
-            reference_seconds = reference.inference_seconds
-        work = Workload(
-            network, inputs.features, None, network_source, inputs.source, False, load_seconds
-        )
         extra = {
-            "dtype": str(self.options.plan.dtype),
-            "threads": self.backend.threads,
+            "dtype": str(options.plan.dtype),
+            "threads": backend.threads,
             "plan": plan.describe().splitlines(),
-            "memory": decision.memory,
-            "memory_automatic": decision.automatic,
-            "network_kind": source.kind,
-            "inputs_kind": inputs.kind,
+            "memory": memory,
+            "memory_automatic": options.plan.memory is None,
             "inputs_load_seconds": inputs.seconds,
             "inputs_fingerprint": inputs.fingerprint,
-            "resumed_inputs": result.resumed_inputs,
-            "reference_agrees": agrees,
-            "reference_seconds": reference_seconds,
+            "reference_agrees": None,
+            "reference_seconds": None,
         }
+        if options.verify:
+            with self._show(f"{name}: verifying with the serial reference") as step:
+                reference = run_reference(network, inputs.features, options.plan.dtype, step)
+            extra["reference_agrees"] = judge_by_reference(result, reference).passed
+            extra["reference_seconds"] = reference.inference_seconds
         record = run_report.run_record(work, result, None, self._versions, extra)
         return record, result.categories.tolist()
 
     def _judged(
-        self,
-        record: dict[str, Any],
-        categories: list[int],
-        source: NetworkSource,
-        inputs: InputsOfASize,
-    ) -> dict[str, Any]:
+        self, configuration: Configuration, inputs: _Inputs, record: Json, categories: list[int]
+    ) -> Json:
         """Return the record with the verdict: by the truth, else by the reference that ran."""
-        truth = None
-        if inputs.own and source.path is not None:
-            configuration = Configuration(record["neurons"], record["layers"], 0.0)
-            truth = self._sources.truth(configuration, inputs.total, inputs.count)
+        truth = self._catalog.truth(configuration, inputs.total, inputs.count)
+        passed, against = record["reference_agrees"], REFERENCE_NAME
         if truth is not None:
-            verdict = judge(categories, truth)
-            passed, against = verdict.passed, verdict.source
-        elif record["reference_agrees"] is not None:
-            passed, against = record["reference_agrees"], "the serial scipy reference"
-        else:
-            return {**record, "verdict": None, "verdict_against": None}
-        word = "PASSED" if passed else "FAILED"
-        return {**record, "verdict": word, "verdict_against": against}
+            passed, against = judge(categories, truth).passed, truth.source
+        verdict = {True: "PASSED", False: "FAILED", None: None}[passed]
+        return {**record, "verdict": verdict, "verdict_against": verdict and against}
 
 
-def _key(source: NetworkSource, inputs: InputsOfASize) -> dict[str, Any]:
+def _key(network: str, inputs: _Inputs) -> Json:
     """Return what names a network and its inputs."""
-    return {"network": source.identity, "inputs": inputs.count, "features": inputs.fingerprint}
+    return {"network": network, "inputs": inputs.count, "features": inputs.fingerprint}
 
 
-def _measured(record: dict[str, Any]) -> Measured:
+def _measured(record: Json) -> Measured:
+    verifying = record["reference_seconds"] or 0.0
     return Measured(
-        record["neurons"],
-        record["layers"],
-        record["edges"],
-        record["inputs"],
-        record["load_seconds"] + record["plan_seconds"],
-        record["inference_seconds"] + (record["reference_seconds"] or 0.0),
-    )
-
-
-def _not_streamed(data: Path | None, configuration: Configuration) -> str:
-    neurons = configuration.neurons
-    return (
-        f"{data}: the network of {neurons} x {configuration.layers} would be streamed, which text "
-        f"files cannot be; pack it: portable-spdnn convert {data} --neurons {neurons} "
-        f"--out {neurons}.spdnn"
+        **{name: record[name] for name in ("neurons", "layers", "edges", "inputs")},
+        setup_seconds=record["load_seconds"] + record["plan_seconds"],
+        run_seconds=record["inference_seconds"] + verifying,
     )

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from portable_spdnn.challenge_table.memory_guard import SHARE
-from portable_spdnn.challenge_table.published import REFERENCES, REMARKS, SERIES, Source
-from portable_spdnn.challenge_table.rows import Row
+from portable_spdnn.challenge_table.published import REFERENCES, REMARKS, SERIES
+from portable_spdnn.challenge_table.records import Json
 from portable_spdnn.challenge_table.series import Series
-from portable_spdnn.challenge_table.sources import GENERATED, STORE, TEXT
-from portable_spdnn.graphchallenge.configurations import INPUTS
+from portable_spdnn.graphchallenge.configurations import INPUTS, Configuration
 from portable_spdnn.host import format_bytes, peak_resident_bytes
 from portable_spdnn.plans.options import OPTIONAL_PLAN_OPTIONS
 from portable_spdnn.report import run_report
+from portable_spdnn.report.comparison import REFERENCE_NAME
+from portable_spdnn.workloads.networks import GENERATED, STORE, TEXT
 
 NOTHING = "-"
 COLUMNS = (
@@ -22,67 +22,60 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def cells(row: Row) -> tuple[str, ...]:
+def failed(row: Json) -> bool:
+    """Tell whether the categories are wrong, by the truth or by the serial reference."""
+    return row.get("verdict") == "FAILED" or row.get("reference_agrees") is False
+
+
+def cells(row: Json) -> tuple[str, ...]:
     """Return the cells of a row, in the order of `COLUMNS`."""
-    record = row.record
-    names = (str(row.configuration.neurons), str(row.configuration.layers))
-    if record is None:
-        inputs = row.inputs_kind or NOTHING
-        measured = (str(row.configuration.edges), row.network_kind, inputs, *(NOTHING,) * 3)
-        return (*names, *measured, "skipped", row.skipped)
+    names = tuple(str(row[name]) for name in ("neurons", "layers", "edges", "network_kind"))
+    if row["state"] == "skipped":
+        inputs = row["inputs_kind"] or NOTHING
+        return (*names, inputs, *(NOTHING,) * 3, "skipped", row["skipped_because"])
+    spent = row["inference_seconds"]
     return (
         *names,
-        str(record["edges"]),
-        row.network_kind,
-        f"{record['inputs']} ({row.inputs_kind})",
-        seconds(record["inference_seconds"]),
-        run_report.rate(record["edge_rate"]),
-        run_report.rate(record["executed_edge_rate"]),
-        _verdict(record),
-        _notes(row, record) or NOTHING,
+        f"{row['inputs']} ({row['inputs_kind']})",
+        f"{spent:.0f}" if spent >= 1000 else f"{spent:.3g}",
+        run_report.rate(row["edge_rate"]),
+        run_report.rate(row["executed_edge_rate"]),
+        _verdict(row),
+        _notes(row) or NOTHING,
     )
 
 
-def seconds(value: float) -> str:
-    """Return seconds with three digits, or whole ones: 0.0123, 4.56, 3743."""
-    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def facts(series: Series, rows: Sequence[Row]) -> list[tuple[str, str]]:
+def facts(series: Series, rows: Sequence[Json]) -> list[tuple[str, str]]:
     """Return what holds for all rows, as (name, text)."""
     identity = series.identity
-    versions = ", ".join(f"{name} {number}" for name, number in identity["versions"].items())
     found = [
         ("backend", f"{identity['backend']} ({identity['device']}), {identity['dtype']}"),
         ("threads", str(identity["threads"])),
         ("exact passes", ", ".join(identity["exact_passes"]) or "none"),
         *((name, str(identity[name])) for name in OPTIONAL_PLAN_OPTIONS if name in identity),
-        ("versions", versions),
-    ]
-    if any(_streamed_automatically(row) for row in rows):
-        found.append(
-            (
-                "streamed",
-                f"networks that would not fit in {100 * SHARE:.0f} % of the available memory; "
-                "that share was their budget",
-            )
-        )
+        ("versions", ", ".join(f"{name} {version}" for name, version in
+                               identity["versions"].items())),
+    ]  # fmt: skip
+    done = [row for row in rows if row["state"] == "done"]
+    if any(one["memory"] is not None and one["memory_automatic"] for one in done):
+        share = f"{100 * SHARE:.0f} % of the available memory"
+        text = f"networks that would not fit in {share}; that share was their budget"
+        found.append(("streamed", text))
     if series.warm_up_seconds is not None:
-        found.append(
-            ("warm-up", f"{run_report.seconds(series.warm_up_seconds)}, apart from every network")
-        )
+        text = f"{run_report.seconds(series.warm_up_seconds)}, apart from every network"
+        found.append(("warm-up", text))
     found.append(("peak memory", format_bytes(peak_resident_bytes())))
-    skipped = sum(row.record is None for row in rows)
-    failed = sum(row.failed for row in rows)
-    kept = sum(row.from_checkpoint for row in rows)
-    counts = [f"{len(rows) - skipped} of {len(series.options.configurations)} networks done"]
-    counts += [f"{kept} of them taken from the checkpoint"] * bool(kept)
-    counts += [f"{skipped} skipped"] * bool(skipped)
-    counts += [f"{failed} WRONG"] * bool(failed)
+    counts = [f"{len(done)} of {len(series.options.configurations)} networks done"]
+    for count, what in (
+        (sum(row["from_checkpoint"] for row in rows), "of them taken from the checkpoint"),
+        (len(rows) - len(done), "skipped"),
+        (sum(map(failed, rows)), "WRONG"),
+    ):
+        counts += [f"{count} {what}"] * bool(count)
     return [*found, ("networks", ", ".join(counts))]
 
 
-def as_json(series: Series, rows: Sequence[Row]) -> dict[str, Any]:
+def as_json(series: Series, rows: Sequence[Json]) -> Json:
     """Return the whole table, and the published figures, for scripts."""
     return {
         **series.identity,
@@ -90,45 +83,37 @@ def as_json(series: Series, rows: Sequence[Row]) -> dict[str, Any]:
         "seed": series.options.seed,
         "warm_up_seconds": series.warm_up_seconds,
         "peak_memory": peak_resident_bytes(),
-        "networks": [_row_json(row) for row in rows],
+        "networks": list(rows),
         "published": [
             {
-                "source": one.source.citation,
-                "hardware": one.source.hardware,
-                "program": one.program,
-                "where": one.where,
-                "threads": one.threads,
+                "source": one.source.citation, "hardware": one.source.hardware,
+                "program": one.program, "where": one.where, "threads": one.threads,
                 "figures": [
-                    {
-                        "neurons": neurons,
-                        "layers": layers,
-                        "edge_rate": rate,
-                        "seconds": one.seconds.get((neurons, layers)),
-                    }
-                    for (neurons, layers), rate in one.edge_rates.items()
+                    {"neurons": network[0], "layers": network[1], "edge_rate": rate,
+                     "seconds": one.seconds.get(network)}
+                    for network, rate in one.edge_rates.items()
                 ],
             }
             for one in SERIES
         ],
-    }
+    }  # fmt: skip
 
 
-def as_markdown(series: Series, rows: Sequence[Row]) -> str:
+def as_markdown(series: Series, rows: Sequence[Json]) -> str:
     """Return the table with published figures beside it, and their sources below."""
-    sources: list[Source] = []
-    for source in (*(one.source for one in REFERENCES), *(one.source for one in REMARKS)):
-        if source not in sources:
-            sources.append(source)
-    references = [f"{one.label} [^{1 + sources.index(one.source)}]" for one in REFERENCES]
+    columns = {one.label: one.series[0].source for one in REFERENCES}
+    cited = [*columns.values(), *(source for source, _ in REMARKS)]
+    marks = {source: f"[^{n}]" for n, source in enumerate(dict.fromkeys(cited), start=1)}
+    align = ["---:"] * 3 + ["---"] * 2 + ["---:"] * 3 + ["---"] * 2 + ["---:"] * len(REFERENCES)
     lines = [
         "# Sparse DNN Graph Challenge",
         "",
-        _table_line([*COLUMNS, *references]),
-        _table_line(["---:", "---:", "---:", "---", "---", *["---:"] * 3, "---", "---"]
-                    + ["---:"] * len(references)),
-    ]  # fmt: skip
+        _table_line([*COLUMNS, *(f"{label} {marks[source]}" for label, source in columns.items())]),
+        _table_line(align),
+    ]
     for row in rows:
-        published = [one.edge_rate(row.configuration) for one in REFERENCES]
+        network = Configuration(row["neurons"], row["layers"], 0.0)
+        published = [one.edge_rate(network) for one in REFERENCES]
         shown = [NOTHING if rate is None else run_report.rate(rate) for rate in published]
         lines.append(_table_line([*cells(row), *shown]))
     lines += [
@@ -145,70 +130,46 @@ def as_markdown(series: Series, rows: Sequence[Row]) -> str:
         f"with the {INPUTS} official inputs on the machines named, not measured here. Where a "
         "source prints several versions of one program, the fastest stands here.",
         "",
+        *(f"- {source.label}: {text} {marks[source]}" for source, text in REMARKS),
+        "",
+        *(f"{mark}: {one.citation}. Hardware: {one.hardware}." for one, mark in marks.items()),
     ]
-    lines += [f"- {one.source.label}: {one.text} [^{1 + sources.index(one.source)}]"
-              for one in REMARKS]  # fmt: skip
-    lines.append("")
-    for number, source in enumerate(sources, start=1):
-        lines.append(f"[^{number}]: {source.citation}. Hardware: {source.hardware}.")
     return "\n".join(lines) + "\n"
 
 
-def _caveats(rows: Sequence[Row]) -> list[str]:
+def _caveats(rows: Sequence[Json]) -> list[str]:
     """Return, in Markdown, why rows are not those of the official challenge."""
-    done = [(row, row.record["inputs"]) for row in rows if row.record is not None]
+    done = [row for row in rows if row["state"] == "done"]
     reasons = []
-    if any(inputs != INPUTS for _, inputs in done):
+    if any(one["inputs"] != INPUTS for one in done):
         reasons.append(f"inputs are not {INPUTS}")
-    if any(row.network_kind == GENERATED for row, _ in done):
+    if any(one["network_kind"] == GENERATED for one in done):
         reasons.append("a network is generated (its structure is that of the official one)")
-    if any(row.inputs_kind not in (TEXT, STORE) for row, _ in done):
+    if any(one["inputs_kind"] not in (TEXT, STORE) for one in done):
         reasons.append("inputs do not lie beside the network as official files")
-    if not reasons:
-        return []
-    return [f"Rows differ from the official challenge where {', or '.join(reasons)}.", ""]
+    text = f"Rows differ from the official challenge where {', or '.join(reasons)}."
+    return [text, ""] if reasons else []
 
 
 def _table_line(texts: Sequence[str]) -> str:
     return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
 
 
-def _verdict(record: dict[str, Any]) -> str:
-    if record["verdict"] is None:
+def _verdict(row: Json) -> str:
+    if row["verdict"] is None:
         return "no truth"
-    by_truth = record["verdict_against"] != "the serial scipy reference"
-    verdict = f"{record['verdict']} ({'truth' if by_truth else 'serial reference'})"
-    if by_truth and record["reference_agrees"] is not None:
-        verdict += ", reference agrees" if record["reference_agrees"] else ", reference DISAGREES"
-    return verdict
+    if row["verdict_against"] == REFERENCE_NAME:
+        return f"{row['verdict']} (serial reference)"
+    agrees = {None: "", True: ", reference agrees", False: ", reference DISAGREES"}
+    return f"{row['verdict']} (truth){agrees[row['reference_agrees']]}"
 
 
-def _notes(row: Row, record: dict[str, Any]) -> str:
+def _notes(row: Json) -> str:
     notes = []
-    if record["memory"] is not None:
-        notes.append(f"streamed in {format_bytes(record['memory'])}")
-    if row.from_checkpoint:
+    if row["memory"] is not None:
+        notes.append(f"streamed in {format_bytes(row['memory'])}")
+    if row["from_checkpoint"]:
         notes.append("from the checkpoint")
-    elif record["resumed_inputs"]:
-        notes.append(f"{record['resumed_inputs']} inputs from the checkpoint")
+    elif row["resumed_inputs"]:
+        notes.append(f"{row['resumed_inputs']} inputs from the checkpoint")
     return ", ".join(notes)
-
-
-def _streamed_automatically(row: Row) -> bool:
-    record = row.record
-    return record is not None and record["memory"] is not None and record["memory_automatic"]
-
-
-def _row_json(row: Row) -> dict[str, Any]:
-    shared = {
-        "neurons": row.configuration.neurons,
-        "layers": row.configuration.layers,
-        "edges": row.configuration.edges,
-        "network_kind": row.network_kind,
-        "inputs_kind": row.inputs_kind or None,
-        "state": "skipped" if row.record is None else "done",
-        "skipped_because": row.skipped or None,
-        "predicted_seconds": row.predicted_seconds,
-        "from_checkpoint": row.from_checkpoint,
-    }
-    return {**shared, **(row.record or {})}

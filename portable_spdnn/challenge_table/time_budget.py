@@ -1,9 +1,9 @@
-"""Time: how long a network will take, told from those that are done.
+"""How long a network will take, predicted from those that are done.
 
 A prediction is ``edges x inputs / edge rate + edges x (loading + planning) per edge``, both
 measured on the nearest network that is done: the same number of neurons if there is one, then
-the nearest number of layers. Deeper networks tend to run faster than that, because inputs have
-died by then, and wider ones slower, because features leave the caches.
+the nearest number of layers. Deeper networks tend to run faster than that, because few inputs are
+active by then, and wider ones slower, because features leave the caches.
 """
 
 from __future__ import annotations
@@ -20,19 +20,9 @@ _DURATION = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([smh]?)\s*", re.IGNORECASE)
 
 
 def parse_duration(text: str, option: str) -> float:
-    """Return a duration in seconds.
+    """Return a duration in seconds: of ``90``, ``90s``, ``10m`` or ``2h``.
 
-    Parameters
-    ----------
-    text : str
-        Seconds, or a number with a unit: ``90``, ``90s``, ``10m``, ``2h``.
-    option : str
-        What error messages call it.
-
-    Raises
-    ------
-    InputError
-        If it is no positive duration.
+    Raises InputError, which calls it `option`, if it is no positive duration.
     """
     match = _DURATION.fullmatch(text)
     seconds = float(match[1]) * _UNITS[match[2].lower()] if match else 0.0
@@ -43,16 +33,7 @@ def parse_duration(text: str, option: str) -> float:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one network took.
-
-    Attributes
-    ----------
-    neurons, layers, edges, inputs : int
-    setup_seconds : float
-        Loading or generating, and planning.
-    run_seconds : float
-        Inference, and verifying where that was asked for.
-    """
+    """What one network took: to load or generate and plan it, and to run (and verify) it."""
 
     neurons: int
     layers: int
@@ -63,16 +44,10 @@ class Measured:
 
 
 class Predictor:
-    """Predicts how long networks will take.
+    """Predicts by the networks that are done; while there are none, by `calibration`."""
 
-    Parameters
-    ----------
-    calibration : Measured, optional
-        A network to go by while none of the table is done.
-    """
-
-    def __init__(self, calibration: Measured | None = None) -> None:
-        self.calibration = calibration
+    def __init__(self) -> None:
+        self.calibration: Measured | None = None
         self._done: list[Measured] = []
 
     def add(self, measured: Measured) -> None:
@@ -80,18 +55,7 @@ class Predictor:
         self._done.append(measured)
 
     def predict(self, configuration: Configuration, inputs: int) -> float:
-        """Return the seconds that a network will take.
-
-        Parameters
-        ----------
-        configuration : Configuration
-        inputs : int
-
-        Returns
-        -------
-        float
-            NaN where there is nothing to go by.
-        """
+        """Return the seconds that a network will take; NaN where there is nothing to go by."""
 
         def distance(one: Measured) -> tuple[float, float]:
             return (

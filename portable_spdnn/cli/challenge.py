@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from portable_spdnn.cli import options as flag
 from portable_spdnn.cli.progress import show_progress
 from portable_spdnn.cli.run import WRONG_CATEGORIES
+
+if TYPE_CHECKING:
+    from portable_spdnn.graphchallenge.configurations import Configuration
 
 
 def challenge(
@@ -28,14 +31,7 @@ def challenge(
             "stores, or one store. What is not there is generated.",
         ),
     ] = None,
-    inputs: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Inputs: MNIST IDX, resized to each size, or Graph Challenge TSV. Default: those "
-            "of --data, or the bundled digits.",
-        ),
-    ] = None,
+    inputs: flag.Inputs = None,
     first_inputs: flag.FirstInputs = None,
     batch_size: flag.BatchSize = None,
     threads: flag.Threads = None,
@@ -63,13 +59,7 @@ def challenge(
             "10m, 2h.",
         ),
     ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Keep every finished network and batch there; an interrupted table goes on.",
-        ),
-    ] = None,
+    checkpoint: flag.CheckpointDir = None,
     verify: Annotated[
         bool,
         typer.Option("--verify", help="Run the serial reference on every network as well; slow."),
@@ -89,9 +79,8 @@ def challenge(
     Exit code 0: all that ran are right, as far as there is a truth; 1: categories of one are
     wrong; 2: usage or input error.
     """
-    from portable_spdnn.challenge_table import choose_configurations, tables
-    from portable_spdnn.challenge_table.rows import ChallengeOptions, Row
-    from portable_spdnn.challenge_table.series import Series
+    from portable_spdnn.challenge_table import tables
+    from portable_spdnn.challenge_table.series import ChallengeOptions, Series
     from portable_spdnn.challenge_table.time_budget import parse_duration
     from portable_spdnn.errors import InputError
     from portable_spdnn.host import parse_limit
@@ -102,32 +91,25 @@ def challenge(
 
     if json == markdown == "-":
         raise InputError("--json and --markdown both name standard output; give one a file")
-    asked = ChallengeOptions(
-        choose_configurations(sizes, layers),
-        data,
-        inputs,
-        first_inputs,
-        seed,
-        PlanOptions(
-            dtype=dtype.value,
-            path=path.value,
-            batch_size=batch_size,
-            exact_passes=parse_passes(exact_passes),
-            memory=parse_limit(memory, "--memory"),
-            kernel=kernel,
-            storage=storage.value,
-            device_memory=parse_limit(device_memory, "--device-memory"),
-            devices=devices,
-        ),
-        verify,
-        None if time_budget is None else parse_duration(time_budget, "--time-budget"),
-        checkpoint,
+    configurations = choose_configurations(sizes, layers)
+    plan = PlanOptions(
+        dtype=dtype.value,
+        path=path.value,
+        batch_size=batch_size,
+        exact_passes=parse_passes(exact_passes),
+        memory=parse_limit(memory, "--memory"),
+        kernel=kernel,
+        storage=storage.value,
+        device_memory=parse_limit(device_memory, "--device-memory"),
+        devices=devices,
     )
-    progress = not no_progress
-    series = Series(
-        get_backend(backend, threads), asked, lambda what: show_progress(what, progress)
+    limit = None if time_budget is None else parse_duration(time_budget, "--time-budget")
+    options = ChallengeOptions(
+        configurations, data, inputs, first_inputs, seed, plan, verify, limit, checkpoint
     )
-    rows: list[Row] = []
+    chosen = get_backend(backend, threads)
+    series = Series(chosen, options, lambda what: show_progress(what, not no_progress))
+    rows: list[dict[str, Any]] = []
 
     def write(last: bool) -> None:
         """Write what is done so far: files always, standard output at the end alone."""
@@ -148,5 +130,28 @@ def challenge(
             run_report.print_table(tables.COLUMNS, shown, to_stderr)
             run_report.print_facts(tables.facts(series, rows), to_stderr)
     write(last=True)
-    if any(row.failed for row in rows):
+    if any(map(tables.failed, rows)):
         raise typer.Exit(WRONG_CATEGORIES)
+
+
+def choose_configurations(sizes: str, layers: str) -> tuple[Configuration, ...]:
+    """Return the official networks, in order, that lists such as ``1024,4096`` choose.
+
+    Raises InputError if a list is empty or holds a value that is not in the official table.
+    """
+    from portable_spdnn.errors import InputError
+    from portable_spdnn.graphchallenge.configurations import CONFIGURATIONS
+
+    def chosen(text: str, option: str, official: dict[str, int]) -> set[int]:
+        parts = [part.strip() for part in text.split(",") if part.strip()] or [text]
+        for part in parts:
+            if part not in official:
+                raise InputError(
+                    f"{option}: {part!r} is not in the official table; choose from "
+                    f"{', '.join(official)}"
+                )
+        return {official[part] for part in parts}
+
+    neurons = chosen(sizes, "--sizes", {str(one.neurons): one.neurons for one in CONFIGURATIONS})
+    depths = chosen(layers, "--layers", {str(one.layers): one.layers for one in CONFIGURATIONS})
+    return tuple(one for one in CONFIGURATIONS if one.neurons in neurons and one.layers in depths)

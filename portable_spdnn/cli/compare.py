@@ -44,7 +44,8 @@ def compare(
     from portable_spdnn.passes import parse_passes
     from portable_spdnn.plans.options import PlanOptions
     from portable_spdnn.report import comparison, run_report
-    from portable_spdnn.workloads.request import Request, load_workload
+    from portable_spdnn.workloads.loading import load_workload
+    from portable_spdnn.workloads.sources import Request
 
     names = [name.strip() for name in backends.split(",") if name.strip()]
     if not names:
@@ -105,8 +106,9 @@ def compare(
         "survivors", "agrees", "abs. diff.", "rel. diff.", "verdict",
     )  # fmt: skip
     title = (
-        f"{work.network.neurons} neurons x {len(work.network)} layers ({work.network_source}), "
-        f"{work.features.shape[0]} inputs ({work.inputs_source}), {dtype.value}, "
+        f"{work.network.neurons} neurons x {len(work.network)} layers "
+        f"({work.source.network.name}), {work.features.shape[0]} inputs "
+        f"({work.source.inputs.name}), {dtype.value}, "
         f"exact passes (not on the reference): {', '.join(passes) or 'none'}"
     )
     typer.echo(title, err=json == "-")

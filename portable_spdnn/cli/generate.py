@@ -9,7 +9,6 @@ import typer
 
 from portable_spdnn.cli import options as flag
 from portable_spdnn.cli.progress import show_progress
-from portable_spdnn.workloads.request import DEFAULT_LAYERS, DEFAULT_NEURONS
 
 generate = typer.Typer(help="Write generated networks.", no_args_is_help=True)
 
@@ -22,10 +21,8 @@ def _group() -> None:
 @generate.command()
 def radixnet(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write; with --store, file.")],
-    neurons: Annotated[
-        int, typer.Option(metavar="N", help="Neurons per layer: 16 * 2^s.")
-    ] = DEFAULT_NEURONS,
-    layers: Annotated[int, typer.Option(metavar="L", min=1)] = DEFAULT_LAYERS,
+    neurons: Annotated[int, typer.Option(metavar="N", help="Neurons per layer: 16 * 2^s.")] = 1024,
+    layers: Annotated[int, typer.Option(metavar="L", min=1)] = 120,
     seed: flag.Seed = 0,
     inputs: Annotated[
         Path | None,
@@ -40,11 +37,12 @@ def radixnet(
 ) -> None:
     """Write a RadiX-Net with the structure of the Graph Challenge, and inputs for it."""
     from portable_spdnn.workloads.generation import generate_radixnet
-    from portable_spdnn.workloads.request import Request, load_inputs_of
+    from portable_spdnn.workloads.sources import Request, resolve
 
     features = None
     if not no_inputs:
-        features = load_inputs_of(Request(inputs=inputs, first_inputs=first_inputs), neurons)[0]
+        request = Request(neurons=neurons, inputs=inputs, first_inputs=first_inputs)
+        features = resolve(request).load_inputs()[0]
     with show_progress("generating", not no_progress) as step:
         generate_radixnet(out, neurons, layers, seed, features=features, store=store, progress=step)
     shown = "no inputs" if features is None else f"{features.shape[0]} inputs"

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from portable_spdnn.plans.base import NetworkPlan
     from portable_spdnn.plans.options import PlanOptions
     from portable_spdnn.plans.result import Result
-    from portable_spdnn.workloads.request import Request, Workload
+    from portable_spdnn.workloads.loading import Workload
+    from portable_spdnn.workloads.sources import Request
 
 WRONG_CATEGORIES = 1
 
@@ -76,7 +77,7 @@ def run(
     from portable_spdnn.mpi.ranks import Ranks, launched_ranks
     from portable_spdnn.passes import parse_passes
     from portable_spdnn.plans.options import PlanOptions
-    from portable_spdnn.workloads.request import Request
+    from portable_spdnn.workloads.sources import Request
 
     options = PlanOptions(
         dtype=dtype.value,
@@ -100,7 +101,7 @@ def run(
     done = _execute(backend, threads, request, options, ranks, schedule, checkpoint, progress)
     code = 0
     if done is not None:
-        code = _report(done, request, options, verify, json, save_categories, progress)
+        code = _report(done, options, verify, json, save_categories, progress)
     if ranks is not None:
         code = ranks.comm.bcast(code)
         ranks.close()
@@ -133,7 +134,7 @@ def _execute(
     from portable_spdnn.mpi.run import run_on_ranks
     from portable_spdnn.mpi.workload import load_ranked_workload
     from portable_spdnn.registry import get_backend
-    from portable_spdnn.workloads.request import load_workload
+    from portable_spdnn.workloads.loading import load_workload
 
     if ranks is not None:
         ranks.bind_gpu(options.devices)
@@ -168,7 +169,6 @@ def _execute(
 
 def _report(
     done: _Done,
-    request: Request,
     options: PlanOptions,
     verify: bool,
     json: str | None,
@@ -176,18 +176,21 @@ def _report(
     progress: bool,
 ) -> int:
     """Judge and print; returns the exit code."""
-    from portable_spdnn.graphchallenge.configurations import Truth, judge, write_categories
-    from portable_spdnn.report import run_report
+    from portable_spdnn.graphchallenge.configurations import judge, write_categories
+    from portable_spdnn.report import comparison, run_report
 
     work, result = done.work, done.result
-    known, reference = work.truth, None
-    # By default only where it takes about a second, and not where it would break a limit.
-    if verify or (work.embedded and known is None and options.memory is None):
-        reference = _run_reference(work, request, options, progress)
-        by_reference = Truth(reference.categories, 0, "the serial scipy reference")
-        known = known or by_reference
+    known = work.truth
     verdict = None if known is None else judge(result.categories, known)
-    agrees = None if reference is None else judge(result.categories, by_reference).passed
+    agrees = reference_seconds = None
+    # By default only where it takes about a second, and not where it would break a limit.
+    if verify or (work.source.embedded and known is None and options.memory is None):
+        with show_progress("verifying with the serial reference", progress) as step:
+            features, _ = work.source.load_inputs()  # all of them: this rank may hold a part
+            reference = comparison.run_reference(work.network, features, options.dtype, step)
+        by_reference = comparison.judge_by_reference(result, reference)
+        agrees, reference_seconds = by_reference.passed, reference.inference_seconds
+        verdict = verdict or by_reference
 
     backend = done.plan.backend
     extra: dict[str, Any] = {
@@ -198,13 +201,13 @@ def _report(
         "peak_memory": done.peak_memory,
         "truth_beyond_inputs": 0 if known is None else known.beyond,
         "reference_agrees": agrees,
-        "reference_seconds": None if reference is None else reference.inference_seconds,
+        "reference_seconds": reference_seconds,
     }
     record = run_report.run_record(work, result, verdict, backend.availability().versions, extra)
     facts = run_report.run_facts(work, done.plan, result, done.peak_memory)
     if known is not None and known.beyond:
         facts.append(("truth", f"{known.beyond} categories beyond the inputs at hand left out"))
-    if agrees is not None and work.truth is not None:
+    if agrees is not None and known is not None:
         facts.append(("serial reference", "agrees" if agrees else "DISAGREES"))
     facts.append(("verdict", "none: no truth is known" if verdict is None else str(verdict)))
     run_report.print_facts(facts, to_stderr=json == "-")
@@ -226,21 +229,3 @@ def _report(
         record["layers_beside_limits"] = None if speeds is None else [asdict(s) for s in speeds]
         run_report.write_json(record, json)
     return WRONG_CATEGORIES if verdict is not None and not verdict.passed else 0
-
-
-def _run_reference(
-    work: Workload, request: Request, options: PlanOptions, progress: bool
-) -> Result:
-    """Run the serial reference: every input through every layer, in a code path of its own."""
-    from portable_spdnn.engine import infer
-    from portable_spdnn.workloads.request import load_inputs_of
-
-    with show_progress("verifying with the serial reference", progress) as step:
-        return infer(
-            work.network,
-            load_inputs_of(request, work.network.neurons)[0],
-            "scipy",
-            dtype=options.dtype,
-            keep_dead_inputs=True,
-            progress=step,
-        )

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
@@ -303,7 +304,5 @@ def _arrays_of(rows: Any) -> list[Array]:
 def _receive_rows(ranks: Ranks, source: int, dense: bool) -> Any:
     if dense:
         return ranks.receive_array(source)
-    import scipy.sparse as sp
-
     shape, data, indices, indptr = (ranks.receive_array(source) for _ in range(4))
     return sp.csr_array((data, indices, indptr), shape=tuple(int(n) for n in shape))

@@ -11,21 +11,14 @@ import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn.features import Features, PackedFeatures
-from portable_spdnn.io.packed_layout import is_packed_store
 from portable_spdnn.layer import Layer
 from portable_spdnn.mpi.ranks import Ranks
 from portable_spdnn.mpi.run import Rows
 from portable_spdnn.network import Network
 from portable_spdnn.plans.partition import static_part
-from portable_spdnn.workloads.request import (
-    Request,
-    Workload,
-    count_inputs_of,
-    load_inputs_of,
-    load_network_of,
-    load_rows_of,
-    load_truth_of,
-)
+from portable_spdnn.workloads.loading import Workload
+from portable_spdnn.workloads.networks import STORE
+from portable_spdnn.workloads.sources import Request, resolve
 
 
 @dataclass(frozen=True)
@@ -73,45 +66,38 @@ def load_ranked_workload(
         As `load_workload`.
     """
     start = time.perf_counter()
-    mapped = request.streamed or (request.data is not None and is_packed_store(request.data))
-    if mapped:
-        network, source = load_network_of(request, progress)
+    source, leads = resolve(request), ranks.node_rank == 0
+    if request.streamed or source.network.kind == STORE:
+        network = source.load_network(progress)
     else:
-        loaded = load_network_of(request, progress) if ranks.node_rank == 0 else None
-        network, source = _share_network(ranks, loaded)
-    neurons, leads = network.neurons, ranks.node_rank == 0
-    counted = ranks.comm.bcast(count_inputs_of(request, neurons) if ranks.rank == 0 else None)
-    path = request.data if request.inputs is None else request.inputs
-    in_store = path is not None and is_packed_store(path)
+        network = _share_network(ranks, source.load_network(progress) if leads else None)
+    counted = ranks.comm.bcast(source.count_inputs() if ranks.rank == 0 else None)
+    mapped = source.inputs.kind == STORE
     first = 0  # of the features at hand
-    if counted is None or (schedule == "dynamic" and not in_store):
-        given = load_inputs_of(request, neurons) if leads else None
-        features, total, inputs_source = _share_features(ranks, given)
+    if counted is None or (schedule == "dynamic" and not mapped):
+        features, total = _share_features(ranks, source.load_inputs() if leads else None)
         inputs = features.shape[0]
     else:
-        inputs, total, inputs_source = counted
-        part = (0, inputs) if in_store else static_part(inputs, ranks.rank, ranks.size)
+        inputs, total = counted
+        part = (0, inputs) if mapped else static_part(inputs, ranks.rank, ranks.size)
         first = part[0]
-        features = load_rows_of(request, neurons, slice(*part), leads)
+        features = source.inputs.rows(slice(*part), leads)
 
     def rows(begin: int, end: int) -> Features:
         return features[begin - first : end - first]
 
-    truth = load_truth_of(request, network, inputs, total) if ranks.rank == 0 else None
+    truth = source.load_truth(len(network), inputs, total) if ranks.rank == 0 else None
     # The first rank of a node verifies what the others only map: nobody runs before it has.
     ranks.node.Barrier()
-    embedded = request.data is None and request.inputs is None
-    seconds = time.perf_counter() - start
-    work = Workload(network, features, truth, source, inputs_source, embedded, seconds)
+    work = Workload(source, network, features, truth, time.perf_counter() - start)
     return RankedWorkload(work, rows, inputs)
 
 
-def _share_network(ranks: Ranks, loaded: tuple[Network, str] | None) -> tuple[Network, str]:
+def _share_network(ranks: Ranks, loaded: Network | None) -> Network:
     """Share a network that the first rank of each node has loaded."""
-    layers = [] if loaded is None else list(loaded[0])
+    layers = [] if loaded is None else list(loaded)
     forms = [(layer.shape, layer.constant, layer.bias.strides == (0,)) for layer in layers]
-    known = None if loaded is None else (forms, loaded[0].y_max, loaded[1])
-    forms, y_max, source = ranks.node.bcast(known)
+    forms, y_max = ranks.node.bcast(None if loaded is None else (forms, loaded.y_max))
     arrays: list[Any] | None = None
     if loaded is not None:
         arrays = []
@@ -127,25 +113,23 @@ def _share_network(ranks: Ranks, loaded: tuple[Network, str] | None) -> tuple[Ne
         if plain:
             bias = np.broadcast_to(bias[0], shape[1:]) if bias.size else bias
         shared.append(Layer.from_csr(indptr, indices, data, shape, bias))
-    return Network(shared, y_max), source
+    return Network(shared, y_max)
 
 
-def _share_features(
-    ranks: Ranks, given: tuple[Features, int, str] | None
-) -> tuple[Features, int, str]:
-    """Share features, and what is told of them, that the first rank of each node has."""
+def _share_features(ranks: Ranks, given: tuple[Features, int] | None) -> tuple[Features, int]:
+    """Share features, and how many inputs there are, that the first rank of each node has."""
     arrays: list[Any] | None = None
     form = None
     if given is not None:
         csr: Any
-        csr, *told = given
+        csr, total = given
         bits = isinstance(csr, PackedFeatures)
         arrays = [csr.bits] if bits else [csr.data, csr.indices, csr.indptr]
-        form = (len(arrays), csr.shape, told)
-    count, shape, told = ranks.node.bcast(form)
+        form = (len(arrays), csr.shape, total)
+    count, shape, total = ranks.node.bcast(form)
     parts = ranks.share_on_node(arrays)
     if count == 1:
-        return PackedFeatures(parts[0], shape[1]), *told
+        return PackedFeatures(parts[0], shape[1]), total
     shared = sp.csr_array(tuple(parts), shape=shape)
     shared.has_canonical_format = True
-    return shared, *told
+    return shared, total

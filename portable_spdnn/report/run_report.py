@@ -19,7 +19,7 @@ from portable_spdnn.kernel_model import LayerSpeed, Limits, speed, speed_text
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.device_report import DeviceReport
 from portable_spdnn.plans.result import Result
-from portable_spdnn.workloads.request import Workload
+from portable_spdnn.workloads.loading import Workload
 
 SLOWEST = 12  # layers of a table: those that matter
 
@@ -68,8 +68,8 @@ def run_record(
         "layers": result.layers,
         "inputs": result.inputs,
         "edges": result.edges,
-        "network": work.network_source,
-        "inputs_source": work.inputs_source,
+        "network": work.source.network.name,
+        "inputs_source": work.source.inputs.name,
         "load_seconds": work.load_seconds,
         "plan_seconds": result.plan_seconds,
         "inference_seconds": result.inference_seconds,
@@ -105,9 +105,9 @@ def run_facts(
         (
             "network",
             f"{network.neurons} neurons x {len(network)} layers, {network.edges} edges "
-            f"({work.network_source})",
+            f"({work.source.network.name})",
         ),
-        ("inputs", f"{result.inputs} ({work.inputs_source})"),
+        ("inputs", f"{result.inputs} ({work.source.inputs.name})"),
         ("backend", f"{result.backend} ({result.device}), {options.dtype}"),
         ("plan", plan.describe()),
         ("load", seconds(work.load_seconds)),

@@ -12,6 +12,8 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
 from portable_spdnn.graphchallenge.configurations import Y_MAX, challenge_bias
 from portable_spdnn.graphchallenge.radixnet import radixnet_layers
+from portable_spdnn.graphchallenge.tsv_writing import write_inputs, write_layer
+from portable_spdnn.io.packed_store import PackedStoreWriter
 
 Progress = Callable[[int, int], None]
 
@@ -50,8 +52,6 @@ def generate_radixnet(
     """
     generated = enumerate(radixnet_layers(neurons, layers, seed, challenge_bias(neurons)), start=1)
     if store:
-        from portable_spdnn.io.packed_store import PackedStoreWriter
-
         with PackedStoreWriter(out, y_max=Y_MAX) as writer:
             if features is not None:
                 writer.set_inputs(features)
@@ -60,11 +60,9 @@ def generate_radixnet(
                 if progress is not None:
                     progress(number, layers)
         return
-    from portable_spdnn.graphchallenge.tsv_writing import write_inputs, write_layer
-
     folder = Path(out)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder}: exists and is not an empty folder; name a new one with --out")
+        raise InputError(f"{folder}: exists and is not an empty folder; name a new one")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))

@@ -1,4 +1,4 @@
-"""Networks, inputs and truth from wherever they are: a folder, a packed store, a file.
+"""Networks, inputs and whole workloads loaded from wherever they are.
 
 A path is either a folder in the layout of the Sparse DNN Graph Challenge
 (`graphchallenge.folder_layout`) or a packed store (`io.packed_layout`).
@@ -7,29 +7,72 @@ A path is either a folder in the layout of the Sparse DNN Graph Challenge
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
-from portable_spdnn.graphchallenge.configurations import (
-    Y_MAX,
-    Truth,
-    known_truth,
-    read_categories,
-    truth_for,
-)
-from portable_spdnn.io.packed_layout import is_packed_store
+from portable_spdnn.graphchallenge.configurations import Y_MAX, Truth, read_categories
+from portable_spdnn.graphchallenge.folder_layout import inputs_path, truth_paths
+from portable_spdnn.graphchallenge.layers_tsv import read_inputs, stream_layers
+from portable_spdnn.io.packed_store import PackedStoreWriter
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
-
-if TYPE_CHECKING:
-    from portable_spdnn.io.packed_store import PackedStore
-    from portable_spdnn.workloads.streamed_network import StreamedNetwork
+from portable_spdnn.workloads.networks import TextNetwork
+from portable_spdnn.workloads.sources import Request, Source, resolve
+from portable_spdnn.workloads.streamed_network import StreamedNetwork
 
 PathLike = str | os.PathLike[str]
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A network and inputs in memory.
+
+    Attributes
+    ----------
+    source : Source
+        Where they come from.
+    network : Network
+    features : PackedFeatures or csr_array
+    truth : Truth or None
+    load_seconds : float
+    """
+
+    source: Source
+    network: Network
+    features: Features
+    truth: Truth | None
+    load_seconds: float
+
+
+def load_workload(request: Request, progress: Progress | None = None) -> Workload:
+    """Load or generate what `request` names.
+
+    Parameters
+    ----------
+    request : Request
+    progress : callable, optional
+        Called with (layers done, layers in all; 0 while not known).
+
+    Returns
+    -------
+    Workload
+
+    Raises
+    ------
+    InputError
+        If a file is missing or malformed, or the request does not fit what the files hold.
+    """
+    start = time.perf_counter()
+    source = resolve(request)
+    network = source.load_network(progress)
+    features, total = source.load_inputs()
+    truth = source.load_truth(len(network), features.shape[0], total)
+    return Workload(source, network, features, truth, time.perf_counter() - start)
 
 
 def load_network(
@@ -52,7 +95,7 @@ def load_network(
         The first so many layers; default: all.
     bias : float, optional
         Default: the store's own, or for a folder that of the challenge
-        (`graphchallenge.challenge_bias`).
+        (`graphchallenge.configurations.challenge_bias`).
     y_max : float, optional
         Upper bound of every feature after a layer; infinity for none. Default: the store's own,
         or for a folder 32.
@@ -70,14 +113,9 @@ def load_network(
         If the path is neither folder nor store, holds no such network, or a file of it is
         missing, malformed, truncated or damaged.
     """
-    source = _source(path)
-    if not source.is_dir():
-        return _store(source, neurons).network(layers, bias, y_max, progress)
-    from portable_spdnn.graphchallenge.folder_layout import resolve_neurons
-    from portable_spdnn.graphchallenge.layers_tsv import read_layers
-
-    found = read_layers(source, resolve_neurons(source, neurons), layers, bias, progress)
-    return Network(found, Y_MAX if y_max is None else y_max)
+    return resolve(Request(Path(path), neurons, layers, bias=bias, y_max=y_max)).load_network(
+        progress
+    )
 
 
 def open_network(
@@ -92,18 +130,7 @@ def open_network(
     Parameters and errors are those of `load_network`, except that text files are refused: they
     cannot be read layer by layer again and again.
     """
-    from portable_spdnn.workloads.streamed_network import StoredLayers, StreamedNetwork
-
-    source = _source(path)
-    if source.is_dir():
-        raise InputError(
-            f"{source}: text files are not streamed; pack them first: "
-            f"portable-spdnn convert {source} --out network.spdnn"
-        )
-    store = _store(source, neurons)
-    return StreamedNetwork(
-        StoredLayers(store, layers, bias), store.y_max if y_max is None else y_max
-    )
+    return resolve(Request(Path(path), neurons, layers, bias=bias, y_max=y_max)).network.open()
 
 
 def iter_layers(
@@ -116,13 +143,7 @@ def iter_layers(
 
     Parameters and errors are those of `load_network`.
     """
-    source = _source(path)
-    if not source.is_dir():
-        return _store(source, neurons).iter_layers(layers, bias)
-    from portable_spdnn.graphchallenge import layers_tsv
-    from portable_spdnn.graphchallenge.folder_layout import resolve_neurons
-
-    return layers_tsv.iter_layers(source, resolve_neurons(source, neurons), layers, bias)
+    return resolve(Request(Path(path), neurons, layers, bias=bias)).network.iter_layers()
 
 
 def load_inputs(path: PathLike, neurons: int, first: int | None = None) -> Features:
@@ -148,135 +169,8 @@ def load_inputs(path: PathLike, neurons: int, first: int | None = None) -> Featu
         If there is no such file, it holds fewer than `first` inputs, its width is not
         `neurons`, or it is malformed, truncated or damaged.
     """
-    return load_inputs_and_total(path, neurons, first)[0]
-
-
-def load_inputs_and_total(
-    path: PathLike, neurons: int, first: int | None = None
-) -> tuple[Features, int]:
-    """Load features, and tell how many inputs there are before `first` cuts them.
-
-    Parameters and errors are those of `load_inputs`.
-    """
-    source = Path(path)
-    if first is not None and first < 1:
-        raise InputError(f"--first-inputs is {first}; at least 1 input is needed")
-    if source.is_dir():
-        source = _inputs_in(source, neurons)
-    elif not source.exists():
-        raise InputError(f"{source}: there is no such file")
-    if is_packed_store(source):
-        store = _store(source, neurons)
-        features = store.inputs(first)
-        return features, (store.input_shape or features.shape)[0]
-    from portable_spdnn.io.idx import count_idx, is_idx
-
-    if is_idx(source):
-        from portable_spdnn.workloads.images import load_idx_features
-
-        return load_idx_features(source, neurons, first), count_idx(source)
-    from portable_spdnn.graphchallenge.folder_layout import neurons_of_inputs_name
-    from portable_spdnn.graphchallenge.inputs_tsv import read_inputs
-
-    named = neurons_of_inputs_name(source.name)
-    if named is not None and named != neurons:
-        raise InputError(
-            f"{source}: holds inputs of {named} neurons, not {neurons}; "
-            f"was --neurons meant to be {named}?"
-        )
-    return read_inputs(source, neurons, first)
-
-
-def count_inputs(path: PathLike, neurons: int) -> int | None:
-    """Return how many inputs a file holds, None where only reading all of them would tell.
-
-    Stores and images tell; text files do not. Raises as `load_inputs`.
-    """
-    source = Path(path)
-    if is_packed_store(source):
-        shape = _store(source, neurons).input_shape
-        if shape is None:
-            raise InputError(f"{source}: holds no inputs; give a file with --inputs")
-        return shape[0]
-    if not source.exists():
-        raise InputError(f"{source}: there is no such file")
-    from portable_spdnn.io.idx import count_idx, is_idx
-
-    return count_idx(source) if source.is_file() and is_idx(source) else None
-
-
-def load_input_rows(path: PathLike, neurons: int, rows: slice, verify: bool = True) -> Features:
-    """Load some inputs of a store or of images, without keeping the others.
-
-    Parameters
-    ----------
-    path : path-like
-        One whose inputs `count_inputs` tells.
-    neurons : int
-    rows : slice
-        With start and end, within the inputs of the file.
-    verify : bool
-        Verify the checksum of a store's inputs, which reads all of them.
-
-    Raises
-    ------
-    InputError
-        As `load_inputs`.
-    """
-    source = Path(path)
-    if is_packed_store(source):
-        return _store(source, neurons).inputs(verify=verify)[rows]
-    from portable_spdnn.workloads.images import load_idx_features
-
-    return load_idx_features(source, neurons, rows.stop or None, rows)
-
-
-def find_truth(path: PathLike, neurons: int, layers: int) -> Path | None:
-    """Return the official truth file of a network in a folder, None where there is none."""
-    from portable_spdnn.graphchallenge.folder_layout import truth_paths
-
-    source = Path(path)
-    return truth_paths(source, neurons).get(layers) if source.is_dir() else None
-
-
-def load_truth(
-    path: PathLike,
-    neurons: int,
-    layers: int,
-    total_inputs: int,
-    inputs_at_hand: int | None = None,
-) -> Truth | None:
-    """Load the truth that a folder or store holds for a network.
-
-    Parameters
-    ----------
-    path : path-like
-        Folder or packed store.
-    neurons, layers : int
-    total_inputs : int
-        Number of inputs in the input file.
-    inputs_at_hand : int, optional
-        How many of them are used, counted from the first; default: all.
-
-    Returns
-    -------
-    Truth or None
-        None where there is no truth for so many layers.
-
-    Raises
-    ------
-    InputError
-        If the truth is malformed or damaged (see `graphchallenge.truth_for`).
-    """
-    source = _source(path)
-    if source.is_dir():
-        file = find_truth(source, neurons, layers)
-        return None if file is None else truth_for(file, total_inputs, inputs_at_hand)
-    categories = _store(source, neurons).truth(layers)
-    if categories is None:
-        return None
-    at_hand = total_inputs if inputs_at_hand is None else inputs_at_hand
-    return known_truth(categories, at_hand, f"{source} (truth after {layers} layers)")
+    request = Request(neurons=neurons, inputs=Path(path), first_inputs=first)
+    return resolve(request).load_inputs()[0]
 
 
 def convert(
@@ -307,58 +201,15 @@ def convert(
         For the reasons that `load_network` and `load_inputs` name, or if the disk is full.
         Nothing is written then.
     """
-    from portable_spdnn.graphchallenge.folder_layout import (
-        inputs_path,
-        resolve_neurons,
-        truth_paths,
-    )
-    from portable_spdnn.graphchallenge.layers_tsv import read_inputs, stream_layers
-    from portable_spdnn.io.packed_store import PackedStoreWriter
-
-    source = _source(directory)
-    if not source.is_dir():
-        raise InputError(f"{source}: is a packed store already")
-    width = resolve_neurons(source, neurons)
+    network = resolve(Request(Path(directory), neurons)).network
+    if not isinstance(network, TextNetwork):
+        raise InputError(f"{directory}: is a packed store already")
+    folder, width = Path(directory), network.neurons
     with PackedStoreWriter(out, y_max=Y_MAX) as store:
-        for depth, file in truth_paths(source, width).items():
+        for depth, file in truth_paths(folder, width).items():
             store.set_truth(depth, read_categories(file))
-        inputs = inputs_path(source, width)
+        inputs = inputs_path(folder, width)
         if inputs is not None:
             store.set_inputs(read_inputs(inputs, width)[0])
-        for number, layer in stream_layers(source, width, layers, bias, progress):
+        for number, layer in stream_layers(folder, width, layers, bias, progress):
             store.add_layer(number, layer)
-
-
-def _source(path: PathLike) -> Path:
-    source = Path(path)
-    if source.is_dir() or is_packed_store(source):
-        return source
-    expected = "expected a folder in the Graph Challenge layout or a packed store"
-    if not source.exists():
-        raise InputError(f"{source}: there is no such file or folder; {expected}")
-    hint = f"; was its folder {source.parent} meant?" if ".tar" in source.suffixes else ""
-    raise InputError(f"{source}: is neither folder nor packed store; {expected}{hint}")
-
-
-def _store(path: Path, neurons: int | None) -> PackedStore:
-    from portable_spdnn.io.packed_store import PackedStore
-
-    store = PackedStore(path)
-    if neurons is not None and neurons != store.neurons:
-        raise InputError(
-            f"{path}: holds a network of {store.neurons} neurons, not {neurons}; "
-            f"was --neurons meant to be {store.neurons}?"
-        )
-    return store
-
-
-def _inputs_in(directory: Path, neurons: int) -> Path:
-    from portable_spdnn.graphchallenge.folder_layout import inputs_path
-
-    found = inputs_path(directory, neurons)
-    if found is None:
-        raise InputError(
-            f"{directory}: holds no sparse-images-{neurons}.tsv or .tsv.gz; "
-            "name an input file with --inputs"
-        )
-    return found

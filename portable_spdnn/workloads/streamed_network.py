@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.errors import InputError
+from portable_spdnn.graphchallenge.configurations import challenge_bias
+from portable_spdnn.graphchallenge.radixnet import radixnet_layer, radixnet_layers
 from portable_spdnn.io.packed_store import PackedStore
 from portable_spdnn.layer import Layer, index_dtype
 from portable_spdnn.network import Network, checked_y_max
@@ -202,14 +204,11 @@ class GeneratedLayers(LayerSource):
     Parameters
     ----------
     neurons, layers, seed
-        As for `radix_topology.radixnet_layers`.
+        As for `graphchallenge.radixnet.radixnet_layers`.
     bias : float, optional
     """
 
     def __init__(self, neurons: int, layers: int, seed: int = 0, bias: float | None = None) -> None:
-        from portable_spdnn.graphchallenge.configurations import challenge_bias
-        from portable_spdnn.graphchallenge.radixnet import radixnet_layers
-
         radixnet_layers(neurons, layers, seed)  # raises where an argument is outside its range
         self.neurons, self.seed = neurons, seed
         self.bias = challenge_bias(neurons) if bias is None else bias
@@ -218,8 +217,6 @@ class GeneratedLayers(LayerSource):
 
     def read(self, number: int) -> Layer:
         """Generate a layer."""
-        from portable_spdnn.graphchallenge.radixnet import radixnet_layer
-
         return radixnet_layer(self.neurons, number, self.seed, self.bias)
 
     def fingerprint(self) -> str:

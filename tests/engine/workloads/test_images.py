@@ -163,7 +163,7 @@ def test_digits_features() -> None:
 
 
 def survivors(features, layers: int) -> int:
-    """Count the inputs that a seeded challenge network keeps alive."""
+    """Count the inputs that a seeded challenge network keeps active."""
     Y = features.csr(np.float64)
     for layer in radixnet_layers(features.neurons, layers):
         Y = sp.csr_array(Y @ layer.csr(np.float64))
@@ -174,8 +174,8 @@ def survivors(features, layers: int) -> int:
 
 
 def test_the_network_tells_digits_apart() -> None:
-    alive = survivors(digits_features(1024)[:400], 24)
-    assert 20 < alive < 200
+    active = survivors(digits_features(1024)[:400], 24)
+    assert 20 < active < 200
 
 
 def test_mnist_gives_the_official_inputs(shared: Path) -> None:

@@ -20,13 +20,11 @@ from portable_spdnn.layer import Layer
 from portable_spdnn.workloads import images
 from portable_spdnn.workloads.loading import (
     convert,
-    find_truth,
     iter_layers,
     load_inputs,
-    load_inputs_and_total,
     load_network,
-    load_truth,
 )
+from portable_spdnn.workloads.sources import Request, load_truth, resolve
 
 NEURONS, LAYERS, INPUTS = 32, 3, 21
 
@@ -75,6 +73,10 @@ def store(folder, tmp_path):
 @pytest.fixture(params=["folder", "store"])
 def source(request):
     return request.getfixturevalue(request.param)
+
+
+def load_first(path, neurons, first=None):
+    return resolve(Request(neurons=neurons, inputs=path, first_inputs=first)).load_inputs()
 
 
 def assert_same_weights(got, expected):
@@ -127,28 +129,28 @@ def test_progress_of_loading(source):
 
 def test_inputs(source, features):
     np.testing.assert_array_equal(load_inputs(source, NEURONS).bits, features.bits)
-    few, total = load_inputs_and_total(source, NEURONS, first=5)
+    few, total = load_first(source, NEURONS, first=5)
     np.testing.assert_array_equal(few.bits, features.bits[:5])
     assert total == INPUTS
-    with pytest.raises(InputError, match=f"holds {INPUTS} inputs, not 22"):
+    with pytest.raises(InputError, match=f"{INPUTS} inputs, not 22"):
         load_inputs(source, NEURONS, first=22)
-    with pytest.raises(InputError, match="--first-inputs is 0"):
+    with pytest.raises(InputError, match=r"first 0 inputs|not 0;"):
         load_inputs(source, NEURONS, first=0)
 
 
 def test_truth(source):
-    two = load_truth(source, NEURONS, 2, total_inputs=INPUTS)
+    two = load_truth(source, NEURONS, 2, INPUTS)
     assert (two.categories.tolist(), two.beyond) == ([0, 4], 1)
-    three = load_truth(source, NEURONS, 3, INPUTS, inputs_at_hand=4)
+    three = load_truth(source, NEURONS, 3, INPUTS, inputs=4)
     assert (three.categories.tolist(), three.beyond) == ([], 1)
     assert load_truth(source, NEURONS, 1, INPUTS) is None
 
 
 def test_truth_files_are_found(folder, store):
-    expected = folder / f"neuron{NEURONS}-l2-categories.tsv"
-    assert find_truth(folder, NEURONS, 2) == expected
-    assert find_truth(folder, NEURONS, 120) is None
-    assert find_truth(store, NEURONS, 2) is None
+    expected = str(folder / f"neuron{NEURONS}-l2-categories.tsv")
+    assert load_truth(folder, NEURONS, 2, INPUTS).source == expected
+    assert load_truth(folder, NEURONS, 120, INPUTS) is None
+    assert str(store) in load_truth(store, NEURONS, 2, INPUTS).source
     assert PackedStore(store).truth_layers == (2, 3)
 
 
@@ -170,10 +172,10 @@ def test_idx_images(tmp_path, compress):
     path = tmp_path / "images"
     path.write_bytes(compress(struct.pack(">IIII", 0x803, 7, 4, 4) + pixels.tobytes()))
     expected = images.load_idx_features(path, 64)
-    got, total = load_inputs_and_total(path, 64)
+    got, total = load_first(path, 64)
     np.testing.assert_array_equal(got.bits, expected.bits)
     assert total == 7
-    got, total = load_inputs_and_total(path, 64, first=3)
+    got, total = load_first(path, 64, first=3)
     np.testing.assert_array_equal(got.bits, expected.bits[:3])
     assert total == 7
 
@@ -183,9 +185,9 @@ def test_converting_without_inputs_and_truth(tmp_path, layers):
     convert(tmp_path / "bare", tmp_path / "net.spdnn")
     store = PackedStore(tmp_path / "net.spdnn")
     assert (store.input_shape, store.truth_layers) == (None, ())
-    with pytest.raises(InputError, match=r"net.spdnn: holds no inputs; .*--inputs"):
+    with pytest.raises(InputError, match=r"net.spdnn: holds no inputs; name an input file"):
         load_inputs(tmp_path / "net.spdnn", NEURONS)
-    with pytest.raises(InputError, match=r"bare: holds no sparse-images-32.tsv .*--inputs"):
+    with pytest.raises(InputError, match=r"bare: holds no sparse-images-32.tsv .*name an input"):
         load_inputs(tmp_path / "bare", NEURONS)
 
 
@@ -218,7 +220,7 @@ def test_which_network_is_meant(folder, layers):
 
 
 def test_store_of_another_width(store):
-    fault = r"net.spdnn: holds a network of 32 neurons, not 64; was --neurons meant to be 32\?"
+    fault = r"net.spdnn: holds a network of 32 neurons, not 64; was neurons=32 meant\?"
     for load in (load_network, iter_layers, load_inputs):
         with pytest.raises(InputError, match=fault):
             load(store, 64)
@@ -231,7 +233,7 @@ def test_store_of_fewer_layers(store):
 
 def test_inputs_of_another_width(folder, tmp_path):
     official = folder / "sparse-images-32.tsv.gz"
-    fault = r"of 32 neurons, not 64; was --neurons meant to be 32\?"
+    fault = r"of 32 neurons, not 64; was neurons=32 meant\?"
     with pytest.raises(InputError, match=re.escape(str(official)) + ".*" + fault):
         load_inputs(official, 64)
     shutil.copy(official, tmp_path / "other.tsv.gz")
@@ -270,6 +272,6 @@ def test_official_network_gives_the_official_categories(shared, tmp_path):
             features.data = np.minimum(np.maximum(features.data + layer.bias[0], 0), network.y_max)
             features.eliminate_zeros()
         categories = np.flatnonzero(np.diff(features.indptr))
-        truth = load_truth(path, 1024, 120, total_inputs=1200)
+        truth = load_truth(path, 1024, 120, total=1200)
         assert truth.categories.size == 19
         assert judge(categories, truth).passed

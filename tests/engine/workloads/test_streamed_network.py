@@ -108,8 +108,8 @@ def test_fingerprints_tell_networks_apart(store: PackedStore, odd_network: ps.Ne
 
 def test_what_cannot_be_streamed_says_so(tmp_path: Path, store: PackedStore) -> None:
     folder = tmp_path / "text"
-    folder.mkdir()
-    with pytest.raises(ps.InputError, match=r"portable-spdnn convert .*text --out network.spdnn"):
+    (folder / "neuron64").mkdir(parents=True)
+    with pytest.raises(ps.InputError, match=r"portable-spdnn convert .*text --neurons 64 --out"):
         ps.open_network(folder)
     with pytest.raises(ps.InputError, match="holds layers 1 to 4, not 9"):
         ps.open_network(store.path, layers=9)

@@ -16,7 +16,7 @@ from targets import EDGE_RATES, champion
 
 import portable_spdnn as ps
 from portable_spdnn.backend import Backend
-from portable_spdnn.graphchallenge.configurations import categories_sha256
+from portable_spdnn.graphchallenge.categories import categories_sha256
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.report.run_report import layer_speeds
 from portable_spdnn_gpu.network.plan import DevicePlan

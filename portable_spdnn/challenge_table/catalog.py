@@ -11,7 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.graphchallenge.configurations import Configuration, Truth
+from portable_spdnn.graphchallenge.categories import Truth
+from portable_spdnn.graphchallenge.configurations import Configuration
 from portable_spdnn.graphchallenge.folder_layout import inputs_path, layers_present, network_paths
 from portable_spdnn.io.packed_layout import is_packed_store
 from portable_spdnn.io.packed_store import PackedStore

@@ -10,14 +10,15 @@ from pathlib import Path
 
 from portable_spdnn.backend import Backend
 from portable_spdnn.challenge_table.catalog import Catalog
-from portable_spdnn.challenge_table.memory_guard import streaming_memory
 from portable_spdnn.challenge_table.records import BATCHES, Json, Records
 from portable_spdnn.challenge_table.time_budget import Measured, Predictor
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
-from portable_spdnn.graphchallenge.configurations import Configuration, judge
+from portable_spdnn.graphchallenge.categories import judge
+from portable_spdnn.graphchallenge.configurations import Configuration
 from portable_spdnn.plans.base import Progress
 from portable_spdnn.plans.checkpoint import features_fingerprint
+from portable_spdnn.plans.memory_budget import streaming_memory
 from portable_spdnn.plans.options import OPTIONAL_PLAN_OPTIONS, PlanOptions
 from portable_spdnn.report import run_report
 from portable_spdnn.report.comparison import REFERENCE_NAME, judge_by_reference, run_reference

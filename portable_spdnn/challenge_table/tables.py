@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from portable_spdnn.challenge_table.memory_guard import SHARE
 from portable_spdnn.challenge_table.published import REFERENCES, REMARKS, SERIES
 from portable_spdnn.challenge_table.records import Json
 from portable_spdnn.challenge_table.series import Series
 from portable_spdnn.graphchallenge.configurations import INPUTS, Configuration
 from portable_spdnn.host import format_bytes, peak_resident_bytes
+from portable_spdnn.plans.memory_budget import SHARE
 from portable_spdnn.plans.options import OPTIONAL_PLAN_OPTIONS
 from portable_spdnn.report import run_report
 from portable_spdnn.report.comparison import REFERENCE_NAME

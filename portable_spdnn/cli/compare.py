@@ -40,7 +40,7 @@ def compare(
     Exit code 1 where categories differ from the reference's, or from the truth where known.
     """
     from portable_spdnn.errors import InputError
-    from portable_spdnn.graphchallenge.configurations import judge
+    from portable_spdnn.graphchallenge.categories import judge
     from portable_spdnn.passes import parse_passes
     from portable_spdnn.plans.options import PlanOptions
     from portable_spdnn.report import comparison, run_report

@@ -176,7 +176,7 @@ def _report(
     progress: bool,
 ) -> int:
     """Judge and print; returns the exit code."""
-    from portable_spdnn.graphchallenge.configurations import judge, write_categories
+    from portable_spdnn.graphchallenge.categories import judge, write_categories
     from portable_spdnn.report import comparison, run_report
 
     work, result = done.work, done.result

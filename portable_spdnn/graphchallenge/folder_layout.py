@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.graphchallenge.configurations import layers_of_truth
+from portable_spdnn.graphchallenge.categories import layers_of_truth
 from portable_spdnn.io.compressed import open_decompressed, truncated
 
 _NETWORK = re.compile(r"neuron([1-9]\d*)(?:\.tar(?:\.gz|\.xz)?)?")

@@ -19,14 +19,13 @@ from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
 from portable_spdnn.plans.batch import Batch, BatchOutput, positive_rows, resumed_seconds
 from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint, run_identity
-from portable_spdnn.plans.options import PlanOptions
+from portable_spdnn.plans.options import BATCH_MEMORY, PlanOptions
 from portable_spdnn.plans.result import LayerRecord, Result, replica_records
 
 Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
 # Makes a plan of a network on a backend; the planner hands it to plans that make others.
 Build = Callable[[Backend, Network, PlanOptions], "NetworkPlan"]
-BATCH_MEMORY = 1 << 30  # bytes that the features before and after a layer may take by default
 
 
 class NetworkPlan(ABC):

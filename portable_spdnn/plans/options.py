@@ -14,6 +14,7 @@ from portable_spdnn.passes import parse_passes
 
 PATHS = ("auto", "spmm", "spgemm")
 STORAGES = ("same", "float16")
+BATCH_MEMORY = 1 << 30  # bytes that the features before and after a layer may take by default
 # Fields that a backend takes only where its `plan_options` name them.
 OPTIONAL_PLAN_OPTIONS = ("kernel", "storage", "device_memory", "devices", "profile")
 _DEVICES = re.compile(r"(all|\d+(,\d+)*)?")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from portable_spdnn.backend import Backend
 from portable_spdnn.engine import infer
 from portable_spdnn.features import Features
-from portable_spdnn.graphchallenge.configurations import Truth, Verdict, judge
+from portable_spdnn.graphchallenge.categories import Truth, Verdict, judge
 from portable_spdnn.network import Network
 from portable_spdnn.plans.base import Progress
 from portable_spdnn.plans.options import PlanOptions

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from portable_spdnn import __version__
-from portable_spdnn.graphchallenge.configurations import Verdict, categories_sha256
+from portable_spdnn.graphchallenge.categories import Verdict, categories_sha256
 from portable_spdnn.host import format_bytes
 from portable_spdnn.io.atomic_output import atomic_output
 from portable_spdnn.kernel_model import LayerSpeed, Limits, speed, speed_text

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.challenge_table.memory_guard import SHARE, needed_bytes
-from portable_spdnn.plans.memory_budget import Budget
+from portable_spdnn.plans.memory_budget import SHARE, Budget, needed_bytes
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.scaling.calibration import Calibration
 from portable_spdnn.scaling.live_inputs import count_live

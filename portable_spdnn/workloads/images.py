@@ -68,6 +68,12 @@ def digits_features(neurons: int, rows: slice = slice(None)) -> PackedFeatures:
     ------
     InputError
         If `neurons` is not a square.
+
+    Examples
+    --------
+    >>> import portable_spdnn as ps
+    >>> ps.digits_features(1024).shape
+    (1797, 1024)
     """
     return binary_features(digits()[rows], neurons, threshold=DIGITS_THRESHOLD)
 

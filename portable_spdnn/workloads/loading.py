@@ -14,7 +14,8 @@ from pathlib import Path
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
-from portable_spdnn.graphchallenge.configurations import Y_MAX, Truth, read_categories
+from portable_spdnn.graphchallenge.categories import Truth, read_categories
+from portable_spdnn.graphchallenge.configurations import Y_MAX
 from portable_spdnn.graphchallenge.folder_layout import inputs_path, truth_paths
 from portable_spdnn.graphchallenge.layers_tsv import read_inputs, stream_layers
 from portable_spdnn.io.packed_store import PackedStoreWriter
@@ -112,6 +113,16 @@ def load_network(
     InputError
         If the path is neither folder nor store, holds no such network, or a file of it is
         missing, malformed, truncated or damaged.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, numpy as np, portable_spdnn as ps
+    >>> from portable_spdnn.graphchallenge.layers_tsv import write_inputs, write_layer
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> (folder / "neuron32").mkdir()
+    >>> write_layer(folder / "neuron32" / "n32-l1.tsv", ps.Layer(np.eye(32) / 16))
+    >>> ps.load_network(folder, neurons=32, bias=-0.25)
+    Network(32 neurons, 1 layers, 32 edges, y_max=32.0)
     """
     return resolve(Request(Path(path), neurons, layers, bias=bias, y_max=y_max)).load_network(
         progress
@@ -129,6 +140,16 @@ def open_network(
 
     Parameters and errors are those of `load_network`, except that text files are refused: they
     cannot be read layer by layer again and again.
+
+    Examples
+    --------
+    >>> import os, tempfile, numpy as np, portable_spdnn as ps
+    >>> from portable_spdnn.io.packed_store import PackedStoreWriter
+    >>> path = os.path.join(tempfile.mkdtemp(), "network.spdnn")
+    >>> with PackedStoreWriter(path, y_max=32.0) as store:
+    ...     store.add_layer(1, ps.Layer(np.eye(4), -0.3))
+    >>> ps.infer(ps.open_network(path), np.eye(4), "scipy", memory="2GiB").categories.tolist()
+    [0, 1, 2, 3]
     """
     return resolve(Request(Path(path), neurons, layers, bias=bias, y_max=y_max)).network.open()
 
@@ -142,6 +163,16 @@ def iter_layers(
     """Yield the layers of a network in order, in bounded memory.
 
     Parameters and errors are those of `load_network`.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, numpy as np, portable_spdnn as ps
+    >>> from portable_spdnn.graphchallenge.layers_tsv import write_inputs, write_layer
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> (folder / "neuron32").mkdir()
+    >>> write_layer(folder / "neuron32" / "n32-l1.tsv", ps.Layer(np.eye(32) / 16))
+    >>> next(ps.iter_layers(folder, neurons=32, bias=-0.25))
+    Layer(32 x 32, 32 edges)
     """
     return resolve(Request(Path(path), neurons, layers, bias=bias)).network.iter_layers()
 
@@ -168,6 +199,15 @@ def load_inputs(path: PathLike, neurons: int, first: int | None = None) -> Featu
     InputError
         If there is no such file, it holds fewer than `first` inputs, its width is not
         `neurons`, or it is malformed, truncated or damaged.
+
+    Examples
+    --------
+    >>> import os, tempfile, numpy as np, portable_spdnn as ps
+    >>> from portable_spdnn.graphchallenge.layers_tsv import write_inputs
+    >>> path = os.path.join(tempfile.mkdtemp(), "sparse-images-32.tsv")
+    >>> write_inputs(path, ps.PackedFeatures.from_dense(np.eye(3, 32)))
+    >>> ps.load_inputs(path, neurons=32).nnz
+    3
     """
     request = Request(neurons=neurons, inputs=Path(path), first_inputs=first)
     return resolve(request).load_inputs()[0]

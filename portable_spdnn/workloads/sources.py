@@ -9,7 +9,8 @@ from pathlib import Path
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
-from portable_spdnn.graphchallenge.configurations import Y_MAX, Truth, known_truth, truth_for
+from portable_spdnn.graphchallenge.categories import Truth, known_truth, truth_for
+from portable_spdnn.graphchallenge.configurations import Y_MAX
 from portable_spdnn.graphchallenge.folder_layout import truth_paths
 from portable_spdnn.io.packed_layout import is_packed_store
 from portable_spdnn.network import Network

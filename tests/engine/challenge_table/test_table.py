@@ -16,7 +16,6 @@ from command_line import Cli, Done
 import portable_spdnn as ps
 from portable_spdnn.challenge_table import memory_guard, series
 from portable_spdnn.challenge_table.catalog import Catalog
-from portable_spdnn.challenge_table.memory_guard import SHARE, needed_bytes, streaming_memory
 from portable_spdnn.challenge_table.published import HIDAYETOGLU, REFERENCES, SERIES
 from portable_spdnn.challenge_table.time_budget import Measured, Predictor, parse_duration
 from portable_spdnn.cli.challenge import choose_configurations
@@ -25,6 +24,7 @@ from portable_spdnn.graphchallenge.configurations import CONFIGURATIONS, INPUTS,
 from portable_spdnn.host import resident_bytes
 from portable_spdnn.io.packed_store import PackedStoreWriter
 from portable_spdnn.plans.layer_loop import LayerLoopPlan
+from portable_spdnn.plans.memory_budget import SHARE, needed_bytes, streaming_memory
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.workloads.generation import generate_radixnet
 from portable_spdnn.workloads.networks import GENERATED, STORE, TEXT

@@ -20,7 +20,7 @@ import portable_spdnn as ps
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network of 64 neurons x 5 layers with 9 inputs in the official layout, with truth."""
-    from portable_spdnn.graphchallenge.configurations import write_categories
+    from portable_spdnn.graphchallenge.categories import write_categories
     from portable_spdnn.workloads.generation import generate_radixnet
 
     folder = tmp_path_factory.mktemp("data") / "small"

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.graphchallenge.configurations import (
-    CONFIGURATIONS,
+from portable_spdnn.graphchallenge.categories import (
     categories_sha256,
-    challenge_bias,
     judge,
     known_truth,
     layers_of_truth,
@@ -21,6 +19,7 @@ from portable_spdnn.graphchallenge.configurations import (
     truth_name,
     write_categories,
 )
+from portable_spdnn.graphchallenge.configurations import CONFIGURATIONS, challenge_bias
 
 OFFICIAL = "neuron1024-l120-categories.tsv"
 

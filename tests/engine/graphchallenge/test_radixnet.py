@@ -12,13 +12,8 @@ import pandas as pd
 import pytest
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.graphchallenge.radixnet import (
-    general_radixnet,
-    general_radixnet_layers,
-    radixnet,
-    radixnet_layer,
-    radixnet_layers,
-)
+from portable_spdnn.graphchallenge.mixed_radix import general_radixnet, general_radixnet_layers
+from portable_spdnn.graphchallenge.radixnet import radixnet, radixnet_layer, radixnet_layers
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
 

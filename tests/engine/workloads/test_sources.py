@@ -10,7 +10,7 @@ import pytest
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import PackedFeatures
-from portable_spdnn.graphchallenge.configurations import write_categories
+from portable_spdnn.graphchallenge.categories import write_categories
 from portable_spdnn.workloads.generation import generate_radixnet
 from portable_spdnn.workloads.inputs import DIGITS, IMAGES
 from portable_spdnn.workloads.loading import convert

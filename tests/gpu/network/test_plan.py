@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 import portable_spdnn as ps
 from portable_spdnn.errors import InputError, NumericalError
-from portable_spdnn.graphchallenge.configurations import read_categories
+from portable_spdnn.graphchallenge.categories import read_categories
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.plans.device_report import DeviceReport, merged
 from portable_spdnn.plans.machine_limits import known_limits, limits_of

@@ -14,7 +14,7 @@ import pytest
 from command_line import Cli, Done
 
 import portable_spdnn as ps
-from portable_spdnn.challenge_table import memory_guard, series
+from portable_spdnn.challenge_table import series
 from portable_spdnn.challenge_table.catalog import Catalog
 from portable_spdnn.challenge_table.published import HIDAYETOGLU, REFERENCES, SERIES
 from portable_spdnn.challenge_table.time_budget import Measured, Predictor, parse_duration
@@ -23,6 +23,7 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import CONFIGURATIONS, INPUTS, Configuration
 from portable_spdnn.host import resident_bytes
 from portable_spdnn.io.packed_store import PackedStoreWriter
+from portable_spdnn.plans import memory_budget
 from portable_spdnn.plans.layer_loop import LayerLoopPlan
 from portable_spdnn.plans.memory_budget import SHARE, needed_bytes, streaming_memory
 from portable_spdnn.plans.options import PlanOptions
@@ -190,7 +191,7 @@ def test_a_network_is_streamed_where_it_would_not_fit(monkeypatch: pytest.Monkey
     assert allowed is not None
     assert abs(allowed - resident_bytes() - SHARE * less) < 50e6
     assert streaming_memory(facts, 10, PlanOptions(memory=5)) == 5
-    monkeypatch.setattr(memory_guard, "available_bytes", lambda: None)
+    monkeypatch.setattr(memory_budget, "available_bytes", lambda: None)
     assert streaming_memory(facts, 10, options) is None
 
 
@@ -222,7 +223,7 @@ def test_a_network_that_does_not_fit_is_streamed_by_itself(
     deepest = ("--sizes", 1024, "--layers", "120,1920", "--first-inputs", FIRST)
     held = rows(*deepest, backend="numba")
     available = 700 << 20
-    monkeypatch.setattr(memory_guard, "available_bytes", lambda: available)
+    monkeypatch.setattr(memory_budget, "available_bytes", lambda: available)
     done = challenge(*deepest, "--json", "-", backend="numba")
     small, large = json.loads(done.out)["networks"]
     assert (done.code, small["memory"], large["memory_automatic"]) == (0, None, True)
@@ -253,7 +254,7 @@ def test_text_files_are_not_streamed(
 ) -> None:
     data = ("--data", shared / "graphchallenge", *ONE)
     expect_error(challenge(*data, "--memory", "2GiB"), "portable-spdnn convert")
-    monkeypatch.setattr(memory_guard, "available_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(memory_budget, "available_bytes", lambda: 1 << 20)
     (row,) = rows(*data)
     assert row["state"] == "skipped"
     assert "portable-spdnn convert" in row["skipped_because"]

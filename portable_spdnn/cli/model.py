@@ -102,8 +102,10 @@ def model(
     from portable_spdnn.memory import parse_limit
     from portable_spdnn.registry import get_backend
     from portable_spdnn.report import run_report
-    from portable_spdnn.scaling import calibration as calibrations
-    from portable_spdnn.scaling import measuring, plotting, prediction, tables
+    from portable_spdnn.scaling import measuring, plotting, tables
+    from portable_spdnn.scaling.calibration import load_calibration
+    from portable_spdnn.scaling.calibration import save_calibration as save
+    from portable_spdnn.scaling.prediction import Prediction, Question
     from portable_spdnn.workloads.request import Request
 
     counts = parse_nodes(nodes)
@@ -120,7 +122,7 @@ def model(
                     f"--{name.replace('_', '-')} has no say where --calibration gives what was "
                     "measured; leave one of them out"
                 )
-        measured = calibrations.load_calibration(calibration)
+        measured = load_calibration(calibration)
     else:
         measured = measuring.calibrate(
             get_backend(backend, threads),
@@ -135,26 +137,25 @@ def model(
             f"{calibration}: was measured with {measured.neurons} neurons, --network has {wide}"
         )
     if save_calibration is not None:
-        calibrations.save_calibration(measured, save_calibration)
+        save(measured, save_calibration)
     layers = deep or measured.network_layers
-    question = prediction.Question(
+    question = Question(
         layers, total_inputs, counts, schedule.value, delay, speed, limit, draw_seed
     )
-    predicted = prediction.Model(measured, question)
-    strong, weak = predicted.strong(), predicted.weak()
+    answer = Prediction(measured, question)
     aside = json == "-"
-    run_report.print_facts(list(tables.facts(predicted).items()), aside)
-    for kind, points in (("strong", strong), ("weak", weak)):
+    run_report.print_facts(list(tables.facts(answer).items()), aside)
+    for kind, points in (("strong", answer.strong), ("weak", answer.weak)):
         share = "in all" if kind == "strong" else "a node"
         typer.echo(f"{kind} scaling: {total_inputs} inputs {share}", err=aside)
         rows = [[text(point) for text in tables.COLUMNS.values()] for point in points]
         run_report.print_table(list(tables.COLUMNS), rows, aside)
-    for line in tables.chart(strong, weak):
+    for line in tables.chart(answer):
         typer.echo(line, err=aside)
     if json is not None:
-        run_report.write_json(tables.as_json(predicted, strong, weak), json)
+        run_report.write_json(tables.as_json(answer), json)
     if plot is not None:
-        plotting.plot(predicted, strong, weak, plot)
+        plotting.plot(answer, plot)
 
 
 def parse_nodes(text: str) -> tuple[int, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from portable_spdnn.errors import InputError
 from portable_spdnn.io.atomic_output import atomic_output
 from portable_spdnn.report.run_report import rate
-from portable_spdnn.scaling.prediction import Model, Point
+from portable_spdnn.scaling.prediction import Prediction
 
 FORMATS = (".png", ".svg")
 _BLUE, _RED, _GREY = "#1f5fa8", "#c2452d", "#777777"
@@ -33,7 +32,7 @@ def check_plot(path: Path) -> None:
         ) from error
 
 
-def plot(model: Model, strong: Sequence[Point], weak: Sequence[Point], path: Path) -> None:
+def plot(answer: Prediction, path: Path) -> None:
     """Draw strong scaling, its parts, and weak scaling; all modelled, and labelled so.
 
     The file appears whole or not at all; raises InputError if it cannot be written.
@@ -42,7 +41,8 @@ def plot(model: Model, strong: Sequence[Point], weak: Sequence[Point], path: Pat
 
     figure = Figure(figsize=(11, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2)
-    question, calibration = model.question, model.calibration
+    question, calibration = answer.question, answer.calibration
+    strong, weak = answer.strong, answer.weak
     nodes = np.array(question.nodes)
 
     seconds = np.array([point.seconds for point in strong])
@@ -86,7 +86,7 @@ def plot(model: Model, strong: Sequence[Point], weak: Sequence[Point], path: Pat
         axes.legend(fontsize=8)
     figure.suptitle(
         f"{calibration.neurons:,} neurons x {question.layers:,} layers, {question.schedule} "
-        f"schedule{', layers streamed' if model.budget else ''}: a model, calibrated on one node\n"
+        f"schedule{', layers streamed' if answer.budget else ''}: a model, calibrated on one node\n"
         f"{calibration.backend}, {calibration.device}; assumed latency "
         f"{1e6 * question.latency:.3g} us, bandwidth {question.bandwidth / 1e9:.3g} GB/s",
         fontsize=10,

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ from portable_spdnn.plans.base import PlanOptions
 from portable_spdnn.plans.memory_budget import Budget
 from portable_spdnn.scaling.calibration import Calibration, Curve, count_live
 from portable_spdnn.workloads.streamed_network import LayerFacts
+
+Array = npt.NDArray[Any]
 
 COLLECTIVES = 4  # rounds of messages of a gathering: sizes and contents, of batches and of records
 LAYER_BYTES = 8  # of a batch's message for each layer: the inputs that were alive after it
@@ -69,41 +71,22 @@ class Point:
     bound: str  # the largest of the five parts
 
 
-class _Cost(NamedTuple):
-    """What some inputs cost a node, or each of several nodes."""
+class Prediction:
+    """The answer to a question, from one calibration.
 
-    inputs: Any
-    compute: Any  # seconds
-    planning: Any  # seconds, reading included, only where layers are streamed
-    live: Any  # sum over layers of the inputs that take part
-    survivors: Any
-    batches: Any
+    `strong` and `weak` have a point for each number of nodes, for as many inputs in all and on
+    each node. `edges` are those of each layer; `budget` and `blocks`, the (first, end) of layers
+    that are read together, are None and empty where a node holds the network. `setup` are the
+    seconds of loading and planning before the clock starts.
 
-
-class Model:
-    """Predicts, for one calibration and one question.
-
-    Attributes
-    ----------
-    edges : ndarray, shape (layers,)
-        Those of layers that were not run are the mean of those that were.
-    budget : Budget or None
-        Where the network is streamed.
-    blocks : list of (first, end)
-        Layers that are read and planned together; empty where the network is held.
-    setup : float
-        Seconds of loading and planning before the clock starts: of the first block, if streamed.
-
-    Raises
-    ------
-    InputError
-        If the network has to be streamed and the memory does not suffice for it.
+    Raises InputError if the network has to be streamed and the memory does not suffice for it.
     """
 
     def __init__(self, calibration: Calibration, question: Question) -> None:
         self.calibration, self.question = calibration, question
         run, layers, start = calibration.layers, question.layers, calibration.start_layers
         measured = np.array(calibration.edges_per_layer, np.float64)
+        # Layers that were not run have the mean of those that were.
         self.edges = np.append(measured, np.full(max(0, layers - run), measured.mean()))[:layers]
         self.budget, self.blocks = self._decide()
         per_edge = calibration.load_seconds_edge + calibration.plan_seconds_edge
@@ -116,17 +99,9 @@ class Model:
         self._layers = np.bincount(column, minlength=run + 1)
         self._edges = np.bincount(column[start:], self.edges[start:], run + 1)
         self._cost = cache(self._cost_of_part)  # parts recur between numbers of nodes
-        self._alone = self._point(1, question.inputs, None)
-
-    def strong(self) -> list[Point]:
-        """Predict for the same inputs on all numbers of nodes."""
-        inputs = self.question.inputs
-        return [self._point(nodes, inputs, self._alone) for nodes in self.question.nodes]
-
-    def weak(self) -> list[Point]:
-        """Predict for as many inputs on each node."""
-        inputs = self.question.inputs
-        return [self._point(nodes, inputs * nodes, self._alone) for nodes in self.question.nodes]
+        inputs, alone = question.inputs, self._point(1, question.inputs, None)
+        self.strong = [self._point(nodes, inputs, alone) for nodes in question.nodes]
+        self.weak = [self._point(nodes, inputs * nodes, alone) for nodes in question.nodes]
 
     def _decide(self) -> tuple[Budget | None, list[tuple[int, int]]]:
         """Decide whether one node, which has the most inputs, holds the network or streams it."""
@@ -162,18 +137,18 @@ class Model:
             owners, last = _hand_out(costs[:, 1] + costs[:, 2], nodes, asking)
             chunks, costs = costs, np.zeros((nodes, costs.shape[1]))
             np.add.at(costs, owners, chunks)
-        each, mean = _Cost(*costs.T), _Cost(*costs.mean(axis=0).tolist())
-        touching = calibration.first_batch_seconds * np.minimum(each.inputs, batch)
-        busy = each.compute + each.planning + touching
+        inputs_each, compute, planning, live, survivors, batches = costs.T
+        touching = calibration.first_batch_seconds * np.minimum(inputs_each, batch)
+        busy = compute + planning + touching
         end = float(busy.max() if static else last + touching.max())
-        computed = mean.compute + float(touching.mean())
+        computed, planned = float((compute + touching).mean()), float(planning.mean())
         share = computed if alone is None else alone.compute * inputs / alone.inputs / nodes
         seconds = {
             "compute": share,
             "granularity": computed - share,
-            "planning": mean.planning,
-            "imbalance": end - computed - mean.planning,
-            "gather": self._gather(nodes, mean.batches * nodes, mean.survivors * nodes),
+            "planning": planned,
+            "imbalance": end - computed - planned,
+            "gather": self._gather(nodes, float(batches.sum()), float(survivors.sum())),
         }
         total = end + seconds["gather"]
         rate = inputs * float(self.edges.sum()) / total
@@ -181,12 +156,12 @@ class Model:
         return Point(
             nodes, inputs, total, rate, speed_up, speed_up / nodes,
             load_imbalance=float(busy.max() / busy.mean()) if busy.any() else 1.0,
-            live_imbalance=float(each.live.max() / mean.live) if mean.live else 1.0,
+            live_imbalance=float(live.max() / live.mean()) if live.any() else 1.0,
             **seconds, setup=self.setup, bound=max(seconds, key=seconds.__getitem__),
         )  # fmt: skip
 
-    def _cost_of_part(self, first: int, end: int) -> _Cost:
-        """Return what a part of the inputs costs a node.
+    def _cost_of_part(self, first: int, end: int) -> Array:
+        """Return what a part of the inputs costs a node, as `_compute` does.
 
         A batch of a streamed network is offered pieces of inputs until its survivors of the
         first block might not fit. A block is read while the one before it runs, and planned when
@@ -206,18 +181,22 @@ class Model:
                     break
                 waiting += int(survive[at : at + piece].sum())
                 at += piece
-            cost = self._compute(lives[begin:at], at - begin, budget.piece)
+            costs.append(self._compute(lives[begin:at], at - begin, budget.piece))
             longest = lives[begin:at].max()
             reached = [(b, e) for b, e in self.blocks[1:] if longest >= min(b, calibration.layers)]
             edges = sum(self.edges[b:e].sum() for b, e in reached)
             planning = calibration.plan_seconds_edge * edges
             # What runs while layers are read hides that much of it.
-            reading = calibration.load_seconds_edge * edges - planning - cost.compute
-            costs.append(cost._replace(planning=planning + max(0.0, reading)))
-        return _Cost(*np.sum(costs, axis=0))
+            reading = calibration.load_seconds_edge * edges - planning - costs[-1][1]
+            costs[-1][2] = planning + max(0.0, reading)
+        return np.asarray(np.sum(costs, axis=0))
 
-    def _compute(self, lives: npt.NDArray[np.int64], batch: int, piece: int) -> _Cost:
-        """Return what batches of inputs cost, pieces of which go through a layer together."""
+    def _compute(self, lives: Array, batch: int, piece: int) -> Array:
+        """Return what batches of inputs cost, pieces of which go through a layer together.
+
+        Inputs, seconds of computing and of planning, the sum over layers of the inputs that take
+        part, survivors, batches.
+        """
 
         def in_pieces(curve: Curve, inputs: Any) -> Any:
             return inputs // piece * curve(piece) + curve(inputs % piece)
@@ -228,7 +207,7 @@ class Model:
         deep = calibration.depth_factor * (in_pieces(calibration.dense, live) @ self._edges).sum()
         survivors = live[:, min(self.question.layers, calibration.layers)].sum()
         layers = (live @ self._layers).sum()
-        return _Cost(lives.size, start + deep, 0.0, layers, survivors, len(live))
+        return np.array([lives.size, start + deep, 0.0, layers, survivors, len(live)])
 
     def _gather(self, nodes: int, batches: float, survivors: float) -> float:
         """Return the seconds until rank 0 has what all nodes found."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +10,7 @@ from portable_spdnn import __version__
 from portable_spdnn.memory import format_bytes
 from portable_spdnn.mpi.run import CHUNKS_EACH, POLL_SECONDS
 from portable_spdnn.report import run_report
-from portable_spdnn.scaling.prediction import COLLECTIVES, Model, Point
+from portable_spdnn.scaling.prediction import COLLECTIVES, Point, Prediction
 
 BAR = 40
 
@@ -39,20 +39,20 @@ COLUMNS: dict[str, Callable[[Point], str]] = {
 }
 
 
-def chart(strong: Sequence[Point], weak: Sequence[Point]) -> list[str]:
+def chart(answer: Prediction) -> list[str]:
     """Return parallel efficiency as bars, a line for each number of nodes and kind."""
-    width = len(f"{max(point.nodes for point in strong)} strong")
+    width = len(f"{max(answer.question.nodes)} strong")
     lines = [f"parallel efficiency, {BAR} characters are 100 %"]
-    for pair in zip(strong, weak, strict=True):
+    for pair in zip(answer.strong, answer.weak, strict=True):
         for point, label in zip(pair, (f"{pair[0].nodes} strong", "weak  "), strict=True):
             bar = "#" * min(BAR + 5, round(BAR * point.efficiency))
             lines.append(f"{label:>{width}} {bar} {100 * point.efficiency:.3g} %")
     return lines
 
 
-def facts(model: Model) -> dict[str, str]:
+def facts(answer: Prediction) -> dict[str, str]:
     """Return what the prediction stands on by name: measured, then assumed."""
-    made, asked = model.calibration, model.question
+    made, asked = answer.calibration, answer.question
     lives, dense, messages = made.lives, made.dense, made.messages
     one, full = (
         f"{dense.inputs[n] / dense.seconds[n] / 1e9 if dense.seconds[n] else float('inf'):.3g}"
@@ -60,8 +60,8 @@ def facts(model: Model) -> dict[str, str]:
     )
     how = "measured" if made.depth_factor_measured else "not told from noise: taken as 1"
     return {
-        "network": f"{made.neurons} neurons x {asked.layers} layers, {model.edges.sum():.6g} edges "
-        f"({made.network}); the first {made.layers} layers were run",
+        "network": f"{made.neurons} neurons x {asked.layers} layers, {answer.edges.sum():.6g} "
+        f"edges ({made.network}); the first {made.layers} layers were run",
         "inputs": f"{asked.inputs}, {asked.schedule} schedule; lives of {len(lives.alive_after)} "
         f"of {lives.source_inputs} recorded ({made.inputs}), of which "
         f"{100 * lives.alive_after.count(lives.layers) / len(lives.alive_after):.3g} % live on",
@@ -73,7 +73,7 @@ def facts(model: Model) -> dict[str, str]:
         f"calibration factor of the layers after them: {made.depth_factor:.3g} ({how})\n"
         f"memory touched for the first time: {1e6 * made.first_batch_seconds:.3g} us an "
         f"input of a node's first batch; batches of up to {made.batch_size} inputs",
-        "setup": f"{seconds(model.setup)} of loading and planning on each node before the clock "
+        "setup": f"{seconds(answer.setup)} of loading and planning on each node before the clock "
         f"starts: {1e9 * made.load_seconds_edge:.3g} ns an edge and "
         f"{1e9 * made.plan_seconds_edge:.3g} ns an edge",
         "gather": "measured: "
@@ -81,19 +81,20 @@ def facts(model: Model) -> dict[str, str]:
         f"rank of one batch; assumed: latency {seconds(asked.latency)} (--latency) in "
         f"{COLLECTIVES} x ceil(log2 nodes) rounds, {asked.bandwidth / 1e9:.3g} GB/s into rank 0 "
         "(--bandwidth)",
-        "assumed": "\n".join(assumptions(model)),
+        "assumed": "\n".join(assumptions(answer)),
     }
 
 
-def assumptions(model: Model) -> list[str]:
+def assumptions(answer: Prediction) -> list[str]:
     """Return what is taken for granted, a sentence each."""
-    run, lives, asked = model.calibration.layers, model.calibration.lives, model.question
+    made, asked = answer.calibration, answer.question
+    run, lives = made.layers, made.lives
     drawn = lives.stride > 1 or asked.inputs > lives.source_inputs
     fits = "the network fits in a node's memory"
-    if model.budget is not None:
+    if answer.budget is not None:
         fits = (
-            f"the network is streamed in {format_bytes(model.budget.memory)} a node, "
-            f"{len(model.blocks)} blocks of layers read, while others run, and planned within the "
+            f"the network is streamed in {format_bytes(answer.budget.memory)} a node, "
+            f"{len(answer.blocks)} blocks of layers read, while others run, and planned within the "
             "inference"
         )
     sentences = {
@@ -110,15 +111,15 @@ def assumptions(model: Model) -> list[str]:
     return [sentence for sentence, applies in sentences.items() if applies]
 
 
-def as_json(model: Model, strong: Sequence[Point], weak: Sequence[Point]) -> dict[str, Any]:
+def as_json(answer: Prediction) -> dict[str, Any]:
     """Return the JSON object of a prediction."""
     return {
         "version": __version__,
-        "question": asdict(model.question),
-        "calibration": asdict(model.calibration),
-        "assumptions": assumptions(model),
-        "streamed": model.budget is not None,
-        "setup_seconds": model.setup,
-        "strong": [asdict(point) for point in strong],
-        "weak": [asdict(point) for point in weak],
+        "question": asdict(answer.question),
+        "calibration": asdict(answer.calibration),
+        "assumptions": assumptions(answer),
+        "streamed": answer.budget is not None,
+        "setup_seconds": answer.setup,
+        "strong": [asdict(point) for point in answer.strong],
+        "weak": [asdict(point) for point in answer.weak],
     }

@@ -16,7 +16,7 @@ from portable_spdnn.cli.model import parse_bandwidth, parse_latency, parse_netwo
 from portable_spdnn.scaling import tables
 from portable_spdnn.scaling.calibration import Calibration, save_calibration
 from portable_spdnn.scaling.plotting import plot
-from portable_spdnn.scaling.prediction import Model, Question
+from portable_spdnn.scaling.prediction import Prediction, Question
 from portable_spdnn.workloads.generation import generate_radixnet
 
 MODEL = ("model", "--no-progress")
@@ -129,14 +129,14 @@ def test_a_plot_without_matplotlib_names_the_extra(
 
 
 def test_a_plot_of_one_node_and_no_live_input(tmp_path: Path) -> None:
-    model = Model(calibration(*[0] * 8), Question(6, 8, (3,)))
-    plot(model, model.strong(), model.weak(), tmp_path / "one.png")
+    answer = Prediction(calibration(*[0] * 8), Question(6, 8, (3,)))
+    plot(answer, tmp_path / "one.png")
     assert (tmp_path / "one.png").stat().st_size > 10_000
 
 
 def test_bars_show_efficiency() -> None:
-    model = Model(calibration(), Question(6, 8, (1, 2)))
-    lines = tables.chart(model.strong(), model.weak())
+    answer = Prediction(calibration(), Question(6, 8, (1, 2)))
+    lines = tables.chart(answer)
     assert len(lines) == 1 + 2 * 2
     assert lines[1].count("#") == tables.BAR
 
@@ -153,7 +153,7 @@ def test_bars_show_efficiency() -> None:
 def test_what_was_assumed_is_told(
     made: Calibration, question: Question, said: str, unsaid: str
 ) -> None:
-    told = " ".join(tables.assumptions(Model(made, question)))
+    told = " ".join(tables.assumptions(Prediction(made, question)))
     assert said in told
     assert unsaid not in told
 

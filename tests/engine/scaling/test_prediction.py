@@ -22,14 +22,14 @@ from portable_spdnn.scaling.calibration import (
     Lives,
     count_live,
 )
-from portable_spdnn.scaling.prediction import Model, Point, Question
+from portable_spdnn.scaling.prediction import Point, Prediction, Question
 
 TINY = 1e-9
 SCHEDULES = ("static", "dynamic")
 
 
 def strong(made: Calibration, layers: int, inputs: int, *nodes: int, **asked: Any) -> list[Point]:
-    return Model(made, Question(layers, inputs, nodes, **asked)).strong()
+    return Prediction(made, Question(layers, inputs, nodes, **asked)).strong
 
 
 def test_one_node_by_hand() -> None:
@@ -107,8 +107,8 @@ def test_limits_where_costs_are_linear(
     lives: list[int], inputs: int, schedule: str, seed: int
 ) -> None:
     nodes = (1, 2, 3, 8, 64)
-    model = Model(calibration(*lives), Question(20, inputs, nodes, schedule, seed=seed))
-    for points in (model.strong(), model.weak()):
+    answer = Prediction(calibration(*lives), Question(20, inputs, nodes, schedule, seed=seed))
+    for points in (answer.strong, answer.weak):
         assert points[0].speed_up == pytest.approx(1)
         for point in points:
             # A node for itself can be luckier than the average of the draw, in weak scaling.
@@ -123,7 +123,7 @@ def test_limits_where_costs_are_linear(
 
 def test_the_busiest_node_of_more_nodes_is_no_quicker_in_weak_scaling() -> None:
     nodes = tuple(range(1, 40))
-    points = Model(calibration(), Question(30, 13, nodes)).weak()
+    points = Prediction(calibration(), Question(30, 13, nodes)).weak
     busy = [point.seconds - point.gather for point in points]
     assert all(a <= b + 1e-15 for a, b in pairwise(busy))
     assert [point.inputs for point in points] == [13 * n for n in nodes]
@@ -162,10 +162,10 @@ def test_granularity_is_what_small_batches_cost() -> None:
 def test_streamed_networks_are_planned_within_the_inference() -> None:
     quick: dict[str, Any] = {"start": Curve((1,), (1e-9,)), "dense": Curve((1,), (1e-15,))}
     wide = calibration(*[4] * 8, program_bytes=100 << 20, first_batch_seconds=0.0, **quick, **WIDE)
-    held = Model(wide, Question(100, 2000, (1, 2)))
-    assert (held.budget, held.strong()[0].planning) == (None, 0)
-    streamed = Model(wide, Question(100, 2000, (1, 2), memory=2 << 30))
-    one, two = streamed.strong()
+    held = Prediction(wide, Question(100, 2000, (1, 2)))
+    assert (held.budget, held.strong[0].planning) == (None, 0)
+    streamed = Prediction(wide, Question(100, 2000, (1, 2), memory=2 << 30))
+    one, two = streamed.strong
     budget, blocks = streamed.budget, streamed.blocks
     assert budget is not None
     assert (blocks[0][0], blocks[-1][1]) == (0, 100)
@@ -186,7 +186,7 @@ def test_a_node_streams_what_does_not_fit() -> None:
     assert strong(wide, 4, 100, 1)[0].planning == 0
     assert strong(wide, 1920, 100, 1)[0].planning > 0
     with pytest.raises(InputError, match="memory is 1 MiB"):
-        Model(wide, Question(4, 100, (1,), memory=1 << 20))
+        Prediction(wide, Question(4, 100, (1,), memory=1 << 20))
 
 
 @given(st.lists(st.integers(0, 6), max_size=40), st.integers(1, 50))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from statistics import mean
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -58,22 +58,10 @@ def calibrate(
 ) -> Calibration:
     """Measure what this machine needs for a network; all times are the least of several turns.
 
-    Parameters
-    ----------
-    backend : Backend
-    request : Request
-        Network and inputs; its `layers` are those of the whole network, None for all of
-        ``data``, or the default.
-    sample_inputs, sample_layers : int
-        At most so many of either are run: inputs from all over the source, the first layers.
-    dtype : numpy dtype
-    show_progress : callable
-        Given what is measured, returns a context manager that yields a progress callback.
-
-    Raises
-    ------
-    InputError
-        As `load_workload`, or if there is no input.
+    Of the network and inputs that are requested at most `sample_layers` and `sample_inputs` are
+    run: the first layers, inputs from all over. `show_progress` is given what is measured, and
+    returns a context manager that yields a progress callback. Raises InputError as
+    `load_workload`, or if there is no input.
     """
     options = PlanOptions(dtype)
     memory, program_bytes = available_bytes() or 0, resident_bytes()
@@ -132,19 +120,19 @@ def calibrate(
     # Two of one length, or noise: all of planning grows with the edges.
     per_edge = per_edge if per_edge > 0 else plan.plan_seconds / total
     return Calibration(
-        backend.name, backend.device, str(options.dtype), backend.threads,
-        network_source, inputs_source, wanted or len(loaded), neurons, network.widest,
-        plan.batch_size, tuple(edges.tolist()), max(one.value_bytes for one in facts), dense,
-        start, _rising({size: mean(seconds) for size, seconds in found.items()}),
-        factor, measured,
+        backend=backend.name, device=backend.device, dtype=str(options.dtype),
+        threads=backend.threads, network=network_source, inputs=inputs_source,
+        network_layers=wanted or len(loaded), neurons=neurons, widest=network.widest,
+        batch_size=plan.batch_size, edges_per_layer=tuple(edges.tolist()),
+        value_bytes=max(one.value_bytes for one in facts), dense=dense, start_layers=start,
+        start=_rising({size: mean(seconds) for size, seconds in found.items()}),
+        depth_factor=factor, depth_factor_measured=measured,
         first_batch_seconds=max(0.0, first_seconds - whole) / inputs,
         load_seconds_edge=load_seconds / total,
-        plan_seconds=max(0.0, plan.plan_seconds - per_edge * total),
-        plan_seconds_edge=per_edge,
-        messages=measure_messages(),
+        plan_seconds=max(0.0, plan.plan_seconds - per_edge * total), plan_seconds_edge=per_edge,
+        messages=_measure_messages(),
         lives=Lives(len(layers), source_inputs, stride, tuple(alive_after.tolist())),
-        memory=memory,
-        program_bytes=program_bytes,
+        memory=memory, program_bytes=program_bytes,
     )  # fmt: skip
 
 
@@ -257,25 +245,21 @@ def follow_inputs(plan: NetworkPlan, features: Features) -> npt.NDArray[np.int64
     return alive_after
 
 
-def measure_messages() -> Messages:
+def _measure_messages() -> Messages:
     """Measure what `run_on_ranks` sends of a rank: its batches without features, its record."""
     # A name and a processor of usual length.
-    device = "a processor, 128 threads" * 2
-    record = ReplicaRecord(0, "node-00000", device, 1, 1.5, 1.5, 1.5, 1)
-
-    def measure(batches: int, survivors: int) -> tuple[int, float, float]:
+    record = ReplicaRecord(0, "node-00000", "a processor, 128 threads" * 2, 1, 1.5, 1.5, 1.5, 1)
+    sizes, seconds = [], []
+    for batches, survivors in ((0, 0), (BATCHES, 0), (1, SURVIVORS)):
         alive = np.arange(survivors)
         output = BatchOutput(alive, None, np.empty(0, np.int64), 0)
         together = [Batch(n, 1, alive + 1, float(n), output) for n in range(batches)]
-        message: Any = (together, [None] * batches, ((record,), 1.5))
+        message = (together, [None] * batches, ((record,), 1.5))
         octets = pickle.dumps(message, -1)
-        actions = partial(pickle.dumps, message, -1), partial(pickle.loads, octets)
-        there, back = (min(timeit.repeat(one, number=1, repeat=MESSAGE_TURNS)) for one in actions)
-        return len(octets), there, back
-
-    size, pickling, none = measure(0, 0)
-    size_batches, _, batches = measure(BATCHES, 0)
-    size_survivors, _, survivors = measure(1, SURVIVORS)
-    batch = max(0.0, batches - none) / BATCHES
-    byte = max(0.0, survivors - none - batch) / (size_survivors - size)
-    return Messages(size, (size_batches - size) / BATCHES, pickling, none, batch, byte)
+        sizes.append(len(octets))
+        for action in (partial(pickle.dumps, message, -1), partial(pickle.loads, octets)):
+            seconds.append(min(timeit.repeat(action, number=1, repeat=MESSAGE_TURNS)))
+    pickling, none, _, few, _, large = seconds
+    batch = max(0.0, few - none) / BATCHES
+    byte = max(0.0, large - none - batch) / (sizes[2] - sizes[0])
+    return Messages(sizes[0], (sizes[1] - sizes[0]) / BATCHES, pickling, none, batch, byte)

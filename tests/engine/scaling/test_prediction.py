@@ -119,14 +119,7 @@ def test_limits_where_costs_are_linear(
             assert point.seconds > 0
             assert math.isfinite(point.edge_rate)
         assert all(a.gather <= b.gather for a, b in pairwise(points))
-
-
-def test_the_busiest_node_of_more_nodes_is_no_quicker_in_weak_scaling() -> None:
-    nodes = tuple(range(1, 40))
-    points = Prediction(calibration(), Question(30, 13, nodes)).weak
-    busy = [point.seconds - point.gather for point in points]
-    assert all(a <= b + 1e-15 for a, b in pairwise(busy))
-    assert [point.inputs for point in points] == [13 * n for n in nodes]
+    assert [point.inputs for point in points] == [inputs * n for n in nodes]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -138,16 +131,6 @@ def test_more_nodes_than_inputs_and_no_survivors(schedule: str) -> None:
     alone = points[1].seconds - points[1].gather
     assert points[2].seconds - points[2].gather == pytest.approx(alone)
     assert points[2].load_imbalance == pytest.approx(100 / 3)
-
-
-def test_a_chunk_is_what_the_dynamic_schedule_waits_for() -> None:
-    made = calibration(*(n // 40 for n in range(200)))
-    static, dynamic = (strong(made, 500, 200, 4, schedule=name)[0] for name in SCHEDULES)
-    assert static.live_imbalance > 1.5
-    assert dynamic.live_imbalance < static.live_imbalance
-    longest = 2 * 100 * 499 * 1e-9 * -(-200 // 32) + 7 * 1e-5
-    asked = 8 * (2 * 2e-6 + POLL_SECONDS / 2)
-    assert dynamic.imbalance <= longest + asked + 50 * 1e-6
 
 
 def test_granularity_is_what_small_batches_cost() -> None:
@@ -205,7 +188,7 @@ def test_live_inputs_are_counted_as_one_by_one(lives: list[int], batch: int) -> 
 def test_parts_of_any_size_cut_the_same_inputs(
     lives: list[int], cuts: list[int], stride: int, seed: int
 ) -> None:
-    source, window = (len(lives) - 1) * stride + 1, len(lives)
+    source = (len(lives) - 1) * stride + 1
     record = Lives(9, source, stride, tuple(lives))
     # Drawn among enough that live on.
     window = record.neighbours

@@ -33,7 +33,8 @@ def model(
     nodes: Annotated[
         str,
         typer.Option(
-            metavar="A..B|N,...", help="The powers of two in a range and both its ends, or a list."
+            metavar="A..B|N,...",
+            help="Numbers of nodes: the powers of two in a range with both ends, or a list.",
         ),
     ] = "1..1024",
     network: Annotated[
@@ -45,7 +46,7 @@ def model(
     ] = None,
     total_inputs: Annotated[
         int,
-        typer.Option(metavar="K", min=1, help="In all (strong scaling), of each node (weak)."),
+        typer.Option(metavar="K", min=1, help="Inputs in all (strong), and of each node (weak)."),
     ] = 60000,
     schedule: flag.ScheduleOption = flag.Schedule.static,
     latency: Annotated[

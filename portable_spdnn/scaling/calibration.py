@@ -79,11 +79,10 @@ class Lives:
     def modelled(self, first: int, end: int, seed: int) -> Array:
         """Return `alive_after` of modelled inputs `first` .. `end` - 1; int64.
 
-        Where the whole source was recorded, its inputs are those of the record. All others,
-        those beyond the source included, are drawn among the `neighbours` recorded inputs
-        around their own place in the order (which starts again at the end of the source), so
-        that runs of inputs that live alike stay together. The draw depends on the number of the
-        input and the seed alone: parts of any size cut the same inputs.
+        Inputs of a source that was recorded whole are those of the record. All others are drawn
+        among the `neighbours` recorded inputs around their own place in the order (which starts
+        again at the end of the source), so that runs of inputs that live alike stay together. A
+        draw depends on the number of the input and the seed alone, not on the part it is in.
         """
         numbers = np.arange(first, end, dtype=np.int64)
         place = (numbers % self.source_inputs) // self.stride

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from statistics import mean
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +35,6 @@ from portable_spdnn.workloads.request import (
 )
 from portable_spdnn.workloads.streamed_network import LayerFacts
 
-Key = TypeVar("Key")
 ShowProgress = Callable[[str], AbstractContextManager[Progress | None]]
 
 DENSE_LAYERS = 24  # run together: loading and storing features costs a few per cent of them
@@ -172,14 +171,14 @@ def _run(plan: NetworkPlan, features: Features) -> float:
 
 
 def _least(
-    actions: Mapping[Key, Callable[[], float]], longest: float = TURN_SECONDS
-) -> dict[Key, float]:
+    actions: Mapping[Any, Callable[[], float]], longest: float = TURN_SECONDS
+) -> dict[Any, float]:
     """Return the seconds that each action tells, the least of several rounds.
 
     All actions take part in a round, so that what else the machine does meets all of them. One
     that takes longer than `longest` is the last.
     """
-    taken: dict[Key, list[float]] = {}
+    taken: dict[Any, list[float]] = {}
     rounds, spent = 0, 0.0
     while rounds < LEAST_TURNS or (rounds < MOST_TURNS and spent < ROUNDS_SECONDS):
         for key in list(taken) or actions:

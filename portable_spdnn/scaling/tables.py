@@ -87,28 +87,33 @@ def facts(answer: Prediction) -> dict[str, str]:
 
 def assumptions(answer: Prediction) -> list[str]:
     """Return what is taken for granted, a sentence each."""
-    made, asked = answer.calibration, answer.question
-    run, lives = made.layers, made.lives
-    drawn = lives.stride > 1 or asked.inputs > lives.source_inputs
-    fits = "the network fits in a node's memory"
-    if answer.budget is not None:
-        fits = (
-            f"the network is streamed in {format_bytes(answer.budget.memory)} a node, "
-            f"{len(answer.blocks)} blocks of layers read, while others run, and planned within the "
-            "inference"
+    made, asked, budget = answer.calibration, answer.question, answer.budget
+    said = ["every node is like the one that was measured, and shares nothing with another"]
+    if asked.layers > made.layers:
+        said.append(
+            f"layers beyond {made.layers} cost what those before cost, on the inputs that are "
+            f"alive after layer {made.layers}"
         )
-    sentences = {
-        "every node is like the one that was measured, and shares nothing with another": True,
-        f"layers beyond {run} cost what those before cost, on the inputs that are alive after "
-        f"layer {run}": asked.layers > run,
-        f"an input that was not recorded lives as one drawn (seed {asked.seed}) of the "
-        f"{lives.neighbours} recorded ones around its place in the order": drawn,
-        "first layers cost by the number of inputs, whichever these are": True,
-        f"{CHUNKS_EACH} chunks a node go to whoever is free; asking takes two latencies and half "
-        f"of the {seconds(POLL_SECONDS)} between two looks of rank 0": asked.schedule == "dynamic",
-        fits: True,
-    }
-    return [sentence for sentence, applies in sentences.items() if applies]
+    if made.lives.stride > 1 or asked.inputs > made.lives.source_inputs:
+        said.append(
+            f"an input that was not recorded lives as one drawn (seed {asked.seed}) of the "
+            f"{made.lives.neighbours} recorded ones around its place in the order"
+        )
+    said.append("first layers cost by the number of inputs, whichever these are")
+    if asked.schedule == "dynamic":
+        said.append(
+            f"{CHUNKS_EACH} chunks a node go to whoever is free; asking takes two latencies and "
+            f"half of the {seconds(POLL_SECONDS)} between two looks of rank 0"
+        )
+    if budget is None:
+        said.append("the network fits in a node's memory")
+    else:
+        said.append(
+            f"the network is streamed in {format_bytes(budget.memory)} a node, "
+            f"{len(answer.blocks)} blocks of layers read, while others run, and planned within "
+            "the inference"
+        )
+    return said
 
 
 def as_json(answer: Prediction) -> dict[str, Any]:

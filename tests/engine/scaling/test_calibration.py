@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -56,14 +55,10 @@ def test_inputs_are_followed_until_they_die(backend: str, bias: list[float]) -> 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_calibration_of_a_small_network(backend: str, tmp_path: Path) -> None:
-    shown: list[str] = []
-
-    def show(what: str) -> nullcontext[None]:
-        shown.append(what)
-        return nullcontext(None)
-
     request = Request(neurons=64, layers=300, first_inputs=400, bias=-0.25)
-    found = measuring.calibrate(ps.get_backend(backend, 1), request, 60, 8, "float64", show)
+    found = measuring.calibrate(
+        ps.get_backend(backend, 1), request, 60, 8, "float64", lambda what: nullcontext()
+    )
     assert (found.backend, found.threads, found.neurons) == (backend, 1, 64)
     assert (found.network_layers, found.edges_per_layer) == (300, (64 * 32,) * 8)
     assert (found.lives.source_inputs, found.lives.stride) == (400, 7)
@@ -79,7 +74,6 @@ def test_a_calibration_of_a_small_network(backend: str, tmp_path: Path) -> None:
     assert found.messages.bytes_each > 0
     assert found.messages.bytes_batch > 0
     assert min(asdict(found.messages).values()) >= 0
-    assert len(shown) == len(set(shown)) > 3
     save_calibration(found, tmp_path / "kept.json")
     assert load_calibration(tmp_path / "kept.json") == found
 
@@ -133,17 +127,13 @@ LIVES = {"layers": 4, "source_inputs": 8, "stride": 1, "alive_after": [1] * 8}
         ("backend", 7, "field backend"),
         ("dtype", "float16", "float32 or float64"),
         ("depth_factor", 0, "field depth_factor"),
-        ("depth_factor", None, "field depth_factor"),
         ("depth_factor_measured", 1, "true or false"),
-        ("plan_seconds", -1, "field plan_seconds"),
         ("plan_seconds", math.nan, "field plan_seconds"),
-        ("edges_per_layer", [], "field edges_per_layer"),
         ("edges_per_layer", [1.5], "field edges_per_layer"),
         ("start_layers", 9, "at most 4 layers"),
         ("widest", 3, "at least 64 neurons"),
         ("dense", [], "field dense"),
         ("dense", {"inputs": [2, 2], "seconds": [1, 2]}, "field dense.inputs"),
-        ("dense", {"inputs": [0], "seconds": [1]}, "field dense.inputs"),
         ("dense", {"inputs": [1], "seconds": [1, 2]}, "field dense.seconds"),
         ("start", {"inputs": [1], "seconds": ["x"]}, "field start.seconds"),
         ("start", {"inputs": [1]}, "no field start.seconds"),
@@ -170,16 +160,9 @@ def test_missing_fields_are_named(field: str, kept: Path) -> None:
         load_calibration(kept)
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
-        lambda path: path.unlink(),
-        lambda path: path.write_bytes(path.read_bytes()[:200]),
-        lambda path: path.write_text("[]"),
-        lambda path: path.write_bytes(b"\xff\xfe"),
-    ],
-)
-def test_files_that_are_no_calibration(spoil: Callable[[Path], None], kept: Path) -> None:
-    spoil(kept)
-    with pytest.raises(ps.InputError, match=r"c\.json: is no calibration"):
-        load_calibration(kept)
+@pytest.mark.parametrize("content", [b"", b'{"format": "portable_spdnn', b"[]", b"\xff\xfe"])
+def test_files_that_are_no_calibration(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_bytes(content)
+    for name in ("c.json", "absent.json"):
+        with pytest.raises(ps.InputError, match=f"{name}: is no calibration"):
+            load_calibration(tmp_path / name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,12 +79,15 @@ def test_the_depth_of_data_is_that_of_its_network(cli: Cli, tmp_path: Path) -> N
 
 
 def test_the_default_network_is_that_of_the_calibration(cli: Cli, kept: Path) -> None:
-    asked = ("--nodes", 1, "--json", "-", "--schedule", "dynamic")
+    asked = ("--nodes", "1,2", "--json", "-", "--schedule", "dynamic")
     done = cli(*MODEL, "--calibration", kept, *asked)
     assert done.code == 0, done.err
     record = json.loads(done.out)
     assert (record["question"]["layers"], record["question"]["inputs"]) == (6, 60000)
     assert any("chunks" in sentence for sentence in record["assumptions"])
+    one, *others = [line for line in done.err.splitlines() if "#" in line]
+    assert one.count("#") == tables.BAR
+    assert len(others) == 3
 
 
 @pytest.mark.parametrize(
@@ -134,13 +138,6 @@ def test_a_plot_of_one_node_and_no_live_input(tmp_path: Path) -> None:
     assert (tmp_path / "one.png").stat().st_size > 10_000
 
 
-def test_bars_show_efficiency() -> None:
-    answer = Prediction(calibration(), Question(6, 8, (1, 2)))
-    lines = tables.chart(answer)
-    assert len(lines) == 1 + 2 * 2
-    assert lines[1].count("#") == tables.BAR
-
-
 @pytest.mark.parametrize(
     ("made", "question", "said", "unsaid"),
     [
@@ -158,30 +155,33 @@ def test_what_was_assumed_is_told(
     assert unsaid not in told
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("1..1024", tuple(1 << n for n in range(11))),
-        ("3..20", (3, 4, 8, 16, 20)),
-        (" 5 .. 5 ", (5,)),
-        ("4, 1,2,4", (1, 2, 4)),
-    ],
-)
-def test_numbers_of_nodes(text: str, expected: tuple[int, ...]) -> None:
-    assert parse_nodes(text) == expected
+def test_numbers_of_nodes_and_networks() -> None:
+    assert parse_nodes("1..1024") == tuple(1 << n for n in range(11))
+    assert parse_nodes("3..20") == (3, 4, 8, 16, 20)
+    assert parse_nodes(" 5 .. 5 ") == (5,)
+    assert parse_nodes("4, 1,2,4") == (1, 2, 4)
     assert parse_network("65536x1920") == (65536, 1920)
 
 
-def test_times_and_rates_with_units() -> None:
-    latencies = {"2us": 2e-6, "0.5 ms": 5e-4, "3s": 3.0, "0ns": 0.0, "1.5µs": 1.5e-6, "1e2NS": 1e-7}
-    for text, seconds in latencies.items():
-        assert parse_latency(text) == pytest.approx(seconds)
-    rates = {"10GB/s": 1e10, "1GiB/s": 2**30, "100Gbit/s": 12.5e9, "200Gbps": 25e9, "5 B/s": 5}
-    for text, bytes_a_second in rates.items():
-        assert parse_bandwidth(text) == pytest.approx(bytes_a_second)
-    for text in ("", "us", "2 h", "nan us", "1e999s"):
-        with pytest.raises(InputError, match="--latency"):
-            parse_latency(text)
-    for text in ("", "GB/s", "10", "10 GB", "-1GB/s", "1e999B/s", "10 GX/s"):
-        with pytest.raises(InputError, match="--bandwidth"):
-            parse_bandwidth(text)
+@pytest.mark.parametrize(
+    ("parse", "right", "wrong"),
+    [
+        (
+            parse_latency,
+            {"2us": 2e-6, "0.5 ms": 5e-4, "3s": 3, "0ns": 0, "1.5µs": 1.5e-6, "1e2NS": 1e-7},
+            ("", "us", "2 h", "nan us", "1e999s"),
+        ),
+        (
+            parse_bandwidth,
+            {"10GB/s": 1e10, "1GiB/s": 2**30, "100Gbit/s": 12.5e9, "200Gbps": 25e9, "5 B/s": 5},
+            ("", "GB/s", "10", "10 GB", "-1GB/s", "1e999B/s", "10 GX/s"),
+        ),
+    ],
+)
+def test_times_and_rates_with_units(
+    parse: Callable[[str], float], right: dict[str, float], wrong: tuple[str, ...]
+) -> None:
+    assert {text: parse(text) for text in right} == pytest.approx(right)
+    for text in wrong:
+        with pytest.raises(InputError, match=r"--(latency|bandwidth) is"):
+            parse(text)

@@ -88,11 +88,12 @@ def calibrate(
     features, stride = features[::fewer], stride * fewer
     inputs = features.shape[0]
     with show_progress(f"running {inputs} inputs through {len(layers)} layers"):
-        first_seconds = _run(plan, features)
+        first_run = plan.run(features)
         both = {deep: partial(_run, one, features) for deep, one in ((1, plan), (0.5, half))}
         whole, halved = _least(both, math.inf).values()
     with show_progress("following inputs until they die"):
-        alive_after = follow_inputs(plan, features)
+        survivors = first_run.records[-1].alive_inputs
+        alive_after = follow_inputs(plan, features, survivors or 0)
         live = count_live(alive_after, inputs, len(layers))[0]
     with show_progress("measuring layers on live inputs"):
         dense = _measure_dense(backend, network, options)
@@ -126,7 +127,7 @@ def calibrate(
         value_bytes=max(one.value_bytes for one in facts), dense=dense, start_layers=start,
         start=_rising({size: mean(seconds) for size, seconds in found.items()}),
         depth_factor=factor, depth_factor_measured=measured,
-        first_batch_seconds=max(0.0, first_seconds - whole) / inputs,
+        first_batch_seconds=max(0.0, first_run.inference_seconds - whole) / inputs,
         load_seconds_edge=load_seconds / total,
         plan_seconds=max(0.0, plan.plan_seconds - per_edge * total), plan_seconds_edge=per_edge,
         messages=_measure_messages(),
@@ -221,10 +222,11 @@ def _measure_dense(backend: Backend, network: Network, options: PlanOptions) -> 
     return _rising({n: one / max(few.edges, 1) for n, one in seconds.items()})
 
 
-def follow_inputs(plan: NetworkPlan, features: Features) -> npt.NDArray[np.int64]:
+def follow_inputs(plan: NetworkPlan, features: Features, survivors: int) -> npt.NDArray[np.int64]:
     """Return after how many layers of a plan each input was alive; shape (inputs,).
 
-    Layer by layer those that died leave; before a layer that revives the dead nobody does.
+    Layer by layer those that died leave, until `survivors` are left, or fewer; before a layer
+    that revives the dead nobody does.
     """
     layers, y_max = tuple(plan.network), plan.network.y_max
     alive_after = np.full(features.shape[0], len(layers), np.int64)
@@ -239,7 +241,7 @@ def follow_inputs(plan: NetworkPlan, features: Features) -> npt.NDArray[np.int64
         left = numbers[output.alive[np.flatnonzero(held)]]
         alive_after[np.setdiff1d(numbers, left)] = cut - 1
         numbers, rows = left, output.rows[np.flatnonzero(held)]
-        if not numbers.size:
+        if numbers.size <= survivors:
             break
     return alive_after
 

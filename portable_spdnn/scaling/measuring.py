@@ -89,7 +89,7 @@ def calibrate(
     inputs = features.shape[0]
     with show_progress(f"running {inputs} inputs through {len(layers)} layers"):
         first_run = plan.run(features)
-        both = {deep: partial(_run, one, features) for deep, one in ((1, plan), (0.5, half))}
+        both = {"all": partial(_run, plan, features), "half": partial(_run, half, features)}
         whole, halved = _least(both, math.inf).values()
     with show_progress("following inputs until they die"):
         survivors = first_run.records[-1].alive_inputs

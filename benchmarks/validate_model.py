@@ -33,25 +33,16 @@ RANKS = (1, 2)
 TOLERANCE = 0.20
 AGAIN = 2  # runs of a job after its first
 DRAWN = "65536x1920"
+MEASURED_ON = ("--threads", 1, "--backend", "numba")
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is predicted and run.
-
-    Attributes
-    ----------
-    network : str
-    inputs : int
-        Of the images; the digits are fewer.
-    sample : int
-        Inputs of the calibration.
-    sample_layers : int
-    """
+    """What is predicted and run."""
 
     network: str
-    inputs: int
-    sample: int
+    inputs: int  # of the images; the digits are fewer
+    sample: int  # inputs of the calibration
     sample_layers: int
 
 
@@ -63,30 +54,28 @@ CASES = (
 )
 
 
-def command(*arguments: object) -> None:
-    """Run the command line in a process of its own; its output is shown where it fails."""
-    done = subprocess.run(
-        [sys.executable, "-m", "portable_spdnn", *map(str, arguments), "--no-progress"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        sys.exit(f"{' '.join(map(str, arguments))}: exit {done.returncode}\n{done.stderr}")
+def output(*words: object) -> str:
+    """Return what a command prints; ends this one with the errors of one that fails."""
+    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=False)
+    if done.returncode or not done.stdout:
+        sys.exit(f"{' '.join(map(str, words))}: exit {done.returncode}\n{done.stderr}")
+    return done.stdout
+
+
+def model(network: str, nodes: str, *options: object) -> str:
+    """Return what `portable-spdnn model` prints."""
+    command = (sys.executable, "-m", "portable_spdnn", "model", "--no-progress")
+    return output(*command, "--network", network, "--nodes", nodes, *options)
 
 
 def measure(case: Case, source: list[object], ranks: int) -> tuple[float, float]:
     """Return the inference seconds of one job, the first time and when it runs again."""
     launcher = Path(sys.executable).with_name("mpiexec")
-    done = subprocess.run(
-        [
-            str(launcher if launcher.exists() else "mpiexec"), "-n", str(ranks), sys.executable,
-            "-m", "mpi4py", str(FOLDER / "validate_model.py"), "--job", case.network,
-            *map(str, source),
-        ],
-        capture_output=True, text=True, check=False,
+    printed = output(
+        launcher if launcher.exists() else "mpiexec", "-n", ranks, sys.executable, "-m", "mpi4py",
+        FOLDER / "validate_model.py", "--job", case.network, *source,
     )  # fmt: skip
-    if done.returncode or not done.stdout:
-        sys.exit(f"mpiexec -n {ranks}: exit {done.returncode}\n{done.stderr}")
-    first, again = json.loads(done.stdout)
+    first, again = json.loads(printed)
     return float(first), float(again)
 
 
@@ -96,13 +85,14 @@ def job(network: str, inputs: Path | None, first_inputs: int) -> None:
     from portable_spdnn.mpi.ranks import Ranks
     from portable_spdnn.mpi.run import run_on_ranks
     from portable_spdnn.mpi.workload import load_ranked_workload
-    from portable_spdnn.workloads.request import Request
+    from portable_spdnn.plans.planner import make_plan
+    from portable_spdnn.workloads.sources import Request
 
     neurons, layers = map(int, network.split("x"))
     with Ranks() as ranks:
         request = Request(None, neurons, layers, inputs, first_inputs=first_inputs)
         part = load_ranked_workload(ranks, request, "static")
-        plan = get_backend("numba", 1).plan(part.work.network)
+        plan = make_plan(get_backend("numba", 1), part.work.network)
         results = [run_on_ranks(ranks, plan, part.rows, part.inputs) for _ in range(1 + AGAIN)]
         seconds = [result.inference_seconds for result in results if result is not None]
         if seconds:
@@ -116,19 +106,17 @@ def predict(case: Case, source: list[object], folder: Path) -> dict[int, tuple[f
     memory for the first time, which the calibration has measured, is nothing.
     """
     kept, target = folder / "calibration.json", folder / "predicted.json"
-    asked = [
-        "model", "--network", case.network, "--total-inputs", case.inputs, "--nodes",
-        ",".join(map(str, RANKS)), "--json", target,
-    ]  # fmt: skip
-    command(
-        *asked, "--threads", 1, "--backend", "numba", *source, "--sample-inputs", case.sample,
+    asked = ("--total-inputs", case.inputs, "--json", target)
+    ranks = ",".join(map(str, RANKS))
+    model(
+        case.network, ranks, *asked, *MEASURED_ON, *source, "--sample-inputs", case.sample,
         "--sample-layers", case.sample_layers, "--save-calibration", kept,
     )  # fmt: skip
     first = json.loads(target.read_text())["strong"]
     calibration = json.loads(kept.read_text())
     calibration["first_batch_seconds"] = 0.0
     kept.write_text(json.dumps(calibration))
-    command(*asked, "--calibration", kept)
+    model(case.network, ranks, *asked, "--calibration", kept)
     again = json.loads(target.read_text())["strong"]
     return {a["nodes"]: (a["seconds"], b["seconds"]) for a, b in zip(first, again, strict=True)}
 
@@ -218,17 +206,8 @@ def _judged(error: float) -> str:
 
 def draw(source: list[object], sample: int) -> list[str]:
     """Draw the largest network; returns what the command prints, without trailing spaces."""
-    done = subprocess.run(
-        [
-            sys.executable, "-m", "portable_spdnn", "model", "--nodes", "1..1024", "--network",
-            DRAWN, "--threads", "1", "--backend", "numba", *map(str, source), "--sample-inputs",
-            str(sample), "--plot", str(DOCS / "scaling_model.png"), "--no-progress",
-        ],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        sys.exit(f"model --network {DRAWN}: exit {done.returncode}\n{done.stderr}")
-    printed = done.stdout
+    picture = ("--sample-inputs", sample, "--plot", DOCS / "scaling_model.png")
+    printed = model(DRAWN, "1..1024", *MEASURED_ON, *source, *picture)
     for argument in source:
         if isinstance(argument, Path):  # where it is says nothing elsewhere
             printed = printed.replace(str(argument), argument.name)

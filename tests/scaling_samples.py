@@ -5,43 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from portable_spdnn.scaling.calibration import Calibration, Messages
-from portable_spdnn.scaling.curve import Curve
-from portable_spdnn.scaling.live_inputs import LifeRecord
+from portable_spdnn.scaling.calibration import Calibration, Curve, Lives, Messages
 
-LIVES = (0, 1, 2, 4, 4, 4, 0, 4)
+MADE_UP = Calibration(
+    backend="scipy", device="a processor", dtype="float32", threads=1, network="made up",
+    inputs="made up", network_layers=6, neurons=64, widest=64, batch_size=1000,
+    edges_per_layer=(100, 100, 100, 100), value_bytes=0, dense=Curve((1, 1000), (1e-9, 1e-6)),
+    start_layers=1, start=Curve((1, 1000), (1e-5, 1e-2)), depth_factor=2.0,
+    depth_factor_measured=True, first_batch_seconds=1e-6, load_seconds_edge=2e-9,
+    plan_seconds=0.5, plan_seconds_edge=3e-9,
+    messages=Messages(200.0, 100.0, 1e-6, 2e-6, 3e-6, 1e-9),
+    lives=Lives(4, 8, 1, (0, 1, 2, 4, 4, 4, 0, 4)), memory=0, program_bytes=0,
+)  # fmt: skip
+"""Round numbers, and costs that grow with the inputs alone."""
+
+WIDE: dict[str, Any] = {"neurons": 65536, "widest": 65536, "edges_per_layer": (1 << 21,) * 4}
 
 
-def calibration(**changes: Any) -> Calibration:
-    """Return a calibration with round numbers and costs that grow with the inputs alone."""
-    made = Calibration(
-        backend="scipy",
-        device="a processor",
-        dtype="float32",
-        threads=1,
-        network="made up",
-        inputs="made up",
-        network_layers=6,
-        neurons=64,
-        widest=64,
-        batch_size=1000,
-        edges_per_layer=(100, 100, 100, 100),
-        value_bytes=0,
-        dense=Curve((1, 1000), (1e-9, 1e-6)),
-        start_layers=1,
-        start=Curve((1, 1000), (1e-5, 1e-2)),
-        depth_factor=2.0,
-        depth_factor_measured=True,
-        first_batch_seconds=1e-6,
-        load_seconds_edge=2e-9,
-        plan_seconds=0.5,
-        plan_seconds_edge=3e-9,
-        messages=Messages(200.0, 100.0, 1e-6, 2e-6, 3e-6, 1e-9),
-        lives=LifeRecord(4, len(LIVES), 1, LIVES),
-        memory=0,
-        program_bytes=0,
-    )
-    return replace(made, **changes)
+def calibration(*alive_after: int, **changes: Any) -> Calibration:
+    """Return the calibration with some fields changed, and inputs that live so long."""
+    if alive_after:
+        changes["lives"] = Lives(4, len(alive_after), 1, alive_after)
+    return replace(MADE_UP, **changes)
 
 
 def busy_seconds(made: Calibration, lives: list[int], layers: int) -> float:

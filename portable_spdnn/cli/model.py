@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -9,10 +12,20 @@ import typer
 
 from portable_spdnn.cli import options as flag
 from portable_spdnn.cli.progress import show_progress
+from portable_spdnn.errors import InputError
 
 # What a calibration is measured with: no flags for one that is at hand.
 _MEASURING = ("backend", "threads", "data", "inputs", "first_inputs", "seed", "bias", "y_max",
               "dtype", "sample_inputs", "sample_layers")  # fmt: skip
+_TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_PREFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "ki": 2.0**10,
+             "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}  # fmt: skip
+_RATES = {
+    prefix + unit + per: scale / bits
+    for prefix, scale in _PREFIXES.items()
+    for unit, bits in (("B", 1), ("bit", 8), ("b", 8))
+    for per in ("/s", "ps")
+}
 
 
 def model(
@@ -33,9 +46,7 @@ def model(
     ] = None,
     total_inputs: Annotated[
         int,
-        typer.Option(
-            metavar="K", min=1, help="Inputs in all (strong scaling), and of each node (weak)."
-        ),
+        typer.Option(metavar="K", min=1, help="Inputs in all (strong), and of each node (weak)."),
     ] = 60000,
     schedule: flag.ScheduleOption = flag.Schedule.static,
     latency: Annotated[
@@ -89,33 +100,21 @@ def model(
     Costs are measured here, on a sample of the inputs and the first layers; what is assumed is
     printed. Exit code 0: done; 2: usage or input error.
     """
-    from portable_spdnn.errors import InputError
     from portable_spdnn.host import parse_limit
-    from portable_spdnn.plans.options import PlanOptions
     from portable_spdnn.registry import get_backend
     from portable_spdnn.report import run_report
-    from portable_spdnn.scaling import (
-        Model,
-        Question,
-        Sample,
-        calibrate,
-        load_calibration,
-        quantities,
-        tables,
-    )
-    from portable_spdnn.scaling import save_calibration as save
-    from portable_spdnn.workloads.request import Request
+    from portable_spdnn.scaling import measuring, plotting, tables
+    from portable_spdnn.scaling.calibration import load_calibration
+    from portable_spdnn.scaling.calibration import save_calibration as save
+    from portable_spdnn.scaling.prediction import Prediction, Question
+    from portable_spdnn.workloads.sources import Request
 
-    counts = quantities.parse_nodes(nodes, "--nodes")
-    size = None if network is None else quantities.parse_network(network, "--network")
-    delay = quantities.parse_latency(latency, "--latency")
-    speed = quantities.parse_bandwidth(bandwidth, "--bandwidth")
+    counts = parse_nodes(nodes)
+    wide, deep = (None, None) if network is None else parse_network(network)
+    delay, speed = parse_latency(latency), parse_bandwidth(bandwidth)
     limit = parse_limit(memory, "--memory")
     if plot is not None:
-        from portable_spdnn.scaling.plotting import check_plot
-        from portable_spdnn.scaling.plotting import plot as draw
-
-        check_plot(plot)
+        plotting.check_plot(plot)
     if calibration is not None:
         for name in _MEASURING:
             source = context.get_parameter_source(name)
@@ -126,40 +125,91 @@ def model(
                 )
         measured = load_calibration(calibration)
     else:
-        wide, deep = size or (None, None)
-        measured = calibrate(
+        measured = measuring.calibrate(
             get_backend(backend, threads),
-            Sample(
-                Request(data, wide, deep, inputs, None, first_inputs, seed, bias, y_max),
-                sample_inputs,
-                sample_layers,
-            ),
-            PlanOptions(dtype.value),
+            Request(data, wide, deep, inputs, None, first_inputs, seed, bias, y_max),
+            sample_inputs,
+            sample_layers,
+            dtype.value,
             lambda what: show_progress(what, not no_progress),
         )
-    if size is not None and size[0] != measured.neurons:
+    if wide not in (None, measured.neurons):
         raise InputError(
-            f"{calibration}: was measured with {measured.neurons} neurons, --network has {size[0]}"
+            f"{calibration}: was measured with {measured.neurons} neurons, --network has {wide}"
         )
     if save_calibration is not None:
         save(measured, save_calibration)
-    layers = measured.network_layers if size is None else size[1]
-    predicted = Model(
-        measured,
-        Question(layers, total_inputs, counts, schedule.value, delay, speed, limit, draw_seed),
+    layers = deep or measured.network_layers
+    question = Question(
+        layers, total_inputs, counts, schedule.value, delay, speed, limit, draw_seed
     )
-    strong, weak = predicted.strong(), predicted.weak()
+    answer = Prediction(measured, question)
     aside = json == "-"
-    run_report.print_facts(tables.facts(predicted), aside)
-    for title, points in (
-        (f"strong scaling: {total_inputs} inputs in all", strong),
-        (f"weak scaling: {total_inputs} inputs a node", weak),
-    ):
-        typer.echo(title, err=aside)
-        run_report.print_table(tables.COLUMNS, [tables.cells(point) for point in points], aside)
-    for line in tables.chart(strong, weak):
+    run_report.print_facts(list(tables.facts(answer).items()), aside)
+    for kind, points in (("strong", answer.strong), ("weak", answer.weak)):
+        share = "in all" if kind == "strong" else "a node"
+        typer.echo(f"{kind} scaling: {total_inputs} inputs {share}", err=aside)
+        rows = [[text(point) for text in tables.COLUMNS.values()] for point in points]
+        run_report.print_table(list(tables.COLUMNS), rows, aside)
+    for line in tables.chart(answer):
         typer.echo(line, err=aside)
     if json is not None:
-        run_report.write_json(tables.as_json(predicted, strong, weak), json)
+        run_report.write_json(tables.as_json(answer), json)
     if plot is not None:
-        draw(predicted, strong, weak, plot)
+        plotting.plot(answer, plot)
+
+
+def parse_nodes(text: str) -> tuple[int, ...]:
+    """Return the numbers of nodes of ``1..1024`` or ``1,2,3``, rising; raises InputError."""
+    span = re.fullmatch(r"\s*(\d{1,9})\s*\.\.\s*(\d{1,9})\s*", text)
+    if span:
+        first, last = int(span[1]), int(span[2])
+        if first > last:
+            raise InputError(f"--nodes is {text!r}: the range ends before it begins")
+        numbers = {first, last, *(1 << n for n in range(21) if first <= 1 << n <= last)}
+    elif re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*", text):
+        numbers = set(map(int, text.split(",")))
+    else:
+        raise InputError(
+            f"--nodes is {text!r}; give a range such as 1..1024 or a list such as 1,2,4"
+        )
+    if min(numbers) < 1 or max(numbers) > 1 << 20:
+        raise InputError(f"--nodes is {text!r}: numbers of nodes are 1 to {1 << 20}")
+    return tuple(sorted(numbers))
+
+
+def parse_network(text: str) -> tuple[int, int]:
+    """Return neurons and layers of ``65536x1920``; raises InputError if it is not two numbers."""
+    match = re.fullmatch(r"\s*([1-9]\d{0,9})\s*[xX×]\s*([1-9]\d{0,9})\s*", text)
+    if not match:
+        raise InputError(
+            f"--network is {text!r}; give neurons and layers, both from 1, such as 65536x1920"
+        )
+    return int(match[1]), int(match[2])
+
+
+def parse_latency(text: str) -> float:
+    """Return seconds of ``2us``, ``0.5ms`` or ``1s``; raises InputError if it is no such time."""
+    seconds = _amount(text.lower(), _TIMES)
+    if not seconds < math.inf:
+        raise InputError(f"--latency is {text!r}; give a time with its unit, such as 2us or 0.5ms")
+    return seconds
+
+
+def parse_bandwidth(text: str) -> float:
+    """Return bytes a second of ``10GB/s``, ``1GiB/s`` or ``100Gbit/s``, more than 0.
+
+    Raises InputError if it is no such rate.
+    """
+    rate = _amount(text, _RATES)
+    if not 0 < rate < math.inf:
+        raise InputError(
+            f"--bandwidth is {text!r}; give a rate with its unit, such as 10GB/s or 100Gbit/s"
+        )
+    return rate
+
+
+def _amount(text: str, units: Mapping[str, float]) -> float:
+    """Return a number with one of the units in base units, NaN where it is none."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+)\s*(\S+)\s*", text)
+    return float(match[1]) * units.get(match[2], math.nan) if match else math.nan

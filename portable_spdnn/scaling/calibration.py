@@ -1,141 +1,151 @@
-"""Calibrations: what was measured on one node, and its file.
-
-The file is JSON: ``format`` and ``version`` name it, the other fields are those of
-`Calibration`, curves and records as objects of their own fields.
-"""
+"""Calibrations: what was measured on one node, and its file."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
-from math import isfinite
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from portable_spdnn.errors import InputError
-from portable_spdnn.io.atomic_output import atomic_output
-from portable_spdnn.scaling.curve import Curve
-from portable_spdnn.scaling.live_inputs import LifeRecord
+import numpy as np
+import numpy.typing as npt
 
+from portable_spdnn.errors import InputError
+from portable_spdnn.hashing import mix64
+from portable_spdnn.io.atomic_output import atomic_output
+
+Array = npt.NDArray[Any]
 FORMAT, VERSION = "portable_spdnn scaling calibration", 1
+# A modelled input is drawn from so many recorded ones at least, and so many that live on.
+NEIGHBOURS, LONG_LIVED = 32, 16
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Seconds measured at some numbers of inputs, at least 1 and rising, as the seconds are.
+
+    Nothing costs nothing. Between two measurements the curve is a straight line. Beyond the last
+    it rises as from the first to the last, which holds what does not grow with the inputs apart.
+    """
+
+    inputs: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def __call__(self, inputs: npt.ArrayLike) -> Array:
+        """Return the seconds at each number of inputs; float64, of the same shape."""
+        n, x, y = np.asarray(inputs), self.inputs, self.seconds
+        # With one measurement there is nothing to tell the two apart: all grows.
+        slope = (y[-1] - y[0]) / (x[-1] - x[0]) if len(x) > 1 else y[0] / x[0]
+        inside = np.where(n > 0, np.interp(n, x, y), 0.0)
+        return np.asarray(inside + slope * np.maximum(n - x[-1], 0))
 
 
 @dataclass(frozen=True)
 class Messages:
-    """What bringing a rank's results together costs; no network in it.
+    """What bringing a rank's results together costs; no network in it."""
 
-    Attributes
-    ----------
-    bytes_each : float
-        Of a rank's messages, pickled, beside what follows.
-    bytes_batch : float
-        For each batch, beside 8 for each layer and 16 for each survivor.
-    pickle_seconds : float
-        For a rank, once.
-    unpickle_seconds, unpickle_seconds_batch, unpickle_seconds_byte : float
-        On rank 0: for a rank, for each batch, for each byte of what follows.
+    bytes_each: float  # of a rank's messages, pickled, beside what follows
+    bytes_batch: float  # for each batch, beside what layers and survivors take
+    pickle_seconds: float  # for a rank, once
+    unpickle_seconds: float  # on rank 0: for a rank,
+    unpickle_seconds_batch: float  # for each batch,
+    unpickle_seconds_byte: float  # for each byte of layers and survivors
+
+
+@dataclass(frozen=True)
+class Lives:
+    """How long the inputs of a sample lived: every `stride`-th of the source, from the first on."""
+
+    layers: int  # through which the sample went
+    source_inputs: int
+    stride: int
+    # After how many layers each was alive, 0 .. `layers`; those that reached these live for ever.
+    alive_after: tuple[int, ...]
+
+    @property
+    def neighbours(self) -> int:
+        """From how many recorded inputs around its place a modelled one is drawn.
+
+        Among fewer, whether one of them lives on would be chance, and imbalance with it.
+        """
+        lasting, size = self.alive_after.count(self.layers), len(self.alive_after)
+        rare = -(-LONG_LIVED * size // lasting) if lasting else size
+        return min(size, max(NEIGHBOURS, rare))
+
+    def modelled(self, first: int, end: int, seed: int) -> Array:
+        """Return `alive_after` of modelled inputs `first` .. `end` - 1; int64.
+
+        Inputs of a source that was recorded whole are those of the record. All others are drawn
+        among the `neighbours` recorded inputs around their own place in the order (which starts
+        again at the end of the source), so that runs of inputs that live alike stay together. A
+        draw depends on the number of the input and the seed alone, not on the part it is in.
+        """
+        numbers = np.arange(first, end, dtype=np.int64)
+        place = (numbers % self.source_inputs) // self.stride
+        window, size = self.neighbours, len(self.alive_after)
+        begin = np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)  # odd: seeds begin far apart
+        words = mix64(numbers.astype(np.uint64) + begin) % np.uint64(window)
+        drawn = words.astype(np.int64) + np.clip(place - window // 2, 0, size - window)
+        if self.stride == 1:
+            drawn = np.where(numbers < self.source_inputs, place, drawn)
+        return np.array(self.alive_after, np.int64)[drawn]
+
+
+def count_live(alive_after: npt.ArrayLike, batch: int, layers: int) -> Array:
+    """Count the inputs of each batch of `batch` inputs that are alive before each layer.
+
+    Returns an int64 array of shape (batches, layers + 1); the last column counts those that live
+    for ever.
     """
-
-    bytes_each: float
-    bytes_batch: float
-    pickle_seconds: float
-    unpickle_seconds: float
-    unpickle_seconds_batch: float
-    unpickle_seconds_byte: float
+    lives = np.asarray(alive_after, np.int64)
+    batches, columns = -(-lives.size // batch), layers + 1
+    cells = np.arange(lives.size) // batch * columns + lives
+    died = np.bincount(cells, minlength=batches * columns).reshape(batches, columns)
+    return np.asarray(died[:, ::-1].cumsum(axis=1)[:, ::-1])
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was measured on one node.
-
-    Attributes
-    ----------
-    backend, device, dtype : str
-    threads : int
-    network, inputs : str
-        What was run, for people.
-    network_layers : int
-        Of the network that was asked for; `edges_per_layer` is of those that were run.
-    neurons, widest : int
-        Of the network's input, and of its widest layer.
-    batch_size : int
-        Inputs that go through the network together.
-    edges_per_layer : tuple of int
-        Of the layers that were run.
-    value_bytes : int
-        Bytes that a weight takes in memory; 0 where all of a layer are equal.
-    dense : Curve
-        Seconds for an edge as a function of the live inputs of a layer.
-    start_layers : int
-        First layers, in which inputs die, measured together on real inputs.
-    start : Curve
-        Seconds of these as a function of the inputs that enter, all else of a batch included.
-    depth_factor : float
-        Measured seconds of the layers after them over what `dense` gives for their live inputs.
-    depth_factor_measured : bool
-        False where there are none of them, or noise hid them: the factor is then 1.
-    first_batch_seconds : float
-        For each input of the first batch of a process, beyond those of later ones: memory that
-        is touched for the first time.
-    load_seconds_edge, plan_seconds, plan_seconds_edge : float
-        Loading or generating an edge; planning: once, and for an edge.
-    messages : Messages
-    lives : LifeRecord
-    memory : int
-        Bytes that the node had available; 0 where it did not tell.
-    program_bytes : int
-        Memory that the process held before anything was loaded.
-    """
+    """What was measured on one node; the fields of its file, beside ``format`` and ``version``."""
 
     backend: str
     device: str
     dtype: str
     threads: int
-    network: str
+    network: str  # what was run, for people
     inputs: str
-    network_layers: int
-    neurons: int
-    widest: int
-    batch_size: int
-    edges_per_layer: tuple[int, ...]
-    value_bytes: int
-    dense: Curve
-    start_layers: int
-    start: Curve
-    depth_factor: float
-    depth_factor_measured: bool
-    first_batch_seconds: float
-    load_seconds_edge: float
-    plan_seconds: float
-    plan_seconds_edge: float
+    network_layers: int  # of the network that was asked for
+    neurons: int  # of the network's input
+    widest: int  # neurons of its widest layer
+    batch_size: int  # inputs that go through the network together
+    edges_per_layer: tuple[int, ...]  # of the layers that were run
+    value_bytes: int  # that a weight takes in memory; 0 where all of a layer are equal
+    dense: Curve  # seconds for an edge by the live inputs of a layer
+    start_layers: int  # first layers, in which inputs die, measured together on real inputs
+    start: Curve  # seconds of these by the inputs that enter, all else of a batch included
+    depth_factor: float  # measured seconds of the layers after them over what `dense` gives
+    depth_factor_measured: bool  # False where noise hid it, or all are first layers: it is then 1
+    first_batch_seconds: float  # for an input of a process's first batch: memory not yet touched
+    load_seconds_edge: float  # loading or generating an edge
+    plan_seconds: float  # planning: once,
+    plan_seconds_edge: float  # and for each edge
     messages: Messages
-    lives: LifeRecord
-    memory: int
-    program_bytes: int
+    lives: Lives
+    memory: int  # bytes that the node had available; 0 where it did not tell
+    program_bytes: int  # that the process held before anything was loaded
 
     @property
     def layers(self) -> int:
         """Layers that were run."""
         return len(self.edges_per_layer)
 
-    def edges_of(self, layers: int) -> list[float]:
-        """Return the edges of each of so many layers; those not run have the mean of the others."""
-        mean = sum(self.edges_per_layer) / self.layers
-        beyond = max(0, layers - self.layers)
-        return [*map(float, self.edges_per_layer[:layers]), *[mean] * beyond]
-
 
 def save_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> None:
-    """Write a calibration to a file, which appears whole or not at all.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
+    """Write a calibration to a JSON file, whole or not at all; raises InputError as it fails."""
     content = {"format": FORMAT, "version": VERSION, **asdict(calibration)}
     with atomic_output(path) as stream:
         stream.write(json.dumps(content, indent=1).encode() + b"\n")
@@ -161,107 +171,69 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
             f"{path}: is a calibration of version {content.get('version')}; this release reads "
             f"version {VERSION}; measure it again with --save-calibration"
         )
-    return _Reader(str(path), content, "").calibration()
+    found: Calibration = _read(Calibration, content, path)
+    for right, name, expected in _ranges(found):
+        if not right:
+            raise _wrong(path, name, attrgetter(name)(found), expected)
+    return found
 
 
-class _Reader:
-    """Takes fields out of a JSON object, each with its check."""
-
-    def __init__(self, path: str, content: dict[str, Any], prefix: str) -> None:
-        self.path, self.content, self.prefix = path, content, prefix
-
-    def calibration(self) -> Calibration:
-        counts = ("threads", "network_layers", "neurons", "widest", "batch_size", "start_layers")
-        sizes = ("value_bytes", "memory", "program_bytes")
-        rates = ("first_batch_seconds", "load_seconds_edge", "plan_seconds", "plan_seconds_edge")
-        taken: dict[str, Any] = {
-            name: self.take(name, "a text", lambda value: isinstance(value, str))
-            for name in ("backend", "device", "network", "inputs")
-        }
-        taken["dtype"] = self.take(
-            "dtype", "float32 or float64", lambda value: value in ("float32", "float64")
-        )
-        taken |= {name: self.whole(name, 1) for name in counts}
-        taken |= {name: self.whole(name, 0) for name in sizes}
-        taken |= {name: self.number(name) for name in rates}
-        factor = self.number("depth_factor")
-        if factor == 0:
-            self.fail("depth_factor", "a positive number", factor)
-        measured = self.take(
-            "depth_factor_measured", "true or false", lambda value: isinstance(value, bool)
-        )
-        edges = self.take("edges_per_layer", "a list of whole numbers", _is_list_of(_is_whole))
-        if not edges:
-            self.fail("edges_per_layer", "at least one layer", edges)
-        if taken["start_layers"] > len(edges):
-            self.fail("start_layers", f"at most {len(edges)} layers", taken["start_layers"])
-        if taken["widest"] < taken["neurons"]:
-            self.fail("widest", f"at least {taken['neurons']} neurons", taken["widest"])
-        taken["depth_factor"], taken["depth_factor_measured"] = factor, measured
-        taken["edges_per_layer"] = tuple(edges)
-        taken["dense"], taken["start"] = self.within("dense").curve(), self.within("start").curve()
-        messages = self.within("messages")
-        taken["messages"] = Messages(**{f.name: messages.number(f.name) for f in fields(Messages)})
-        taken["lives"] = self.within("lives").lives(len(edges))
-        return Calibration(**taken)
-
-    def curve(self) -> Curve:
-        inputs = self.take("inputs", "a list of whole numbers", _is_list_of(_is_whole))
-        seconds = self.take("seconds", "a list of numbers of at least 0", _is_list_of(_is_amount))
-        if not inputs or inputs[0] < 1 or any(a >= b for a, b in pairwise(inputs)):
-            self.fail("inputs", "numbers that rise from 1 or more", inputs)
-        if len(seconds) != len(inputs):
-            self.fail("seconds", f"{len(inputs)} numbers", f"{len(seconds)} of them")
-        return Curve(tuple(inputs), tuple(map(float, seconds)))
-
-    def lives(self, layers: int) -> LifeRecord:
-        lives = self.take("alive_after", "a list of whole numbers", _is_list_of(_is_whole))
-        if not lives or max(lives) > layers:
-            self.fail("alive_after", f"at least one number, of 0 to {layers}", lives[:3])
-        if self.whole("layers", 1) != layers:
-            self.fail("layers", f"{layers}, as many as edges_per_layer has", self.content["layers"])
-        source, stride = self.whole("source_inputs", 1), self.whole("stride", 1)
-        if -(-source // stride) != len(lives):
-            self.fail("alive_after", f"{-(-source // stride)} numbers", f"{len(lives)} of them")
-        return LifeRecord(layers, source, stride, tuple(lives))
-
-    def within(self, name: str) -> _Reader:
-        inner = self.take(name, "an object", lambda value: isinstance(value, dict))
-        return _Reader(self.path, inner, f"{self.prefix}{name}.")
-
-    def whole(self, name: str, least: int) -> int:
-        value: int = self.take(
-            name,
-            f"a whole number of at least {least}",
-            lambda value: _is_whole(value) and value >= least,
-        )
-        return value
-
-    def number(self, name: str) -> float:
-        return float(self.take(name, "a number of at least 0", _is_amount))
-
-    def take(self, name: str, what: str, fits: Callable[[Any], bool]) -> Any:
-        if name not in self.content:
-            raise InputError(f"{self.path}: the calibration has no field {self.prefix}{name}")
-        value = self.content[name]
-        if not fits(value):
-            self.fail(name, what, value)
-        return value
-
-    def fail(self, name: str, what: str, value: Any) -> None:
-        raise InputError(
-            f"{self.path}: field {self.prefix}{name} is {value!r:.60}; {what} is expected"
-        )
+def _is_number(value: Any, *types: type) -> bool:
+    return type(value) in types and 0 <= value < 1e300
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+def _is_list(value: Any, *types: type) -> bool:
+    return type(value) is list and value != [] and all(_is_number(one, *types) for one in value)
 
 
-def _is_amount(value: Any) -> bool:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and isfinite(value) and value >= 0
+# For each type of a field what is expected, and whether a value from JSON is that.
+_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    "str": ("a text", lambda value: type(value) is str),
+    "bool": ("true or false", lambda value: type(value) is bool),
+    "int": ("a whole number of at least 0", lambda value: _is_number(value, int)),
+    "float": ("a number of at least 0", lambda value: _is_number(value, int, float)),
+    "tuple[int, ...]": ("a list of whole numbers", lambda value: _is_list(value, int)),
+    "tuple[float, ...]": ("a list of numbers", lambda value: _is_list(value, int, float)),
+}
+_PARTS: dict[Any, type] = {"Curve": Curve, "Messages": Messages, "Lives": Lives}
 
 
-def _is_list_of(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(fits, value))
+def _read(kind: Any, content: Any, path: Any, prefix: str = "") -> Any:
+    """Return a dataclass whose fields are those of a JSON object."""
+    values = {}
+    for field in fields(kind):
+        name = prefix + field.name
+        if not isinstance(content, dict) or field.name not in content:
+            raise InputError(f"{path}: the calibration has no field {name}")
+        value = content[field.name]
+        if field.type in _PARTS:
+            value = _read(_PARTS[field.type], value, path, f"{name}.")
+        elif not _TYPES[field.type][1](value):
+            raise _wrong(path, name, value, _TYPES[field.type][0])
+        values[field.name] = tuple(value) if type(value) is list else value
+    return kind(**values)
+
+
+def _ranges(found: Calibration) -> Iterator[tuple[bool, str, str]]:
+    """Yield whether a field is in its range, the field, and what is expected."""
+    for name in ("threads", "network_layers", "neurons", "batch_size", "start_layers",
+                 "lives.source_inputs", "lives.stride"):  # fmt: skip
+        yield attrgetter(name)(found) >= 1, name, "at least 1"
+    layers, neurons, lives = found.layers, found.neurons, found.lives
+    yield found.dtype in ("float32", "float64"), "dtype", "float32 or float64"
+    yield found.depth_factor > 0, "depth_factor", "a positive number"
+    yield found.start_layers <= layers, "start_layers", f"at most {layers} layers"
+    yield found.widest >= neurons, "widest", f"at least {neurons} neurons"
+    for name, curve in (("dense", found.dense), ("start", found.start)):
+        rising = curve.inputs[0] >= 1 and all(a < b for a, b in pairwise(curve.inputs))
+        yield rising, f"{name}.inputs", "numbers that rise from 1 or more"
+        size = len(curve.inputs)
+        yield len(curve.seconds) == size, f"{name}.seconds", f"{size} numbers"
+    size = -(-lives.source_inputs // lives.stride)
+    yield lives.layers == layers, "lives.layers", f"{layers}, as many as edges_per_layer has"
+    yield max(lives.alive_after) <= layers, "lives.alive_after", f"numbers of 0 to {layers}"
+    yield len(lives.alive_after) == size, "lives.alive_after", f"{size} numbers"
+
+
+def _wrong(path: Any, name: str, value: Any, expected: str) -> InputError:
+    return InputError(f"{path}: field {name} is {value!r:.60}; {expected} is expected")

@@ -1,300 +1,263 @@
-"""Calibration: what a node needs, measured on it."""
+"""Calibration: what a node needs, measured on a sample of the layers and inputs."""
 
 from __future__ import annotations
 
-import statistics
+import math
+import pickle
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import timeit
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from itertools import pairwise
+from statistics import mean
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
-from portable_spdnn.features import Features
+from portable_spdnn.features import Features, as_features
 from portable_spdnn.host import available_bytes, resident_bytes
-from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
 from portable_spdnn.plans.base import NetworkPlan, Progress
+from portable_spdnn.plans.batch import Batch, BatchOutput
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn.scaling.calibration import Calibration
-from portable_spdnn.scaling.curve import Curve
-from portable_spdnn.scaling.live_inputs import LifeRecord
-from portable_spdnn.scaling.message_costs import measure_messages
-from portable_spdnn.scaling.sampling import Sample, load_layers, load_spread, record_lives, spread
+from portable_spdnn.plans.planner import make_plan, own_plan
+from portable_spdnn.plans.result import ReplicaRecord
+from portable_spdnn.scaling.calibration import Calibration, Curve, Lives, Messages, count_live
+from portable_spdnn.workloads.sources import DEFAULT_LAYERS, Request, Source, resolve
 from portable_spdnn.workloads.streamed_network import LayerFacts
 
-Array = npt.NDArray[Any]
-Key = TypeVar("Key")
 ShowProgress = Callable[[str], AbstractContextManager[Progress | None]]
 
 DENSE_LAYERS = 24  # run together: loading and storing features costs a few per cent of them
-MOST_DENSE_INPUTS = 4096
-MOST_DENSE_BYTES = 1 << 28
+MOST_DENSE_INPUTS, MOST_DENSE_BYTES = 4096, 1 << 28
 TURN_SECONDS = 1.0  # a measurement that takes longer is the last of its curve
 LEAST_TURNS, MOST_TURNS = 3, 15
 ROUNDS_SECONDS = 4.0  # for all of a curve, where the least rounds do not take longer
 SETTLED = 1.1  # times the inputs that live on: then the first layers are over
 CHOICES = 5  # of so many inputs among the sample
-FRESH_PLANS, FRESH_SECONDS = 3, 4.0
+BATCHES, SURVIVORS, MESSAGE_TURNS = 16, 1 << 16, 50
 
 
 def calibrate(
     backend: Backend,
-    sample: Sample,
-    options: PlanOptions | None = None,
-    show_progress: ShowProgress = lambda what: nullcontext(None),
+    request: Request,
+    sample_inputs: int,
+    sample_layers: int,
+    dtype: npt.DTypeLike,
+    show_progress: ShowProgress,
 ) -> Calibration:
-    """Measure what this machine needs for a network; see `Calibration` for what.
+    """Measure what this machine needs for a network; all times are the least of several turns.
 
-    All times are the least of several turns.
-
-    Parameters
-    ----------
-    backend : Backend
-    sample : Sample
-    options : PlanOptions, optional
-        Without exact passes, which hide how long inputs live, and without a memory limit.
-    show_progress : callable, optional
-        Given what is measured, returns a context manager that yields a progress callback.
-
-    Returns
-    -------
-    Calibration
-
-    Raises
-    ------
-    InputError
-        As `load_workload`, or if the options do not fit.
+    Of the network and inputs that are requested at most `sample_layers` and `sample_inputs` are
+    run: the first layers, inputs from all over. `show_progress` is given what is measured, and
+    returns a context manager that yields a progress callback. Raises InputError as
+    `load_workload`, or if there is no input.
     """
-    options = options or PlanOptions()
-    if options.exact_passes or options.memory is not None or options.keep_dead_inputs:
-        raise InputError(
-            "a calibration runs without exact passes, memory limit and kept dead inputs"
-        )
-    memory, program_bytes = available_bytes(), resident_bytes()
+    options = PlanOptions(dtype)
+    memory, program_bytes = available_bytes() or 0, resident_bytes()
     with show_progress("loading a sample") as step:
-        start = time.perf_counter()
-        network, network_source, network_layers = load_layers(sample, step)
-        load_seconds = time.perf_counter() - start
-        features, source_inputs, stride, inputs_source = load_spread(sample, network.neurons)
-    layers = tuple(network)
+        begin = time.perf_counter()
+        # All layers of `data` are read where their number is not known.
+        wanted = request.layers or (None if request.data else DEFAULT_LAYERS)
+        shallow = replace(request, layers=wanted and min(wanted, sample_layers))
+        source = resolve(shallow)
+        loaded = source.load_network(step)
+        network = Network(loaded.layers[:sample_layers], loaded.y_max)
+        load_seconds = time.perf_counter() - begin
+        layers, neurons = tuple(network), network.neurons
+        features, source_inputs, stride = load_inputs(source, neurons, sample_inputs)
+    facts = [LayerFacts.of(layer) for layer in layers]
+    edges, total = np.array([one.nnz for one in facts]), max(network.edges, 1)
     with show_progress(f"planning on {backend.name}"):
-        _compile(backend, network, features, options)
-        half = backend.plan(Network(layers[: max(1, len(layers) // 2)], network.y_max), options)
-        plan = backend.plan(network, options)
+        # Run a little beforehand, so that no later time holds a compiler's.
+        make_plan(backend, Network(layers[:2], network.y_max), options).run(features[:2])
+        half = make_plan(
+            backend, Network(layers[: max(1, len(layers) // 2)], network.y_max), options
+        )
+        plan = make_plan(backend, network, options)
     # As many as go through together: a batch is what everything below is a function of.
     fewer = spread(features.shape[0], plan.batch_size)
     features, stride = features[::fewer], stride * fewer
     inputs = features.shape[0]
     with show_progress(f"running {inputs} inputs through {len(layers)} layers"):
         first_run = plan.run(features)
-        whole, halved = _in_turns([plan, half], features)
-        fresh = [first_run.inference_seconds]
-        fresh += _fresh_runs(backend, network, features, options, plan.plan_seconds)
+        both = {"all": partial(_run, plan, features), "half": partial(_run, half, features)}
+        whole, halved = _least(both, math.inf).values()
     with show_progress("following inputs until they die"):
-        lives = record_lives(backend, network, options, features, first_run)
-        lives = replace(lives, source_inputs=source_inputs, stride=stride)
+        survivors = first_run.records[-1].alive_inputs
+        alive_after = follow_inputs(plan, features, survivors or 0)
+        live = count_live(alive_after, inputs, len(layers))[0]
     with show_progress("measuring layers on live inputs"):
-        dense = _measure_dense(backend, layers, network.y_max, options)
-    start_layers = _settled_layer(lives)
-    factor, measured = _depth_factor(
-        lives, layers, dense, start_layers, whole - halved, len(half.network)
-    )
+        dense = _measure_dense(backend, network, options)
+    start = int(np.argmax(live[1:] <= SETTLED * live[-1])) + 1
+    # The difference between all layers and half of them holds nothing but layers; where inputs
+    # still die in them, something else as well.
+    middle = len(half.network)
+    after = float(dense(live[middle:-1]) @ edges[middle:])
+    factor = (whole - halved) / after if after > 0 else 0.0
+    measured = start <= middle and 0.5 <= factor <= 2
+    factor = factor if measured else 1.0
     with show_progress("measuring first layers"):
-        starts = _measure_starts(plan, features, whole, lives, dense, start_layers, factor)
-    edges = network.edges
-    per_edge = (plan.plan_seconds - half.plan_seconds) / max(edges - half.network.edges, 1)
+        # Whole runs, less what the layers after the first ones take. Few inputs may be long-lived
+        # ones, or none: several choices stand for all of the size.
+        steps = [spread(inputs, 1 << power) for power in range(inputs.bit_length())]
+        choices = [(n, first) for n in steps for first in range(0, n, -(-n // CHOICES))]
+        taken = _least({(n, k): partial(_run, plan, features[k::n]) for n, k in choices})
+        found: dict[int, list[float]] = {}
+        for (n, first), seconds in [*taken.items(), ((1, 0), whole)]:
+            part = count_live(alive_after[first::n], inputs, len(layers))[0]
+            after = factor * float(dense(part[start:-1]) @ edges[start:])
+            found.setdefault(-(-inputs // n), []).append(seconds - after)
+    per_edge = (plan.plan_seconds - half.plan_seconds) / max(total - half.network.edges, 1)
     # Two of one length, or noise: all of planning grows with the edges.
-    per_edge = per_edge if per_edge > 0 else plan.plan_seconds / max(edges, 1)
-    facts = [LayerFacts.of(layer) for layer in layers]
+    per_edge = per_edge if per_edge > 0 else plan.plan_seconds / total
     return Calibration(
-        backend=backend.name,
-        device=backend.device,
-        dtype=str(options.dtype),
-        threads=backend.threads,
-        network=network_source,
-        inputs=inputs_source,
-        network_layers=network_layers,
-        neurons=network.neurons,
-        widest=network.widest,
-        batch_size=plan.batch_size,
-        edges_per_layer=tuple(one.nnz for one in facts),
-        value_bytes=max(one.value_bytes for one in facts),
-        dense=dense,
-        start_layers=start_layers,
-        start=starts,
-        depth_factor=factor,
-        depth_factor_measured=measured,
-        first_batch_seconds=max(0.0, min(fresh) - whole) / inputs,
-        load_seconds_edge=load_seconds / max(edges, 1),
-        plan_seconds=max(0.0, plan.plan_seconds - per_edge * edges),
-        plan_seconds_edge=per_edge,
-        messages=measure_messages(),
-        lives=lives,
-        memory=memory or 0,
-        program_bytes=program_bytes,
-    )
+        backend=backend.name, device=backend.device, dtype=str(options.dtype),
+        threads=backend.threads, network=source.network.name, inputs=source.inputs.name,
+        network_layers=wanted or len(loaded), neurons=neurons, widest=network.widest,
+        batch_size=plan.batch_size, edges_per_layer=tuple(edges.tolist()),
+        value_bytes=max(one.value_bytes for one in facts), dense=dense, start_layers=start,
+        start=_rising({size: mean(seconds) for size, seconds in found.items()}),
+        depth_factor=factor, depth_factor_measured=measured,
+        first_batch_seconds=max(0.0, first_run.inference_seconds - whole) / inputs,
+        load_seconds_edge=load_seconds / total,
+        plan_seconds=max(0.0, plan.plan_seconds - per_edge * total), plan_seconds_edge=per_edge,
+        messages=_measure_messages(),
+        lives=Lives(len(layers), source_inputs, stride, tuple(alive_after.tolist())),
+        memory=memory, program_bytes=program_bytes,
+    )  # fmt: skip
 
 
-def _compile(backend: Backend, network: Network, features: Features, options: PlanOptions) -> None:
-    """Plan and run a little, so that no later time holds a compiler's."""
-    few = Network(tuple(network)[:2], network.y_max)
-    backend.plan(few, options).run(features[:2])
+def load_inputs(source: Source, neurons: int, most: int) -> tuple[Features, int, int]:
+    """Load every n-th input; returns them, how many the source has, and n."""
+    counted = source.count_inputs()
+    if counted is None:
+        everything, _ = source.load_inputs()
+        inputs = everything.shape[0]
+        step = spread(inputs, most)
+        features = everything[::step]
+    else:
+        inputs, _ = counted
+        step = spread(inputs, most)
+        features = source.inputs.rows(slice(0, inputs, step), True)
+    if not inputs:
+        raise InputError(f"{source.inputs.name}: holds no inputs; a calibration needs some")
+    return as_features(features, neurons), inputs, step
 
 
-def _least(actions: dict[Key, Callable[[], object]]) -> dict[Key, float]:
-    """Return the seconds of each action, the least of several rounds.
+def spread(inputs: int, most: int) -> int:
+    """Return a step that takes at most so many of `inputs`, from all over them.
+
+    An odd prime: collections of inputs have periods (the images of MNIST alternate between two
+    groups of writers), and a step that shares a factor with one sees a part of it alone.
+    """
+    if inputs <= most:
+        return 1
+    step = max(3, -(-inputs // most))
+    while any(step % factor == 0 for factor in range(2, math.isqrt(step) + 1)):
+        step += 1
+    return step
+
+
+def _run(plan: NetworkPlan, features: Features) -> float:
+    return plan.run(features).inference_seconds
+
+
+def _least(
+    actions: Mapping[Any, Callable[[], float]], longest: float = TURN_SECONDS
+) -> dict[Any, float]:
+    """Return the seconds that each action tells, the least of several rounds.
 
     All actions take part in a round, so that what else the machine does meets all of them. One
-    that takes longer than `TURN_SECONDS` is the last.
+    that takes longer than `longest` is the last.
     """
-    seconds: dict[Key, list[float]] = {}
-    rounds = 0
-    while rounds < LEAST_TURNS or (
-        rounds < MOST_TURNS and sum(map(sum, seconds.values())) < ROUNDS_SECONDS
-    ):
-        for key, action in actions.items():
-            if rounds and key not in seconds:
-                break
-            start = time.perf_counter()
-            action()
-            seconds.setdefault(key, []).append(time.perf_counter() - start)
-            if not rounds and seconds[key][-1] > TURN_SECONDS:
+    taken: dict[Any, list[float]] = {}
+    rounds, spent = 0, 0.0
+    while rounds < LEAST_TURNS or (rounds < MOST_TURNS and spent < ROUNDS_SECONDS):
+        for key in list(taken) or actions:
+            seconds = actions[key]()
+            taken.setdefault(key, []).append(seconds)
+            spent += seconds
+            if not rounds and seconds > longest:
                 break
         rounds += 1
-    return {key: min(taken) for key, taken in seconds.items()}
+    return {key: min(seconds) for key, seconds in taken.items()}
 
 
-def _in_turns(plans: Sequence[NetworkPlan], features: Features) -> list[float]:
-    """Return the least seconds of each plan; they take turns, so that all meet the same noise."""
-    seconds: list[list[float]] = [[] for _ in plans]
-    while len(seconds[0]) < LEAST_TURNS or (
-        len(seconds[0]) < MOST_TURNS and sum(map(sum, seconds)) < ROUNDS_SECONDS
-    ):
-        for taken, plan in zip(seconds, plans, strict=True):
-            taken.append(plan.run(features).inference_seconds)
-    return [min(taken) for taken in seconds]
+def _rising(measured: Mapping[int, float]) -> Curve:
+    """Return the curve of measurements, of which none falls below one of fewer inputs."""
+    inputs = sorted(measured)
+    seconds = np.maximum.accumulate([max(measured[n], 0.0) for n in inputs])
+    return Curve(tuple(inputs), tuple(seconds.tolist()))
 
 
-def _fresh_runs(
-    backend: Backend,
-    network: Network,
-    features: Features,
-    options: PlanOptions,
-    plan_seconds: float,
-) -> list[float]:
-    """Return the seconds of first runs of new plans, as far as planning is quick."""
-    kept: list[NetworkPlan] = []  # memory that is given back would be taken again, touched
-    seconds = []
-    while len(kept) < FRESH_PLANS and (len(kept) + 1) * plan_seconds < FRESH_SECONDS:
-        kept.append(backend.plan(network, options))
-        seconds.append(kept[-1].run(features).inference_seconds)
-    return seconds
-
-
-def _measure_dense(
-    backend: Backend, layers: Sequence[Layer], y_max: float | None, options: PlanOptions
-) -> Curve:
+def _measure_dense(backend: Backend, network: Network, options: PlanOptions) -> Curve:
     """Measure seconds for an edge on inputs that are all alive, by their number.
 
     Layers from the middle stand for all: the first ones may have a structure of their own.
     """
-    middle = len(layers) // 2
-    chosen = layers[middle : middle + DENSE_LAYERS]
-    network = Network(chosen, y_max)
-    plan = backend.plan(network, replace(options, path="spmm", keep_dead_inputs=True))
-    row_bytes = network.widest * np.dtype(options.dtype).itemsize
+    begin = len(network) // 2
+    few = Network(network.layers[begin : begin + DENSE_LAYERS], network.y_max)
+    plan = make_plan(backend, few, replace(options, path="spmm", keep_dead_inputs=True))
+    row_bytes = few.widest * np.dtype(options.dtype).itemsize
     most = min(MOST_DENSE_INPUTS, plan.batch_size, max(1, MOST_DENSE_BYTES // row_bytes))
-    rng = np.random.default_rng(0)
-    rows = rng.uniform(1, 2, (most, network.neurons)).astype(options.dtype)
-    seconds = _least({n: partial(_run_batch, plan, rows[:n]) for n in _dense_sizes(most)})
-    return Curve.rising({n: one / max(network.edges, 1) for n, one in seconds.items()})
+    rows = np.random.default_rng(0).uniform(1, 2, (most, few.neurons)).astype(options.dtype)
 
+    def seconds_an_edge(inputs: int) -> float:
+        run = partial(plan.run_batch, rows[:inputs], lambda done: None)
+        return timeit.timeit(run, number=1)
 
-def _run_batch(plan: NetworkPlan, rows: Array) -> None:
-    plan.run_batch(rows, lambda done: None)
-
-
-def _dense_sizes(most: int) -> list[int]:
-    """Return powers of two, and what is just beyond them, where vectors and tiles end."""
+    # Powers of two, and what is just beyond them, where vectors and tiles end.
     sizes = {1 << power for power in range(most.bit_length())}
     sizes |= {size + step for size in (8, 16, 32, 64, 128) for step in (1, size // 2)}
-    return sorted(size for size in sizes if size <= most)
+    seconds = _least({n: partial(seconds_an_edge, n) for n in sorted(sizes) if n <= most})
+    return _rising({n: one / max(few.edges, 1) for n, one in seconds.items()})
 
 
-def _settled_layer(lives: LifeRecord) -> int:
-    """Return after how many layers nearly all inputs that will die have died; at least 1."""
-    live = lives.live_per_layer()
-    settled = live[1:] <= SETTLED * live[-1]
-    return int(np.argmax(settled)) + 1 if settled.any() else lives.layers
+def follow_inputs(plan: NetworkPlan, features: Features, survivors: int) -> npt.NDArray[np.int64]:
+    """Return after how many layers of a plan each input was alive; shape (inputs,).
 
-
-def deep_seconds(
-    live: Array, edges: npt.ArrayLike, dense: Curve, first: int, end: int | None = None
-) -> Any:
-    """Return what `dense` gives for layers `first` .. `end` - 1; summed over the last axis.
-
-    Parameters
-    ----------
-    live : ndarray, shape (..., layers or more)
-        Inputs that take part in each layer.
-    edges : array_like, shape (layers,)
+    Layer by layer those that died leave, until `survivors` are left, or fewer; before a layer
+    that revives the dead nobody does.
     """
-    edges = np.asarray(edges, np.float64)[first:end]
-    return (dense(live[..., first : first + edges.size]) * edges).sum(axis=-1)
+    layers, y_max = tuple(plan.network), plan.network.y_max
+    alive_after = np.full(features.shape[0], len(layers), np.int64)
+    numbers, rows = np.arange(features.shape[0]), features
+    cuts = range(max(1, plan.first_prunable_layer), len(layers) + 1)
+    for begin, cut in pairwise([0, *cuts]):
+        plan = plan.for_layers(Network(layers[begin:cut], y_max), False, own_plan)
+        output = plan.run_batch(rows, lambda done: None).fetched()
+        # What a plan gives back may hold inputs that died in its last layer.
+        dense = isinstance(output.rows, np.ndarray)
+        held = output.rows.any(axis=1) if dense else np.diff(output.rows.indptr)
+        left = numbers[output.alive[np.flatnonzero(held)]]
+        alive_after[np.setdiff1d(numbers, left)] = cut - 1
+        numbers, rows = left, output.rows[np.flatnonzero(held)]
+        if numbers.size <= survivors:
+            break
+    return alive_after
 
 
-def _depth_factor(
-    lives: LifeRecord,
-    layers: Sequence[Layer],
-    dense: Curve,
-    first: int,
-    seconds: float,
-    half: int,
-) -> tuple[float, bool]:
-    """Return how much longer layers beyond the first take than `dense` gives, and whether so.
-
-    From the difference between all layers and half of them, which holds nothing else.
-    """
-    begin = max(first, half)
-    given = float(
-        deep_seconds(lives.live_per_layer(), [layer.nnz for layer in layers], dense, begin)
-    )
-    # Before `first` inputs still die, and what else happens there is in the difference as well.
-    if begin > half or given <= 0 or not 0.5 <= seconds / given <= 2:
-        return 1.0, False
-    return seconds / given, True
-
-
-def _measure_starts(
-    plan: NetworkPlan,
-    features: Features,
-    whole: float,
-    lives: LifeRecord,
-    dense: Curve,
-    first: int,
-    factor: float,
-) -> Curve:
-    """Measure first layers: whole runs, less what the layers after them take.
-
-    `whole` are the seconds of all features, which are known.
-    """
-    inputs = features.shape[0]
-    edges = [layer.nnz for layer in plan.network]
-    actions: dict[tuple[int, int], Callable[[], object]] = {}
-    for size in (1 << power for power in range(inputs.bit_length())):
-        step = spread(inputs, size)
-        # Few inputs may be long-lived ones, or none: several choices stand for all of the size.
-        for offset in range(0, step, -(-step // CHOICES)):
-            actions[step, offset] = partial(plan.run, features[offset::step])
-    found: dict[int, list[float]] = {}
-    for (step, offset), seconds in [*_least(actions).items(), ((1, 0), whole)]:
-        part = replace(lives, alive_after=lives.alive_after[offset::step])
-        after = factor * float(deep_seconds(part.live_per_layer(), edges, dense, first))
-        found.setdefault(-(-inputs // step), []).append(seconds - after)
-    return Curve.rising({size: statistics.mean(each) for size, each in found.items()})
+def _measure_messages() -> Messages:
+    """Measure what `run_on_ranks` sends of a rank: its batches without features, its record."""
+    # A name and a processor of usual length.
+    record = ReplicaRecord(0, "node-00000", "a processor, 128 threads" * 2, 1, 1.5, 1.5, 1.5, 1)
+    sizes, seconds = [], []
+    for batches, survivors in ((0, 0), (BATCHES, 0), (1, SURVIVORS)):
+        alive = np.arange(survivors)
+        output = BatchOutput(alive, None, np.empty(0, np.int64), 0)
+        together = [Batch(n, 1, alive + 1, float(n), output) for n in range(batches)]
+        message = (together, [None] * batches, ((record,), 1.5))
+        octets = pickle.dumps(message, -1)
+        sizes.append(len(octets))
+        for action in (partial(pickle.dumps, message, -1), partial(pickle.loads, octets)):
+            seconds.append(min(timeit.repeat(action, number=1, repeat=MESSAGE_TURNS)))
+    pickling, none, _, few, _, large = seconds
+    batch = max(0.0, few - none) / BATCHES
+    byte = max(0.0, large - none - batch) / (sizes[2] - sizes[0])
+    return Messages(sizes[0], (sizes[1] - sizes[0]) / BATCHES, pickling, none, batch, byte)

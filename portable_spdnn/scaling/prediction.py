@@ -1,266 +1,222 @@
 """The model: seconds of data-parallel inference on many nodes, from a calibration of one.
 
 A node runs its inputs in batches. A batch of n inputs takes ``start(n)`` for the first layers,
-and for each later layer ``depth factor x edges x dense(live inputs)``; where the network does
-not fit in the node's memory, see `streamed_costs`. The busiest node decides, and then rank 0
-gathers. Nothing here measures time.
+and for each later layer ``depth_factor x edges x dense(live inputs)``. The busiest node decides,
+and then rank 0 gathers. A network that does not fit in a node's memory is streamed: it passes,
+block of layers by block, once for each batch of as many inputs as fit.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-from portable_spdnn.errors import InputError
-from portable_spdnn.mpi.run import POLL_SECONDS, SCHEDULES
+import numpy as np
+import numpy.typing as npt
+
+from portable_spdnn.mpi.run import POLL_SECONDS
+from portable_spdnn.plans.memory_budget import SHARE, Budget, needed_bytes
+from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.partition import chunk_bounds, static_part
-from portable_spdnn.scaling.calibration import Calibration
-from portable_spdnn.scaling.message_costs import LAYER_BYTES, SURVIVOR_BYTES
-from portable_spdnn.scaling.node_costs import Cost, NodeCosts
+from portable_spdnn.scaling.calibration import Calibration, Curve, count_live
+from portable_spdnn.workloads.streamed_network import LayerFacts
 
-COLLECTIVES = 4
-"""Rounds of messages of a gathering: of sizes and of contents, for batches and for records."""
+Array = npt.NDArray[Any]
 
-BOUNDS = ("compute", "granularity", "planning", "imbalance", "gather")
+COLLECTIVES = 4  # rounds of messages of a gathering: sizes and contents, of batches and of records
+LAYER_BYTES = 8  # of a batch's message for each layer: the inputs that were alive after it
+SURVIVOR_BYTES = 16  # for each survivor: its number, as alive and as a category
 
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be predicted.
-
-    Attributes
-    ----------
-    layers : int
-    inputs : int
-        In all (strong scaling), or of each node (weak scaling).
-    nodes : tuple of int
-    schedule : {"static", "dynamic"}
-    latency : float
-        Seconds of a message between two nodes.
-    bandwidth : float
-        Bytes a second into a node.
-    memory : int, optional
-        Bytes that the process of a node may hold: the network is then streamed, as `run
-        --memory` does. Default: it is where the network would not fit in what the node that was
-        measured had available.
-    seed : int
-        Of the draw of inputs that were not recorded.
-
-    Raises
-    ------
-    InputError
-        If a value is outside its range.
-    """
+    """What is to be predicted."""
 
     layers: int
-    inputs: int
+    inputs: int  # in all (strong scaling), or of each node (weak scaling)
     nodes: tuple[int, ...]
-    schedule: str = "static"
-    latency: float = 2e-6
-    bandwidth: float = 10e9
-    memory: int | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, value in (("layers", self.layers), ("--total-inputs", self.inputs)):
-            if value < 1:
-                raise InputError(f"{name} is {value}; it must be at least 1")
-        if not self.nodes or min(self.nodes) < 1:
-            raise InputError(f"--nodes is {self.nodes}; at least one number from 1 is needed")
-        if self.schedule not in SCHEDULES:
-            raise InputError(f"schedule is {self.schedule!r}; choose one of {', '.join(SCHEDULES)}")
-        if not (0 <= self.latency < math.inf and self.bandwidth > 0):
-            raise InputError(
-                f"latency is {self.latency} s, bandwidth {self.bandwidth} bytes/s; they must be "
-                "at least 0, and more than 0"
-            )
+    schedule: str = "static"  # or "dynamic"; see `portable_spdnn.mpi.run`
+    latency: float = 2e-6  # seconds of a message between two nodes
+    bandwidth: float = 10e9  # bytes a second into a node
+    memory: int | None = None  # bytes of a node's process; None: stream what would not fit
+    seed: int = 0  # of the draw of inputs that were not recorded
 
 
 @dataclass(frozen=True)
 class Point:
     """The prediction for one number of nodes.
 
-    The seconds are `compute + granularity + planning + imbalance + gather`.
-
-    Attributes
-    ----------
-    nodes, inputs : int
-        Inputs in all.
-    seconds : float
-        From features on the hosts to categories on rank 0.
-    edge_rate : float
-        Challenge edge rate: inputs x edges / seconds.
-    speed_up : float
-        Edge rate over that of one node.
-    efficiency : float
-        Speed-up over the nodes.
-    load_imbalance : float
-        Busy seconds of the busiest node over the mean.
-    live_imbalance : float
-        Layers x inputs that are computed, of the busiest node over the mean.
-    compute : float
-        A node's share of what one node computes.
-    granularity : float
-        What computing takes longer because batches are smaller (less than 0: shorter).
-    planning : float
-        Reading and planning layers during inference, where they are streamed.
-    imbalance : float
-        From the mean of the nodes to the last one, asking for chunks included.
-    gather : float
-    setup : float
-        Loading and planning before inference; not part of the seconds.
-    bound : str
-        The largest part, one of `BOUNDS`.
+    `seconds` are ``compute + granularity + planning + imbalance + gather``, from features on the
+    hosts to categories on rank 0.
     """
 
     nodes: int
-    inputs: int
+    inputs: int  # in all
     seconds: float
-    edge_rate: float
-    speed_up: float
-    efficiency: float
-    load_imbalance: float
-    live_imbalance: float
-    compute: float
-    granularity: float
-    planning: float
-    imbalance: float
+    edge_rate: float  # challenge edge rate: inputs x edges / seconds
+    speed_up: float  # edge rate over that of one node
+    efficiency: float  # speed-up over the nodes
+    load_imbalance: float  # busy seconds of the busiest node over the mean
+    live_imbalance: float  # layers x inputs that are computed, of the busiest node over the mean
+    compute: float  # a node's share of what one node computes
+    granularity: float  # what smaller batches take longer; less than 0 where they take less
+    planning: float  # reading and planning layers during inference, where they are streamed
+    imbalance: float  # from the mean of the nodes to the last one, asking for chunks included
     gather: float
-    setup: float
-    bound: str
+    setup: float  # loading and planning before inference; not part of the seconds
+    bound: str  # the largest of the five parts
 
 
-@dataclass(frozen=True)
-class _Busy:
-    """What nodes do until the last one is done."""
+class Prediction:
+    """The answer to a question, from one calibration.
 
-    seconds: float
-    mean: Cost
-    busiest: float
-    live_imbalance: float
-    gather: float
+    `strong` and `weak` have a point for each number of nodes, for as many inputs in all and on
+    each node. `edges` are those of each layer; `budget` and `blocks`, the (first, end) of layers
+    that are read together, are None and empty where a node holds the network. `setup` are the
+    seconds of loading and planning before the clock starts.
 
-
-class Model:
-    """Predicts, for one calibration and one question.
-
-    Parameters
-    ----------
-    calibration : Calibration
-    question : Question
-
-    Raises
-    ------
-    InputError
-        If the network has to be streamed and the memory does not suffice for it.
+    Raises InputError if the network has to be streamed and the memory does not suffice for it.
     """
 
     def __init__(self, calibration: Calibration, question: Question) -> None:
         self.calibration, self.question = calibration, question
-        self.costs = NodeCosts(calibration, question.layers, question.memory)
-        self._known: dict[tuple[int, int], Cost] = {}
+        run, layers, start = calibration.layers, question.layers, calibration.start_layers
+        measured = np.array(calibration.edges_per_layer, np.float64)
+        # Layers that were not run have the mean of those that were.
+        self.edges = np.append(measured, np.full(max(0, layers - run), measured.mean()))[:layers]
+        self.budget, self.blocks = self._decide()
+        per_edge = calibration.load_seconds_edge + calibration.plan_seconds_edge
+        first = self.blocks[0][1] if self.blocks else layers
+        self.setup = float(calibration.plan_seconds + per_edge * self.edges[:first].sum())
+        # A network that ends within the first layers takes its part of them.
+        self._start_share = self.edges[:start].sum() / max(measured[:start].sum(), 1)
+        # For each column of `count_live`: layers, and edges of those after the first layers.
+        column = np.minimum(np.arange(layers), run)
+        self._layers = np.bincount(column, minlength=run + 1)
+        self._edges = np.bincount(column[start:], self.edges[start:], run + 1)
+        self._cost = cache(self._cost_of_part)  # parts recur between numbers of nodes
+        inputs, alone = question.inputs, self._point(1, question.inputs, None)
+        self.strong = [self._point(nodes, inputs, alone) for nodes in question.nodes]
+        self.weak = [self._point(nodes, inputs * nodes, alone) for nodes in question.nodes]
 
-    def strong(self) -> list[Point]:
-        """Predict for the same inputs on all numbers of nodes."""
-        inputs = self.question.inputs
-        return self._points(dict.fromkeys(self.question.nodes, inputs))
+    def _decide(self) -> tuple[Budget | None, list[tuple[int, int]]]:
+        """Decide whether one node, which has the most inputs, holds the network or streams it."""
+        calibration, inputs = self.calibration, self.question.inputs
+        shape = (calibration.widest, calibration.widest)
+        facts = [LayerFacts(shape, int(nnz), calibration.value_bytes, True) for nnz in self.edges]
+        held = calibration.program_bytes + inputs * -(-calibration.neurons // 8)
+        memory, options = self.question.memory, PlanOptions(calibration.dtype)
+        if memory is None:
+            allowed = SHARE * calibration.memory
+            if not allowed or needed_bytes(facts, inputs, options) <= allowed:
+                return None, []
+            memory = held + int(allowed)
+        dtype = np.dtype(options.dtype)
+        budget = Budget.of(memory, held, facts, calibration.widest, dtype, calibration.threads)
+        return budget, list(budget.cut_blocks(facts))
 
-    def weak(self) -> list[Point]:
-        """Predict for as many inputs on each node."""
-        inputs = self.question.inputs
-        return self._points({nodes: inputs * nodes for nodes in self.question.nodes})
-
-    def _points(self, wanted: dict[int, int]) -> list[Point]:
-        question = self.question
-        # As on one node, which has the most inputs.
-        self.costs.decide(question.inputs)
-        self._known.clear()
-        edges = self.costs.total_edges
-        alone = self._busy(1, question.inputs)
-        base = question.inputs * edges / (alone.seconds + alone.gather)
-        computed = alone.mean.compute / question.inputs
-        points = []
-        for nodes, inputs in wanted.items():
-            busy = self._busy(nodes, inputs)
-            seconds = busy.seconds + busy.gather
-            compute = computed * inputs / nodes
-            mean = busy.mean.compute + busy.mean.planning
-            parts = {
-                "compute": compute,
-                "granularity": busy.mean.compute - compute,
-                "planning": busy.mean.planning,
-                "imbalance": busy.seconds - mean,
-                "gather": busy.gather,
-            }
-            rate = inputs * edges / seconds
-            points.append(
-                Point(
-                    nodes,
-                    inputs,
-                    seconds,
-                    rate,
-                    rate / base,
-                    rate / base / nodes,
-                    busy.busiest / mean if mean else 1.0,
-                    busy.live_imbalance,
-                    **parts,
-                    setup=self.costs.setup,
-                    bound=max(BOUNDS, key=parts.__getitem__),
-                )
-            )
-        return points
-
-    def _busy(self, nodes: int, inputs: int) -> _Busy:
-        question = self.question
-        if question.schedule == "static":
+    def _point(self, nodes: int, inputs: int, alone: Point | None) -> Point:
+        """Predict beside one node alone, for which `alone` is None."""
+        calibration, question = self.calibration, self.question
+        static = question.schedule == "static"
+        if static:
             parts = [static_part(inputs, rank, nodes) for rank in range(nodes)]
-            costs = [self._cost(*part) for part in parts]
-            seconds = max(cost.compute + cost.planning for cost in costs)
-            by_node, together = costs, self.costs.batch
         else:
-            bounds = chunk_bounds(inputs, nodes)
-            chunks = [self._cost(*part) for part in bounds]
+            parts = chunk_bounds(inputs, nodes)
+        costs = np.array([self._cost(*part) for part in parts])
+        batch = calibration.batch_size if self.budget is None else self.budget.piece
+        batch = min(batch, max(end - first for first, end in parts))
+        last = 0.0
+        if not static:
             # A question and an answer, and half the time between two looks of rank 0.
             asking = 2 * question.latency + POLL_SECONDS / 2 if nodes > 1 else 0.0
-            seconds, by_node = _hand_out(chunks, nodes, asking)
-            together = min(self.costs.batch, max(end - first for first, end in bounds))
-        touched = self.calibration.first_batch_seconds
-        fresh = [min(cost.inputs, together) * touched for cost in by_node]
-        total = sum((cost.compute + extra for cost, extra in zip(by_node, fresh, strict=True)))
-        mean = Cost(
-            inputs / nodes,
-            total / nodes,
-            sum(cost.planning for cost in by_node) / nodes,
-            sum(cost.live for cost in by_node) / nodes,
-            sum(cost.survivors for cost in by_node) / nodes,
-            sum(cost.batches for cost in by_node) / nodes,
-        )
-        each = [c.compute + c.planning + extra for c, extra in zip(by_node, fresh, strict=True)]
-        busiest = max(each)
-        last = busiest if question.schedule == "static" else seconds + max(fresh)
-        live = max(cost.live for cost in by_node) / mean.live if mean.live else 1.0
-        batches = max(1.0, nodes * mean.batches)
-        return _Busy(last, mean, busiest, live, self._gather(nodes, batches, mean.survivors))
+            owners, last = _hand_out(costs[:, 1] + costs[:, 2], nodes, asking)
+            chunks, costs = costs, np.zeros((nodes, costs.shape[1]))
+            np.add.at(costs, owners, chunks)
+        inputs_each, compute, planning, live, survivors, batches = costs.T
+        touching = calibration.first_batch_seconds * np.minimum(inputs_each, batch)
+        busy = compute + planning + touching
+        end = float(busy.max() if static else last + touching.max())
+        computed, planned = float((compute + touching).mean()), float(planning.mean())
+        share = computed if alone is None else alone.compute * inputs / alone.inputs / nodes
+        seconds = {
+            "compute": share,
+            "granularity": computed - share,
+            "planning": planned,
+            "imbalance": end - computed - planned,
+            "gather": self._gather(nodes, float(batches.sum()), float(survivors.sum())),
+        }
+        total = end + seconds["gather"]
+        rate = inputs * float(self.edges.sum()) / total
+        speed_up = 1.0 if alone is None else rate / alone.edge_rate
+        return Point(
+            nodes, inputs, total, rate, speed_up, speed_up / nodes,
+            load_imbalance=float(busy.max() / busy.mean()) if busy.any() else 1.0,
+            live_imbalance=float(live.max() / live.mean()) if live.any() else 1.0,
+            **seconds, setup=self.setup, bound=max(seconds, key=seconds.__getitem__),
+        )  # fmt: skip
 
-    def _cost(self, first: int, end: int) -> Cost:
-        """Return what a part of the inputs costs a node; parts recur between numbers of nodes."""
-        if (first, end) not in self._known:
-            lives = self.calibration.lives.modelled(first, end, self.question.seed)
-            self._known[first, end] = self.costs.of(lives)
-        return self._known[first, end]
+    def _cost_of_part(self, first: int, end: int) -> Array:
+        """Return what a part of the inputs costs a node, as `_compute` does.
+
+        A batch of a streamed network is offered pieces of inputs until its survivors of the
+        first block might not fit. A block is read while the one before it runs, and planned when
+        its turn comes.
+        """
+        calibration, budget = self.calibration, self.budget
+        lives = calibration.lives.modelled(first, end, self.question.seed)
+        if budget is None or not lives.size:
+            return self._compute(lives, calibration.batch_size, calibration.batch_size)
+        room = budget.pool // (calibration.widest * np.dtype(calibration.dtype).itemsize)
+        survive = lives >= min(self.blocks[0][1], calibration.layers)
+        costs, at = [], 0
+        while at < lives.size:
+            begin, waiting = at, 0
+            while piece := min(budget.piece, lives.size - at):
+                if waiting and waiting + piece > room:
+                    break
+                waiting += int(survive[at : at + piece].sum())
+                at += piece
+            costs.append(self._compute(lives[begin:at], at - begin, budget.piece))
+            longest = lives[begin:at].max()
+            reached = [(b, e) for b, e in self.blocks[1:] if longest >= min(b, calibration.layers)]
+            edges = sum(self.edges[b:e].sum() for b, e in reached)
+            planning = calibration.plan_seconds_edge * edges
+            # What runs while layers are read hides that much of it.
+            reading = calibration.load_seconds_edge * edges - planning - costs[-1][1]
+            costs[-1][2] = planning + max(0.0, reading)
+        return np.asarray(np.sum(costs, axis=0))
+
+    def _compute(self, lives: Array, batch: int, piece: int) -> Array:
+        """Return what batches of inputs cost, pieces of which go through a layer together.
+
+        Inputs, seconds of computing and of planning, the sum over layers of the inputs that take
+        part, survivors, batches.
+        """
+
+        def in_pieces(curve: Curve, inputs: Any) -> Any:
+            return inputs // piece * curve(piece) + curve(inputs % piece)
+
+        calibration = self.calibration
+        live = count_live(lives, batch, calibration.layers)
+        start = self._start_share * in_pieces(calibration.start, lives.size)
+        deep = calibration.depth_factor * (in_pieces(calibration.dense, live) @ self._edges).sum()
+        survivors = live[:, min(self.question.layers, calibration.layers)].sum()
+        layers = (live @ self._layers).sum()
+        return np.array([lives.size, start + deep, 0.0, layers, survivors, len(live)])
 
     def _gather(self, nodes: int, batches: float, survivors: float) -> float:
-        """Return the seconds until rank 0 has what `nodes` found; survivors of each on average."""
-        messages = self.calibration.messages
-        content = LAYER_BYTES * self.question.layers * batches + SURVIVOR_BYTES * survivors * nodes
+        """Return the seconds until rank 0 has what all nodes found."""
+        messages, question = self.calibration.messages, self.question
+        content = LAYER_BYTES * question.layers * batches + SURVIVOR_BYTES * survivors
         size = messages.bytes_each * nodes + messages.bytes_batch * batches + content
-        rounds = COLLECTIVES * math.ceil(math.log2(nodes))
-        network = self.question.latency * rounds
-        network += size * (nodes - 1) / nodes / self.question.bandwidth
         return (
-            network
+            question.latency * COLLECTIVES * math.ceil(math.log2(nodes))
+            + size * (nodes - 1) / nodes / question.bandwidth
             + messages.pickle_seconds
             + messages.unpickle_seconds * nodes
             + messages.unpickle_seconds_batch * batches
@@ -268,16 +224,13 @@ class Model:
         )
 
 
-def _hand_out(chunks: Sequence[Cost], nodes: int, asking: float) -> tuple[float, list[Cost]]:
-    """Hand chunks out as nodes ask; returns when the last is done, and what each node did."""
+def _hand_out(seconds: Iterable[float], nodes: int, asking: float) -> tuple[list[int], float]:
+    """Hand chunks out as nodes ask; returns the node of each, and when the last is done."""
     free = [(0.0, node) for node in range(nodes)]
-    mine: list[list[Cost]] = [[] for _ in range(nodes)]
-    last = 0.0
-    for number, chunk in enumerate(chunks):
+    owners = []
+    for number, one in enumerate(seconds):
+        when, node = free[0]
+        owners.append(node)
         # The first chunk of a rank is its own number, and it need not ask for it.
-        when, node = heapq.heappop(free)
-        done = when + chunk.compute + chunk.planning + (asking if number >= nodes else 0.0)
-        mine[node].append(chunk)
-        heapq.heappush(free, (done, node))
-        last = max(last, done)
-    return last, [Cost.together(costs) for costs in mine]
+        heapq.heapreplace(free, (when + one + (asking if number >= nodes else 0.0), node))
+    return owners, max(free)[0]

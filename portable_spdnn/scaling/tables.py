@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -10,15 +10,9 @@ from portable_spdnn import __version__
 from portable_spdnn.host import format_bytes
 from portable_spdnn.mpi.run import POLL_SECONDS
 from portable_spdnn.plans.partition import CHUNKS_EACH
-from portable_spdnn.report.run_report import rate
-from portable_spdnn.report.run_report import seconds as milliseconds
-from portable_spdnn.scaling.calibration import Calibration
-from portable_spdnn.scaling.prediction import COLLECTIVES, Model, Point
+from portable_spdnn.report import run_report
+from portable_spdnn.scaling.prediction import COLLECTIVES, Point, Prediction
 
-COLUMNS = (
-    "nodes", "inputs", "inference", "challenge edge rate", "speed-up", "efficiency", "imbalance",
-    "compute", "granularity", "planning", "waiting", "gather", "bound by",
-)  # fmt: skip
 BAR = 40
 
 
@@ -26,145 +20,112 @@ def seconds(value: float) -> str:
     """Return a duration with three digits: 12.3 s, 4.56 ms, 7.89 us."""
     if value < 0:
         return f"-{seconds(-value)}"
-    return milliseconds(value) if value >= 1e-3 or not value else f"{1e6 * value:.3g} us"
+    return run_report.seconds(value) if value >= 1e-3 or not value else f"{1e6 * value:.3g} us"
 
 
-def cells(point: Point) -> tuple[str, ...]:
-    """Return one row of the table."""
-    return (
-        str(point.nodes),
-        str(point.inputs),
-        seconds(point.seconds),
-        rate(point.edge_rate),
-        f"{point.speed_up:.4g}",
-        f"{100 * point.efficiency:.3g} %",
-        f"{point.load_imbalance:.3g}",
-        seconds(point.compute),
-        seconds(point.granularity),
-        seconds(point.planning) if point.planning else "-",
-        seconds(max(0.0, point.imbalance)),
-        seconds(point.gather),
-        point.bound,
-    )
+COLUMNS: dict[str, Callable[[Point], str]] = {
+    "nodes": lambda point: str(point.nodes),
+    "inputs": lambda point: str(point.inputs),
+    "inference": lambda point: seconds(point.seconds),
+    "challenge edge rate": lambda point: run_report.rate(point.edge_rate),
+    "speed-up": lambda point: f"{point.speed_up:.4g}",
+    "efficiency": lambda point: f"{100 * point.efficiency:.3g} %",
+    "imbalance": lambda point: f"{point.load_imbalance:.3g}",
+    "compute": lambda point: seconds(point.compute),
+    "granularity": lambda point: seconds(round(point.granularity, 12)),  # less is rounding
+    "planning": lambda point: seconds(point.planning) if point.planning else "-",
+    "waiting": lambda point: seconds(max(0.0, round(point.imbalance, 12))),
+    "gather": lambda point: seconds(point.gather),
+    "bound by": lambda point: point.bound,
+}
 
 
-def chart(strong: Sequence[Point], weak: Sequence[Point]) -> list[str]:
+def chart(answer: Prediction) -> list[str]:
     """Return parallel efficiency as bars, a line for each number of nodes and kind."""
-    width = max(len(str(point.nodes)) for point in strong)
+    width = len(f"{max(answer.question.nodes)} strong")
     lines = [f"parallel efficiency, {BAR} characters are 100 %"]
-    for one, other in zip(strong, weak, strict=True):
-        for label, point in (
-            (f"{one.nodes:>{width}} strong", one),
-            (" " * width + " weak  ", other),
-        ):
-            length = min(BAR + 5, max(0, round(BAR * point.efficiency)))
-            lines.append(f"{label} {'#' * length} {100 * point.efficiency:.3g} %")
+    for pair in zip(answer.strong, answer.weak, strict=True):
+        for point, label in zip(pair, (f"{pair[0].nodes} strong", "weak  "), strict=True):
+            bar = "#" * min(BAR + 5, round(BAR * point.efficiency))
+            lines.append(f"{label:>{width}} {bar} {100 * point.efficiency:.3g} %")
     return lines
 
 
-def facts(model: Model) -> list[tuple[str, str]]:
-    """Return what the prediction stands on, a name and a text each: measured, then assumed."""
-    calibration, question = model.calibration, model.question
-    lives, messages = calibration.lives, calibration.messages
-    return [
-        (
-            "network",
-            f"{calibration.neurons} neurons x {question.layers} layers, "
-            f"{model.costs.total_edges:.6g} edges ({calibration.network}); the first "
-            f"{calibration.layers} layers were run",
-        ),
-        (
-            "inputs",
-            f"{question.inputs}, {question.schedule} schedule; lives of {len(lives.alive_after)} "
-            f"of {lives.source_inputs} recorded ({calibration.inputs}), of which "
-            f"{100 * lives.survival:.3g} % live on",
-        ),
-        (
-            "node",
-            f"{calibration.backend} ({calibration.device}), {calibration.threads} thread(s), "
-            f"{calibration.dtype}, one rank",
-        ),
-        ("measured", _costs(calibration)),
-        (
-            "setup",
-            f"{seconds(model.costs.setup)} of loading and planning on each node before the clock "
-            f"starts: {_edges(calibration.load_seconds_edge)} and "
-            f"{_edges(calibration.plan_seconds_edge)}",
-        ),
-        (
-            "gather",
-            f"measured: {seconds(messages.unpickle_seconds + messages.unpickle_seconds_batch)} to "
-            f"unpickle a rank of one batch; assumed: latency {seconds(question.latency)} "
-            f"(--latency) in {COLLECTIVES} x ceil(log2 nodes) rounds, "
-            f"{question.bandwidth / 1e9:.3g} GB/s into rank 0 (--bandwidth)",
-        ),
-        ("assumed", "\n".join(assumptions(model))),
-    ]
-
-
-def _costs(calibration: Calibration) -> str:
-    dense = calibration.dense
-    full = dense.inputs[-1] / dense.seconds[-1] / 1e9 if dense.seconds[-1] else float("inf")
-    one = dense.inputs[0] / dense.seconds[0] / 1e9 if dense.seconds[0] else float("inf")
-    how = "measured" if calibration.depth_factor_measured else "not told from noise: taken as 1"
-    most = calibration.start.inputs[-1]
-    return (
-        f"a layer runs at {full:.3g} G edges/s on {dense.inputs[-1]} live inputs, "
-        f"{one:.3g} on {dense.inputs[0]}\n"
-        f"first {calibration.start_layers} layer(s), in which inputs die: "
-        f"{seconds(float(calibration.start(most)))} for {most} real inputs\n"
-        f"calibration factor of the layers after them: {calibration.depth_factor:.3g} ({how})\n"
-        f"memory touched for the first time: {1e6 * calibration.first_batch_seconds:.3g} us an "
-        f"input of a node's first batch; batches of up to {calibration.batch_size} inputs"
+def facts(answer: Prediction) -> dict[str, str]:
+    """Return what the prediction stands on by name: measured, then assumed."""
+    made, asked = answer.calibration, answer.question
+    lives, dense, messages = made.lives, made.dense, made.messages
+    one, full = (
+        f"{dense.inputs[n] / dense.seconds[n] / 1e9 if dense.seconds[n] else float('inf'):.3g}"
+        for n in (0, -1)
     )
+    how = "measured" if made.depth_factor_measured else "not told from noise: taken as 1"
+    return {
+        "network": f"{made.neurons} neurons x {asked.layers} layers, {answer.edges.sum():.6g} "
+        f"edges ({made.network}); the first {made.layers} layers were run",
+        "inputs": f"{asked.inputs}, {asked.schedule} schedule; lives of {len(lives.alive_after)} "
+        f"of {lives.source_inputs} recorded ({made.inputs}), of which "
+        f"{100 * lives.alive_after.count(lives.layers) / len(lives.alive_after):.3g} % live on",
+        "node": f"{made.backend} ({made.device}), {made.threads} thread(s), {made.dtype}, one rank",
+        "measured": f"a layer runs at {full} G edges/s on {dense.inputs[-1]} live inputs, "
+        f"{one} on {dense.inputs[0]}\n"
+        f"first {made.start_layers} layer(s), in which inputs die: "
+        f"{seconds(made.start.seconds[-1])} for {made.start.inputs[-1]} real inputs\n"
+        f"calibration factor of the layers after them: {made.depth_factor:.3g} ({how})\n"
+        f"memory touched for the first time: {1e6 * made.first_batch_seconds:.3g} us an "
+        f"input of a node's first batch; batches of up to {made.batch_size} inputs",
+        "setup": f"{seconds(answer.setup)} of loading and planning on each node before the clock "
+        f"starts: {1e9 * made.load_seconds_edge:.3g} ns an edge and "
+        f"{1e9 * made.plan_seconds_edge:.3g} ns an edge",
+        "gather": "measured: "
+        f"{seconds(messages.unpickle_seconds + messages.unpickle_seconds_batch)} to unpickle a "
+        f"rank of one batch; assumed: latency {seconds(asked.latency)} (--latency) in "
+        f"{COLLECTIVES} x ceil(log2 nodes) rounds, {asked.bandwidth / 1e9:.3g} GB/s into rank 0 "
+        "(--bandwidth)",
+        "assumed": "\n".join(assumptions(answer)),
+    }
 
 
-def _edges(per_edge: float) -> str:
-    return f"{1e9 * per_edge:.3g} ns an edge"
-
-
-def assumptions(model: Model) -> list[str]:
+def assumptions(answer: Prediction) -> list[str]:
     """Return what is taken for granted, a sentence each."""
-    calibration, question = model.calibration, model.question
-    lives = calibration.lives
+    made, asked, budget = answer.calibration, answer.question, answer.budget
     said = ["every node is like the one that was measured, and shares nothing with another"]
-    if question.layers > calibration.layers:
+    if asked.layers > made.layers:
         said.append(
-            f"layers beyond {calibration.layers} cost what those before cost, on the inputs that "
-            f"are alive after layer {calibration.layers}"
+            f"layers beyond {made.layers} cost what those before cost, on the inputs that are "
+            f"alive after layer {made.layers}"
         )
-    if not lives.complete or question.inputs > lives.source_inputs:
+    if made.lives.stride > 1 or asked.inputs > made.lives.source_inputs:
         said.append(
-            f"an input that was not recorded lives as one drawn (seed {question.seed}) of the "
-            f"{lives.neighbours} recorded ones around its place in the order"
+            f"an input that was not recorded lives as one drawn (seed {asked.seed}) of the "
+            f"{made.lives.neighbours} recorded ones around its place in the order"
         )
     said.append("first layers cost by the number of inputs, whichever these are")
-    if question.schedule == "dynamic":
+    if asked.schedule == "dynamic":
         said.append(
             f"{CHUNKS_EACH} chunks a node go to whoever is free; asking takes two latencies and "
             f"half of the {seconds(POLL_SECONDS)} between two looks of rank 0"
         )
-    budget = model.costs.budget
     if budget is None:
         said.append("the network fits in a node's memory")
     else:
         said.append(
             f"the network is streamed in {format_bytes(budget.memory)} a node, "
-            f"{len(model.costs.blocks)} blocks of layers read, while others run, and planned "
-            "within the inference"
+            f"{len(answer.blocks)} blocks of layers read, while others run, and planned within "
+            "the inference"
         )
     return said
 
 
-def as_json(model: Model, strong: Sequence[Point], weak: Sequence[Point]) -> dict[str, Any]:
+def as_json(answer: Prediction) -> dict[str, Any]:
     """Return the JSON object of a prediction."""
     return {
         "version": __version__,
-        "question": asdict(model.question),
-        "calibration": asdict(model.calibration),
-        "assumptions": assumptions(model),
-        "streamed": model.costs.budget is not None,
-        "setup_seconds": model.costs.setup,
-        "strong": [asdict(point) for point in strong],
-        "weak": [asdict(point) for point in weak],
+        "question": asdict(answer.question),
+        "calibration": asdict(answer.calibration),
+        "assumptions": assumptions(answer),
+        "streamed": answer.budget is not None,
+        "setup_seconds": answer.setup,
+        "strong": [asdict(point) for point in answer.strong],
+        "weak": [asdict(point) for point in answer.weak],
     }

@@ -6,43 +6,21 @@ import json
 import struct
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-from scaling_samples import calibration
+from command_line import Cli
+from scaling_samples import WIDE, calibration
 
-from portable_spdnn import InputError
-from portable_spdnn.cli import main
-from portable_spdnn.scaling import Model, Question, quantities, save_calibration, tables
+from portable_spdnn import InputError, digits_features
+from portable_spdnn.cli.model import parse_bandwidth, parse_latency, parse_network, parse_nodes
+from portable_spdnn.scaling import tables
+from portable_spdnn.scaling.calibration import Calibration, save_calibration
+from portable_spdnn.scaling.plotting import plot
+from portable_spdnn.scaling.prediction import Prediction, Question
+from portable_spdnn.workloads.generation import generate_radixnet
 
-
-class Done(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Cli = Callable[..., Done]
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Run the command in this process."""
-
-    def run(*arguments: object) -> Done:
-        words = ["portable-spdnn", "model", "--no-progress", *map(str, arguments)]
-        monkeypatch.setattr(sys, "argv", words)
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        captured = capsys.readouterr()
-        return Done(int(ended.value.code or 0), captured.out, captured.err)
-
-    return run
+MODEL = ("model", "--no-progress")
 
 
 @pytest.fixture
@@ -54,10 +32,10 @@ def kept(tmp_path: Path) -> Path:
 
 def test_a_tiny_network_end_to_end(cli: Cli, tmp_path: Path) -> None:
     done = cli(
-        "--network", "64x8", "--nodes", "1..5", "--total-inputs", 100, "--sample-inputs", 40,
-        "--sample-layers", 6, "--backend", "scipy", "--json", tmp_path / "m.json",
-        "--plot", tmp_path / "m.png", "--save-calibration", tmp_path / "c.json",
-        "--latency", "1ms", "--bandwidth", "8Gbit/s",
+        *MODEL, "--network", "64x8", "--nodes", "1..5", "--total-inputs", 100, "--sample-inputs",
+        40, "--sample-layers", 6, "--backend", "scipy", "--json", tmp_path / "m.json", "--plot",
+        tmp_path / "m.png", "--save-calibration", tmp_path / "c.json", "--latency", "1ms",
+        "--bandwidth", "8Gbit/s",
     )  # fmt: skip
     assert done.code == 0, done.err
     for part in ("strong scaling", "weak scaling", "64 neurons x 8 layers", "latency 1 ms",
@@ -66,8 +44,7 @@ def test_a_tiny_network_end_to_end(cli: Cli, tmp_path: Path) -> None:
     record = json.loads((tmp_path / "m.json").read_text())
     assert [point["nodes"] for point in record["strong"]] == [1, 2, 4, 5]
     assert [point["inputs"] for point in record["weak"]] == [100, 200, 400, 500]
-    assert record["question"]["latency"] == 1e-3
-    assert record["question"]["bandwidth"] == 1e9
+    assert (record["question"]["latency"], record["question"]["bandwidth"]) == (1e-3, 1e9)
     assert record["assumptions"]
     assert not record["streamed"]
     picture = (tmp_path / "m.png").read_bytes()
@@ -78,7 +55,7 @@ def test_a_tiny_network_end_to_end(cli: Cli, tmp_path: Path) -> None:
     assert len(picture) > 20_000
 
     again = cli(
-        "--calibration", tmp_path / "c.json", "--network", "64x8", "--nodes", "1,2,4,5",
+        *MODEL, "--calibration", tmp_path / "c.json", "--network", "64x8", "--nodes", "1,2,4,5",
         "--total-inputs", 100, "--latency", "1000us", "--bandwidth", "1GB/s", "--json", "-",
         "--plot", tmp_path / "m.svg",
     )  # fmt: skip
@@ -89,53 +66,56 @@ def test_a_tiny_network_end_to_end(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_the_depth_of_data_is_that_of_its_network(cli: Cli, tmp_path: Path) -> None:
-    from portable_spdnn import digits_features
-    from portable_spdnn.workloads.generation import generate_radixnet
-
     generate_radixnet(tmp_path / "data", 64, 5, features=digits_features(64)[:30])
     done = cli(
-        "--data", tmp_path / "data", "--backend", "scipy", "--sample-layers", 3, "--nodes", "2",
-        "--json", tmp_path / "m.json",
+        *MODEL, "--data", tmp_path / "data", "--backend", "scipy", "--sample-layers", 3,
+        "--nodes", "2", "--json", "-",
     )  # fmt: skip
     assert done.code == 0, done.err
-    record = json.loads((tmp_path / "m.json").read_text())
+    record = json.loads(done.out)
     assert record["question"]["layers"] == 5
     assert len(record["calibration"]["edges_per_layer"]) == 3
     assert record["calibration"]["lives"]["source_inputs"] == 30
 
 
 def test_the_default_network_is_that_of_the_calibration(cli: Cli, kept: Path) -> None:
-    done = cli("--calibration", kept, "--nodes", 1, "--json", "-", "--schedule", "dynamic")
+    asked = ("--nodes", "1,2", "--json", "-", "--schedule", "dynamic")
+    done = cli(*MODEL, "--calibration", kept, *asked)
     assert done.code == 0, done.err
     record = json.loads(done.out)
-    assert record["question"]["layers"] == 6
-    assert record["question"]["inputs"] == 60000
+    assert (record["question"]["layers"], record["question"]["inputs"]) == (6, 60000)
     assert any("chunks" in sentence for sentence in record["assumptions"])
+    one, *others = [line for line in done.err.splitlines() if "#" in line]
+    assert one.count("#") == tables.BAR
+    assert len(others) == 3
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("flag", "value", "message"),
     [
-        (("--nodes", "0..4"), "numbers of nodes are 1 to"),
-        (("--nodes", "8..4"), "ends before it begins"),
-        (("--nodes", "many"), "--nodes is 'many'"),
-        (("--nodes", "1,,2"), "--nodes"),
-        (("--network", "64"), "--network is '64'"),
-        (("--network", "64x0"), "--network"),
-        (("--network", "128x8"), "measured with 64 neurons"),
-        (("--latency", "2"), "--latency is '2'"),
-        (("--latency", "-2us"), "--latency"),
-        (("--bandwidth", "0GB/s"), "--bandwidth"),
-        (("--bandwidth", "10GB"), "--bandwidth is '10GB'"),
-        (("--memory", "much"), "--memory"),
-        (("--memory", "1MiB"), "memory is 1 MiB"),
-        (("--threads", "1"), "--threads has no say"),
-        (("--sample-inputs", "5"), "--sample-inputs has no say"),
-        (("--plot", "m.pdf"), "m.pdf: a plot is a file that ends in .png or .svg"),
+        ("--nodes", "0..4", "numbers of nodes are 1 to"),
+        ("--nodes", "8..4", "ends before it begins"),
+        ("--nodes", "many", "--nodes is 'many'"),
+        ("--nodes", "1,,2", "--nodes"),
+        ("--network", "64", "--network is '64'"),
+        ("--network", "64x0", "--network"),
+        ("--network", "128x8", "measured with 64 neurons"),
+        ("--latency", "2", "--latency is '2'"),
+        ("--latency", "-2us", "--latency"),
+        ("--bandwidth", "0GB/s", "--bandwidth"),
+        ("--bandwidth", "10GB", "--bandwidth is '10GB'"),
+        ("--memory", "much", "--memory"),
+        ("--memory", "1MiB", "memory is 1 MiB"),
+        ("--threads", "1", "--threads has no say"),
+        ("--sample-inputs", "5", "--sample-inputs has no say"),
+        ("--sample-layers", "0", "--sample-layers"),
+        ("--total-inputs", "0", "--total-inputs"),
+        ("--schedule", "random", "random"),
+        ("--plot", "m.pdf", "m.pdf: a plot is a file that ends in .png or .svg"),
     ],
 )
-def test_wrong_flags(arguments: tuple[str, ...], message: str, cli: Cli, kept: Path) -> None:
-    done = cli("--calibration", kept, *arguments)
+def test_wrong_flags(flag: str, value: str, message: str, cli: Cli, kept: Path) -> None:
+    done = cli(*MODEL, "--calibration", kept, flag, value)
     assert done.code == 2
     assert message in done.err
     assert "Traceback" not in done.err
@@ -146,64 +126,62 @@ def test_a_plot_without_matplotlib_names_the_extra(
     cli: Cli, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    done = cli("--calibration", kept, "--plot", tmp_path / "m.png")
+    done = cli(*MODEL, "--calibration", kept, "--plot", tmp_path / "m.png")
     assert done.code == 2
     assert "pip install 'portable-spdnn[plot]'" in done.err
-    assert cli("--calibration", kept, "--nodes", "1,2").code == 0
+    assert cli(*MODEL, "--calibration", kept, "--nodes", "1,2").code == 0
 
 
 def test_a_plot_of_one_node_and_no_live_input(tmp_path: Path) -> None:
-    from portable_spdnn.scaling.plotting import plot
-
-    dead = calibration(lives=replace(calibration().lives, alive_after=(0,) * 8))
-    model = Model(dead, Question(6, 8, (3,)))
-    plot(model, model.strong(), model.weak(), tmp_path / "one.png")
+    answer = Prediction(calibration(*[0] * 8), Question(6, 8, (3,)))
+    plot(answer, tmp_path / "one.png")
     assert (tmp_path / "one.png").stat().st_size > 10_000
 
 
-def test_tables_say_what_was_assumed() -> None:
-    model = Model(calibration(), Question(6, 8, (1, 2)))
-    strong, weak = model.strong(), model.weak()
-    for point in (*strong, *weak):
-        assert len(tables.cells(point)) == len(tables.COLUMNS)
-    lines = tables.chart(strong, weak)
-    assert len(lines) == 1 + 2 * 2
-    assert lines[1].count("#") == tables.BAR
-    said = " ".join(tables.assumptions(model))
-    assert "beyond 4" in said
-    assert "was not recorded" not in said
-    more = Model(calibration(), Question(4, 9, (1,)))
-    assert "was not recorded" in " ".join(tables.assumptions(more))
-    wide = calibration(neurons=65536, widest=65536, edges_per_layer=(1 << 21,) * 4)
-    streamed = Model(wide, Question(400, 9, (1,), memory=4 << 30))
-    streamed.strong()
-    assert "streamed in 4 GiB" in " ".join(tables.assumptions(streamed))
+@pytest.mark.parametrize(
+    ("made", "question", "said", "unsaid"),
+    [
+        (calibration(), Question(6, 8, (1,)), "beyond 4", "was not recorded"),
+        (calibration(), Question(4, 9, (1,)), "was not recorded", "beyond 4"),
+        (calibration(), Question(4, 9, (1,)), "fits in a node's memory", "streamed"),
+        (calibration(**WIDE), Question(400, 9, (1,), memory=4 << 30), "streamed in 4 GiB", "fits"),
+    ],
+)
+def test_what_was_assumed_is_told(
+    made: Calibration, question: Question, said: str, unsaid: str
+) -> None:
+    told = " ".join(tables.assumptions(Prediction(made, question)))
+    assert said in told
+    assert unsaid not in told
+
+
+def test_numbers_of_nodes_and_networks() -> None:
+    assert parse_nodes("1..1024") == tuple(1 << n for n in range(11))
+    assert parse_nodes("3..20") == (3, 4, 8, 16, 20)
+    assert parse_nodes(" 5 .. 5 ") == (5,)
+    assert parse_nodes("4, 1,2,4") == (1, 2, 4)
+    assert parse_network("65536x1920") == (65536, 1920)
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("parse", "right", "wrong"),
     [
-        ("1..1024", tuple(1 << n for n in range(11))),
-        ("3..20", (3, 4, 8, 16, 20)),
-        (" 5 .. 5 ", (5,)),
-        ("4, 1,2,4", (1, 2, 4)),
+        (
+            parse_latency,
+            {"2us": 2e-6, "0.5 ms": 5e-4, "3s": 3, "0ns": 0, "1.5µs": 1.5e-6, "1e2NS": 1e-7},
+            ("", "us", "2 h", "nan us", "1e999s"),
+        ),
+        (
+            parse_bandwidth,
+            {"10GB/s": 1e10, "1GiB/s": 2**30, "100Gbit/s": 12.5e9, "200Gbps": 25e9, "5 B/s": 5},
+            ("", "GB/s", "10", "10 GB", "-1GB/s", "1e999B/s", "10 GX/s"),
+        ),
     ],
 )
-def test_numbers_of_nodes(text: str, expected: tuple[int, ...]) -> None:
-    assert quantities.parse_nodes(text, "--nodes") == expected
-
-
-def test_times_and_rates_with_units() -> None:
-    latencies = {"2us": 2e-6, "0.5 ms": 5e-4, "3s": 3.0, "0ns": 0.0, "1.5µs": 1.5e-6, "1e2ns": 1e-7}
-    for text, seconds in latencies.items():
-        assert quantities.parse_latency(text, "--latency") == pytest.approx(seconds)
-    rates = {"10GB/s": 1e10, "1GiB/s": 2**30, "100Gbit/s": 12.5e9, "200Gbps": 25e9, "5 B/s": 5}
-    for text, bytes_a_second in rates.items():
-        assert quantities.parse_bandwidth(text, "--bandwidth") == pytest.approx(bytes_a_second)
-    for text in ("", "us", "2 h", "nan us", "1e999s"):
-        with pytest.raises(InputError, match="--latency"):
-            quantities.parse_latency(text, "--latency")
-    for text in ("", "GB/s", "10", "10 GB", "-1GB/s", "1e999B/s", "10 GX/s"):
-        with pytest.raises(InputError, match="--bandwidth"):
-            quantities.parse_bandwidth(text, "--bandwidth")
-    assert quantities.parse_network("65536x1920", "--network") == (65536, 1920)
+def test_times_and_rates_with_units(
+    parse: Callable[[str], float], right: dict[str, float], wrong: tuple[str, ...]
+) -> None:
+    assert {text: parse(text) for text in right} == pytest.approx(right)
+    for text in wrong:
+        with pytest.raises(InputError, match=r"--(latency|bandwidth) is"):
+            parse(text)

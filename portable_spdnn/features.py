@@ -167,7 +167,7 @@ def _check_width(shape: tuple[int, ...], neurons: int, name: str) -> None:
     if shape[1] != neurons:
         raise InputError(
             f"{name} have {shape[1]} columns but the network takes {neurons} neurons; "
-            f"was --neurons meant to be {shape[1]}?"
+            f"was neurons={shape[1]} meant?"
         )
 
 

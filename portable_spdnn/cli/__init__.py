@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from typing import NoReturn
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
+# Arguments that errors of the library name, as in "was neurons=1024 meant?".
+ARGUMENT = re.compile(r"\b(neurons|layers|bias|inputs|save_calibration)=(?=\w)")
 
 
 def main() -> None:
@@ -60,4 +63,6 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         detail = f" ({error})" if str(error) else ""
         return f"out of memory{detail}; try a smaller --batch-size or --first-inputs"
-    return " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
+    # The library speaks of arguments; here they are options.
+    return ARGUMENT.sub(lambda found: f"--{found[1].replace('_', '-')} ", text)

@@ -68,7 +68,7 @@ def challenge_bias(neurons: int) -> float:
     if neurons < 16 or neurons != 1 << power:
         raise InputError(
             f"the challenge has no bias for {neurons} neurons, only for 16 * 2^s "
-            "(1024, 4096, 16384, 65536, ...); give one with --bias"
+            "(1024, 4096, 16384, 65536, ...); give one, bias=NUMBER"
         )
     # Whole thousandths, so that the official values come out as the numbers they are written as.
     return round(-0.3 - 0.025 * (power - 10), 3)

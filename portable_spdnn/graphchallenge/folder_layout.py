@@ -61,11 +61,11 @@ def resolve_neurons(directory: Path, neurons: int | None) -> int:
     if neurons is None:
         if len(found) > 1:
             raise InputError(
-                f"{directory}: holds networks of {known} neurons; choose one with --neurons"
+                f"{directory}: holds networks of {known} neurons; choose one, neurons=NUMBER"
             )
         return next(iter(found))
     if neurons not in found:
-        hint = f"; was --neurons meant to be {known}?" if len(found) == 1 else ""
+        hint = f"; was neurons={known} meant?" if len(found) == 1 else ""
         raise InputError(f"{directory}: holds networks of {known} neurons, not {neurons}{hint}")
     return neurons
 
@@ -154,7 +154,7 @@ class LayerTexts:
 
     def __init__(self, directory: Path, neurons: int, layers: int | None = None) -> None:
         if layers is not None and layers < 1:
-            raise InputError(f"--layers is {layers}; a network has at least 1 layer")
+            raise InputError(f"layers is {layers}; a network has at least 1 layer")
         self.neurons = resolve_neurons(directory, neurons)
         self.path = network_paths(directory)[neurons]
         self._wanted = layers
@@ -214,7 +214,7 @@ class LayerTexts:
         wanted = max(present) if self._wanted is None else self._wanted
         missing = next((n for n in range(1, wanted + 1) if n not in present), None)
         if missing is not None:
-            hint = f"was --layers meant to be {missing - 1}?" if missing > 1 else "add it"
+            hint = f"was layers={missing - 1} meant?" if missing > 1 else "add it"
             verb = "are" if len(present) > 1 else "is"
             raise InputError(
                 f"{self.path}: layer {missing} is missing ({name.format(missing)}); "

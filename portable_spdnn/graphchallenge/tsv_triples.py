@@ -125,7 +125,7 @@ def _fault(fields: list[str], form: TripleFormat) -> str | None:
             return f"{name} {field[:40]!r} is no whole number"
         if not 1 <= index <= limit:
             larger = next((n for n in _OFFICIAL_NEURONS if n >= index > limit), None)
-            hint = f"; was --neurons meant to be {larger}?" if larger else ""
+            hint = f"; was neurons={larger} meant?" if larger else ""
             return f"{name} {index} is outside 1 .. {limit}{hint}"
     name, field = form.names[2], fields[2].strip()
     try:

@@ -206,7 +206,7 @@ class PackedStore:
         PackedFeatures or scipy.sparse.csr_array, shape (inputs, neurons)
         """
         if self._inputs is None:
-            raise InputError(f"{self.path}: holds no inputs; give a file with --inputs")
+            raise InputError(f"{self.path}: holds no inputs; name a file of them, inputs=FILE")
         entry = self._inputs
         if first is not None and not 1 <= first <= entry["shape"][0]:
             raise InputError(f"{self.path}: holds {entry['shape'][0]} inputs, not {first}")
@@ -248,7 +248,7 @@ class PackedStore:
         if layers is not None and not 1 <= layers <= self.layers:
             raise InputError(
                 f"{self.path}: holds layers 1 to {self.layers}, not {layers}; "
-                f"was --layers meant to be {self.layers}?"
+                f"was layers={self.layers} meant?"
             )
         return self.layers if layers is None else layers
 

@@ -165,11 +165,11 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: is no calibration that can be read ({error})") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InputError(f"{path}: is no calibration; --save-calibration writes one")
+        raise InputError(f"{path}: is no calibration; one is written with save_calibration=FILE")
     if content.get("version") != VERSION:
         raise InputError(
             f"{path}: is a calibration of version {content.get('version')}; this release reads "
-            f"version {VERSION}; measure it again with --save-calibration"
+            f"version {VERSION}; measure it again, save_calibration=FILE"
         )
     found: Calibration = _read(Calibration, content, path)
     for right, name, expected in _ranges(found):

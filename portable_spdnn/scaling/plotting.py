@@ -27,7 +27,7 @@ def check_plot(path: Path) -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise InputError(
-            f"--plot needs matplotlib, which does not load ({error}); "
+            f"a plot needs matplotlib, which does not load ({error}); "
             "pip install 'portable-spdnn[plot]'"
         ) from error
 

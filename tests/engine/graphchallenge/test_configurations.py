@@ -47,7 +47,7 @@ def test_bias_of_other_sizes_is_on_the_line(neurons, bias):
 
 @pytest.mark.parametrize("neurons", [-1024, 0, 1, 8, 17, 1000, 1025])
 def test_bias_of_foreign_sizes_must_be_given(neurons):
-    with pytest.raises(InputError, match=rf"{neurons} neurons.*--bias"):
+    with pytest.raises(InputError, match=rf"{neurons} neurons.*bias="):
         challenge_bias(neurons)
 
 

@@ -165,7 +165,7 @@ def test_duplicates_are_summed_before_rounding(tmp_path):
         (b"3\t4\t\xff", "weight '\ufffd' is no number"),
         (b"0\t4\t0.5", "row 0 is outside 1 .. 32"),
         (b"3\t-4\t0.5", "column -4 is outside 1 .. 32"),
-        (b"3\t33\t0.5", "column 33 is outside 1 .. 32; was --neurons meant to be 1024"),
+        (b"3\t33\t0.5", "column 33 is outside 1 .. 32; was neurons=1024 meant"),
         (b"70000\t3\t0.5", "row 70000 is outside 1 .. 32$"),
         (b"99999999999999999999\t3\t0.5", "row 99999999999999999999 is outside 1 .. 32$"),
         (b"3\t4\tnan", "weight 'nan' is not finite"),
@@ -263,8 +263,8 @@ def test_abandoned_reading_leaves_no_temporary_file(tmp_path, spool):
     [
         ((1, 2, 3), 5, r"layer 4 is missing \(n32-l4.tsv\); layers 1 to 3 are present; was "),
         ((1, 2, 3, 5), None, "layer 4 is missing .*; layers 1 to 3 and 5 are present; was "),
-        ((1, 2, 3, 5), 5, r"layer 4 .* 1 to 3 and 5 are present; was --layers meant to be 3\?"),
-        ((1,), 2, r"layer 2 .* layer 1 is present; was --layers meant to be 1\?"),
+        ((1, 2, 3, 5), 5, r"layer 4 .* 1 to 3 and 5 are present; was layers=3 meant"),
+        ((1,), 2, r"layer 2 .* layer 1 is present; was layers=1 meant"),
         ((2, 3), None, "layer 1 is missing .*; layers 2 to 3 are present; add it"),
         ((1, 3, 5, 7, 9), None, "layer 2 is missing .*; layers 1, 3, 5 and others are present"),
         ((), None, "holds no layer file n32-lK.tsv"),
@@ -286,7 +286,7 @@ def test_missing_layers_are_named(tmp_path, spool, form, present, layers, fault)
 
 def test_too_few_layers_asked_for(tmp_path):
     write_folder(tmp_path, layer_texts(32, 1), 32)
-    with pytest.raises(InputError, match="--layers is 0"):
+    with pytest.raises(InputError, match="layers is 0"):
         read_layers(tmp_path, 32, 0)
 
 
@@ -502,7 +502,7 @@ def test_values_beyond_the_first_inputs_do_not_matter(tmp_path):
         ("\n\n", ": is empty"),
         ("1\t2\t1\n1\t3\n", ", line 2: 2 field"),
         ("1\t2\t1\n0\t3\t1\n", ", line 2: input 0 is outside 1 .. 2147483647"),
-        ("1\t2\t1\n\n1\t1025\t1\n", ", line 3: neuron 1025 .* --neurons meant to be 4096"),
+        ("1\t2\t1\n\n1\t1025\t1\n", ", line 3: neuron 1025 .* neurons=4096 meant"),
         ("1\t2\tnan\n", ", line 1: value 'nan' is not finite"),
         ("1\t1\t3e38\n1\t1\t3e38\n", ": entries .* add up beyond float32"),
         ("1\t1\t1\n", ": holds 1 inputs, not 2"),

@@ -207,12 +207,12 @@ def test_stores_are_not_converted(store, tmp_path):
 def test_which_network_is_meant(folder, layers):
     for load in (load_network, lambda *given: list(iter_layers(*given))):
         with pytest.raises(
-            InputError, match=r"networks of 32 neurons, not 4096; was --neurons meant to be 32\?"
+            InputError, match=r"networks of 32 neurons, not 4096; was neurons=32 meant"
         ):
             load(folder, 4096)
     add_network(folder, 64, random_layers(64, 1))
     assert load_network(folder, 64).neurons == 64
-    with pytest.raises(InputError, match="of 32 and 64 neurons; choose one with --neurons"):
+    with pytest.raises(InputError, match="of 32 and 64 neurons; choose one, neurons="):
         load_network(folder)
     with pytest.raises(InputError, match=r"networks of 32 and 64 neurons, not 4096$"):
         load_network(folder, 4096)
@@ -227,7 +227,7 @@ def test_store_of_another_width(store):
 
 
 def test_store_of_fewer_layers(store):
-    with pytest.raises(InputError, match=r"layers 1 to 3, not 120; was --layers meant to be 3\?"):
+    with pytest.raises(InputError, match=r"layers 1 to 3, not 120; was layers=3 meant"):
         load_network(store, layers=120)
 
 

@@ -67,7 +67,7 @@ def test_sparse_duplicates_are_summed_without_touching_the_original() -> None:
 @pytest.mark.parametrize(
     ("features", "neurons", "message"),
     [
-        (np.zeros((2, 5)), 4, r"5 columns but the network takes 4 neurons; was --neurons .* 5\?"),
+        (np.zeros((2, 5)), 4, r"5 columns but the network takes 4 neurons; was neurons=5 meant"),
         (sp.csr_array((2, 5)), 4, "5 columns"),
         (ps.PackedFeatures.from_dense(np.zeros((2, 5))), 4, "5 columns"),
         (np.zeros(5), 5, r"1 dimension\(s\)"),

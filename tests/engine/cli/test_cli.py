@@ -364,14 +364,14 @@ def test_features_of_the_wrong_width(cli: Cli, small: Path, tmp_path: Path) -> N
     )
     other = tmp_path / "sparse-images-1024.tsv"
     other.write_text("1\t1\t1\n")
-    expect_error(cli("run", "--data", small, "--inputs", other), "1024", "64", "neurons=1024")
+    expect_error(cli("run", "--data", small, "--inputs", other), "1024", "64", "--neurons 1024")
 
 
 def test_neurons_that_disagree_with_the_files(cli: Cli, small: Path, tmp_path: Path) -> None:
     expect_error(cli("run", "--data", small, "--neurons", 1024), "64", "--neurons")
     store = tmp_path / "s.spdnn"
     cli("convert", small, "--out", store)
-    expect_error(cli("run", "--data", store, "--neurons", 1024), "s.spdnn", "64", "neurons=64")
+    expect_error(cli("run", "--data", store, "--neurons", 1024), "s.spdnn", "64", "--neurons 64")
 
 
 def test_unknown_and_unavailable_backends(cli: Cli, small: Path) -> None:

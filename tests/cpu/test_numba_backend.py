@@ -204,7 +204,7 @@ def test_every_way_to_run_a_prepared_layer_gives_the_same_bits(
     assert len(ways) >= 2
     stays = order == "F" and inputs != 60
     assert {way.form for way in ways} == ({"in place", "copied in"} if stays else {"tiles"})
-    moved = bool((np.diff(layer.in_tiles.places) < 0).any())
+    moved = bool((np.diff(layer.in_tiles.input_rows) < 0).any())
     assert moved == (alike > 1)
     for _ in range(TRIALS * len(ways) + 2):
         np.testing.assert_array_equal(layer(Y), first)

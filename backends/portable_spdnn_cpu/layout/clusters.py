@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from portable_spdnn.hashing import mix64
 from portable_spdnn_cpu.jit.compilation import kernel
-from portable_spdnn_cpu.tiles.microkernels import CLUSTER
+from portable_spdnn_cpu.layout.tile_shape import CLUSTER
 
 Array = npt.NDArray[Any]
 
@@ -163,7 +163,7 @@ def lay_out(
     laid_indices: Array,
     laid_values: Any,
 ) -> None:
-    """Write the entries of outputs in the order and form that cluster strips read.
+    """Write the entries of outputs in the order and form that cluster microkernels read.
 
     Parameters
     ----------

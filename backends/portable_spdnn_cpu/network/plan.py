@@ -27,14 +27,13 @@ from portable_spdnn_cpu.layout.packing import (
     NEURONS_OUT,
     pack_layers,
 )
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, MOST_COUNTED
 from portable_spdnn_cpu.network.sparse_prefix import SparseStart, Start
 from portable_spdnn_cpu.network.survivors import ParkedTiles, Rest, join
 from portable_spdnn_cpu.tiles import kernel as kernels
 from portable_spdnn_cpu.tiles.copies import ARENA, parked_size
 from portable_spdnn_cpu.tiles.launch import Workspace, clamp, cut_tiles, launch, make_source
-from portable_spdnn_cpu.tiles.microkernels import CLUSTER, MOST_COUNTED
 from portable_spdnn_cpu.tiles.tuning import measure_tile_costs
-from portable_spdnn_cpu.tiles.vector_copies import GRANULE_BYTES
 
 Array = npt.NDArray[Any]
 
@@ -161,7 +160,7 @@ class DepthFirstPlan(NetworkPlan):
         if self.sparse_start is not None:
             start = self.sparse_start.run(features)
         alive_per_layer[: start.layers] = start.alive_per_layer
-        room = parked_size(network.widest, 1, GRANULE_BYTES // self.dtype.itemsize)
+        room = parked_size(network.widest, 1, BLOCK_BYTES // self.dtype.itemsize)
         parked = ParkedTiles(ARENA_SHARE * start.inputs.size * room if packs else 0)
         self.workspace.fit(
             threads,

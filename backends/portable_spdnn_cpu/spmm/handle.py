@@ -17,6 +17,7 @@ import numpy.typing as npt
 from portable_spdnn_cpu.jit.compilation import read_only
 from portable_spdnn_cpu.jit.thread_pool import Workers
 from portable_spdnn_cpu.layout.packing import EDGES, NEURONS_IN, NEURONS_OUT, pack_product
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.tuning import MeasuredChoice
 from portable_spdnn_cpu.tiles import kernel as kernels
 from portable_spdnn_cpu.tiles.launch import Workspace, clamp, cut_tiles, launch, make_source
@@ -28,7 +29,6 @@ from portable_spdnn_cpu.tiles.tuning import (
     shared_width,
     tile_width,
 )
-from portable_spdnn_cpu.tiles.vector_copies import GRANULE_BYTES
 
 Array = npt.NDArray[Any]
 
@@ -138,7 +138,7 @@ class DenseLayer:
         """Return the ways to run so many inputs."""
         row = self.layers.table[0]
         widest = int(max(row[NEURONS_IN], row[NEURONS_OUT]))
-        can_stay = fortran and inputs % (GRANULE_BYTES // self.dtype.itemsize) == 0
+        can_stay = fortran and inputs % (BLOCK_BYTES // self.dtype.itemsize) == 0
         # Fortran order is copied in rows of a tile's width: wider ones use more of each page.
         least = 2 * LEAST_INPUTS if fortran else LEAST_INPUTS
         if self.costs is None:

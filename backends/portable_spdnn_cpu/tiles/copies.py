@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from portable_spdnn_cpu.jit.compilation import kernel
 from portable_spdnn_cpu.jit.intrinsics import prefetch
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles.vector_copies import (
-    GRANULE_BYTES,
     TRANSPOSE_BYTES,
     copy_granule,
     transpose_from_tile,
@@ -82,7 +82,7 @@ def load_tile(
                             tile[places[8 * position + bit], column] = 1
     elif source.kind == DENSE and source.dense.strides[0] == source.dense.itemsize:
         leading = source.dense.shape[0]
-        granule = GRANULE_BYTES // tile.itemsize
+        granule = BLOCK_BYTES // tile.itemsize
         whole = count // granule * granule
         for neuron in range(neurons):
             ahead = min(neuron + ROWS_AHEAD, neurons - 1) * leading + first
@@ -166,7 +166,7 @@ def park_tile(tile: Array, neurons: int, count: int, arena: Array, place: int) -
 
     Whole granules are copied: what runs over a row's end is overwritten by the next row.
     """
-    granule = GRANULE_BYTES // tile.itemsize
+    granule = BLOCK_BYTES // tile.itemsize
     for neuron in range(neurons):
         for column in range(0, count, granule):
             copy_granule(
@@ -189,7 +189,7 @@ def load_parked(
     Neighbours that were parked side by side are copied together, in whole granules: what runs
     over is overwritten by those that follow, from left to right.
     """
-    granule = GRANULE_BYTES // tile.itemsize
+    granule = BLOCK_BYTES // tile.itemsize
     leading = tile.shape[1]
     begin = 0
     while begin < count:
@@ -221,7 +221,7 @@ def store_tile(tile: Array, rows: Array, count: int, out: Array) -> None:
     """
     neurons = out.shape[1]
     if out.strides[0] == out.itemsize:
-        granule = GRANULE_BYTES // tile.itemsize
+        granule = BLOCK_BYTES // tile.itemsize
         neighbours = count > 0 and rows[count - 1] - rows[0] == count - 1
         whole = count // granule * granule if neighbours else 0
         for neuron in range(neurons):

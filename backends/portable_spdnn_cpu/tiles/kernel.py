@@ -22,11 +22,12 @@ from portable_spdnn_cpu.jit.compilation import kernel
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.layout.packing import (
     EDGES,
-    FIRST_PLACE,
+    FIRST_INPUT_ROW,
     NEURONS_IN,
     NEURONS_OUT,
     PackedLayers,
 )
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles.copies import (
     BITS,
     Source,
@@ -38,7 +39,6 @@ from portable_spdnn_cpu.tiles.copies import (
     store_tile,
 )
 from portable_spdnn_cpu.tiles.layer import apply_layer, layer_tile
-from portable_spdnn_cpu.tiles.vector_copies import GRANULE_BYTES
 
 Array = npt.NDArray[Any]
 
@@ -163,12 +163,12 @@ def run_tiles(
         Takes the features of inputs that finish. Packed, no memory is touched for those that die.
     """
     counted, front, back, live = buffers
-    granule = GRANULE_BYTES // front.itemsize
+    granule = BLOCK_BYTES // front.itemsize
     layer_count = layers.table.shape[0]
     total = tiles.inputs.size
     tile_count = (total + tiles.width - 1) // tiles.width
     began = layers.table[tiles.layer]
-    places = layers.places[began[FIRST_PLACE] : began[FIRST_PLACE] + began[NEURONS_IN]]
+    places = layers.input_rows[began[FIRST_INPUT_ROW] : began[FIRST_INPUT_ROW] + began[NEURONS_IN]]
     members = np.empty(tiles.width, np.int64)
     rows = np.empty(tiles.width, np.int64)
     while True:
@@ -193,7 +193,7 @@ def run_tiles(
         while layer < layer_count and count > 0 and not parked:
             live[:] = 0
             if counts and layer == 0:
-                whole = (count + GRANULE_BYTES - 1) // GRANULE_BYTES * GRANULE_BYTES
+                whole = (count + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
                 features = counted.view(np.uint8)
                 layer_tile(layers, layer, features, back, live, 0, whole, 0, None, lowest, highest)
             else:

@@ -17,9 +17,9 @@ from portable_spdnn_cpu.jit.compilation import read_only
 from portable_spdnn_cpu.jit.cpu_info import aligned_empty
 from portable_spdnn_cpu.jit.thread_pool import Workers
 from portable_spdnn_cpu.layout.packing import PackedLayers
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles import copies as tile_copies
 from portable_spdnn_cpu.tiles import kernel as kernels
-from portable_spdnn_cpu.tiles.vector_copies import GRANULE_BYTES
 
 Array = npt.NDArray[Any]
 
@@ -79,7 +79,7 @@ class Workspace:
         """Return a worker's buffers as tiles of `width`, at most that of `fit`."""
         counted, front, back, live = self.buffers[worker]
         # Bytes are counted 64 inputs at a time.
-        neurons = self.counted if width % GRANULE_BYTES == 0 else 0
+        neurons = self.counted if width % BLOCK_BYTES == 0 else 0
         shape = self.widest, width
         return kernels.Buffers(
             counted[: neurons * width // 8].reshape(neurons, width // 8),

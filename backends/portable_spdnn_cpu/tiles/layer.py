@@ -26,16 +26,15 @@ from portable_spdnn_cpu.layout.packing import (
     NEURONS_OUT,
     PackedLayers,
 )
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, CLUSTER_BLOCKS
 from portable_spdnn_cpu.tiles.copies import ROWS_AHEAD
 from portable_spdnn_cpu.tiles.microkernels import (
-    CLUSTER,
-    CLUSTER_GRANULES,
     cluster_strip,
     double_strip,
     single_strip,
     wide_cluster_strip,
 )
-from portable_spdnn_cpu.tiles.vector_copies import GRANULE_BYTES, copy_granule
+from portable_spdnn_cpu.tiles.vector_copies import copy_granule
 
 Array = npt.NDArray[Any]
 
@@ -82,7 +81,7 @@ def run_copied_columns(
     those of a tile, shape (neurons_in, width), are neighbours, in the places of `layers`.
     """
     columns, width = src.shape[1], tile.shape[1]
-    granule = GRANULE_BYTES // src.itemsize
+    granule = BLOCK_BYTES // src.itemsize
     while True:
         begin = fetch_add(counter, 0, 1) * width
         if begin >= columns:
@@ -92,7 +91,7 @@ def run_copied_columns(
             ahead = min(neuron + ROWS_AHEAD, src.shape[0] - 1) * columns
             for column in range(begin, end, granule):
                 prefetch(src, ahead + column)
-                place = layers.places[neuron] * width + column - begin
+                place = layers.input_rows[neuron] * width + column - begin
                 copy_granule(tile, place, src, neuron * columns + column)
         apply_layer(layers, 0, tile, dst, live, 0, end - begin, begin, lowest, highest)
 
@@ -148,11 +147,11 @@ def layer_tile(
     bounds = (CLUSTER + 1) * clusters + outputs - CLUSTER * clusters + 1
     offsets = layers.offsets[row[FIRST_OFFSET] : row[FIRST_OFFSET] + bounds]
     indices = layers.indices[row[FIRST_INDEX] : row[FIRST_INDEX] + offsets[bounds - 1]]
-    rows = layers.rows[row[FIRST_ROW] : row[FIRST_ROW] + outputs]
+    rows = layers.output_rows[row[FIRST_ROW] : row[FIRST_ROW] + outputs]
     bias = layers.bias[row[FIRST_ROW] : row[FIRST_ROW] + outputs]
     weight = layers.weight[layer]
-    granule = GRANULE_BYTES // src.itemsize
-    wide = CLUSTER_GRANULES * granule
+    granule = BLOCK_BYTES // src.itemsize
+    wide = CLUSTER_BLOCKS * granule
     first_value = 0
     whole = begin + (end - begin) // wide * wide
     for cluster in range(clusters):
@@ -162,7 +161,7 @@ def layer_tile(
             dst, src, live, indices, values, first_value, offsets, at, rows, row, begin, whole,
             shift, weight, bias, lowest, highest,
         )  # fmt: skip
-        if CLUSTER_GRANULES > 1:
+        if CLUSTER_BLOCKS > 1:
             cluster_strip(
                 dst, src, live, indices, values, first_value, offsets, at, rows, row, whole, end,
                 shift, weight, bias, lowest, highest,

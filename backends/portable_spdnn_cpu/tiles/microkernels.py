@@ -22,19 +22,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.typing.templates import Signature
 
 from portable_spdnn_cpu.jit.compilation import intrinsic
-from portable_spdnn_cpu.tiles.vector_copies import GRANULE_BYTES
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, CLUSTER_BLOCKS
 
-CLUSTER = 4
-MOST_COUNTED = 255
 SINGLE_CHAINS = 2
 _FUSED = ("contract",)  # multiplication and addition may be one instruction
-# A cluster strip keeps CLUSTER x 2 native vectors of sums: of 16 registers, or of 32.
-CLUSTER_GRANULES = 2 if binding.get_host_cpu_features().get("avx512f") else 1
 
 
 def _make_strip(outputs: int, granules: int) -> Callable[..., None]:
@@ -73,7 +69,7 @@ def _make_strip(outputs: int, granules: int) -> Callable[..., None]:
         """
         element = dst.dtype
         counts = src.dtype == types.uint8
-        per_granule = GRANULE_BYTES * 8 // element.bitwidth
+        per_granule = BLOCK_BYTES * 8 // element.bitwidth
         item_bytes = element.bitwidth // 8
         valued = not isinstance(values, types.NoneType)
         signature = types.void(
@@ -85,7 +81,7 @@ def _make_strip(outputs: int, granules: int) -> Callable[..., None]:
             scalar = context.get_value_type(element)
             vector = ir.VectorType(scalar, per_granule)
             lanes = ir.VectorType(ir.IntType(32), per_granule)
-            addend = ir.VectorType(ir.IntType(8), GRANULE_BYTES) if counts else vector
+            addend = ir.VectorType(ir.IntType(8), BLOCK_BYTES) if counts else vector
             word = context.get_value_type(types.intp)
 
             def array(position: int) -> Any:
@@ -123,7 +119,7 @@ def _make_strip(outputs: int, granules: int) -> Callable[..., None]:
                 if not counts:
                     return [total]
                 pieces = []
-                for first in range(0, GRANULE_BYTES, per_granule):
+                for first in range(0, BLOCK_BYTES, per_granule):
                     chosen = ir.Constant(lanes, list(range(first, first + per_granule)))
                     piece = builder.shuffle_vector(total, total, chosen)
                     pieces.append(builder.uitofp(builder.zext(piece, lanes), vector))
@@ -260,4 +256,4 @@ def _make_strip(outputs: int, granules: int) -> Callable[..., None]:
 single_strip = _make_strip(1, 1)
 double_strip = _make_strip(1, 2)
 cluster_strip = _make_strip(CLUSTER, 1)
-wide_cluster_strip = _make_strip(CLUSTER, CLUSTER_GRANULES)
+wide_cluster_strip = _make_strip(CLUSTER, CLUSTER_BLOCKS)

@@ -17,9 +17,9 @@ from portable_spdnn_cpu.jit.compilation import kernel, read_only
 from portable_spdnn_cpu.jit.cpu_info import aligned_empty, l2_bytes
 from portable_spdnn_cpu.jit.thread_pool import Workers
 from portable_spdnn_cpu.layout.packing import EDGES, PackedLayers
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles.copies import load_parked, park_tile, parked_size
 from portable_spdnn_cpu.tiles.layer import apply_layer
-from portable_spdnn_cpu.tiles.vector_copies import GRANULE_BYTES
 
 Array = npt.NDArray[Any]
 
@@ -118,7 +118,7 @@ def measure_tile_costs(
     -------
     TileCosts
     """
-    granule = GRANULE_BYTES // dtype.itemsize
+    granule = BLOCK_BYTES // dtype.itemsize
     chosen = np.unique(np.linspace(0, len(layers.table) - 1, SAMPLED_LAYERS + 2).astype(int)[1:-1])
     if layers.table[chosen, EDGES].sum() > MOST_SAMPLED_EDGES:
         chosen = chosen[:1]
@@ -156,7 +156,7 @@ class _Timed:
         width: int,
     ) -> None:
         self.workers, self.layers, self.chosen, self.width = workers, layers, chosen, width
-        self.granule = GRANULE_BYTES // dtype.itemsize
+        self.granule = BLOCK_BYTES // dtype.itemsize
         self.buffers: list[tuple[Array, Array, Array]] = []
         for _ in range(workers.threads):
             front, back = (aligned_empty((max(widest, 1), width), dtype) for _ in range(2))
@@ -277,7 +277,7 @@ def shared_width(width: int, dtype: np.dtype[Any], inputs: int, threads: int) ->
     int
         A whole number of granules, and of pairs of granules where there are two.
     """
-    granule = GRANULE_BYTES // dtype.itemsize
+    granule = BLOCK_BYTES // dtype.itemsize
     each = -(-inputs // threads)
     wanted = min(width, -(-each // granule) * granule)
     return max(granule, wanted // (2 * granule) * 2 * granule)

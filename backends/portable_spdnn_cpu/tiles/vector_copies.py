@@ -16,8 +16,7 @@ from numba.core import types
 from numba.core.typing.templates import Signature
 
 from portable_spdnn_cpu.jit.compilation import intrinsic
-
-GRANULE_BYTES = 64
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
 
 @intrinsic
@@ -32,9 +31,7 @@ def copy_granule(
     signature = types.void(dst, types.intp, src, types.intp)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        vector = ir.VectorType(
-            context.get_value_type(element), GRANULE_BYTES * 8 // element.bitwidth
-        )
+        vector = ir.VectorType(context.get_value_type(element), BLOCK_BYTES * 8 // element.bitwidth)
 
         def pointer(position: int) -> Any:
             array = context.make_array(sig.args[position])(context, builder, args[position])

@@ -15,7 +15,7 @@ from tile_settings import set_tile_costs
 import portable_spdnn as ps
 from portable_spdnn_cpu.layout import clusters as clustering
 from portable_spdnn_cpu.layout.clusters import cluster_outputs, lay_out
-from portable_spdnn_cpu.tiles.microkernels import CLUSTER, MOST_COUNTED
+from portable_spdnn_cpu.layout.tile_shape import CLUSTER, MOST_COUNTED
 
 
 def unlaid(W: Any, valued: bool) -> tuple[Any, int]:

@@ -29,10 +29,11 @@ from portable_spdnn_cpu.layout.packing import (
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, CLUSTER_BLOCKS
 from portable_spdnn_cpu.tiles.copies import ROWS_AHEAD
 from portable_spdnn_cpu.tiles.microkernels import (
-    cluster_strip,
-    double_strip,
-    single_strip,
-    wide_cluster_strip,
+    LayerOperands,
+    cluster,
+    single,
+    wide_cluster,
+    wide_single,
 )
 from portable_spdnn_cpu.tiles.vector_copies import copy_granule
 
@@ -149,35 +150,25 @@ def layer_tile(
     indices = layers.indices[row[FIRST_INDEX] : row[FIRST_INDEX] + offsets[bounds - 1]]
     rows = layers.output_rows[row[FIRST_ROW] : row[FIRST_ROW] + outputs]
     bias = layers.bias[row[FIRST_ROW] : row[FIRST_ROW] + outputs]
-    weight = layers.weight[layer]
-    granule = BLOCK_BYTES // src.itemsize
-    wide = CLUSTER_BLOCKS * granule
+    operands = LayerOperands(
+        dst, src, shift, live, indices, offsets, values, rows, bias, layers.weight[layer], lowest,
+        highest,
+    )  # fmt: skip
+    lanes = BLOCK_BYTES // src.itemsize
     first_value = 0
+    wide = CLUSTER_BLOCKS * lanes
     whole = begin + (end - begin) // wide * wide
-    for cluster in range(clusters):
-        at = (CLUSTER + 1) * cluster
-        row = CLUSTER * cluster
-        wide_cluster_strip(
-            dst, src, live, indices, values, first_value, offsets, at, rows, row, begin, whole,
-            shift, weight, bias, lowest, highest,
-        )  # fmt: skip
+    for number in range(clusters):
+        at, first = (CLUSTER + 1) * number, CLUSTER * number
+        wide_cluster(operands, at, first_value, first, begin, whole)
         if CLUSTER_BLOCKS > 1:
-            cluster_strip(
-                dst, src, live, indices, values, first_value, offsets, at, rows, row, whole, end,
-                shift, weight, bias, lowest, highest,
-            )  # fmt: skip
+            cluster(operands, at, first_value, first, whole, end)
         common = offsets[at + 1] - offsets[at]
         first_value += (CLUSTER - 1) * common + offsets[at + CLUSTER + 1] - offsets[at]
     at = (CLUSTER + 1) * clusters
-    whole = begin + (end - begin) // (2 * granule) * (2 * granule)
-    for row in range(CLUSTER * clusters, outputs):
-        double_strip(
-            dst, src, live, indices, values, first_value, offsets, at, rows, row, begin, whole,
-            shift, weight, bias, lowest, highest,
-        )  # fmt: skip
-        single_strip(
-            dst, src, live, indices, values, first_value, offsets, at, rows, row, whole, end,
-            shift, weight, bias, lowest, highest,
-        )  # fmt: skip
+    whole = begin + (end - begin) // (2 * lanes) * (2 * lanes)
+    for output in range(CLUSTER * clusters, outputs):
+        wide_single(operands, at, first_value, output, begin, whole)
+        single(operands, at, first_value, output, whole, end)
         first_value += offsets[at + 1] - offsets[at]
         at += 1

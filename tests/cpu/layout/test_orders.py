@@ -24,7 +24,7 @@ from portable_spdnn_cpu.network import sparse_prefix as sparse_start
 
 
 def ordered(W: Any) -> tuple[Any, Any, int]:
-    """Return the order of the clusters of W (outputs x inputs), before and after; and their number."""
+    """Return the order of W (outputs x inputs) before and after, and how many clusters it has."""
     offsets, indices = W.indptr.astype(np.int64), W.indices.astype(np.uint16)
     order, clusters = cluster_outputs(offsets, indices)
     return order, order_clusters(offsets, indices, order, clusters, W.shape[1]), clusters

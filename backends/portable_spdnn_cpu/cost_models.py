@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from portable_spdnn.report.roofline import KernelModel
 from portable_spdnn_cpu.jit.cpu_info import cache_bytes
-from portable_spdnn_cpu.layout.packing import pack_product
+from portable_spdnn_cpu.layout.packing import Activation, pack_product
 
 WRITTEN = 2  # a line that is written is read first, then written back
 SPARSE_INDEX = 4
@@ -31,7 +31,8 @@ def level_of(size: int) -> str:
 def loads_per_edge(by_output: Any) -> float:
     """Return the loads of a prepared matrix (neurons_out, neurons_in) for each of its edges."""
     rows = sp.csr_array(by_output)
-    packed, _ = pack_product(rows, np.zeros(rows.shape[0], rows.dtype), prepare=True)
+    bias = np.zeros(rows.shape[0], rows.dtype)
+    packed, _ = pack_product(rows, bias, Activation(), prepare=True)
     return packed.indices.size / max(int(rows.nnz), 1)
 
 

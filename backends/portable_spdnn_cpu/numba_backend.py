@@ -72,12 +72,13 @@ class NumbaBackend(Backend):
         y_max: float | None = None,
     ) -> Any:
         """Return a layer for dense features; without a bias the plain product."""
+        from portable_spdnn_cpu.layout.packing import Activation, relu
         from portable_spdnn_cpu.spmm.handle import DenseLayer
 
-        activation = bias is not None
+        activation = Activation() if bias is None else relu(y_max)
         if bias is None:
             bias = np.zeros(by_output.shape[0], by_output.dtype)
-        return DenseLayer(self.workers, by_output, bias, y_max, activation, prepare)
+        return DenseLayer(self.workers, by_output, bias, activation, prepare)
 
     def make_spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
         """Return a handle for C = A B."""

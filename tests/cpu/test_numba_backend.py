@@ -15,7 +15,7 @@ from tile_settings import set_tile_costs
 
 import portable_spdnn as ps
 from portable_spdnn_cpu.jit.thread_pool import Workers
-from portable_spdnn_cpu.layout.packing import ABSENT, FIRST_VALUE, pack_layers
+from portable_spdnn_cpu.layout.packing import ABSENT, FIRST_VALUE, pack_layers, relu
 from portable_spdnn_cpu.network import plan as depth_first
 
 
@@ -89,7 +89,7 @@ def test_planning_picks_the_leanest_form_of_each_layer() -> None:
     ragged = np.triu(np.ones((6, 6)))
     values = np.arange(36.0).reshape(6, 6) + 1
     layers = [ps.Layer(m) for m in (ring / 2, ring * values, ragged, ragged * values)]
-    table = pack_layers(layers, np.dtype(np.float32), Workers(2)).table
+    table = pack_layers(layers, [relu(50)] * 4, np.dtype(np.float32), Workers(2)).table
     assert (table[:, FIRST_VALUE] == ABSENT).tolist() == [True, False, True, False]
     network = ps.Network(layers, y_max=50)
     Y = np.random.default_rng(0).random((20, 6))
@@ -198,7 +198,7 @@ def test_every_way_to_run_a_prepared_layer_gives_the_same_bits(
     few = sp.random_array((70 // alike, 90), density=0.2, rng=rng, dtype=np.float32)
     W = sp.csr_array(np.repeat(few.toarray(), alike, axis=0)[rng.permutation(70)])
     Y = np.array(rng.random((inputs, 90), np.float32), order=order)
-    layer = DenseLayer(Workers(2), W, np.full(70, -0.5, np.float32), 2.0, True, prepare=True)
+    layer = DenseLayer(Workers(2), W, np.full(70, -0.5, np.float32), relu(2.0), prepare=True)
     first = layer(Y)
     ((ways, choice),) = layer._ways.values()
     assert len(ways) >= 2

@@ -25,10 +25,31 @@ Array = npt.NDArray[Any]
 # Columns of PackedLayers.table.
 (
     NEURONS_IN, NEURONS_OUT, EDGES, CLUSTERS, FIRST_INDEX, FIRST_OFFSET, FIRST_VALUE, FIRST_ROW,
-    FIRST_INPUT_ROW,
-) = range(9)  # fmt: skip
-COLUMNS = 9
+    FIRST_INPUT_ROW, ACTIVATION,
+) = range(10)  # fmt: skip
+COLUMNS = 10
 ABSENT = -1
+NO_ACTIVATION, RELU = range(2)  # codes of `activations.activate_span`, which has more
+
+
+class Activation(NamedTuple):
+    """What follows a layer's sums: y = min(max(activation(z), lower), upper).
+
+    Attributes
+    ----------
+    code : int
+    lower, upper : float
+        Of ReLU, `lower` is at least 0: kernels that know bounds alone need no more.
+    """
+
+    code: int = NO_ACTIVATION
+    lower: float = -np.inf
+    upper: float = np.inf
+
+
+def relu(y_max: float | None) -> Activation:
+    """Return ReLU, with an upper bound where one is given."""
+    return Activation(RELU, 0.0, np.inf if y_max is None else y_max)
 
 
 class PackedLayers(NamedTuple):
@@ -42,7 +63,7 @@ class PackedLayers(NamedTuple):
     ----------
     table : ndarray of int64, shape (layers, COLUMNS)
         Neurons in, neurons out, edges, clusters, first index, first offset, first value (-1:
-        all weights equal), first row, first input row.
+        all weights equal), first row, first input row, code of the activation.
     indices : ndarray of uint16, int32 or int64
         Tile rows of the inputs of each output.
     offsets : ndarray of int64
@@ -53,8 +74,8 @@ class PackedLayers(NamedTuple):
         Tile row and bias of each output, in the order of computation.
     input_rows : ndarray of int32
         Tile row of each input of each layer.
-    weight : ndarray of the plan's type, shape (layers,)
-        The weight that all edges share.
+    weight, lower, upper : ndarray of the plan's type, shape (layers,)
+        The weight that all edges share; the bounds of the activation.
     """
 
     table: Array
@@ -65,14 +86,23 @@ class PackedLayers(NamedTuple):
     bias: Array
     input_rows: Array
     weight: Array
+    lower: Array
+    upper: Array
 
 
-def pack_layers(layers: Sequence[Layer], dtype: np.dtype[Any], workers: Workers) -> PackedLayers:
+def pack_layers(
+    layers: Sequence[Layer],
+    activations: Sequence[Activation],
+    dtype: np.dtype[Any],
+    workers: Workers,
+) -> PackedLayers:
     """Transpose, cluster and pack layers, each worker one at a time.
 
     Parameters
     ----------
     layers : sequence of Layer
+    activations : sequence of Activation
+        Of each layer.
     dtype : numpy dtype
         float32 or float64.
     workers : Workers
@@ -109,7 +139,7 @@ def pack_layers(layers: Sequence[Layer], dtype: np.dtype[Any], workers: Workers)
         table[number, :6] = (
             *layer.shape, layer.nnz, part.clusters, part.first_index, first_offset,
         )  # fmt: skip
-        table[number, FIRST_ROW:] = first_row, first_input_row
+        table[number, FIRST_ROW:] = first_row, first_input_row, activations[number].code
         if part.values is None:
             weight[number] = layer.constant
         else:
@@ -132,6 +162,8 @@ def pack_layers(layers: Sequence[Layer], dtype: np.dtype[Any], workers: Workers)
         np.concatenate([part.bias for part in done]),
         np.concatenate([part.input_rows for part in done]),
         weight,
+        np.array([each.lower for each in activations], dtype),
+        np.array([each.upper for each in activations], dtype),
     )
 
 
@@ -201,13 +233,16 @@ def transpose(
             place[output] += 1
 
 
-def pack_product(by_output: Any, bias: Array, prepare: bool) -> tuple[PackedLayers, PackedLayers]:
+def pack_product(
+    by_output: Any, bias: Array, activation: Activation, prepare: bool
+) -> tuple[PackedLayers, PackedLayers]:
     """Pack one matrix that already has a row per output.
 
     Parameters
     ----------
     by_output : scipy.sparse.csr_array, shape (neurons_out, neurons_in)
     bias : ndarray, shape (neurons_out,)
+    activation : Activation
     prepare : bool
         Look for equal weights and for clusters. An operation that is called once does not.
 
@@ -229,7 +264,10 @@ def pack_product(by_output: Any, bias: Array, prepare: bool) -> tuple[PackedLaye
         part, indices = _pack_rows(offsets, indices, data, bias, neurons_in)
         weight[0] = 0 if shared is None else shared
     first_value = ABSENT if part.values is None else 0
-    row = (neurons_in, neurons_out, by_output.nnz, part.clusters, 0, 0, first_value, 0, 0)
+    row = (
+        neurons_in, neurons_out, by_output.nnz, part.clusters, 0, 0, first_value, 0, 0,
+        activation.code,
+    )  # fmt: skip
     natural = _packed(
         np.array([row], np.int64),
         indices,
@@ -239,6 +277,8 @@ def pack_product(by_output: Any, bias: Array, prepare: bool) -> tuple[PackedLaye
         part.bias,
         inputs.astype(np.int32),
         weight,
+        np.array([activation.lower], bias.dtype),
+        np.array([activation.upper], bias.dtype),
     )
     if not prepare:
         return natural, natural

@@ -26,13 +26,14 @@ from portable_spdnn_cpu.layout.packing import (
     FIRST_VALUE,
     NEURONS_OUT,
     pack_layers,
+    relu,
 )
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, MOST_COUNTED
 from portable_spdnn_cpu.network.sparse_prefix import SparseStart, Start
 from portable_spdnn_cpu.network.survivors import ParkedTiles, Rest, join
 from portable_spdnn_cpu.tiles import kernel as kernels
 from portable_spdnn_cpu.tiles.copies import ARENA, parked_size
-from portable_spdnn_cpu.tiles.launch import Workspace, clamp, cut_tiles, launch, make_source
+from portable_spdnn_cpu.tiles.launch import Workspace, cut_tiles, launch, make_source
 from portable_spdnn_cpu.tiles.tuning import measure_tile_costs
 
 Array = npt.NDArray[Any]
@@ -72,7 +73,9 @@ class DepthFirstPlan(NetworkPlan):
         super().__init__(backend, network, options)
         self.dtype = np.dtype(options.dtype)
         self.workers = workers
-        self.layers = pack_layers(network.layers, self.dtype, workers)
+        self.layers = pack_layers(
+            network.layers, [relu(network.y_max)] * len(network), self.dtype, workers
+        )
         self.prunable = np.array([self.may_drop_after(n) for n in range(len(network))])
         # Sums of bits that fit into bytes.
         self.counts = (
@@ -193,7 +196,6 @@ class DepthFirstPlan(NetworkPlan):
                 tiles,
                 self._deciding,
                 self.layers,
-                clamp(self.dtype, network.y_max, activation=True),
                 out,
                 lambda: report(int(counters[kernels.WORK_DONE])),
             )

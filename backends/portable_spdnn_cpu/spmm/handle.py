@@ -16,11 +16,17 @@ import numpy.typing as npt
 
 from portable_spdnn_cpu.jit.compilation import read_only
 from portable_spdnn_cpu.jit.thread_pool import Workers
-from portable_spdnn_cpu.layout.packing import EDGES, NEURONS_IN, NEURONS_OUT, pack_product
+from portable_spdnn_cpu.layout.packing import (
+    EDGES,
+    NEURONS_IN,
+    NEURONS_OUT,
+    Activation,
+    pack_product,
+)
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.tuning import MeasuredChoice
 from portable_spdnn_cpu.tiles import kernel as kernels
-from portable_spdnn_cpu.tiles.launch import Workspace, clamp, cut_tiles, launch, make_source
+from portable_spdnn_cpu.tiles.launch import Workspace, cut_tiles, launch, make_source
 from portable_spdnn_cpu.tiles.layer import run_columns, run_copied_columns
 from portable_spdnn_cpu.tiles.tuning import (
     LEAST_INPUTS,
@@ -61,7 +67,7 @@ class Way:
 
 
 class DenseLayer:
-    """Y' = Y W + bias, with ReLU and clamp where `activation`.
+    """Y' = activation(Y W + bias), within bounds.
 
     Parameters
     ----------
@@ -69,8 +75,7 @@ class DenseLayer:
     by_output : csr_array, shape (neurons_out, neurons_in)
         W transposed.
     bias : ndarray, shape (neurons_out,)
-    y_max : float or None
-    activation : bool
+    activation : Activation
     prepare : bool
         Spend time on finding structure and the best tiles: to be used many times.
     """
@@ -80,13 +85,11 @@ class DenseLayer:
         workers: Workers,
         by_output: Any,
         bias: Array,
-        y_max: float | None,
-        activation: bool,
+        activation: Activation,
         prepare: bool,
     ) -> None:
         self.workers, self.serial, self.dtype = workers, Workers(1), bias.dtype
-        self.layers, self.in_tiles = pack_product(by_output, bias, prepare)
-        self.clamp = clamp(self.dtype, y_max, activation)
+        self.layers, self.in_tiles = pack_product(by_output, bias, activation, prepare)
         self.costs = None
         if prepare:
             widest = max(by_output.shape)
@@ -169,7 +172,7 @@ class DenseLayer:
         src, dst = read_only(features.T), out.T
 
         def work(worker: int) -> None:
-            run_columns(counter, self.layers, src, dst, live, way.width, *self.clamp)
+            run_columns(counter, self.layers, src, dst, live, way.width)
 
         way.workers.run(work)
 
@@ -182,7 +185,7 @@ class DenseLayer:
 
             def work(worker: int) -> None:
                 _, tile, _, live = workspace.tile(worker, way.width)
-                run_copied_columns(counter, self.in_tiles, src, tile, dst, live, *self.clamp)
+                run_copied_columns(counter, self.in_tiles, src, tile, dst, live)
 
             way.workers.run(work)
 
@@ -202,7 +205,6 @@ class DenseLayer:
                 tiles,
                 NO_COSTS,
                 self.in_tiles,
-                self.clamp,
                 out,
             )
 

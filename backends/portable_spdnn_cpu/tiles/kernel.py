@@ -38,7 +38,7 @@ from portable_spdnn_cpu.tiles.copies import (
     parked_size,
     store_tile,
 )
-from portable_spdnn_cpu.tiles.layer import apply_layer, layer_tile
+from portable_spdnn_cpu.tiles.layer import activate, apply_layer, multiply_columns
 
 Array = npt.NDArray[Any]
 
@@ -134,8 +134,6 @@ def run_tiles(
     tiles: Tiles,
     costs: Costs,
     layers: PackedLayers,
-    lowest: Any,
-    highest: Any,
     buffers: Buffers,
     alive_per_layer: Array,
     arena: Array,
@@ -151,8 +149,6 @@ def run_tiles(
     tiles : Tiles
     costs : Costs
     layers : PackedLayers
-    lowest, highest : float
-        Clamp of every layer; -inf and inf for none.
     buffers : Buffers
         The worker's own.
     alive_per_layer : ndarray of int64, shape (layers,)
@@ -195,9 +191,10 @@ def run_tiles(
             if counts and layer == 0:
                 whole = (count + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
                 features = counted.view(np.uint8)
-                layer_tile(layers, layer, features, back, live, 0, whole, 0, None, lowest, highest)
+                multiply_columns(layers, layer, features, back, live, 0, whole, 0, None)
+                activate(layers, layer, back, live, 0, width, 0)
             else:
-                apply_layer(layers, layer, front, back, live, 0, width, 0, lowest, highest)
+                apply_layer(layers, layer, front, back, live, 0, width, 0)
             front, back = back, front
             executed += count * layers.table[layer, EDGES]
             alive = 0

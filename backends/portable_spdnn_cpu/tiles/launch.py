@@ -111,11 +111,6 @@ def make_source(
     return tile_copies.Source(kind, *map(read_only, arrays))
 
 
-def clamp(dtype: np.dtype[Any], y_max: float | None, activation: bool) -> tuple[Any, Any]:
-    """Return the least and the largest value that a layer lets through."""
-    return dtype.type(0 if activation else -np.inf), dtype.type(np.inf if y_max is None else y_max)
-
-
 def launch(
     workers: Workers,
     workspace: Workspace,
@@ -124,7 +119,6 @@ def launch(
     tiles: kernels.Tiles,
     costs: kernels.Costs,
     layers: PackedLayers,
-    clamped: tuple[Any, Any],
     out: Array,
     poll: Callable[[], None] | None = None,
 ) -> Array:
@@ -139,7 +133,6 @@ def launch(
             tiles,
             costs,
             layers,
-            *clamped,
             workspace.tile(worker, tiles.width),
             alive[worker],
             workspace.arena,

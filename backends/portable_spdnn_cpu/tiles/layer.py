@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn_cpu.jit.activations import activate_span
 from portable_spdnn_cpu.jit.compilation import kernel
 from portable_spdnn_cpu.jit.intrinsics import fetch_add, prefetch
 from portable_spdnn_cpu.layout.packing import (
+    ACTIVATION,
     CLUSTERS,
     EDGES,
     FIRST_INDEX,
@@ -24,6 +27,7 @@ from portable_spdnn_cpu.layout.packing import (
     FIRST_ROW,
     FIRST_VALUE,
     NEURONS_OUT,
+    RELU,
     PackedLayers,
 )
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, CLUSTER_BLOCKS
@@ -48,8 +52,6 @@ def run_columns(
     dst: Array,
     live: Array,
     width: int,
-    lowest: Any,
-    highest: Any,
 ) -> None:
     """Take `width` columns at a time from the counter and run the first layer straight through.
 
@@ -62,7 +64,7 @@ def run_columns(
         if begin >= columns:
             break
         end = min(begin + width, columns)
-        apply_layer(layers, 0, src, dst, live, begin, end, 0, lowest, highest)
+        apply_layer(layers, 0, src, dst, live, begin, end, 0)
 
 
 @kernel
@@ -73,8 +75,6 @@ def run_copied_columns(
     tile: Array,
     dst: Array,
     live: Array,
-    lowest: Any,
-    highest: Any,
 ) -> None:
     """As `run_columns`, each share of columns copied into `tile` first.
 
@@ -94,7 +94,7 @@ def run_copied_columns(
                 prefetch(src, ahead + column)
                 place = layers.input_rows[neuron] * width + column - begin
                 copy_granule(tile, place, src, neuron * columns + column)
-        apply_layer(layers, 0, tile, dst, live, 0, end - begin, begin, lowest, highest)
+        apply_layer(layers, 0, tile, dst, live, 0, end - begin, begin)
 
 
 @kernel
@@ -107,23 +107,46 @@ def apply_layer(
     begin: int,
     end: int,
     shift: int,
-    lowest: Any,
-    highest: Any,
 ) -> None:
     """Run one layer on columns of features, with or without values as planning found them.
 
-    See `layer_tile`.
+    See `multiply_columns`.
     """
     first = layers.table[layer, FIRST_VALUE]
     if first < 0:
-        layer_tile(layers, layer, src, dst, live, begin, end, shift, None, lowest, highest)
+        multiply_columns(layers, layer, src, dst, live, begin, end, shift, None)
     else:
         values = layers.values[first : first + layers.table[layer, EDGES]]
-        layer_tile(layers, layer, src, dst, live, begin, end, shift, values, lowest, highest)
+        multiply_columns(layers, layer, src, dst, live, begin, end, shift, values)
+    activate(layers, layer, dst, live, begin, end, shift)
 
 
 @kernel
-def layer_tile(
+def activate(
+    layers: PackedLayers, layer: int, dst: Array, live: Array, begin: int, end: int, shift: int
+) -> None:
+    """Apply a layer's activation, in place, where microkernels have not done so already.
+
+    Bounds alone, and so ReLU, are theirs. For any other function `dst`, which is in a cache, is
+    gone through again, and who is active is found anew.
+    """
+    row = layers.table[layer]
+    if row[ACTIVATION] <= RELU:
+        return
+    features = dst.reshape(dst.size)
+    live[begin:end] = 0
+    for neuron in range(row[NEURONS_OUT]):
+        first = neuron * dst.shape[1] + shift
+        activate_span(
+            features, first + begin, first + end, row[ACTIVATION], layers.lower[layer],
+            layers.upper[layer],
+        )  # fmt: skip
+        for column in range(begin, end):
+            live[column] += abs(dst[neuron, column + shift])
+
+
+@kernel
+def multiply_columns(
     layers: PackedLayers,
     layer: int,
     src: Array,
@@ -133,10 +156,10 @@ def layer_tile(
     end: int,
     shift: int,
     values: Array | None,
-    lowest: Any,
-    highest: Any,
 ) -> None:
-    """dst = clamp(W^T src + bias) on columns begin .. end - 1, a whole number of granules.
+    """dst = W^T src + bias, within bounds, on columns begin .. end - 1: whole vector blocks.
+
+    Bounds are those of a layer without activation or with ReLU; see `activate` for others.
 
     In `dst` the columns stand further on by `shift`.
 
@@ -150,9 +173,12 @@ def layer_tile(
     indices = layers.indices[row[FIRST_INDEX] : row[FIRST_INDEX] + offsets[bounds - 1]]
     rows = layers.output_rows[row[FIRST_ROW] : row[FIRST_ROW] + outputs]
     bias = layers.bias[row[FIRST_ROW] : row[FIRST_ROW] + outputs]
+    lower, upper = layers.lower[layer], layers.upper[layer]
+    if row[ACTIVATION] > RELU:
+        lower, upper = layers.lower.dtype.type(-np.inf), layers.lower.dtype.type(np.inf)
     operands = LayerOperands(
-        dst, src, shift, live, indices, offsets, values, rows, bias, layers.weight[layer], lowest,
-        highest,
+        dst, src, shift, live, indices, offsets, values, rows, bias, layers.weight[layer], lower,
+        upper,
     )  # fmt: skip
     lanes = BLOCK_BYTES // src.itemsize
     first_value = 0

@@ -224,10 +224,9 @@ def repeat_layers(
     times: int,
 ) -> None:
     """Run the chosen layers on the first `width` columns of a tile, again and again."""
-    lowest, highest = front.dtype.type(0), front.dtype.type(1)
     for _ in range(times):
         for layer in chosen:
-            apply_layer(layers, layer, front, back, live, 0, width, 0, lowest, highest)
+            apply_layer(layers, layer, front, back, live, 0, width, 0)
 
 
 @kernel

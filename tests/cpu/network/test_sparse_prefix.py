@@ -8,6 +8,7 @@ import numpy as np
 import oracle
 import pytest
 import scipy.sparse as sp
+from tile_settings import set_tile_costs
 
 import portable_spdnn as ps
 
@@ -41,6 +42,8 @@ def test_answers_do_not_depend_on_where_tiles_begin(
     if form == "bits":
         Y = (Y > 0).astype(np.float32)
     given = sp.csr_array(Y) if form == "csr" else np.packbits(Y > 0, axis=1)
+    lanes = 64 // np.dtype(dtype).itemsize
+    set_tile_costs(monkeypatch, lanes, lanes)  # tiles so narrow that they stop where inputs die
     plan = ps.get_backend("numba", threads=2).plan(network, ps.PlanOptions(dtype))
     monkeypatch.setattr(plan.sparse_start, "break_even", break_even)
     starts: list[int] = []

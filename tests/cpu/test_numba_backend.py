@@ -41,7 +41,7 @@ def inputs_of_every_strength(count: int = 700, neurons: int = 48) -> Any:
     return (rng.random((count, neurons)) * rng.random((count, 1)) ** 2).astype(np.float32)
 
 
-def test_tiles_park_and_regroup_without_changing_an_answer(
+def test_tiles_are_spilled_and_regrouped_without_changing_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     network, Y = dying_network(), inputs_of_every_strength()

@@ -26,8 +26,10 @@ from portable_spdnn_cpu.layout.packing import (
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.tuning import MeasuredChoice
 from portable_spdnn_cpu.tiles import kernel as kernels
-from portable_spdnn_cpu.tiles.launch import Workspace, cut_tiles, launch, make_source
+from portable_spdnn_cpu.tiles.launch import Workspace, cut_tiles, launch
 from portable_spdnn_cpu.tiles.layer import run_columns, run_copied_columns
+from portable_spdnn_cpu.tiles.sources import make_source
+from portable_spdnn_cpu.tiles.spilling import SpillCosts
 from portable_spdnn_cpu.tiles.tuning import (
     LEAST_INPUTS,
     MOST_INPUTS,
@@ -44,7 +46,7 @@ SERIAL_BELOW = 3 << 20
 # gathered where they are.
 MOST_IN_PLACE = 64
 # Tiles of one layer have nothing to decide.
-NO_COSTS = kernels.Costs(read_only(np.zeros(1)), 0.0, 0.0, read_only(np.zeros(2, np.int64)))
+NO_COSTS = SpillCosts(read_only(np.zeros(1)), 0.0, 0.0, read_only(np.zeros(2, np.int64)))
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class DenseLayer:
         if prepare:
             widest = max(by_output.shape)
             self.costs = measure_tile_costs(
-                workers, self.in_tiles, widest, self.dtype, some_die=False
+                workers, self.in_tiles, widest, self.dtype, some_leave=False
             )
         # All ways give the same result to the bit.
         self._ways: dict[tuple[int, bool], tuple[list[Way], MeasuredChoice]] = {}
@@ -118,8 +120,7 @@ class DenseLayer:
             out = np.empty(shape, self.dtype, order="F" if fortran else "C")
         elif out.flags.f_contiguous != out.flags.c_contiguous:
             fortran = bool(out.flags.f_contiguous)
-        # Kernels take rows one after the other; make_source does it for the other order.
-        features = np.asfortranarray(features) if fortran else features
+        features = np.asarray(features, order="F" if fortran else "C")
         known = self._ways.get((features.shape[0], fortran))
         if known is None:
             ways = self._find_ways(features.shape[0], fortran)
@@ -201,7 +202,7 @@ class DenseLayer:
                 workers,
                 workspace,
                 np.zeros(kernels.COUNTERS, np.int64),
-                make_source(features, self.dtype, fortran),
+                make_source(features, self.dtype)._replace(dense=read_only(features)),
                 tiles,
                 NO_COSTS,
                 self.in_tiles,

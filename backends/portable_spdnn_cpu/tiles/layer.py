@@ -1,9 +1,7 @@
-"""One layer on columns.
+"""One layer on columns of a tile, or of features where they are: which microkernel runs where.
 
-Of a tile, or where they are: which strips compute what.
-
-Bound: with clusters arithmetic, four additions a load; without, the loads, one vector an edge
-and granule, from the cache that holds the tile.
+Bound: with clusters arithmetic, four additions a load; without, the loads, one for each edge and
+vector block, from the cache that holds the tile.
 
 Everything here computes on validated arrays and runs without the interpreter's lock.
 """
@@ -31,7 +29,7 @@ from portable_spdnn_cpu.layout.packing import (
     PackedLayers,
 )
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, CLUSTER_BLOCKS
-from portable_spdnn_cpu.tiles.copies import ROWS_AHEAD
+from portable_spdnn_cpu.tiles.copies import ROWS_AHEAD, copy_block
 from portable_spdnn_cpu.tiles.microkernels import (
     LayerOperands,
     cluster,
@@ -39,7 +37,6 @@ from portable_spdnn_cpu.tiles.microkernels import (
     wide_cluster,
     wide_single,
 )
-from portable_spdnn_cpu.tiles.vector_copies import copy_granule
 
 Array = npt.NDArray[Any]
 
@@ -50,13 +47,13 @@ def run_columns(
     layers: PackedLayers,
     src: Array,
     dst: Array,
-    live: Array,
+    active: Array,
     width: int,
 ) -> None:
     """Take `width` columns at a time from the counter and run the first layer straight through.
 
     `src` (neurons_in, columns) and `dst` (neurons_out, columns) are in C order, which is a tile's
-    own; `live`, shape (columns,), is scratch. Columns are a whole number of granules.
+    own; `active`, shape (columns,), is scratch. Columns are a whole number of vector blocks.
     """
     columns = src.shape[1]
     while True:
@@ -64,7 +61,7 @@ def run_columns(
         if begin >= columns:
             break
         end = min(begin + width, columns)
-        apply_layer(layers, 0, src, dst, live, begin, end, 0)
+        apply_layer(layers, 0, src, dst, active, begin, end, 0)
 
 
 @kernel
@@ -74,15 +71,15 @@ def run_copied_columns(
     src: Array,
     tile: Array,
     dst: Array,
-    live: Array,
+    active: Array,
 ) -> None:
     """As `run_columns`, each share of columns copied into `tile` first.
 
     Rows of wide features lie at strides that let them compete for the same sets of the caches;
-    those of a tile, shape (neurons_in, width), are neighbours, in the places of `layers`.
+    those of a tile, shape (neurons_in, width), are neighbours, permuted as `layers` says.
     """
     columns, width = src.shape[1], tile.shape[1]
-    granule = BLOCK_BYTES // src.itemsize
+    lanes = BLOCK_BYTES // src.itemsize
     while True:
         begin = fetch_add(counter, 0, 1) * width
         if begin >= columns:
@@ -90,11 +87,11 @@ def run_copied_columns(
         end = min(begin + width, columns)
         for neuron in range(src.shape[0]):
             ahead = min(neuron + ROWS_AHEAD, src.shape[0] - 1) * columns
-            for column in range(begin, end, granule):
+            for column in range(begin, end, lanes):
                 prefetch(src, ahead + column)
-                place = layers.input_rows[neuron] * width + column - begin
-                copy_granule(tile, place, src, neuron * columns + column)
-        apply_layer(layers, 0, tile, dst, live, 0, end - begin, begin)
+                to = layers.input_rows[neuron] * width + column - begin
+                copy_block(tile, to, src, neuron * columns + column)
+        apply_layer(layers, 0, tile, dst, active, 0, end - begin, begin)
 
 
 @kernel
@@ -103,7 +100,7 @@ def apply_layer(
     layer: int,
     src: Array,
     dst: Array,
-    live: Array,
+    active: Array,
     begin: int,
     end: int,
     shift: int,
@@ -114,16 +111,16 @@ def apply_layer(
     """
     first = layers.table[layer, FIRST_VALUE]
     if first < 0:
-        multiply_columns(layers, layer, src, dst, live, begin, end, shift, None)
+        multiply_columns(layers, layer, src, dst, active, begin, end, shift, None)
     else:
         values = layers.values[first : first + layers.table[layer, EDGES]]
-        multiply_columns(layers, layer, src, dst, live, begin, end, shift, values)
-    activate(layers, layer, dst, live, begin, end, shift)
+        multiply_columns(layers, layer, src, dst, active, begin, end, shift, values)
+    activate(layers, layer, dst, active, begin, end, shift)
 
 
 @kernel
 def activate(
-    layers: PackedLayers, layer: int, dst: Array, live: Array, begin: int, end: int, shift: int
+    layers: PackedLayers, layer: int, dst: Array, active: Array, begin: int, end: int, shift: int
 ) -> None:
     """Apply a layer's activation, in place, where microkernels have not done so already.
 
@@ -134,7 +131,7 @@ def activate(
     if row[ACTIVATION] <= RELU:
         return
     features = dst.reshape(dst.size)
-    live[begin:end] = 0
+    active[begin:end] = 0
     for neuron in range(row[NEURONS_OUT]):
         first = neuron * dst.shape[1] + shift
         activate_span(
@@ -142,7 +139,7 @@ def activate(
             layers.upper[layer],
         )  # fmt: skip
         for column in range(begin, end):
-            live[column] += abs(dst[neuron, column + shift])
+            active[column] += abs(dst[neuron, column + shift])
 
 
 @kernel
@@ -151,7 +148,7 @@ def multiply_columns(
     layer: int,
     src: Array,
     dst: Array,
-    live: Array,
+    active: Array,
     begin: int,
     end: int,
     shift: int,
@@ -177,7 +174,7 @@ def multiply_columns(
     if row[ACTIVATION] > RELU:
         lower, upper = layers.lower.dtype.type(-np.inf), layers.lower.dtype.type(np.inf)
     operands = LayerOperands(
-        dst, src, shift, live, indices, offsets, values, rows, bias, layers.weight[layer], lower,
+        dst, src, shift, active, indices, offsets, values, rows, bias, layers.weight[layer], lower,
         upper,
     )  # fmt: skip
     lanes = BLOCK_BYTES // src.itemsize

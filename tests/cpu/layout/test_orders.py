@@ -20,7 +20,7 @@ import portable_spdnn as ps
 from portable_spdnn_cpu.layout.clusters import cluster_outputs
 from portable_spdnn_cpu.layout.orders import order_clusters, permute_rows
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER
-from portable_spdnn_cpu.network import sparse_prefix as sparse_start
+from portable_spdnn_cpu.network import sparse_prefix
 
 
 def ordered(W: Any) -> tuple[Any, Any, int]:
@@ -79,7 +79,7 @@ def test_neurons_come_back_in_their_own_order(
 ) -> None:
     """Layers of unequal widths, clustered and not, from every kind of features."""
     set_tile_costs(monkeypatch, 64, 64 // np.dtype(dtype).itemsize)
-    monkeypatch.setattr(sparse_start, "break_even_density", lambda *arguments: break_even)
+    monkeypatch.setattr(sparse_prefix, "break_even_density", lambda *arguments: break_even)
     rng = np.random.default_rng(2)
     shuffled = ps.radixnet(64, layers=14, seed=1).layers[-3:]
     narrow = sp.random_array((64, 40), density=0.2, rng=rng, dtype=np.float32)

@@ -184,35 +184,6 @@ def test_layer_keeps_the_order_of_its_features(order: Any, inputs: int) -> None:
     np.testing.assert_allclose(out, oracle.layer(W, Y, np.full(51, -0.3), 1.0), atol=1e-12)
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("inputs", [16, 60, 320])
-@pytest.mark.parametrize("alike", [1, 5])
-def test_every_way_to_run_a_prepared_layer_gives_the_same_bits(
-    alike: int, inputs: int, order: Any
-) -> None:
-    """Where outputs are alike, tiles hold the inputs in an order of their own."""
-    from portable_spdnn_cpu.spmm.handle import DenseLayer
-    from portable_spdnn_cpu.spmm.tuning import TRIALS
-
-    rng = np.random.default_rng(inputs)
-    few = sp.random_array((70 // alike, 90), density=0.2, rng=rng, dtype=np.float32)
-    W = sp.csr_array(np.repeat(few.toarray(), alike, axis=0)[rng.permutation(70)])
-    Y = np.array(rng.random((inputs, 90), np.float32), order=order)
-    layer = DenseLayer(Workers(2), W, np.full(70, -0.5, np.float32), relu(2.0), prepare=True)
-    first = layer(Y)
-    ((ways, choice),) = layer._ways.values()
-    assert len(ways) >= 2
-    stays = order == "F" and inputs != 60
-    assert {way.form for way in ways} == ({"in place", "copied in"} if stays else {"tiles"})
-    moved = bool((np.diff(layer.in_tiles.input_rows) < 0).any())
-    assert moved == (alike > 1)
-    for _ in range(TRIALS * len(ways) + 2):
-        np.testing.assert_array_equal(layer(Y), first)
-    assert min(choice.calls) >= TRIALS
-    expected = oracle.layer(W.T, Y, np.full(70, -0.5), 2.0)
-    np.testing.assert_allclose(first, expected, rtol=1e-5, atol=1e-5)
-
-
 def test_concurrent_calls_do_not_share_buffers() -> None:
     from concurrent.futures import ThreadPoolExecutor
 

@@ -1,75 +1,33 @@
-"""Single products on dense features.
-
-spmm and the fused layer, called one at a time.
-"""
+"""Single products on dense features: spmm and the fused layer, prepared or called once."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn_cpu.jit.compilation import read_only
+from portable_spdnn_cpu.jit.cpu_info import CACHE_LINE
 from portable_spdnn_cpu.jit.thread_pool import Workers
-from portable_spdnn_cpu.layout.packing import (
-    EDGES,
-    NEURONS_IN,
-    NEURONS_OUT,
-    Activation,
-    pack_product,
-)
+from portable_spdnn_cpu.layout.packing import Activation, pack_product
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.spmm.tuning import MeasuredChoice
-from portable_spdnn_cpu.tiles import kernel as kernels
-from portable_spdnn_cpu.tiles.launch import Workspace, cut_tiles, launch
-from portable_spdnn_cpu.tiles.layer import run_columns, run_copied_columns
-from portable_spdnn_cpu.tiles.sources import make_source
-from portable_spdnn_cpu.tiles.spilling import SpillCosts
-from portable_spdnn_cpu.tiles.tuning import (
-    LEAST_INPUTS,
-    MOST_INPUTS,
-    measure_tile_costs,
-    shared_width,
-    tile_width,
-)
+from portable_spdnn_cpu.spmm.kernel import multiply_copied, multiply_in_place
+from portable_spdnn_cpu.spmm.tuning import Product, Variant, fastest, predict, variants
+from portable_spdnn_cpu.tiles.launch import Workspace
 
 Array = npt.NDArray[Any]
 
-# Of a single call. Below so many edges, 50 microseconds of work, waking a thread takes as long.
-SERIAL_BELOW = 3 << 20
-# Fortran order is a tile's own: up to so many inputs, rows are near enough to each other to be
-# gathered where they are.
-MOST_IN_PLACE = 64
-# Tiles of one layer have nothing to decide.
-NO_COSTS = SpillCosts(read_only(np.zeros(1)), 0.0, 0.0, read_only(np.zeros(2, np.int64)))
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way to run a layer on a number of inputs.
-
-    Attributes
-    ----------
-    workers : Workers
-    form : {"in place", "copied in", "tiles"}
-        Gather from the features as they are, or from tiles that they are copied into; sums go
-        where they belong, or are copied there from tiles too.
-    width : int
-        Inputs that a worker takes at a time.
-    """
-
-    workers: Workers
-    form: str
-    width: int
+MOST_TRIAL_BYTES = 1 << 28  # of made-up features and results; larger products are not tried
 
 
 class DenseLayer:
     """Y' = activation(Y W + bias), within bounds.
+
+    A variant is chosen for each number of inputs, and kept: by a trial now for `columns`, by a
+    model at the first call with any other.
 
     Parameters
     ----------
@@ -79,7 +37,9 @@ class DenseLayer:
     bias : ndarray, shape (neurons_out,)
     activation : Activation
     prepare : bool
-        Spend time on finding structure and the best tiles: to be used many times.
+        Spend time on finding structure: to be used many times.
+    columns : int, optional
+        How many inputs calls are going to have.
     """
 
     def __init__(
@@ -89,17 +49,20 @@ class DenseLayer:
         bias: Array,
         activation: Activation,
         prepare: bool,
+        columns: int | None = None,
     ) -> None:
-        self.workers, self.serial, self.dtype = workers, Workers(1), bias.dtype
-        self.layers, self.in_tiles = pack_product(by_output, bias, activation, prepare)
-        self.costs = None
-        if prepare:
-            widest = max(by_output.shape)
-            self.costs = measure_tile_costs(
-                workers, self.in_tiles, widest, self.dtype, some_leave=False
-            )
-        # All ways give the same result to the bit.
-        self._ways: dict[tuple[int, bool], tuple[list[Way], MeasuredChoice]] = {}
+        self.dtype = bias.dtype
+        self.workers = {1: Workers(1), workers.threads: workers}
+        self.natural, self.permuted = pack_product(by_output, bias, activation, prepare)
+        neurons_out, neurons_in = by_output.shape
+        self.product = Product(
+            neurons_in, neurons_out, int(by_output.nnz), self.natural.indices.size,
+            self.dtype.itemsize, workers.threads,
+        )  # fmt: skip
+        self._variants: dict[tuple[int, bool], Variant] = {}  # by inputs and Fortran order
+        if columns and columns * sum(by_output.shape) * self.dtype.itemsize <= MOST_TRIAL_BYTES:
+            for order in ("C", "F"):
+                self._try_variants(columns, order)
 
     def __call__(self, features: Array, out: Array | None = None) -> Array:
         """Return Y'.
@@ -114,100 +77,65 @@ class DenseLayer:
         ndarray, shape (inputs, neurons_out)
             In Fortran order where the features are: that is the tiles' own order, and cheapest.
         """
+        inputs = features.shape[0]
         fortran = features.flags.f_contiguous and not features.flags.c_contiguous
         if out is None:
-            shape = (features.shape[0], int(self.layers.table[0, NEURONS_OUT]))
+            shape = inputs, self.product.neurons_out
             out = np.empty(shape, self.dtype, order="F" if fortran else "C")
         elif out.flags.f_contiguous != out.flags.c_contiguous:
             fortran = bool(out.flags.f_contiguous)
         features = np.asarray(features, order="F" if fortran else "C")
-        known = self._ways.get((features.shape[0], fortran))
-        if known is None:
-            ways = self._find_ways(features.shape[0], fortran)
-            known = self._ways[features.shape[0], fortran] = ways, MeasuredChoice(len(ways))
-        ways, choice = known
-        number = choice.next()
-        way = ways[number]
-        start = time.perf_counter()
-        if way.form == "in place":
-            self._in_place(way, features, out)
-        elif way.form == "copied in":
-            self._copied_in(way, features, out)
-        else:
-            self._in_tiles(way, features, out, fortran)
-        choice.note(number, time.perf_counter() - start)
+        variant = self._variants.get((inputs, fortran))
+        if variant is None:
+            aligned = features.ctypes.data % CACHE_LINE == 0
+            variant = predict(self.product, inputs, self._direct(inputs, fortran), aligned)
+            self._variants[inputs, fortran] = variant
+        self._run(variant, features, out, fortran)
         return out
 
-    def _find_ways(self, inputs: int, fortran: bool) -> list[Way]:
-        """Return the ways to run so many inputs."""
-        row = self.layers.table[0]
-        widest = int(max(row[NEURONS_IN], row[NEURONS_OUT]))
-        can_stay = fortran and inputs % (BLOCK_BYTES // self.dtype.itemsize) == 0
-        # Fortran order is copied in rows of a tile's width: wider ones use more of each page.
-        least = 2 * LEAST_INPUTS if fortran else LEAST_INPUTS
-        if self.costs is None:
-            workers = self.serial if inputs * row[EDGES] < SERIAL_BELOW else self.workers
-            threads = workers.threads
-            if can_stay and inputs <= MOST_IN_PLACE:
-                return [Way(workers, "in place", shared_width(inputs, self.dtype, inputs, threads))]
-            return [Way(workers, "tiles", tile_width(widest, self.dtype, inputs, threads, least))]
-        ways = []
-        for workers in (self.workers, self.serial)[: 1 + (self.workers.threads > 1)]:
-            if can_stay:
-                wanted = [("in place", LEAST_INPUTS), ("in place", 2 * LEAST_INPUTS)]
-                widths = LEAST_INPUTS, self.costs.width, MOST_INPUTS
-                wanted += [("copied in", width) for width in widths]
-            else:
-                wanted = [("tiles", max(self.costs.width, least))]
-            shared = [
-                (form, shared_width(width, self.dtype, inputs, workers.threads))
-                for form, width in wanted
-            ]
-            ways += [Way(workers, form, width) for form, width in dict.fromkeys(shared)]
-        return ways
+    def describe(self) -> str:
+        """Return the variants that were chosen so far, a sentence each."""
+        return "\n".join(
+            f"Features of {inputs} inputs in {'Fortran' if fortran else 'C'} order are "
+            f"{'read in place' if variant.in_place else 'copied'} in panels of {variant.width} "
+            f"inputs, on {variant.threads} thread{'s' if variant.threads > 1 else ''}."
+            for (inputs, fortran), variant in self._variants.items()
+        )
 
-    def _in_place(self, way: Way, features: Array, out: Array) -> None:
-        """Run on columns as they are, each worker some of them."""
-        counter = np.zeros(1, np.int64)
-        live = np.empty(features.shape[0], self.dtype)
-        src, dst = read_only(features.T), out.T
+    def _direct(self, inputs: int, fortran: bool) -> bool:
+        """Whether results may be written straight to where they belong."""
+        return fortran and inputs % (BLOCK_BYTES // self.dtype.itemsize) == 0
 
-        def work(worker: int) -> None:
-            run_columns(counter, self.layers, src, dst, live, way.width)
+    def _try_variants(self, inputs: int, order: Any) -> None:
+        """Choose by a trial on made-up features in an order, "C" or "F"."""
+        features = np.ones((inputs, self.product.neurons_in), self.dtype, order)
+        out = np.empty((inputs, self.product.neurons_out), self.dtype, order)
+        fortran = order == "F"
+        self._variants[inputs, fortran] = fastest(
+            variants(self.product, inputs, self._direct(inputs, fortran)),
+            lambda variant: self._run(variant, features, out, fortran),
+        )
 
-        way.workers.run(work)
-
-    def _copied_in(self, way: Way, features: Array, out: Array) -> None:
-        """Run on tiles that columns are copied into, each worker some of them."""
-        counter = np.zeros(1, np.int64)
-        src, dst = read_only(features.T), out.T
+    def _run(self, variant: Variant, features: Array, out: Array, fortran: bool) -> None:
+        """Compute `out`, each thread panel by panel."""
+        counter, workers = np.zeros(1, np.int64), self.workers[variant.threads]
+        if variant.in_place:
+            src, dst = read_only(features.T), out.T
+            workers.run(
+                lambda worker: multiply_in_place(counter, self.natural, src, dst, variant.width)
+            )
+            return
+        source = read_only(features)
+        transposed = out.T if self._direct(features.shape[0], fortran) else None
+        widest = max(self.product.neurons_in, self.product.neurons_out)
         with spare_workspace() as workspace:
-            workspace.fit(way.workers.threads, src.shape[0], way.width, self.dtype)
+            workspace.fit(workers.threads, widest, variant.width, self.dtype)
 
             def work(worker: int) -> None:
-                _, tile, _, live = workspace.tile(worker, way.width)
-                run_copied_columns(counter, self.in_tiles, src, tile, dst, live)
+                _, panel, sums, _ = workspace.tile(worker, variant.width)
+                multiply_copied(counter, self.permuted, source, panel, transposed, sums, out)
 
-            way.workers.run(work)
-
-    def _in_tiles(self, way: Way, features: Array, out: Array, fortran: bool) -> None:
-        """Copy inputs into tiles and out of them."""
-        workers, width = way.workers, way.width
-        widest = int(self.layers.table[0, [NEURONS_IN, NEURONS_OUT]].max())
-        inputs = np.arange(features.shape[0], dtype=np.int64)
-        tiles = cut_tiles(inputs, 0, 1, width, False, False, np.zeros(1, np.bool_))
-        with spare_workspace() as workspace:
-            workspace.fit(workers.threads, widest, width, self.dtype)
-            launch(
-                workers,
-                workspace,
-                np.zeros(kernels.COUNTERS, np.int64),
-                make_source(features, self.dtype)._replace(dense=read_only(features)),
-                tiles,
-                NO_COSTS,
-                self.in_tiles,
-                out,
-            )
+            workers.run(work)
 
 
 _spare: list[Workspace] = []

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from portable_spdnn_cpu.jit.activations import activate_span
 from portable_spdnn_cpu.jit.compilation import kernel
-from portable_spdnn_cpu.jit.intrinsics import fetch_add, prefetch
 from portable_spdnn_cpu.layout.packing import (
     ACTIVATION,
     CLUSTERS,
@@ -29,7 +28,6 @@ from portable_spdnn_cpu.layout.packing import (
     PackedLayers,
 )
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, CLUSTER_BLOCKS
-from portable_spdnn_cpu.tiles.copies import ROWS_AHEAD, copy_block
 from portable_spdnn_cpu.tiles.microkernels import (
     LayerOperands,
     cluster,
@@ -42,65 +40,12 @@ Array = npt.NDArray[Any]
 
 
 @kernel
-def run_columns(
-    counter: Array,
-    layers: PackedLayers,
-    src: Array,
-    dst: Array,
-    active: Array,
-    width: int,
-) -> None:
-    """Take `width` columns at a time from the counter and run the first layer straight through.
-
-    `src` (neurons_in, columns) and `dst` (neurons_out, columns) are in C order, which is a tile's
-    own; `active`, shape (columns,), is scratch. Columns are a whole number of vector blocks.
-    """
-    columns = src.shape[1]
-    while True:
-        begin = fetch_add(counter, 0, 1) * width
-        if begin >= columns:
-            break
-        end = min(begin + width, columns)
-        apply_layer(layers, 0, src, dst, active, begin, end, 0)
-
-
-@kernel
-def run_copied_columns(
-    counter: Array,
-    layers: PackedLayers,
-    src: Array,
-    tile: Array,
-    dst: Array,
-    active: Array,
-) -> None:
-    """As `run_columns`, each share of columns copied into `tile` first.
-
-    Rows of wide features lie at strides that let them compete for the same sets of the caches;
-    those of a tile, shape (neurons_in, width), are neighbours, permuted as `layers` says.
-    """
-    columns, width = src.shape[1], tile.shape[1]
-    lanes = BLOCK_BYTES // src.itemsize
-    while True:
-        begin = fetch_add(counter, 0, 1) * width
-        if begin >= columns:
-            break
-        end = min(begin + width, columns)
-        for neuron in range(src.shape[0]):
-            ahead = min(neuron + ROWS_AHEAD, src.shape[0] - 1) * columns
-            for column in range(begin, end, lanes):
-                prefetch(src, ahead + column)
-                to = layers.input_rows[neuron] * width + column - begin
-                copy_block(tile, to, src, neuron * columns + column)
-        apply_layer(layers, 0, tile, dst, active, 0, end - begin, begin)
-
-
-@kernel
 def apply_layer(
     layers: PackedLayers,
     layer: int,
     src: Array,
     dst: Array,
-    active: Array,
+    active: Array | None,
     begin: int,
     end: int,
     shift: int,
@@ -120,7 +65,13 @@ def apply_layer(
 
 @kernel
 def activate(
-    layers: PackedLayers, layer: int, dst: Array, active: Array, begin: int, end: int, shift: int
+    layers: PackedLayers,
+    layer: int,
+    dst: Array,
+    active: Array | None,
+    begin: int,
+    end: int,
+    shift: int,
 ) -> None:
     """Apply a layer's activation, in place, where microkernels have not done so already.
 
@@ -131,15 +82,17 @@ def activate(
     if row[ACTIVATION] <= RELU:
         return
     features = dst.reshape(dst.size)
-    active[begin:end] = 0
+    if active is not None:
+        active[begin:end] = 0
     for neuron in range(row[NEURONS_OUT]):
         first = neuron * dst.shape[1] + shift
         activate_span(
             features, first + begin, first + end, row[ACTIVATION], layers.lower[layer],
             layers.upper[layer],
         )  # fmt: skip
-        for column in range(begin, end):
-            active[column] += abs(dst[neuron, column + shift])
+        if active is not None:
+            for column in range(begin, end):
+                active[column] += abs(dst[neuron, column + shift])
 
 
 @kernel
@@ -148,7 +101,7 @@ def multiply_columns(
     layer: int,
     src: Array,
     dst: Array,
-    active: Array,
+    active: Array | None,
     begin: int,
     end: int,
     shift: int,

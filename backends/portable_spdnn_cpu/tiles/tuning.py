@@ -1,7 +1,4 @@
-"""Costs of tiles by width.
-
-Measured for a plan, estimated for a single call.
-"""
+"""Costs of a plan's tiles by width, measured when it is made."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn_cpu.jit.compilation import kernel, read_only
-from portable_spdnn_cpu.jit.cpu_info import aligned_empty, l2_bytes
+from portable_spdnn_cpu.jit.cpu_info import aligned_empty
 from portable_spdnn_cpu.jit.thread_pool import Workers
 from portable_spdnn_cpu.layout.packing import EDGES, PackedLayers
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
@@ -23,12 +20,6 @@ from portable_spdnn_cpu.tiles.spilling import load_spilled, spill_tile, spilled_
 
 Array = npt.NDArray[Any]
 
-# Of a single call: two buffers in half of the second-level cache leave room for indices.
-L2_SHARE = 0.5
-LEAST_INPUTS = 32
-MOST_INPUTS = 128
-
-# Of a plan.
 CANDIDATES = (2, 4, 8)  # vector blocks of a full tile
 SAMPLED_LAYERS = 3
 MOST_SAMPLED_EDGES = 1 << 22  # beyond, one layer tells enough
@@ -238,45 +229,3 @@ def repeat_spills(
     for _ in range(times):
         spill_tile(tile, neurons, count, buffer, 0)
         load_spilled(position, strides, buffer, 0, count, neurons, tile)
-
-
-def tile_width(widest: int, dtype: np.dtype[Any], inputs: int, threads: int, least: int) -> int:
-    """Choose how many inputs a tile of a single call holds: a whole number of vector blocks.
-
-    Parameters
-    ----------
-    widest : int
-        Neurons of the widest layer.
-    dtype : numpy dtype
-    inputs, threads : int
-        A tile is no wider than lets every thread have one.
-    least : int
-        Inputs that a tile should have, whatever the cache holds.
-
-    Returns
-    -------
-    int
-    """
-    fits = int(L2_SHARE * l2_bytes()) // (2 * max(widest, 1) * dtype.itemsize)
-    return shared_width(min(max(fits, least), MOST_INPUTS), dtype, inputs, threads)
-
-
-def shared_width(width: int, dtype: np.dtype[Any], inputs: int, threads: int) -> int:
-    """Return the widest tile, at most `width`, of which every thread can have one.
-
-    Parameters
-    ----------
-    width : int
-        A whole number of vector blocks.
-    dtype : numpy dtype
-    inputs, threads : int
-
-    Returns
-    -------
-    int
-        A whole number of vector blocks, and of pairs of them where there are two.
-    """
-    lanes = BLOCK_BYTES // dtype.itemsize
-    each = -(-inputs // threads)
-    wanted = min(width, -(-each // lanes) * lanes)
-    return max(lanes, wanted // (2 * lanes) * 2 * lanes)

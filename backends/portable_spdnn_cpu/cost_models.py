@@ -42,7 +42,7 @@ def tile_model(
     """Return what the tile kernel needs for an edge and an input: a feature, an addition.
 
     The feature comes from the level that holds the two buffers of a tile. Indices, and weights
-    where they differ, are read once for all inputs of a strip and do not count.
+    where they differ, are read once for all inputs of a register tile and do not count.
 
     Parameters
     ----------

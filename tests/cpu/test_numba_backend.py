@@ -97,8 +97,8 @@ def test_planning_picks_the_leanest_form_of_each_layer() -> None:
         ps.infer(network, Y, "numba").scores, oracle.infer(network, Y)[1], rtol=1e-5
     )
     said = ps.get_backend("numba").plan(network).describe()
-    assert "2 of 4 layers factored out as constants" in said
-    assert "2 with values; 16-bit indices" in said
+    assert "2 of 4 layers have one weight for all edges" in said
+    assert "2 have a weight for each edge.\nIndices take 16 bits" in said
 
 
 def test_layers_too_wide_for_16_bit_indices() -> None:
@@ -112,7 +112,7 @@ def test_layers_too_wide_for_16_bit_indices() -> None:
     np.testing.assert_allclose(
         ps.infer(network, Y, "numba").scores, (Y @ spread @ gather), rtol=1e-6
     )
-    assert "32-bit indices" in ps.get_backend("numba").plan(network).describe()
+    assert "Indices take 32 bits" in ps.get_backend("numba").plan(network).describe()
 
 
 def test_a_worker_that_fails_or_an_interrupt_reaches_the_caller() -> None:

@@ -127,27 +127,28 @@ class DepthFirstPlan(NetworkPlan):
         saved = 1 - self.layers.indices.size / max(table[:, EDGES].sum(), 1)
         width = self.width(self.batch_size)
         kib = 2 * self.network.widest * width * self.dtype.itemsize / 1024
-        measured = ", ".join(
-            f"{rate / 1e9:.3g} at {wide}" for wide, rate in self.costs.rates.items()
-        )
-        sparse = "features are dense from the first layer on"
+        threads = self.workers.threads
+        widths = ", ".join(map(str, self.costs.rates))
+        rates = ", ".join(f"{rate / 1e9:.3g}" for rate in self.costs.rates.values())
+        sparse = "Features are dense from the first layer on."
         if self.sparse_prefix is not None:
             sparse = self.sparse_prefix.describe()
-        pruned = int(self.may_drop.sum())
         return (
-            f"depth-first tiles of {width} inputs on {self.workers.threads} thread(s), "
-            f"{self.dtype}: two buffers take {kib:.0f} KiB, second-level cache "
-            f"{l2_bytes() // 1024} KiB\n"
-            f"measured on these layers: {measured} inputs, G edges/s\n"
-            f"weights: {constant} of {len(table)} layers factored out as constants, "
-            f"{len(table) - constant} with values; "
-            f"{8 * self.layers.indices.itemsize}-bit indices\n"
-            f"{100 * clustered:.0f} % of the outputs in clusters that share inputs, which saves "
-            f"{100 * saved:.0f} % of the loads\n"
-            f"dead inputs leave after {pruned} of {len(table)} layers; "
-            "tiles are regrouped once they have lost its price\n"
+            f"Tiles of {width} inputs go depth first through the layers, in {self.dtype}, on "
+            f"{threads} thread{'s' if threads > 1 else ''}.\n"
+            f"The two buffers of a tile take {kib:.0f} KiB; the second-level cache has "
+            f"{l2_bytes() // 1024} KiB.\n"
+            f"Tiles of {widths} inputs were timed on these layers, at {rates} G edges/s.\n"
+            f"{constant} of {len(table)} layers have one weight for all edges, multiplied after "
+            f"each sum; {len(table) - constant} have a weight for each edge.\n"
+            f"Indices take {8 * self.layers.indices.itemsize} bits.\n"
+            f"{100 * clustered:.0f} % of the outputs are in clusters that share inputs, which "
+            f"saves {100 * saved:.0f} % of the loads.\n"
+            f"Dead inputs leave after {int(self.may_drop.sum())} of {len(table)} layers.\n"
+            "The survivors of half-empty tiles are regrouped once those have cost as much time as "
+            "that takes.\n"
             f"{sparse}\n"
-            f"batches of {self.batch_size} inputs"
+            f"A batch has up to {self.batch_size} inputs."
         )
 
     def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:

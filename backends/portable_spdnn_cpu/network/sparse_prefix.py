@@ -70,8 +70,8 @@ class SparsePrefix:
 
     def describe(self) -> str:
         """Return where sparse features begin to pay, and where they did."""
-        text = f"first layers take sparse features below {100 * self.break_even:.2g} % nonzero"
-        return f"{text} (measured){self.last}"
+        percent = f"{100 * self.break_even:.2g} %"
+        return f"Features are sparse at first, while less than {percent} is nonzero{self.last}."
 
     def run(self, features: Features) -> SparsePrefixResult:
         """Run layers while sparse features are cheaper, all but the last at most."""
@@ -88,8 +88,7 @@ class SparsePrefix:
             features, rows = (Y if kept.size == rows.size else Y[kept]), rows[kept]
             layer += 1
         if features.shape[0]:
-            done = f"through layer {layer}" if layer else "nowhere"
-            self.last = f"; in the last batch {done}"
+            self.last = f": in the last batch, for {layer} layers"
         return SparsePrefixResult(layer, features, rows, active, executed)
 
     def _pays(self, features: Features) -> bool:

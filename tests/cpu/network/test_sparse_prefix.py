@@ -57,8 +57,7 @@ def test_answers_do_not_depend_on_where_tiles_begin(
     monkeypatch.setattr(plan.sparse_prefix, "run", noted)
     result = plan.run(given)
     assert starts == [{0.0: 0, 0.05: 1, 0.3: starts[0], 2.0: 4}[break_even]]
-    where = f"through layer {starts[0]}" if starts[0] else "nowhere"
-    assert f"(measured); in the last batch {where}\n" in plan.describe()
+    assert f"is nonzero: in the last batch, for {starts[0]} layers.\n" in plan.describe()
     categories, scores, alive = oracle.infer(network, Y)
     assert result.categories.tolist() == categories
     np.testing.assert_allclose(result.scores, scores, rtol=1e-5, atol=1e-6)
@@ -81,8 +80,8 @@ def test_all_inputs_may_die_on_the_way(
 def test_the_ratio_is_measured_and_said(network: ps.Network) -> None:
     plan = ps.get_backend("numba").plan(network)
     assert 0 < plan.sparse_prefix.break_even < np.inf
-    assert "first layers take sparse features below" in plan.describe()
-    assert plan.describe().count("% nonzero (measured)") == 1
+    assert "Features are sparse at first, while less than" in plan.describe()
+    assert plan.describe().count("% is nonzero.\n") == 1
 
 
 def test_sparse_features_are_left_out_where_they_are_not_exact_or_not_wanted(

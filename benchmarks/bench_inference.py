@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from portable_spdnn_cpu.cost_models import loads_per_edge, tile_model
-from portable_spdnn_cpu.tiles.tuning import LEAST_INPUTS
+from portable_spdnn_cpu.spmm.tuning import WIDTHS
 
 from .agreement import assert_agree
 
@@ -55,7 +55,7 @@ def test_inference(case, backend, reference, prepared, challenge_network, images
         check,
         edges=lambda result: result.executed_edges,
         model=tile_model(
-            neurons, np.dtype(np.float32), LEAST_INPUTS, loads_per_edge(network.layers[-1].csr().T)
+            neurons, np.dtype(np.float32), WIDTHS[0], loads_per_edge(network.layers[-1].csr().T)
         ),
         seconds=2.0,
         least_rounds=3,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from portable_spdnn_cpu.cost_models import product_model, sparse_product_model
-from portable_spdnn_cpu.tiles.tuning import LEAST_INPUTS
+from portable_spdnn_cpu.spmm.tuning import WIDTHS
 
 from .agreement import assert_agree, assert_layer
 
@@ -44,7 +44,7 @@ def test_layer(case, backend, reference, prepared, challenge_network, images, me
     if case == "sparse":
         model = sparse_product_model(Y, W, expected.nnz)
     else:
-        model = product_model(W.T.shape, W.nnz, DENSE_INPUTS, Y.dtype, LEAST_INPUTS)
+        model = product_model(W.T.shape, W.nnz, DENSE_INPUTS, Y.dtype, WIDTHS[0])
     measure(
         lambda: backend.layer(W, Y, bias, y_max),
         lambda result: assert_agree(result, expected),

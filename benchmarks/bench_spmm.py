@@ -16,7 +16,7 @@ import pytest
 import scipy.sparse as sp
 
 from portable_spdnn_cpu.cost_models import loads_per_edge, product_model
-from portable_spdnn_cpu.tiles.tuning import LEAST_INPUTS
+from portable_spdnn_cpu.spmm.tuning import WIDTHS
 
 from .agreement import assert_agree, assert_product
 
@@ -83,7 +83,7 @@ def test_spmm(case, backend, reference, prepared, challenge_network, measure):
         operation,
         lambda result: assert_agree(result, expected),
         edges=A.nnz * columns,
-        model=product_model(A.shape, A.nnz, columns, B.dtype, min(columns, LEAST_INPUTS), loads),
+        model=product_model(A.shape, A.nnz, columns, B.dtype, min(columns, WIDTHS[0]), loads),
         weights=weights,
         inputs="random",
     )

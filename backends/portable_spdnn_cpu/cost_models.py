@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn_cpu.jit.cpu_info import cache_bytes
-from portable_spdnn_cpu.layout.packing import pack_product
+from portable_spdnn_cpu.layout.packing import Activation, pack_product
 
 WRITTEN = 2  # a line that is written is read first, then written back
 SPARSE_INDEX = 4
@@ -31,7 +31,8 @@ def level_of(size: int) -> str:
 def loads_per_edge(by_output: Any) -> float:
     """Return the loads of a prepared matrix (neurons_out, neurons_in) for each of its edges."""
     rows = sp.csr_array(by_output)
-    packed, _ = pack_product(rows, np.zeros(rows.shape[0], rows.dtype), prepare=True)
+    bias = np.zeros(rows.shape[0], rows.dtype)
+    packed, _ = pack_product(rows, bias, Activation(), prepare=True)
     return packed.indices.size / max(int(rows.nnz), 1)
 
 
@@ -41,7 +42,7 @@ def tile_model(
     """Return what the tile kernel needs for an edge and an input: a feature, an addition.
 
     The feature comes from the level that holds the two buffers of a tile. Indices, and weights
-    where they differ, are read once for all inputs of a strip and do not count.
+    where they differ, are read once for all inputs of a register tile and do not count.
 
     Parameters
     ----------

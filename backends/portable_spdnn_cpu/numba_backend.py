@@ -59,43 +59,27 @@ class NumbaBackend(Backend):
 
     def run_spmm(self, A: Any, B: Any, epilogue: Epilogue, residual: Any) -> Any:
         """C = A B, finished: the inputs of a tile are the columns of B."""
-        turned = None if residual is None else residual.T
-        return self._dense_layer(A, epilogue, prepare=False)(B.T, None, turned).T
+        return self._product(A, epilogue, prepare=False)(B, None, residual)
 
     def make_spmm(self, A: Any, columns: int | None, epilogue: Epilogue) -> Prepared:
         """Return the function (B, out, residual) -> C, with A clustered and packed."""
-        product = self._dense_layer(A, epilogue, prepare=True)
+        return self._product(A, epilogue, prepare=True, columns=columns)
 
-        def run(B: Any, out: Any, residual: Any) -> Any:
-            turned = None if residual is None else residual.T
-            return product(B.T, None if out is None else out.T, turned).T
+    def _product(
+        self, A: Any, epilogue: Epilogue, prepare: bool, columns: int | None = None
+    ) -> Prepared:
+        """Return C = A B as the layer C^T = B^T A^T, whose outputs are the rows of A."""
+        from portable_spdnn_cpu.spmm.handle import TransposedLayer
 
-        return run
+        return TransposedLayer(self._dense_layer(A, epilogue, prepare, columns))
 
-    def _dense_layer(self, by_output: Any, epilogue: Epilogue, prepare: bool) -> Prepared:
-        """Return a layer for dense features: (Y, out, residual) -> Y'."""
+    def _dense_layer(
+        self, by_output: Any, epilogue: Epilogue, prepare: bool, columns: int | None = None
+    ) -> Any:
+        """Return the layer for dense features: (Y, out, residual) -> Y'."""
         from portable_spdnn_cpu.spmm.handle import DenseLayer
 
-        zeros = np.zeros(by_output.shape[0], by_output.dtype)
-        bias = zeros if epilogue.bias is None else epilogue.bias
-        fuses = epilogue.activation == "relu" and epilogue.lower is None
-
-        def made(fused: bool) -> Any:
-            upper = epilogue.upper if fused else None
-            return DenseLayer(
-                self.workers, by_output, bias if fused else zeros, upper, fused, prepare
-            )
-
-        layer = made(fuses)
-
-        def run(Y: Any, out: Any, residual: Any) -> Any:
-            if fuses and residual is None:
-                return layer(Y, out)
-            result = (made(False) if fuses else layer)(Y, out)
-            result[...] = epilogue.apply(result, residual)
-            return result
-
-        return run
+        return DenseLayer(self.workers, by_output, epilogue, prepare, columns)
 
     def make_spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
         """Return a handle for C = A B."""
@@ -108,27 +92,19 @@ class NumbaBackend(Backend):
         if self.is_sparse(Y):
             from portable_spdnn_cpu.spgemm.fused_layer import sparse_layer
 
-            if epilogue.activation != "relu" or epilogue.lower is not None:
-                return epilogue.apply(self.make_spgemm_handle(Y, W).numeric())
-            bias = np.zeros(W.shape[1], W.dtype) if epilogue.bias is None else epilogue.bias
-            return sparse_layer(self.workers, W, Y, bias, epilogue.upper)
-        return self._dense_layer(W.T.tocsr(), epilogue, False)(Y, None, residual)
+            return sparse_layer(self.workers, W, Y, epilogue)
+        return self._dense_layer(W.T.tocsr(), epilogue, prepare=False)(Y, None, residual)
 
     def make_layer(self, W: Any, epilogue: Epilogue) -> Prepared:
         """Return the function (Y, out, residual) -> Y', with W clustered and packed."""
-        dense = self._dense_layer(W.T.tocsr(), epilogue, True)
+        from portable_spdnn_cpu.spmm.handle import AnyLayer
 
-        def run(Y: Any, out: Any, residual: Any) -> Any:
-            if self.is_sparse(Y):
-                return self.run_layer(W, Y, epilogue, None)
-            return dense(Y, out, residual)
-
-        return run
+        dense = self._dense_layer(W.T.tocsr(), epilogue, prepare=True)
+        return AnyLayer(dense, lambda Y: self.run_layer(W, Y, epilogue, None))
 
     def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan | None:
         """Return a depth-first plan, or the layer loop where sparse features are asked for."""
-        relu = all(layer.is_plain_relu for layer in network)
-        if options.path == "spgemm" or not relu:
+        if options.path == "spgemm":
             return None
         from portable_spdnn_cpu.network.plan import DepthFirstPlan
 

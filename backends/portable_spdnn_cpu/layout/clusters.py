@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from portable_spdnn.hashing import mix64
 from portable_spdnn_cpu.jit.compilation import kernel
-from portable_spdnn_cpu.tiles.microkernels import CLUSTER
+from portable_spdnn_cpu.layout.tile_shape import CLUSTER
 
 Array = npt.NDArray[Any]
 
@@ -44,24 +44,24 @@ def cluster_outputs(offsets: Array, indices: Array) -> tuple[Array, int]:
         The outputs, clusters of CLUSTER first, then the others, rising.
     clusters : int
     """
-    rest = np.arange(offsets.size - 1)
+    others = np.arange(offsets.size - 1)
     inputs = np.arange(int(indices.max()) + 1 if indices.size else 0, dtype=np.uint64)
     parts = []
     for attempt in range(ROUNDS + 1):
-        keys = np.empty(rest.size, np.uint64)
+        keys = np.empty(others.size, np.uint64)
         hashes = mix64(inputs + np.uint64((attempt + 1) << SALT_SHIFT))
-        hash_outputs(offsets, indices, rest, hashes, attempt == 0, keys)
+        hash_outputs(offsets, indices, others, hashes, attempt == 0, keys)
         ranked = np.argsort(keys, kind="stable")
-        clustered = np.zeros(rest.size, np.bool_)
+        clustered = np.zeros(others.size, np.bool_)
         agreed = keys[ranked] >> np.uint64(0 if attempt == 0 else 32)
-        pick_clusters(offsets, indices, rest[ranked], agreed, clustered)
-        parts.append(rest[ranked[clustered]])
-        few = parts[-1].size < WORTH_ANOTHER * rest.size
-        rest = np.sort(rest[ranked[~clustered]])
-        if rest.size < CLUSTER or (attempt > 0 and few):
+        pick_clusters(offsets, indices, others[ranked], agreed, clustered)
+        parts.append(others[ranked[clustered]])
+        few = parts[-1].size < WORTH_ANOTHER * others.size
+        others = np.sort(others[ranked[~clustered]])
+        if others.size < CLUSTER or (attempt > 0 and few):
             break
-    order = np.concatenate([*parts, rest])
-    return order, (order.size - rest.size) // CLUSTER
+    order = np.concatenate([*parts, others])
+    return order, (order.size - others.size) // CLUSTER
 
 
 @kernel
@@ -163,7 +163,7 @@ def lay_out(
     laid_indices: Array,
     laid_values: Any,
 ) -> None:
-    """Write the entries of outputs in the order and form that cluster strips read.
+    """Write the entries of outputs in the order and form that cluster microkernels read.
 
     Parameters
     ----------

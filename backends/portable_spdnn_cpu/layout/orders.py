@@ -1,16 +1,17 @@
-"""Orders of clusters and rows.
+"""The breadth-first order of clusters, and the row permutation of tiles.
 
 They let a layer stream through the caches. Clusters are computed along the inputs that they have
 in common, breadth first: one that reads what the one before read follows it. In a tile the
-features of a layer lie in the order in which they are first read, wherever the network has them.
-So reads go through a tile from its begin to its end, in neighbouring rows, which do not compete
-for the same sets of a cache as the strides of structured networks do; where an output goes may
-lie anywhere, but is written once. Tiles may then be larger than a cache without much loss.
+features of a layer lie in the order in which they are first read, wherever the network has them:
+the row permutation of the layer. So reads go through a tile from its begin to its end, in
+neighbouring rows, which do not compete for the same sets of a cache as the strides of structured
+networks do; where an output goes may lie anywhere, but is written once. Tiles may then be larger
+than a cache without much loss.
 
 No sum depends on either order: the entries of a sum keep theirs.
 
-Source of the walk: E. Cuthill and J. McKee, "Reducing the Bandwidth of Sparse Symmetric
-Matrices", ACM National Conference 1969; here over the graph of clusters and inputs.
+Source of the breadth-first order: E. Cuthill and J. McKee, "Reducing the Bandwidth of Sparse
+Symmetric Matrices", ACM National Conference 1969; here over the graph of clusters and inputs.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ import numpy.typing as npt
 
 from portable_spdnn_cpu.jit.compilation import kernel
 from portable_spdnn_cpu.layout.clusters import same_inputs
-from portable_spdnn_cpu.tiles.microkernels import CLUSTER
+from portable_spdnn_cpu.layout.tile_shape import CLUSTER
 
 Array = npt.NDArray[Any]
 
-NOWHERE = -1
+NO_ROW = -1
 
 
 def order_clusters(
@@ -54,21 +55,21 @@ def order_clusters(
     repeated = np.zeros(clusters, np.bool_)
     find_repeated(offsets, indices, members, repeated)
     begins = np.flatnonzero(~repeated)
-    walk = np.empty_like(begins)
-    walk_rows(offsets, indices, members[begins, 0], walk, np.zeros(inputs + 1, np.int64))
-    lengths = np.diff(np.append(begins, clusters))[walk]
-    shifts = begins[walk] - np.cumsum(lengths) + lengths
+    ranks = np.empty_like(begins)
+    breadth_first(offsets, indices, members[begins, 0], ranks, np.zeros(inputs + 1, np.int64))
+    lengths = np.diff(np.append(begins, clusters))[ranks]
+    shifts = begins[ranks] - np.cumsum(lengths) + lengths
     ranked = members[np.arange(clusters) + np.repeat(shifts, lengths)]
     return np.concatenate([ranked.ravel(), order[CLUSTER * clusters :]])
 
 
-def place_inputs(laid_indices: Array, inputs: int) -> Array:
-    """Place inputs in a tile in the order in which clusters read them.
+def permute_rows(laid_indices: Array, inputs: int) -> Array:
+    """Give inputs rows of a tile in the order in which clusters read them.
 
     Parameters
     ----------
     laid_indices : ndarray
-        Of all clusters, as `clustering.lay_out` writes them.
+        Of all clusters, as `clusters.lay_out` writes them.
     inputs : int
         Of the layer.
 
@@ -77,9 +78,9 @@ def place_inputs(laid_indices: Array, inputs: int) -> Array:
     ndarray of int32, shape (inputs,)
         Tile row of each input. Those that no cluster reads come last, rising.
     """
-    places = np.full(inputs, NOWHERE, np.int32)
-    number_inputs(laid_indices, places)
-    return places
+    rows = np.full(inputs, NO_ROW, np.int32)
+    number_rows(laid_indices, rows)
+    return rows
 
 
 @kernel
@@ -90,10 +91,12 @@ def find_repeated(offsets: Array, indices: Array, members: Array, repeated: Arra
 
 
 @kernel
-def walk_rows(offsets: Array, indices: Array, outputs: Array, walk: Array, begins: Array) -> None:
-    """Fill `walk` with the positions of `outputs`, breadth first over common inputs.
+def breadth_first(
+    offsets: Array, indices: Array, outputs: Array, order: Array, begins: Array
+) -> None:
+    """Fill `order` with the positions of `outputs`, breadth first over common inputs.
 
-    Each walk begins with the least position that none before reached. `begins`, of as many as
+    Each search begins with the least position that none before reached. `begins`, of as many as
     inputs and one, comes as zeros.
     """
     for output in outputs:
@@ -112,30 +115,30 @@ def walk_rows(offsets: Array, indices: Array, outputs: Array, walk: Array, begin
     for start in range(outputs.size):
         if not reached[start]:
             reached[start] = True
-            walk[tail] = start
+            order[tail] = start
             tail += 1
         while head < tail:
-            output = outputs[walk[head]]
+            output = outputs[order[head]]
             head += 1
             for k in range(offsets[output], offsets[output + 1]):
                 neuron = indices[k]
                 for reader in readers[begins[neuron] : ends[neuron]]:
                     if not reached[reader]:
                         reached[reader] = True
-                        walk[tail] = reader
+                        order[tail] = reader
                         tail += 1
                 ends[neuron] = begins[neuron]  # all its readers are reached
 
 
 @kernel
-def number_inputs(laid_indices: Array, places: Array) -> None:
-    """Number inputs as they come in `laid_indices`, then all others, in `places`."""
-    place = 0
+def number_rows(laid_indices: Array, rows: Array) -> None:
+    """Number inputs as they come in `laid_indices`, then all others, in `rows`."""
+    row = 0
     for neuron in laid_indices:
-        if places[neuron] == NOWHERE:
-            places[neuron] = place
-            place += 1
-    for neuron in range(places.size):
-        if places[neuron] == NOWHERE:
-            places[neuron] = place
-            place += 1
+        if rows[neuron] == NO_ROW:
+            rows[neuron] = row
+            row += 1
+    for neuron in range(rows.size):
+        if rows[neuron] == NO_ROW:
+            rows[neuron] = row
+            row += 1

@@ -13,66 +13,103 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
 from portable_spdnn.layer import Layer, common_value, index_dtype
 from portable_spdnn_cpu.jit.compilation import kernel, read_only
 from portable_spdnn_cpu.jit.thread_pool import Workers
 from portable_spdnn_cpu.layout.clusters import cluster_outputs, lay_out
-from portable_spdnn_cpu.layout.orders import order_clusters, place_inputs
-from portable_spdnn_cpu.tiles.microkernels import CLUSTER
+from portable_spdnn_cpu.layout.orders import order_clusters, permute_rows
+from portable_spdnn_cpu.layout.tile_shape import CLUSTER
 
 Array = npt.NDArray[Any]
 
 # Columns of PackedLayers.table.
 (
     NEURONS_IN, NEURONS_OUT, EDGES, CLUSTERS, FIRST_INDEX, FIRST_OFFSET, FIRST_VALUE, FIRST_ROW,
-    FIRST_PLACE,
-) = range(9)  # fmt: skip
-COLUMNS = 9
+    FIRST_INPUT_ROW, ACTIVATION,
+) = range(10)  # fmt: skip
+COLUMNS = 10
 ABSENT = -1
+# Codes of activations are their places in `epilogue.ACTIVATIONS`.
+NO_ACTIVATION, RELU = range(2)
+
+
+class Activation(NamedTuple):
+    """What follows a layer's sums: y = min(max(activation(z), lower), upper).
+
+    Attributes
+    ----------
+    code : int
+    lower, upper : float
+        Of ReLU, `lower` is at least 0: kernels that know bounds alone need no more.
+    """
+
+    code: int = NO_ACTIVATION
+    lower: float = -np.inf
+    upper: float = np.inf
+
+
+def activation_of(epilogue: Epilogue) -> Activation:
+    """Return what an epilogue does after the bias, in the form of kernels."""
+    code = ACTIVATIONS.index(epilogue.activation)
+    if epilogue.interval is not None:
+        return Activation(code, *epilogue.interval)
+    lower = -np.inf if epilogue.lower is None else epilogue.lower
+    upper = np.inf if epilogue.upper is None else epilogue.upper
+    return Activation(code, lower, upper)
 
 
 class PackedLayers(NamedTuple):
     """Weights by output neuron, all layers end to end.
 
     The outputs of a layer stand in the order in which they are computed: clusters that share
-    inputs first; see `clustering.lay_out` for offsets, indices and values. In a tile neurons
-    have places of their own; see `tile_places`.
+    inputs first; see `clusters.lay_out` for offsets, indices and values. In a tile the rows of
+    features are permuted; see `orders`.
 
     Attributes
     ----------
     table : ndarray of int64, shape (layers, COLUMNS)
         Neurons in, neurons out, edges, clusters, first index, first offset, first value (-1:
-        all weights equal), first row, first place.
+        all weights equal), first row, first input row, code of the activation.
     indices : ndarray of uint16, int32 or int64
         Tile rows of the inputs of each output.
     offsets : ndarray of int64
         From 0 in each layer.
     values : ndarray of the plan's type
         Of layers whose weights differ.
-    rows, bias : ndarray of int32, ndarray of the plan's type
+    output_rows, bias : ndarray of int32, ndarray of the plan's type
         Tile row and bias of each output, in the order of computation.
-    places : ndarray of int32
+    input_rows : ndarray of int32
         Tile row of each input of each layer.
-    weight : ndarray of the plan's type, shape (layers,)
-        The weight that all edges share.
+    weight, lower, upper : ndarray of the plan's type, shape (layers,)
+        The weight that all edges share; the bounds of the activation.
     """
 
     table: Array
     indices: Array
     offsets: Array
     values: Array
-    rows: Array
+    output_rows: Array
     bias: Array
-    places: Array
+    input_rows: Array
     weight: Array
+    lower: Array
+    upper: Array
 
 
-def pack_layers(layers: Sequence[Layer], dtype: np.dtype[Any], workers: Workers) -> PackedLayers:
+def pack_layers(
+    layers: Sequence[Layer],
+    activations: Sequence[Activation],
+    dtype: np.dtype[Any],
+    workers: Workers,
+) -> PackedLayers:
     """Transpose, cluster and pack layers, each worker one at a time.
 
     Parameters
     ----------
     layers : sequence of Layer
+    activations : sequence of Activation
+        Of each layer.
     dtype : numpy dtype
         float32 or float64.
     workers : Workers
@@ -97,19 +134,19 @@ def pack_layers(layers: Sequence[Layer], dtype: np.dtype[Any], workers: Workers)
                 part.first_index = used
                 used += own.size
             end = part.first_index + own.size
-            np.take(part.places.astype(wanted), own, out=indices[part.first_index : end])
+            np.take(part.input_rows.astype(wanted), own, out=indices[part.first_index : end])
             parts[number] = part
 
     workers.run(work)
     done = [part for part in parts if part is not None]
     table = np.full((len(layers), COLUMNS), ABSENT, np.int64)
     weight = np.zeros(len(layers), dtype)
-    first_offset = first_value = first_row = first_place = 0
+    first_offset = first_value = first_row = first_input_row = 0
     for number, (layer, part) in enumerate(zip(layers, done, strict=True)):
         table[number, :6] = (
             *layer.shape, layer.nnz, part.clusters, part.first_index, first_offset,
         )  # fmt: skip
-        table[number, FIRST_ROW:] = first_row, first_place
+        table[number, FIRST_ROW:] = first_row, first_input_row, activations[number].code
         if part.values is None:
             weight[number] = layer.constant
         else:
@@ -117,10 +154,12 @@ def pack_layers(layers: Sequence[Layer], dtype: np.dtype[Any], workers: Workers)
             first_value += layer.nnz
         first_offset += part.offsets.size
         first_row += layer.shape[1]
-        first_place += layer.shape[0]
+        first_input_row += layer.shape[0]
     values = [part.values for part in done if part.values is not None]
     # Outputs go where the next layer reads them; those of the last layer stay in order.
-    after = [part.places for part in done[1:]] + [np.arange(layers[-1].shape[1], dtype=np.int32)]
+    after = [part.input_rows for part in done[1:]] + [
+        np.arange(layers[-1].shape[1], dtype=np.int32)
+    ]
     return _packed(
         table,
         indices[:used],
@@ -128,8 +167,10 @@ def pack_layers(layers: Sequence[Layer], dtype: np.dtype[Any], workers: Workers)
         np.concatenate(values) if values else np.empty(0, dtype),
         np.concatenate([there[part.order] for part, there in zip(done, after, strict=True)]),
         np.concatenate([part.bias for part in done]),
-        np.concatenate([part.places for part in done]),
+        np.concatenate([part.input_rows for part in done]),
         weight,
+        np.array([each.lower for each in activations], dtype),
+        np.array([each.upper for each in activations], dtype),
     )
 
 
@@ -142,7 +183,7 @@ class _Part:
     values: Array | None
     order: Array
     bias: Array
-    places: Array
+    input_rows: Array
     first_index: int = 0
 
 
@@ -167,8 +208,8 @@ def _pack_rows(
     laid_values = None if values is None else np.empty_like(values)
     lay_out(offsets, by_output, values, order, clusters, laid_offsets, indices, laid_values)
     of_clusters = indices[: laid_offsets[(CLUSTER + 1) * clusters]]
-    places = place_inputs(of_clusters, neurons_in)
-    part = _Part(clusters, laid_offsets, laid_values, order, bias[order], places)
+    input_rows = permute_rows(of_clusters, neurons_in)
+    part = _Part(clusters, laid_offsets, laid_values, order, bias[order], input_rows)
     return part, indices[: laid_offsets[-1]]
 
 
@@ -199,21 +240,24 @@ def transpose(
             place[output] += 1
 
 
-def pack_product(by_output: Any, bias: Array, prepare: bool) -> tuple[PackedLayers, PackedLayers]:
+def pack_product(
+    by_output: Any, bias: Array, activation: Activation, prepare: bool
+) -> tuple[PackedLayers, PackedLayers]:
     """Pack one matrix that already has a row per output.
 
     Parameters
     ----------
     by_output : scipy.sparse.csr_array, shape (neurons_out, neurons_in)
     bias : ndarray, shape (neurons_out,)
+    activation : Activation
     prepare : bool
         Look for equal weights and for clusters. An operation that is called once does not.
 
     Returns
     -------
-    natural, placed : PackedLayers
-        With every neuron in its own row, for features as they lie; and with neurons in the rows
-        that suit tiles. They share all else.
+    natural, permuted : PackedLayers
+        With every neuron in its own row, for features as they lie; and with rows permuted as it
+        suits tiles. They share all else.
     """
     neurons_out, neurons_in = by_output.shape
     inputs, outputs = np.arange(neurons_in), np.arange(neurons_out)
@@ -227,7 +271,10 @@ def pack_product(by_output: Any, bias: Array, prepare: bool) -> tuple[PackedLaye
         part, indices = _pack_rows(offsets, indices, data, bias, neurons_in)
         weight[0] = 0 if shared is None else shared
     first_value = ABSENT if part.values is None else 0
-    row = (neurons_in, neurons_out, by_output.nnz, part.clusters, 0, 0, first_value, 0, 0)
+    row = (
+        neurons_in, neurons_out, by_output.nnz, part.clusters, 0, 0, first_value, 0, 0,
+        activation.code,
+    )  # fmt: skip
     natural = _packed(
         np.array([row], np.int64),
         indices,
@@ -237,14 +284,16 @@ def pack_product(by_output: Any, bias: Array, prepare: bool) -> tuple[PackedLaye
         part.bias,
         inputs.astype(np.int32),
         weight,
+        np.array([activation.lower], bias.dtype),
+        np.array([activation.upper], bias.dtype),
     )
     if not prepare:
         return natural, natural
-    placed = natural._replace(
-        indices=read_only(part.places.astype(indices.dtype)[indices]),
-        places=read_only(part.places),
+    permuted = natural._replace(
+        indices=read_only(part.input_rows.astype(indices.dtype)[indices]),
+        input_rows=read_only(part.input_rows),
     )
-    return natural, placed
+    return natural, permuted
 
 
 def _packed(*arrays: Array) -> PackedLayers:

@@ -27,30 +27,31 @@ from portable_spdnn_cpu.layout.packing import (
     FIRST_VALUE,
     NEURONS_OUT,
     pack_layers,
+    activation_of,
 )
-from portable_spdnn_cpu.network.sparse_prefix import SparseStart, Start
-from portable_spdnn_cpu.network.survivors import ParkedTiles, Rest, join
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, MOST_COUNTED
+from portable_spdnn_cpu.network.sparse_prefix import SparsePrefix, SparsePrefixResult
+from portable_spdnn_cpu.network.survivors import SurvivorPools, Survivors, join
 from portable_spdnn_cpu.tiles import kernel as kernels
-from portable_spdnn_cpu.tiles.copies import ARENA, parked_size
-from portable_spdnn_cpu.tiles.launch import Workspace, clamp, cut_tiles, launch, make_source
-from portable_spdnn_cpu.tiles.microkernels import CLUSTER, MOST_COUNTED
+from portable_spdnn_cpu.tiles.launch import Workspace, cut_tiles, launch
+from portable_spdnn_cpu.tiles.sources import SPILLED, make_source
+from portable_spdnn_cpu.tiles.spilling import SpillCosts, spilled_size
 from portable_spdnn_cpu.tiles.tuning import measure_tile_costs
-from portable_spdnn_cpu.tiles.vector_copies import GRANULE_BYTES
 
 Array = npt.NDArray[Any]
 
 FEW_TILES = 4  # for each thread: more inputs go on by themselves
-# Of the features of all inputs: for those that are parked, those that are parked again while the
-# former are read, and gaps. What is never written takes no memory.
-ARENA_SHARE = 3
+# Of the features of all inputs: for those that are spilled, those that are spilled again while
+# the former are read, and gaps. What is never written takes no memory.
+SPILL_SHARE = 3
 
 
 class DepthFirstPlan(NetworkPlan):
-    """Dense features, tile by tile; see `depth_first_tiles` for the kernels.
+    """Dense features, tile by tile; see `tiles.kernel`.
 
-    All inputs start as tiles at the first layer. Rests that stopped after the same layer are
-    regrouped into full tiles, the earliest layer first, until none is left. Few that are left
-    stop where others wait, where that makes for better tiles.
+    All inputs start as tiles at the first layer. Survivors of tiles that stopped after the same
+    layer are regrouped into full tiles, the earliest layer first, until none is left. Few that
+    are left stop where others wait, where that makes for better tiles.
 
     Parameters
     ----------
@@ -74,8 +75,9 @@ class DepthFirstPlan(NetworkPlan):
         super().__init__(backend, network, options)
         self.dtype = np.dtype(options.dtype)
         self.workers = workers
-        self.layers = pack_layers(network.layers, self.dtype, workers)
-        self.prunable = np.array([self.may_drop_after(n) for n in range(len(network))])
+        activations = [activation_of(layer.epilogue(network.y_max)) for layer in network]
+        self.layers = pack_layers(network.layers, activations, self.dtype, workers)
+        self.may_drop = np.array([self.may_drop_after(n) for n in range(len(network))])
         # Sums of bits that fit into bytes.
         self.counts = (
             self.layers.table[0, FIRST_VALUE] < 0
@@ -83,7 +85,7 @@ class DepthFirstPlan(NetworkPlan):
         )
         if like is None:
             self.costs = measure_tile_costs(
-                workers, self.layers, network.widest, self.dtype, bool(self.prunable.any())
+                workers, self.layers, network.widest, self.dtype, bool(self.may_drop.any())
             )
             self.workspace, self._one_at_a_time = Workspace(), threading.Lock()
         else:
@@ -91,25 +93,24 @@ class DepthFirstPlan(NetworkPlan):
             self.workspace, self._one_at_a_time = like.workspace, like._one_at_a_time
         edges = self.layers.table[::-1, EDGES]
         full = self.costs.per_edge[-1] / self.costs.width
-        self._deciding = kernels.Costs(
+        self._spill_costs = SpillCosts(
             read_only(self.costs.per_edge),
             float(full),
             self.costs.per_feature,
             read_only(np.append(np.cumsum(edges)[::-1], 0)),
         )
-        self.sparse_start = None
+        self.sparse_prefix = None
         sparse_is_exact = network.sparse_features_exact and not options.keep_dead_inputs
         if options.path == "auto" and sparse_is_exact and like is None:
             seconds = float(full) / workers.threads
-            self.sparse_start = SparseStart(workers, network, self.dtype, seconds)
+            self.sparse_prefix = SparsePrefix(workers, network, self.dtype, seconds)
         if like is None:
             # Compiles, or loads from the cache: a run without tiles.
             self.run_batch(PackedFeatures.empty(network.neurons), lambda done: None)
 
     def for_layers(self, network: Network, keep_dead_inputs: bool, build: Build) -> NetworkPlan:
         """Return a plan for other layers; see `NetworkPlan.for_layers`."""
-        relu = all(layer.is_plain_relu for layer in network)
-        if network.widest != self.network.widest or not relu:
+        if network.widest != self.network.widest:
             return super().for_layers(network, keep_dead_inputs, build)
         options = replace(self.options, keep_dead_inputs=keep_dead_inputs)
         return DepthFirstPlan(self.backend, self.workers, network, options, like=self)
@@ -126,27 +127,28 @@ class DepthFirstPlan(NetworkPlan):
         saved = 1 - self.layers.indices.size / max(table[:, EDGES].sum(), 1)
         width = self.width(self.batch_size)
         kib = 2 * self.network.widest * width * self.dtype.itemsize / 1024
-        measured = ", ".join(
-            f"{rate / 1e9:.3g} at {wide}" for wide, rate in self.costs.rates.items()
-        )
-        sparse = "features are dense from the first layer on"
-        if self.sparse_start is not None:
-            sparse = self.sparse_start.describe()
-        pruned = int(self.prunable.sum())
+        threads = self.workers.threads
+        widths = ", ".join(map(str, self.costs.rates))
+        rates = ", ".join(f"{rate / 1e9:.3g}" for rate in self.costs.rates.values())
+        sparse = "Features are dense from the first layer on."
+        if self.sparse_prefix is not None:
+            sparse = self.sparse_prefix.describe()
         return (
-            f"depth-first tiles of {width} inputs on {self.workers.threads} thread(s), "
-            f"{self.dtype}: two buffers take {kib:.0f} KiB, second-level cache "
-            f"{l2_bytes() // 1024} KiB\n"
-            f"measured on these layers: {measured} inputs, G edges/s\n"
-            f"weights: {constant} of {len(table)} layers factored out as constants, "
-            f"{len(table) - constant} with values; "
-            f"{8 * self.layers.indices.itemsize}-bit indices\n"
-            f"{100 * clustered:.0f} % of the outputs in clusters that share inputs, which saves "
-            f"{100 * saved:.0f} % of the loads\n"
-            f"dead inputs leave after {pruned} of {len(table)} layers; "
-            "tiles are regrouped once they have lost its price\n"
+            f"Tiles of {width} inputs go depth first through the layers, in {self.dtype}, on "
+            f"{threads} thread{'s' if threads > 1 else ''}.\n"
+            f"The two buffers of a tile take {kib:.0f} KiB; the second-level cache has "
+            f"{l2_bytes() // 1024} KiB.\n"
+            f"Tiles of {widths} inputs were timed on these layers, at {rates} G edges/s.\n"
+            f"{constant} of {len(table)} layers have one weight for all edges, multiplied after "
+            f"each sum; {len(table) - constant} have a weight for each edge.\n"
+            f"Indices take {8 * self.layers.indices.itemsize} bits.\n"
+            f"{100 * clustered:.0f} % of the outputs are in clusters that share inputs, which "
+            f"saves {100 * saved:.0f} % of the loads.\n"
+            f"Dead inputs leave after {int(self.may_drop.sum())} of {len(table)} layers.\n"
+            "The survivors of half-empty tiles are regrouped once those have cost as much time as "
+            "that takes.\n"
             f"{sparse}\n"
-            f"batches of {self.batch_size} inputs"
+            f"A batch has up to {self.batch_size} inputs."
         )
 
     def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
@@ -156,79 +158,80 @@ class DepthFirstPlan(NetworkPlan):
 
     def _run(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         network, inputs, threads = self.network, features.shape[0], self.workers.threads
-        packs = bool(self.prunable.any())
+        packs = bool(self.may_drop.any())
         counters = np.zeros(kernels.COUNTERS, np.int64)
         alive_per_layer = np.zeros(len(network), np.int64)
-        start = Start(0, features, np.arange(inputs, dtype=np.int64), [], 0)
-        if self.sparse_start is not None:
-            start = self.sparse_start.run(features)
-        alive_per_layer[: start.layers] = start.alive_per_layer
-        room = parked_size(network.widest, 1, GRANULE_BYTES // self.dtype.itemsize)
-        parked = ParkedTiles(ARENA_SHARE * start.inputs.size * room if packs else 0)
+        prefix = SparsePrefixResult(0, features, np.arange(inputs, dtype=np.int64), [], 0)
+        if self.sparse_prefix is not None:
+            prefix = self.sparse_prefix.run(features)
+        alive_per_layer[: prefix.layers] = prefix.alive_per_layer
+        room = spilled_size(network.widest, 1, BLOCK_BYTES // self.dtype.itemsize)
+        pools = SurvivorPools(SPILL_SHARE * prefix.inputs.size * room if packs else 0)
         self.workspace.fit(
             threads,
             network.widest,
-            self.width(start.inputs.size),
+            self.width(prefix.inputs.size),
             self.dtype,
-            parked.room,
+            pools.room,
             network.neurons if self.counts else 0,
         )
         # Only inputs that finish are written, and read: small pages where most may die.
         shape = (inputs, network.neurons_out)
         out = np.empty(shape, self.dtype) if packs else aligned_empty(shape, self.dtype)
-        finished: list[Rest] = []
-        source, members, layer = make_source(start.features, self.dtype), start.inputs, start.layers
-        counters[kernels.WORK_DONE] = inputs * start.layers
-        counters[kernels.EXECUTED_EDGES] = start.executed_edges
+        finished: list[Survivors] = []
+        source, going_on, layer = (
+            make_source(prefix.features, self.dtype), prefix.inputs, prefix.layers,
+        )  # fmt: skip
+        counters[kernels.WORK_DONE] = inputs * prefix.layers
+        counters[kernels.EXECUTED_EDGES] = prefix.executed_edges
         while True:
-            left = members.size
+            left = going_on.size
             width = min(self.width(left), self.workspace.width)
-            begin = parked.gap(left * room)
-            until = len(network) if begin is None else self._until(layer, left, parked)
-            parks = begin is not None and left > threads * width
-            counters[kernels.ARENA_TOP] = begin or 0
-            tiles = cut_tiles(members, layer, until, width, parks, packs, self.prunable)
+            begin = pools.gap(left * room)
+            stop_layer = len(network) if begin is None else self._stop_layer(left, pools)
+            may_spill = begin is not None and left > threads * width
+            counters[kernels.SPILL_TOP] = begin or 0
+            tiles = cut_tiles(going_on, layer, stop_layer, width, may_spill, packs, self.may_drop)
             alive_per_layer += launch(
                 self.workers,
                 self.workspace,
                 counters,
                 source,
                 tiles,
-                self._deciding,
+                self._spill_costs,
                 self.layers,
-                clamp(self.dtype, network.y_max, activation=True),
                 out,
                 lambda: report(int(counters[kernels.WORK_DONE])),
             )
-            parked.release(layer)
-            finished += parked.collect(tiles, begin or 0, int(counters[kernels.ARENA_TOP]))
-            following = parked.next_layer()
+            pools.release(layer)
+            finished += pools.collect(tiles, begin or 0, int(counters[kernels.SPILL_TOP]))
+            following = pools.next_layer()
             if following is None:
                 break
             layer = following
-            rest = parked.take(layer)
-            members = rest.inputs
+            pool = pools.take(layer)
+            going_on = pool.inputs
             source = source._replace(
-                kind=ARENA, offset=read_only(rest.place), stride=read_only(rest.stride)
+                kind=SPILLED, position=read_only(pool.position), stride=read_only(pool.stride)
             )
-        rest = join(finished)
-        order = np.argsort(rest.inputs, kind="stable")
+        survivors = join(finished)
+        order = np.argsort(survivors.inputs, kind="stable")
         # Where nothing may leave, every input has finished, in its own row.
-        rows = out[rest.place[order]] if packs else out
+        rows = out[survivors.position[order]] if packs else out
         executed = int(counters[kernels.EXECUTED_EDGES])
-        return BatchOutput(rest.inputs[order], rows, alive_per_layer, executed)
+        return BatchOutput(survivors.inputs[order], rows, alive_per_layer, executed)
 
-    def _until(self, layer: int, left: int, parked: ParkedTiles) -> int:
+    def _stop_layer(self, left: int, pools: SurvivorPools) -> int:
         """Return the layer at which `left` inputs stop for others: all layers for none.
 
-        They stop where running the rest of the network together saves more than parking costs.
+        They stop where running the rest of the network together saves more than spilling costs.
         Of many, tiles are nearly full as they are, and most may die on the way.
         """
-        later, threads = parked.next_layer(), self.workers.threads
+        later, threads = pools.next_layer(), self.workers.threads
         if later is None or left > FEW_TILES * threads * self.costs.width:
             return len(self.network)
-        waiting = parked.waiting(later)
+        waiting = pools.waiting(later)
         apart = self.costs.cheapest(left, threads)[1] + self.costs.cheapest(waiting, threads)[1]
         saved = apart - self.costs.cheapest(left + waiting, threads)[1]
-        move = self.costs.per_feature * self.network.layers[later].shape[0] * left / threads
-        return later if saved * self._deciding.edges_from[later] > move else len(self.network)
+        price = self.costs.per_feature * self.network.layers[later].shape[0] * left / threads
+        return later if saved * self._spill_costs.edges_from[later] > price else len(self.network)

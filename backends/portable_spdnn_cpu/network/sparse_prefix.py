@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Start:
+class SparsePrefixResult:
     """What is left after some layers on sparse features.
 
     Attributes
@@ -27,7 +27,7 @@ class Start:
         Done; 0 where tiles are cheaper from the first on.
     features : PackedFeatures, ndarray or csr_array
     inputs : ndarray of int64
-        Of the batch, those that are alive.
+        Of the batch, those that are active.
     alive_per_layer : list of int
     executed_edges : int
     """
@@ -39,7 +39,7 @@ class Start:
     executed_edges: int
 
 
-class SparseStart:
+class SparsePrefix:
     """Decides layer by layer whether sparse features are the cheaper ones.
 
     Parameters
@@ -69,13 +69,13 @@ class SparseStart:
 
     def describe(self) -> str:
         """Return where sparse features begin to pay, and where they did."""
-        text = f"first layers take sparse features below {100 * self.break_even:.2g} % nonzero"
-        return f"{text} (measured){self.last}"
+        percent = f"{100 * self.break_even:.2g} %"
+        return f"Features are sparse at first, while less than {percent} is nonzero{self.last}."
 
-    def run(self, features: Features) -> Start:
+    def run(self, features: Features) -> SparsePrefixResult:
         """Run layers while sparse features are cheaper, all but the last at most."""
         rows = np.arange(features.shape[0], dtype=np.int64)
-        alive, executed, layer = [], 0, 0
+        active, executed, layer = [], 0, 0
         while layer < len(self.network) - 1 and self._pays(features):
             Y = cast_features(features, self.dtype, sparse=True)
             W = self._layer(layer)
@@ -83,13 +83,12 @@ class SparseStart:
             bias = self.network.layers[layer].bias.astype(self.dtype)
             Y = sparse_layer(self.workers, W, Y, bias, self.network.y_max)
             kept = np.flatnonzero(np.diff(Y.indptr))
-            alive.append(kept.size)
+            active.append(kept.size)
             features, rows = (Y if kept.size == rows.size else Y[kept]), rows[kept]
             layer += 1
         if features.shape[0]:
-            done = f"through layer {layer}" if layer else "nowhere"
-            self.last = f"; in the last batch {done}"
-        return Start(layer, features, rows, alive, executed)
+            self.last = f": in the last batch, for {layer} layers"
+        return SparsePrefixResult(layer, features, rows, active, executed)
 
     def _pays(self, features: Features) -> bool:
         """Whether features are so sparse that the next layer should take them so."""

@@ -1,8 +1,9 @@
-"""Parked tiles and their arena.
+"""Survivors of spilled tiles, and the room that they take in the spill buffer.
 
-Rests that stopped after the same layer form a *pool*. They are regrouped into full tiles once
-all earlier layers are done. The arena's room is reused: what a launch parks is one region, free
-again when its last pool is done, and the next launch takes the first gap that is large enough.
+Survivors of tiles that stopped after the same layer form a *pool*. They are regrouped into full
+tiles once all earlier layers are done. The room is reused: what a launch spills is one region,
+free again when its last pool is done, and the next launch takes the first gap that is large
+enough.
 """
 
 from __future__ import annotations
@@ -18,45 +19,45 @@ Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Rest:
-    """What is left of some tiles.
+class Survivors:
+    """The inputs that are left of some tiles.
 
     Attributes
     ----------
     inputs : ndarray of int64
         Inputs of the batch.
-    place : ndarray of int64
-        Where each one's first feature is in the arena; of those that finished, the output row.
+    position : ndarray of int64
+        Where each one's first feature is in the spill buffer; the output row where it finished.
     stride : ndarray of int64
-        How far apart its features are in the arena.
+        How far apart its features are in the spill buffer.
     """
 
     inputs: Array
-    place: Array
+    position: Array
     stride: Array
 
 
 @dataclass
 class _Region:
-    """Part of the arena, and the pools that have something there."""
+    """Part of the spill buffer, and the pools that have something there."""
 
     begin: int
     end: int
     layers: set[int]
 
 
-class ParkedTiles:
+class SurvivorPools:
     """Pools by the layer at which they go on.
 
     Parameters
     ----------
     room : int
-        Features that the arena holds.
+        Features that the spill buffer holds.
     """
 
     def __init__(self, room: int) -> None:
         self.room = room
-        self._pools: dict[int, list[Rest]] = {}
+        self._pools: dict[int, list[Survivors]] = {}
         self._regions: list[_Region] = []  # by `begin`
 
     def next_layer(self) -> int | None:
@@ -65,7 +66,7 @@ class ParkedTiles:
 
     def waiting(self, layer: int) -> int:
         """Return how many inputs the pool of a layer has."""
-        return sum(rest.inputs.size for rest in self._pools.get(layer, ()))
+        return sum(survivors.inputs.size for survivors in self._pools.get(layer, ()))
 
     def gap(self, size: int) -> int | None:
         """Return where the first gap of `size` features begins; None where there is none."""
@@ -76,29 +77,29 @@ class ParkedTiles:
             begin = max(begin, region.end)
         return begin if self.room - begin >= size else None
 
-    def collect(self, tiles: Tiles, begin: int, end: int) -> list[Rest]:
-        """File what a launch parked in begin .. end - 1; return the rests that finished."""
+    def collect(self, tiles: Tiles, begin: int, end: int) -> list[Survivors]:
+        """File what a launch spilled in begin .. end - 1; return the survivors that finished."""
         finished, layers = [], set()
         for layer in np.unique(tiles.next_layer).tolist():
             chosen = np.flatnonzero(tiles.next_layer == layer)
-            counts = tiles.rest_count[chosen]
+            counts = tiles.survivor_count[chosen]
             column = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-            rest = Rest(
-                tiles.rest[np.repeat(chosen, counts), column],
-                np.repeat(tiles.place[chosen], counts) + column,
+            survivors = Survivors(
+                tiles.survivors[np.repeat(chosen, counts), column],
+                np.repeat(tiles.position[chosen], counts) + column,
                 np.repeat(counts, counts),
             )
             if layer:
                 layers.add(layer)
-                self._pools.setdefault(layer, []).append(rest)
+                self._pools.setdefault(layer, []).append(survivors)
             else:
-                finished.append(rest)
+                finished.append(survivors)
         if layers:
             self._regions.append(_Region(begin, end, layers))
             self._regions.sort(key=lambda region: region.begin)
         return finished
 
-    def take(self, layer: int) -> Rest:
+    def take(self, layer: int) -> Survivors:
         """Return the pool of a layer; its room stays taken until `release`."""
         return join(self._pools.pop(layer))
 
@@ -109,12 +110,12 @@ class ParkedTiles:
         self._regions = [region for region in self._regions if region.layers]
 
 
-def join(rests: list[Rest]) -> Rest:
-    """Put rests end to end: those that were parked side by side stay so."""
-    if not rests:
-        rests = [Rest(*(np.empty(0, np.int64),) * 3)]
-    return Rest(
-        np.concatenate([rest.inputs for rest in rests]),
-        np.concatenate([rest.place for rest in rests]),
-        np.concatenate([rest.stride for rest in rests]),
+def join(parts: list[Survivors]) -> Survivors:
+    """Put survivors end to end: those that were spilled side by side stay so."""
+    if not parts:
+        parts = [Survivors(*(np.empty(0, np.int64),) * 3)]
+    return Survivors(
+        np.concatenate([part.inputs for part in parts]),
+        np.concatenate([part.position for part in parts]),
+        np.concatenate([part.stride for part in parts]),
     )

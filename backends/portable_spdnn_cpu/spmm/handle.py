@@ -1,210 +1,226 @@
-"""Single products on dense features.
-
-spmm and the fused layer, called one at a time.
-"""
+"""Single products on dense features: spmm and the fused layer, prepared or called once."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.compilation import read_only
+from portable_spdnn_cpu.jit.cpu_info import CACHE_LINE
 from portable_spdnn_cpu.jit.thread_pool import Workers
-from portable_spdnn_cpu.layout.packing import EDGES, NEURONS_IN, NEURONS_OUT, pack_product
-from portable_spdnn_cpu.spmm.tuning import MeasuredChoice
-from portable_spdnn_cpu.tiles import kernel as kernels
-from portable_spdnn_cpu.tiles.launch import Workspace, clamp, cut_tiles, launch, make_source
-from portable_spdnn_cpu.tiles.layer import run_columns, run_copied_columns
-from portable_spdnn_cpu.tiles.tuning import (
-    LEAST_INPUTS,
-    MOST_INPUTS,
-    measure_tile_costs,
-    shared_width,
-    tile_width,
+from portable_spdnn_cpu.layout.packing import (
+    ACTIVATION,
+    NO_ACTIVATION,
+    PackedLayers,
+    activation_of,
+    pack_product,
 )
-from portable_spdnn_cpu.tiles.vector_copies import GRANULE_BYTES
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.spmm.kernel import add_residual, multiply_copied, multiply_in_place
+from portable_spdnn_cpu.spmm.tuning import Product, Variant, fastest, predict, variants
+from portable_spdnn_cpu.tiles.launch import Workspace
 
 Array = npt.NDArray[Any]
 
-# Of a single call. Below so many edges, 50 microseconds of work, waking a thread takes as long.
-SERIAL_BELOW = 3 << 20
-# Fortran order is a tile's own: up to so many inputs, rows are near enough to each other to be
-# gathered where they are.
-MOST_IN_PLACE = 64
-# Tiles of one layer have nothing to decide.
-NO_COSTS = kernels.Costs(read_only(np.zeros(1)), 0.0, 0.0, read_only(np.zeros(2, np.int64)))
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way to run a layer on a number of inputs.
-
-    Attributes
-    ----------
-    workers : Workers
-    form : {"in place", "copied in", "tiles"}
-        Gather from the features as they are, or from tiles that they are copied into; sums go
-        where they belong, or are copied there from tiles too.
-    width : int
-        Inputs that a worker takes at a time.
-    """
-
-    workers: Workers
-    form: str
-    width: int
+MOST_TRIAL_BYTES = 1 << 28  # of made-up features and results; larger products are not tried
 
 
 class DenseLayer:
-    """Y' = Y W + bias, with ReLU and clamp where `activation`.
+    """Y' = Y W for dense Y, finished by an epilogue.
+
+    Activations that bounds express (none and ReLU) are applied in registers, the others to a panel
+    while it is in a cache, and after a residual in a pass over the result.
+
+    A variant is chosen for each number of inputs, and kept: by a trial now for `columns`, by a
+    model at the first call with any other.
 
     Parameters
     ----------
     workers : Workers
     by_output : csr_array, shape (neurons_out, neurons_in)
         W transposed.
-    bias : ndarray, shape (neurons_out,)
-    y_max : float or None
-    activation : bool
+    epilogue : Epilogue
+        Its bias is None, or an array of the weights' type.
     prepare : bool
-        Spend time on finding structure and the best tiles: to be used many times.
+        Spend time on finding structure: to be used many times.
+    columns : int, optional
+        How many inputs calls are going to have.
     """
 
     def __init__(
         self,
         workers: Workers,
         by_output: Any,
-        bias: Array,
-        y_max: float | None,
-        activation: bool,
+        epilogue: Epilogue,
         prepare: bool,
+        columns: int | None = None,
     ) -> None:
-        self.workers, self.serial, self.dtype = workers, Workers(1), bias.dtype
-        self.layers, self.in_tiles = pack_product(by_output, bias, prepare)
-        self.clamp = clamp(self.dtype, y_max, activation)
-        self.costs = None
-        if prepare:
-            widest = max(by_output.shape)
-            self.costs = measure_tile_costs(
-                workers, self.in_tiles, widest, self.dtype, some_die=False
-            )
-        # All ways give the same result to the bit.
-        self._ways: dict[tuple[int, bool], tuple[list[Way], MeasuredChoice]] = {}
+        self.dtype = by_output.dtype
+        self.workers = {1: Workers(1), workers.threads: workers}
+        self.activation = activation_of(epilogue)
+        bias = epilogue.bias
+        if bias is None:
+            bias = np.zeros(by_output.shape[0], self.dtype)
+        # By whether the activation is left for later, as it is where a residual comes before it.
+        self.packed = {False: pack_product(by_output, bias, self.activation, prepare)}
+        self.packed[True] = linear(*self.packed[False])
+        neurons_out, neurons_in = by_output.shape
+        self.product = Product(
+            neurons_in, neurons_out, int(by_output.nnz), self.packed[False][0].indices.size,
+            self.dtype.itemsize, workers.threads,
+        )  # fmt: skip
+        self._variants: dict[tuple[int, bool], Variant] = {}  # by inputs and Fortran order
+        if columns and columns * sum(by_output.shape) * self.dtype.itemsize <= MOST_TRIAL_BYTES:
+            for order in ("C", "F"):
+                self._try_variants(columns, order)
 
-    def __call__(self, features: Array, out: Array | None = None) -> Array:
+    def __call__(
+        self, features: Array, out: Array | None = None, residual: Array | None = None
+    ) -> Array:
         """Return Y'.
 
         Parameters
         ----------
         features : ndarray, shape (inputs, neurons_in)
         out : ndarray, shape (inputs, neurons_out), C or Fortran order, optional
+        residual : ndarray, shape (inputs, neurons_out), optional
+            Added before the activation.
 
         Returns
         -------
         ndarray, shape (inputs, neurons_out)
             In Fortran order where the features are: that is the tiles' own order, and cheapest.
         """
+        inputs = features.shape[0]
         fortran = features.flags.f_contiguous and not features.flags.c_contiguous
         if out is None:
-            shape = (features.shape[0], int(self.layers.table[0, NEURONS_OUT]))
+            shape = inputs, self.product.neurons_out
             out = np.empty(shape, self.dtype, order="F" if fortran else "C")
         elif out.flags.f_contiguous != out.flags.c_contiguous:
             fortran = bool(out.flags.f_contiguous)
-        # Kernels take rows one after the other; make_source does it for the other order.
-        features = np.asfortranarray(features) if fortran else features
-        known = self._ways.get((features.shape[0], fortran))
-        if known is None:
-            ways = self._find_ways(features.shape[0], fortran)
-            known = self._ways[features.shape[0], fortran] = ways, MeasuredChoice(len(ways))
-        ways, choice = known
-        number = choice.next()
-        way = ways[number]
-        start = time.perf_counter()
-        if way.form == "in place":
-            self._in_place(way, features, out)
-        elif way.form == "copied in":
-            self._copied_in(way, features, out)
-        else:
-            self._in_tiles(way, features, out, fortran)
-        choice.note(number, time.perf_counter() - start)
+        features = np.asarray(features, order="F" if fortran else "C")
+        variant = self._variants.get((inputs, fortran))
+        if variant is None:
+            aligned = features.ctypes.data % CACHE_LINE == 0
+            variant = predict(self.product, inputs, self._direct(inputs, fortran), aligned)
+            self._variants[inputs, fortran] = variant
+        self._run(variant, features, out, fortran, residual is not None)
+        if residual is not None:
+            self._finish(out, np.asarray(residual, order="F" if fortran else "C"), variant.threads)
         return out
 
-    def _find_ways(self, inputs: int, fortran: bool) -> list[Way]:
-        """Return the ways to run so many inputs."""
-        row = self.layers.table[0]
-        widest = int(max(row[NEURONS_IN], row[NEURONS_OUT]))
-        can_stay = fortran and inputs % (GRANULE_BYTES // self.dtype.itemsize) == 0
-        # Fortran order is copied in rows of a tile's width: wider ones use more of each page.
-        least = 2 * LEAST_INPUTS if fortran else LEAST_INPUTS
-        if self.costs is None:
-            workers = self.serial if inputs * row[EDGES] < SERIAL_BELOW else self.workers
-            threads = workers.threads
-            if can_stay and inputs <= MOST_IN_PLACE:
-                return [Way(workers, "in place", shared_width(inputs, self.dtype, inputs, threads))]
-            return [Way(workers, "tiles", tile_width(widest, self.dtype, inputs, threads, least))]
-        ways = []
-        for workers in (self.workers, self.serial)[: 1 + (self.workers.threads > 1)]:
-            if can_stay:
-                wanted = [("in place", LEAST_INPUTS), ("in place", 2 * LEAST_INPUTS)]
-                widths = LEAST_INPUTS, self.costs.width, MOST_INPUTS
-                wanted += [("copied in", width) for width in widths]
-            else:
-                wanted = [("tiles", max(self.costs.width, least))]
-            shared = [
-                (form, shared_width(width, self.dtype, inputs, workers.threads))
-                for form, width in wanted
-            ]
-            ways += [Way(workers, form, width) for form, width in dict.fromkeys(shared)]
-        return ways
+    def describe(self) -> str:
+        """Return the variants that were chosen so far, a sentence each."""
+        return "\n".join(
+            f"Features of {inputs} inputs in {'Fortran' if fortran else 'C'} order are "
+            f"{'read in place' if variant.in_place else 'copied'} in panels of {variant.width} "
+            f"inputs, on {variant.threads} thread{'s' if variant.threads > 1 else ''}."
+            for (inputs, fortran), variant in self._variants.items()
+        )
 
-    def _in_place(self, way: Way, features: Array, out: Array) -> None:
-        """Run on columns as they are, each worker some of them."""
-        counter = np.zeros(1, np.int64)
-        live = np.empty(features.shape[0], self.dtype)
-        src, dst = read_only(features.T), out.T
+    def _direct(self, inputs: int, fortran: bool) -> bool:
+        """Whether results may be written straight to where they belong."""
+        return fortran and inputs % (BLOCK_BYTES // self.dtype.itemsize) == 0
+
+    def _try_variants(self, inputs: int, order: Any) -> None:
+        """Choose by a trial on made-up features in an order, "C" or "F"."""
+        features = np.ones((inputs, self.product.neurons_in), self.dtype, order)
+        out = np.empty((inputs, self.product.neurons_out), self.dtype, order)
+        fortran = order == "F"
+        self._variants[inputs, fortran] = fastest(
+            variants(self.product, inputs, self._direct(inputs, fortran)),
+            lambda variant: self._run(variant, features, out, fortran),
+        )
+
+    def _finish(self, out: Array, residual: Array, threads: int) -> None:
+        """Add the residual and apply the activation, each thread to its part of the result."""
+        values, added = out.ravel(order="K"), residual.ravel(order="K")
 
         def work(worker: int) -> None:
-            run_columns(counter, self.layers, src, dst, live, way.width, *self.clamp)
+            first, end = (values.size * part // threads for part in (worker, worker + 1))
+            add_residual(values, read_only(added), first, end, *self.activation)
 
-        way.workers.run(work)
+        self.workers[threads].run(work)
 
-    def _copied_in(self, way: Way, features: Array, out: Array) -> None:
-        """Run on tiles that columns are copied into, each worker some of them."""
-        counter = np.zeros(1, np.int64)
-        src, dst = read_only(features.T), out.T
+    def _run(
+        self, variant: Variant, features: Array, out: Array, fortran: bool, bare: bool = False
+    ) -> None:
+        """Compute `out`, each thread panel by panel; `bare` leaves the activation for later."""
+        counter, workers = np.zeros(1, np.int64), self.workers[variant.threads]
+        natural, permuted = self.packed[bare]
+        if variant.in_place:
+            src, dst = read_only(features.T), out.T
+            workers.run(
+                lambda worker: multiply_in_place(counter, natural, src, dst, variant.width)
+            )
+            return
+        source = read_only(features)
+        transposed = out.T if self._direct(features.shape[0], fortran) else None
+        widest = max(self.product.neurons_in, self.product.neurons_out)
         with spare_workspace() as workspace:
-            workspace.fit(way.workers.threads, src.shape[0], way.width, self.dtype)
+            workspace.fit(workers.threads, widest, variant.width, self.dtype)
 
             def work(worker: int) -> None:
-                _, tile, _, live = workspace.tile(worker, way.width)
-                run_copied_columns(counter, self.in_tiles, src, tile, dst, live, *self.clamp)
+                _, panel, sums, _ = workspace.tile(worker, variant.width)
+                multiply_copied(counter, permuted, source, panel, transposed, sums, out)
 
-            way.workers.run(work)
+            workers.run(work)
 
-    def _in_tiles(self, way: Way, features: Array, out: Array, fortran: bool) -> None:
-        """Copy inputs into tiles and out of them."""
-        workers, width = way.workers, way.width
-        widest = int(self.layers.table[0, [NEURONS_IN, NEURONS_OUT]].max())
-        inputs = np.arange(features.shape[0], dtype=np.int64)
-        tiles = cut_tiles(inputs, 0, 1, width, False, False, np.zeros(1, np.bool_))
-        with spare_workspace() as workspace:
-            workspace.fit(workers.threads, widest, width, self.dtype)
-            launch(
-                workers,
-                workspace,
-                np.zeros(kernels.COUNTERS, np.int64),
-                make_source(features, self.dtype, fortran),
-                tiles,
-                NO_COSTS,
-                self.in_tiles,
-                self.clamp,
-                out,
+
+class TransposedLayer:
+    """C = A B as the layer C^T = B^T A^T.
+
+    Parameters
+    ----------
+    layer : DenseLayer
+        Of A, a row for each output.
+    """
+
+    def __init__(self, layer: DenseLayer) -> None:
+        self.layer, self.describe = layer, layer.describe
+
+    def __call__(self, B: Array, out: Array | None, residual: Array | None) -> Array:
+        """Return C, in `out` where it is given."""
+        turned = (None if one is None else one.T for one in (out, residual))
+        return self.layer(B.T, *turned).T
+
+
+class AnyLayer:
+    """A prepared layer for dense features, and a way to apply it to sparse ones.
+
+    Parameters
+    ----------
+    dense : DenseLayer
+    sparse : callable
+        From a csr_array to a csr_array.
+    """
+
+    def __init__(self, dense: DenseLayer, sparse: Callable[[Any], Any]) -> None:
+        self.dense, self.sparse, self.describe = dense, sparse, dense.describe
+
+    def __call__(self, Y: Any, out: Array | None, residual: Array | None) -> Any:
+        """Return Y', in `out` where it is given."""
+        return self.dense(Y, out, residual) if isinstance(Y, np.ndarray) else self.sparse(Y)
+
+
+def linear(*packed: PackedLayers) -> list[PackedLayers]:
+    """Return packed products with neither activation nor bounds; they share all else."""
+    bare = []
+    for one in packed:
+        table = one.table.copy()
+        table[:, ACTIVATION] = NO_ACTIVATION
+        infinite = np.full(len(table), np.inf, one.bias.dtype)
+        bare.append(
+            one._replace(
+                table=read_only(table), lower=read_only(-infinite), upper=read_only(infinite)
             )
+        )
+    return bare
 
 
 _spare: list[Workspace] = []

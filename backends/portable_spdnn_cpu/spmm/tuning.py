@@ -1,50 +1,130 @@
-"""Which of several ways is the fastest: learnt from calls that are made anyway."""
+"""Which variant runs a product: chosen by a model, or by a trial when the product is prepared.
+
+A user's call never measures, so that its time is predictable. Variants give the same bits.
+"""
 
 from __future__ import annotations
 
-import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
-TRIALS = 2  # calls with each way, before the fastest is kept
-# Calls with the way that was kept, before all are tried again: a disturbance may have decided.
-# Doubled each time, so that ever fewer calls are spent on trying.
-PATIENCE = 64
+from portable_spdnn_cpu.jit.cpu_info import l2_bytes
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+
+# Inputs of a panel: fewer make too little of each row that is copied, more leave the caches.
+WIDTHS = (32, 64, 128)
+L2_SHARE = 0.5  # of the second-level cache for a panel: indices and features take the rest
+# Inputs up to which rows are near enough to each other to be read where they are.
+MOST_IN_PLACE = 96
+# Seconds, in units of four bytes, on one thread; measured on a server core of 2023 with AVX-512.
+# They need be right within a factor of two.
+ADDITION = 1e-11
+LOAD = 3e-11  # from the second-level cache
+SPLIT_LOAD = 2e-11  # what a load takes longer that crosses a cache line
+COPY = 2e-10  # of a feature into a panel; out of it, or transposed, twice as much
+WAKING = 8e-5  # of other threads, until they have taken over data and share the work
+TURNS = 2
 
 
-class MeasuredChoice:
-    """Keeps the fastest of some ways to do the same work.
+@dataclass(frozen=True)
+class Product:
+    """What a choice depends on, besides the number of inputs.
+
+    Attributes
+    ----------
+    neurons_in, neurons_out, edges : int
+    loads : int
+        Of features, for an input: less than `edges` where clusters share them.
+    itemsize : int
+        Bytes of a feature.
+    threads : int
+        That may be used.
+    """
+
+    neurons_in: int
+    neurons_out: int
+    edges: int
+    loads: int
+    itemsize: int
+    threads: int
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run a product on a number of inputs.
+
+    Attributes
+    ----------
+    threads : int
+        All or one.
+    in_place : bool
+        Whether features are read where they are; else they are copied into panels.
+    width : int
+        Inputs of a panel, which a thread takes at a time.
+    """
+
+    threads: int
+    in_place: bool
+    width: int
+
+
+def variants(product: Product, inputs: int, direct: bool) -> list[Variant]:
+    """Return all variants for so many inputs.
 
     Parameters
     ----------
-    ways : int
-        How many there are; they are named 0, 1, ...
+    product : Product
+    inputs : int
+    direct : bool
+        Whether features lie as in a tile, in Fortran order and whole vector blocks: then they
+        may stay where they are, and results go where they belong.
     """
+    return [
+        Variant(threads, in_place, width)
+        for threads in dict.fromkeys((product.threads, 1))
+        for in_place in ((True, False) if direct else (False,))
+        for width in dict.fromkeys(_shared(width, product, inputs, threads) for width in WIDTHS)
+    ]
 
-    def __init__(self, ways: int) -> None:
-        self.calls = [0] * ways
-        self.least = [math.inf] * ways
-        self.kept: int | None = 0 if ways == 1 else None
-        self._left = self._patience = PATIENCE
 
-    def next(self) -> int:
-        """Return the way to go: one that is still to be tried, else the one that is kept."""
-        kept = self.kept  # once: calls may run side by side
-        if kept is not None:
-            return kept
-        return min(range(len(self.calls)), key=self.calls.__getitem__)
+def predict(product: Product, inputs: int, direct: bool, aligned: bool) -> Variant:
+    """Choose a variant by a model of its costs; `aligned`: features start on a cache line."""
+    sums = product.edges * ADDITION + product.loads * LOAD
+    copies = product.neurons_in * COPY
+    if not direct:
+        copies = 2 * (product.neurons_in + product.neurons_out) * COPY
+    splits = 0.0 if aligned else product.loads * SPLIT_LOAD
+    in_place = direct and inputs <= MOST_IN_PLACE and splits < copies
+    seconds = inputs * (sums + (splits if in_place else copies)) * product.itemsize / 4
+    threads = product.threads if seconds * (1 - 1 / product.threads) > WAKING else 1
+    # Clusters read a panel from its begin to its end: it may be larger than the cache.
+    streams = direct and 2 * product.loads <= product.edges
+    row = product.neurons_in + (0 if direct else product.neurons_out)
+    fits = int(L2_SHARE * l2_bytes()) // max(row * product.itemsize, 1)
+    width = WIDTHS[-1] if streams else min(max(fits, WIDTHS[1 if direct else 0]), WIDTHS[-1])
+    return Variant(threads, in_place, _shared(width, product, inputs, threads))
 
-    def note(self, way: int, seconds: float) -> None:
-        """Note what a call took that went way `way`."""
-        if len(self.calls) == 1:
-            return
-        self.calls[way] += 1
-        self.least[way] = min(self.least[way], seconds)
-        if self.kept is not None:
-            self._left -= 1
-            if self._left <= 0:
-                self._patience *= 2
-                self._left = self._patience
-                self.calls = [0] * len(self.calls)
-                self.least = [math.inf] * len(self.least)
-                self.kept = None
-        elif min(self.calls) >= TRIALS:
-            self.kept = min(range(len(self.least)), key=self.least.__getitem__)
+
+def fastest(choices: list[Variant], run: Callable[[Variant], None]) -> Variant:
+    """Return the fastest of some variants after a short trial of each."""
+
+    def seconds(choice: Variant) -> float:
+        start = time.perf_counter()
+        run(choice)
+        return time.perf_counter() - start
+
+    for choice in choices:
+        run(choice)  # compiles, or loads from the cache, and touches pages
+    return min(choices, key=lambda choice: min(seconds(choice) for _ in range(TURNS)))
+
+
+def _shared(width: int, product: Product, inputs: int, threads: int) -> int:
+    """Return the widest panel, at most `width`, of which every thread can have one.
+
+    A whole number of vector blocks, and of pairs of them where there are two.
+    """
+    lanes = BLOCK_BYTES // product.itemsize
+    each = -(-inputs // threads)
+    wanted = min(width, -(-each // lanes) * lanes)
+    return max(lanes, wanted // (2 * lanes) * 2 * lanes)

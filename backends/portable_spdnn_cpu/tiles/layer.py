@@ -1,9 +1,7 @@
-"""One layer on columns.
+"""One layer on columns of a tile, or of features where they are: which microkernel runs where.
 
-Of a tile, or where they are: which strips compute what.
-
-Bound: with clusters arithmetic, four additions a load; without, the loads, one vector an edge
-and granule, from the cache that holds the tile.
+Bound: with clusters arithmetic, four additions a load; without, the loads, one for each edge and
+vector block, from the cache that holds the tile.
 
 Everything here computes on validated arrays and runs without the interpreter's lock.
 """
@@ -12,11 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn_cpu.jit.activations import activate_span
 from portable_spdnn_cpu.jit.compilation import kernel
-from portable_spdnn_cpu.jit.intrinsics import fetch_add, prefetch
 from portable_spdnn_cpu.layout.packing import (
+    ACTIVATION,
     CLUSTERS,
     EDGES,
     FIRST_INDEX,
@@ -24,77 +24,19 @@ from portable_spdnn_cpu.layout.packing import (
     FIRST_ROW,
     FIRST_VALUE,
     NEURONS_OUT,
+    RELU,
     PackedLayers,
 )
-from portable_spdnn_cpu.tiles.copies import ROWS_AHEAD
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, CLUSTER_BLOCKS
 from portable_spdnn_cpu.tiles.microkernels import (
-    CLUSTER,
-    CLUSTER_GRANULES,
-    cluster_strip,
-    double_strip,
-    single_strip,
-    wide_cluster_strip,
+    LayerOperands,
+    cluster,
+    single,
+    wide_cluster,
+    wide_single,
 )
-from portable_spdnn_cpu.tiles.vector_copies import GRANULE_BYTES, copy_granule
 
 Array = npt.NDArray[Any]
-
-
-@kernel
-def run_columns(
-    counter: Array,
-    layers: PackedLayers,
-    src: Array,
-    dst: Array,
-    live: Array,
-    width: int,
-    lowest: Any,
-    highest: Any,
-) -> None:
-    """Take `width` columns at a time from the counter and run the first layer straight through.
-
-    `src` (neurons_in, columns) and `dst` (neurons_out, columns) are in C order, which is a tile's
-    own; `live`, shape (columns,), is scratch. Columns are a whole number of granules.
-    """
-    columns = src.shape[1]
-    while True:
-        begin = fetch_add(counter, 0, 1) * width
-        if begin >= columns:
-            break
-        end = min(begin + width, columns)
-        apply_layer(layers, 0, src, dst, live, begin, end, 0, lowest, highest)
-
-
-@kernel
-def run_copied_columns(
-    counter: Array,
-    layers: PackedLayers,
-    src: Array,
-    tile: Array,
-    dst: Array,
-    live: Array,
-    lowest: Any,
-    highest: Any,
-) -> None:
-    """As `run_columns`, each share of columns copied into `tile` first.
-
-    Rows of wide features lie at strides that let them compete for the same sets of the caches;
-    those of a tile, shape (neurons_in, width), are neighbours, in the places of `layers`.
-    """
-    columns, width = src.shape[1], tile.shape[1]
-    granule = GRANULE_BYTES // src.itemsize
-    while True:
-        begin = fetch_add(counter, 0, 1) * width
-        if begin >= columns:
-            break
-        end = min(begin + width, columns)
-        for neuron in range(src.shape[0]):
-            ahead = min(neuron + ROWS_AHEAD, src.shape[0] - 1) * columns
-            for column in range(begin, end, granule):
-                prefetch(src, ahead + column)
-                place = layers.places[neuron] * width + column - begin
-                copy_granule(tile, place, src, neuron * columns + column)
-        apply_layer(layers, 0, tile, dst, live, 0, end - begin, begin, lowest, highest)
 
 
 @kernel
@@ -103,40 +45,71 @@ def apply_layer(
     layer: int,
     src: Array,
     dst: Array,
-    live: Array,
+    active: Array | None,
     begin: int,
     end: int,
     shift: int,
-    lowest: Any,
-    highest: Any,
 ) -> None:
     """Run one layer on columns of features, with or without values as planning found them.
 
-    See `layer_tile`.
+    See `multiply_columns`.
     """
     first = layers.table[layer, FIRST_VALUE]
     if first < 0:
-        layer_tile(layers, layer, src, dst, live, begin, end, shift, None, lowest, highest)
+        multiply_columns(layers, layer, src, dst, active, begin, end, shift, None)
     else:
         values = layers.values[first : first + layers.table[layer, EDGES]]
-        layer_tile(layers, layer, src, dst, live, begin, end, shift, values, lowest, highest)
+        multiply_columns(layers, layer, src, dst, active, begin, end, shift, values)
+    activate(layers, layer, dst, active, begin, end, shift)
 
 
 @kernel
-def layer_tile(
+def activate(
+    layers: PackedLayers,
+    layer: int,
+    dst: Array,
+    active: Array | None,
+    begin: int,
+    end: int,
+    shift: int,
+) -> None:
+    """Apply a layer's activation, in place, where microkernels have not done so already.
+
+    Bounds alone, and so ReLU, are theirs. For any other function `dst`, which is in a cache, is
+    gone through again, and who is active is found anew.
+    """
+    row = layers.table[layer]
+    if row[ACTIVATION] <= RELU:
+        return
+    features = dst.reshape(dst.size)
+    if active is not None:
+        active[begin:end] = 0
+    for neuron in range(row[NEURONS_OUT]):
+        first = neuron * dst.shape[1] + shift
+        activate_span(
+            features, first + begin, first + end, row[ACTIVATION], layers.lower[layer],
+            layers.upper[layer],
+        )  # fmt: skip
+        if active is not None:
+            for column in range(begin, end):
+                active[column] += abs(dst[neuron, column + shift])
+
+
+@kernel
+def multiply_columns(
     layers: PackedLayers,
     layer: int,
     src: Array,
     dst: Array,
-    live: Array,
+    active: Array | None,
     begin: int,
     end: int,
     shift: int,
     values: Array | None,
-    lowest: Any,
-    highest: Any,
 ) -> None:
-    """dst = clamp(W^T src + bias) on columns begin .. end - 1, a whole number of granules.
+    """dst = W^T src + bias, within bounds, on columns begin .. end - 1: whole vector blocks.
+
+    Bounds are those of a layer without activation or with ReLU; see `activate` for others.
 
     In `dst` the columns stand further on by `shift`.
 
@@ -148,37 +121,30 @@ def layer_tile(
     bounds = (CLUSTER + 1) * clusters + outputs - CLUSTER * clusters + 1
     offsets = layers.offsets[row[FIRST_OFFSET] : row[FIRST_OFFSET] + bounds]
     indices = layers.indices[row[FIRST_INDEX] : row[FIRST_INDEX] + offsets[bounds - 1]]
-    rows = layers.rows[row[FIRST_ROW] : row[FIRST_ROW] + outputs]
+    rows = layers.output_rows[row[FIRST_ROW] : row[FIRST_ROW] + outputs]
     bias = layers.bias[row[FIRST_ROW] : row[FIRST_ROW] + outputs]
-    weight = layers.weight[layer]
-    granule = GRANULE_BYTES // src.itemsize
-    wide = CLUSTER_GRANULES * granule
+    lower, upper = layers.lower[layer], layers.upper[layer]
+    if row[ACTIVATION] > RELU:
+        lower, upper = layers.lower.dtype.type(-np.inf), layers.lower.dtype.type(np.inf)
+    operands = LayerOperands(
+        dst, src, shift, active, indices, offsets, values, rows, bias, layers.weight[layer], lower,
+        upper,
+    )  # fmt: skip
+    lanes = BLOCK_BYTES // src.itemsize
     first_value = 0
+    wide = CLUSTER_BLOCKS * lanes
     whole = begin + (end - begin) // wide * wide
-    for cluster in range(clusters):
-        at = (CLUSTER + 1) * cluster
-        row = CLUSTER * cluster
-        wide_cluster_strip(
-            dst, src, live, indices, values, first_value, offsets, at, rows, row, begin, whole,
-            shift, weight, bias, lowest, highest,
-        )  # fmt: skip
-        if CLUSTER_GRANULES > 1:
-            cluster_strip(
-                dst, src, live, indices, values, first_value, offsets, at, rows, row, whole, end,
-                shift, weight, bias, lowest, highest,
-            )  # fmt: skip
+    for number in range(clusters):
+        at, first = (CLUSTER + 1) * number, CLUSTER * number
+        wide_cluster(operands, at, first_value, first, begin, whole)
+        if CLUSTER_BLOCKS > 1:
+            cluster(operands, at, first_value, first, whole, end)
         common = offsets[at + 1] - offsets[at]
         first_value += (CLUSTER - 1) * common + offsets[at + CLUSTER + 1] - offsets[at]
     at = (CLUSTER + 1) * clusters
-    whole = begin + (end - begin) // (2 * granule) * (2 * granule)
-    for row in range(CLUSTER * clusters, outputs):
-        double_strip(
-            dst, src, live, indices, values, first_value, offsets, at, rows, row, begin, whole,
-            shift, weight, bias, lowest, highest,
-        )  # fmt: skip
-        single_strip(
-            dst, src, live, indices, values, first_value, offsets, at, rows, row, whole, end,
-            shift, weight, bias, lowest, highest,
-        )  # fmt: skip
+    whole = begin + (end - begin) // (2 * lanes) * (2 * lanes)
+    for output in range(CLUSTER * clusters, outputs):
+        wide_single(operands, at, first_value, output, begin, whole)
+        single(operands, at, first_value, output, whole, end)
         first_value += offsets[at + 1] - offsets[at]
         at += 1

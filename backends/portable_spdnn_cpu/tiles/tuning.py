@@ -1,7 +1,4 @@
-"""Costs of tiles by width.
-
-Measured for a plan, estimated for a single call.
-"""
+"""Costs of a plan's tiles by width, measured when it is made."""
 
 from __future__ import annotations
 
@@ -14,28 +11,22 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn_cpu.jit.compilation import kernel, read_only
-from portable_spdnn_cpu.jit.cpu_info import aligned_empty, l2_bytes
+from portable_spdnn_cpu.jit.cpu_info import aligned_empty
 from portable_spdnn_cpu.jit.thread_pool import Workers
 from portable_spdnn_cpu.layout.packing import EDGES, PackedLayers
-from portable_spdnn_cpu.tiles.copies import load_parked, park_tile, parked_size
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles.layer import apply_layer
-from portable_spdnn_cpu.tiles.vector_copies import GRANULE_BYTES
+from portable_spdnn_cpu.tiles.spilling import load_spilled, spill_tile, spilled_size
 
 Array = npt.NDArray[Any]
 
-# Of a single call: two buffers in half of the second-level cache leave room for indices.
-L2_SHARE = 0.5
-LEAST_INPUTS = 32
-MOST_INPUTS = 128
-
-# Of a plan.
-CANDIDATES = (2, 4, 8)  # granules of a full tile
+CANDIDATES = (2, 4, 8)  # vector blocks of a full tile
 SAMPLED_LAYERS = 3
 MOST_SAMPLED_EDGES = 1 << 22  # beyond, one layer tells enough
 TURNS = 3
 LONG = 2e-2  # seconds; what takes longer needs no repetition
 SECONDS = 5e-4  # of one timing at least, where a layer takes less
-# A wider tile wastes less of its last granule, and is regrouped less often where inputs die.
+# A wider tile wastes less of its last vector block, and is regrouped less often where inputs die.
 WIDER_IS_WORTH = 1.1
 # Of a few inputs: narrow tiles share them out better, but each is loaded and stored.
 FEWER_ARE_WORTH = 1.2
@@ -51,10 +42,10 @@ class TileCosts:
         Inputs of a full tile.
     rates : dict of int to float
         Edges per second, all threads together, by the width of a full tile.
-    per_edge : ndarray of float64, shape (granules + 1,)
-        Seconds that a worker takes for an edge of a layer, by granules of the tile in use.
+    per_edge : ndarray of float64, shape (blocks + 1,)
+        Seconds that a worker takes for an edge of a layer, by vector blocks of the tile in use.
     per_feature : float
-        Seconds that a worker takes to park a feature and to load it again.
+        Seconds that a worker takes to spill a feature and to load it again.
     """
 
     width: int
@@ -77,30 +68,30 @@ class TileCosts:
             That the worker with most tiles takes for an edge of a layer.
         """
         full = self.per_edge.size - 1
-        granule = self.width // full
+        lanes = self.width // full
         choices = [full]
         while choices[-1] > 1:
             choices.append((choices[-1] + 1) // 2)
-        seconds = [self._last_worker(inputs, threads, granules, granule) for granules in choices]
+        seconds = [self._last_worker(inputs, threads, blocks, lanes) for blocks in choices]
         limit = FEWER_ARE_WORTH * min(seconds)
         number = next(number for number, each in enumerate(seconds) if each <= limit)
-        needed = max(1, -(-inputs // granule))
-        return min(choices[number], needed) * granule, seconds[number]
+        needed = max(1, -(-inputs // lanes))
+        return min(choices[number], needed) * lanes, seconds[number]
 
-    def _last_worker(self, inputs: int, threads: int, granules: int, granule: int) -> float:
+    def _last_worker(self, inputs: int, threads: int, blocks: int, lanes: int) -> float:
         """Return the seconds for an edge until the last worker has run its last tile."""
-        tiles = -(-inputs // (granules * granule))
+        tiles = -(-inputs // (blocks * lanes))
         if tiles == 0:
             return 0.0
         rounds = (tiles - 1) // threads
         # A last tile that is not full takes less; other workers may have full ones meanwhile.
         alone = tiles - rounds * threads == 1
-        rest = -(-(inputs - (tiles - 1) * granules * granule) // granule)
-        return float(rounds * self.per_edge[granules] + self.per_edge[rest if alone else granules])
+        last = -(-(inputs - (tiles - 1) * blocks * lanes) // lanes)
+        return float(rounds * self.per_edge[blocks] + self.per_edge[last if alone else blocks])
 
 
 def measure_tile_costs(
-    workers: Workers, layers: PackedLayers, widest: int, dtype: np.dtype[Any], some_die: bool
+    workers: Workers, layers: PackedLayers, widest: int, dtype: np.dtype[Any], some_leave: bool
 ) -> TileCosts:
     """Time layers of a plan on tiles of several widths and choose one.
 
@@ -111,36 +102,36 @@ def measure_tile_costs(
     widest : int
         Neurons of the widest layer.
     dtype : numpy dtype
-    some_die : bool
+    some_leave : bool
         Whether inputs may leave: then the widest tile is taken that is nearly the fastest.
 
     Returns
     -------
     TileCosts
     """
-    granule = GRANULE_BYTES // dtype.itemsize
+    lanes = BLOCK_BYTES // dtype.itemsize
     chosen = np.unique(np.linspace(0, len(layers.table) - 1, SAMPLED_LAYERS + 2).astype(int)[1:-1])
     if layers.table[chosen, EDGES].sum() > MOST_SAMPLED_EDGES:
         chosen = chosen[:1]
-    timed = {granules: _Timed(workers, layers, chosen, widest, dtype, granules * granule)
-             for granules in CANDIDATES}  # fmt: skip
-    costs = {granules: one.per_edge(granules) for granules, one in timed.items()}
-    cheapest = min(costs, key=lambda granules: costs[granules] / granules)
+    timed = {blocks: _Timed(workers, layers, chosen, widest, dtype, blocks * lanes)
+             for blocks in CANDIDATES}  # fmt: skip
+    costs = {blocks: one.per_edge(blocks) for blocks, one in timed.items()}
+    cheapest = min(costs, key=lambda blocks: costs[blocks] / blocks)
     full = cheapest
-    if some_die:
+    if some_leave:
         limit = WIDER_IS_WORTH * costs[cheapest] / cheapest
-        full = max(granules for granules in costs if costs[granules] / granules <= limit)
+        full = max(blocks for blocks in costs if costs[blocks] / blocks <= limit)
     per_edge = np.zeros(full + 1)
-    for granules in range(1, full):
-        per_edge[granules] = timed[full].per_edge(granules)
+    for blocks in range(1, full):
+        per_edge[blocks] = timed[full].per_edge(blocks)
     per_edge[full] = costs[full]
     # Measured one by one they may not rise, as they should.
     per_edge = np.maximum.accumulate(per_edge)
     rates = {
-        granules * granule: workers.threads * granules * granule / cost if cost else 0.0
-        for granules, cost in costs.items()
+        blocks * lanes: workers.threads * blocks * lanes / cost if cost else 0.0
+        for blocks, cost in costs.items()
     }
-    return TileCosts(full * granule, rates, per_edge, timed[full].per_feature())
+    return TileCosts(full * lanes, rates, per_edge, timed[full].per_feature())
 
 
 class _Timed:
@@ -156,7 +147,7 @@ class _Timed:
         width: int,
     ) -> None:
         self.workers, self.layers, self.chosen, self.width = workers, layers, chosen, width
-        self.granule = GRANULE_BYTES // dtype.itemsize
+        self.lanes = BLOCK_BYTES // dtype.itemsize
         self.buffers: list[tuple[Array, Array, Array]] = []
         for _ in range(workers.threads):
             front, back = (aligned_empty((max(widest, 1), width), dtype) for _ in range(2))
@@ -164,30 +155,30 @@ class _Timed:
             back[:] = 0  # its pages are no part of the work
             self.buffers.append((front, back, np.empty(width, dtype)))
 
-    def per_edge(self, granules: int) -> float:
-        """Return the seconds for an edge of the chosen layers on so many granules."""
+    def per_edge(self, blocks: int) -> float:
+        """Return the seconds for an edge of the chosen layers on so many vector blocks."""
         edges = int(self.layers.table[self.chosen, EDGES].sum())
         if not edges:
             return 0.0
 
         def work(worker: int, times: int) -> None:
             repeat_layers(
-                self.layers, self.chosen, *self.buffers[worker], granules * self.granule, times
+                self.layers, self.chosen, *self.buffers[worker], blocks * self.lanes, times
             )
 
         return _seconds(self.workers, work) / edges
 
     def per_feature(self) -> float:
-        """Return the seconds to park a feature of half a tile and to load it again."""
+        """Return the seconds to spill a feature of half a tile and to load it again."""
         neurons = int(self.buffers[0][0].shape[0])
         count = max(self.width // 2, 1)
-        size = parked_size(neurons, count, self.granule)
-        place = read_only(np.arange(count))
-        arenas = [aligned_empty((size,), self.buffers[0][0].dtype) for _ in self.buffers]
+        size = spilled_size(neurons, count, self.lanes)
+        position = read_only(np.arange(count))
+        spill_buffers = [aligned_empty((size,), self.buffers[0][0].dtype) for _ in self.buffers]
 
         def work(worker: int, times: int) -> None:
             tile = self.buffers[worker][0]
-            repeat_moves(tile, neurons, count, arenas[worker], place, times)
+            repeat_spills(tile, neurons, count, spill_buffers[worker], position, times)
 
         return _seconds(self.workers, work) / (neurons * count)
 
@@ -219,65 +210,22 @@ def repeat_layers(
     chosen: Array,
     front: Array,
     back: Array,
-    live: Array,
+    active: Array,
     width: int,
     times: int,
 ) -> None:
     """Run the chosen layers on the first `width` columns of a tile, again and again."""
-    lowest, highest = front.dtype.type(0), front.dtype.type(1)
     for _ in range(times):
         for layer in chosen:
-            apply_layer(layers, layer, front, back, live, 0, width, 0, lowest, highest)
+            apply_layer(layers, layer, front, back, active, 0, width, 0)
 
 
 @kernel
-def repeat_moves(
-    tile: Array, neurons: int, count: int, arena: Array, place: Array, times: int
+def repeat_spills(
+    tile: Array, neurons: int, count: int, buffer: Array, position: Array, times: int
 ) -> None:
-    """Park `count` columns of a tile and load them again, again and again."""
+    """Spill `count` columns of a tile and load them again, again and again."""
     strides = np.full(count, count)
     for _ in range(times):
-        park_tile(tile, neurons, count, arena, 0)
-        load_parked(place, strides, arena, 0, count, neurons, tile)
-
-
-def tile_width(widest: int, dtype: np.dtype[Any], inputs: int, threads: int, least: int) -> int:
-    """Choose how many inputs a tile of a single call holds: a whole number of granules.
-
-    Parameters
-    ----------
-    widest : int
-        Neurons of the widest layer.
-    dtype : numpy dtype
-    inputs, threads : int
-        A tile is no wider than lets every thread have one.
-    least : int
-        Inputs that a tile should have, whatever the cache holds.
-
-    Returns
-    -------
-    int
-    """
-    fits = int(L2_SHARE * l2_bytes()) // (2 * max(widest, 1) * dtype.itemsize)
-    return shared_width(min(max(fits, least), MOST_INPUTS), dtype, inputs, threads)
-
-
-def shared_width(width: int, dtype: np.dtype[Any], inputs: int, threads: int) -> int:
-    """Return the widest tile, at most `width`, of which every thread can have one.
-
-    Parameters
-    ----------
-    width : int
-        A whole number of granules.
-    dtype : numpy dtype
-    inputs, threads : int
-
-    Returns
-    -------
-    int
-        A whole number of granules, and of pairs of granules where there are two.
-    """
-    granule = GRANULE_BYTES // dtype.itemsize
-    each = -(-inputs // threads)
-    wanted = min(width, -(-each // granule) * granule)
-    return max(granule, wanted // (2 * granule) * 2 * granule)
+        spill_tile(tile, neurons, count, buffer, 0)
+        load_spilled(position, strides, buffer, 0, count, neurons, tile)

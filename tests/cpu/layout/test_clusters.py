@@ -15,7 +15,7 @@ import portable_spdnn as ps
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.layout import clusters as clustering
 from portable_spdnn_cpu.layout.clusters import cluster_outputs, lay_out
-from portable_spdnn_cpu.tiles.microkernels import CLUSTER, MOST_COUNTED
+from portable_spdnn_cpu.layout.tile_shape import CLUSTER, MOST_COUNTED
 
 
 def unlaid(W: Any, valued: bool) -> tuple[Any, int]:
@@ -97,7 +97,7 @@ def test_the_structure_of_the_challenge_is_found_in_full() -> None:
     order, clusters = cluster_outputs(by_output.indptr.astype(np.int64), by_output.indices)
     assert CLUSTER * clusters == order.size == 1024
     said = ps.get_backend("numba").plan(ps.Network([layer])).describe()
-    assert "100 % of the outputs in clusters that share inputs, which saves 75 %" in said
+    assert "100 % of the outputs are in clusters that share inputs, which saves 75 %" in said
 
 
 def test_outputs_that_share_much_but_not_all_are_found() -> None:

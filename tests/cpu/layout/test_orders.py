@@ -18,13 +18,13 @@ from tile_settings import set_tile_costs
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.layout.clusters import cluster_outputs
-from portable_spdnn_cpu.layout.orders import order_clusters, place_inputs
-from portable_spdnn_cpu.network import sparse_prefix as sparse_start
-from portable_spdnn_cpu.tiles.microkernels import CLUSTER
+from portable_spdnn_cpu.layout.orders import order_clusters, permute_rows
+from portable_spdnn_cpu.layout.tile_shape import CLUSTER
+from portable_spdnn_cpu.network import sparse_prefix
 
 
 def ordered(W: Any) -> tuple[Any, Any, int]:
-    """Return the order before and after the walk over W (outputs x inputs), and the clusters."""
+    """Return the order of W (outputs x inputs) before and after, and how many clusters it has."""
     offsets, indices = W.indptr.astype(np.int64), W.indices.astype(np.uint16)
     order, clusters = cluster_outputs(offsets, indices)
     return order, order_clusters(offsets, indices, order, clusters, W.shape[1]), clusters
@@ -45,11 +45,11 @@ def test_whole_clusters_change_places_and_nothing_else(W: Any) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 11), max_size=30))
-def test_inputs_are_placed_as_they_are_first_read(read: list[int]) -> None:
-    places = place_inputs(np.array(read, np.uint16), 12)
+def test_rows_are_permuted_as_they_are_first_read(read: list[int]) -> None:
+    rows = permute_rows(np.array(read, np.uint16), 12)
     seen = list(dict.fromkeys(read))
     wanted = seen + [neuron for neuron in range(12) if neuron not in seen]
-    assert np.argsort(places).tolist() == wanted
+    assert np.argsort(rows).tolist() == wanted
 
 
 @pytest.mark.parametrize("layer", [0, 3, 8, 11])
@@ -58,13 +58,13 @@ def test_reads_of_the_challenge_go_through_a_tile_once(layer: int) -> None:
     W = ps.radixnet(4096, layers=12, seed=5).layers[layer].csr().T.tocsr()
     _, order, clusters = ordered(W)
     assert CLUSTER * clusters == order.size
-    rows = W.indices.reshape(4096, 32)[order]
-    places = place_inputs(rows[::CLUSTER].ravel(), 4096)[rows]
-    far = np.maximum.accumulate(places.max(axis=1))
-    assert (places.min(axis=1) > far - 4 * 32).all()
+    inputs = W.indices.reshape(4096, 32)[order]
+    rows = permute_rows(inputs[::CLUSTER].ravel(), 4096)[inputs]
+    far = np.maximum.accumulate(rows.max(axis=1))
+    assert (rows.min(axis=1) > far - 4 * 32).all()
 
 
-def test_clusters_without_common_inputs_are_walked_one_after_the_other() -> None:
+def test_clusters_without_common_inputs_come_one_after_the_other() -> None:
     blocks = np.kron(np.eye(5)[[3, 0, 4, 1, 2]], np.ones((CLUSTER, 2)))
     _, order, clusters = ordered(sp.csr_array(blocks))
     assert clusters == 5
@@ -79,7 +79,7 @@ def test_neurons_come_back_in_their_own_order(
 ) -> None:
     """Layers of unequal widths, clustered and not, from every kind of features."""
     set_tile_costs(monkeypatch, 64, 64 // np.dtype(dtype).itemsize)
-    monkeypatch.setattr(sparse_start, "break_even_density", lambda *arguments: break_even)
+    monkeypatch.setattr(sparse_prefix, "break_even_density", lambda *arguments: break_even)
     rng = np.random.default_rng(2)
     shuffled = ps.radixnet(64, layers=14, seed=1).layers[-3:]
     narrow = sp.random_array((64, 40), density=0.2, rng=rng, dtype=np.float32)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from tile_settings import set_tile_costs
 
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
@@ -41,21 +42,22 @@ def test_answers_do_not_depend_on_where_tiles_begin(
     if form == "bits":
         Y = (Y > 0).astype(np.float32)
     given = sp.csr_array(Y) if form == "csr" else np.packbits(Y > 0, axis=1)
+    lanes = 64 // np.dtype(dtype).itemsize
+    set_tile_costs(monkeypatch, lanes, lanes)  # tiles so narrow that they stop where inputs die
     plan = ps.get_backend("numba", threads=2).plan(network, ps.PlanOptions(dtype))
-    monkeypatch.setattr(plan.sparse_start, "break_even", break_even)
+    monkeypatch.setattr(plan.sparse_prefix, "break_even", break_even)
     starts: list[int] = []
-    run = plan.sparse_start.run
+    run = plan.sparse_prefix.run
 
     def noted(features: Any) -> Any:
         start = run(features)
         starts.append(start.layers)
         return start
 
-    monkeypatch.setattr(plan.sparse_start, "run", noted)
+    monkeypatch.setattr(plan.sparse_prefix, "run", noted)
     result = plan.run(given)
     assert starts == [{0.0: 0, 0.05: 1, 0.3: starts[0], 2.0: 4}[break_even]]
-    where = f"through layer {starts[0]}" if starts[0] else "nowhere"
-    assert f"(measured); in the last batch {where}\n" in plan.describe()
+    assert f"is nonzero: in the last batch, for {starts[0]} layers.\n" in plan.describe()
     categories, scores, alive = oracle.infer(network, Y)
     assert result.categories.tolist() == categories
     np.testing.assert_allclose(result.scores, scores, rtol=1e-5, atol=1e-6)
@@ -68,7 +70,7 @@ def test_all_inputs_may_die_on_the_way(
     network: ps.Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = ps.get_backend("numba").plan(network)
-    monkeypatch.setattr(plan.sparse_start, "break_even", 2.0)
+    monkeypatch.setattr(plan.sparse_prefix, "break_even", 2.0)
     result = plan.run(sp.csr_array((7, 60), dtype=np.float32))
     assert result.categories.size == 0
     assert [record.alive_inputs for record in result.records] == [0] * 5
@@ -77,9 +79,9 @@ def test_all_inputs_may_die_on_the_way(
 
 def test_the_ratio_is_measured_and_said(network: ps.Network) -> None:
     plan = ps.get_backend("numba").plan(network)
-    assert 0 < plan.sparse_start.break_even < np.inf
-    assert "first layers take sparse features below" in plan.describe()
-    assert plan.describe().count("% nonzero (measured)") == 1
+    assert 0 < plan.sparse_prefix.break_even < np.inf
+    assert "Features are sparse at first, while less than" in plan.describe()
+    assert plan.describe().count("% is nonzero.\n") == 1
 
 
 def test_sparse_features_are_left_out_where_they_are_not_exact_or_not_wanted(
@@ -92,5 +94,5 @@ def test_sparse_features_are_left_out_where_they_are_not_exact_or_not_wanted(
         backend.plan(network, ps.PlanOptions(path="spmm")),
         backend.plan(network, ps.PlanOptions(keep_dead_inputs=True)),
     ):
-        assert plan.sparse_start is None
+        assert plan.sparse_prefix is None
         assert "dense from the first layer on" in plan.describe()

@@ -1,7 +1,4 @@
-"""Rests of tiles between launches.
-
-The arena's room, pools that wait for others, widths of tiles.
-"""
+"""Survivors of tiles between launches: pools, room in the spill buffer, widths of tiles."""
 
 from __future__ import annotations
 
@@ -17,61 +14,61 @@ from tile_settings import set_tile_costs
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.network import plan as depth_first
-from portable_spdnn_cpu.network.survivors import ParkedTiles, join
+from portable_spdnn_cpu.network.survivors import SurvivorPools, join
 from portable_spdnn_cpu.tiles.launch import cut_tiles
 from portable_spdnn_cpu.tiles.tuning import TileCosts
 
 
 def launched(next_layers: list[int], begin: int) -> Any:
-    """Return two inputs for each tile, and where each tile was parked, 10 features apart."""
+    """Return two inputs for each tile, and where each tile was spilled, 10 features apart."""
     inputs = np.arange(2 * len(next_layers)) + 100 * begin
     tiles = cut_tiles(inputs, 0, 9, 2, True, True, np.ones(9, np.bool_))
     tiles.next_layer[:] = next_layers
-    tiles.place[:] = begin + 10 * np.arange(len(next_layers))
-    tiles.rest_count[:] = 2
-    tiles.rest[:] = inputs.reshape(-1, 2)
+    tiles.position[:] = begin + 10 * np.arange(len(next_layers))
+    tiles.survivor_count[:] = 2
+    tiles.survivors[:] = inputs.reshape(-1, 2)
     return tiles
 
 
 def test_pools_keep_inputs_places_and_strides() -> None:
-    parked = ParkedTiles(100)
-    finished = join(parked.collect(launched([5, 0, 3, 5], 20), 20, 60))
+    pools = SurvivorPools(100)
+    finished = join(pools.collect(launched([5, 0, 3, 5], 20), 20, 60))
     assert finished.inputs.tolist() == [2002, 2003]
-    assert (parked.next_layer(), parked.waiting(3), parked.waiting(5)) == (3, 2, 4)
-    assert parked.waiting(4) == 0
-    assert parked.take(3).place.tolist() == [40, 41]
-    rest = parked.take(5)
-    assert rest.inputs.tolist() == [2000, 2001, 2006, 2007]
-    assert rest.place.tolist() == [20, 21, 50, 51]
-    assert rest.stride.tolist() == [2, 2, 2, 2]
-    assert parked.next_layer() is None
+    assert (pools.next_layer(), pools.waiting(3), pools.waiting(5)) == (3, 2, 4)
+    assert pools.waiting(4) == 0
+    assert pools.take(3).position.tolist() == [40, 41]
+    pool = pools.take(5)
+    assert pool.inputs.tolist() == [2000, 2001, 2006, 2007]
+    assert pool.position.tolist() == [20, 21, 50, 51]
+    assert pool.stride.tolist() == [2, 2, 2, 2]
+    assert pools.next_layer() is None
 
 
 def test_room_is_free_again_once_the_last_pool_is_done() -> None:
-    parked = ParkedTiles(100)
-    assert parked.gap(100) == 0
-    parked.collect(launched([3, 5], 0), 0, 30)
-    parked.collect(launched([5], 30), 30, 60)
-    assert parked.gap(40) == 60
-    assert parked.gap(41) is None
-    parked.take(3)
-    parked.release(3)
-    assert parked.gap(41) is None  # layer 5 has something in both regions
-    parked.take(5)
-    parked.collect(launched([7], 60), 60, 90)
-    parked.release(5)
-    assert parked.gap(60) == 0
-    assert parked.gap(61) is None
-    parked.collect(launched([0], 0), 0, 0)  # all finished: nothing is taken
-    assert parked.gap(60) == 0
+    pools = SurvivorPools(100)
+    assert pools.gap(100) == 0
+    pools.collect(launched([3, 5], 0), 0, 30)
+    pools.collect(launched([5], 30), 30, 60)
+    assert pools.gap(40) == 60
+    assert pools.gap(41) is None
+    pools.take(3)
+    pools.release(3)
+    assert pools.gap(41) is None  # layer 5 has something in both regions
+    pools.take(5)
+    pools.collect(launched([7], 60), 60, 90)
+    pools.release(5)
+    assert pools.gap(60) == 0
+    assert pools.gap(61) is None
+    pools.collect(launched([0], 0), 0, 0)  # all finished: nothing is taken
+    assert pools.gap(60) == 0
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 6)), max_size=12), st.randoms())
-def test_gaps_never_overlap_what_is_parked(launches: list[tuple[int, int]], random: Any) -> None:
-    parked, taken = ParkedTiles(120), dict[int, set[int]]()
-    for number, (size, pools) in enumerate(launches):
-        begin = parked.gap(size)
+def test_gaps_never_overlap_what_is_spilled(launches: list[tuple[int, int]], random: Any) -> None:
+    pools, taken = SurvivorPools(120), dict[int, set[int]]()
+    for number, (size, spilled) in enumerate(launches):
+        begin = pools.gap(size)
         occupied = set().union(*taken.values())
         if begin is None:
             longest = free = 0
@@ -83,15 +80,15 @@ def test_gaps_never_overlap_what_is_parked(launches: list[tuple[int, int]], rand
         room = set(range(begin, begin + size))
         assert not room & occupied
         assert max(room) < 120
-        layers = [random.randint(number + 1, number + 4) for _ in range(pools)]
-        parked.collect(launched(layers, begin), begin, begin + size)
+        layers = [random.randint(number + 1, number + 4) for _ in range(spilled)]
+        pools.collect(launched(layers, begin), begin, begin + size)
         for layer in layers:
             taken[layer] = taken.get(layer, set()) | room
-        layer = parked.next_layer()
+        layer = pools.next_layer()
         assert layer == min(taken)
         if random.random() < 0.5 and layer is not None:
-            parked.take(layer)
-            parked.release(layer)
+            pools.take(layer)
+            pools.release(layer)
             del taken[layer]
 
 
@@ -113,10 +110,10 @@ def run_recorded(monkeypatch: pytest.MonkeyPatch, width: int) -> tuple[Any, list
 
 def test_few_inputs_stop_where_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     result, launches = run_recorded(monkeypatch, 64)
-    stopped = [tiles for tiles in launches if tiles.until < len(dying_network())]
+    stopped = [tiles for tiles in launches if tiles.stop_layer < len(dying_network())]
     assert stopped
     layers = [tiles.layer for tiles in launches]
-    assert all(tiles.until in layers[layers.index(tiles.layer) :] for tiles in stopped)
+    assert all(tiles.stop_layer in layers[layers.index(tiles.layer) :] for tiles in stopped)
     wanted = oracle.infer(dying_network(), inputs_of_every_strength())
     assert result.categories.tolist() == wanted[0]
     np.testing.assert_allclose(result.scores, wanted[1], rtol=1e-4, atol=1e-5)
@@ -124,10 +121,12 @@ def test_few_inputs_stop_where_others_wait(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("share", [0, 1])
-def test_tiles_go_on_where_the_arena_is_full(share: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_go_on_where_the_spill_buffer_is_full(
+    share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     roomy, _ = run_recorded(monkeypatch, 32)
     monkeypatch.undo()
-    monkeypatch.setattr(depth_first, "ARENA_SHARE", share)
+    monkeypatch.setattr(depth_first, "SPILL_SHARE", share)
     tight, launches = run_recorded(monkeypatch, 32)
     assert len(launches) == 1 or share
     np.testing.assert_array_equal(tight.scores, roomy.scores)
@@ -140,7 +139,7 @@ def test_tiles_go_on_where_the_arena_is_full(share: int, monkeypatch: pytest.Mon
         (60_000, 2, 128, 30_048),
         (256, 2, 128, 128),
         (128, 2, 64, 64),
-        (129, 1, 128, 144),  # the second tile is a granule
+        (129, 1, 128, 144),  # the second tile is a vector block
         (600, 2, 128, 352),
         (540, 2, 128, 288),
         (380, 2, 64, 192),
@@ -154,7 +153,7 @@ def test_tiles_go_on_where_the_arena_is_full(share: int, monkeypatch: pytest.Mon
 def test_few_inputs_are_shared_out_by_narrower_tiles(
     inputs: int, threads: int, width: int, seconds: int
 ) -> None:
-    """Costs go with granules here; each is as wide as it may be within FEWER_ARE_WORTH."""
+    """Costs go with vector blocks here; each is as wide as it may be within FEWER_ARE_WORTH."""
     costs = TileCosts(128, {}, np.arange(9) * 16.0, 1e-12)
     assert costs.cheapest(inputs, threads) == (width, seconds)
 

@@ -1,50 +1,116 @@
-"""Choosing the fastest of several ways from the times of calls."""
+"""Which variant runs a product: what the model says, what a trial finds, and when."""
 
 from __future__ import annotations
 
-from portable_spdnn_cpu.spmm.tuning import PATIENCE, TRIALS, MeasuredChoice
+import time
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+import scipy.sparse as sp
+
+from portable_spdnn_cpu.jit.thread_pool import Workers
+from portable_spdnn_cpu.layout.packing import relu
+from portable_spdnn_cpu.spmm import handle, tuning
+from portable_spdnn_cpu.spmm.handle import DenseLayer
+from portable_spdnn_cpu.spmm.tuning import WIDTHS, Product, Variant, fastest, predict, variants
+
+CHALLENGE = Product(1024, 1024, 1024 * 32, 1024 * 8, 4, threads=2)
+SCATTERED = Product(4096, 4096, 4096 * 32, 4096 * 32, 4, threads=2)
 
 
-def call(choice: MeasuredChoice, seconds: list[float], times: int = 1) -> list[int]:
-    """Make some calls that take seconds[way]; return the ways they went."""
-    went = []
-    for _ in range(times):
-        way = choice.next()
-        choice.note(way, seconds[way])
-        went.append(way)
-    return went
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "l2_bytes", lambda: 1 << 20)
 
 
-def test_every_way_is_tried_and_the_fastest_kept() -> None:
-    choice = MeasuredChoice(3)
-    assert sorted(call(choice, [3.0, 1.0, 2.0], 3 * TRIALS)) == sorted([0, 1, 2] * TRIALS)
-    assert call(choice, [3.0, 1.0, 2.0], PATIENCE) == [1] * PATIENCE
+@pytest.mark.parametrize(
+    ("product", "inputs", "direct", "aligned", "expected"),
+    [
+        (CHALLENGE, 64, True, False, Variant(1, True, 64)),
+        (CHALLENGE, 4096, True, False, Variant(2, False, 128)),  # far apart: copied, streamed
+        (CHALLENGE, 4096, False, True, Variant(2, False, 64)),  # half a cache for two buffers
+        (SCATTERED, 64, True, True, Variant(2, True, 32)),
+        (SCATTERED, 64, True, False, Variant(2, False, 32)),  # loads would cross cache lines
+        (SCATTERED, 4096, True, True, Variant(2, False, 64)),
+        (SCATTERED, 17, False, True, Variant(1, False, 32)),
+        (SCATTERED, 0, False, True, Variant(1, False, 16)),
+        (Product(0, 5, 0, 0, 8, threads=3), 1, False, True, Variant(1, False, 8)),
+    ],
+)
+def test_the_model_weighs_copies_against_loads_and_work_against_waking(
+    product: Product, inputs: int, direct: bool, aligned: bool, expected: Variant
+) -> None:
+    assert predict(product, inputs, direct, aligned) == expected
 
 
-def test_one_disturbed_call_does_not_decide() -> None:
-    choice = MeasuredChoice(2)
-    call(choice, [2.0, 9.0], 2)
-    call(choice, [2.0, 1.0], 2 * TRIALS - 2)
-    assert choice.kept == 1
+def test_every_thread_has_a_panel_and_no_variant_comes_twice() -> None:
+    few = variants(CHALLENGE, 48, direct=True)
+    assert len(set(few)) == len(few)
+    assert {(each.threads, each.width) for each in few} == {(2, 32), (1, 32)}
+    assert not any(each.in_place for each in variants(CHALLENGE, 4096, direct=False))
+    assert {each.width for each in variants(CHALLENGE, 4096, direct=True)} == set(WIDTHS)
 
 
-def test_a_wrong_choice_is_found_out_and_a_way_that_became_slow_given_up() -> None:
-    choice = MeasuredChoice(2)
-    call(choice, [2.0, 9.0], 2 * TRIALS)  # way 1 was disturbed all the time
-    assert choice.kept == 0
-    call(choice, [2.0, 1.0], PATIENCE + 2 * TRIALS)
-    assert choice.kept == 1
-    call(choice, [2.0, 8.0], 2 * PATIENCE + 2 * TRIALS)
-    assert choice.kept == 0
+def test_a_trial_keeps_the_fastest_though_its_first_run_was_slow() -> None:
+    slow_once = {16}
+
+    def run(variant: Variant) -> None:
+        compiles = variant.width in slow_once
+        slow_once.discard(variant.width)
+        time.sleep(0.05 if compiles else 0.001 * variant.width / 16)
+
+    choices = [Variant(1, False, width) for width in (64, 16, 32)]
+    assert fastest(choices, run) == choices[1]
 
 
-def test_ever_fewer_calls_are_spent_on_trying() -> None:
-    choice = MeasuredChoice(4)
-    went = call(choice, [4.0, 3.0, 2.0, 1.0], 100 * PATIENCE)
-    assert went.count(3) > 0.97 * len(went)
-    assert set(went[-20 * PATIENCE :]) == {3}
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("inputs", [16, 60, 320])
+@pytest.mark.parametrize("alike", [1, 5])
+def test_every_variant_of_a_prepared_layer_gives_the_same_bits(
+    alike: int, inputs: int, order: Any
+) -> None:
+    """Where outputs are alike, tiles hold the inputs in an order of their own."""
+    rng = np.random.default_rng(inputs)
+    few = sp.random_array((70 // alike, 90), density=0.2, rng=rng, dtype=np.float32)
+    W = sp.csr_array(np.repeat(few.toarray(), alike, axis=0)[rng.permutation(70)])
+    Y = np.array(rng.random((inputs, 90), np.float32), order=order)
+    layer = DenseLayer(Workers(2), W, np.full(70, -0.5, np.float32), relu(2.0), prepare=True)
+    first = layer(Y)
+    moved = bool((np.diff(layer.permuted.input_rows) < 0).any())
+    assert moved == (alike > 1)
+    fortran = order == "F"
+    direct = fortran and inputs != 60
+    choices = variants(layer.product, inputs, direct)
+    assert {each.in_place for each in choices} == ({True, False} if direct else {False})
+    for choice in choices:
+        layer._variants[inputs, fortran] = choice
+        np.testing.assert_array_equal(layer(Y), first)
+    expected = oracle.layer(W.T, Y, np.full(70, -0.5), 2.0)
+    np.testing.assert_allclose(first, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_single_way_is_never_in_question() -> None:
-    choice = MeasuredChoice(1)
-    assert call(choice, [1.0], 3) + call(choice, [100.0], 500) == [0] * 503
+def test_calls_never_measure(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials: list[list[Variant]] = []
+
+    def noted(choices: list[Variant], run: Any) -> Variant:
+        trials.append(choices)
+        return fastest(choices, run)
+
+    monkeypatch.setattr(handle, "fastest", noted)
+    W = sp.random_array((40, 50), density=0.2, rng=np.random.default_rng(0), format="csr")
+    arguments = Workers(2), W, np.zeros(40), relu(None)
+    layer = DenseLayer(*arguments, prepare=True, columns=64)
+    assert len(trials) == 2
+    assert "64 inputs in Fortran order" in layer.describe()
+    before = dict(layer._variants)
+    for inputs in (64, 7, 64):
+        for order in "CF":
+            layer(np.ones((inputs, 50), order=order))
+    assert len(trials) == 2
+    assert layer._variants.items() >= before.items()
+    assert len(layer.describe().splitlines()) == 4
+    monkeypatch.setattr(handle, "MOST_TRIAL_BYTES", 1000)
+    DenseLayer(*arguments, prepare=True, columns=64)
+    assert len(trials) == 2

@@ -15,8 +15,10 @@ import numpy.typing as npt
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def kernel(function: Function) -> Function:
+def kernel(function: Function, **options: Any) -> Function:
     """Compile for the processor at hand, without the interpreter's lock, kept on disk.
+
+    `options` are further ones of numba.njit.
 
     What is kept holds the code of all that the kernel calls, but Numba compares the file of the
     kernel alone: here every file of this package counts, so that no version runs code of another.
@@ -24,7 +26,7 @@ def kernel(function: Function) -> Function:
     The wrapper for callers in C is left out: none calls, and it costs a tenth of the compilation.
     """
     njit = cast(Any, numba.njit)  # its types do not know all options
-    compiled = njit(nogil=True, cache=True, no_cfunc_wrapper=True)(function)
+    compiled = njit(nogil=True, cache=True, no_cfunc_wrapper=True, **options)(function)
     kept = getattr(compiled._cache, "_cache_file", None)  # none where no folder may be written
     if kept is not None:
         kept._source_stamp = kept._source_stamp, sources_digest()

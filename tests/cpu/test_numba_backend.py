@@ -240,8 +240,7 @@ def read_only(array: Any) -> Any:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("path", ["spmm", "spgemm"])
 def test_no_form_of_features_compiles_after_planning(path: str, dtype: Any) -> None:
-    from portable_spdnn_cpu.spgemm import accumulators as row_accumulators
-    from portable_spdnn_cpu.spgemm import epilogue as finished_rows
+    from portable_spdnn_cpu.spgemm import epilogue, gustavson
     from portable_spdnn_cpu.tiles import kernel as depth_first_tiles
 
     network, Y = dying_network(), inputs_of_every_strength(50)
@@ -256,9 +255,8 @@ def test_no_form_of_features_compiles_after_planning(path: str, dtype: Any) -> N
     ]  # fmt: skip
     plan = ps.get_backend("numba", threads=2).plan(network, ps.PlanOptions(dtype, path))
     kernels = [
-        depth_first_tiles.run_tiles, row_accumulators.add_dense_rows,
-        row_accumulators.add_hash_rows, row_accumulators.add_sorted_rows,
-        finished_rows.join_rows,
+        depth_first_tiles.run_tiles, gustavson.add_rows, gustavson.count_products_of_rows,
+        epilogue.gather_rows,
     ]  # fmt: skip
     before = [len(kernel.signatures) for kernel in kernels]
     for form in forms:

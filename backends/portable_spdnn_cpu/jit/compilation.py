@@ -33,6 +33,11 @@ def kernel(function: Function, **options: Any) -> Function:
     return cast(Function, compiled)
 
 
+def kernel_part(function: Function) -> Function:
+    """Compile what kernels alone call, without the wrapper for Python, which costs time."""
+    return kernel(function, no_cpython_wrapper=True)
+
+
 @functools.cache
 def sources_digest() -> str:
     """Return a digest of all modules of the package that holds this folder."""

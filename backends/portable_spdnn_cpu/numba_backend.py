@@ -16,7 +16,7 @@ from portable_spdnn.operations.handles import Prepared, SpgemmHandle
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn_cpu.jit.cpu_info import processor_name
-from portable_spdnn_cpu.jit.thread_pool import Workers, default_threads
+from portable_spdnn_cpu.jit.thread_pool import ThreadPool, default_threads
 
 Array = npt.NDArray[Any]
 
@@ -36,7 +36,7 @@ class NumbaBackend(Backend):
 
     def __init__(self, threads: int | None = None) -> None:
         super().__init__(default_threads() if threads is None else threads)
-        self.workers = Workers(self.threads)
+        self.workers = ThreadPool(self.threads)
 
     @classmethod
     def availability(cls) -> Availability:

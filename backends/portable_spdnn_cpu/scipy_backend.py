@@ -11,8 +11,8 @@ import scipy.sparse as sp
 
 from portable_spdnn.backend import Availability, Backend
 from portable_spdnn.epilogue import Epilogue
-from portable_spdnn.errors import InputError
 from portable_spdnn.operations.handles import SpgemmHandle
+from portable_spdnn.operations.operands import with_values
 from portable_spdnn_cpu.jit.cpu_info import processor_name
 
 Array = npt.NDArray[Any]
@@ -71,15 +71,3 @@ class ScipySpgemmHandle(SpgemmHandle):
         C = with_values("A", self.A, A_data) @ with_values("B", self.B, B_data)
         C.sort_indices()
         return C
-
-
-def with_values(name: str, matrix: Any, data: Array | None) -> Any:
-    """Return `matrix` with `data` as its values, sharing its pattern."""
-    if data is None:
-        return matrix
-    data = np.asarray(data, dtype=matrix.dtype)
-    if data.shape != matrix.data.shape:
-        raise InputError(
-            f"spgemm: {data.size} new values for {name}, which stores {matrix.nnz} entries"
-        )
-    return sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)

@@ -216,3 +216,15 @@ def check_residual(
     if found.shape != shape:
         raise InputError(f"{name}: residual has shape {found.shape}; the result has {shape}")
     return cast_to_prepared(found, f"{name}: residual", dtype)
+
+
+def with_values(name: str, matrix: Any, data: Array | None) -> Any:
+    """Return a csr_array with `data` as its values, sharing its pattern, or raise InputError."""
+    if data is None:
+        return matrix
+    data = np.asarray(data, dtype=matrix.dtype)
+    if data.shape != matrix.data.shape:
+        raise InputError(
+            f"spgemm: {data.size} new values for {name}, which stores {matrix.nnz} entries"
+        )
+    return sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)

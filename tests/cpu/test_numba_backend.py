@@ -14,8 +14,8 @@ from tile_settings import set_tile_costs
 
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
-from portable_spdnn_cpu.jit.thread_pool import Workers
-from portable_spdnn_cpu.layout.packing import ABSENT, FIRST_VALUE, pack_layers, relu
+from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.layout.packing import ABSENT, FIRST_VALUE, Activation, pack_layers
 from portable_spdnn_cpu.network import plan as depth_first
 
 
@@ -89,7 +89,9 @@ def test_planning_picks_the_leanest_form_of_each_layer() -> None:
     ragged = np.triu(np.ones((6, 6)))
     values = np.arange(36.0).reshape(6, 6) + 1
     layers = [ps.Layer(m) for m in (ring / 2, ring * values, ragged, ragged * values)]
-    table = pack_layers(layers, [relu(50)] * 4, np.dtype(np.float32), Workers(2)).table
+    table = pack_layers(
+        layers, [Activation(1, 0.0, 50.0)] * 4, np.dtype(np.float32), ThreadPool(2)
+    ).table
     assert (table[:, FIRST_VALUE] == ABSENT).tolist() == [True, False, True, False]
     network = ps.Network(layers, y_max=50)
     Y = np.random.default_rng(0).random((20, 6))
@@ -116,7 +118,7 @@ def test_layers_too_wide_for_16_bit_indices() -> None:
 
 
 def test_a_worker_that_fails_or_an_interrupt_reaches_the_caller() -> None:
-    workers = Workers(3)
+    workers = ThreadPool(3)
     stopped: list[bool] = []
 
     def fail(worker: int) -> None:
@@ -211,8 +213,7 @@ def read_only(array: Any) -> Any:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("path", ["spmm", "spgemm"])
 def test_no_form_of_features_compiles_after_planning(path: str, dtype: Any) -> None:
-    from portable_spdnn_cpu.spgemm import accumulators as row_accumulators
-    from portable_spdnn_cpu.spgemm import epilogue as finished_rows
+    from portable_spdnn_cpu.spgemm import epilogue, gustavson
     from portable_spdnn_cpu.tiles import kernel as depth_first_tiles
 
     network, Y = dying_network(), inputs_of_every_strength(50)
@@ -227,9 +228,8 @@ def test_no_form_of_features_compiles_after_planning(path: str, dtype: Any) -> N
     ]  # fmt: skip
     plan = ps.get_backend("numba", threads=2).plan(network, ps.PlanOptions(dtype, path))
     kernels = [
-        depth_first_tiles.run_tiles, row_accumulators.add_dense_rows,
-        row_accumulators.add_hash_rows, row_accumulators.add_sorted_rows,
-        finished_rows.join_rows,
+        depth_first_tiles.run_tiles, gustavson.add_rows, gustavson.count_products_of_rows,
+        epilogue.gather_rows,
     ]  # fmt: skip
     before = [len(kernel.signatures) for kernel in kernels]
     for form in forms:

@@ -1,41 +1,224 @@
-"""Activation functions, applied in place to features in a cache."""
+"""Kernels: activation functions, of one value and of a contiguous span.
+
+`activate` calls the C library, in float64, and suits the scattered entries of a sparse row.
+`activate_span` is for dense results: its float32 loops have neither calls nor branches, so that
+LLVM makes vector code of them. Their exponential reduces its argument by a power of two and is a
+polynomial on what remains; the others are formed from it, in ways that do not cancel. All let NaN
+pass, and take infinities to the functions' limits.
+
+Sources: D. Hendrycks, K. Gimpel, "Gaussian Error Linear Units (GELUs)", arXiv:1606.08415 (2016),
+for both forms of GELU and for SiLU; A. Howard et al., "Searching for MobileNetV3", ICCV 2019, for
+hardswish; W. J. Cody, W. Waite, "Software Manual for the Elementary Functions" (1980), for the
+reduction of the argument with a constant in two parts.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.epilogue import ACTIVATIONS
 from portable_spdnn_cpu.jit.compilation import kernel
+from portable_spdnn_cpu.jit.intrinsics import polynomial
 
-NONE, RELU, GELU, GELU_TANH, SILU, HARDSWISH, SIGMOID, TANH = range(8)
+Array = npt.NDArray[Any]
+
+# The code of an activation is its place in `ACTIVATIONS`.
+NONE, RELU, GELU, GELU_TANH, SILU, HARDSWISH, SIGMOID, TANH = range(len(ACTIVATIONS))
+
+# Division by zero gives infinity: the branch to Python's error would keep loops from being vectors.
+elementwise = functools.partial(kernel, error_model="numpy")
 
 
-@kernel
+def _single(*constants: float) -> Any:
+    """Round to float32; Numba would compute in float64 with Python's floats."""
+    return tuple(np.float32(constant) for constant in constants)
+
+
+SQRT_HALF = math.sqrt(0.5)
+# (1 + tanh(y)) / 2 = sigmoid(2 y), which does not cancel where y is negative.
+TANH_SCALE, TANH_CUBIC = 2 * math.sqrt(2 / math.pi), 0.044715
+ZERO_BELOW = -1000.0  # here all that go to 0 are there; infinity times 0 would be NaN
+
+ZERO, HALF, ONE, TWO, THREE, SIX = _single(0, 0.5, 1, 2, 3, 6)
+LOG2_E, SCALE_32, CUBIC_32 = _single(math.log2(math.e), TANH_SCALE, TANH_CUBIC)
+# -ln 2 in two parts; a multiple of the first by up to 2^15 is exact.
+MINUS_LN2_HIGH, MINUS_LN2_LOW = _single(-0.693359375, 2.12194440e-4)
+EXP_LEAST = np.float32(-88)  # here the power of two has become 0
+# With these as their least, or most, arguments the functions below give what they tend to.
+SIGMOID_LEAST, HARDSWISH_LEAST, TAIL_MOST = _single(-104, -4, 14)
+
+# expm1(r) = r + r^2 P(r) for |r| <= ln(2) / 2: minimax in exp's relative error, 3.3e-9.
+EXPM1 = _single(
+    1.3813144423515577e-3, 8.369418844569458e-3, 4.166845678919549e-2, 1.6666514791299653e-1,
+    4.9999993050715213e-1,
+)  # fmt: skip
+# erfc(t / sqrt 2) / 2 = exp(-t^2 / 2) P(t) / Q(t) for 0 <= t <= 14: minimax in the relative error,
+# 5.6e-9. No coefficient is negative, so that nothing cancels.
+TAIL_P = _single(
+    4.07759049670061e-3, 4.037242439683817e-2, 1.8246144715213203e-1, 4.3725039365666024e-1,
+    5.000000027564726e-1,
+)  # fmt: skip
+TAIL_Q = _single(
+    1.0220874874978105e-2, 1.0120547061925028e-1, 4.674280878470632e-1, 1.199289139422179,
+    1.6723857425957656, 1.0,
+)  # fmt: skip
+
+
+@elementwise
+def activate(value: Any, code: int) -> float:
+    """Return the activation of one value.
+
+    Parameters
+    ----------
+    value : float32 or float64
+    code : int
+        The place of the activation's name in `ACTIVATIONS`.
+
+    Returns
+    -------
+    float64
+        Its error is a few units in the last place of max(1, |value|).
+    """
+    z = np.float64(value)
+    # Comparisons are false for NaN, which therefore passes.
+    if code == RELU:
+        return 0.0 if z < 0 else z
+    if code == NONE:
+        return z
+    if code == TANH:
+        return math.tanh(z)
+    if code == SIGMOID:
+        return 1 / (1 + math.exp(-z))
+    if z < ZERO_BELOW:
+        return 0.0
+    if code == GELU:
+        return 0.5 * z * math.erfc(-SQRT_HALF * z)  # 1 + erf(x) = erfc(-x), without cancelling
+    if code == GELU_TANH:
+        return z / (1 + math.exp(-TANH_SCALE * (z + TANH_CUBIC * z * z * z)))
+    if code == SILU:
+        return z / (1 + math.exp(-z))
+    return z * (min(max(z + 3, 0.0), 6.0) / 6)  # 6 z might overflow
+
+
+@elementwise
 def activate_span(
-    values: npt.NDArray[Any], first: int, end: int, code: int, lower: Any, upper: Any
+    values: Array, first: int, end: int, code: int, lower: float, upper: float
 ) -> None:
-    """y = min(max(activation(z), lower), upper) for values[first:end], in place; NaN passes."""
-    for position in range(first, end):
-        z = values[position]
-        y = z
-        if code == RELU and z < 0:
-            y = z * 0
-        elif code == GELU:
-            y = z * (1 + math.erf(z * math.sqrt(0.5))) / 2
-        elif code == GELU_TANH:
-            y = z * (1 + math.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z * z * z))) / 2
-        elif code == SILU:
-            y = z / (1 + math.exp(-z))
-        elif code == HARDSWISH:
-            y = z * min(max(z + 3, 0), 6) / 6
-        elif code == SIGMOID:
-            y = 1 / (1 + math.exp(-z))
-        elif code == TANH:
-            y = math.tanh(z)
-        if y < lower:
-            y = lower
-        if y > upper:
-            y = upper
-        values[position] = y
+    """values[first:end] = min(max(activation(values[first:end]), lower), upper), in place.
+
+    On float32, errors are at most 5e-7 max(1, |z|); on float64 as in `activate`.
+
+    Parameters
+    ----------
+    values : ndarray of float32 or float64, 1-D and contiguous
+    first, end : int
+    code : int
+        The place of the activation's name in `ACTIVATIONS`.
+    lower, upper : float
+        -inf and inf where there is no bound.
+    """
+    span = values[first:end]
+    low, high = span.dtype.type(lower), span.dtype.type(upper)
+    if code == RELU:
+        low = max(low, span.dtype.type(0))
+    # One loop for each function: a choice inside would keep the loop from being vectors.
+    if code <= RELU:
+        for k in range(span.size):
+            span[k] = clamp(span[k], low, high)
+    elif span.itemsize == 8:
+        for k in range(span.size):
+            span[k] = clamp(activate(span[k], code), low, high)
+    elif code == GELU:
+        for k in range(span.size):
+            span[k] = clamp(gelu(np.float32(span[k])), low, high)
+    elif code == GELU_TANH:
+        for k in range(span.size):
+            span[k] = clamp(gelu_tanh(np.float32(span[k])), low, high)
+    elif code == SILU:
+        for k in range(span.size):
+            span[k] = clamp(silu(np.float32(span[k])), low, high)
+    elif code == HARDSWISH:
+        for k in range(span.size):
+            span[k] = clamp(hardswish(np.float32(span[k])), low, high)
+    elif code == SIGMOID:
+        for k in range(span.size):
+            span[k] = clamp(sigmoid(np.float32(span[k])), low, high)
+    else:
+        for k in range(span.size):
+            span[k] = clamp(tanh(np.float32(span[k])), low, high)
+
+
+@elementwise
+def clamp(z: Any, lower: Any, upper: Any) -> Any:
+    """Return min(max(z, lower), upper); NaN passes."""
+    z = lower if z < lower else z
+    return upper if z > upper else z
+
+
+# From here on: float32 in, float32 out, with selections in the place of branches.
+
+
+@elementwise
+def exp_parts(x: Any) -> Any:
+    """Return expm1(r) and 2^n with x = n ln 2 + r, for x <= 0; 2^n is 0 where exp(x) underflows."""
+    x = x if x > EXP_LEAST else EXP_LEAST  # NaN too: the conversion of NaN is not defined
+    n = np.int32(x * LOG2_E - HALF)  # cut off towards 0: rounds what is negative
+    whole = np.float32(n)
+    r = polynomial(whole, (MINUS_LN2_LOW, polynomial(whole, (MINUS_LN2_HIGH, x))))
+    power = np.int32((n + 127) << 23).view(np.float32)  # the bits of the exponent
+    return polynomial(r * r, (polynomial(r, EXPM1), r)), power
+
+
+@elementwise
+def sigmoid(z: Any) -> Any:
+    """Return 1 / (1 + exp(-z)), from exp(-|z|), which cannot overflow."""
+    expm1, power = exp_parts(-abs(z))
+    decay = polynomial(power, (expm1, power))
+    result = (decay if z < ZERO else ONE) / (ONE + decay)
+    return z if z != z else result
+
+
+@elementwise
+def tanh(z: Any) -> Any:
+    """Return tanh(z) = -m / (2 + m) with m = expm1(-2 |z|), and the sign of z."""
+    expm1, power = exp_parts(-TWO * abs(z))
+    m = polynomial(power, (expm1, power - ONE))
+    size = -m / (TWO + m)
+    result = -size if z < ZERO else size
+    return z if z != z else result
+
+
+@elementwise
+def silu(z: Any) -> Any:
+    """Return z sigmoid(z)."""
+    z = SIGMOID_LEAST if z < SIGMOID_LEAST else z
+    return z * sigmoid(z)
+
+
+@elementwise
+def gelu_tanh(z: Any) -> Any:
+    """Return z (1 + tanh(sqrt(2 / pi) (z + 0.044715 z^3))) / 2."""
+    z = SIGMOID_LEAST if z < SIGMOID_LEAST else z
+    return z * sigmoid(SCALE_32 * polynomial(z * z * z, (CUBIC_32, z)))
+
+
+@elementwise
+def gelu(z: Any) -> Any:
+    """Return z (1 + erf(z / sqrt 2)) / 2 = max(z, 0) - t erfc(t / sqrt 2) / 2 with t = |z|."""
+    t = abs(z)
+    t = t if t < TAIL_MOST else TAIL_MOST
+    expm1, power = exp_parts(-HALF * t * t)
+    tail = polynomial(power, (expm1, power)) * polynomial(t, TAIL_P) / polynomial(t, TAIL_Q)
+    return (ZERO if z < ZERO else z) - t * tail
+
+
+@elementwise
+def hardswish(z: Any) -> Any:
+    """Return z min(max(z + 3, 0), 6) / 6."""
+    z = HARDSWISH_LEAST if z < HARDSWISH_LEAST else z
+    return z * (clamp(z + THREE, ZERO, SIX) / SIX)

@@ -15,20 +15,42 @@ import numpy.typing as npt
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def kernel(function: Function) -> Function:
+def kernel(function: Function, **options: Any) -> Function:
     """Compile for the processor at hand, without the interpreter's lock, kept on disk.
+
+    `options` are further ones of numba.njit.
 
     What is kept holds the code of all that the kernel calls, but Numba compares the file of the
     kernel alone: here every file of this package counts, so that no version runs code of another.
 
+    Numba numbers the files of a kernel's signatures by what its index holds: two processes that
+    compile different ones at a time would take the same number, and one would load the other's
+    code. Here a file is named by its signature.
+
     The wrapper for callers in C is left out: none calls, and it costs a tenth of the compilation.
     """
     njit = cast(Any, numba.njit)  # its types do not know all options
-    compiled = njit(nogil=True, cache=True, no_cfunc_wrapper=True)(function)
+    compiled = njit(nogil=True, cache=True, no_cfunc_wrapper=True, **options)(function)
     kept = getattr(compiled._cache, "_cache_file", None)  # none where no folder may be written
     if kept is not None:
         kept._source_stamp = kept._source_stamp, sources_digest()
+        kept.save = functools.partial(_save, kept)
     return cast(Function, compiled)
+
+
+def _save(kept: Any, key: Any, data: Any) -> None:
+    """Keep the machine code of a signature: what `numba.core.caching.IndexDataCacheFile` does."""
+    stamped = repr((kept._source_stamp, key)).encode()
+    name = kept._data_name(int.from_bytes(hashlib.blake2b(stamped, digest_size=8).digest()))
+    index = kept._load_index()
+    index[key] = name
+    kept._save_data(name, data)
+    kept._save_index(index)
+
+
+def kernel_part(function: Function) -> Function:
+    """Compile what kernels alone call, without the wrapper for Python, which costs time."""
+    return kernel(function, no_cpython_wrapper=True)
 
 
 @functools.cache

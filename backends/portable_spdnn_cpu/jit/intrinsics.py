@@ -79,3 +79,26 @@ def fetch_add(
         return builder.atomic_rmw("add", builder.gep(array.data, [args[1]]), args[2], "monotonic")
 
     return signature, codegen
+
+
+@intrinsic
+def polynomial(typingctx: Any, x: Any, coefficients: Any) -> tuple[Signature, Callable[..., Any]]:
+    """Return c[0] x^n + ... + c[n] by Horner's rule, for a tuple of coefficients of x's type.
+
+    Each step is one fused multiply-add where the processor has that instruction, else two
+    operations: which one never depends on the surrounding loop, so that a value's bits do not
+    depend on where in a vectorized loop it lies.
+    """
+    signature = x(x, coefficients)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        x, terms = args[0], cgutils.unpack_tuple(builder, args[1])
+        fmuladd = builder.module.declare_intrinsic(
+            "llvm.fmuladd", [x.type], ir.FunctionType(x.type, [x.type] * 3)
+        )
+        total = terms[0]
+        for term in terms[1:]:
+            total = builder.call(fmuladd, [total, x, term])
+        return total
+
+    return signature, codegen

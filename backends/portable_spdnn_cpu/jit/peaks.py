@@ -19,7 +19,7 @@ from numba.core.typing.templates import Signature
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn_cpu.jit.compilation import intrinsic, kernel
 from portable_spdnn_cpu.jit.cpu_info import aligned_empty, cache_bytes
-from portable_spdnn_cpu.jit.thread_pool import Workers
+from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 
 Array = npt.NDArray[Any]
 
@@ -121,12 +121,12 @@ def repeat_reads(array: Array, times: int) -> Any:
     return total
 
 
-def measure(workers: Workers) -> Limits:
+def measure(workers: ThreadPool) -> Limits:
     """Measure all limits on all threads together; takes some seconds.
 
     Parameters
     ----------
-    workers : Workers
+    workers : ThreadPool
 
     Returns
     -------
@@ -145,7 +145,7 @@ def measure(workers: Workers) -> Limits:
     )
 
 
-def _fma_rate(workers: Workers) -> float:
+def _fma_rate(workers: ThreadPool) -> float:
     # Below one, so that sums stay finite; the compiler does not know the values.
     factor, term = np.float32(0.999), np.float32(0.5)
 
@@ -157,7 +157,7 @@ def _fma_rate(workers: Workers) -> float:
     return workers.threads * rounds * FMA_CHAINS * LANES * 2 / best
 
 
-def _read_rate(workers: Workers, size: int) -> float:
+def _read_rate(workers: ThreadPool, size: int) -> float:
     """Return bytes per second that all threads read from arrays of `size` bytes each."""
     block = READ_CHAINS * LANES
     items = max(size // 4 // block, 1) * block
@@ -177,7 +177,7 @@ def _read_rate(workers: Workers, size: int) -> float:
     return workers.threads * times * items * 4 / best
 
 
-def _seconds(workers: Workers, work: Callable[[int], Any]) -> float:
+def _seconds(workers: ThreadPool, work: Callable[[int], Any]) -> float:
     start = time.perf_counter()
     workers.run(work)
     return time.perf_counter() - start

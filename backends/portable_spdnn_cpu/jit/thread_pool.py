@@ -12,7 +12,7 @@ from portable_spdnn.host import usable_cores
 POLL_SECONDS = 0.1
 
 
-class Workers:
+class ThreadPool:
     """A fixed number of workers, the calling thread among them.
 
     Kernels share their work out themselves, by a counter: a worker that starts late finds less

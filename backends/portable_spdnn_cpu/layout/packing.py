@@ -16,7 +16,7 @@ import numpy.typing as npt
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
 from portable_spdnn.layer import Layer, common_value, index_dtype
 from portable_spdnn_cpu.jit.compilation import kernel, read_only
-from portable_spdnn_cpu.jit.thread_pool import Workers
+from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.layout.clusters import cluster_outputs, lay_out
 from portable_spdnn_cpu.layout.orders import order_clusters, permute_rows
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER
@@ -101,7 +101,7 @@ def pack_layers(
     layers: Sequence[Layer],
     activations: Sequence[Activation],
     dtype: np.dtype[Any],
-    workers: Workers,
+    workers: ThreadPool,
 ) -> PackedLayers:
     """Transpose, cluster and pack layers, each worker one at a time.
 
@@ -112,7 +112,7 @@ def pack_layers(
         Of each layer.
     dtype : numpy dtype
         float32 or float64.
-    workers : Workers
+    workers : ThreadPool
 
     Returns
     -------

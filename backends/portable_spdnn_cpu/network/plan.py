@@ -20,14 +20,14 @@ from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn_cpu.jit.compilation import read_only
 from portable_spdnn_cpu.jit.cpu_info import aligned_empty, l2_bytes
-from portable_spdnn_cpu.jit.thread_pool import Workers
+from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.layout.packing import (
     CLUSTERS,
     EDGES,
     FIRST_VALUE,
     NEURONS_OUT,
-    pack_layers,
     activation_of,
+    pack_layers,
 )
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, MOST_COUNTED
 from portable_spdnn_cpu.network.sparse_prefix import SparsePrefix, SparsePrefixResult
@@ -56,7 +56,7 @@ class DepthFirstPlan(NetworkPlan):
     Parameters
     ----------
     backend : Backend
-    workers : Workers
+    workers : ThreadPool
     network : Network
     options : PlanOptions
     like : DepthFirstPlan, optional
@@ -67,7 +67,7 @@ class DepthFirstPlan(NetworkPlan):
     def __init__(
         self,
         backend: Any,
-        workers: Workers,
+        workers: ThreadPool,
         network: Network,
         options: PlanOptions,
         like: DepthFirstPlan | None = None,

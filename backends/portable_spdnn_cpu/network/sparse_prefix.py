@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.features import Features, PackedFeatures, cast_features
 from portable_spdnn.network import Network
 from portable_spdnn.plans.crossover import break_even_density
-from portable_spdnn_cpu.jit.thread_pool import Workers
+from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.spgemm.fused_layer import sparse_layer
 
 Array = npt.NDArray[Any]
@@ -44,25 +45,25 @@ class SparsePrefix:
 
     Parameters
     ----------
-    workers : Workers
+    workers : ThreadPool
     network : Network
-        Exact on sparse features: no bias is positive.
+        Exact on sparse features: in every layer zeros stay zeros.
     dtype : numpy dtype
     dense_seconds : float
         Of tiles, for an edge and an input, all threads together.
     """
 
     def __init__(
-        self, workers: Workers, network: Network, dtype: np.dtype[Any], dense_seconds: float
+        self, workers: ThreadPool, network: Network, dtype: np.dtype[Any], dense_seconds: float
     ) -> None:
         self.workers, self.network, self.dtype = workers, network, dtype
         self._weights: dict[int, Any] = {}
-        W, y_max = self._layer(0), network.y_max
-        # Nothing is lost below zero: what comes out costs time too.
-        bias = np.zeros(W.shape[1], dtype)
+        W = self._layer(0)
+        # Without a bias nothing is lost below zero: what comes out costs time too.
+        epilogue = Epilogue(activation="relu", upper=network.y_max)
 
         def run_sparse(Y: Any) -> Any:
-            return sparse_layer(workers, W, Y, bias, y_max)
+            return sparse_layer(workers, W, Y, epilogue)
 
         self.break_even = break_even_density(W, dense_seconds, run_sparse, dtype)
         self.last = ""
@@ -80,8 +81,9 @@ class SparsePrefix:
             Y = cast_features(features, self.dtype, sparse=True)
             W = self._layer(layer)
             executed += int(np.diff(W.indptr)[Y.indices].sum(dtype=np.int64))
-            bias = self.network.layers[layer].bias.astype(self.dtype)
-            Y = sparse_layer(self.workers, W, Y, bias, self.network.y_max)
+            epilogue = self.network.layers[layer].epilogue(self.network.y_max)
+            epilogue = epilogue.prepared("layer", W.shape[1], self.dtype)
+            Y = sparse_layer(self.workers, W, Y, epilogue)
             kept = np.flatnonzero(np.diff(Y.indptr))
             active.append(kept.size)
             features, rows = (Y if kept.size == rows.size else Y[kept]), rows[kept]

@@ -1,15 +1,19 @@
-"""Kernels: three ways to add up rows of a sparse product.
+"""Kernels: accumulators, which add up a row of a sparse product.
 
-- *Dense*: a sum for every column of B, and a bit for every column that was touched; scanning the
-  bits gives the columns in order.
+- *Dense*: a sum for every column of B, and a bit for every column that was touched. The sums alone
+  would not do: an entry whose products cancel is an entry still, and finding entries among n sums
+  reads n values, among the bits n / 64 words. Scanning the bits gives the columns in order. Where
+  rows of B are dense in few columns, B has bitmaps of them, and the bits are their union: a word
+  brings many columns at once.
 - *Hash*: open addressing with linear probing in a power of two of slots, at least twice as many
   as the row may have entries, so that it stays in the first caches however wide B is. What was
   inserted is sorted by column.
 - *Sorted*: the products are listed, sorted by column, and neighbours in one column added up.
 
 All begin a sum with 0 and add to it in the order of A's columns: the answers are equal to the
-bit. Columns come out sorted. A kernel takes chunks of rows from a shared counter until none is
-left; `row_shares` says which rows go where.
+bit. Columns come out sorted. `row_bins` says which rows take which.
+
+Here are their memory and what the kernels of `symbolic` and `numeric`, which use them, share.
 
 Bound: the scattered additions, served by the cache level that holds the accumulator.
 
@@ -21,233 +25,111 @@ The Art of Computer Programming 3, section 6.4.
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.compilation import kernel
-from portable_spdnn_cpu.jit.intrinsics import bit_length, fetch_add, trailing_zeros
-from portable_spdnn_cpu.spgemm.epilogue import Target, finish_row
-from portable_spdnn_cpu.spgemm.gustavson import GOLDEN, LOW_SIX, ONE, SIX, Rows, Share, fetch_ahead
-from portable_spdnn_cpu.spgemm.radix_sort import sort_keys
+from portable_spdnn_cpu.jit.compilation import kernel_part
+from portable_spdnn_cpu.jit.intrinsics import bit_length, prefetch
+from portable_spdnn_cpu.spgemm.operands import ONE, CsrOperand
+from portable_spdnn_cpu.spgemm.radix_sort import BUCKETS, PADDING
+from portable_spdnn_cpu.spgemm.row_bins import DENSE, HASH, RowBin
 
 Array = npt.NDArray[Any]
 
+# 2^64 over the golden ratio: spreads columns in arithmetic progressions, which layers have. The
+# upper bits of a product with it are the slot to begin at: its lower bits depend on the column's
+# lower bits alone, which columns of a large stride have in common.
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
-@kernel
-def add_dense_rows(
-    counter: Array,
-    share: Share,
-    A: Rows,
-    B: Rows,
-    bits: Array,
-    sums: Array,
-    target: Target,
-    used: int,
-    chunk: int,
-) -> tuple[int, int]:
-    """Write rows of A B, added up densely.
 
-    Parameters
+class Workspace(NamedTuple):
+    """A thread's memory for one accumulator; arrays that it does not need are empty.
+
+    Attributes
     ----------
-    counter : ndarray
-        The chunks of the share that have been handed out.
-    share : Share
-    A, B : Rows
-    bits, sums : ndarray
-        A bit and a sum for each column of B, zero before and after.
-    target : Target
-    used : int
-        Where the first row goes, if rows are finished.
-    chunk : int
-        To begin with; -1 for one that the counter gives.
-
-    Returns
-    -------
-    used, chunk : int
-        After the last row; the chunk that has no room in the target, or one beyond the last.
-    """
-    A_indptr, A_indices, A_data = A.indptr, A.indices, A.data
-    B_indptr, B_indices, B_data = B.indptr, B.indices, B.data
-    rows, edges, places = share.rows, share.edges, target.places
-    columns, values = target.columns, target.values
-    while True:
-        if chunk < 0:
-            chunk = fetch_add(counter, 0, 1)
-        if chunk >= share.rooms.size or used + share.rooms[chunk] > columns.size:
-            return used, chunk
-        for number in range(edges[chunk], edges[chunk + 1]):
-            row = rows[number]
-            for k in range(A_indptr[row], A_indptr[row + 1]):
-                fetch_ahead(k, A_indices, B_indptr, B_indices, B_data)
-                middle = A_indices[k]
-                factor = A_data[k]
-                for q in range(B_indptr[middle], B_indptr[middle + 1]):
-                    column = np.uint64(B_indices[q])
-                    sums[column] += factor * B_data[q]
-                    bits[column >> SIX] |= ONE << (column & LOW_SIX)
-            start = used if target.finish else places[row]
-            place = start
-            for position in range(bits.size):
-                word = bits[position]
-                if word:
-                    bits[position] = 0
-                    while word:
-                        column = np.uint64(64 * position + trailing_zeros(word))
-                        word &= word - ONE
-                        columns[place] = column
-                        values[place] = sums[column]
-                        sums[column] = 0
-                        place += 1
-            if target.finish:
-                used = finish_row(row, target, start, place)
-        chunk = -1
-
-
-@kernel
-def add_hash_rows(
-    counter: Array,
-    share: Share,
-    A: Rows,
-    B: Rows,
-    bounds: Array,
-    keys: Array,
-    sums: Array,
-    order: Array,
-    spare: Array,
-    starts: Array,
-    target: Target,
-    used: int,
-    chunk: int,
-) -> tuple[int, int]:
-    """Do what `add_dense_rows` does in a hash table.
-
-    Parameters
-    ----------
-    bounds : ndarray of int64
-        The most entries that each row may have.
-    keys : ndarray
-        Of the slots: the column + 1; 0, as before and after, where a slot is free.
+    bits : ndarray of uint64, shape (ceil(columns / 64),)
+        A bit for each column of B, zero between rows.
     sums : ndarray
-        Of the slots.
-    order, spare, starts : ndarray
-        For `sort_keys`: a column and, in the low bits, its slot.
+        For each column a sum, zero between rows; for each slot of the hash table a sum; or, where
+        products are sorted, the products of a row.
+    keys : ndarray, shape (slots,)
+        For each slot of the hash table the column + 1; 0, as between rows, where it is free.
+    order, spare : ndarray of int64, shape (longest + PADDING,)
+        Keys for `sort_keys`: a column and, in the low bits, its slot or the number of its product.
+        Where nothing is sorted, the slots in use.
+    digits : ndarray of int64, shape (BUCKETS,)
+        For `sort_keys`.
     """
-    A_indptr, A_indices, A_data = A.indptr, A.indices, A.data
-    B_indptr, B_indices, B_data = B.indptr, B.indices, B.data
-    rows, edges, places = share.rows, share.edges, target.places
-    columns, values = target.columns, target.values
-    zero = values.dtype.type(0)
-    while True:
-        if chunk < 0:
-            chunk = fetch_add(counter, 0, 1)
-        if chunk >= share.rooms.size or used + share.rooms[chunk] > columns.size:
-            return used, chunk
-        for number in range(edges[chunk], edges[chunk + 1]):
-            row = rows[number]
-            length = np.uint64(bit_length(np.uint64(2 * bounds[row] - 1)))
-            mask = (ONE << length) - ONE
-            shift = np.uint64(64) - length
-            count = 0
-            for k in range(A_indptr[row], A_indptr[row + 1]):
-                fetch_ahead(k, A_indices, B_indptr, B_indices, B_data)
-                middle = A_indices[k]
-                factor = A_data[k]
-                for q in range(B_indptr[middle], B_indptr[middle + 1]):
-                    column = np.uint64(B_indices[q])
-                    term = factor * B_data[q]
-                    key = column + ONE
-                    slot = (column * GOLDEN) >> shift
-                    while True:
-                        found = keys[slot]
-                        if found == key:
-                            sums[slot] += term
-                            break
-                        if found == 0:
-                            keys[slot] = key
-                            sums[slot] = zero + term
-                            order[count] = np.int64(column << length | slot)
-                            count += 1
-                            break
-                        slot = (slot + ONE) & mask
-            sort_keys(order, spare, starts, count, length)
-            place = used if target.finish else places[row]
-            for k in range(count):
-                key = np.uint64(order[k])
-                slot = key & mask
-                columns[place + k] = key >> length
-                values[place + k] = sums[slot]
-                keys[slot] = 0
-            if target.finish:
-                used = finish_row(row, target, place, place + count)
-        chunk = -1
+
+    bits: Array
+    sums: Array
+    keys: Array
+    order: Array
+    spare: Array
+    digits: Array
 
 
-@kernel
-def add_sorted_rows(
-    counter: Array,
-    share: Share,
-    A: Rows,
-    B: Rows,
-    terms: Array,
-    order: Array,
-    spare: Array,
-    starts: Array,
-    target: Target,
-    used: int,
-    chunk: int,
-) -> tuple[int, int]:
-    """Do what `add_dense_rows` does by sorting the products.
+def make_workspace(
+    accumulator: int, row_bin: RowBin, B: CsrOperand, symbolic: bool = False
+) -> Workspace:
+    """Make the memory that an accumulator needs for the rows of a bin, in one of the phases.
 
-    Parameters
-    ----------
-    terms : ndarray
-        The products of a row.
-    order, spare, starts : ndarray
-        For `sort_keys`: a column and, in the low bits, the number of its product, which keeps
-        those of one column in their order.
+    The hash table has at least two slots for each entry of the longest row. The system gives
+    zeroed memory when it is first touched: that one row is long costs the others nothing.
     """
-    A_indptr, A_indices, A_data = A.indptr, A.indices, A.data
-    B_indptr, B_indices, B_data = B.indptr, B.indices, B.data
-    rows, edges, places = share.rows, share.edges, target.places
-    columns, values = target.columns, target.values
-    zero = values.dtype.type(0)
-    length = np.uint64(bit_length(np.uint64(terms.size)))
-    mask = (ONE << length) - ONE
-    while True:
-        if chunk < 0:
-            chunk = fetch_add(counter, 0, 1)
-        if chunk >= share.rooms.size or used + share.rooms[chunk] > columns.size:
-            return used, chunk
-        for number in range(edges[chunk], edges[chunk + 1]):
-            row = rows[number]
-            count = 0
-            for k in range(A_indptr[row], A_indptr[row + 1]):
-                fetch_ahead(k, A_indices, B_indptr, B_indices, B_data)
-                middle = A_indices[k]
-                factor = A_data[k]
-                for q in range(B_indptr[middle], B_indptr[middle + 1]):
-                    column = np.uint64(B_indices[q])
-                    order[count] = np.int64(column << length | np.uint64(count))
-                    terms[count] = factor * B_data[q]
-                    count += 1
-            if A_indptr[row + 1] - A_indptr[row] > 1:  # a row of B is in order
-                sort_keys(order, spare, starts, count, length)
-            start = used if target.finish else places[row]
-            place = start - 1
-            last = ~np.uint64(0)
-            for k in range(count):
-                key = np.uint64(order[k])
-                column = key >> length
-                term = terms[key & mask]
-                if column != last:
-                    last = column
-                    place += 1
-                    columns[place] = column
-                    values[place] = zero + term
-                else:
-                    values[place] += term
-            if target.finish:
-                used = finish_row(row, target, start, place + 1)
-        chunk = -1
+    none = _no_memory(B.data.dtype, B.indices.dtype)
+    if accumulator == DENSE:
+        bits = np.zeros(-(-B.columns // 64), np.uint64)
+        sums = none.sums if symbolic else np.zeros(B.columns, B.data.dtype)
+        return Workspace(bits, sums, *none[2:])
+    slots = 1 << (2 * row_bin.longest - 1).bit_length() if accumulator == HASH else 0
+    keys, order = np.zeros(slots, B.indices.dtype), np.empty(row_bin.longest + PADDING, np.int64)
+    if symbolic:
+        return none._replace(keys=keys, order=order)
+    sums = np.empty(slots or row_bin.longest, B.data.dtype)
+    digits = np.empty(BUCKETS, np.int64)
+    return Workspace(none.bits, sums, keys, order, np.empty_like(order), digits)
+
+
+@cache
+def _no_memory(value_type: Any, index_type: Any) -> Workspace:
+    none = np.empty(0, np.int64)
+    bits, sums = np.empty(0, np.uint64), np.empty(0, value_type)
+    return Workspace(bits, sums, np.empty(0, index_type), none, none, none)
+
+
+@kernel_part
+def prefetch_ahead(
+    k: int, A_indices: Array, B_indptr: Array, B_indices: Array, B_data: Array
+) -> None:
+    """Prefetch the row of B that the eighth entry of A after k names, and the 16th one's offset.
+
+    Rows of B are named in no order that a hardware prefetcher could follow: where B is larger than
+    the caches, this saves a fifth to a half of the time.
+    """
+    last = A_indices.size - 1
+    prefetch(B_indptr, np.int64(A_indices[min(k + 16, last)]))
+    first = B_indptr[A_indices[min(k + 8, last)]]
+    prefetch(B_indices, first)
+    if B_data.size:
+        prefetch(B_data, first)
+
+
+@kernel_part
+def hash_shape(bound: int) -> tuple[Any, Any, Any]:
+    """Return log2 of the slots for a row of up to `bound` entries, slots - 1, and 64 - log2."""
+    length = np.uint64(bit_length(np.uint64(2 * bound - 1)))
+    return length, (ONE << length) - ONE, np.uint64(64) - length
+
+
+@kernel_part
+def unite_bitmaps(row: int, A: CsrOperand, B: CsrOperand, bits: Array) -> None:
+    """Set the bits of all columns of those rows of B that a row of A names."""
+    indices, bitmaps = A.indices, B.bitmaps
+    for k in range(A.indptr[row], A.indptr[row + 1]):
+        middle = indices[k]
+        for word in range(bits.size):
+            bits[word] |= bitmaps[middle, word]

@@ -1,78 +1,115 @@
-"""Kernels: bias, ReLU and clamp on rows just added up; joining what workers have.
+"""Kernels: where finished rows go, and the fused layer's epilogue on a row just added up.
 
-How many entries a finished row keeps is known only then. Workers therefore write finished rows one
-after the other into buffers of their own, which are joined in the order of rows.
+How many entries a row keeps is known only after its epilogue. Each thread therefore writes the
+rows of a fused layer one after the other into buffers of its own, and the threads then gather
+these in the order of the rows.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.compilation import kernel
+from portable_spdnn_cpu.jit.activations import NONE, RELU, activate
+from portable_spdnn_cpu.jit.compilation import kernel, kernel_part, read_only
 
 Array = npt.NDArray[Any]
 
 
-class Target(NamedTuple):
-    """Where rows go: each to its place in the result, or one after the other, finished.
+class RowEpilogue(NamedTuple):
+    """y = min(max(activation(sum + bias), lower), upper), of which only nonzero y are kept.
 
     Attributes
     ----------
-    finish : bool
-        Whether rows become min(max(row + bias, 0), y_max), without zeros, and lie one after the
-        other in columns and values, which are then the worker's own.
-    bias : ndarray
-    y_max : float
-    worker : int
-    owner, places, counts : ndarray of int64
-        For each row the worker that has it, where it begins, and its entries: told where rows
-        are finished. Otherwise `places` is given, and the others are not used.
+    bias : ndarray, shape (columns,)
+        What is added to the entries of each column.
+    activation : int
+        A code of `activations`.
+    lower, upper : scalars of the values' type
+        Infinite where there is no bound.
+    """
+
+    bias: Array
+    activation: int
+    lower: Any
+    upper: Any
+
+
+@cache
+def no_epilogue(value_type: np.dtype[Any]) -> RowEpilogue:
+    """Return an epilogue for sinks that apply none."""
+    zero = value_type.type(0)
+    return RowEpilogue(read_only(np.empty(0, value_type)), NONE, zero, zero)
+
+
+class RowSink(NamedTuple):
+    """Takes finished rows: at their places in the result, or one after the other if fused.
+
+    Attributes
+    ----------
+    fused : bool
+        Whether rows go through an epilogue and lie one after the other, in a buffer that is the
+        thread's own.
+    thread : int
+        The number of the thread that writes.
+    starts : ndarray of int64, shape (rows,)
+        Where each row begins in `columns` and `values`. Written if fused.
+    counts, owners : ndarray of int64, shape (rows,)
+        The entries of each row, and the thread that has it. Written if fused, else not used.
     columns, values : ndarray
         Take the entries.
     """
 
-    finish: bool
-    bias: Array
-    y_max: Any
-    worker: int
-    owner: Array
-    places: Array
+    fused: bool
+    thread: int
+    starts: Array
     counts: Array
+    owners: Array
     columns: Array
     values: Array
 
 
-@kernel
-def finish_row(row: int, target: Target, start: int, end: int) -> int:
-    """Finish the row whose entries are start .. end - 1, closing gaps; returns its new end."""
-    bias, columns, values = target.bias, target.columns, target.values
+@kernel_part
+def apply_epilogue(row: int, epilogue: RowEpilogue, sink: RowSink, start: int, end: int) -> int:
+    """Apply the epilogue to entries start .. end - 1, closing gaps; returns the row's new end."""
+    bias, columns, values = epilogue.bias, sink.columns, sink.values
+    activation, lower, upper = epilogue.activation, epilogue.lower, epilogue.upper
+    if activation == RELU:
+        lower = max(lower, values.dtype.type(0))
     kept = start
     for k in range(start, end):
         column = columns[k]
         value = values[k] + bias[column]
+        if activation > RELU:
+            value = values.dtype.type(activate(value, activation))
         # Comparisons are false for NaN, which therefore stays.
-        if value <= 0:
+        if value <= lower:
+            if lower == 0:
+                continue  # what most entries meet, at once
+            value = lower
+        if value > upper:
+            value = upper
+        if value == 0:
             continue
-        if value > target.y_max:
-            value = target.y_max
         columns[kept] = column
         values[kept] = value
         kept += 1
-    target.owner[row] = target.worker
-    target.places[row] = start
-    target.counts[row] = kept - start
+    sink.owners[row] = sink.thread
+    sink.starts[row] = start
+    sink.counts[row] = kept - start
     return kept
 
 
 @kernel
-def join_rows(target: Target, indptr: Array, C_indices: Array, C_data: Array) -> None:
-    """Copy the finished rows that the target's worker owns to their places in the result."""
-    columns, values = target.columns, target.values
-    for row in range(target.owner.size):
-        if target.owner[row] == target.worker:
-            source, place = target.places[row], indptr[row]
-            for k in range(indptr[row + 1] - place):
+def gather_rows(sink: RowSink, C_indptr: Array, C_indices: Array, C_data: Array) -> None:
+    """Copy the rows that the sink's thread has to their places in the result."""
+    columns, values = sink.columns, sink.values
+    for row in range(sink.owners.size):
+        if sink.owners[row] == sink.thread:
+            source, place = sink.starts[row], C_indptr[row]
+            for k in range(C_indptr[row + 1] - place):
                 C_indices[place + k] = columns[source + k]
                 C_data[place + k] = values[source + k]

@@ -7,171 +7,151 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.layer import common_value
 from portable_spdnn.operations.handles import SpgemmHandle
+from portable_spdnn.operations.operands import with_values
 from portable_spdnn_cpu.jit.compilation import read_only
-from portable_spdnn_cpu.jit.thread_pool import Workers
-from portable_spdnn_cpu.scipy_backend import with_values
-from portable_spdnn_cpu.spgemm import bitmaps as masked_rows
-from portable_spdnn_cpu.spgemm import gustavson as kernels
-from portable_spdnn_cpu.spgemm import row_bins as row_shares
-from portable_spdnn_cpu.spgemm.epilogue import Target
-from portable_spdnn_cpu.spgemm.fused_layer import (
-    Counters,
-    Shares,
-    add_rows,
+from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.spgemm import row_bins
+from portable_spdnn_cpu.spgemm.accumulators import make_workspace
+from portable_spdnn_cpu.spgemm.epilogue import RowSink, no_epilogue
+from portable_spdnn_cpu.spgemm.gustavson import add_rows, count_products, count_rows, refill_rows
+from portable_spdnn_cpu.spgemm.operands import (
+    CsrOperand,
     as_csr,
-    as_rows,
-    chunk_counters,
-    column_bits,
-    count_products,
-    hash_keys,
-    index_type,
+    as_operand,
+    result_index_type,
+    with_bitmaps,
+    with_uniform,
 )
-from portable_spdnn_cpu.spgemm.gustavson import Rows
-from portable_spdnn_cpu.spgemm.row_bins import DENSE, HASH, SORTED
+from portable_spdnn_cpu.spgemm.row_bins import DENSE, SORTED, RowBin
 
 Array = npt.NDArray[Any]
 
 
 class RowSpgemmHandle(SpgemmHandle):
-    """C = A B row by row on all workers; see `row_accumulators` for the ways to add up a row.
+    """C = A B row by row on all threads; see `gustavson`, and `accumulators` for adding up a row.
 
-    Offsets are 64-bit throughout, so C may have more than 2^31 entries. Whichever way a row is
-    added up, an entry of C is 0 plus its products in the order of A's columns.
+    Offsets are 64-bit throughout, so C may have more than 2^31 entries. Whichever accumulator a
+    row takes, an entry of C is 0 plus its products in the order of A's columns.
     """
 
-    def __init__(self, workers: Workers, A: Any, B: Any) -> None:
-        self.workers, self.A, self.B = workers, A, B
-        self._rows = as_rows(A), as_rows(B)
-        self._masks = self._make_masks()
-        self._products = count_products(workers, *self._rows)
+    def __init__(self, pool: ThreadPool, A: Any, B: Any) -> None:
+        self.pool, self.A, self.B = pool, A, B
+        left, right = as_operand(A), with_bitmaps(as_operand(B))
+        self._operands = left, right
+        self._products = count_products(pool, left, right)
         self._indptr: Array | None = None
-        self._shares: Shares | None = None  # of the numeric phase
+        self._starts: Array  # of rows of C, and their entries: once indptr is known
+        self._entries: Array
+        self._bins: dict[int, RowBin] | None = None  # of the numeric phase
         self._indices: Array | None = None  # kept from the second product on, if of use
         self._repeats = False
 
-    def _make_masks(self) -> Array | None:
-        """Return the columns of B's rows as bits, where uniting those is the cheaper way."""
-        rows, columns = self.B.shape
-        words = -(-columns // 64)
-        cheap = words * rows <= masked_rows.WORDS_PER_ENTRY * self.B.nnz
-        if not cheap or 8 * words * rows > masked_rows.MOST_MASK_BYTES:
-            return None
-        masks = np.zeros((rows, words), np.uint64)
-        masked_rows.fill_masks(self._rows[1], masks)
-        return read_only(masks)
+    @property
+    def _has_bitmaps(self) -> bool:
+        return bool(self._operands[1].bitmaps.size)
 
     def symbolic(self) -> Array:
         """Return the row offsets of C; see `SpgemmHandle.symbolic`."""
         if self._indptr is None:
-            A, B = self._rows
-            products, masks = self._products, self._masks
-            kinds = row_shares.counting_kinds(products, B.columns)
-            if masks is not None:
-                kinds[:] = DENSE
-            shares = self._share_out(kinds, np.minimum(products, B.columns))
-            if masks is not None:
-                self._shares = shares  # the numeric phase takes the same rows together
-            counters = chunk_counters(shares)
+            A, B = self._operands
+            products = self._products
+            accumulators = row_bins.symbolic_accumulators(products, B.columns)
+            if self._has_bitmaps:
+                accumulators[:] = DENSE
+            bins = self._bin_rows(accumulators, np.minimum(products, B.columns))
+            if self._has_bitmaps:
+                self._bins = bins  # the numeric phase has the same
+            counters = _new_counters(bins)
             offsets = np.zeros(products.size + 1, np.int64)
-            counts = offsets[1:]
 
-            def work(worker: int) -> None:
-                for kind, share in shares.items():
-                    common = counters[kind], share, A
-                    if masks is not None:
-                        masked_rows.count_rows_by_masks(*common, masks, counts)
-                    elif kind == DENSE:
-                        kernels.count_dense_rows(*common, B, products, column_bits(B), counts)
-                    else:
-                        table = hash_keys(B, share), np.empty(share.longest, np.int64)
-                        kernels.count_hash_rows(*common, B, products, *table, counts)
+            def work(thread: int) -> None:
+                for accumulator, row_bin in bins.items():
+                    count_rows(
+                        accumulator, counters[accumulator], row_bin, A, B, products,
+                        make_workspace(accumulator, row_bin, B, symbolic=True), offsets[1:],
+                    )  # fmt: skip
 
-            self.workers.run(work)
-            self._indptr = read_only(np.cumsum(offsets))
+            self.pool.run(work)
+            indptr = np.cumsum(offsets)
+            self._indptr, self._starts, self._entries = read_only(indptr), indptr[:-1], offsets[1:]
         return self._indptr
 
     def numeric(self, A_data: Array | None = None, B_data: Array | None = None) -> Any:
         """Return C; see `SpgemmHandle.numeric`."""
-        A, B = self._rows
+        A, B = self._operands
         if A_data is not None:
-            A = as_rows(with_values("A", self.A, A_data))
+            A = A._replace(data=read_only(with_values("A", self.A, A_data).data))
         if B_data is not None:
-            B = as_rows(with_values("B", self.B, B_data))
+            B = B._replace(data=read_only(with_values("B", self.B, B_data).data))
+        B = with_uniform(B)
         indptr = self.symbolic()
         nnz = int(indptr[-1])
         data = np.empty(nnz, A.data.dtype)
-        weight = common_value(B.data)
-        weight = data.dtype.type(np.nan if weight is None else weight)
-        shares = self._numeric_shares()
+        bins = self._numeric_bins()
         known = self._indices
         # A copy: what the caller does to one result must not reach the next.
-        indices = np.empty(nnz, index_type(nnz, B)) if known is None else known.copy()
-        self._fill(chunk_counters(shares), shares, A, B, weight, indices, data)
-        if known is None and self._repeats and shares.keys() != {SORTED}:
+        indices = np.empty(nnz, result_index_type(nnz, B)) if known is None else known.copy()
+        self._fill(_new_counters(bins), bins, A, B, indices, data)
+        if known is None and self._repeats and bins.keys() != {SORTED}:
             self._indices = indices.copy()
         self._repeats = True
         return as_csr(data, indices, indptr, (self.A.shape[0], B.columns))
 
-    def _numeric_shares(self) -> Shares:
-        if self._shares is None:
-            entries = np.diff(self.symbolic())
-            self._shares = self._share_out(self._kinds(entries), entries)
-        return self._shares
+    def _numeric_bins(self) -> dict[int, RowBin]:
+        if self._bins is None:
+            self.symbolic()
+            self._bins = self._bin_rows(self._accumulators(), self._entries)
+        return self._bins
 
-    def _kinds(self, entries: Array) -> Array:
-        """Return how each row is added up."""
-        if self._masks is not None:
-            return np.full(entries.size, DENSE)
-        return row_shares.adding_kinds(self._products, self.B.shape[1], entries)
+    def _accumulators(self) -> Array:
+        """Return the accumulator of each row in the numeric phase."""
+        if self._has_bitmaps:
+            return np.full(self._entries.size, DENSE)
+        return row_bins.numeric_accumulators(self._products, self.B.shape[1], self._entries)
 
-    def _share_out(self, kinds: Array, bounds: Array) -> Shares:
-        return row_shares.share_out(self._products, kinds, bounds, self.workers.threads)
+    def _bin_rows(self, accumulators: Array, bounds: Array) -> dict[int, RowBin]:
+        return row_bins.bin_rows(self._products, accumulators, bounds, self.pool.threads)
 
     def _fill(
         self,
-        counters: Counters,
-        shares: Shares,
-        A: Rows,
-        B: Rows,
-        weight: Any,
+        counters: dict[int, Array],
+        bins: dict[int, RowBin],
+        A: CsrOperand,
+        B: CsrOperand,
         indices: Array,
         data: Array,
     ) -> None:
-        """Write values of C, and columns that are not known; `weight` as in `add_row`."""
-        indptr, masks, known = self.symbolic(), self._masks, self._indices is not None
-        bounds, places = np.diff(indptr), indptr[:-1].copy()
-        none, no_bias = np.empty(0, np.int64), read_only(np.empty(0, data.dtype))
+        """Write the values of C, and the columns unless they are known."""
+        none, known = np.empty(0, np.int64), self._indices is not None
+        epilogue = no_epilogue(data.dtype)
 
-        def work(worker: int) -> None:
-            target = Target(False, no_bias, weight, worker, none, places, none, indices, data)
-            for kind, share in shares.items():
-                common, result = (counters[kind], share, A, B), (indptr, indices, data)
-                if known and kind == DENSE:
-                    sums = np.zeros(B.columns, data.dtype)
-                    kernels.refill_dense_rows(*common, weight, sums, *result)
-                elif known and kind == HASH:
-                    keys = hash_keys(B, share)
-                    sums, slots = np.empty(keys.size, data.dtype), np.empty(share.longest, np.int64)
-                    kernels.refill_hash_rows(*common, keys, sums, slots, *result)
-                elif masks is not None:
-                    masked_rows.fill_rows_by_masks(*common, weight, masks, *result)
+        def work(thread: int) -> None:
+            sink = RowSink(False, thread, self._starts, none, none, indices, data)
+            for accumulator, row_bin in bins.items():
+                common = counters[accumulator], row_bin, A, B, self._entries
+                memory = make_workspace(accumulator, row_bin, B)
+                if known and accumulator != SORTED:
+                    refill_rows(accumulator, *common, memory, sink)
                 else:
-                    # To sort again, 7 to 14 ns a product, is faster than to look up where each
-                    # belongs, 13 to 15; but for rows of less than ten products.
-                    add_rows(kind, *common, bounds, target, 0, -1)
+                    add_rows(accumulator, *common, memory, epilogue, sink, 0, -1)
 
-        self.workers.run(work)
+        self.pool.run(work)
 
     def describe(self) -> str:
-        """Return how rows are added up, and the work; see `SpgemmHandle.describe`."""
-        kinds = self._kinds(np.diff(self.symbolic()))[self._products > 0]
-        names = ("masked" if self._masks is not None else "dense", "hash", "sorted")
-        counts = [*np.bincount(kinds, minlength=3), self._products.size - kinds.size]
-        rows = [f"{n:,} {name}" for n, name in zip(counts, (*names, "empty"), strict=True) if n]
-        chunks = sum(share.rooms.size for share in self._numeric_shares().values())
+        """Return which accumulators rows take, and the work; see `SpgemmHandle.describe`."""
+        bins = self._numeric_bins()
+        accumulators = self._accumulators()[self._products > 0]
+        names = ("bitmap" if self._has_bitmaps else "dense", "hash", "sorted", "empty")
+        counts = *np.bincount(accumulators, minlength=3), self._products.size - accumulators.size
+        rows = [f"{n:,} {name}" for n, name in zip(counts, names, strict=True) if n]
+        chunks = sum(row_bin.capacities.size for row_bin in bins.values())
         return (
             f"rows: {', '.join(rows) or 'none'}; {float(self._products.sum()):.2g} multiply-adds "
             f"in {chunks} chunk{'s' if chunks != 1 else ''}"
         )
+
+
+def _new_counters(bins: dict[int, RowBin]) -> dict[int, Array]:
+    """Return for each bin the number of chunks that threads have taken: none."""
+    return {accumulator: np.zeros(1, np.int64) for accumulator in bins}

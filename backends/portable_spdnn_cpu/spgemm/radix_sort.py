@@ -1,4 +1,9 @@
-"""Kernel: sort 63-bit keys by their upper bits.
+"""Kernel: sort keys of 63 bits by their upper bits.
+
+Keys are what accumulators of `numeric` list: a column in the upper bits, and in the lower ones
+where its value lies. One integer instead of a pair is moved in one store, and needs no comparison
+of two parts. Of its 64 bits the sign stays clear: signed comparison is the one that vector units
+have before AVX-512, and the largest integer is then above all keys, to fill up a vector.
 
 Short lists are sorted by rank, the number of smaller keys: quadratic, but in vectors and without
 a branch that depends on keys. Longer ones are sorted by digits from the lowest on, which never
@@ -24,8 +29,9 @@ Array = npt.NDArray[Any]
 # for 32, 7.5 for 64, 8.3 for 96; by digits 8.6 for 64, 8.4 for 96, 5 from 200 on. Insertion
 # takes 10 for 8 keys and 16 for 24.
 RANK_TO = 64
-# Emptying and adding up the buckets of a digit must not cost more than moving the keys.
-SHORT, SHORT_DIGIT, LONG_DIGIT = 128, 6, 8
+# Emptying and adding up the buckets of a digit must not cost more than moving the keys: lists of
+# less than SHORT_LIST keys have digits of fewer bits.
+SHORT_LIST, SHORT_DIGIT, LONG_DIGIT = 128, 6, 8
 BUCKETS = 1 << LONG_DIGIT
 PADDING = 16  # keys beyond the last that `order` must have room for: whole vectors
 LARGEST = np.int64((1 << 63) - 1)
@@ -35,15 +41,20 @@ LARGEST = np.int64((1 << 63) - 1)
 def sort_keys(order: Array, spare: Array, starts: Array, count: int, low: Any) -> None:
     """Sort order[:count] by the bits from `low` on.
 
-    Keys differ, and those that are equal from `low` on rise already.
+    Keys differ, and those that are equal from `low` on must be in order already; they stay so.
 
     Parameters
     ----------
-    order, spare : ndarray of int64, shape (count + PADDING,) or more
-        Keys are not negative.
+    order : ndarray of int64, shape (count + PADDING,) or more
+        The keys, not negative; takes the result.
+    spare : ndarray of int64, of the shape of `order`
+        Memory to work in.
     starts : ndarray of int64, shape (BUCKETS,)
+        Memory for where the keys of each bucket begin.
     count : int
+        The number of keys.
     low : uint64
+        The lowest bit that counts.
     """
     if count <= RANK_TO:
         padded = (count + PADDING - 1) & -PADDING
@@ -68,14 +79,15 @@ def sort_keys(order: Array, spare: Array, starts: Array, count: int, low: Any) -
         previous = key
     if rising:
         return
+    # Equal digits of the bits up to the highest that varies.
     width = bit_length(np.uint64(varying) >> low)
-    most = SHORT_DIGIT if count < SHORT else LONG_DIGIT
-    turns = (width + most - 1) // most
-    digit = np.uint64((width + turns - 1) // turns)
+    widest = SHORT_DIGIT if count < SHORT_LIST else LONG_DIGIT
+    passes = (width + widest - 1) // widest
+    digit = np.uint64((width + passes - 1) // passes)
     buckets = np.uint64(1) << digit
     mask = buckets - np.uint64(1)
-    for turn in range(turns):
-        shift = low + np.uint64(turn) * digit
+    for number in range(passes):
+        shift = low + np.uint64(number) * digit
         for bucket in range(buckets):
             starts[bucket] = 0
         for k in range(count):
@@ -91,7 +103,7 @@ def sort_keys(order: Array, spare: Array, starts: Array, count: int, low: Any) -
             spare[starts[bucket]] = key
             starts[bucket] += 1
         order, spare = spare, order
-    if turns & 1:
+    if passes & 1:
         # The names have changed places: what is sorted lies in the caller's spare.
         for k in range(count):
             spare[k] = order[k]

@@ -1,16 +1,21 @@
-"""How rows of a product are added up, and which chunks workers take."""
+"""Which accumulator adds up each row of a product, and how rows are shared out among threads.
+
+Work is balanced twice. Rows that take the same accumulator form a bin, and a bin is cut into
+chunks of about equally many multiply-adds, not of rows: rows of a sparse product differ by orders
+of magnitude. Threads then take chunks from a shared counter, so that one that starts late, or
+shares its core, takes fewer.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn_cpu.spgemm.gustavson import Share
-
 Array = npt.NDArray[Any]
 
+# Accumulators; see `accumulators`.
 DENSE, HASH, SORTED = range(3)
 
 # Measured on one core with 512 KiB of second-level cache, float32, random rows of B from cache;
@@ -30,88 +35,119 @@ MIXED_FROM, SORTED_FROM = 0.1, 0.7
 # 13 where none share a column, against 19 by hash, and 17, against 14, where many do.
 DENSE_TO_IF_UNKNOWN = 128
 SORTED_TO_IF_UNKNOWN = 64
-# For each worker: many, so that all end at about the same time, if of some tens of microseconds.
+# For each thread: many, so that all end at about the same time, if of some tens of microseconds.
 CHUNKS, LEAST_PRODUCTS = 128, 1 << 13
 
 
-def counting_kinds(products: Array, columns: int) -> Array:
+class RowBin(NamedTuple):
+    """Rows that take the same accumulator, in chunks of about equally many multiply-adds.
+
+    Attributes
+    ----------
+    rows : ndarray of int64
+        The numbers of the rows.
+    chunk_offsets : ndarray of int64, shape (chunks + 1,)
+        Chunk i is rows[chunk_offsets[i] : chunk_offsets[i + 1]].
+    capacities : ndarray of int64, shape (chunks,)
+        The most entries that the rows of each chunk may have together.
+    longest : int
+        The most products of a row where these are sorted; else the most entries it may have.
+    """
+
+    rows: Array
+    chunk_offsets: Array
+    capacities: Array
+    longest: int
+
+
+def symbolic_accumulators(products: Array, columns: int) -> Array:
     """Return for each row whether its columns are counted by bits (DENSE) or by HASH.
 
     Parameters
     ----------
     products : ndarray of int64
-        Of each row, its multiply-adds.
+        The multiply-adds of each row.
     columns : int
-        Of the result.
+        The number of columns of the result.
     """
     if columns <= COUNT_BITS_TO:
         return np.full(products.size, DENSE)
     return np.where(_is_dense(products, columns, DENSE_TO), DENSE, HASH)
 
 
-def adding_kinds(products: Array, columns: int, entries: Array | None = None) -> Array:
+def numeric_accumulators(products: Array, columns: int, entries: Array | None = None) -> Array:
     """Return for each row how it is added up: DENSE, HASH or SORTED.
 
     Parameters
     ----------
-    products, columns
-        As in `counting_kinds`.
+    products : ndarray of int64
+        The multiply-adds of each row.
+    columns : int
+        The number of columns of the result.
     entries : ndarray of int64, optional
-        Of each row of the result, where that is known.
+        The entries of each row of the result, where they are known.
     """
     if entries is None:
-        kinds = np.where(products <= SORTED_TO_IF_UNKNOWN, SORTED, HASH)
-        kinds[_is_dense(products, columns, DENSE_TO_IF_UNKNOWN)] = DENSE
-        return kinds
+        accumulators = np.where(products <= SORTED_TO_IF_UNKNOWN, SORTED, HASH)
+        accumulators[_is_dense(products, columns, DENSE_TO_IF_UNKNOWN)] = DENSE
+        return accumulators
     few_meet = entries >= SORTED_FROM * products
     mixed = ~few_meet & (entries >= MIXED_FROM * products)
-    kinds = np.where(few_meet, SORTED, HASH)
-    kinds[_is_dense(products, columns, np.where(mixed, DENSE_TO_IF_MIXED, DENSE_TO))] = DENSE
-    return kinds
+    accumulators = np.where(few_meet, SORTED, HASH)
+    dense_to = np.where(mixed, DENSE_TO_IF_MIXED, DENSE_TO)
+    accumulators[_is_dense(products, columns, dense_to)] = DENSE
+    return accumulators
 
 
 def _is_dense(products: Array, columns: int, columns_per_product: int | Array) -> Array:
     dense = products >= columns / columns_per_product
-    # A column and one of up to four slots for each product must fit into 63 bits together.
+    # The keys of the other accumulators hold a column, and a slot of which there are up to four
+    # for each product; they have 63 bits. See `radix_sort`.
     return dense | (products > (1 << 60) // max(columns, 1))
 
 
-def share_out(products: Array, kinds: Array, bounds: Array, threads: int) -> dict[int, Share]:
-    """Cut rows into chunks of about equally many products.
+def bin_rows(
+    products: Array, accumulators: Array, bounds: Array, threads: int
+) -> dict[int, RowBin]:
+    """Put rows into bins by accumulator, and cut these into chunks of about equal work.
 
-    A row of more products than a chunk should have is a chunk alone, and handed out before
-    others of its kind; rows without products are in none.
+    A row of more products than a chunk should have is a chunk alone, and comes before the others
+    of its bin: started last, it would keep one thread busy when all others are done. Rows without
+    products are in no bin.
 
     Parameters
     ----------
-    products, kinds : ndarray
-        Of all rows.
+    products : ndarray of int64
+        The multiply-adds of each row.
+    accumulators : ndarray of int
+        The accumulator of each row.
     bounds : ndarray of int64
         The most entries that each row may have.
     threads : int
+        How many threads will take chunks.
 
     Returns
     -------
-    dict from kind to Share
-        Of those kinds that have rows.
+    dict from accumulator to RowBin
+        Only of accumulators that have rows.
     """
-    target = max(int(products.sum()) // (CHUNKS * threads), LEAST_PRODUCTS)
-    shares = {}
-    with_products = products > 0
-    for kind in (DENSE, HASH, SORTED):
-        rows = np.flatnonzero((kinds == kind) & with_products)
+    chunk_products = max(int(products.sum()) // (CHUNKS * threads), LEAST_PRODUCTS)
+    bins = {}
+    accumulators = np.where(products > 0, accumulators, -1)
+    for accumulator in (DENSE, HASH, SORTED):
+        (rows,) = (accumulators == accumulator).nonzero()
         if not rows.size:
             continue
-        heavy = products[rows] > target
+        heavy = products[rows] > chunk_products
         if heavy.any():
             rows = np.concatenate((rows[heavy], rows[~heavy]))
         alone = int(heavy.sum())
         ends = np.cumsum(products[rows[alone:]])
         # A chunk ends with the row that fills it.
-        cuts = alone + np.flatnonzero(np.diff(ends // target)) + 1
-        edges = np.unique(np.concatenate((np.arange(alone + 1), cuts, [rows.size])))
-        longest = products[rows] if kind == SORTED else bounds[rows]
-        shares[kind] = Share(
-            rows, edges, np.add.reduceat(bounds[rows], edges[:-1]), int(longest.max())
-        )
-    return shares
+        cuts = alone + np.flatnonzero(np.diff(ends // chunk_products)) + 1
+        first = np.arange(min(alone + 1, rows.size))
+        offsets = np.concatenate((first, cuts, [rows.size]))
+        longest = products[rows] if accumulator == SORTED else bounds[rows]
+        capacities = np.add.reduceat(bounds[rows], offsets[:-1])
+        bins[accumulator] = RowBin(rows, offsets, capacities, int(longest.max()))
+    return bins

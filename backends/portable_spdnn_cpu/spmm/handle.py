@@ -12,7 +12,7 @@ import numpy.typing as npt
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.compilation import read_only
 from portable_spdnn_cpu.jit.cpu_info import CACHE_LINE
-from portable_spdnn_cpu.jit.thread_pool import Workers
+from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.layout.packing import (
     ACTIVATION,
     NO_ACTIVATION,
@@ -41,7 +41,7 @@ class DenseLayer:
 
     Parameters
     ----------
-    workers : Workers
+    workers : ThreadPool
     by_output : csr_array, shape (neurons_out, neurons_in)
         W transposed.
     epilogue : Epilogue
@@ -54,24 +54,27 @@ class DenseLayer:
 
     def __init__(
         self,
-        workers: Workers,
+        workers: ThreadPool,
         by_output: Any,
         epilogue: Epilogue,
         prepare: bool,
         columns: int | None = None,
     ) -> None:
         self.dtype = by_output.dtype
-        self.workers = {1: Workers(1), workers.threads: workers}
+        self.workers = {1: ThreadPool(1), workers.threads: workers}
         self.activation = activation_of(epilogue)
         bias = epilogue.bias
         if bias is None:
             bias = np.zeros(by_output.shape[0], self.dtype)
         # By whether the activation is left for later, as it is where a residual comes before it.
-        self.packed = {False: pack_product(by_output, bias, self.activation, prepare)}
-        self.packed[True] = linear(*self.packed[False])
+        natural, permuted = pack_product(by_output, bias, self.activation, prepare)
+        self.packed = {
+            False: (natural, permuted),
+            True: (linear(natural), linear(permuted)),
+        }
         neurons_out, neurons_in = by_output.shape
         self.product = Product(
-            neurons_in, neurons_out, int(by_output.nnz), self.packed[False][0].indices.size,
+            neurons_in, neurons_out, int(by_output.nnz), natural.indices.size,
             self.dtype.itemsize, workers.threads,
         )  # fmt: skip
         self._variants: dict[tuple[int, bool], Variant] = {}  # by inputs and Fortran order
@@ -155,9 +158,7 @@ class DenseLayer:
         natural, permuted = self.packed[bare]
         if variant.in_place:
             src, dst = read_only(features.T), out.T
-            workers.run(
-                lambda worker: multiply_in_place(counter, natural, src, dst, variant.width)
-            )
+            workers.run(lambda worker: multiply_in_place(counter, natural, src, dst, variant.width))
             return
         source = read_only(features)
         transposed = out.T if self._direct(features.shape[0], fortran) else None
@@ -208,19 +209,14 @@ class AnyLayer:
         return self.dense(Y, out, residual) if isinstance(Y, np.ndarray) else self.sparse(Y)
 
 
-def linear(*packed: PackedLayers) -> list[PackedLayers]:
-    """Return packed products with neither activation nor bounds; they share all else."""
-    bare = []
-    for one in packed:
-        table = one.table.copy()
-        table[:, ACTIVATION] = NO_ACTIVATION
-        infinite = np.full(len(table), np.inf, one.bias.dtype)
-        bare.append(
-            one._replace(
-                table=read_only(table), lower=read_only(-infinite), upper=read_only(infinite)
-            )
-        )
-    return bare
+def linear(packed: PackedLayers) -> PackedLayers:
+    """Return a packed product with neither activation nor bounds, which shares all else."""
+    table = packed.table.copy()
+    table[:, ACTIVATION] = NO_ACTIVATION
+    infinite = np.full(len(table), np.inf, packed.bias.dtype)
+    return packed._replace(
+        table=read_only(table), lower=read_only(-infinite), upper=read_only(infinite)
+    )
 
 
 _spare: list[Workspace] = []

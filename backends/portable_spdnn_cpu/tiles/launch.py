@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn_cpu.jit.cpu_info import aligned_empty
-from portable_spdnn_cpu.jit.thread_pool import Workers
+from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.layout.packing import PackedLayers
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles import kernel as kernels
@@ -86,7 +86,7 @@ class Workspace:
 
 
 def launch(
-    workers: Workers,
+    workers: ThreadPool,
     workspace: Workspace,
     counters: Array,
     source: Source,

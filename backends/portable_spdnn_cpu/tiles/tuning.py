@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from portable_spdnn_cpu.jit.compilation import kernel, read_only
 from portable_spdnn_cpu.jit.cpu_info import aligned_empty
-from portable_spdnn_cpu.jit.thread_pool import Workers
+from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.layout.packing import EDGES, PackedLayers
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles.layer import apply_layer
@@ -91,13 +91,13 @@ class TileCosts:
 
 
 def measure_tile_costs(
-    workers: Workers, layers: PackedLayers, widest: int, dtype: np.dtype[Any], some_leave: bool
+    workers: ThreadPool, layers: PackedLayers, widest: int, dtype: np.dtype[Any], some_leave: bool
 ) -> TileCosts:
     """Time layers of a plan on tiles of several widths and choose one.
 
     Parameters
     ----------
-    workers : Workers
+    workers : ThreadPool
     layers : PackedLayers
     widest : int
         Neurons of the widest layer.
@@ -139,7 +139,7 @@ class _Timed:
 
     def __init__(
         self,
-        workers: Workers,
+        workers: ThreadPool,
         layers: PackedLayers,
         chosen: Array,
         widest: int,
@@ -183,7 +183,7 @@ class _Timed:
         return _seconds(self.workers, work) / (neurons * count)
 
 
-def _seconds(workers: Workers, work: Callable[[int, int], None]) -> float:
+def _seconds(workers: ThreadPool, work: Callable[[int, int], None]) -> float:
     """Return the least seconds of one repetition of work(worker, times), on all workers."""
     taken = [0.0] * workers.threads
 

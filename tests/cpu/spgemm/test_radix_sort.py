@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from portable_spdnn_cpu.spgemm.radix_sort import BUCKETS, PADDING, RANK_TO, SHORT, sort_keys
+from portable_spdnn_cpu.spgemm.radix_sort import BUCKETS, PADDING, RANK_TO, SHORT_LIST, sort_keys
 
 
 @pytest.mark.parametrize(
-    "count", [0, 1, 2, 15, 16, 17, RANK_TO, RANK_TO + 1, SHORT - 1, SHORT, 1000, 40_000]
+    "count", [0, 1, 2, 15, 16, 17, RANK_TO, RANK_TO + 1, SHORT_LIST - 1, SHORT_LIST, 1000, 40_000]
 )
 @pytest.mark.parametrize("bits", [1, 6, 9, 20, 31, 45])
 def test_keys_come_out_sorted(count: int, bits: int) -> None:

@@ -6,12 +6,12 @@ import time
 from typing import Any
 
 import numpy as np
-import oracle
 import pytest
 import scipy.sparse as sp
 
-from portable_spdnn_cpu.jit.thread_pool import Workers
-from portable_spdnn_cpu.layout.packing import relu
+from portable_spdnn.epilogue import Epilogue
+from portable_spdnn.testing import oracle
+from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import handle, tuning
 from portable_spdnn_cpu.spmm.handle import DenseLayer
 from portable_spdnn_cpu.spmm.tuning import WIDTHS, Product, Variant, fastest, predict, variants
@@ -76,9 +76,10 @@ def test_every_variant_of_a_prepared_layer_gives_the_same_bits(
     few = sp.random_array((70 // alike, 90), density=0.2, rng=rng, dtype=np.float32)
     W = sp.csr_array(np.repeat(few.toarray(), alike, axis=0)[rng.permutation(70)])
     Y = np.array(rng.random((inputs, 90), np.float32), order=order)
-    layer = DenseLayer(Workers(2), W, np.full(70, -0.5, np.float32), relu(2.0), prepare=True)
+    epilogue = Epilogue(-0.5, "relu", upper=2.0).prepared("layer", 70, W.dtype)
+    layer = DenseLayer(ThreadPool(2), W, epilogue, prepare=True)
     first = layer(Y)
-    moved = bool((np.diff(layer.permuted.input_rows) < 0).any())
+    moved = bool((np.diff(layer.packed[False][1].input_rows) < 0).any())
     assert moved == (alike > 1)
     fortran = order == "F"
     direct = fortran and inputs != 60
@@ -100,7 +101,7 @@ def test_calls_never_measure(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(handle, "fastest", noted)
     W = sp.random_array((40, 50), density=0.2, rng=np.random.default_rng(0), format="csr")
-    arguments = Workers(2), W, np.zeros(40), relu(None)
+    arguments = ThreadPool(2), W, Epilogue(activation="relu")
     layer = DenseLayer(*arguments, prepare=True, columns=64)
     assert len(trials) == 2
     assert "64 inputs in Fortran order" in layer.describe()

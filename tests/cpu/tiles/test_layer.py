@@ -11,8 +11,9 @@ import scipy.sparse as sp
 from tile_settings import set_tile_costs
 
 import portable_spdnn as ps
-from portable_spdnn_cpu.jit.thread_pool import Workers
-from portable_spdnn_cpu.layout.packing import Activation, pack_layers, relu
+from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
+from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.layout.packing import Activation, pack_layers
 from portable_spdnn_cpu.layout.tile_shape import (
     CLUSTER,
     CLUSTER_BLOCKS,
@@ -46,7 +47,7 @@ def run(layers: list[ps.Layer], activations: list[Activation], Y: Any, dtype: An
     """Run a plan whose layers have these activations; no input leaves."""
     options = ps.PlanOptions(dtype, keep_dead_inputs=True)
     plan = ps.get_backend("numba", threads=2).plan(ps.Network(layers), options)
-    plan.layers = pack_layers(layers, activations, np.dtype(dtype), Workers(1))
+    plan.layers = pack_layers(layers, activations, np.dtype(dtype), ThreadPool(1))
     return plan.run(Y)
 
 
@@ -64,8 +65,8 @@ def test_a_network_may_mix_activations(
     layers = [
         ps.Layer(matrix, rng.uniform(-0.5, 0.3, 36)) for matrix in (alike, *others, others[0] > 0)
     ]
-    bounded = relu(1.5) if first == 1 else Activation(first, -0.2, 1.5)
-    activations = [bounded, Activation(0, -1.0, 1.0), relu(1.0), bounded]
+    bounded = Activation(1, 0.0, 1.5) if first == 1 else Activation(first, -0.2, 1.5)
+    activations = [bounded, Activation(0, -1.0, 1.0), Activation(1, 0.0, 1.0), bounded]
     Y = rng.random((150, 40))
     Y = Y < 0.4 if binary else Y - 0.5
     wanted, active = Y, []
@@ -98,10 +99,15 @@ def test_a_single_product_takes_any_activation(code: int, inputs: int, order: An
     bias = rng.random(70, np.float32) - 0.5
     activation = Activation(code, 0.0 if code == 1 else -0.2, 0.3)
     for prepare in (False, True):
-        layer = DenseLayer(Workers(2), sp.csr_array(W.T), bias, activation, prepare)
-        for _ in range(4):
+        epilogue = Epilogue(bias, ACTIVATIONS[code], *activation[1:])
+        epilogue = epilogue.prepared("layer", 70, np.dtype(np.float32))
+        layer = DenseLayer(ThreadPool(2), sp.csr_array(W.T), epilogue, prepare)
+        residual = np.array(rng.random((inputs, 70), np.float32) - 0.5, order=order)
+        for _ in range(2):
             wanted = expected(W, Y, bias, activation)
             np.testing.assert_allclose(layer(Y), wanted, rtol=1e-4, atol=1e-6)
+            wanted = expected(W, Y, bias + residual, activation)
+            np.testing.assert_allclose(layer(Y, None, residual), wanted, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from portable_spdnn.kernel_model import KernelModel, Limits
 from portable_spdnn.plans.machine_limits import cache_file, limits_of
 from portable_spdnn_cpu.cost_models import product_model, sparse_product_model, tile_model
 from portable_spdnn_cpu.jit.peaks import FMA_CHAINS, LANES, fma_chains, measure, read_all
-from portable_spdnn_cpu.jit.thread_pool import Workers
+from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.numba_backend import NumbaBackend
 
 SOME = Limits(flops=400e9, l1=800e9, l2=200e9, l3=80e9, memory=20e9)
@@ -94,7 +94,7 @@ def test_measuring_gives_rates(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(limit_kernels, "SECONDS", 1e-4)
     monkeypatch.setattr(limit_kernels, "BEYOND_CACHE", 1 << 20)
-    limits = measure(Workers(2))
+    limits = measure(ThreadPool(2))
     for value in (limits.flops, limits.l1, limits.l2, limits.l3, limits.memory):
         assert 1e6 < value < 1e16  # rates per second, whatever the machine
 

@@ -37,6 +37,7 @@ from portable_spdnn_gpu.device.operands import (
     is_device_sparse,
     is_on_device,
 )
+from portable_spdnn_gpu.network.plan import DevicePlan
 from portable_spdnn_gpu.network.steps import KERNELS
 from portable_spdnn_gpu.spgemm.launch import DeviceSpgemmHandle, sparse_layer, take_rows
 from portable_spdnn_gpu.spmm.launch import DenseProduct
@@ -67,7 +68,7 @@ class CupyBackend(Backend):
     execution_space = "cuda"
     memory_space = "device"
     plan_options = frozenset({"kernel", "storage", "device_memory", "devices", "profile"})
-    kernels = (*KERNELS, "cusparse")
+    kernels = KERNELS
     tunes = True  # whether plans measure what depends on the device, once for a kind of layers
 
     def __init__(self, threads: int | None = None, device: int | None = None) -> None:
@@ -246,22 +247,16 @@ class CupyBackend(Backend):
         return self.upload(array) if numeric else array
 
     def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan:
-        """Return a plan that stays on the device.
-
-        Sparse features take the neutral layer loop, kernel "cusparse" the peer to compare with.
-        """
+        """Return a plan that stays on the device; sparse features take the neutral layer loop."""
         if options.path == "spgemm":
-            _refuse("path spgemm", options, ("kernel", "storage", "device_memory", "profile"))
-            plan = super().build_plan(network, options)
-        elif options.kernel == "cusparse":
-            from portable_spdnn_gpu.cusparse_baseline import CusparsePlan
-            from portable_spdnn_gpu.cusparse_library import open_cusparse
-
-            _refuse("kernel cusparse", options, ("storage", "device_memory", "profile"))
-            plan = CusparsePlan(self, network, options, open_cusparse(self.cuda))
+            for option in ("kernel", "storage", "device_memory", "profile"):
+                value = getattr(options, option)
+                if value != getattr(PlanOptions(), option):
+                    raise InputError(
+                        f"path spgemm takes no option {option} ({value!r}); leave one of them out"
+                    )
+            plan: NetworkPlan = super().build_plan(network, options)
         else:
-            from portable_spdnn_gpu.network.plan import DevicePlan
-
             plan = DevicePlan(self, network, options)
         self.cuda.synchronize()  # it may run on another stream than it was made on
         return plan
@@ -314,11 +309,3 @@ class CupyBackend(Backend):
         if row_nnz.size and (row_nnz == row_nnz[0]).all():
             return int(features.nnz) * int(row_nnz[0])
         return int(row_nnz[self.cuda.download(self.upload(features).indices)].sum())
-
-
-def _refuse(choice: str, options: PlanOptions, others: tuple[str, ...]) -> None:
-    """Raise InputError for an option that does not go with a choice."""
-    for option in others:
-        value = getattr(options, option)
-        if value != getattr(PlanOptions(), option):
-            raise InputError(f"{choice} goes without {option} ({value!r}); leave one of them out")

@@ -1,6 +1,6 @@
 """Whole networks, checked and timed.
 
-Held beside cuSPARSE on the same work.
+Beside them the same work by cuSPARSE, a peer of benchmarks/peers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from budget import Budget
+from cusparse_peer import cusparse_plan
 from layer_rows import Sharing, attempt
 from targets import EDGE_RATES, champion
 
@@ -27,7 +28,6 @@ VARIANTS = {
     "auto": ps.PlanOptions(),
     "float16": ps.PlanOptions(storage="float16"),
 }
-CUSPARSE = ps.PlanOptions(kernel="cusparse")
 # Work of the two that is bounded: inputs x edges of the network.
 REFERENCE_EDGES = 2e11
 COMPARED_EDGES = 4e12
@@ -203,7 +203,7 @@ def _compared(
         own = bench.backend.plan(part)
     inputs = min(int(features.shape[0]), max(1, int(COMPARED_EDGES / part.edges)))
     some = features[:inputs]
-    other = bench.backend.plan(part, CUSPARSE)
+    other = cusparse_plan(bench.backend, part)
     one, two = own.run(some), other.run(some)
     agree = np.array_equal(one.categories, two.categories)
     record: Record = {

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "peers")]
 
 from budget import LEAST_REPEAT, Budget  # noqa: E402
 from device_facts import commit, device_facts, device_slug, on_gpu  # noqa: E402

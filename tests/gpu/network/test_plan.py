@@ -258,7 +258,7 @@ def test_plans_share_their_buffers_and_give_them_back(backend: CupyBackend) -> N
 def test_sparse_features_take_the_layer_loop(backend: CupyBackend) -> None:
     plan = backend.plan(network_of(2), ps.PlanOptions(path="spgemm"))
     assert plan.describe().startswith("layer loop on cupy")
-    with pytest.raises(InputError, match="path spgemm goes without kernel"):
+    with pytest.raises(InputError, match="path spgemm takes no option kernel"):
         backend.plan(network_of(2), ps.PlanOptions(path="spgemm", kernel="csr"))
     with pytest.raises(InputError, match=r"kernel 'fast' is none of backend cupy: .*clustered"):
         backend.plan(network_of(2), ps.PlanOptions(kernel="fast"))

@@ -1,4 +1,4 @@
-"""cuSPARSE and CuPy as one adapter."""
+"""cuSPARSE's SpMM, with CuPy for what is around it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from portable_spdnn.backend import BackendUnavailable
 from portable_spdnn.errors import InputError
-from portable_spdnn_gpu.device.cuda_device import CudaDevice
 from portable_spdnn_gpu.device.interface import Device, LaunchError
 from portable_spdnn_gpu.device.matrices import INDEX_LIMIT, first_line
 
@@ -85,8 +84,8 @@ class CusparseLibrary:
         """Return a canonical csr_array of float32 or float64 on the device, with a descriptor."""
         if max(A.nnz, *A.shape) > INDEX_LIMIT:
             raise InputError(
-                f"kernel cusparse: a layer of {A.shape[1]} x {A.shape[0]} with {A.nnz} weights "
-                f"is too large; it counts to {INDEX_LIMIT}"
+                f"cuSPARSE: a layer of {A.shape[1]} x {A.shape[0]} with {A.nnz} weights is too "
+                f"large for 32-bit indices, which count to {INDEX_LIMIT}"
             )
         if not A.nnz:
             return SparseOperand(A.shape, 0, None)
@@ -174,19 +173,13 @@ def open_cusparse(device: Device) -> CusparseLibrary:
 
     Raises
     ------
-    InputError
-        If the device is not CuPy's.
     BackendUnavailable
         If the library is not installed; the message says what to install.
     """
-    if not isinstance(device, CudaDevice):
-        raise InputError(
-            f"kernel cusparse: the {device.description} has no cuSPARSE; choose another kernel"
-        )
     try:
         return CusparseLibrary(device)
     except (ImportError, OSError) as error:
         raise BackendUnavailable(
-            f"kernel cusparse: cuSPARSE does not load ({first_line(error)}); install CuPy with its "
-            "extra ctk: cupy-cuda13x[ctk], or cupy-cuda12x[ctk] for an older driver"
+            f"cuSPARSE does not load ({first_line(error)}); install CuPy with its extra ctk: "
+            "cupy-cuda13x[ctk], or cupy-cuda12x[ctk] for an older driver"
         ) from error

@@ -1,25 +1,26 @@
-"""Networks through cuSPARSE, for comparison."""
+"""cuSPARSE through CuPy: whole networks, one SpMM a layer, in the order that it runs faster."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from cusparse_library import SparseOperand, open_cusparse
 
+from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.network import Network
 from portable_spdnn.plans.base import NetworkPlan, PlanOptions, cast_features
 from portable_spdnn.plans.result import BatchOutput
-from portable_spdnn_gpu.cusparse_library import SparseOperand
+from portable_spdnn_gpu.device.cuda_device import CudaDevice
 
 Array = npt.NDArray[Any]
-# Inputs of the products that choose the order: a few per cent of 60,000 live for most layers.
+# Inputs of the products that choose the order: for most layers a few per cent of 60,000 are active.
 SAMPLE_INPUTS = 2048
 SAMPLE_RUNS = 3
 # Beyond it cuSPARSE before 12.7.20 started too many blocks for column-major products.
@@ -27,12 +28,12 @@ MOST_INPUTS = 65535 * 16
 
 
 class CusparsePlan(NetworkPlan):
-    """The layer loop as one writes it with CuPy and cuSPARSE at their best: a peer.
+    """The layer loop as one writes it with CuPy and cuSPARSE at their best.
 
     Each layer is one SpMM of the transposed weights, which are uploaded once in CSR, with dense
-    features; then one fused pass for bias, ReLU and clamp, one for the inputs that are alive,
+    features; then one fused pass for bias, ReLU and clamp, one that finds the active inputs,
     and where some have died a gather of the others. The host waits for nothing but the number
-    that is alive. Features alternate between two arrays, so that no layer allocates any.
+    of active inputs. Features alternate between two arrays, so that no layer allocates any.
 
     The order of the features is measured at planning, on the layer with most weights:
     row-major `[neuron][input]` with cuSPARSE's CSR_ALG2, or column-major with CSR_ALG1, which
@@ -41,17 +42,13 @@ class CusparsePlan(NetworkPlan):
     Parameters
     ----------
     backend : Backend
+        The backend whose name and device the results carry.
     network : Network
     options : PlanOptions
-    library : CusparseLibrary, or another with its methods
+        `dtype`, `batch_size` and `keep_dead_inputs` count; the plan has no other choices.
+    library : CusparseLibrary, or another object with its methods
     row_major : bool, optional
-        Order of the features. Default: the faster one.
-
-    Raises
-    ------
-    InputError
-        If an option asks for what the plan does not do: sparse features, other storage, weights
-        that stay on the host, several devices.
+        The order of the features. By default both are measured, and the faster one is taken.
     """
 
     def __init__(
@@ -63,7 +60,6 @@ class CusparsePlan(NetworkPlan):
         row_major: bool | None = None,
     ) -> None:
         super().__init__(backend, network, options)
-        _check_options(options)
         self.library = library
         self.weights = [_by_output(library, layer.csr(options.dtype)) for layer in network]
         self.biases = [library.upload(np.array(layer.bias, options.dtype)) for layer in network]
@@ -112,16 +108,11 @@ class CusparsePlan(NetworkPlan):
             why = f"measured: {row} a product row-major, {column} column-major"
         dead = "kept (asked for)" if self.options.keep_dead_inputs else "dropped after each layer"
         return (
-            f"layer loop on {self.library.name} SpMM, a peer to compare with\n"
+            f"layer loop on {self.library.name} SpMM\n"
             f"features between layers: dense, neurons x inputs, {order} ({why})\n"
             f"dead inputs: {dead}\n"
             f"batches of {self.batch_size} inputs"
         )
-
-    def for_layers(self, network: Network, keep_dead_inputs: bool) -> NetworkPlan:
-        """Return a plan for other layers, with the order that was chosen for these."""
-        options = replace(self.options, keep_dead_inputs=keep_dead_inputs)
-        return CusparsePlan(self.backend, network, options, self.library, self.row_major)
 
     def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         """Run the layer loop on one batch; see `NetworkPlan.run_batch`."""
@@ -199,20 +190,20 @@ class CusparsePlan(NetworkPlan):
             by_input[...] = library.upload(dense)
 
 
-def _check_options(options: PlanOptions) -> None:
-    if options.path == "spgemm":
-        raise InputError("kernel cusparse keeps features dense; use path spmm or auto")
-    refused = {
-        "storage": options.storage != "same",
-        "device_memory": options.device_memory is not None,
-        "devices": bool(options.devices),
-    }
-    for option, asked in refused.items():
-        if asked:
-            raise InputError(
-                f"kernel cusparse takes no option {option} ({getattr(options, option)!r}): it is "
-                "a peer to compare with, on one device; leave the option out"
-            )
+def cusparse_plan(backend: Backend, network: Network) -> CusparsePlan:
+    """Return the plan of a network on the CUDA device of a backend.
+
+    Raises
+    ------
+    InputError
+        If the backend does not run on one.
+    BackendUnavailable
+        If cuSPARSE is not installed; the message says what to install.
+    """
+    device = getattr(backend, "cuda", None)
+    if not isinstance(device, CudaDevice):
+        raise InputError(f"the {backend.device} has no cuSPARSE, which runs on CUDA devices alone")
+    return CusparsePlan(backend, network, PlanOptions(), open_cusparse(device))
 
 
 def _by_output(library: Any, W: Any) -> SparseOperand:

@@ -17,20 +17,21 @@ from portable_spdnn.network import Network
 from portable_spdnn.operations import Prepared
 from portable_spdnn.plans.base import NetworkPlan, PlanOptions
 from portable_spdnn.report.roofline import Limits
-from portable_spdnn_gpu.compile.catalog import FEATURE_THREADS, feature_rows
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.availability import cuda_availability, cuda_device_numbers
 from portable_spdnn_gpu.device.cuda_device import CudaDevice
+from portable_spdnn_gpu.device.feature_rows import (
+    active_inputs,
+    columns_innermost,
+    count_nonzeros,
+    take_inputs,
+    take_sparse_inputs,
+    write_transposed,
+)
 from portable_spdnn_gpu.device.features import DeviceFeatures
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.limits import measure
-from portable_spdnn_gpu.device.matrices import (
-    DeviceCsr,
-    columns_innermost,
-    download_csr,
-    upload_csr,
-    write_transposed,
-)
+from portable_spdnn_gpu.device.matrices import DeviceCsr, download_csr, upload_csr
 from portable_spdnn_gpu.device.operands import (
     adopt_dense,
     adopt_sparse,
@@ -39,7 +40,7 @@ from portable_spdnn_gpu.device.operands import (
 )
 from portable_spdnn_gpu.network.plan import DevicePlan
 from portable_spdnn_gpu.network.steps import KERNELS
-from portable_spdnn_gpu.spgemm.launch import DeviceSpgemmHandle, sparse_layer, take_rows
+from portable_spdnn_gpu.spgemm.launch import DeviceSpgemmHandle, sparse_layer
 from portable_spdnn_gpu.spmm.launch import DenseProduct
 from portable_spdnn_gpu.spmm.packing import by_output
 
@@ -267,39 +268,19 @@ class CupyBackend(Backend):
         """Return the rows with a nonzero feature (NaN is one): int64, rising, host memory."""
         if self.is_sparse(features):
             return np.flatnonzero(self.upload(features).row_nnz())
-        return np.flatnonzero(self._for_each_input("mark_alive", features, np.uint8))
+        return active_inputs(self.cuda, self.upload(features))
 
     def nonzeros(self, features: Any) -> int:
         """Return how many features are nonzero, or stored where they are sparse."""
         if self.is_sparse(features):
             return int(features.nnz)
-        return int(self._for_each_input("count_nonzeros", features, np.int32).sum(dtype=np.int64))
-
-    def _for_each_input(self, kernel: str, features: Any, dtype: Any) -> Array:
-        by_neuron = columns_innermost(self.cuda, self.upload(features).T)
-        neurons, inputs = by_neuron.shape
-        found = self.cuda.empty((inputs,), dtype)
-        self.cuda.launch(
-            feature_rows(kernel, by_neuron.dtype),
-            (-(-inputs // FEATURE_THREADS), 1),
-            [by_neuron, np.int32(neurons), np.int32(inputs), found],
-        )
-        return self.cuda.download(found)
+        return count_nonzeros(self.cuda, self.upload(features))
 
     def take_inputs(self, features: Any, rows: Array) -> Any:
         """Return the given rows of features, on the device."""
         if self.is_sparse(features):
-            return take_rows(self.upload(features), rows)
-        by_neuron = columns_innermost(self.cuda, self.upload(features).T)
-        neurons, inputs = by_neuron.shape
-        taken = self.cuda.empty((neurons, rows.size), by_neuron.dtype)
-        chosen = self.cuda.upload(np.asarray(rows, np.int32))
-        self.cuda.launch(
-            feature_rows("take_dense", by_neuron.dtype),
-            (neurons, -(-rows.size // FEATURE_THREADS)),
-            [by_neuron, np.int32(inputs), chosen, np.int32(rows.size), taken],
-        )
-        return taken.T
+            return take_sparse_inputs(self.upload(features), rows)
+        return take_inputs(self.cuda, self.upload(features), rows)
 
     def multiply_adds(self, weights: Any, features: Any) -> int:
         """Return the multiply-adds of Y W: for sparse Y those of its stored entries alone."""

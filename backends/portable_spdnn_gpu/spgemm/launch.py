@@ -9,12 +9,10 @@ import numpy.typing as npt
 
 from portable_spdnn.backend import SpgemmHandle
 from portable_spdnn.errors import InputError
-from portable_spdnn_gpu.compile.catalog import SPGEMM_ROWS, feature_rows, spgemm
-from portable_spdnn_gpu.device.interface import Device
-from portable_spdnn_gpu.device.matrices import INDEX_LIMIT, DeviceCsr
+from portable_spdnn_gpu.compile.catalog import SPGEMM_ROWS, spgemm
+from portable_spdnn_gpu.device.matrices import DeviceCsr, empty_csr
 
 Array = npt.NDArray[Any]
-TAKE_ROWS = 8  # of a block of take_sparse: one for each of its warps
 
 
 class DeviceSpgemmHandle(SpgemmHandle):
@@ -71,42 +69,9 @@ def fill_entries(
     A: DeviceCsr, B: DeviceCsr, offsets: Array, bias: Any = None, y_max: float | None = None
 ) -> DeviceCsr:
     """Return C, of which `offsets` says where rows begin."""
-    C = _empty_csr(A.device, (A.shape[0], B.shape[1]), offsets, A.dtype)
+    C = empty_csr(A.device, (A.shape[0], B.shape[1]), offsets, A.dtype)
     _launch("fill", A, B, bias, y_max, [C.offsets, C.indices, C.data])
     return C
-
-
-def take_rows(matrix: DeviceCsr, rows: Array) -> DeviceCsr:
-    """Return the given rows of a matrix."""
-    device = matrix.device
-    offsets = np.concatenate(([0], np.cumsum(matrix.row_nnz()[rows])))
-    taken = _empty_csr(device, (rows.size, matrix.shape[1]), offsets, matrix.dtype)
-    chosen = device.upload(np.asarray(rows, np.int32))
-    device.launch(
-        feature_rows("take_sparse", matrix.dtype),
-        (-(-rows.size // TAKE_ROWS), 1),
-        [
-            matrix.offsets, matrix.indices, matrix.data, chosen, np.int32(rows.size),
-            taken.offsets, taken.indices, taken.data,
-        ],
-    )  # fmt: skip
-    return taken
-
-
-def _empty_csr(device: Device, shape: tuple[int, int], offsets: Array, dtype: Any) -> DeviceCsr:
-    nnz = int(offsets[-1])
-    if nnz > INDEX_LIMIT:
-        raise InputError(
-            f"the sparse result has {nnz} entries; the cupy backend counts to {INDEX_LIMIT}: "
-            "give fewer rows at a time, or dense features"
-        )
-    return DeviceCsr(
-        device,
-        shape,
-        device.upload(offsets.astype(np.int32)),
-        device.empty((nnz,), np.int32),
-        device.empty((nnz,), dtype),
-    )
 
 
 def _launch(

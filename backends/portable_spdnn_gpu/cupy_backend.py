@@ -41,7 +41,7 @@ from portable_spdnn_gpu.device.operands import (
 from portable_spdnn_gpu.network.plan import DevicePlan
 from portable_spdnn_gpu.network.steps import KERNELS
 from portable_spdnn_gpu.spgemm.launch import DeviceSpgemmHandle, sparse_layer
-from portable_spdnn_gpu.spmm.launch import DenseProduct
+from portable_spdnn_gpu.spmm.launch import PreparedSpmm
 from portable_spdnn_gpu.spmm.packing import by_output
 
 Array = npt.NDArray[Any]
@@ -145,12 +145,12 @@ class CupyBackend(Backend):
 
     def run_spmm(self, A: Any, B: Any) -> Any:
         """C = A B, row by row."""
-        product = DenseProduct(self.cuda, A, "csr")
+        product = PreparedSpmm(self.cuda, A, "csr")
         return product.run(columns_innermost(self.cuda, self.upload(B)))
 
     def make_spmm(self, A: Any) -> Prepared:
         """Return the function (B, out) -> A B, with A clustered and packed."""
-        product = DenseProduct(self.cuda, self._host_csr(A), "clustered")
+        product = PreparedSpmm(self.cuda, self._host_csr(A), "clustered")
         self.cuda.synchronize()
 
         def run(B: Any, out: Any) -> Any:
@@ -171,11 +171,11 @@ class CupyBackend(Backend):
         if self.is_sparse(Y):
             return sparse_layer(self.upload(W), self.upload(Y), bias, y_max)
         if not isinstance(W, DeviceCsr):
-            product = DenseProduct(self.cuda, by_output(W), "csr")
+            product = PreparedSpmm(self.cuda, by_output(W), "csr")
         elif "by output" in W.prepared:
             product = W.prepared["by output"]
         else:
-            product = DenseProduct(self.cuda, by_output(download_csr(W)), "clustered")
+            product = PreparedSpmm(self.cuda, by_output(download_csr(W)), "clustered")
             self.cuda.synchronize()
             W.prepared["by output"] = product
         return self._dense_layer(product, Y, bias, y_max, None)
@@ -183,7 +183,7 @@ class CupyBackend(Backend):
     def make_layer(self, W: Any, bias: Array, y_max: float | None) -> Prepared:
         """Return the function (Y, out) -> Y', with W clustered and packed for dense Y."""
         host = self._host_csr(W)
-        product = DenseProduct(self.cuda, by_output(host), "clustered")
+        product = PreparedSpmm(self.cuda, by_output(host), "clustered")
         self.cuda.synchronize()
         on_device: list[DeviceCsr] = []
 
@@ -198,7 +198,7 @@ class CupyBackend(Backend):
         return run
 
     def _dense_layer(
-        self, product: DenseProduct, Y: Any, bias: Array, y_max: float | None, out: Any
+        self, product: PreparedSpmm, Y: Any, bias: Array, y_max: float | None, out: Any
     ) -> Any:
         Y = self.upload(Y)
         self._check_apart("layer", out, Y)

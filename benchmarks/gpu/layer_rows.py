@@ -23,8 +23,8 @@ from portable_spdnn_gpu.spmm.costs import (
     csr_cost,
     staged_cost,
 )
-from portable_spdnn_gpu.spmm.launch import DenseProduct
-from portable_spdnn_gpu.spmm.packing import DESIGNS, by_output, pack
+from portable_spdnn_gpu.spmm.launch import PreparedSpmm
+from portable_spdnn_gpu.spmm.packing import VARIANTS, by_output, pack
 
 Record = dict[str, Any]
 FEATURE_BYTES = 2 << 30  # of one layer's features, or LEAST_INPUTS of them
@@ -35,7 +35,7 @@ CALLS = 8  # between two events
 
 @dataclass(frozen=True)
 class Sharing:
-    """What designs load of one matrix, for each of its edges.
+    """What variants load of one matrix, for each of its edges.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Sharing:
 
     @classmethod
     def of(cls, layer: Layer) -> Sharing:
-        """Return what the designs load of a layer's weights."""
+        """Return what the variants load of a layer's weights."""
         A = by_output(layer.csr())
         precision, edges = Precision(A.dtype), max(A.nnz, 1)
         clustered, staged = (pack(A, one, precision).loads for one in ("clustered", "staged"))
@@ -116,7 +116,7 @@ def layer_rows(
     expected = np.clip(sums, 0, network.y_max).T
 
     def timed(design: str) -> Record:
-        product = DenseProduct(device, A, design)
+        product = PreparedSpmm(device, A, design)
         C = product.run(B, bias, network.y_max)
         found = backend.download(backend.take_inputs(C.T, chosen))
         assert_agree(found, expected)
@@ -145,7 +145,7 @@ def layer_rows(
         return record
 
     about = {"neurons": network.neurons, "live_inputs": inputs, "edges": A.nnz}
-    return [{**about, "design": one, **attempt(timed, one, budget)} for one in DESIGNS]
+    return [{**about, "design": one, **attempt(timed, one, budget)} for one in VARIANTS]
 
 
 def attempt(

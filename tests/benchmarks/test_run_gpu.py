@@ -25,7 +25,7 @@ from cuda_emulation.emulated_device import compiler
 import portable_spdnn as ps
 from portable_spdnn.report.roofline import Limits
 from portable_spdnn_cpu.scipy_backend import ScipyBackend
-from portable_spdnn_gpu.device import limits as device_limits
+from portable_spdnn_gpu.device import limits
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIMITS = Limits(flops=60e12, l1=32e12, l2=6e12, l3=4e12, memory=4e12)
@@ -131,7 +131,7 @@ def test_every_variant_is_checked_and_timed(done: tuple[int, dict[str, Any]]) ->
 def test_an_emulated_device_runs_all_of_it(
     script: ModuleType, mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_limits, "SECONDS", 0.002)
+    monkeypatch.setattr(limits, "SECONDS", 0.002)
     monkeypatch.setattr(sys.modules["network_rows"], "MANY_INPUTS", 1)
     backend = EmulatedCupyBackend()
     code, record = run(

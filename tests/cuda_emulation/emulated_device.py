@@ -361,9 +361,9 @@ class EmulatedDevice:
                 raise LaunchError(f"{kernel.name}: wrote outside argument {position}")
 
     def _load(self, kernel: Kernel) -> tuple[Any, list[str]]:
-        if kernel.static_shared + kernel.dynamic_shared > self.shared_limit:
+        if kernel.shared > self.shared_limit:
             raise LaunchError(
-                f"{kernel.name}: {kernel.static_shared + kernel.dynamic_shared} bytes of shared "
+                f"{kernel.name}: {kernel.shared} bytes of shared "
                 f"memory are more than the {self.shared_limit} that a block may have"
             )
         self._asked_for[kernel] = kernel.dynamic_shared
@@ -385,7 +385,8 @@ class EmulatedDevice:
         exports = "".join(f"EXPORT_KERNEL({name})\n" for name in names)
         text = f'#include "{HEADER}"\n#include "{source}"\n{exports}'
         options = ["-O1", "-std=c++17", "-fPIC", "-shared", "-Wl,-Bsymbolic"]
-        options += [f"-I{self.sources / 'compile'}", *kernel.options]
+        folders = sorted({str(header.parent) for header in headers(self.sources)})
+        options += [*(f"-I{folder}" for folder in folders), *kernel.options]
         if self.sanitize:
             options += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
         read = [HEADER, source, *headers(self.sources)]

@@ -1,5 +1,7 @@
-// What every kernel file shares. Defined by the compiler's options: SCALAR (float or double), the
-// type of sums; HALF_STORAGE 1 where features and weights are kept in half precision.
+// What every kernel file shares: types of sums and storage, the state of a batch, the activation.
+//
+// The compiler's options define SCALAR (float or double), the type of sums, and HALF_STORAGE 1
+// where features and weights are kept in half precision.
 //
 // NVRTC and the emulation in tests/cuda_emulation read the same text; the emulation defines
 // DYNAMIC_SHARED and the conversions of half precision itself.
@@ -25,44 +27,46 @@ __device__ __forceinline__ unsigned short float_to_half(float f) {
 
 #if HALF_STORAGE
 typedef unsigned short STORED;
-// NaN, or an infinity, which half precision meets beyond 65,504.
+// A feature is unusable if it is NaN or infinite: beyond 65,504 half precision rounds to infinity.
 #define UNUSABLE(x) (!((x) - (x) == SCALAR(0)))
 __device__ __forceinline__ SCALAR widen(STORED x) { return half_to_float(x); }
 __device__ __forceinline__ STORED narrow(SCALAR x) { return float_to_half(x); }
 #else
 typedef SCALAR STORED;
+// A feature is unusable if it is NaN.
 #define UNUSABLE(x) ((x) != (x))
 __device__ __forceinline__ SCALAR widen(STORED x) { return x; }
 __device__ __forceinline__ STORED narrow(SCALAR x) { return x; }
 #endif
 
-// What launches of a network tell each other about its inputs, on the device: four integers for
-// each layer.
+// How the launches of a network tell each other about its inputs without asking the host: four
+// integers in device memory, which list_active (input_lists.cu) writes before each step.
 struct InputState {
-    int count;    // inputs that the layer computes
-    int gathers;  // whether they lie apart: input i at source[i], else at i
-    int alive;    // of them, those with a nonzero feature before the layer
-    int nans;     // whether the layer made a feature of no use: NaN
+    int count;    // inputs that the step computes: the columns of its features
+    int gathers;  // whether column i is read at source[i] in the features before, else at i
+    int active;   // of the inputs before the list, those with a nonzero feature
+    int nans;     // whether the step made a feature unusable
 };
 
-// min(max(sum + bias, 0), y_max); every comparison with NaN is false, so that NaN passes.
+// min(max(sum + bias, 0), y_max). Every comparison with NaN is false, so that NaN passes.
 __device__ __forceinline__ SCALAR activate(SCALAR sum, SCALAR bias, SCALAR y_max) {
     SCALAR y = sum + bias;
     y = y <= SCALAR(0) ? SCALAR(0) : y;
     return y > y_max ? y_max : y;
 }
 
-// Where the input of a column lies in the features before the layer. Columns beyond the last one
-// read the first, so that loops need not ask.
+// Where a column is read in the features before the step. Columns beyond the last one read the
+// first, so that inner loops need no test; what they compute is not written.
 __device__ __forceinline__ int place_of(int column, const InputState& inputs,
                                         const int* __restrict__ source) {
     if (column >= inputs.count) return inputs.gathers ? source[0] : 0;
     return inputs.gathers ? source[column] : column;
 }
 
-// Notes that a column has a nonzero feature (NaN is one) after the layer, or one of no use.
+// Marks a column as active if it has a nonzero feature (NaN is one) after the step, and the step
+// if it made a feature unusable. Blocks write the same marks of a column: a plain store suffices.
 __device__ __forceinline__ void mark(bool nonzero, bool unusable, int column,
-                                     unsigned char* __restrict__ alive, int* state) {
-    if (nonzero) alive[column] = 1;
+                                     unsigned char* __restrict__ active, int* state) {
+    if (nonzero) active[column] = 1;
     if (unusable) atomicOr(&reinterpret_cast<InputState*>(state)->nans, 1);
 }

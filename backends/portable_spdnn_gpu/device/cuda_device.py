@@ -128,7 +128,7 @@ class CudaDevice:
             module = self._cupy.cuda.function.Module()
             module.load(machine_code(kernel, self.architecture))
             function = module.get_function(kernel.name)
-            if kernel.static_shared + kernel.dynamic_shared > SHARED_UNASKED:
+            if kernel.shared > SHARED_UNASKED:
                 self._ask_for_shared(kernel, function)
             self._functions[kernel] = function
         return function

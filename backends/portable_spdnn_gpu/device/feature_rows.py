@@ -21,7 +21,7 @@ TAKE_ROWS = FEATURE_THREADS // 32  # rows that a block of take_sparse copies, on
 
 def active_inputs(device: Device, features: Any) -> Array:
     """Return the inputs with a nonzero feature (NaN is one): int64, rising, in host memory."""
-    return np.flatnonzero(_for_each_input(device, "mark_alive", features, np.uint8))
+    return np.flatnonzero(_for_each_input(device, "mark_active", features, np.uint8))
 
 
 def count_nonzeros(device: Device, features: Any) -> int:

@@ -6,8 +6,8 @@
 // bitmap in order gives the columns of C sorted, with no sort and no hash table. Sums are formed
 // in the order of A's entries, so that repeated runs agree to the bit.
 //
-// Bound: for each window and entry of A a binary search in a row of B; good where B has few
-// windows (up to some thousands of columns), or the rows of B are short.
+// Bound: for each window and entry of A a binary search in a row of B, so that latency binds; good
+// where B has few windows (up to some thousands of columns), or the rows of B are short.
 //
 // Configuration:
 // THREADS 128:  four warps, four rows of A in a block.
@@ -15,6 +15,10 @@
 //               bitmaps, so that several blocks fit a multiprocessor.
 // ACTIVATION:   0 counts and writes the entries that the patterns allow; 1 gives the fused sparse
 //               layer: bias, ReLU and clamp, and only what is not 0 after them (NaN is not).
+//
+// Every warp has a window and a bitmap of its own, so that warps never wait for each other; within
+// a warp __syncwarp orders the writes of the window with its reads. Bank conflicts of the sums
+// depend on the columns of B, and are by chance.
 #include "common.cuh"
 
 #define THREADS 128
@@ -32,7 +36,7 @@ __device__ __forceinline__ int lower_bound(const int* __restrict__ indices, int 
     return begin;
 }
 
-// Sums and bitmap of the columns [low, low + WINDOW) of one row of C. Called by whole warps.
+// Forms sums and bitmap of the columns [low, low + WINDOW) of one row of C. Called by whole warps.
 __device__ __forceinline__ void sum_window(
     const int* __restrict__ A_offsets, const int* __restrict__ A_indices,
     const SCALAR* __restrict__ A_values, const int* __restrict__ B_offsets,
@@ -57,7 +61,7 @@ __device__ __forceinline__ void sum_window(
     }
 }
 
-// Whether this lane's column of a word is an entry of C, and its value.
+// Returns whether this lane's column of a bitmap word is an entry of C, and activates its value.
 __device__ __forceinline__ bool entry_of(SCALAR& value, unsigned word, int lane, int column,
                                          const SCALAR* __restrict__ bias, SCALAR y_max) {
     bool is_entry = (word >> lane) & 1u;
@@ -70,6 +74,7 @@ __device__ __forceinline__ bool entry_of(SCALAR& value, unsigned word, int lane,
     return is_entry;
 }
 
+// row_nnz[row] = the entries of a row of C.
 extern "C" __global__ void __launch_bounds__(THREADS)
 spgemm_count(const int* __restrict__ A_offsets, const int* __restrict__ A_indices,
              const SCALAR* __restrict__ A_values, const int* __restrict__ B_offsets,
@@ -98,6 +103,8 @@ spgemm_count(const int* __restrict__ A_offsets, const int* __restrict__ A_indice
     if (lane == 0) row_nnz[row] = count;
 }
 
+// Writes the columns, rising, and the values of each row of C from C_offsets[row] on: the ballot of
+// a bitmap word gives each lane its place.
 extern "C" __global__ void __launch_bounds__(THREADS)
 spgemm_fill(const int* __restrict__ A_offsets, const int* __restrict__ A_indices,
             const SCALAR* __restrict__ A_values, const int* __restrict__ B_offsets,

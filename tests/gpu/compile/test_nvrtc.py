@@ -22,8 +22,9 @@ from portable_spdnn_gpu.compile.catalog import (
     Kernel,
     catalog,
     csr_spmm,
+    headers,
     kernel_folder,
-    resident_layers,
+    persistent_layers,
     staged_configs,
     staged_spmm,
 )
@@ -105,7 +106,7 @@ def test_kernel_compiles_within_its_claims(kernel: Kernel, architecture: int) ->
     assert report.static_shared == kernel.static_shared
     # What is beyond SHARED_UNASKED is asked for; the autotuner leaves out what does not fit.
     assert kernel.static_shared <= SHARED_UNASKED
-    fits = kernel.static_shared + kernel.dynamic_shared <= SHARED_LIMITS[architecture]
+    fits = kernel.shared <= SHARED_LIMITS[architecture]
     assert fits or kernel in TUNED
     claimed = replace(report, registers=kernel.registers)
     assert occupancy(kernel, report, architecture) >= occupancy(kernel, claimed, architecture)
@@ -138,10 +139,10 @@ def test_copies_are_asynchronous_and_accesses_vectors(precision: Precision) -> N
 
 def virtual_code(kernel: Kernel, architecture: int) -> str:
     folder = kernel_folder()
-    headers = sorted((folder / "compile").glob("*.cuh"))
+    included = headers(folder)
     program = nvrtc.createProgram(
         (folder / kernel.source).read_text(), kernel.source,
-        [header.read_bytes() for header in headers], [header.name.encode() for header in headers],
+        [header.read_bytes() for header in included], [header.name.encode() for header in included],
     )  # fmt: skip
     options = (f"--gpu-architecture=compute_{architecture}", "--std=c++17", *kernel.options)
     try:
@@ -161,7 +162,7 @@ def test_every_file_of_kernels_is_in_the_catalog() -> None:
 def test_single_precision_kernels_keep_their_occupancy() -> None:
     # Of float on sm_90: a change that halves one of these is a change of design.
     floors = {"csr_spmm": 0.5, "clustered_spmm": 0.3, "staged_spmm": 0.5, "spgemm_fill": 0.75}
-    floors["resident_layers"] = 0.25  # 512 threads with 128 registers each
+    floors["persistent_layers"] = 0.25  # 512 threads with 128 registers each
     for kernel in catalog(90):
         wide = dict(kernel.defines).get("MINIBATCH") == "32"  # gives occupancy for registers
         if dict(kernel.defines)["SCALAR"] == "float" and kernel.name in floors and not wide:
@@ -190,7 +191,7 @@ def test_what_is_chosen_for_a_width_is_in_the_catalog(number: int) -> None:
     claimed = {kernel.defines for kernel in catalog(number)}
     for precision in PRECISIONS:
         for widest in range(1, 4200):
-            kernel = resident_layers(precision, widest, SHARED_LIMITS[number])
+            kernel = persistent_layers(precision, widest, SHARED_LIMITS[number])
             assert kernel is None or kernel.defines in claimed
 
 

@@ -18,8 +18,7 @@ from cuda_emulation.emulated_device import EmulatedDevice, compiler
 import portable_spdnn as ps
 from portable_spdnn_gpu.compile.catalog import Kernel
 from portable_spdnn_gpu.cupy_backend import CupyBackend
-from portable_spdnn_gpu.device import cuda_device
-from portable_spdnn_gpu.device import matrices as device_matrices
+from portable_spdnn_gpu.device import cuda_device, matrices
 from portable_spdnn_gpu.device.availability import cuda_availability
 from portable_spdnn_gpu.device.cuda_device import memory_error
 from portable_spdnn_gpu.device.interface import DeviceMemoryError, LaunchError
@@ -199,7 +198,7 @@ def test_a_failed_launch_gives_no_numbers(
 
 @needs_compiler
 def test_a_matrix_beyond_32_bit_indices_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_matrices, "INDEX_LIMIT", 5)
+    monkeypatch.setattr(matrices, "INDEX_LIMIT", 5)
     device = EmulatedDevice(cache_folder())
     with pytest.raises(ps.InputError, match="3 x 3 with 6 entries is too large for the cupy"):
         upload_csr(device, sp.csr_array(np.triu(np.ones((3, 3)))))

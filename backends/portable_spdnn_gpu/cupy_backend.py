@@ -40,7 +40,7 @@ from portable_spdnn_gpu.device.operands import (
 )
 from portable_spdnn_gpu.network.plan import DevicePlan
 from portable_spdnn_gpu.network.steps import KERNELS
-from portable_spdnn_gpu.spgemm.launch import DeviceSpgemmHandle, sparse_layer
+from portable_spdnn_gpu.spgemm.launch import DeviceSpgemmHandle, compile_spgemm, sparse_layer
 from portable_spdnn_gpu.spmm.launch import PreparedSpmm
 from portable_spdnn_gpu.spmm.packing import by_output
 
@@ -56,13 +56,16 @@ class CupyBackend(Backend):
     CuPy's current stream. Dense features are kept with the inputs innermost: an array of shape
     (inputs, neurons) in Fortran order.
 
+    A handle or a plan chooses its variant, packs the weights and compiles its kernels when it is
+    made; the calls that it serves only launch.
+
     Parameters
     ----------
     threads : int, optional
-        The host's one thread drives a device.
+        Accepted as by every backend; one thread of the host drives the device.
     device : int, optional
-        Its number. Default: the current device of the calling thread. Where it is another, calls
-        stand in `bound`.
+        The number of the device. By default it is the current device of the calling thread.
+        Calls on another device have to stand in `bound`.
     """
 
     name = "cupy"
@@ -70,12 +73,13 @@ class CupyBackend(Backend):
     memory_space = "device"
     plan_options = frozenset({"kernel", "storage", "device_memory", "devices", "profile"})
     kernels = KERNELS
-    tunes = True  # whether plans measure what depends on the device, once for a kind of layers
+    tunes = True  # whether plans measure the tile sizes of staged_spmm, once for a class of layers
 
     def __init__(self, threads: int | None = None, device: int | None = None) -> None:
         super().__init__(threads)
         self.cuda = self.open_device(device)
-        # By precision, for plans that do not run at the same time; gone with the last of them.
+        # Buffers by precision, shared by plans that do not run at the same time, and freed with
+        # the last of these.
         self.features: WeakValueDictionary[Precision, DeviceFeatures] = WeakValueDictionary()
 
     @classmethod
@@ -85,11 +89,11 @@ class CupyBackend(Backend):
 
     @property
     def device(self) -> str:
-        """The device's name and architecture."""
+        """The name and architecture of the device."""
         return self.cuda.description
 
     def open_device(self, number: int | None) -> Device:
-        """Return what kernels are launched on."""
+        """Return the device of a number, or the current one, which kernels are launched on."""
         return CudaDevice(number)
 
     def device_numbers(self) -> tuple[int, ...]:
@@ -97,7 +101,7 @@ class CupyBackend(Backend):
         return cuda_device_numbers()
 
     def on_device(self, number: int) -> CupyBackend:
-        """Return a backend on the device of a number; this one where it is its own."""
+        """Return a backend on the device of a number: this one if it is on that device."""
         return self if number == self.cuda.number else type(self)(self.threads, number)
 
     def bound(self) -> AbstractContextManager[Any]:
@@ -107,7 +111,7 @@ class CupyBackend(Backend):
     # -- memory ---------------------------------------------------------------------------
 
     def upload(self, array: Any) -> Any:
-        """Return `array` on the device: sparse as `DeviceCsr`; itself where it is there."""
+        """Return `array` on the device, sparse ones as `DeviceCsr`; one that is there as it is."""
         return self._upload("array", array)
 
     def _upload(self, name: str, array: Any) -> Any:
@@ -122,7 +126,7 @@ class CupyBackend(Backend):
         return self.cuda.upload(host_array(name, array))
 
     def download(self, array: Any) -> Any:
-        """Return `array` as an ndarray or csr_array in host memory; itself where it is there."""
+        """Return `array` as an ndarray or csr_array in host memory; one that is there as it is."""
         if isinstance(array, DeviceCsr):
             return download_csr(array)
         if is_device_sparse(self.cuda, array):
@@ -132,7 +136,7 @@ class CupyBackend(Backend):
         return array
 
     def synchronize(self) -> None:
-        """Return when all work that was started is done."""
+        """Wait until all work that was started is done."""
         self.cuda.synchronize()
 
     def is_sparse(self, array: Any) -> bool:
@@ -144,13 +148,14 @@ class CupyBackend(Backend):
     # -- operations -------------------------------------------------------------------------
 
     def run_spmm(self, A: Any, B: Any) -> Any:
-        """C = A B, row by row."""
+        """C = A B, in the csr variant, which takes no preparation."""
         product = PreparedSpmm(self.cuda, A, "csr")
         return product.run(columns_innermost(self.cuda, self.upload(B)))
 
     def make_spmm(self, A: Any) -> Prepared:
         """Return the function (B, out) -> A B, with A clustered and packed."""
         product = PreparedSpmm(self.cuda, self._host_csr(A), "clustered")
+        product.compile(activation=False)
         self.cuda.synchronize()
 
         def run(B: Any, out: Any) -> Any:
@@ -163,7 +168,7 @@ class CupyBackend(Backend):
     def make_spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
         """Return a handle for C = A B."""
         handle = DeviceSpgemmHandle(self.upload(A), self.upload(B))
-        self.cuda.synchronize()  # as with all that is prepared: any stream may use it now
+        self.cuda.synchronize()  # what is prepared may be used on any stream from now on
         return handle
 
     def run_layer(self, W: Any, Y: Any, bias: Array, y_max: float | None) -> Any:
@@ -175,25 +180,25 @@ class CupyBackend(Backend):
         elif "by output" in W.prepared:
             product = W.prepared["by output"]
         else:
+            # Weights that were uploaded without a handle are packed by the first call.
             product = PreparedSpmm(self.cuda, by_output(download_csr(W)), "clustered")
             self.cuda.synchronize()
             W.prepared["by output"] = product
         return self._dense_layer(product, Y, bias, y_max, None)
 
     def make_layer(self, W: Any, bias: Array, y_max: float | None) -> Prepared:
-        """Return the function (Y, out) -> Y', with W clustered and packed for dense Y."""
-        host = self._host_csr(W)
-        product = PreparedSpmm(self.cuda, by_output(host), "clustered")
+        """Return the function (Y, out) -> Y', with W prepared for dense and for sparse Y."""
+        product = PreparedSpmm(self.cuda, by_output(self._host_csr(W)), "clustered")
+        product.compile(activation=True)
+        if not (bias > 0).any():  # sparse Y are exact
+            W = self.upload(W)
+            compile_spgemm(self.cuda, W.dtype, activation=True)
         self.cuda.synchronize()
-        on_device: list[DeviceCsr] = []
 
         def run(Y: Any, out: Any) -> Any:
-            if not self.is_sparse(Y):
-                return self._dense_layer(product, Y, bias, y_max, out)
-            if not on_device:
-                on_device.append(self.upload(W))
-                self.cuda.synchronize()
-            return sparse_layer(on_device[0], self.upload(Y), bias, y_max)
+            if self.is_sparse(Y):
+                return sparse_layer(W, self.upload(Y), bias, y_max)
+            return self._dense_layer(product, Y, bias, y_max, out)
 
         return run
 
@@ -214,7 +219,9 @@ class CupyBackend(Backend):
 
     def _device_out(self, name: str, out: Any) -> Any:
         if out is not None and not self.cuda.owns(out):
-            raise InputError(f"{name}: out is {type(out).__name__}; an array of the device fits")
+            raise InputError(
+                f"{name}: out is {type(out).__name__}, not on the device; give a cupy.ndarray"
+            )
         return out
 
     def _check_apart(self, name: str, out: Any, operand: Any) -> None:
@@ -222,7 +229,7 @@ class CupyBackend(Backend):
             raise InputError(f"{name}: out overlaps the dense operand; give it memory of its own")
 
     def measure_limits(self) -> Limits:
-        """Measure the device; takes a second or two."""
+        """Measure what the device can do at most; this takes a second or two."""
         with self.cuda.bound():
             return measure(self.cuda)
 
@@ -243,7 +250,7 @@ class CupyBackend(Backend):
         else:
             array = host_array(name, array)
         array = super().dense_operand(name, array)
-        # Types that CUDA does not have stay, to be refused or converted before they are used.
+        # Arrays of types that CUDA does not have are refused or converted before they are used.
         numeric = array.dtype.kind in "fiub" and array.dtype.itemsize <= 8
         return self.upload(array) if numeric else array
 

@@ -1,7 +1,4 @@
-"""CUDA kernels on the CPU.
-
-The launch code cannot tell.
-"""
+"""A CUDA device on the CPU, which launch code cannot tell from a real one."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,36 @@ PITCH = 64  # inputs; the features of every neuron begin with a cache line
 KEEP, DROP, ALWAYS = np.int32(0), np.int32(1), np.int32(2)  # policies of list_active
 STATE = 4  # integers of an InputState, in this order
 COUNT, GATHERS, ACTIVE, NANS = range(STATE)
+
+
+@dataclass(frozen=True)
+class StepOperands:
+    """What the kernels of a step read and write: the same for SpMM and for fused segments.
+
+    Attributes
+    ----------
+    from_, to : device arrays of the stored type
+        The features before and after the step; those of a neuron begin at `neuron * pitch`.
+    pitch : int
+        The distance between the features of two neurons, counted in features.
+    state : device array of int32, shape (STATE,)
+        The `InputState` of common.cuh: how many columns there are, and whether they gather.
+    source : device array of int32
+        Where the columns lie in `from_`, if they gather.
+    active : device array of uint8
+        The kernels set it to 1 for each column that is not zero after the activation.
+    """
+
+    from_: Any
+    to: Any
+    pitch: int
+    state: Any
+    source: Any
+    active: Any
+
+    def arguments(self) -> list[Any]:
+        """Return the operands in the order in which kernels take them."""
+        return [self.from_, self.to, np.int32(self.pitch), self.state, self.source, self.active]
 
 
 def bytes_for_input(widest: int, precision: Precision) -> int:
@@ -134,6 +165,11 @@ class DeviceFeatures:
                 (-(-inputs // TRANSPOSE_TILE), -(-neurons // TRANSPOSE_TILE)),
                 [rows, np.int32(neurons), count, self.buffers[0], pitch, self.active],
             )
+
+    def operands(self, turn: int, state: Any) -> StepOperands:
+        """Return the operands of a step, from how many came before it and its InputState."""
+        before, after = self.buffers[turn % 2], self.buffers[(turn + 1) % 2]
+        return StepOperands(before, after, self.pitch, state, self.source, self.active)
 
     def list_active(self, turn: int, before: Any, after: Any, policy: np.int32) -> None:
         """Start to list the inputs that go on to the next step.

@@ -1,4 +1,4 @@
-"""Matrices in a device's memory."""
+"""Sparse matrices in a device's memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INDEX_LIMIT = np.iinfo(np.int32).max
 
 @dataclass(eq=False)
 class DeviceCsr:
-    """A canonical CSR matrix on a device: columns of each row rise and are unique.
+    """A canonical CSR matrix on a device: the columns of each row rise and are unique.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class DeviceCsr:
     offsets, indices : device arrays of int32, shapes (rows + 1,) and (nnz,)
     data : device array of float32 or float64, shape (nnz,)
     prepared : dict
-        What was derived from the matrix and is used again.
+        What was derived from the matrix and is kept to be used again, by name.
     """
 
     device: Device
@@ -41,12 +41,12 @@ class DeviceCsr:
 
     @property
     def nnz(self) -> int:
-        """Stored entries."""
+        """How many entries are stored."""
         return int(self.data.size)
 
     @property
     def dtype(self) -> Any:
-        """Type of the entries."""
+        """The type of the entries."""
         return self.data.dtype
 
     def astype(self, dtype: Any) -> DeviceCsr:
@@ -78,7 +78,7 @@ class DeviceCsr:
         return shared
 
     def row_nnz(self) -> Array:
-        """Return the stored entries of each row, in host memory; kept."""
+        """Return how many entries each row stores, in host memory; counted once."""
         if "row_nnz" not in self.prepared:
             offsets = self.device.download(self.offsets)
             self.prepared["row_nnz"] = np.diff(offsets).astype(np.int64)

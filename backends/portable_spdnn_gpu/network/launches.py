@@ -118,14 +118,11 @@ class StepLaunches:
         """Start a step and the list after it."""
         features, state = self._features, self.state[number + 1]
         product, beside = self._products[number], self._beside[number]
-        operands = (
-            features.buffers[number % 2], features.buffers[(number + 1) % 2], features.pitch,
-            state, features.source, features.active,
-        )  # fmt: skip
+        operands = features.operands(number, state)
         if isinstance(product, DeviceSegment):
-            product.launch(*operands, self._y_max, beside)
+            product.launch(operands, self._y_max, beside)
         else:
-            product.launch(*operands, beside, self._y_max, True)
+            product.launch(operands, beside, self._y_max, True)
         features.list_active(number + 1, state, self.state[number + 2], self._policies[number])
 
     def counts(self) -> LayerCounts:

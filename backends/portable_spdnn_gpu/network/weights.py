@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -116,10 +117,11 @@ class DeviceWeights:
         return StreamTimes(device, begin, copies, kernels)
 
 
+@dataclass(frozen=True)
 class StreamTimes:
     """When the copies and kernels of a batch began and ended.
 
-    Parameters
+    Attributes
     ----------
     device : Device
     begin : event
@@ -128,29 +130,25 @@ class StreamTimes:
         The begin and end of each copy, and of the kernels of each step.
     """
 
-    def __init__(
-        self,
-        device: Device,
-        begin: Any,
-        copies: list[tuple[Any, Any]],
-        kernels: list[tuple[Any, Any]],
-    ) -> None:
-        self._device, self._begin, self._copies, self._kernels = device, begin, copies, kernels
+    device: Device
+    begin: Any
+    copies: list[tuple[Any, Any]]
+    kernels: list[tuple[Any, Any]]
 
     def copying(self) -> float:
         """Return the seconds of all copies."""
-        return sum(self._device.seconds(*pair) for pair in self._copies)
+        return sum(self.device.seconds(*pair) for pair in self.copies)
 
     def waiting(self) -> float:
         """Return the seconds between the kernels of steps, in which they waited for weights."""
-        if not self._copies:
+        if not self.copies:
             return 0.0
-        whole = self._device.seconds(self._begin, self._kernels[-1][1])
+        whole = self.device.seconds(self.begin, self.kernels[-1][1])
         return max(0.0, whole - sum(self.of_steps()))
 
     def of_steps(self) -> list[float]:
         """Return the seconds of the kernels of each step."""
-        return [self._device.seconds(*pair) for pair in self._kernels]
+        return [self.device.seconds(*pair) for pair in self.kernels]
 
 
 def count_resident(sizes: Sequence[int], limit: int | None) -> int:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from portable_spdnn.errors import InputError
 from portable_spdnn_gpu.compile.catalog import Kernel, persistent_layers
 from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.features import StepOperands
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.persistent.packing import (
     BEGIN,
@@ -181,49 +182,31 @@ class DeviceSegment:
         """Return device memory, int32, for what `launch` counts."""
         return self.device.empty((1 + TALLIES * self.packed.layers,), np.int32)
 
-    def launch(
-        self,
-        from_: Any,
-        to: Any,
-        pitch: int,
-        state: Any,
-        source: Any,
-        active: Any,
-        y_max: float | None,
-        counts: Any,
-    ) -> None:
+    def launch(self, operands: StepOperands, y_max: float | None, counts: Any) -> None:
         """Start all layers; the launch may be captured in a graph.
 
         Parameters
         ----------
-        from_, to : device arrays of the stored type
-            The features before the first layer and after the last; those of a neuron begin at
-            `neuron * pitch`. Column `i` of `to` is the input that `state` and `source` put at `i`.
-        pitch : int
-            The distance between the features of two neurons, counted in features.
-        state : device array of int32, shape (4,)
-            The `InputState` before the first layer; `nans` is set where any layer makes one.
-        source : device array of int32
-            Where the columns lie in `from_`, if they gather.
-        active : device array of uint8
-            The kernel sets it to 1 for each column that is not zero after the last layer.
+        operands : StepOperands
+            The features before the first layer and after the last. `nans` of the state is set
+            where any layer makes a feature unusable.
         y_max : float or None
             The upper bound of the activation; None for none.
         counts : device array of int32
             Memory of `new_counts`, for `read_counts` to take apart.
         """
         packed = self.packed
-        tiles = -(-pitch // packed.layout.tile)
+        tiles = -(-operands.pitch // packed.layout.tile)
         blocks = min(tiles, self.device.resident_blocks(packed.kernel))
         limit = packed.layout.precision.sums.type(np.inf if y_max is None else y_max)
+        sizes = (packed.layers, packed.neurons_in, packed.neurons_out, packed.layout.zero_row)
         self.device.clear(counts)
         self.device.launch(
             packed.kernel,
             (blocks, 1),
             [
-                self._headers, self._data, np.int32(packed.layers), np.int32(packed.neurons_in),
-                np.int32(packed.neurons_out), np.int32(packed.layout.zero_row), from_, to,
-                np.int32(pitch), state, source, active, limit, counts,
+                self._headers, self._data, *map(np.int32, sizes), *operands.arguments(), limit,
+                counts,
             ],
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Launches of sparse times sparse."""
+"""Launches of sparse times sparse, in two phases: count, then fill."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 from portable_spdnn.backend import SpgemmHandle
 from portable_spdnn.errors import InputError
 from portable_spdnn_gpu.compile.catalog import SPGEMM_ROWS, spgemm
+from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.matrices import DeviceCsr, empty_csr
 
 Array = npt.NDArray[Any]
@@ -20,6 +21,7 @@ class DeviceSpgemmHandle(SpgemmHandle):
 
     def __init__(self, A: DeviceCsr, B: DeviceCsr) -> None:
         self.A, self.B = A, B
+        compile_spgemm(A.device, A.dtype, activation=False)
         self._offsets: Array | None = None
 
     def symbolic(self) -> Array:
@@ -34,8 +36,14 @@ class DeviceSpgemmHandle(SpgemmHandle):
         return fill_entries(A, B, self.symbolic())
 
 
+def compile_spgemm(device: Device, dtype: Any, activation: bool) -> None:
+    """Compile both phases, before a product is asked for."""
+    for phase in ("count", "fill"):
+        device.resident_blocks(spgemm(phase, dtype, activation))
+
+
 def with_values(name: str, matrix: DeviceCsr, data: Any) -> DeviceCsr:
-    """Return `matrix` with `data`, of the host or the device, as its values."""
+    """Return `matrix` with `data`, from the host or the device, as its values."""
     if data is None:
         return matrix
     if not matrix.device.owns(data):
@@ -56,7 +64,10 @@ def sparse_layer(W: DeviceCsr, Y: DeviceCsr, bias: Array, y_max: float | None) -
 def count_entries(
     A: DeviceCsr, B: DeviceCsr, bias: Any = None, y_max: float | None = None
 ) -> Array:
-    """Return the row offsets of C: int64, host memory. With a bias, of the activated product."""
+    """Return the row offsets of C, or of the activated product where there is a bias.
+
+    They are int64 and in host memory.
+    """
     device = A.device
     row_nnz = device.empty((A.shape[0],), np.int32)
     _launch("count", A, B, bias, y_max, [row_nnz])
@@ -68,7 +79,7 @@ def count_entries(
 def fill_entries(
     A: DeviceCsr, B: DeviceCsr, offsets: Array, bias: Any = None, y_max: float | None = None
 ) -> DeviceCsr:
-    """Return C, of which `offsets` says where rows begin."""
+    """Return C, whose rows begin where `offsets` says, or the activated product."""
     C = empty_csr(A.device, (A.shape[0], B.shape[1]), offsets, A.dtype)
     _launch("fill", A, B, bias, y_max, [C.offsets, C.indices, C.data])
     return C

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn_gpu.compile.catalog import CSR_PANEL, csr_spmm
+from portable_spdnn_gpu.compile.catalog import CSR_PANEL, csr_spmm, feature_rows
 from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.features import StepOperands
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.matrices import DeviceCsr
 from portable_spdnn_gpu.spmm.packing import PackedLaunch, PackedSpmm, pack
@@ -51,51 +52,26 @@ class DeviceSpmm:
         return made
 
     def launch(
-        self,
-        from_: Any,
-        to: Any,
-        pitch: int,
-        state: Any,
-        source: Any,
-        active: Any,
-        bias: Any,
-        y_max: float | None,
-        activation: bool,
+        self, operands: StepOperands, bias: Any, y_max: float | None, activation: bool
     ) -> None:
         """Start the kernels.
 
         Parameters
         ----------
-        from_, to : device arrays of the stored type
-            The features before and after; those of a neuron begin at `neuron * pitch`.
-        pitch : int
-            The distance between the features of two neurons, counted in features.
-        state : device array of int32, shape (4,)
-            The `InputState` of common.cuh: how many columns there are, and whether they gather.
-        source : device array of int32
-            Where the columns lie in `from_`, if they gather.
-        active : device array of uint8
-            The kernels set it to 1 for each column that is not zero after the activation.
+        operands : StepOperands
         bias : device array of the sums' type, shape (rows,)
         y_max : float or None
             The upper bound of the activation; None for none.
         activation : bool
             Whether bias, ReLU and clamp follow the product.
         """
-        sums = self.precision.sums
-        limit = sums.type(np.inf if y_max is None else y_max)
+        limit = self.precision.sums.type(np.inf if y_max is None else y_max)
         for launch, arrays in zip(self.packed.launches, self._arrays, strict=True):
             kernel = launch.kernel(self.precision, activation)
-            panels = -(-pitch // launch.panel)
+            panels = -(-operands.pitch // launch.panel)
             blocks = min(launch.units * panels, self.device.resident_blocks(kernel))
-            self.device.launch(
-                kernel,
-                (blocks, 1),
-                [
-                    *arrays, np.int32(launch.units), from_, to, np.int32(pitch), state, source,
-                    active, bias, limit,
-                ],
-            )  # fmt: skip
+            arguments = [*arrays, np.int32(launch.units), *operands.arguments(), bias, limit]
+            self.device.launch(kernel, (blocks, 1), arguments)
 
 
 class PreparedSpmm:
@@ -134,6 +110,12 @@ class PreparedSpmm:
         """Return which kernels run on how many rows."""
         return self._spmm.packed.describe()
 
+    def compile(self, activation: bool) -> None:
+        """Compile what `run` launches, with or without the activation, before it is called."""
+        for launch in self._spmm.packed.launches:
+            self.device.resident_blocks(launch.kernel(Precision(self.dtype), activation))
+        self.device.resident_blocks(feature_rows("transpose", self.dtype))
+
     def run(self, B: Any, bias: Any = None, y_max: float | None = None, out: Any = None) -> Any:
         """Return C, shape (m, n), in C order.
 
@@ -151,10 +133,9 @@ class PreparedSpmm:
         C = device.empty((self.shape[0], columns), self.dtype) if out is None else out
         state = self._state(columns)
         marks = device.empty((max(columns, 1),), np.uint8)
-        self._spmm.launch(
-            B, C, columns, state, state, marks,
-            self._nothing if bias is None else bias, y_max, bias is not None,
-        )  # fmt: skip
+        operands = StepOperands(B, C, columns, state, state, marks)
+        activation = bias is not None
+        self._spmm.launch(operands, bias if activation else self._nothing, y_max, activation)
         return C
 
     def _state(self, columns: int) -> Any:

@@ -33,6 +33,7 @@ from portable_spdnn_gpu.compile.catalog import (
 )
 from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError
 from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.features import StepOperands
 from portable_spdnn_gpu.device.interface import Device, DeviceMemoryError, LaunchError
 from portable_spdnn_gpu.spmm.launch import DeviceSpmm
 from portable_spdnn_gpu.spmm.packing import pack
@@ -206,42 +207,38 @@ class _Sample:
         self.bias = device.upload(np.zeros(self.A.shape[0], precision.sums))
         self.multiply_adds = self.A.nnz * inputs
 
-    def _operands(self, inputs: int, pitch: int) -> tuple[Any, ...]:
-        """Return features before and after, pitch, state and marks of active inputs."""
+    def _operands(self, inputs: int, pitch: int) -> StepOperands:
         device, storage = self.device, self.precision.storage
         values = np.random.default_rng(PERIOD).random(PERIOD, np.float32).astype(storage)
         before = device.upload(np.resize(values, (self.A.shape[1], pitch)))
         after = device.empty((self.A.shape[0], pitch), storage)
         state = device.upload(np.array([inputs, 0, 0, 0], np.int32))
-        return before, after, pitch, state, device.upload(np.zeros(pitch, np.uint8))
+        active = device.upload(np.zeros(pitch, np.uint8))
+        return StepOperands(before, after, pitch, state, state, active)
 
     def product(self, variant: str, config: StagedConfig | None = None) -> DeviceSpmm:
         """Return the sample's matrix on the device, in a variant."""
         packed = pack(self.A, variant, self.precision, config)
         return DeviceSpmm(self.device, packed, self.device.upload(packed.memory), self.precision)
 
-    def _launch(self, product: DeviceSpmm, operands: tuple[Any, ...]) -> None:
-        before, after, pitch, state, marks = operands
-        product.launch(before, after, pitch, state, state, marks, self.bias, None, True)
-
     def answer(self, product: DeviceSpmm) -> tuple[Array, Array]:
         """Return the features of the checked inputs after a layer, and their marks."""
-        _, after, _, _, marks = self.checked
+        after, marks = self.checked.to, self.checked.active
         self.device.clear(after)
         self.device.clear(marks)
-        self._launch(product, self.checked)
+        product.launch(self.checked, self.bias, None, True)
         found = self.device.download(after)[:, :CHECKED]
         return found.astype(self.precision.sums), self.device.download(marks)[:CHECKED]
 
     def rate(self, product: DeviceSpmm) -> float:
         """Return the edges per second of a product."""
         device = self.device
-        self._launch(product, self.timed)  # warms caches and clocks up
+        product.launch(self.timed, self.bias, None, True)  # warms caches and clocks up
         least = math.inf
         for _ in range(TURNS):
             start = device.mark()
             for _ in range(CALLS):
-                self._launch(product, self.timed)
+                product.launch(self.timed, self.bias, None, True)
             least = min(least, device.seconds(start, device.mark()) / CALLS)
         return float(self.multiply_adds / max(least, 1e-9))
 

@@ -1,7 +1,4 @@
-"""Machine code on disk.
-
-Taken where it is whole and right, made again where not.
-"""
+"""Machine code on disk: taken where it is whole, compiled again where it is not."""
 
 from __future__ import annotations
 

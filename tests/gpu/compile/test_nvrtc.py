@@ -1,7 +1,4 @@
-"""CUDA kernels within their claims.
-
-Every one compiles for every architecture; no device is needed.
-"""
+"""Every kernel compiles for every architecture within its claims; no device is needed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Operands of other libraries.
-
-On the emulated device and on the host.
-"""
+"""Operands of other libraries, on the emulated device and in host memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The whole-network plan of cupy.
-
-Compaction, streams, precision, reports.
-"""
+"""The whole-network plan of cupy: lists of inputs, streams, precision, reports."""
 
 from __future__ import annotations
 

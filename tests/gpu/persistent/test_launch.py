@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from portable_spdnn.errors import InputError
 from portable_spdnn_gpu.compile.catalog import SHARED_LIMITS, persistent_layers
 from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.features import StepOperands
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.persistent.launch import (
     DeviceSegment,
@@ -88,14 +89,14 @@ def launch(
     source = device.upload(places.astype(np.int32) if inputs else np.zeros(1, np.int32))
     active = device.upload(np.zeros(pitch, np.uint8))
     counts = segment.new_counts()
-    arguments = (device.upload(from_), to, pitch, state, source, active, y_max, counts)
+    operands = StepOperands(device.upload(from_), to, pitch, state, source, active)
     if captured:
         device.resident_blocks(packed.kernel)
-        recording = device.capture(lambda: segment.launch(*arguments))
+        recording = device.capture(lambda: segment.launch(operands, y_max, counts))
         recording.replay()
         recording.replay()
     else:
-        segment.launch(*arguments)
+        segment.launch(operands, y_max, counts)
     out, marks = device.download(to), device.download(active)
     assert (out[:, inputs:] == -7).all()
     assert not marks[inputs:].any()

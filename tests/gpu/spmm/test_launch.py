@@ -18,6 +18,7 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.radixnet import radixnet
 from portable_spdnn_gpu.compile.catalog import StagedConfig, staged_configs
 from portable_spdnn_gpu.compile.precision import PRECISIONS, Precision
+from portable_spdnn_gpu.device.features import StepOperands
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.matrices import download_csr, upload_csr
 from portable_spdnn_gpu.spgemm.launch import DeviceSpgemmHandle
@@ -158,10 +159,8 @@ def test_every_configuration_of_staged_rows(
     state = device.upload(np.array([inputs, apart, 0, 0], np.int32))
     active = device.upload(np.zeros(pitch, np.uint8))
     bias = rng.uniform(-1, 0, A.shape[0]).astype(precision.sums)
-    product.launch(
-        device.upload(B), to, pitch, state, device.upload(source), active, device.upload(bias),
-        1.5, True,
-    )  # fmt: skip
+    operands = StepOperands(device.upload(B), to, pitch, state, device.upload(source), active)
+    product.launch(operands, device.upload(bias), 1.5, True)
     columns = source if apart else np.arange(inputs)
     expected = np.clip(A.astype(float) @ B[:, columns].astype(float) + bias[:, None], 0, 1.5)
     tolerance = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-3}[precision.storage.name]

@@ -1,7 +1,4 @@
-"""The choice among variants.
-
-What is counted, and that the least estimate is taken.
-"""
+"""The choice among variants: what is counted, and that the least estimate is taken."""
 
 from __future__ import annotations
 

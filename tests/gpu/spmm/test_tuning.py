@@ -1,7 +1,4 @@
-"""The choice of tiles.
-
-The fastest that is right, kept on disk, never trusted blindly.
-"""
+"""The choice of tile sizes: the fastest that is right, kept on disk, checked when read."""
 
 from __future__ import annotations
 

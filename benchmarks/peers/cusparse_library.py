@@ -49,7 +49,9 @@ class CusparseLibrary:
     Attributes
     ----------
     arrays : module
-        `cupy`: what is called `arrays.any` and so on has NumPy's meaning.
+        `cupy`, whose functions have NumPy's meaning.
+    device : Device
+        Memory, copies and synchronization.
 
     Raises
     ------
@@ -68,7 +70,7 @@ class CusparseLibrary:
         from cupy_backends.cuda.libs import cusparse
         from cupyx.cusparse import DnMatDescriptor, SpMatDescriptor
 
-        self.arrays, self._device, self._cusparse = cupy, device, cusparse
+        self.arrays, self.device, self._cusparse = cupy, device, cusparse
         self._dense_descriptor, self._sparse_descriptor = DnMatDescriptor, SpMatDescriptor
         runtime = cupy.cuda.runtime
         self._types = {"f": int(runtime.CUDA_R_32F), "d": int(runtime.CUDA_R_64F)}
@@ -90,7 +92,7 @@ class CusparseLibrary:
         if not A.nnz:
             return SparseOperand(A.shape, 0, None)
         host = (A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data)
-        offsets, indices, data = parts = tuple(self._device.upload(part) for part in host)
+        offsets, indices, data = parts = tuple(self.device.upload(part) for part in host)
         library = self._cusparse
         descriptor = library.createCsr(
             *A.shape, A.nnz, offsets.data.ptr, indices.data.ptr, data.data.ptr,
@@ -129,7 +131,7 @@ class CusparseLibrary:
             CSR_ALG2 if row_major else CSR_ALG1,
         )  # fmt: skip
         try:
-            workspace = self._device.empty((library.spMM_bufferSize(*call),), np.int8)
+            workspace = self.device.empty((library.spMM_bufferSize(*call),), np.int8)
             library.spMM(*call, workspace.data.ptr)
         except library.CuSparseError as error:
             raise LaunchError(f"cuSPARSE: the product failed: {error}") from error
@@ -151,21 +153,9 @@ class CusparseLibrary:
 
     def zeros(self, size: int, dtype: Any) -> Any:
         """Return an array of zeros; raises DeviceMemoryError."""
-        array = self._device.empty((size,), dtype)
+        array = self.device.empty((size,), dtype)
         array.fill(0)
         return array
-
-    def upload(self, array: Array) -> Any:
-        """Return a copy of a host array."""
-        return self._device.upload(array)
-
-    def download(self, array: Any) -> Array:
-        """Return a copy in host memory, when all that was started before is done."""
-        return self._device.download(array)
-
-    def synchronize(self) -> None:
-        """Return when all that was started is done."""
-        self._device.synchronize()
 
 
 def open_cusparse(device: Device) -> CusparseLibrary:

@@ -62,13 +62,14 @@ class CusparsePlan(NetworkPlan):
         super().__init__(backend, network, options)
         self.library = library
         self.weights = [_by_output(library, layer.csr(options.dtype)) for layer in network]
-        self.biases = [library.upload(np.array(layer.bias, options.dtype)) for layer in network]
+        biases = (np.array(layer.bias, options.dtype) for layer in network)
+        self.biases = [library.device.upload(bias) for bias in biases]
         self.seconds: tuple[float, float] | None = None  # of a product: row-major, column-major
         if row_major is None:
             self.seconds = self._measure()
             row_major = self.seconds[0] <= self.seconds[1]
         self.row_major = row_major
-        library.synchronize()  # the plan may run on any stream from now on
+        library.device.synchronize()  # the plan may run on any stream from now on
 
     def _measure(self) -> tuple[float, float]:
         """Return the seconds of one product in either order."""
@@ -86,10 +87,10 @@ class CusparsePlan(NetworkPlan):
             ]
             runs = []
             for _ in range(SAMPLE_RUNS + 1):  # the first loads code
-                library.synchronize()
+                library.device.synchronize()
                 start = time.perf_counter()
                 library.multiply(A, *operands, row_major)
-                library.synchronize()
+                library.device.synchronize()
                 runs.append(time.perf_counter() - start)
             seconds.append(min(runs[1:]))
         return seconds[0], seconds[1]
@@ -130,36 +131,37 @@ class CusparsePlan(NetworkPlan):
         alive_per_layer = np.zeros(layers, np.int64)
         counted = []  # layers after which the host did not wait, and their counts on the device
         seconds = np.zeros(layers)
-        executed_edges, alive = 0, inputs
+        executed_edges, active = 0, inputs
         for number, (A, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            if not alive:
+            if not active:
                 break
             start = time.perf_counter()
-            executed_edges += alive * A.nnz
-            z = self._view(back, A.shape[0], alive)
+            executed_edges += active * A.nnz
+            z = self._view(back, A.shape[0], active)
             library.multiply(A, y, z, self.row_major)
             library.activate(z, arrays.expand_dims(bias, input_axis), limit)
-            is_alive = arrays.any(z, axis=neuron_axis)
+            is_active = arrays.any(z, axis=neuron_axis)
             if self.may_drop_after(number):
-                rows = arrays.flatnonzero(is_alive)  # waits for their number
-                if rows.size < alive:
-                    alive = int(rows.size)
-                    y = self._view(front, A.shape[0], alive)
+                rows = arrays.flatnonzero(is_active)  # waits for their number
+                if rows.size < active:
+                    active = int(rows.size)
+                    y = self._view(front, A.shape[0], active)
                     arrays.take(z, rows, axis=input_axis, out=y)
                     kept = kept[rows]
                 else:
                     y, front, back = z, back, front
-                alive_per_layer[number] = alive
+                alive_per_layer[number] = active
                 seconds[number] = time.perf_counter() - start
             else:
                 y, front, back = z, back, front
-                counted.append((number, arrays.count_nonzero(is_alive)))
-            report(alive * (number + 1) + (inputs - alive) * layers)
-        scores = library.download(self._view(y.reshape(-1), self.network.neurons_out, alive))
+                counted.append((number, arrays.count_nonzero(is_active)))
+            report(active * (number + 1) + (inputs - active) * layers)
+        y = self._view(y.reshape(-1), self.network.neurons_out, active)
+        scores = library.device.download(y)
         for number, count in counted:
             alive_per_layer[number] = int(count)
         return BatchOutput(
-            library.download(kept),
+            library.device.download(kept),
             scores.T if self.row_major else scores,
             alive_per_layer,
             executed_edges,
@@ -173,21 +175,21 @@ class CusparsePlan(NetworkPlan):
 
     def _load(self, features: Features, y: Any) -> None:
         """Write a batch's features to `y`, which holds zeros; bits and CSR are unpacked there."""
-        library, arrays, dtype = self.library, self.library.arrays, self.options.dtype
+        device, arrays, dtype = self.library.device, self.library.arrays, self.options.dtype
         by_input = y.T if self.row_major else y
         if isinstance(features, PackedFeatures):
             inputs, width = features.bits.shape
-            bits = arrays.unpackbits(library.upload(features.bits).reshape(-1))
+            bits = arrays.unpackbits(device.upload(features.bits).reshape(-1))
             by_input[...] = bits.reshape(inputs, 8 * width)[:, : features.neurons]
         elif sp.issparse(features):
             csr = cast_features(features, dtype, True)
             rows = np.repeat(np.arange(csr.shape[0], dtype=np.int32), np.diff(csr.indptr))
             where = (rows, csr.indices.astype(np.int32))
             where = where[::-1] if self.row_major else where
-            y[tuple(library.upload(index) for index in where)] = library.upload(csr.data)
+            y[tuple(device.upload(index) for index in where)] = device.upload(csr.data)
         else:
             dense = np.ascontiguousarray(cast_features(features, dtype, False))
-            by_input[...] = library.upload(dense)
+            by_input[...] = device.upload(dense)
 
 
 def cusparse_plan(backend: Backend, network: Network) -> CusparsePlan:

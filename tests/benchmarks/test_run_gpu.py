@@ -1,7 +1,4 @@
-"""The benchmark of a GPU.
-
-Rows, checks, targets, page and sanitizer, on devices that are none.
-"""
+"""The benchmark of a GPU: rows, checks, targets, page and sanitizer, without a GPU."""
 
 from __future__ import annotations
 
@@ -342,7 +339,7 @@ def test_targets_are_judged_by_right_answers(done: tuple[int, dict[str, Any]]) -
     assert judged["4096 x 1920, challenge edge rate"]["met"] is None
     assert judged["times cuSPARSE, least"]["measured"] == 50
     assert judged["times cuSPARSE, least"]["met"]
-    # The best design of a layer counts, and layers with fewer live inputs do not.
+    # The best variant of a layer counts, and layers with fewer active inputs do not.
     assert judged["part of the binding limit, least"]["measured"] == 0.7
     auto["edge_rate"] = 119e12
     assert targets.judged(record)[0]["met"] is False
@@ -363,7 +360,7 @@ def test_targets_are_those_that_the_page_on_gpus_states() -> None:
         for key, rate in targets.EDGE_RATES.items()
     }
     assert f"same work | {targets.CUSPARSE_SPEED_UP} |" in text
-    assert f"live inputs | {100 * targets.FRACTION_OF_LIMIT:.0f} % |" in text
+    assert f"active inputs | {100 * targets.FRACTION_OF_LIMIT:.0f} % |" in text
 
 
 def test_the_page_is_of_gpus_alone(done: tuple[int, dict[str, Any]], tmp_path: Path) -> None:

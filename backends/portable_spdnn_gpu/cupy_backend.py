@@ -112,18 +112,15 @@ class CupyBackend(Backend):
 
     def upload(self, array: Any) -> Any:
         """Return `array` on the device, sparse ones as `DeviceCsr`; one that is there as it is."""
-        return self._upload("array", array)
-
-    def _upload(self, name: str, array: Any) -> Any:
         if isinstance(array, DeviceCsr) or self.cuda.owns(array):
             return array
         if sp.issparse(array):
             return upload_csr(self.cuda, array)
         if is_device_sparse(self.cuda, array):
-            return adopt_sparse(self.cuda, name, array)
+            return adopt_sparse(self.cuda, "array", array)
         if is_on_device(self.cuda, array):
-            return adopt_dense(self.cuda, name, array)
-        return self.cuda.upload(host_array(name, array))
+            return adopt_dense(self.cuda, "array", array)
+        return self.cuda.upload(host_array("array", array))
 
     def download(self, array: Any) -> Any:
         """Return `array` as an ndarray or csr_array in host memory; one that is there as it is."""

@@ -80,4 +80,5 @@ def step_cost(
     if isinstance(packed, PackedSpmm):
         return packed_cost(packed, columns, precision, l2_bytes)
     # The layers of a segment are taken to share alike.
-    return segment_layer_cost(packed.loads / max(packed.edges, 1), packed.layout.tile, precision)
+    share = packed.loads / max(int(packed.nnz.sum()), 1)
+    return segment_layer_cost(share, packed.layout.tile, precision)

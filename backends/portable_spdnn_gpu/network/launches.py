@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,30 +23,15 @@ from portable_spdnn_gpu.device.features import (
 )
 from portable_spdnn_gpu.network.steps import Step
 from portable_spdnn_gpu.network.weights import DeviceWeights
-from portable_spdnn_gpu.persistent.launch import DeviceSegment, PackedSegment, read_counts
+from portable_spdnn_gpu.persistent.launch import (
+    DeviceSegment,
+    LayerCounts,
+    PackedSegment,
+    read_counts,
+)
 from portable_spdnn_gpu.spmm.launch import DeviceSpmm
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class LayerCounts:
-    """What was counted in a batch.
-
-    Attributes
-    ----------
-    active, computed : ndarray of int64, shape (layers,)
-        The inputs that are active after each layer, and those that it computed.
-    unusable : ndarray of bool, shape (layers,)
-        Whether a feature became NaN, or in half precision infinite.
-    left : int
-        The inputs that are active at the end.
-    """
-
-    active: Array
-    computed: Array
-    unusable: Array
-    left: int
 
 
 class StepLaunches:
@@ -125,26 +109,18 @@ class StepLaunches:
             product.launch(operands, beside, self._y_max, True)
         features.list_active(number + 1, state, self.state[number + 2], self._policies[number])
 
-    def counts(self) -> LayerCounts:
-        """Wait for the steps, and return what was counted."""
+    def counts(self) -> tuple[LayerCounts, int]:
+        """Wait for the steps; return what each layer counted, and the inputs active at the end."""
         states = self._device.download(self._states)
-        active, computed, unusable = [], [], []
+        counted = []
         for number, step in enumerate(self._steps):
             if isinstance(step.packed, PackedSegment):
-                counted = read_counts(self._device.download(self._beside[number]))
-                active.append(counted.active)
-                computed.append(counted.computed)
-                unusable.append(counted.unusable)
+                counted.append(read_counts(self._device.download(self._beside[number])))
             else:
-                active.append(states[number + 2 : number + 3, ACTIVE])
-                computed.append(states[number + 1 : number + 2, COUNT])
-                unusable.append(states[number + 1 : number + 2, NANS])
-        return LayerCounts(
-            np.concatenate(active).astype(np.int64),
-            np.concatenate(computed).astype(np.int64),
-            np.concatenate(unusable) != 0,
-            int(states[-1, COUNT]),
-        )
+                before, after = states[[number + 1]], states[[number + 2]]
+                counted.append(LayerCounts(after[:, ACTIVE], before[:, COUNT], before[:, NANS]))
+        whole = (np.concatenate(each).astype(np.int64) for each in zip(*counted, strict=True))
+        return LayerCounts(*whole), int(states[-1, COUNT])
 
 
 def _kernels(steps: Sequence[Step], precision: Precision) -> Iterator[Kernel]:

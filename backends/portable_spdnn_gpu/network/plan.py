@@ -205,7 +205,7 @@ class DevicePlan(NetworkPlan):
             steps = list(group)
             first, end = steps[0].first + 1, steps[-1].end
             layers = f"layers {first} to {end}" if end > first else f"layer {end}"
-            edges = sum(step.packed.edges for step in steps)
+            edges = sum(int(np.sum(step.packed.nnz)) for step in steps)
             saved = 1 - sum(step.packed.loads for step in steps) / max(edges, 1)
             if variant == RESIDENT:
                 variant += f" in {len(steps)} fused segment{'s' * (len(steps) > 1)}"
@@ -243,9 +243,8 @@ class DevicePlan(NetworkPlan):
             self.launches.list_first()
             times = self.weights.run_streamed(self.launches.start)
         done = device.mark()
-        counts = self.launches.counts()
+        counts, count = self.launches.counts()
         self._check_range(counts.unusable)
-        count = counts.left
         # Each list goes from one array of ids to the other; there was one more than steps.
         ids = device.download(held.ids[(steps + 1) % 2])[:count]
         neurons_out = self.network.neurons_out

@@ -30,7 +30,7 @@ from portable_spdnn_gpu.persistent.packing import (
 Array = npt.NDArray[Any]
 
 ALIGNMENT = 256  # bytes: headers and data begin at multiples of it
-TALLIES = 3  # numbers that the kernel counts for each layer: the fields of SegmentCounts
+TALLIES = 3  # numbers that the kernel counts for each layer: the fields of LayerCounts
 
 
 @dataclass(frozen=True)
@@ -83,21 +83,9 @@ class PackedSegment:
     memory: Array
     data: int
 
-    @property
-    def edges(self) -> int:
-        """The entries of all layers."""
-        return int(self.nnz.sum())
-
     def release_host(self) -> None:
         """Free the host's copy, once it has been copied to the device."""
         self.memory = np.empty(0, np.uint8)
-
-    def describe(self) -> str:
-        """Return which kernel runs how many layers."""
-        return (
-            f"persistent_layers on {self.layers} layers in one launch, {self.layout.tile} inputs a "
-            f"block in {self.kernel.dynamic_shared / 1024:.0f} KiB of shared memory"
-        )
 
 
 def pack_segment(
@@ -211,8 +199,8 @@ class DeviceSegment:
         )  # fmt: skip
 
 
-class SegmentCounts(NamedTuple):
-    """What was counted in a fused segment: int32 arrays in host memory, shape (layers,).
+class LayerCounts(NamedTuple):
+    """What was counted in consecutive layers: arrays in host memory, shape (layers,).
 
     Attributes
     ----------
@@ -229,6 +217,6 @@ class SegmentCounts(NamedTuple):
     unusable: Array
 
 
-def read_counts(counts: Array) -> SegmentCounts:
+def read_counts(counts: Array) -> LayerCounts:
     """Return what a launch counted, from its counts in host memory."""
-    return SegmentCounts(*counts[1:].reshape(-1, TALLIES).T)  # behind the tiles that were taken
+    return LayerCounts(*counts[1:].reshape(-1, TALLIES).T)  # behind the tiles that were taken

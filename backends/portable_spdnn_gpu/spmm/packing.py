@@ -85,11 +85,6 @@ class PackedSpmm:
         """Free the host's copy, once it has been copied to the device."""
         self.memory = np.empty(0, np.uint8)
 
-    @property
-    def edges(self) -> int:
-        """The entries of the matrix."""
-        return self.nnz
-
     def describe(self) -> str:
         """Return which kernels run on how many rows."""
         return ", ".join(

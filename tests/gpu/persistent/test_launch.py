@@ -24,7 +24,7 @@ from portable_spdnn_gpu.device.features import StepOperands
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.persistent.launch import (
     DeviceSegment,
-    SegmentCounts,
+    LayerCounts,
     SegmentLayer,
     pack_segment,
     read_counts,
@@ -75,7 +75,7 @@ def launch(
     spare: int = 3,
     captured: bool = False,
     shared_limit: int = 0,
-) -> tuple[Array, Array, SegmentCounts, Array]:
+) -> tuple[Array, Array, LayerCounts, Array]:
     """Return features, marks and counts of a segment, and the state after it."""  # fmt: skip
     packed = pack_segment(layers, precision, shared_limit or device.shared_limit)
     segment = DeviceSegment(device, packed, device.upload(packed.memory))
@@ -125,7 +125,7 @@ def check(
     y_max: float | None = 32.0,
     precision: Precision = SINGLE,
     **options: Any,
-) -> SegmentCounts:
+) -> LayerCounts:
     """Compare a segment with the oracle; return its counts."""  # fmt: skip
     layers = segment_layers(Ws, biases)
     out, marks, counts, state = launch(device, layers, Y, y_max, precision, **options)

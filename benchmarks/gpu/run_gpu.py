@@ -206,9 +206,9 @@ def main(arguments: list[str] | None = None, backend: Backend | None = None) -> 
     Parameters
     ----------
     arguments : list of str, optional
-        Default: those of the command line.
+        The arguments; by default those of the command line.
     backend : Backend, optional
-        Default: the one that is named.
+        The backend to measure; by default the one that `--backend` names.
     """
     options = parser().parse_args(arguments)
     try:

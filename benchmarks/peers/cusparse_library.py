@@ -109,9 +109,10 @@ class CusparseLibrary:
         ----------
         A : SparseOperand, shape (m, k)
         B, C : device arrays in C order
-            Of shapes (k, n) and (m, n) where `row_major`, else their transposes, of shapes
-            (n, k) and (n, m): the same matrices in column-major order.
+            The shapes are (k, n) and (m, n) where `row_major`, else (n, k) and (n, m): the
+            transposes, which are the same matrices in column-major order.
         row_major : bool
+            The order of B and C.
 
         Raises
         ------

@@ -294,10 +294,10 @@ class EmulatedDevice:
     def _count(self, array: EmulatedArray) -> EmulatedArray:
         self._taken += array.nbytes
         self._peak = max(self._peak, self._taken)
-        weakref.finalize(array.memory, self._let_go, array.nbytes)
+        weakref.finalize(array.memory, self._released, array.nbytes)
         return array
 
-    def _let_go(self, nbytes: int) -> None:
+    def _released(self, nbytes: int) -> None:
         self._taken -= nbytes
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], arguments: Sequence[Any]) -> None:

@@ -101,7 +101,7 @@ def test_kernel_compiles_within_its_claims(kernel: Kernel, architecture: int) ->
     assert max(report.spill_stores, report.spill_loads, report.stack_frame) <= spilled
     assert report.registers <= kernel.registers
     assert report.static_shared == kernel.static_shared
-    # What is beyond SHARED_UNASKED is asked for; the autotuner leaves out what does not fit.
+    # What is beyond SHARED_UNASKED is asked for; tuning leaves out what does not fit.
     assert kernel.static_shared <= SHARED_UNASKED
     fits = kernel.shared <= SHARED_LIMITS[architecture]
     assert fits or kernel in TUNED
@@ -110,7 +110,7 @@ def test_kernel_compiles_within_its_claims(kernel: Kernel, architecture: int) ->
     assert (resident_blocks(kernel, claimed, architecture) >= 1) == fits
 
 
-def test_what_the_autotuner_may_choose_is_in_the_catalog() -> None:
+def test_what_tuning_may_choose_is_in_the_catalog() -> None:
     kernels = catalog()
     for precision in PRECISIONS:
         for config in staged_configs(precision):
@@ -157,7 +157,7 @@ def test_every_file_of_kernels_is_in_the_catalog() -> None:
 
 
 def test_single_precision_kernels_keep_their_occupancy() -> None:
-    # Of float on sm_90: a change that halves one of these is a change of design.
+    # Of float on sm_90: a change that halves one of these is no mere change of code.
     floors = {"csr_spmm": 0.5, "clustered_spmm": 0.3, "staged_spmm": 0.5, "spgemm_fill": 0.75}
     floors["persistent_layers"] = 0.25  # 512 threads with 128 registers each
     for kernel in catalog(90):

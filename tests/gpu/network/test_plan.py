@@ -471,7 +471,7 @@ def test_estimates_take_limits_that_were_measured(
     assert seconds > 2 * 64 * 32 * 100 / 1e6
 
 
-def test_memory_is_let_go_with_a_plan_and_its_result(backend: CupyBackend) -> None:
+def test_memory_is_freed_with_a_plan_and_its_result(backend: CupyBackend) -> None:
     if ON_GPU:
         pytest.skip("the library's pool keeps memory")
     gc.collect()

@@ -1,7 +1,4 @@
-"""CuPy and cuSPARSE without a GPU.
-
-NumPy, SciPy, and pointers to host memory stand for them.
-"""
+"""CuPy and cuSPARSE without a GPU: NumPy, SciPy, and pointers to host memory."""
 
 from __future__ import annotations
 

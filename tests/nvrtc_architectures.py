@@ -1,7 +1,4 @@
-"""Architectures that tests compile for.
-
-As far as the NVRTC at hand does.
-"""
+"""The architectures that tests compile for, as far as the NVRTC at hand does."""
 
 from __future__ import annotations
 

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from portable_spdnn.backend import Availability, Backend
-from portable_spdnn.epilogue import Epilogue
+from portable_spdnn.backend import Availability, Backend, Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.network import Network
@@ -19,29 +18,32 @@ from portable_spdnn.operations.handles import Prepared, SpgemmHandle
 from portable_spdnn.operations.operands import host_array
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn_gpu.compile.catalog import FEATURE_THREADS, feature_rows
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.availability import cuda_availability, cuda_device_numbers
 from portable_spdnn_gpu.device.cuda_device import CudaDevice
+from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
+from portable_spdnn_gpu.device.feature_rows import (
+    active_inputs,
+    columns_innermost,
+    count_nonzeros,
+    take_inputs,
+    take_sparse_inputs,
+    write_transposed,
+)
 from portable_spdnn_gpu.device.features import DeviceFeatures
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.limits import measure
-from portable_spdnn_gpu.device.matrices import (
-    DeviceCsr,
-    columns_innermost,
-    download_csr,
-    upload_csr,
-    write_transposed,
-)
+from portable_spdnn_gpu.device.matrices import DeviceCsr, download_csr, upload_csr
 from portable_spdnn_gpu.device.operands import (
     adopt_dense,
     adopt_sparse,
     is_device_sparse,
     is_on_device,
 )
+from portable_spdnn_gpu.network.plan import DevicePlan
 from portable_spdnn_gpu.network.steps import KERNELS
-from portable_spdnn_gpu.spgemm.launch import DeviceSpgemmHandle, sparse_layer, take_rows
-from portable_spdnn_gpu.spmm.launch import DenseProduct
+from portable_spdnn_gpu.spgemm.launch import DeviceSpgemmHandle, compile_spgemm, sparse_layer
+from portable_spdnn_gpu.spmm.launch import PreparedSpmm
 from portable_spdnn_gpu.spmm.packing import by_output
 
 Array = npt.NDArray[Any]
@@ -56,13 +58,16 @@ class CupyBackend(Backend):
     CuPy's current stream. Dense features are kept with the inputs innermost: an array of shape
     (inputs, neurons) in Fortran order.
 
+    A handle or a plan chooses its variant, packs the weights and compiles its kernels when it is
+    made; the calls that it serves only launch.
+
     Parameters
     ----------
     threads : int, optional
-        The host's one thread drives a device.
+        Accepted as by every backend; one thread of the host drives the device.
     device : int, optional
-        Its number. Default: the current device of the calling thread. Where it is another, calls
-        stand in `bound`.
+        The number of the device. By default it is the current device of the calling thread.
+        Calls on another device have to stand in `bound`.
     """
 
     name = "cupy"
@@ -70,13 +75,14 @@ class CupyBackend(Backend):
     memory_space = "device"
     priority = 100
     plan_options = frozenset({"kernel", "storage", "device_memory", "devices", "profile"})
-    kernels = (*KERNELS, "cusparse")
-    tunes = True  # whether plans measure what depends on the device, once for a kind of layers
+    kernels = KERNELS
+    tunes = True  # whether plans measure the tile sizes of staged_spmm, once for a class of layers
 
     def __init__(self, threads: int | None = None, device: int | None = None) -> None:
         super().__init__(threads)
         self.cuda = self.open_device(device)
-        # By precision, for plans that do not run at the same time; gone with the last of them.
+        # Buffers by precision, shared by plans that do not run at the same time, and freed with
+        # the last of these.
         self.features: WeakValueDictionary[Precision, DeviceFeatures] = WeakValueDictionary()
 
     @classmethod
@@ -86,11 +92,11 @@ class CupyBackend(Backend):
 
     @property
     def device(self) -> str:
-        """The device's name and architecture."""
+        """The name and architecture of the device."""
         return self.cuda.description
 
     def open_device(self, number: int | None) -> Device:
-        """Return what kernels are launched on."""
+        """Return the device of a number, or the current one, which kernels are launched on."""
         return CudaDevice(number)
 
     def device_numbers(self) -> tuple[int, ...]:
@@ -98,7 +104,7 @@ class CupyBackend(Backend):
         return cuda_device_numbers()
 
     def on_device(self, number: int) -> CupyBackend:
-        """Return a backend on the device of a number; this one where it is its own."""
+        """Return a backend on the device of a number: this one if it is on that device."""
         return self if number == self.cuda.number else type(self)(self.threads, number)
 
     def bound(self) -> AbstractContextManager[Any]:
@@ -108,22 +114,19 @@ class CupyBackend(Backend):
     # -- memory ---------------------------------------------------------------------------
 
     def upload(self, array: Any) -> Any:
-        """Return `array` on the device: sparse as `DeviceCsr`; itself where it is there."""
-        return self._upload("array", array)
-
-    def _upload(self, name: str, array: Any) -> Any:
+        """Return `array` on the device, sparse ones as `DeviceCsr`; one that is there as it is."""
         if isinstance(array, DeviceCsr) or self.cuda.owns(array):
             return array
         if sp.issparse(array):
             return upload_csr(self.cuda, array)
         if is_device_sparse(self.cuda, array):
-            return adopt_sparse(self.cuda, name, array)
+            return adopt_sparse(self.cuda, "array", array)
         if is_on_device(self.cuda, array):
-            return adopt_dense(self.cuda, name, array)
-        return self.cuda.upload(host_array(name, array))
+            return adopt_dense(self.cuda, "array", array)
+        return self.cuda.upload(host_array("array", array))
 
     def download(self, array: Any) -> Any:
-        """Return `array` as an ndarray or csr_array in host memory; itself where it is there."""
+        """Return `array` as an ndarray or csr_array in host memory; one that is there as it is."""
         if isinstance(array, DeviceCsr):
             return download_csr(array)
         if is_device_sparse(self.cuda, array):
@@ -133,7 +136,7 @@ class CupyBackend(Backend):
         return array
 
     def synchronize(self) -> None:
-        """Return when all work that was started is done."""
+        """Wait until all work that was started is done."""
         self.cuda.synchronize()
 
     def is_sparse(self, array: Any) -> bool:
@@ -145,103 +148,81 @@ class CupyBackend(Backend):
     # -- operations -------------------------------------------------------------------------
 
     def run_spmm(self, A: Any, B: Any, epilogue: Epilogue, residual: Any) -> Any:
-        """C = A B, finished, row by row."""
-        product = DenseProduct(self.cuda, A, "csr")
-        C = product.run(columns_innermost(self.cuda, self.upload(B)))
-        return self._finish(C, epilogue, residual, per_row=True)
+        """C = A B, finished, in the csr variant, which takes no preparation."""
+        product = PreparedSpmm(self.cuda, A, "csr")
+        B, residual = self._innermost(B), self._innermost(residual)
+        return product.run(B, self._epilogue(epilogue, A.shape[0], A.dtype), residual)
 
     def make_spmm(self, A: Any, columns: int | None, epilogue: Epilogue) -> Prepared:
         """Return the function (B, out, residual) -> C, with A clustered and packed."""
-        product = DenseProduct(self.cuda, self._host_csr(A), "clustered")
+        product = PreparedSpmm(self.cuda, self._host_csr(A), "clustered")
+        finish = self._epilogue(epilogue, A.shape[0], A.dtype)
+        product.compile(finish)
         self.cuda.synchronize()
 
         def run(B: Any, out: Any, residual: Any) -> Any:
-            B = columns_innermost(self.cuda, self.upload(B))
-            self._check_apart("spmm", out, B)
-            if epilogue.is_identity and residual is None:
-                return product.run(B, out=self._device_out("spmm", out))
-            C = self._finish(product.run(B), epilogue, residual, per_row=True)
-            if out is not None:
-                write_transposed(self.cuda, columns_innermost(self.cuda, C.T), out)
-            return C if out is None else out
+            B, residual = self._innermost(B), self._innermost(residual)
+            self._check_apart("spmm", out, B, residual)
+            return product.run(B, finish, residual, self._device_out("spmm", out))
 
         return run
 
-    def _finish(
-        self, product: Any, epilogue: Epilogue, residual: Any, per_row: bool = False
-    ) -> Any:
-        if epilogue.is_identity and residual is None:
-            return product
-        residual = None if residual is None else self.download(residual)
-        found = epilogue.apply(self.download(product), residual, per_row)
-        return self.upload(np.asarray(found, product.dtype))
+    def _innermost(self, array: Any) -> Any:
+        """Return an array on the device with its columns innermost; None for None."""
+        return None if array is None else columns_innermost(self.cuda, self.upload(array))
+
+    def _epilogue(self, epilogue: Epilogue, rows: int, dtype: Any) -> DeviceEpilogue:
+        return DeviceEpilogue(self.cuda, epilogue, rows, dtype)
 
     def make_spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
         """Return a handle for C = A B."""
         handle = DeviceSpgemmHandle(self.upload(A), self.upload(B))
-        self.cuda.synchronize()  # as with all that is prepared: any stream may use it now
+        self.cuda.synchronize()  # what is prepared may be used on any stream from now on
         return handle
 
     def run_layer(self, W: Any, Y: Any, epilogue: Epilogue, residual: Any) -> Any:
         """Y' = Y W, finished in one pass; dense results have inputs innermost."""
-        if epilogue.activation != "relu" or epilogue.lower is not None or residual is not None:
-            return self._unfused(W, Y, epilogue, residual)
-        y_max = epilogue.upper
-        bias = np.zeros(W.shape[1], W.dtype) if epilogue.bias is None else epilogue.bias
+        finish = self._epilogue(epilogue, W.shape[1], W.dtype)
         if self.is_sparse(Y):
-            return sparse_layer(self.upload(W), self.upload(Y), bias, y_max)
+            return sparse_layer(self.upload(W), self.upload(Y), finish)
         if not isinstance(W, DeviceCsr):
-            product = DenseProduct(self.cuda, by_output(W), "csr")
+            product = PreparedSpmm(self.cuda, by_output(W), "csr")
         elif "by output" in W.prepared:
             product = W.prepared["by output"]
         else:
-            product = DenseProduct(self.cuda, by_output(download_csr(W)), "clustered")
+            # Weights that were uploaded without a handle are packed by the first call.
+            product = PreparedSpmm(self.cuda, by_output(download_csr(W)), "clustered")
             self.cuda.synchronize()
             W.prepared["by output"] = product
-        return self._dense_layer(product, Y, bias, y_max, None)
-
-    def _unfused(self, W: Any, Y: Any, epilogue: Epilogue, residual: Any) -> Any:
-        if self.is_sparse(Y):
-            handle = self.make_spgemm_handle(Y, W)
-            return self.upload(epilogue.apply(self.download(handle.numeric())))
-        product = DenseProduct(self.cuda, by_output(self._host_csr(W)), "csr")
-        found = product.run(columns_innermost(self.cuda, self.upload(Y).T))
-        return self._finish(found.T, epilogue, residual)
+        return self._dense_layer(product, Y, finish, None, residual)
 
     def make_layer(self, W: Any, epilogue: Epilogue) -> Prepared:
-        """Return the function (Y, out, residual) -> Y', with W clustered and packed."""
-        host = self._host_csr(W)
-        y_max = epilogue.upper
-        bias = np.zeros(W.shape[1], W.dtype) if epilogue.bias is None else epilogue.bias
-        plain = epilogue.activation == "relu" and epilogue.lower is None
-        product = DenseProduct(self.cuda, by_output(host), "clustered")
+        """Return the function (Y, out, residual) -> Y', with W prepared for any Y."""
+        product = PreparedSpmm(self.cuda, by_output(self._host_csr(W)), "clustered")
+        finish = self._epilogue(epilogue, W.shape[1], W.dtype)
+        product.compile(finish)
+        if epilogue.zeros_stay:  # sparse Y are exact
+            W = self.upload(W)
+            compile_spgemm(self.cuda, W.dtype, finish.kind(marks=True))
         self.cuda.synchronize()
-        on_device: list[DeviceCsr] = []
 
         def run(Y: Any, out: Any, residual: Any) -> Any:
-            if not plain or residual is not None:
-                found = self._unfused(W, Y, epilogue, residual)
-                if out is None:
-                    return found
-                self._check_apart("layer", out, self.upload(Y))
-                write_transposed(self.cuda, columns_innermost(self.cuda, found.T), out)
-                return out
-            if not self.is_sparse(Y):
-                return self._dense_layer(product, Y, bias, y_max, out)
-            if not on_device:
-                on_device.append(self.upload(W))
-                self.cuda.synchronize()
-            return sparse_layer(on_device[0], self.upload(Y), bias, y_max)
+            if self.is_sparse(Y):
+                return sparse_layer(W, self.upload(Y), finish)
+            return self._dense_layer(product, Y, finish, out, residual)
 
         return run
 
     def _dense_layer(
-        self, product: DenseProduct, Y: Any, bias: Array, y_max: float | None, out: Any
+        self, product: PreparedSpmm, Y: Any, epilogue: DeviceEpilogue, out: Any, residual: Any
     ) -> Any:
         Y = self.upload(Y)
-        self._check_apart("layer", out, Y)
+        if residual is not None:
+            residual = self.upload(residual)
+        self._check_apart("layer", out, Y, residual)
         by_neuron = columns_innermost(self.cuda, Y.T)
-        result = product.run(by_neuron, self.cuda.upload(np.ascontiguousarray(bias)), y_max)
+        added = None if residual is None else columns_innermost(self.cuda, residual.T)
+        result = product.run(by_neuron, epilogue, added)
         if out is None:
             return result.T
         write_transposed(self.cuda, result, self._device_out("layer", out))
@@ -252,15 +233,19 @@ class CupyBackend(Backend):
 
     def _device_out(self, name: str, out: Any) -> Any:
         if out is not None and not self.cuda.owns(out):
-            raise InputError(f"{name}: out is {type(out).__name__}; an array of the device fits")
+            raise InputError(
+                f"{name}: out is {type(out).__name__}, not on the device; give a cupy.ndarray"
+            )
         return out
 
-    def _check_apart(self, name: str, out: Any, operand: Any) -> None:
-        if self._device_out(name, out) is not None and self.cuda.overlaps(out, operand):
-            raise InputError(f"{name}: out overlaps the dense operand; give it memory of its own")
+    def _check_apart(self, name: str, out: Any, *operands: Any) -> None:
+        if self._device_out(name, out) is None:
+            return
+        if any(each is not None and self.cuda.overlaps(out, each) for each in operands):
+            raise InputError(f"{name}: out overlaps a dense operand; give it memory of its own")
 
     def measure_limits(self) -> Limits:
-        """Measure the device; takes a second or two."""
+        """Measure what the device can do at most; this takes a second or two."""
         with self.cuda.bound():
             return measure(self.cuda)
 
@@ -281,31 +266,21 @@ class CupyBackend(Backend):
         else:
             array = host_array(name, array)
         array = super().dense_operand(name, array)
-        # Types that CUDA does not have stay, to be refused or converted before they are used.
+        # Arrays of types that CUDA does not have are refused or converted before they are used.
         numeric = array.dtype.kind in "fiub" and array.dtype.itemsize <= 8
         return self.upload(array) if numeric else array
 
     def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan | None:
-        """Return a plan that stays on the device.
-
-        Sparse features take the neutral layer loop, kernel "cusparse" the peer to compare with.
-        """
-        plan: NetworkPlan
-        if not all(layer.is_plain_relu for layer in network):
-            return None
+        """Return a plan that stays on the device; sparse features take the neutral layer loop."""
         if options.path == "spgemm":
-            _refuse("path spgemm", options, ("kernel", "storage", "device_memory", "profile"))
+            for option in ("kernel", "storage", "device_memory", "profile"):
+                value = getattr(options, option)
+                if value != getattr(PlanOptions(), option):
+                    raise InputError(
+                        f"path spgemm takes no option {option} ({value!r}); leave one of them out"
+                    )
             return None
-        elif options.kernel == "cusparse":
-            from portable_spdnn_gpu.cusparse_baseline import CusparsePlan
-            from portable_spdnn_gpu.cusparse_library import open_cusparse
-
-            _refuse("kernel cusparse", options, ("storage", "device_memory", "profile"))
-            plan = CusparsePlan(self, network, options, open_cusparse(self.cuda))
-        else:
-            from portable_spdnn_gpu.network.plan import DevicePlan
-
-            plan = DevicePlan(self, network, options)
+        plan = DevicePlan(self, network, options)
         self.cuda.synchronize()  # it may run on another stream than it was made on
         return plan
 
@@ -315,39 +290,19 @@ class CupyBackend(Backend):
         """Return the rows with a nonzero feature (NaN is one): int64, rising, host memory."""
         if self.is_sparse(features):
             return np.flatnonzero(self.upload(features).row_nnz())
-        return np.flatnonzero(self._for_each_input("mark_alive", features, np.uint8))
+        return active_inputs(self.cuda, self.upload(features))
 
     def nonzeros(self, features: Any) -> int:
         """Return how many features are nonzero, or stored where they are sparse."""
         if self.is_sparse(features):
             return int(features.nnz)
-        return int(self._for_each_input("count_nonzeros", features, np.int32).sum(dtype=np.int64))
-
-    def _for_each_input(self, kernel: str, features: Any, dtype: Any) -> Array:
-        by_neuron = columns_innermost(self.cuda, self.upload(features).T)
-        neurons, inputs = by_neuron.shape
-        found = self.cuda.empty((inputs,), dtype)
-        self.cuda.launch(
-            feature_rows(kernel, by_neuron.dtype),
-            (-(-inputs // FEATURE_THREADS), 1),
-            [by_neuron, np.int32(neurons), np.int32(inputs), found],
-        )
-        return self.cuda.download(found)
+        return count_nonzeros(self.cuda, self.upload(features))
 
     def take_inputs(self, features: Any, rows: Array) -> Any:
         """Return the given rows of features, on the device."""
         if self.is_sparse(features):
-            return take_rows(self.upload(features), rows)
-        by_neuron = columns_innermost(self.cuda, self.upload(features).T)
-        neurons, inputs = by_neuron.shape
-        taken = self.cuda.empty((neurons, rows.size), by_neuron.dtype)
-        chosen = self.cuda.upload(np.asarray(rows, np.int32))
-        self.cuda.launch(
-            feature_rows("take_dense", by_neuron.dtype),
-            (neurons, -(-rows.size // FEATURE_THREADS)),
-            [by_neuron, np.int32(inputs), chosen, np.int32(rows.size), taken],
-        )
-        return taken.T
+            return take_sparse_inputs(self.upload(features), rows)
+        return take_inputs(self.cuda, self.upload(features), rows)
 
     def multiply_adds(self, weights: Any, features: Any) -> int:
         """Return the multiply-adds of Y W: for sparse Y those of its stored entries alone."""
@@ -357,11 +312,3 @@ class CupyBackend(Backend):
         if row_nnz.size and (row_nnz == row_nnz[0]).all():
             return int(features.nnz) * int(row_nnz[0])
         return int(row_nnz[self.cuda.download(self.upload(features).indices)].sum())
-
-
-def _refuse(choice: str, options: PlanOptions, others: tuple[str, ...]) -> None:
-    """Raise InputError for an option that does not go with a choice."""
-    for option in others:
-        value = getattr(options, option)
-        if value != getattr(PlanOptions(), option):
-            raise InputError(f"{choice} goes without {option} ({value!r}); leave one of them out")

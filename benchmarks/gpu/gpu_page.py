@@ -132,7 +132,7 @@ def _profiles(record: Record) -> list[str]:
         return []
     text = (
         "One run more with every step of the plan timed by itself, which costs some of the speed. "
-        "Many inputs are 10,000 or more that are alive."
+        "Many inputs are 10,000 or more that are active."
     )
     return ["## Where the time goes", "", text, "", *_table(columns, rows), ""]
 
@@ -158,7 +158,7 @@ def _compared(record: Record) -> list[str]:
 
 
 def _layers(record: Record) -> list[str]:
-    columns = ["neurons", "live inputs", "design", "seconds", "reached"]
+    columns = ["neurons", "active inputs", "variant", "seconds", "reached"]
     rows = []
     for one in record["layers"]:
         about = [str(one["neurons"]), str(one["live_inputs"]), one["design"]]
@@ -168,8 +168,8 @@ def _layers(record: Record) -> list[str]:
         else:
             rows.append([*about, NOTHING, _state(one)])
     text = (
-        "One layer on random features that are all alive, timed by the device. What each design "
-        "has to move is told in `backends/portable_spdnn_gpu/layer_costs.py`."
+        "One layer on random features whose inputs are all active, timed by the device. What each "
+        "variant has to move is told in `backends/portable_spdnn_gpu/spmm/costs.py`."
     )
     return ["## Layers", "", text, "", *_table(columns, rows), ""]
 

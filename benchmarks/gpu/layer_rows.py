@@ -1,7 +1,4 @@
-"""Single layers beside their limits.
-
-Design by design, each with what binds it.
-"""
+"""Single layers in every variant, each beside the limit that binds it."""
 
 from __future__ import annotations
 
@@ -18,17 +15,18 @@ from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.cupy_backend import CupyBackend
+from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.spmm.costs import (
     LayerSize,
     clustered_cost,
     csr_cost,
     staged_cost,
 )
-from portable_spdnn_gpu.spmm.launch import DenseProduct
-from portable_spdnn_gpu.spmm.packing import DESIGNS, by_output, pack
+from portable_spdnn_gpu.spmm.launch import PreparedSpmm
+from portable_spdnn_gpu.spmm.packing import VARIANTS, by_output, pack
 
 Record = dict[str, Any]
-FEATURE_BYTES = 2 << 30  # of one layer's features, or LEAST_INPUTS of them
+FEATURE_BYTES = 2 << 30  # that one layer's features take, or as many as LEAST_INPUTS take
 LEAST_INPUTS = 10_000
 CHECKED_INPUTS = 32
 CALLS = 8  # between two events
@@ -36,12 +34,12 @@ CALLS = 8  # between two events
 
 @dataclass(frozen=True)
 class Sharing:
-    """What designs load of one matrix, for each of its edges.
+    """What variants load of one matrix, for each of its edges.
 
     Attributes
     ----------
     loads, staged : float
-        Rows of B that clusters load, and that blocks stage.
+        The rows of B that clusters load, and that blocks stage.
     """
 
     loads: float
@@ -49,14 +47,14 @@ class Sharing:
 
     @classmethod
     def of(cls, layer: Layer) -> Sharing:
-        """Return what the designs load of a layer's weights."""
+        """Return what the variants load of a layer's weights."""
         A = by_output(layer.csr())
         precision, edges = Precision(A.dtype), max(A.nnz, 1)
         clustered, staged = (pack(A, one, precision).loads for one in ("clustered", "staged"))
         return cls(clustered / edges, staged / edges)
 
     def models(self, size: LayerSize, l2_bytes: int) -> dict[str, KernelModel]:
-        """Return the model of each design."""
+        """Return the model of each variant."""
         return {
             "csr": csr_cost(size, l2_bytes),
             "clustered": clustered_cost(size, l2_bytes, round(self.loads * size.edges)),
@@ -64,12 +62,12 @@ class Sharing:
         }
 
     def bound(self, size: LayerSize, l2_bytes: int, limits: Limits) -> tuple[float, str]:
-        """Return the largest edge rate that any design allows, and what binds it there."""
+        """Return the largest edge rate that any variant allows, and what binds it there."""
         bounds = [model.bound(limits) for model in self.models(size, l2_bytes).values()]
         return max(bounds)
 
 
-def live_inputs(neurons: int, inputs: int) -> int:
+def timed_inputs(neurons: int, inputs: int) -> int:
     """Return how many random inputs a layer is timed with."""
     return min(inputs, max(LEAST_INPUTS, FEATURE_BYTES // (4 * neurons)))
 
@@ -87,45 +85,47 @@ def layer_rows(
     limits: Limits | None,
     budget: Budget,
 ) -> list[Record]:
-    """Time the second layer of a network on features that are all alive.
+    """Time the second layer of a network on inputs that are all active.
 
     Parameters
     ----------
     backend : CupyBackend
     network : Network
     sharing : Sharing
-        Of that layer.
+        What the variants load of that layer.
     inputs : int
+        How many inputs it is timed with.
     limits : Limits or None
-        None where they could not be measured.
+        The limits of the device; None where they could not be measured.
     budget : Budget
 
     Returns
     -------
     list of dict
-        One for each design; `state` is "done", "failed" (with `error`) or "skipped".
+        One for each variant; `state` is "done", "failed" (with `error`) or "skipped".
     """
     device, layer = backend.cuda, second_layer(network)
     A = by_output(layer.csr())
     rng = np.random.default_rng(network.neurons)
     Y = rng.random((A.shape[1], inputs), dtype=np.float32) * np.float32(2)
-    B, bias = device.upload(Y), device.upload(layer.bias.astype(np.float32))
+    B = device.upload(Y)
+    epilogue = DeviceEpilogue(device, layer.epilogue(network.y_max), A.shape[0], np.float32)
     chosen = np.unique(np.linspace(0, inputs - 1, CHECKED_INPUTS).astype(np.int64))
     size = LayerSize(A.nnz, A.shape[0], A.shape[1], inputs)
     models = sharing.models(size, device.l2_bytes)
     sums = A.astype(np.float64) @ Y[:, chosen].astype(np.float64) + layer.bias[:, None]
     expected = np.clip(sums, 0, network.y_max).T
 
-    def timed(design: str) -> Record:
-        product = DenseProduct(device, A, design)
-        C = product.run(B, bias, network.y_max)
+    def timed(variant: str) -> Record:
+        product = PreparedSpmm(device, A, variant)
+        C = product.run(B, epilogue)
         found = backend.download(backend.take_inputs(C.T, chosen))
         assert_agree(found, expected)
 
         def run() -> float:
             start = device.mark()
             for _ in range(CALLS):
-                product.run(B, bias, network.y_max, out=C)
+                product.run(B, epilogue, out=C)
             return device.seconds(start, device.mark()) / CALLS
 
         times = budget.runs(run)
@@ -135,7 +135,7 @@ def layer_rows(
             "least_seconds": least, "executed_edge_rate": done / least, "fraction_of_limit": None,
         }  # fmt: skip
         if limits is not None:
-            reached = speed(models[design], limits, done, least)
+            reached = speed(models[variant], limits, done, least)
             record |= {
                 "fraction_of_limit": reached.fraction,
                 "bound_by": reached.binding,
@@ -146,7 +146,7 @@ def layer_rows(
         return record
 
     about = {"neurons": network.neurons, "live_inputs": inputs, "edges": A.nnz}
-    return [{**about, "design": one, **attempt(timed, one, budget)} for one in DESIGNS]
+    return [{**about, "design": one, **attempt(timed, one, budget)} for one in VARIANTS]
 
 
 def attempt(
@@ -157,11 +157,11 @@ def attempt(
     Parameters
     ----------
     work : callable
-        Returns a record.
+        The function of the argument that returns a record.
     argument : str
     budget : Budget
     needed : float
-        Seconds that must be left for it, as far as is known.
+        The seconds that must be left for it, as far as is known.
     """
     left = budget.left()
     if left <= needed:

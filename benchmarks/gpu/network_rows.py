@@ -1,7 +1,4 @@
-"""Whole networks, checked and timed.
-
-Held beside cuSPARSE on the same work.
-"""
+"""Whole networks, checked and timed, beside the same work by cuSPARSE (benchmarks/peers)."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from budget import Budget
+from cusparse_peer import cusparse_plan
 from layer_rows import Sharing, attempt
 from targets import EDGE_RATES, champion
 
@@ -27,13 +25,12 @@ VARIANTS = {
     "auto": ps.PlanOptions(),
     "float16": ps.PlanOptions(storage="float16"),
 }
-CUSPARSE = ps.PlanOptions(kernel="cusparse")
-# Work of the two that is bounded: inputs x edges of the network.
+# Bounds of the reference's and the peer's work: inputs x edges of the network.
 REFERENCE_EDGES = 2e11
 COMPARED_EDGES = 4e12
 LEAST_REFERENCE_INPUTS = 256
 COMPARED_LAYERS = 120
-MANY_INPUTS = 10_000  # live in a layer whose part of its limit is a target
+MANY_INPUTS = 10_000  # active in a layer whose part of its limit is a target
 
 
 @dataclass
@@ -43,10 +40,12 @@ class Bench:
     Attributes
     ----------
     backend, reference : Backend
+        The backend that is measured, and the one that its categories are compared with.
     limits : Limits or None
+        The limits of the device; None where they could not be measured.
     budget : Budget
     sharing : dict of int to Sharing
-        By the number of neurons: the layers of a RadiX-Net are all alike in this.
+        What the variants load, by the number of neurons: all layers of a RadiX-Net share alike.
     """
 
     backend: Backend
@@ -166,14 +165,14 @@ def _profile(bench: Bench, plan: ps.NetworkPlan, features: Any) -> Record | None
 
 def _limit(bench: Bench, plan: ps.NetworkPlan, result: ps.Result, seconds: float) -> Record:
     """Return the part of what the device allows, layer by layer, for what was executed."""
-    alive = [record.alive_inputs for record in result.records]
+    active = [record.alive_inputs for record in result.records]
     nothing: Record = {"fraction_of_limit": None, "bound_by": None}
-    if bench.limits is None or None in alive or result.neurons not in bench.sharing:
+    if bench.limits is None or None in active or result.neurons not in bench.sharing:
         return nothing
     batches = -(-result.inputs // plan.batch_size)
     itemsize = 2 if plan.options.storage == "float16" else np.dtype(plan.options.dtype).itemsize
     work, least, by_level = 0.0, 0.0, dict.fromkeys(("flops", "l1", "l2", "memory"), 0.0)
-    for layer, before in zip(plan.network.layers, [result.inputs, *alive[:-1]], strict=True):
+    for layer, before in zip(plan.network.layers, [result.inputs, *active[:-1]], strict=True):
         if not before or not layer.nnz:
             continue
         neurons_in, neurons_out = layer.shape
@@ -203,7 +202,7 @@ def _compared(
         own = bench.backend.plan(part)
     inputs = min(int(features.shape[0]), max(1, int(COMPARED_EDGES / part.edges)))
     some = features[:inputs]
-    other = bench.backend.plan(part, CUSPARSE)
+    other = cusparse_plan(bench.backend, part)
     one, two = own.run(some), other.run(some)
     agree = np.array_equal(one.categories, two.categories)
     record: Record = {

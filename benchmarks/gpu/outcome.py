@@ -1,7 +1,4 @@
-"""What came of a run.
-
-Lines for people: rows as they are done, and what went wrong.
-"""
+"""Lines for people: what came of each network, and what went wrong."""
 
 from __future__ import annotations
 

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "peers")]
 
 from budget import LEAST_REPEAT, Budget  # noqa: E402
 from device_facts import commit, device_facts, device_slug, on_gpu  # noqa: E402
 from gpu_page import PAGE, write_page  # noqa: E402
-from layer_rows import Sharing, layer_rows, live_inputs, second_layer  # noqa: E402
+from layer_rows import Sharing, layer_rows, second_layer, timed_inputs  # noqa: E402
 from machine_facts import machine_facts  # noqa: E402
 from network_rows import Bench, network_row  # noqa: E402
 from outcome import print_row, problems  # noqa: E402
@@ -79,13 +79,14 @@ class Run:
     ----------
     backend : Backend
     images : Path
+        The file of images.
     options : argparse.Namespace
-        `inputs`, `budget`, `row_budget` and `reference` are read.
+        The command line, of which `inputs`, `budget`, `row_budget`, `reference` and `commit` count.
 
     Attributes
     ----------
     record : dict
-        What is stored; grows with every network.
+        What is stored; it grows with every network.
     """
 
     def __init__(self, backend: Backend, images: Path, options: argparse.Namespace) -> None:
@@ -148,7 +149,7 @@ class Run:
         features = self._features[1]
         if neurons not in self.bench.sharing and isinstance(self.backend, CupyBackend):
             self.bench.sharing[neurons] = Sharing.of(second_layer(network))
-            self._layers(self.backend, network, live_inputs(neurons, int(features.shape[0])))
+            self._layers(self.backend, network, timed_inputs(neurons, int(features.shape[0])))
         return {"generate_seconds": generating, **network_row(self.bench, network, features)}
 
     def _layers(self, backend: CupyBackend, network: ps.Network, inputs: int) -> None:
@@ -205,9 +206,9 @@ def main(arguments: list[str] | None = None, backend: Backend | None = None) -> 
     Parameters
     ----------
     arguments : list of str, optional
-        Default: those of the command line.
+        The arguments; by default those of the command line.
     backend : Backend, optional
-        Default: the one that is named.
+        The backend to measure; by default the one that `--backend` names.
     """
     options = parser().parse_args(arguments)
     try:

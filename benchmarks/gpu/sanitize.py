@@ -3,8 +3,8 @@
 Usage: `python benchmarks/gpu/sanitize.py`.
 
 Runs memcheck (accesses outside arrays), racecheck (shared memory without a barrier between) and
-synccheck (barriers that some threads miss) over the tests of the products and of runs of layers
-on the device. CuPy's memory pool is off, so that every array is an allocation whose ends the tool
+synccheck (barriers that some threads miss) over the tests of products and of fused segments on
+the device. CuPy's memory pool is off, so that every array is an allocation whose ends the tool
 knows.
 
 Exit code 0: nothing was found; 1: something was, or a test failed; 2: there is no tool or no
@@ -22,7 +22,7 @@ from pathlib import Path
 TOOL = "compute-sanitizer"
 CHECKS = ("memcheck", "racecheck", "synccheck")
 FOLDER = Path(__file__).resolve().parents[2]
-TESTS = ("tests/test_cuda_kernels.py", "tests/test_resident_layers.py")
+TESTS = ("tests/gpu/spmm/test_launch.py", "tests/gpu/persistent/test_launch.py")
 
 
 def run_tests(selection: list[str]) -> int:

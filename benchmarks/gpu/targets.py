@@ -1,7 +1,4 @@
-"""Targets on one H200.
-
-Challenge edge rates in float32, no exact passes.
-"""
+"""Targets on one H200: challenge edge rates in float32, without exact passes."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ EDGE_RATES = {
 }
 CUSPARSE_SPEED_UP = 50  # at least
 FRACTION_OF_LIMIT = 0.6  # at least, in layers with
-LIVE_INPUTS = 10_000  # or more
+ACTIVE_INPUTS = 10_000  # or more
 
 Record = dict[str, Any]
 
@@ -48,11 +45,11 @@ def judged(record: Record) -> list[Record]:
     ratios = [row["compared"].get("speed_up") for row in record["networks"] if "compared" in row]
     measured = [ratio for ratio in ratios if ratio is not None]
     found.append(_one("times cuSPARSE, least", CUSPARSE_SPEED_UP, min(measured, default=None)))
-    # Of each layer that counts, the design that does best: plans choose it.
+    # Of each layer that counts, the variant that does best: plans choose it.
     best: dict[int, float] = {}
     for row in record["layers"]:
         reached = row.get("fraction_of_limit")
-        if reached is not None and row["live_inputs"] >= LIVE_INPUTS:
+        if reached is not None and row["live_inputs"] >= ACTIVE_INPUTS:
             best[row["neurons"]] = max(reached, best.get(row["neurons"], 0.0))
     least = min(best.values(), default=None)
     found.append(_one("part of the binding limit, least", FRACTION_OF_LIMIT, least))

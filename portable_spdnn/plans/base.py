@@ -220,7 +220,7 @@ class NetworkPlan(ABC):
         output = self.run_batch(features, report)
         positive = output.positive
         if positive is None:
-            positive = positive_rows(output.rows)
+            positive = positive_rows(output.fetched().rows)
         categories = first + output.alive[positive]
         inputs = features.shape[0] if output.inputs is None else output.inputs
         return Batch(first, inputs, categories, time.perf_counter() - start, output)

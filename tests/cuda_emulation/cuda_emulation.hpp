@@ -448,7 +448,7 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
 inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
 
-// As in kernels/async_copy.cuh, which defines these where they are not. Two bytes are never
+// As in compile/async_copy.cuh, which defines these where they are not. Two bytes are never
 // asynchronous.
 #define ASYNC_COPIES
 template <int BYTES> void copy_async(void* shared, const void* global) {

@@ -1,7 +1,4 @@
-"""The device that tests use.
-
-A GPU where there is one, else the emulated one.
-"""
+"""The device that tests use: a GPU where there is one, else the emulated one."""
 
 from __future__ import annotations
 

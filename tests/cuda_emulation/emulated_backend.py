@@ -1,7 +1,4 @@
-"""The cupy backend, emulated.
-
-The same adapter, launch code and kernels.
-"""
+"""The cupy backend on the emulated device: the same adapter, launch code and kernels."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""CUDA kernels on the CPU.
-
-The launch code cannot tell.
-"""
+"""A CUDA device on the CPU, which launch code cannot tell from a real one."""
 
 from __future__ import annotations
 
@@ -297,10 +294,10 @@ class EmulatedDevice:
     def _count(self, array: EmulatedArray) -> EmulatedArray:
         self._taken += array.nbytes
         self._peak = max(self._peak, self._taken)
-        weakref.finalize(array.memory, self._let_go, array.nbytes)
+        weakref.finalize(array.memory, self._released, array.nbytes)
         return array
 
-    def _let_go(self, nbytes: int) -> None:
+    def _released(self, nbytes: int) -> None:
         self._taken -= nbytes
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], arguments: Sequence[Any]) -> None:
@@ -361,9 +358,9 @@ class EmulatedDevice:
                 raise LaunchError(f"{kernel.name}: wrote outside argument {position}")
 
     def _load(self, kernel: Kernel) -> tuple[Any, list[str]]:
-        if kernel.static_shared + kernel.dynamic_shared > self.shared_limit:
+        if kernel.shared > self.shared_limit:
             raise LaunchError(
-                f"{kernel.name}: {kernel.static_shared + kernel.dynamic_shared} bytes of shared "
+                f"{kernel.name}: {kernel.shared} bytes of shared "
                 f"memory are more than the {self.shared_limit} that a block may have"
             )
         self._asked_for[kernel] = kernel.dynamic_shared
@@ -385,7 +382,8 @@ class EmulatedDevice:
         exports = "".join(f"EXPORT_KERNEL({name})\n" for name in names)
         text = f'#include "{HEADER}"\n#include "{source}"\n{exports}'
         options = ["-O1", "-std=c++17", "-fPIC", "-shared", "-Wl,-Bsymbolic"]
-        options += [f"-I{self.sources / 'compile'}", *kernel.options]
+        folders = sorted({str(header.parent) for header in headers(self.sources)})
+        options += [*(f"-I{folder}" for folder in folders), *kernel.options]
         if self.sanitize:
             options += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
         read = [HEADER, source, *headers(self.sources)]

@@ -1,7 +1,4 @@
-"""Streams of the emulated device.
-
-Work in order on each, as early or as late as events allow.
-"""
+"""Streams of the emulated device: work in order, as early or as late as events allow."""
 
 from __future__ import annotations
 

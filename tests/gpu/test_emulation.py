@@ -1,7 +1,4 @@
-"""The emulation of CUDA.
-
-It runs CUDA code as CUDA would, and finds what is planted.
-"""
+"""The emulation runs CUDA code as CUDA would, and finds planted mistakes."""
 
 from __future__ import annotations
 

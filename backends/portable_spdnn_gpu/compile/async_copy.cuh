@@ -1,18 +1,19 @@
 // Copies from device memory to shared memory that go on while the thread does other work.
 //
-// A thread starts copies, closes a group of them with commit_copies, and waits until all but its
-// last PENDING groups have arrived. What others have copied is there after they have waited and
-// all have met at a barrier. From sm_80 on the data pass by the registers (cp.async); before,
-// each copy is done where it is started, and the waits are nothing.
+// A thread starts copies, closes a group of them with commit_copies, and waits with wait_copies
+// until all but its last PENDING groups have arrived. It sees only its own copies then: what other
+// threads have copied is there after they have waited too and all have met at a barrier. From
+// sm_80 on the data do not pass through registers (cp.async); before, each copy is done where it
+// is started, and waits do nothing.
 //
-// The emulation in tests/cuda_emulation defines these functions itself (ASYNC_COPIES): there
-// a copy arrives as late as it may.
+// The emulation in tests/cuda_emulation defines these functions itself (ASYNC_COPIES): there a
+// copy arrives as late as it may.
 #pragma once
 
 #ifndef ASYNC_COPIES
 #define ASYNC_COPIES
 
-// Other sizes than 4, 8 and 16 bytes cannot be asynchronous: a feature in half precision.
+// cp.async takes 4, 8 and 16 bytes alone; a single feature in half precision is copied plainly.
 template <int BYTES> struct CopiedBytes;
 template <> struct CopiedBytes<2> { typedef unsigned short Type; };
 template <> struct CopiedBytes<4> { typedef unsigned Type; };
@@ -27,7 +28,7 @@ template <int BYTES>
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
 #if __CUDA_ARCH__ >= 800
     const unsigned to = unsigned(__cvta_generic_to_shared(shared));
-    if constexpr (BYTES == 16) {  // by L2 alone: L1 would keep what shared memory holds anyway
+    if constexpr (BYTES == 16) {  // through L2 alone: in L1 the data would be kept twice
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global)
                      : "memory");
         return;

@@ -1,7 +1,7 @@
 """Machine code kept on disk.
 
-A file holds the digest of its machine code before it: one that was cut short or changed is
-compiled again. Its name depends on everything that the machine code depends on.
+A file holds a digest and then the machine code: one that was cut short or changed is compiled
+again. Its name depends on everything that the machine code depends on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def machine_code(kernel: Kernel, architecture: int) -> bytes:
     ----------
     kernel : Kernel
     architecture : int
-        Compute capability times ten: 90 for sm_90.
+        The compute capability times ten: 90 for sm_90.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def machine_code(kernel: Kernel, architecture: int) -> bytes:
         with atomic_output(path) as stream:
             stream.write(hashlib.sha256(code).digest() + code)
     except (OSError, InputError):
-        return code  # nowhere to keep it: it is compiled again the next time
+        return code  # it cannot be kept, and is compiled again the next time
     return code
 
 

@@ -1,4 +1,4 @@
-"""Every kernel and its claims."""
+"""Every kernel in every configuration, and the resources that each claims to stay within."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 from portable_spdnn_gpu.compile.precision import PRECISIONS, SINGLE, Precision
 
-# Compiled for all of these wherever the wheels are, with no device: Volta, which CUDA 12 alone
-# still compiles for, Turing, Ampere, Hopper, Blackwell.
+# Tests compile for all of these, with no device: Volta, which CUDA 12 alone still compiles for,
+# Turing, Ampere, Hopper, Blackwell.
 ARCHITECTURES = (70, 75, 80, 90, 100)
 OLDEST_OF_CUDA_13 = 75
 # Bytes of shared memory that a block may ask for. CUDA C++ Programming Guide, "Technical
 # Specifications per Compute Capability".
 SHARED_LIMITS = {70: 96 << 10, 75: 64 << 10, 80: 163 << 10, 90: 227 << 10, 100: 227 << 10}
-# What it gets without asking, everywhere.
+# Bytes that every block gets without asking, on every architecture.
 SHARED_UNASKED = 48 << 10
 
 
@@ -29,18 +29,20 @@ class Kernel:
     Attributes
     ----------
     name : str
-        The function's.
+        The name of the function.
     source : str
-        The file's, below `kernel_folder()`: ``spmm/csr_spmm.cu``.
+        The path of the file below `kernel_folder()`, such as ``spmm/csr_spmm.cu``.
     threads : int
-        Of a block.
+        How many threads a block has.
     defines : tuple of (str, str)
-        Macros; they always set SCALAR.
+        The macros and their values; SCALAR is always one of them.
     registers : int
-        At most, for each thread, on every architecture.
-    static_shared, dynamic_shared : int
-        Bytes for each block: the first exactly, on every architecture, without what the
-        driver reserves; the second as the launch asks for.
+        The most registers that a thread takes, on any architecture.
+    static_shared : int
+        The bytes of shared memory that a block declares, exactly so on every architecture,
+        without those that the driver reserves.
+    dynamic_shared : int
+        The bytes of shared memory that a launch asks for.
     """
 
     name: str
@@ -52,29 +54,34 @@ class Kernel:
     dynamic_shared: int = 0
 
     @property
+    def shared(self) -> int:
+        """The bytes of shared memory that a block takes."""
+        return self.static_shared + self.dynamic_shared
+
+    @property
     def options(self) -> tuple[str, ...]:
         """The macros as options of a compiler."""
         return tuple(f"-D{name}={value}" for name, value in self.defines)
 
 
-CLUSTER = 16
-# Columns that a block of csr_spmm and of clustered_spmm takes.
-CSR_STRIP = 128 * 4
-CLUSTER_STRIP = 128 * 2
+CLUSTER = 16  # rows of a cluster
+# Columns of B in a panel of csr_spmm and of clustered_spmm: threads x columns of each.
+CSR_PANEL = 128 * 4
+CLUSTER_PANEL = 128 * 2
 SPGEMM_ROWS = 4
 FEATURE_THREADS = 256
 LIST_THREADS = 1024
 UNPACK_BYTES = 64
 TRANSPOSE_TILE = 32
-# Inputs of a block of resident_layers, the most first; its threads and the groups of a warp.
-RESIDENT_TILES = (16, 8)
-RESIDENT_BLOCKS = ((128, 1), (256, 1), (512, 1), (512, 2))
-# Widths among which every configuration is somewhere the one chosen, rising.
-RESIDENT_WIDTHS = range(64, 4097, 64)
-RESIDENT_NOTES = 32  # bytes of shared memory beside the features
-# Of the kernels in limits.cu: vectors of 16 bytes that `read_shared` stages.
+# Of persistent_layers: the inputs of a tile, the most first; threads of a block and groups of a
+# warp; the bytes of shared memory beside the features.
+PERSISTENT_TILES = (16, 8)
+PERSISTENT_BLOCKS = ((128, 1), (256, 1), (512, 1), (512, 2))
+PERSISTENT_STATE = 32
+# Widths among which every configuration of it is chosen somewhere, rising.
+PERSISTENT_WIDTHS = range(64, 4097, 64)
 LIMIT_THREADS = 256
-LIMIT_VECTORS = 1024
+LIMIT_VECTORS = 1024  # vectors of 16 bytes that `read_shared` stages
 LIMITS = ("fma_chains", "read_shared", "fill_words", "read_global", "copy_global")
 
 
@@ -85,11 +92,11 @@ class StagedConfig:
     Attributes
     ----------
     rows : int
-        Of A in a block, one for each thread: a multiple of 32.
+        The rows of A in a block, one for each thread: a multiple of 32.
     minibatch : int
-        Columns of B in a block: whole pieces of 16 bytes, 32 at most.
+        The columns of B in a block: whole vectors of 16 bytes, 32 columns at most.
     stage : int
-        Rows of B in one of the two buffers.
+        The rows of B in one of the two buffers.
     """
 
     rows: int
@@ -104,8 +111,8 @@ class StagedConfig:
         return (2 * self.stage + 1) * self.minibatch * int(precision.storage.itemsize)
 
 
-# What the autotuner may choose; the first is taken where nothing has been measured, and runs
-# with the shared memory that every architecture gives without asking. The names are of storage.
+# What tuning may choose, by the type of storage. The first is taken where nothing has been
+# measured, and runs with the shared memory that every architecture gives without asking.
 STAGED_CONFIGS = {
     "float32": (
         StagedConfig(256, 16, 256),
@@ -120,7 +127,10 @@ STAGED_CONFIGS = {
     "float64": (StagedConfig(256, 8, 256), StagedConfig(512, 8, 256), StagedConfig(256, 16, 128)),
     "float16": (StagedConfig(256, 16, 512), StagedConfig(512, 16, 512), StagedConfig(256, 32, 256)),
 }
-REGISTERS = 65536  # of a multiprocessor
+REGISTERS = 65536  # that a multiprocessor has
+# What a product is compiled for, the macro EPILOGUE of common.cuh: nothing after the sums; bias and
+# bounds, which linear and ReLU layers need; bias, residual, any activation and bounds.
+NO_EPILOGUE, BOUNDED, ANY_EPILOGUE = range(3)
 
 
 def staged_configs(precision: Precision) -> tuple[StagedConfig, ...]:
@@ -136,34 +146,32 @@ def _macros(dtype: Any, half: bool = False, **more: int) -> tuple[tuple[str, str
     return tuple(macros.items())
 
 
-def csr_spmm(precision: Precision, activation: bool) -> Kernel:
-    """One row of A against a strip of B."""
-    macros = _macros(precision.sums, precision.half, ACTIVATION=int(activation))
+def csr_spmm(precision: Precision, epilogue: int) -> Kernel:
+    """Return the kernel that multiplies one row of A by a column panel of B."""
+    macros = _macros(precision.sums, precision.half, EPILOGUE=epilogue)
     registers = 64 if precision.sums.itemsize == 4 else 80
     return Kernel("csr_spmm", "spmm/csr_spmm.cu", 128, macros, registers)
 
 
-def clustered_spmm(precision: Precision, activation: bool) -> Kernel:
-    """Sixteen rows of A that share columns, against a strip of B."""
+def clustered_spmm(precision: Precision, epilogue: int) -> Kernel:
+    """Return the kernel that multiplies sixteen rows of A by a column panel of B."""
     size = precision.sums.itemsize
     return Kernel(
         "clustered_spmm", "spmm/clustered_spmm.cu", 128,
-        _macros(precision.sums, precision.half, ACTIVATION=int(activation)),
+        _macros(precision.sums, precision.half, EPILOGUE=epilogue),
         registers=96 if size == 4 else 168, static_shared=64 * (16 * size + 4),
     )  # fmt: skip
 
 
-def staged_spmm(
-    precision: Precision, activation: bool, config: StagedConfig | None = None
-) -> Kernel:
-    """Rows of A against a minibatch of columns of B that are staged in shared memory."""
+def staged_spmm(precision: Precision, epilogue: int, config: StagedConfig | None = None) -> Kernel:
+    """Return the kernel that multiplies rows of A by rows of B staged in shared memory."""
     config = staged_configs(precision)[0] if config is None else config
     # Sums beyond 16 words take more than half of 128 registers: two blocks of 256 rows then.
     words = config.minibatch * precision.sums.itemsize // 4
     registers = 64 if words <= 16 else 128
     blocks = REGISTERS // registers // config.rows
     macros = _macros(
-        precision.sums, precision.half, ACTIVATION=int(activation), ROWS=config.rows,
+        precision.sums, precision.half, EPILOGUE=epilogue, ROWS=config.rows,
         MINIBATCH=config.minibatch, STAGE=config.stage, BLOCKS=blocks,
     )  # fmt: skip
     return Kernel(
@@ -172,16 +180,16 @@ def staged_spmm(
     )  # fmt: skip
 
 
-def spgemm(phase: str, dtype: Any, activation: bool) -> Kernel:
-    """The phase "count" or "fill" of C = A B, all sparse."""
+def spgemm(phase: str, dtype: Any, epilogue: int) -> Kernel:
+    """Return the kernel of the phase "count" or "fill" of C = A B, where all three are sparse."""
     return Kernel(
-        f"spgemm_{phase}", "spgemm/spgemm.cu", 128, _macros(dtype, ACTIVATION=int(activation)),
+        f"spgemm_{phase}", "spgemm/spgemm.cu", 128, _macros(dtype, EPILOGUE=epilogue),
         registers=64, static_shared=4 * (1024 * np.dtype(dtype).itemsize + 1024 // 8),
     )  # fmt: skip
 
 
 def feature_rows(name: str, dtype: Any) -> Kernel:
-    """One of the kernels about the inputs of features."""
+    """Return the kernel that finds, counts or takes inputs of features, by its name."""
     tile = TRANSPOSE_TILE * (TRANSPOSE_TILE + 1) * np.dtype(dtype).itemsize
     shared = tile if name == "transpose" else 0
     return Kernel(
@@ -190,16 +198,14 @@ def feature_rows(name: str, dtype: Any) -> Kernel:
 
 
 def limit_kernel(name: str) -> Kernel:
-    """One of the kernels that measure the device, by its name in LIMITS."""
+    """Return the kernel that measures one limit of the device, by its name in LIMITS."""
     shared = 16 * LIMIT_VECTORS if name == "read_shared" else 0
     macros = _macros(np.float32)
-    return Kernel(
-        name, "device/limits.cu", LIMIT_THREADS, macros, registers=64, static_shared=shared
-    )
+    return Kernel(name, "device/limits.cu", LIMIT_THREADS, macros, 64, static_shared=shared)
 
 
 def feature_layout(name: str, precision: Precision) -> Kernel:
-    """One of the kernels that bring features to the device's form and back."""
+    """Return the kernel that brings features into the device's layout or back, by its name."""
     turns = name in ("turn_rows", "collect_rows")
     tile = TRANSPOSE_TILE * (TRANSPOSE_TILE + 1) * precision.sums.itemsize if turns else 0
     return Kernel(
@@ -208,45 +214,41 @@ def feature_layout(name: str, precision: Precision) -> Kernel:
     )  # fmt: skip
 
 
-def list_alive() -> Kernel:
-    """The inputs that go on to the next layer."""
+def list_active() -> Kernel:
+    """Return the kernel that lists the inputs that go on to the next layer."""
     return Kernel(
-        "list_alive",
-        "device/input_lists.cu",
-        LIST_THREADS,
-        _macros(np.float32),
-        64,
+        "list_active", "device/input_lists.cu", LIST_THREADS, _macros(np.float32), 64,
         static_shared=128,
-    )
+    )  # fmt: skip
 
 
-def resident_layers(precision: Precision, widest: int, shared: int) -> Kernel | None:
-    """All layers of a narrow network on a tile of inputs.
+def persistent_layers(precision: Precision, widest: int, shared: int) -> Kernel | None:
+    """Return the persistent kernel that runs a fused segment of layers on tiles of inputs.
 
     Parameters
     ----------
     precision : Precision
     widest : int
-        Neurons of the widest layer, the inputs' included.
+        The most neurons before or after a layer.
     shared : int
-        Bytes of shared memory that a block of the device may ask for.
+        The bytes of shared memory that a block of the device may ask for.
 
     Returns
     -------
-    Kernel, or None
-        None where the features of a tile fit no block, in shared memory or as sums in
-        registers; in double precision they never do.
+    Kernel or None
+        None where a tile fits no block: its features in shared memory, or its sums in
+        registers, which in double precision never fit.
     """
     if precision.sums.itemsize != SINGLE.itemsize:
         return None
-    for tile in RESIDENT_TILES:
-        groups = -(-widest // (CLUSTER * 64 // tile))  # of the rows of a warp
-        dynamic = (widest + 1) * tile * precision.storage.itemsize + RESIDENT_NOTES
-        for threads, of_warp in RESIDENT_BLOCKS:
+    for tile in PERSISTENT_TILES:
+        groups = -(-widest // (CLUSTER * 64 // tile))  # of the rows that a warp takes at a time
+        dynamic = (widest + 1) * tile * precision.storage.itemsize + PERSISTENT_STATE
+        for threads, of_warp in PERSISTENT_BLOCKS:
             if groups <= threads // 32 * of_warp and dynamic <= shared:
                 macros = {"TILE": tile, "THREADS": threads, "GROUPS": of_warp}
                 return Kernel(
-                    "resident_layers", "persistent/persistent_layers.cu", threads,
+                    "persistent_layers", "persistent/persistent_layers.cu", threads,
                     _macros(precision.sums, precision.half, **macros),
                     registers=128, dynamic_shared=dynamic,
                 )  # fmt: skip
@@ -259,31 +261,31 @@ def catalog(architecture: int | None = None) -> list[Kernel]:
     Parameters
     ----------
     architecture : int, optional
-        Leave out what is not chosen there.
+        An architecture, whose device chooses no other kernels. By default all are included.
     """
-    resident = {}  # the widest of each configuration
+    persistent = {}  # the widest of each configuration
     for shared in sorted({SHARED_LIMITS[a] for a in ARCHITECTURES if architecture in (None, a)}):
         for precision in PRECISIONS:
-            for widest in RESIDENT_WIDTHS:
-                kernel = resident_layers(precision, widest, shared)
+            for widest in PERSISTENT_WIDTHS:
+                kernel = persistent_layers(precision, widest, shared)
                 if kernel is not None:
-                    resident[kernel.defines] = kernel
-    kernels = [list_alive(), *(limit_kernel(name) for name in LIMITS), *resident.values()]
+                    persistent[kernel.defines] = kernel
+    kernels = [list_active(), *(limit_kernel(name) for name in LIMITS), *persistent.values()]
     for precision in PRECISIONS:
-        for activation in (False, True):
+        for epilogue in (NO_EPILOGUE, BOUNDED, ANY_EPILOGUE):
             kernels += [
-                csr_spmm(precision, activation),
-                clustered_spmm(precision, activation),
-                staged_spmm(precision, activation),
+                csr_spmm(precision, epilogue),
+                clustered_spmm(precision, epilogue),
+                staged_spmm(precision, epilogue),
             ]
-        # Layers alone are tuned.
-        kernels += [staged_spmm(precision, True, c) for c in staged_configs(precision)[1:]]
+        # Linear and ReLU layers are tuned, other products are not.
+        kernels += [staged_spmm(precision, BOUNDED, c) for c in staged_configs(precision)[1:]]
         for name in ("unpack_bits", "spread_csr", "turn_rows", "collect_rows", "number_inputs"):
             kernels.append(feature_layout(name, precision))
     for dtype in (np.float32, np.float64):
-        for activation in (False, True):
-            kernels += [spgemm("count", dtype, activation), spgemm("fill", dtype, activation)]
-        for name in ("mark_alive", "count_nonzeros", "take_dense", "take_sparse", "transpose"):
+        for epilogue in (NO_EPILOGUE, BOUNDED, ANY_EPILOGUE):
+            kernels += [spgemm("count", dtype, epilogue), spgemm("fill", dtype, epilogue)]
+        for name in ("mark_active", "count_nonzeros", "take_dense", "take_sparse", "transpose"):
             kernels.append(feature_rows(name, dtype))
     return kernels
 
@@ -294,5 +296,5 @@ def kernel_folder() -> Path:
 
 
 def headers(folder: Path) -> list[Path]:
-    """Return the headers that sources below `folder` include, by name."""
-    return sorted((folder / "compile").glob("*.cuh"))
+    """Return the headers that sources below `folder` include by their names alone."""
+    return sorted(folder.glob("*/*.cuh"))

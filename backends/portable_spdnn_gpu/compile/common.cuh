@@ -1,5 +1,7 @@
-// What every kernel file shares. Defined by the compiler's options: SCALAR (float or double), the
-// type of sums; HALF_STORAGE 1 where features and weights are kept in half precision.
+// What every kernel file shares: types of sums and storage, the state of a batch, the epilogue.
+//
+// The compiler's options define SCALAR (float or double), the type of sums, and HALF_STORAGE 1
+// where features and weights are kept in half precision.
 //
 // NVRTC and the emulation in tests/cuda_emulation read the same text; the emulation defines
 // DYNAMIC_SHARED and the conversions of half precision itself.
@@ -25,44 +27,84 @@ __device__ __forceinline__ unsigned short float_to_half(float f) {
 
 #if HALF_STORAGE
 typedef unsigned short STORED;
-// NaN, or an infinity, which half precision meets beyond 65,504.
+// A feature is unusable if it is NaN or infinite: beyond 65,504 half precision rounds to infinity.
 #define UNUSABLE(x) (!((x) - (x) == SCALAR(0)))
 __device__ __forceinline__ SCALAR widen(STORED x) { return half_to_float(x); }
 __device__ __forceinline__ STORED narrow(SCALAR x) { return float_to_half(x); }
 #else
 typedef SCALAR STORED;
+// A feature is unusable if it is NaN.
 #define UNUSABLE(x) ((x) != (x))
 __device__ __forceinline__ SCALAR widen(STORED x) { return x; }
 __device__ __forceinline__ STORED narrow(SCALAR x) { return x; }
 #endif
 
-// What launches of a network tell each other about its inputs, on the device: four integers for
-// each layer.
+// How the launches of a network tell each other about its inputs without asking the host: four
+// integers in device memory, which list_active (input_lists.cu) writes before each step.
 struct InputState {
-    int count;    // inputs that the layer computes
-    int gathers;  // whether they lie apart: input i at source[i], else at i
-    int alive;    // of them, those with a nonzero feature before the layer
-    int nans;     // whether the layer made a feature of no use: NaN
+    int count;    // inputs that the step computes: the columns of its features
+    int gathers;  // whether column i is read at source[i] in the features before, else at i
+    int active;   // of the inputs before the list, those with a nonzero feature
+    int nans;     // whether the step made a feature unusable
 };
 
-// min(max(sum + bias, 0), y_max); every comparison with NaN is false, so that NaN passes.
-__device__ __forceinline__ SCALAR activate(SCALAR sum, SCALAR bias, SCALAR y_max) {
-    SCALAR y = sum + bias;
-    y = y <= SCALAR(0) ? SCALAR(0) : y;
-    return y > y_max ? y_max : y;
+// What follows a sum is compiled by EPILOGUE: 0 nothing, 1 the bias and bounds, which is all that
+// linear and ReLU layers need, 2 bias, residual, any activation and bounds.
+
+// min(max(y, lower), upper). Every comparison with NaN is false, so that NaN passes.
+__device__ __forceinline__ SCALAR bounded(SCALAR y, SCALAR lower, SCALAR upper) {
+    y = y <= lower ? lower : y;
+    return y > upper ? upper : y;
 }
 
-// Where the input of a column lies in the features before the layer. Columns beyond the last one
-// read the first, so that loops need not ask.
+#if EPILOGUE == 2
+// The activation of a code, its place in portable_spdnn.epilogue.ACTIVATIONS, which has the
+// formulas. 1 + erf(x) is erfc(-x), which does not cancel; below -1000 gelu, silu and hardswish
+// are 0, where infinity times 0 would be NaN.
+__device__ __forceinline__ SCALAR activated(SCALAR z, int code) {
+    switch (code) {
+        case 0: return z;
+        case 1: return z <= SCALAR(0) ? SCALAR(0) : z;
+        case 6: return SCALAR(1) / (SCALAR(1) + SCALAR(exp(-z)));
+        case 7: return SCALAR(tanh(z));
+    }
+    if (z < SCALAR(-1000)) return SCALAR(0);
+    switch (code) {
+        case 2: return SCALAR(0.5) * z * SCALAR(erfc(SCALAR(-0.70710678118654752) * z));
+        case 3: {
+            const SCALAR inner = z + SCALAR(0.044715) * z * z * z;
+            return z / (SCALAR(1) + SCALAR(exp(SCALAR(-1.5957691216057308) * inner)));
+        }
+        case 4: return z / (SCALAR(1) + SCALAR(exp(-z)));
+    }
+    return z * (bounded(z + SCALAR(3), SCALAR(0), SCALAR(6)) / SCALAR(6));
+}
+#endif
+
+// What a kernel is told of the epilogue, beside the bias: the last parameters of a product.
+#define EPILOGUE_PARAMETERS SCALAR lower, SCALAR upper, int code, int adds, \
+    const STORED* __restrict__ residual
+
+// The result of a sum that belongs at `at`, an index into features and residual alike.
+#if EPILOGUE == 2
+#define FINISHED(sum, bias, at) \
+    bounded(activated((sum) + (bias) + (adds ? widen(residual[at]) : SCALAR(0)), code), lower, upper)
+#else
+#define FINISHED(sum, bias, at) bounded((sum) + (bias), lower, upper)
+#endif
+
+// Where a column is read in the features before the step. Columns beyond the last one read the
+// first, so that inner loops need no test; what they compute is not written.
 __device__ __forceinline__ int place_of(int column, const InputState& inputs,
                                         const int* __restrict__ source) {
     if (column >= inputs.count) return inputs.gathers ? source[0] : 0;
     return inputs.gathers ? source[column] : column;
 }
 
-// Notes that a column has a nonzero feature (NaN is one) after the layer, or one of no use.
+// Marks a column as active if it has a nonzero feature (NaN is one) after the step, and the step
+// if it made a feature unusable. Blocks write the same marks of a column: a plain store suffices.
 __device__ __forceinline__ void mark(bool nonzero, bool unusable, int column,
-                                     unsigned char* __restrict__ alive, int* state) {
-    if (nonzero) alive[column] = 1;
+                                     unsigned char* __restrict__ active, int* state) {
+    if (nonzero) active[column] = 1;
     if (unusable) atomicOr(&reinterpret_cast<InputState*>(state)->nans, 1);
 }

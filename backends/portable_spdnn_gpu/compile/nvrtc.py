@@ -1,4 +1,4 @@
-"""Compiles kernels with NVRTC, deviceless."""
+"""Compilation with NVRTC, which needs no device, and the resources that kernels take."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from portable_spdnn_gpu.compile.catalog import Kernel, headers, kernel_folder
 
 
 class KernelCompilationError(SpdnnError, RuntimeError):
-    """A kernel did not compile, or NVRTC is not there; the message carries the whole log."""
+    """A kernel did not compile, or NVRTC cannot be loaded; the message holds the whole log."""
 
 
 @dataclass(frozen=True)
 class ResourceReport:
-    """What ptxas says of one kernel.
+    """What ptxas reports of one kernel.
 
     Attributes
     ----------
     registers : int
-        For each thread.
+        The registers of each thread.
     spill_stores, spill_loads, stack_frame : int
-        Bytes of local memory.
+        The bytes of local memory.
     static_shared : int
-        Bytes of shared memory that the kernel declares.
+        The bytes of shared memory that the kernel declares.
     """
 
     registers: int
@@ -37,12 +37,12 @@ class ResourceReport:
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """What the blocks on one multiprocessor share."""
+    """What the blocks on one multiprocessor share: threads, blocks, shared memory, registers."""
 
     threads: int
     blocks: int
-    shared: int
-    reserved_shared: int  # taken by the driver for each block
+    shared: int  # bytes
+    reserved_shared: int  # bytes that the driver takes for each block
     shared_granularity: int
     registers: int = 65536
 
@@ -55,7 +55,7 @@ MULTIPROCESSORS = {
     90: Multiprocessor(2048, 32, 228 * 1024, 1024, 128),
     100: Multiprocessor(2048, 32, 228 * 1024, 1024, 128),
 }
-REGISTER_GRANULARITY = 256  # registers are given to warps in portions of this
+REGISTER_GRANULARITY = 256  # registers are given to warps in multiples of it
 
 
 def compile_source(kernel: Kernel, architecture: int) -> tuple[bytes, str]:
@@ -65,13 +65,14 @@ def compile_source(kernel: Kernel, architecture: int) -> tuple[bytes, str]:
     ----------
     kernel : Kernel
     architecture : int
-        Compute capability times ten: 90 for sm_90.
+        The compute capability times ten: 90 for sm_90.
 
     Returns
     -------
     cubin : bytes
+        The machine code.
     log : str
-        The compiler's, with the report of ptxas.
+        The log of the compiler, with the report of ptxas.
 
     Raises
     ------
@@ -138,12 +139,12 @@ def _log(nvrtc: Any, program: Any) -> str:
 
 
 def resources(log: str) -> dict[str, ResourceReport]:
-    """Return what the log of ptxas says of each kernel.
+    """Return what the log of ptxas reports of each kernel, by its name.
 
     Raises
     ------
     KernelCompilationError
-        If the log is not in the form that is known.
+        If the log has another form than is known.
     """
     reports = {}
     parts = re.split(r"Compiling entry function '(\w+)' for 'sm_\w+'", log)
@@ -163,7 +164,7 @@ def resources(log: str) -> dict[str, ResourceReport]:
 
 
 def resident_blocks(kernel: Kernel, report: ResourceReport, architecture: int) -> int:
-    """Return how many blocks of a kernel fit one multiprocessor at a time."""
+    """Return how many blocks of a kernel are resident on one multiprocessor at a time."""
     limits = MULTIPROCESSORS[architecture]
     warps = kernel.threads // 32
     portion = REGISTER_GRANULARITY
@@ -176,6 +177,6 @@ def resident_blocks(kernel: Kernel, report: ResourceReport, architecture: int) -
 
 
 def occupancy(kernel: Kernel, report: ResourceReport, architecture: int) -> float:
-    """Return the part of a multiprocessor's threads that resident blocks can keep."""
+    """Return the part of a multiprocessor's threads that resident blocks have."""
     threads = resident_blocks(kernel, report, architecture) * kernel.threads
     return threads / MULTIPROCESSORS[architecture].threads

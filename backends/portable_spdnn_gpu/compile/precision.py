@@ -1,4 +1,4 @@
-"""Types of sums and storage."""
+"""Precision: the types of sums and of storage."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ SINGLE = np.dtype(np.float32)
 
 
 def check_half_range(what: str, values: Any) -> None:
-    """Raise InputError where a number is beyond what half precision holds.
+    """Raise InputError if a number is beyond what half precision holds.
 
     Parameters
     ----------
     what : str
-        Begins the message, before the number: "a weight is".
+        What the message says before the number: "a weight is".
     values : ndarray or scipy.sparse
+        The numbers.
     """
     limit = float(np.finfo(np.float16).max)
     largest = float(abs(values).max()) if np.prod(values.shape) else 0.0
     if largest > limit:
         raise InputError(
-            f"storage float16: {what} {largest:.6g}, and {limit:.0f} is the largest that half "
-            "precision holds; scale them, or leave the option"
+            f"storage 'float16': {what} {largest:.6g}, and {limit:.0f} is the largest that half "
+            "precision holds; scale them, or take storage 'same'"
         )
 
 
 @dataclass(frozen=True)
 class Precision:
-    """Types of a product.
+    """The types that a product computes and is kept in.
 
     Attributes
     ----------
     sums : numpy dtype
-        float32 or float64: of sums, biases and results.
+        The type of sums, biases and results: float32 or float64.
     half : bool
-        Whether features and weights are kept as float16; goes with float32.
+        Whether features and weights are kept as float16, which goes with sums in float32.
     """
 
     sums: Any = SINGLE
@@ -47,7 +48,7 @@ class Precision:
 
     @property
     def storage(self) -> Any:
-        """Type in which features and weights are kept."""
+        """The type in which features and weights are kept."""
         return np.dtype(np.float16) if self.half else np.dtype(self.sums)
 
     def stored(self, values: Any) -> Any:

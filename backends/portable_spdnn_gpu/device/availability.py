@@ -1,22 +1,22 @@
-"""Availability of CUDA, with reasons."""
+"""Whether CUDA is available, and why not."""
 
 from __future__ import annotations
 
 from portable_spdnn.backend import Availability
 from portable_spdnn_gpu.device.cuda_device import CudaDevice
+from portable_spdnn_gpu.device.matrices import first_line
 
 # cudaErrorInsufficientDriver and cudaErrorNoDevice.
 INSUFFICIENT_DRIVER, NO_DEVICE = 35, 100
 
 
 def cuda_availability() -> Availability:
-    """Say whether CuPy, NVRTC, a driver and a device are there; never raises."""
+    """Return whether CuPy, NVRTC, a driver and a device are there; never raises."""
     try:
         import cupy
     except ImportError as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else "ImportError"
         return Availability.no(
-            f"CuPy does not import ({reason}); install the extra cuda12 or cuda13"
+            f"CuPy does not import ({first_line(error)}); install the extra cuda12 or cuda13"
         )
     versions = {"cupy": str(cupy.__version__)}
     runtime = cupy.cuda.runtime

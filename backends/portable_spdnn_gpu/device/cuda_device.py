@@ -27,12 +27,12 @@ class CudaDevice:
     """A CUDA device and the current stream of CuPy; see `interface.Device`.
 
     Arrays are `cupy.ndarray` from CuPy's memory pool. Kernels are compiled for the device when
-    they are first launched.
+    they are first launched or asked about.
 
     Parameters
     ----------
     number : int, optional
-        Default: the current device of the calling thread.
+        The number of the device. By default it is the current device of the calling thread.
     """
 
     def __init__(self, number: int | None = None) -> None:
@@ -53,12 +53,12 @@ class CudaDevice:
 
     def bound(self) -> AbstractContextManager[Any]:
         """Return a context in which the calling thread's current device is this one."""
-        # Each its own: a Device keeps the device to go back to.
+        # Each context has a Device of its own, which keeps the device to go back to.
         context: AbstractContextManager[Any] = self._cupy.cuda.Device(self.number)
         return context
 
     def owns(self, array: Any) -> bool:
-        """Whether `array` is CuPy's."""
+        """Whether `array` is a cupy.ndarray."""
         return isinstance(array, self._cupy.ndarray)
 
     def adopt(self, array: Any) -> Any:
@@ -77,7 +77,7 @@ class CudaDevice:
         return adopted
 
     def empty(self, shape: tuple[int, ...], dtype: Any, order: str = "C") -> Any:
-        """Return an array of any content."""
+        """Return an array with unset content."""
         try:
             array = self._cupy.empty(shape, dtype, order)
         except self._cupy.cuda.memory.OutOfMemoryError as error:
@@ -128,7 +128,7 @@ class CudaDevice:
             module = self._cupy.cuda.function.Module()
             module.load(machine_code(kernel, self.architecture))
             function = module.get_function(kernel.name)
-            if kernel.static_shared + kernel.dynamic_shared > SHARED_UNASKED:
+            if kernel.shared > SHARED_UNASKED:
                 self._ask_for_shared(kernel, function)
             self._functions[kernel] = function
         return function
@@ -145,7 +145,7 @@ class CudaDevice:
             ) from error
 
     def resident_blocks(self, kernel: Kernel) -> int:
-        """Return how many blocks of a kernel the whole device keeps at a time."""
+        """Compile a kernel; return how many blocks of it are resident on the device at a time."""
         blocks = self._resident.get(kernel)
         if blocks is None:
             each = self._cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
@@ -204,7 +204,7 @@ class CudaDevice:
         self._cupy.cuda.get_current_stream().wait_event(event)
 
     def seconds(self, first: Any, last: Any) -> float:
-        """Return the time between two events, when the last has happened."""
+        """Wait for the last of two events; return the seconds between them."""
         with self._faults():
             last.synchronize()
         return float(self._cupy.cuda.get_elapsed_time(first, last)) / 1e3
@@ -223,13 +223,13 @@ class CudaDevice:
         self._peak = max(self._peak, used)
 
     def synchronize(self) -> None:
-        """Return when the current stream is done."""
+        """Wait until the current stream has done its work."""
         with self._faults():
             self._cupy.cuda.get_current_stream().synchronize()
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        """Raise LaunchError where waiting for the device finds that a kernel failed."""
+        """Raise LaunchError where a wait for the device finds that a kernel failed."""
         try:
             yield
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
@@ -248,7 +248,7 @@ class _Graph:
         self._cupy, self._graph = cupy, graph
 
     def replay(self) -> None:
-        """Start its launches on the current stream."""
+        """Start the launches on the current stream."""
         try:
             self._graph.launch(self._cupy.cuda.get_current_stream())
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
@@ -258,9 +258,11 @@ class _Graph:
 def memory_error(shape: tuple[int, ...], dtype: Any, free: int, total: int) -> DeviceMemoryError:
     """Return the error for an array that does not fit, with the part of it that would."""
     needed = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
-    part = f"about {100 * free // needed} % of it would" if free < needed else "in one piece"
+    part = f"about {100 * free // needed} % of it would fit"
+    if free >= needed:
+        part = "but not in one piece"
     return DeviceMemoryError(
         f"an array of {' x '.join(map(str, shape))} {np.dtype(dtype)} ({needed // MIB} MiB) does "
-        f"not fit: {free // MIB} of the device's {total // MIB} MiB are free, {part}; run "
-        "with a smaller batch of inputs (batch size)"
+        f"not fit: {free // MIB} of the device's {total // MIB} MiB are free, {part}; give a "
+        "smaller batch_size"
     )

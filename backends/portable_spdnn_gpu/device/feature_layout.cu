@@ -1,25 +1,27 @@
-// Features from the host's forms to the device's, and back: [neuron][input], inputs innermost.
+// Features from the host's layouts into the device's, [neuron][input], and back to rows.
 //
-// Idea: what comes in is as small as the host has it (bits, CSR, rows) and is spread out on the
-// device; what goes out is gathered and turned by one kernel. The kernels that bring features in
-// mark the inputs that live.
+// Idea: features are copied to the device in the form in which the host has them, which is the
+// smallest (bits, CSR, rows), and are spread out there; scores are gathered and transposed by one
+// kernel. The kernels that bring features in mark the active inputs.
 //
 // Bound: device memory; of `unpack_bits` the features written, since a bit becomes a number.
 //
 // Configuration:
 // THREADS 256: a warp writes neighbouring inputs of one neuron: whole sectors.
-// BYTES 64:    of an input's bits that a thread spreads: half a line, read once.
-// TILE 32:     turned through shared memory; 33 columns avoid bank conflicts.
+// BYTES 64:    bytes of an input's bits that a thread spreads: half a cache line, read once.
+// TILE 32:     inputs and neurons that are transposed through shared memory at a time, so that
+//              reads and writes are whole sectors; 33 columns avoid bank conflicts.
 #include "common.cuh"
 
 #define THREADS 256
 #define BYTES 64
 #define TILE 32
 
-// bits: rows of row_bytes for each input, the first neuron in the highest bit.
+// bits: row_bytes for each input, the first neuron in the highest bit of the first byte. A block
+// takes THREADS inputs and BYTES x 8 neurons.
 extern "C" __global__ void __launch_bounds__(THREADS)
 unpack_bits(const unsigned char* __restrict__ bits, int row_bytes, int neurons, int inputs,
-            STORED* __restrict__ to, int pitch, unsigned char* __restrict__ alive) {
+            STORED* __restrict__ to, int pitch, unsigned char* __restrict__ active) {
     const int input = blockIdx.x * THREADS + threadIdx.x;
     if (input >= inputs) return;
     const int end = min(row_bytes, int(blockIdx.y + 1) * BYTES);
@@ -32,26 +34,28 @@ unpack_bits(const unsigned char* __restrict__ bits, int row_bytes, int neurons, 
             if (b * 8 + j < neurons)
                 to[size_t(b * 8 + j) * pitch + input] = narrow(SCALAR(byte >> (7 - j) & 1u));
     }
-    if (any) alive[input] = 1;
+    if (any) active[input] = 1;
 }
 
-// Spreads CSR rows over features that are zero; one warp an input.
+// offsets, indices, values: the features in CSR, a row for each input; one warp takes a row. The
+// features `to` have been cleared.
 extern "C" __global__ void __launch_bounds__(THREADS)
 spread_csr(const int* __restrict__ offsets, const int* __restrict__ indices,
            const SCALAR* __restrict__ values, int inputs, STORED* __restrict__ to, int pitch,
-           unsigned char* __restrict__ alive) {
+           unsigned char* __restrict__ active) {
     const int input = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
     if (input >= inputs) return;
     for (int k = offsets[input] + threadIdx.x % 32; k < offsets[input + 1]; k += 32) {
         to[size_t(indices[k]) * pitch + input] = narrow(values[k]);
-        if (values[k] != SCALAR(0)) alive[input] = 1;
+        if (values[k] != SCALAR(0)) active[input] = 1;
     }
 }
 
-// rows: [input][neuron].
+// rows: [input][neuron]. A block transposes TILE inputs x TILE neurons; the barrier separates the
+// writes of the tile from its reads.
 extern "C" __global__ void __launch_bounds__(THREADS)
 turn_rows(const SCALAR* __restrict__ rows, int neurons, int inputs, STORED* __restrict__ to,
-          int pitch, unsigned char* __restrict__ alive) {
+          int pitch, unsigned char* __restrict__ active) {
     __shared__ SCALAR tile[TILE * (TILE + 1)];
     const int x = threadIdx.x % TILE, y = threadIdx.x / TILE;
     const int neuron = blockIdx.y * TILE, input = blockIdx.x * TILE;
@@ -59,7 +63,7 @@ turn_rows(const SCALAR* __restrict__ rows, int neurons, int inputs, STORED* __re
         if (input + k < inputs && neuron + x < neurons) {
             const SCALAR feature = rows[size_t(input + k) * neurons + neuron + x];
             tile[k * (TILE + 1) + x] = feature;
-            if (feature != SCALAR(0)) alive[input + k] = 1;
+            if (feature != SCALAR(0)) active[input + k] = 1;
         }
     __syncthreads();
     for (int k = y; k < TILE; k += THREADS / TILE)
@@ -67,7 +71,8 @@ turn_rows(const SCALAR* __restrict__ rows, int neurons, int inputs, STORED* __re
             to[size_t(neuron + k) * pitch + input + x] = narrow(tile[x * (TILE + 1) + k]);
 }
 
-// rows: [i][neuron] of the inputs that `state` counts.
+// rows: [i][neuron] of the inputs that `state` counts; input i is read where `source` says. A block
+// transposes TILE neurons x TILE inputs.
 extern "C" __global__ void __launch_bounds__(THREADS)
 collect_rows(const STORED* __restrict__ from, int pitch, const int* __restrict__ state,
              const int* __restrict__ source, int neurons, SCALAR* __restrict__ rows) {
@@ -86,7 +91,8 @@ collect_rows(const STORED* __restrict__ from, int pitch, const int* __restrict__
 }
 
 // ids[i] = i
-extern "C" __global__ void __launch_bounds__(THREADS) number_inputs(int* __restrict__ ids, int inputs) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+number_inputs(int* __restrict__ ids, int inputs) {
     const int i = blockIdx.x * THREADS + threadIdx.x;
     if (i < inputs) ids[i] = i;
 }

@@ -1,32 +1,33 @@
-// What the layer loop asks about features: which inputs live, and those inputs alone.
+// What the layer loop asks about features: which inputs are active, and those inputs alone.
 //
 // Idea: features are held [neuron][input], inputs innermost, so that a thread follows one input
-// through the neurons while its warp reads whole sectors, and needs nobody else's answer. Dense
-// arrays in the other order pass through `transpose` first.
+// through the neurons while its warp reads whole sectors, and threads need nothing of each other.
+// Dense arrays in the other order pass through `transpose` first.
 //
-// Bound: device memory, each feature read once (and written once by those that move).
+// Bound: device memory, each feature read once, and written once by the kernels that move it.
 //
 // Configuration:
-// THREADS 256: enough warps in a block to cover a load's latency; nothing is shared by them.
-// TILE 32:     transpose: a warp reads and writes whole sectors; 33 columns avoid bank conflicts.
+// THREADS 256: enough warps in a block to cover a load's latency; they share nothing.
+// TILE 32:     of `transpose`: a warp reads and writes whole sectors; 33 columns avoid bank
+//              conflicts.
 #include "common.cuh"
 
 #define THREADS 256
 #define TILE 32
 
-// alive[input] = 1 where a feature is not zero; NaN is not.
+// active[input] = whether a feature is not zero, as NaN is not. The walk ends at the first one.
 extern "C" __global__ void __launch_bounds__(THREADS)
-mark_alive(const SCALAR* __restrict__ features, int neurons, int inputs,
-           unsigned char* __restrict__ alive) {
+mark_active(const SCALAR* __restrict__ features, int neurons, int inputs,
+           unsigned char* __restrict__ active) {
     const int input = blockIdx.x * THREADS + threadIdx.x;
     if (input >= inputs) return;
     bool found = false;
     for (int neuron = 0; neuron < neurons && !found; ++neuron)
         found = features[size_t(neuron) * inputs + input] != SCALAR(0);
-    alive[input] = found;
+    active[input] = found;
 }
 
-// counts[input] = how many features are not zero.
+// counts[input] = how many of its features are not zero.
 extern "C" __global__ void __launch_bounds__(THREADS)
 count_nonzeros(const SCALAR* __restrict__ features, int neurons, int inputs,
                int* __restrict__ counts) {
@@ -38,16 +39,16 @@ count_nonzeros(const SCALAR* __restrict__ features, int neurons, int inputs,
     counts[input] = count;
 }
 
-// taken[neuron][i] = features[neuron][rows[i]]
+// taken[neuron][i] = features[neuron][rows[i]]; a block takes THREADS inputs of one neuron.
 extern "C" __global__ void __launch_bounds__(THREADS)
 take_dense(const SCALAR* __restrict__ features, int inputs, const int* __restrict__ rows,
            int count, SCALAR* __restrict__ taken) {
-    const int i = blockIdx.y * THREADS + threadIdx.x;  // neurons may exceed what y can count
+    const int i = blockIdx.y * THREADS + threadIdx.x;  // y counts to 65,535; neurons may be more
     if (i >= count) return;
     taken[size_t(blockIdx.x) * count + i] = features[size_t(blockIdx.x) * inputs + rows[i]];
 }
 
-// Copies the entries of the chosen rows of a CSR matrix: one warp a row.
+// Copies the entries of the chosen rows of a CSR matrix; one warp takes a row.
 extern "C" __global__ void __launch_bounds__(THREADS)
 take_sparse(const int* __restrict__ offsets, const int* __restrict__ indices,
             const SCALAR* __restrict__ values, const int* __restrict__ rows, int count,
@@ -63,7 +64,7 @@ take_sparse(const int* __restrict__ offsets, const int* __restrict__ indices,
     }
 }
 
-// to[column][row] = from[row][column]
+// to[column][row] = from[row][column]; the barrier separates the writes of the tile from its reads.
 extern "C" __global__ void __launch_bounds__(THREADS)
 transpose(const SCALAR* __restrict__ from, int rows, int columns, SCALAR* __restrict__ to) {
     __shared__ SCALAR tile[TILE * (TILE + 1)];

@@ -1,8 +1,9 @@
-"""Features on a device."""
+"""Features of a batch on a device: two buffers, and lists of the active inputs."""
 
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from portable_spdnn_gpu.compile.catalog import (
     UNPACK_BYTES,
     Kernel,
     feature_layout,
-    list_alive,
+    list_active,
 )
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Device
@@ -24,38 +25,87 @@ from portable_spdnn_gpu.device.matrices import upload_csr
 
 Array = npt.NDArray[Any]
 
-PITCH = 64  # inputs: a row of features begins with a whole line of memory
-KEEP, DROP, ALWAYS = np.int32(0), np.int32(1), np.int32(2)  # policies of list_alive
-STATE = 4  # integers of an InputState
-COUNT, GATHERS, ALIVE, NANS = range(STATE)
+PITCH = 64  # inputs; the features of every neuron begin with a cache line
+KEEP, DROP, ALWAYS = np.int32(0), np.int32(1), np.int32(2)  # policies of list_active
+STATE = 4  # integers of an InputState, in this order
+COUNT, GATHERS, ACTIVE, NANS = range(STATE)
+
+
+@dataclass(frozen=True)
+class StepOperands:
+    """What the kernels of a step read and write: the same for SpMM and for fused segments.
+
+    Attributes
+    ----------
+    from_, to : device arrays of the stored type
+        The features before and after the step; those of a neuron begin at `neuron * pitch`.
+    pitch : int
+        The distance between the features of two neurons, counted in features.
+    state : device array of int32, shape (STATE,)
+        The `InputState` of common.cuh: how many columns there are, and whether they gather.
+    source : device array of int32
+        Where the columns lie in `from_`, if they gather.
+    active : device array of uint8
+        The kernels set it to 1 for each column that is not zero after the activation.
+    """
+
+    from_: Any
+    to: Any
+    pitch: int
+    state: Any
+    source: Any
+    active: Any
+
+    def arguments(self) -> list[Any]:
+        """Return the operands in the order in which kernels take them."""
+        return [self.from_, self.to, np.int32(self.pitch), self.state, self.source, self.active]
 
 
 def bytes_for_input(widest: int, precision: Precision) -> int:
-    """Return the device memory that an input takes, from the host's form to its scores."""
+    """Return the bytes of device memory that an input takes, from its features to its scores."""
     buffers = 2 * widest * precision.storage.itemsize
-    rows = widest * precision.sums.itemsize  # as they come, or as they go
+    rows = widest * precision.sums.itemsize  # of features on their way in, or scores out
     return int(buffers + rows) + 4 * np.dtype(np.int32).itemsize
 
 
 def pitch_of(capacity: int) -> int:
-    """Return how many inputs of a neuron lie in a row: whole lines, but for the few."""
+    """Return the distance between two neurons' features: whole cache lines, except of a few inputs.
+
+    Parameters
+    ----------
+    capacity : int
+        The most inputs of a batch.
+    """
     return -(-capacity // PITCH) * PITCH if capacity > PITCH else max(capacity, 1)
 
 
 class DeviceFeatures:
-    """Two buffers of features, [neuron][input], and who the inputs in them are.
+    """Two buffers of features, [neuron][input], and which inputs their columns are.
 
-    The layers of a batch read one buffer and write the other by turns. Plans that do not run at
-    the same time share one.
+    The steps of a batch read one buffer and write the other by turns. Plans that do not run at
+    the same time share one object.
 
     Parameters
     ----------
     device : Device
     widest : int
-        Neurons, at most.
+        The most neurons before or after a layer.
     capacity : int
-        Inputs, at most.
+        The most inputs of a batch.
     precision : Precision
+
+    Attributes
+    ----------
+    buffers : list of two device arrays
+        The features before and after a step.
+    ids : list of two device arrays of int32
+        Which inputs of the batch the columns are, before and after a list.
+    source : device array of int32
+        Where the columns lie in the buffer that was written last, if they gather.
+    active : device array of uint8
+        The marks of the inputs that are active after a step.
+    one_at_a_time : threading.Lock
+        It is held while a batch runs.
     """
 
     def __init__(self, device: Device, widest: int, capacity: int, precision: Precision) -> None:
@@ -66,25 +116,25 @@ class DeviceFeatures:
         self.buffers = [device.empty((size,), precision.storage) for _ in range(2)]
         self.ids = [device.empty((self.pitch,), np.int32) for _ in range(2)]
         self.source = device.empty((self.pitch,), np.int32)
-        self.alive = device.empty((self.pitch,), np.uint8)
+        self.active = device.empty((self.pitch,), np.uint8)
 
     def kernels(self) -> list[Kernel]:
-        """Return the kernels that work on features."""
+        """Return the kernels that bring features in, list the active inputs and collect scores."""
         names = ("unpack_bits", "spread_csr", "turn_rows", "collect_rows", "number_inputs")
-        return [list_alive(), *(feature_layout(name, self.precision) for name in names)]
+        return [list_active(), *(feature_layout(name, self.precision) for name in names)]
 
     def load(self, features: Features) -> None:
-        """Bring features of the host into the first buffer, and mark the inputs that live.
+        """Bring features of the host into the first buffer, and mark the active inputs.
 
         Parameters
         ----------
         features : PackedFeatures, ndarray or csr_array, shape (inputs, neurons)
-            No more inputs than the capacity.
+            Features in host memory, of no more inputs than the capacity.
         """
         device, pitch, precision = self.device, np.int32(self.pitch), self.precision
         inputs, neurons = features.shape
         count = np.int32(inputs)
-        device.clear(self.alive)
+        device.clear(self.active)
         across = -(-inputs // FEATURE_THREADS)
         device.launch(feature_layout("number_inputs", precision), (across, 1), [self.ids[0], count])
         if isinstance(features, PackedFeatures):
@@ -95,7 +145,7 @@ class DeviceFeatures:
                 (across, -(-row_bytes // UNPACK_BYTES)),
                 [
                     bits, np.int32(row_bytes), np.int32(neurons), count, self.buffers[0], pitch,
-                    self.alive,
+                    self.active,
                 ],
             )  # fmt: skip
         elif sp.issparse(features):
@@ -105,7 +155,7 @@ class DeviceFeatures:
                 feature_layout("spread_csr", precision),
                 (-(-inputs // (FEATURE_THREADS // 32)), 1),
                 [
-                    csr.offsets, csr.indices, csr.data, count, self.buffers[0], pitch, self.alive,
+                    csr.offsets, csr.indices, csr.data, count, self.buffers[0], pitch, self.active,
                 ],
             )  # fmt: skip
         else:
@@ -113,24 +163,31 @@ class DeviceFeatures:
             device.launch(
                 feature_layout("turn_rows", precision),
                 (-(-inputs // TRANSPOSE_TILE), -(-neurons // TRANSPOSE_TILE)),
-                [rows, np.int32(neurons), count, self.buffers[0], pitch, self.alive],
+                [rows, np.int32(neurons), count, self.buffers[0], pitch, self.active],
             )
 
-    def list_alive(self, turn: int, before: Any, after: Any, policy: np.int32) -> None:
-        """Start to list the inputs that go on.
+    def operands(self, turn: int, state: Any) -> StepOperands:
+        """Return the operands of a step, from how many came before it and its InputState."""
+        before, after = self.buffers[turn % 2], self.buffers[(turn + 1) % 2]
+        return StepOperands(before, after, self.pitch, state, self.source, self.active)
+
+    def list_active(self, turn: int, before: Any, after: Any, policy: np.int32) -> None:
+        """Start to list the inputs that go on to the next step.
 
         Parameters
         ----------
         turn : int
             How many lists came before in this batch.
         before, after : device arrays of int32, shape (STATE,)
+            The InputState of the last step, and of the next one, which is written.
         policy : KEEP, DROP or ALWAYS
+            Whether dead inputs stay, leave once they are enough, or leave in any case.
         """
         self.device.launch(
-            list_alive(),
+            list_active(),
             (1, 1),
             [
-                before, after, self.alive, self.ids[turn % 2], self.ids[(turn + 1) % 2],
+                before, after, self.active, self.ids[turn % 2], self.ids[(turn + 1) % 2],
                 self.source, policy,
             ],
         )  # fmt: skip
@@ -141,9 +198,13 @@ class DeviceFeatures:
         Parameters
         ----------
         turn : int
-            Layers that wrote features in this batch.
+            How many steps wrote features in this batch.
         state : device array of int32, shape (STATE,)
-            Counts `inputs`.
+            The InputState behind the last step.
+        inputs : int
+            How many inputs it counts.
+        neurons : int
+            How many features each of them has.
         """
         rows = self.device.empty((inputs, neurons), self.precision.sums)
         self.device.launch(

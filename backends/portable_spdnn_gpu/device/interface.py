@@ -1,4 +1,4 @@
-"""The interface of a device."""
+"""The interface of a device, which launch code is written against."""
 
 from __future__ import annotations
 
@@ -13,38 +13,51 @@ from portable_spdnn.errors import SpdnnError
 from portable_spdnn_gpu.compile.catalog import Kernel
 
 Array = npt.NDArray[Any]
-# A grid's second and third extent; the first goes to 2^31 - 1.
+# The most blocks in a grid's second extent; the first goes to 2^31 - 1.
 GRID_Y_LIMIT = 65535
 
 
 class LaunchError(SpdnnError, RuntimeError):
-    """A kernel could not be launched or failed; nothing that it wrote is given out."""
+    """A kernel could not be launched, or failed; nothing that it wrote is returned."""
 
 
 class DeviceMemoryError(SpdnnError, MemoryError):
-    """An array does not fit the device's memory; the message says what would."""
+    """An array does not fit the device's memory; the message says how much would."""
 
 
 class Recording(Protocol):
-    """Launches that are started together, with no word from the host between them."""
+    """Recorded launches that are started together, without the host between them."""
 
     def replay(self) -> None:
-        """Start them on the current stream."""
-        ...
+        """Start the launches on the current stream."""
 
 
 class Device(Protocol):
-    """Memory and launches: a CUDA device, or what stands for one in tests.
+    """Memory and launches: a CUDA device, or the emulated one of the tests.
 
-    Arrays are the device's own type, with `shape`, `ndim`, `size`, `dtype`, `nbytes`, `flags`,
+    Arrays are of the device's own type, with `shape`, `ndim`, `size`, `dtype`, `nbytes`, `flags`,
     `T` and `reshape` as NumPy's have them. Copies and launches are in order on the current
     stream; streams are ordered among each other by events alone.
+
+    Attributes
+    ----------
+    description : str
+        The name and the architecture.
+    architecture : int
+        The compute capability times ten: 90 for sm_90.
+    multiprocessors : int
+    shared_limit : int
+        The bytes of shared memory that a block may ask for.
+    l2_bytes : int
+        The size of the second-level cache.
+    number : int
+        The number of the device among those that the process may use.
     """
 
     description: str
-    architecture: int  # compute capability times ten: 90 for sm_90
+    architecture: int
     multiprocessors: int
-    shared_limit: int  # bytes of shared memory that a block may ask for
+    shared_limit: int
     l2_bytes: int
     number: int
 
@@ -53,116 +66,101 @@ class Device(Protocol):
 
         Memory is allocated on the thread's current device, and launches need it to be this one.
         """
-        ...
 
     def owns(self, array: Any) -> bool:
         """Whether `array` lives on this kind of device."""
-        ...
 
     def adopt(self, array: Any) -> Any:
-        """Return an array of this device on the memory of one of another library, uncopied.
+        """Return an array of this device on the memory of another library's array.
 
-        What is started on it later waits for what its library has started. An array that is
-        on another device, or that its library does not give away, is an error of any of
-        `portable_spdnn.operations.operands.EXPORT_ERRORS`.
+        Nothing is copied. What is started on it later waits for what its library has started. An
+        array that is on another device, or that its library does not export, is an error of
+        any of the types in `portable_spdnn.array_exchange.EXPORT_ERRORS`.
         """
-        ...
 
     def empty(self, shape: tuple[int, ...], dtype: Any, order: str = "C") -> Any:
-        """Return an array of any content; raises DeviceMemoryError."""
-        ...
+        """Return an array with unset content; raises DeviceMemoryError."""
 
     def upload(self, array: Array) -> Any:
         """Return a copy of a host array, in its order (C or F)."""
-        ...
 
     def download(self, array: Any) -> Array:
-        """Return a copy in host memory, when all that was started before is done."""
-        ...
+        """Return a copy in host memory; waits for all that was started before."""
 
     def contiguous(self, array: Any) -> Any:
         """Return `array` itself where it is in C or F order, else a copy in C order."""
-        ...
 
     def overlaps(self, one: Any, other: Any) -> bool:
         """Whether two arrays may share memory."""
-        ...
 
     def launch(self, kernel: Kernel, grid: tuple[int, int], arguments: Sequence[Any]) -> None:
         """Start a kernel on arrays and NumPy scalars of its parameters' types.
 
-        A grid without blocks is no launch. Raises LaunchError, also where an array lives on
-        another device.
+        A grid without blocks starts nothing. Raises LaunchError, also if an array is on another
+        device.
         """
-        ...
 
     def resident_blocks(self, kernel: Kernel) -> int:
-        """Return how many blocks of a kernel the whole device keeps at a time; compiles it."""
-        ...
+        """Compile a kernel; return how many blocks of it are resident on the device at a time."""
 
     def capture(self, work: Callable[[], None]) -> Recording:
-        """Record the launches of `work`, which but clears arrays besides, to be replayed.
+        """Record the work of a function, which only launches kernels and clears arrays.
 
-        Its kernels have been compiled before (`resident_blocks`).
+        The kernels have been compiled before (`resident_blocks`).
         """
-        ...
 
     def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
         """Return a part of a one-dimensional array of uint8 as an array in C order."""
-        ...
 
     def pinned(self, nbytes: int) -> Array:
-        """Return host memory, uint8, that copies to the device read while the host goes on."""
-        ...
+        """Return page-locked host memory, uint8, which is copied while the host goes on."""
 
     def copy_in(self, host: Array, array: Any) -> None:
         """Start to copy host memory to an array of the same size, both without gaps.
 
         Pinned memory must stay as it is until the copy is done.
         """
-        ...
 
     def clear(self, array: Any) -> None:
         """Start to set all bytes of an array without gaps to zero."""
-        ...
 
     def new_stream(self) -> Any:
-        """Return a stream, whose work runs beside that of others."""
-        ...
+        """Return a stream, whose work runs beside that of other streams."""
 
     def on(self, stream: Any) -> AbstractContextManager[None]:
         """Make a stream the current one for a while."""
-        ...
 
     def mark(self) -> Any:
-        """Return an event that happens when the current stream is done with its work so far."""
-        ...
+        """Return an event that happens when the current stream has done its work so far."""
 
     def wait(self, event: Any) -> None:
-        """Let what the current stream gets from now on begin after an event."""
-        ...
+        """Let the work that the current stream gets from now on begin after an event."""
 
     def seconds(self, first: Any, last: Any) -> float:
-        """Return the time between two events, when the last has happened."""
-        ...
+        """Wait for the last of two events; return the seconds between them."""
 
     def free_memory(self) -> int:
         """Return the bytes that arrays may still take."""
-        ...
 
     def peak_memory(self) -> int:
         """Return the most bytes that arrays have taken at a time."""
-        ...
 
     def synchronize(self) -> None:
-        """Return when all that was started is done; raises LaunchError if any of it failed."""
-        ...
+        """Wait until all that was started is done; raises LaunchError if any of it failed."""
 
 
 def check_home(kernel: Kernel, position: int, home: int, number: int) -> None:
-    """Raise LaunchError for an argument that lives on another device than that of the launch.
+    """Raise LaunchError for an argument that is on another device than the launch.
 
     CUDA itself may let a kernel read it there, slowly, or fail much later.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    position : int
+        The number of the argument, counted from 0.
+    home, number : int
+        The number of the argument's device, and of the launch's.
     """
     if home != number:
         raise LaunchError(
@@ -172,7 +170,7 @@ def check_home(kernel: Kernel, position: int, home: int, number: int) -> None:
 
 
 def check_grid(kernel: Kernel, grid: tuple[int, int]) -> bool:
-    """Whether there is anything to launch; raises LaunchError for a grid beyond the limits."""
+    """Return whether a grid has blocks; raise LaunchError for one beyond CUDA's limits."""
     if grid[0] > np.iinfo(np.int32).max or grid[1] > GRID_Y_LIMIT:
         raise LaunchError(
             f"{kernel.name}: a grid of {grid[0]} x {grid[1]} blocks is more than CUDA starts "

@@ -1,9 +1,9 @@
 // What the device can do at most: multiply-adds, and reads from each level of memory.
 //
-// Idea: each kernel keeps one unit of the device busy and leaves the others idle, in the
-// instructions that the other kernels of this folder are compiled to as well. Everything that is
-// computed or read goes into a sum that is written, and addresses change from round to round, so
-// that no step can be left out. What is read is whole numbers, which have the same sum modulo
+// Idea: each kernel keeps one unit of the device busy and leaves the others idle, with the
+// instructions that the product kernels are compiled to as well. Everything that is computed or
+// read goes into a sum that is written, and addresses change from round to round, so that the
+// compiler can leave no step out. What is read is whole numbers, which have the same sum modulo
 // 2^32 in every order: the host compares it with a formula after each timing.
 //
 // Bound, each by what it measures: `fma_chains` by the float pipes; `read_shared` by the 128
@@ -11,13 +11,13 @@
 // fits it, else by device memory; `copy_global` by device memory, reads and writes together.
 //
 // Configuration:
-// THREADS 256: with four blocks for each multiprocessor 32 warps, of up to 64 registers: all
-//              resident at once on every architecture, so that no last wave runs half empty.
-// CHAINS 8:    independent sums of a thread: with eight warps of a scheduler, sixteen times what
-//              a latency of four cycles asks for.
-// UNROLL 16:   steps of a chain between two tests of the loop's end: 128 multiply-adds for it.
-// READS 4, 8:  loads of 16 bytes in flight in each thread, from global and from shared memory.
-// VECTORS 1024: of shared memory, 16 KiB: four blocks fit every architecture.
+// THREADS 256:  with four blocks for each multiprocessor 32 warps, of up to 64 registers: all
+//               resident at once on every architecture, so that no last wave runs half empty.
+// CHAINS 8:     independent sums of a thread: with eight warps of a scheduler, sixteen times what
+//               a latency of four cycles asks for.
+// UNROLL 16:    steps of a chain between two tests of the loop's end: 128 multiply-adds for one.
+// READS 4, 8:   loads of 16 bytes in flight in each thread, from global and from shared memory.
+// VECTORS 1024: vectors of shared memory, 16 KiB: four blocks fit every architecture.
 #include "common.cuh"
 
 #define THREADS 256
@@ -67,7 +67,7 @@ fma_chains(int rounds, SCALAR factor, SCALAR term, const SCALAR* __restrict__ st
 }
 
 // Every thread reads SHARED_READS vectors in each of `rounds`; neighbours read neighbours, so
-// that eight lanes take all 32 banks at once.
+// that eight lanes take all 32 banks at once, without a conflict.
 extern "C" __global__ void __launch_bounds__(THREADS)
 read_shared(int rounds, unsigned* __restrict__ results) {
     __shared__ uint4 vectors[VECTORS];

@@ -1,8 +1,8 @@
 """Limits of a device, measured.
 
-Each kernel of ``kernels/limits.cu`` is started with enough rounds that one launch takes SECONDS,
-timed TURNS times between two events of the device, and its answer is checked: a rate is of work
-that was done. Source of the model: see `portable_spdnn.report.roofline`.
+Each kernel of limits.cu is started with enough rounds that one launch takes SECONDS, timed TURNS
+times between two events of the device, and its answer is checked: a rate is of work that was
+done. Source of the model: see `Limits`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ VECTOR = 16  # bytes
 CHUNK = LIMIT_THREADS * READS * VECTOR
 
 BLOCKS = 4  # for each multiprocessor; all of them are resident
-SECONDS = 0.02  # of one launch
-TURNS = 10  # clocks have risen by the last of them
+SECONDS = 0.02  # that one launch takes
+TURNS = 10  # launches that are timed; clocks have risen by the last of them
 L2_PART = 3  # an array of a third of L2 stays there whatever else passes
-BEYOND_L2 = 32  # an array of so many times L2 comes from memory but for a thirtieth
+BEYOND_L2 = 32  # an array of so many times L2 comes from memory, all but a thirtieth
 
 
 class WrongAnswerError(SpdnnError, RuntimeError):
@@ -47,7 +47,7 @@ class GlobalArray:
     ----------
     words : device array of uint32
     chunks : int
-        For each block.
+        How many chunks each block reads.
     """
 
     words: Any
@@ -61,17 +61,10 @@ class GlobalArray:
 
 
 def measure(device: Device) -> Limits:
-    """Measure a device; takes a second or two.
+    """Measure a device, which takes a second or two.
 
-    Parameters
-    ----------
-    device : Device
-
-    Returns
-    -------
-    Limits
-        `l1` is shared memory (the same unit as the first-level cache), `l2` the second level,
-        `memory` the device's memory, and `l3`, which devices do not have, equals it.
+    Of the limits `l1` is shared memory (the same unit as the first-level cache), `l2` the second
+    level, `memory` the device's memory, and `l3`, which devices do not have, equals `memory`.
 
     Raises
     ------
@@ -92,8 +85,8 @@ def measure(device: Device) -> Limits:
 
 def fma_rate(device: Device) -> float:
     """Return float32 operations per second, two for each fused multiply-add."""
-    # x -> term - x: every step changes the bits, none rounds, and none can be left out, because
-    # the compiler does not know the factor.
+    # x -> term - x: every step changes the bits and none rounds, and the compiler, which does not
+    # know the factor, can leave none out.
     factor, term = np.float32(-1), np.float32(1.625)
     threads = _blocks(device) * LIMIT_THREADS
     starts = (np.arange(threads) % 1024 / 1024).astype(np.float32)
@@ -123,7 +116,7 @@ def shared_read_rate(device: Device) -> float:
 
 
 def shared_sums(rounds: int) -> Array:
-    """Return what each thread of a block of `read_shared` has to find, as uint32."""
+    """Return the sum that each thread of a block of `read_shared` has to find, as uint32."""
     words = np.arange(4 * LIMIT_VECTORS, dtype=np.uint32) * np.uint32(SCATTER)
     vectors = words.reshape(-1, 4).sum(axis=1, dtype=np.uint32)
     begins = np.arange(WINDOW)[:, None] + SHARED_STEP * np.arange(SHARED_READS)
@@ -158,7 +151,7 @@ def global_read_rate(device: Device, size: int) -> float:
 
 
 def copy_rate(device: Device) -> float:
-    """Return bytes per second that a copy in memory moves, read and written ones together."""
+    """Return the bytes per second that a copy in memory moves, read and written together."""
     array = global_array(device, BEYOND_L2 * device.l2_bytes // 2)
     copy = GlobalArray(device.empty(array.words.shape, np.uint32), array.chunks)
     arguments = [np.int32(array.chunks), array.words, copy.words]
@@ -193,7 +186,7 @@ def _launch(device: Device, name: str, arguments: list[Any]) -> float:
 
 
 def _timed(run: Callable[[int], float]) -> tuple[int, float]:
-    """Double an amount of work until it takes SECONDS; return it and its least time."""
+    """Double an amount of work until it takes SECONDS; return the amount and its least time."""
     amount = 1
     run(amount)  # compiles
     while run(amount) < SECONDS:
@@ -209,6 +202,6 @@ def _check_total(device: Device, results: Any, expected: int) -> None:
 def _check(kernel: str, found: Any, expected: Any) -> None:
     if not np.array_equal(np.broadcast_to(expected, np.shape(found)), found):
         raise WrongAnswerError(
-            f"{kernel}: the answer is wrong, so its time is not used; check the device and driver "
-            "with the tests of the kernels"
+            f"{kernel}: the answer is wrong, so that its time means nothing; check the device and "
+            "its driver with the tests of the kernels"
         )

@@ -1,4 +1,4 @@
-"""Matrices in a device's memory."""
+"""Sparse matrices in a device's memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
-from portable_spdnn_gpu.compile.catalog import TRANSPOSE_TILE, feature_rows
 from portable_spdnn_gpu.device.interface import Device
 
 Array = npt.NDArray[Any]
@@ -19,7 +18,7 @@ INDEX_LIMIT = np.iinfo(np.int32).max
 
 @dataclass(eq=False)
 class DeviceCsr:
-    """A canonical CSR matrix on a device: columns of each row rise and are unique.
+    """A canonical CSR matrix on a device: the columns of each row rise and are unique.
 
     Attributes
     ----------
@@ -28,7 +27,7 @@ class DeviceCsr:
     offsets, indices : device arrays of int32, shapes (rows + 1,) and (nnz,)
     data : device array of float32 or float64, shape (nnz,)
     prepared : dict
-        What was derived from the matrix and is used again.
+        What was derived from the matrix and is kept to be used again, by name.
     """
 
     device: Device
@@ -42,12 +41,12 @@ class DeviceCsr:
 
     @property
     def nnz(self) -> int:
-        """Stored entries."""
+        """How many entries are stored."""
         return int(self.data.size)
 
     @property
     def dtype(self) -> Any:
-        """Type of the entries."""
+        """The type of the entries."""
         return self.data.dtype
 
     def astype(self, dtype: Any) -> DeviceCsr:
@@ -79,7 +78,7 @@ class DeviceCsr:
         return shared
 
     def row_nnz(self) -> Array:
-        """Return the stored entries of each row, in host memory; kept."""
+        """Return how many entries each row stores, in host memory; counted once."""
         if "row_nnz" not in self.prepared:
             offsets = self.device.download(self.offsets)
             self.prepared["row_nnz"] = np.diff(offsets).astype(np.int64)
@@ -113,6 +112,38 @@ def upload_csr(device: Device, matrix: Any) -> DeviceCsr:
     )
 
 
+def empty_csr(device: Device, shape: tuple[int, int], row_offsets: Array, dtype: Any) -> DeviceCsr:
+    """Return a matrix whose rows begin where `row_offsets` says, with columns and entries unset.
+
+    Parameters
+    ----------
+    device : Device
+    shape : (int, int)
+    row_offsets : ndarray of int64, shape (rows + 1,)
+        Offsets in host memory; the last one is the number of entries.
+    dtype : numpy dtype
+        The type of the entries: float32 or float64.
+
+    Raises
+    ------
+    InputError
+        If the matrix has more entries than 32-bit indices count.
+    """
+    nnz = int(row_offsets[-1])
+    if nnz > INDEX_LIMIT:
+        raise InputError(
+            f"the sparse result has {nnz} entries; the cupy backend counts to {INDEX_LIMIT}: "
+            "give fewer rows at a time, or dense features"
+        )
+    return DeviceCsr(
+        device,
+        shape,
+        device.upload(row_offsets.astype(np.int32)),
+        device.empty((nnz,), np.int32),
+        device.empty((nnz,), dtype),
+    )
+
+
 def download_csr(matrix: DeviceCsr) -> Any:
     """Return a copy in host memory as csr_array."""
     device = matrix.device
@@ -123,21 +154,3 @@ def download_csr(matrix: DeviceCsr) -> Any:
 def first_line(error: Exception) -> str:
     """Return the first line of an error's message, or its type where there is none."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-def columns_innermost(device: Device, matrix: Any) -> Any:
-    """Return a device matrix in C order: itself, or transposed by a kernel."""
-    matrix = device.contiguous(matrix)
-    if matrix.flags.c_contiguous:
-        return matrix
-    turned = device.empty(matrix.shape, matrix.dtype)
-    write_transposed(device, matrix.T, turned)
-    return turned
-
-
-def write_transposed(device: Device, matrix: Any, out: Any) -> None:
-    """Write the transpose of `matrix` to `out`; both in C order."""
-    rows, columns = matrix.shape
-    grid = (-(-columns // TRANSPOSE_TILE), -(-rows // TRANSPOSE_TILE))
-    kernel = feature_rows("transpose", matrix.dtype)
-    device.launch(kernel, grid, [matrix, np.int32(rows), np.int32(columns), out])

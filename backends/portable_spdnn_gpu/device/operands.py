@@ -1,4 +1,4 @@
-"""Operands already on the device.
+"""Operands that are on the device already, whatever library made them.
 
 Arrays and sparse matrices of other libraries are taken as they are, without a copy: dense ones
 through DLPack or the CUDA array interface (versions 0 to 3), sparse ones of `cupyx.scipy.sparse`
@@ -50,20 +50,21 @@ def adopt_dense(device: Device, name: str, array: Any) -> Any:
     ----------
     device : Device
     name : str
-        What error messages call it.
+        What error messages call the operand.
     array : array of the device, or an object with ``__dlpack__`` or ``__cuda_array_interface__``
-        Real, of any shape and strides; may be read-only. It lives as long as what is returned.
+        An array of real numbers, of any shape and strides; it may be read-only. What is returned
+        keeps it from being freed.
 
     Returns
     -------
     array of the device
-        Of the same type and strides, and without a copy.
+        The array has the same type and strides, and shares the memory.
 
     Raises
     ------
     InputError
-        If it is in memory that CUDA does not reach or on another CUDA device, has a mask, has
-        no type that the device computes with, or its library does not give it away.
+        If the array is in memory that CUDA does not reach or on another CUDA device, has a mask,
+        has no type that the device computes with, or its library does not export it.
     """
     if device.owns(array):
         adopted = array
@@ -72,7 +73,7 @@ def adopt_dense(device: Device, name: str, array: Any) -> Any:
         if kind not in CUDA_MEMORY:
             raise InputError(
                 f"{name} is in the memory of a device of another kind (number {kind} of DLPack); "
-                "copy it to the host or to a CUDA device"
+                "copy it to host memory or to a CUDA device"
             )
         adopted = _export(device, name, array)
     check_type(name, adopted.dtype)
@@ -82,11 +83,11 @@ def adopt_dense(device: Device, name: str, array: Any) -> Any:
 def _export(device: Device, name: str, array: Any) -> Any:
     try:
         interface = getattr(array, "__cuda_array_interface__", {})
-    except EXPORT_ERRORS as error:  # PyTorch's, where the tensor takes part in a gradient
+    except EXPORT_ERRORS as error:  # PyTorch raises where the tensor takes part in a gradient
         raise _not_given(name, array, error) from error
     if interface.get("mask") is not None:
         raise InputError(
-            f"{name} has a mask, which no operation heeds; fill the entries that it hides"
+            f"{name} has a mask, which no operation applies; fill the entries that it hides"
         )
     if "typestr" in interface:
         check_type(name, np.dtype(interface["typestr"]))
@@ -116,21 +117,18 @@ def adopt_sparse(device: Device, name: str, matrix: Any) -> DeviceCsr:
     ----------
     device : Device
     name : str
-        What error messages call it.
+        What error messages call the operand.
     matrix : cupyx.scipy.sparse matrix or array, shape (m, n)
-        In CSR with sorted, unique columns, int32 indices and float32 or float64 entries it
-        is shared without a copy, and is not to be changed while the result is in use. Else its
-        library makes a CSR matrix of it, on the device; `matrix` stays as it is.
-
-    Returns
-    -------
-    DeviceCsr
+        A matrix in CSR with sorted, unique columns, int32 indices and float32 or float64 entries
+        is shared without a copy, and is not to be changed while the result is in use. From any
+        other one its library makes a CSR matrix on the device; `matrix` stays as it is.
 
     Raises
     ------
     InputError
-        If it has not two dimensions, is not real, has parts that do not fit together, or more
-        entries or columns than 32-bit indices count; or for the reasons of `adopt_dense`.
+        If the matrix does not have two dimensions, is not real, has parts that do not fit
+        together, or has more entries or columns than 32-bit indices count; or for the reasons
+        of `adopt_dense`.
     """
     if len(matrix.shape) != 2:
         raise InputError(f"{name} has {len(matrix.shape)} dimension(s); 2 are expected")

@@ -1,13 +1,11 @@
-"""A whole network on a device.
-
-Between its layers the device waits for no word from the host.
-"""
+"""The plan of a whole network on a device, which never waits for the host between layers."""
 
 from __future__ import annotations
 
 import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +16,7 @@ from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.host import format_bytes
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import NetworkPlan
+from portable_spdnn.plans.base import Build, NetworkPlan
 from portable_spdnn.plans.batch import OVERFLOW, BatchOutput, LateRows
 from portable_spdnn.plans.device_report import DeviceReport
 from portable_spdnn.plans.machine_limits import known_limits
@@ -31,33 +29,38 @@ from portable_spdnn_gpu.device.features import (
     pitch_of,
 )
 from portable_spdnn_gpu.device.interface import Device, Recording
+from portable_spdnn_gpu.device.properties import device_properties
+from portable_spdnn_gpu.network.costs import step_cost
 from portable_spdnn_gpu.network.launches import StepLaunches, seconds_by_layer
 from portable_spdnn_gpu.network.steps import RESIDENT, StepChooser
 from portable_spdnn_gpu.network.weights import DeviceWeights, StreamTimes
-from portable_spdnn_gpu.spmm.costs import step_cost
-from portable_spdnn_gpu.spmm.selection import device_facts
 from portable_spdnn_gpu.spmm.tuning import TunedStaged, layer_class, tune_staged
 
 Array = npt.NDArray[Any]
 
-MOST_INPUTS = 65536  # of a batch, by default: the challenge's 60,000 go through together
-MEMORY_SHARE = 0.6  # of what is free, for what a plan allocates
-WEIGHTS_SHARE = 1 / 2  # of a limit on the device's memory, at least, where weights exceed it
+MOST_INPUTS = 65536  # in a batch by default: the challenge's 60,000 go through together
+MEMORY_SHARE = 0.6  # part of the free memory that a plan may allocate
+WEIGHTS_SHARE = 1 / 2  # part of the memory limit that weights may take at least
 
 
 class DevicePlan(NetworkPlan):
     """Dense features that stay on the device from the first layer to the last.
 
-    After every layer the device itself lists the inputs that live, and the next layer reads
-    their features through the list: the host neither asks nor waits. The launches of all layers
-    are recorded once, as a graph, and started together. Where the weights do not fit the memory
-    that they may take, those that do not are copied while other layers run.
+    After every step the device itself lists the active inputs, and the next step reads their
+    features through the list: the host neither asks nor waits. The launches of all steps are
+    recorded once, as a graph, and started together. Where the weights do not fit the memory that
+    they may take, those that do not are copied while other layers run.
+
+    All choices are made here, when the plan is made: a run launches what was chosen, and nothing
+    is measured or compiled then.
 
     Parameters
     ----------
     backend : CupyBackend
     network : Network
     options : PlanOptions
+    tuned : dict of str to TunedStaged, optional
+        What another plan measured, by the class of layers; this one then measures nothing.
 
     Raises
     ------
@@ -67,28 +70,38 @@ class DevicePlan(NetworkPlan):
     Attributes
     ----------
     steps : list of Step
+        The steps of the network, in order.
     profile : bool
         Whether the next runs time every step by itself.
     """
 
     backend: Any
 
-    def __init__(self, backend: Any, network: Network, options: PlanOptions) -> None:
+    def __init__(
+        self,
+        backend: Any,
+        network: Network,
+        options: PlanOptions,
+        tuned: dict[str, TunedStaged] | None = None,
+    ) -> None:
         super().__init__(backend, network, options)
         self.device: Device = backend.cuda
         self.precision = Precision(np.dtype(options.dtype), options.storage == "float16")
         self._input_bytes = bytes_for_input(network.widest, self.precision)
         share = self._weights_share()
-        self._tuned: dict[str, TunedStaged | None] = {}
+        self._measures = tuned is None and backend.tunes
+        self._tuned: dict[str, TunedStaged] = {} if tuned is None else tuned
         self.steps = self._chooser(share).steps(network)
         self.weights = DeviceWeights(self.device, [step.packed for step in self.steps], share)
         self.features = self._shared_features()
         self._capacity = min(self._wanted, self.features.capacity)
         self._late_rows: list[weakref.ref[LateRows]] = []
-        # No method of this plan: memory of the device is let go with the last word for it.
+        # Values, and no methods of this plan: a cycle of references would keep the device's memory
+        # until the garbage collector runs.
         drops = [self.may_drop_after(number) for number in range(-1, len(network))]
         self.launches = StepLaunches(network, self.steps, self.weights, self.features, drops)
         self.profile = options.profile
+        self._ends_in_relu = network.layers[-1].is_plain_relu
         self._recording: Recording | None = None
         if self.weights.resident == len(self.steps) and not options.profile:
             self._recording = self.device.capture(self.launches.start_all)
@@ -96,9 +109,8 @@ class DevicePlan(NetworkPlan):
     @property
     def _wanted(self) -> int:
         """How many inputs should go through the network together, if memory suffices."""
-        options = self.options
-        expected = MOST_INPUTS if options.expected_inputs is None else options.expected_inputs
-        return max(1, min(options.batch_size or MOST_INPUTS, expected))
+        expected, most = self.options.expected_inputs, self.options.batch_size or MOST_INPUTS
+        return max(1, min(most, MOST_INPUTS if expected is None else expected))
 
     def _chooser(self, share: int) -> StepChooser:
         options, network = self.options, self.network
@@ -108,7 +120,7 @@ class DevicePlan(NetworkPlan):
             options.kernel,
             self.precision,
             self.device,
-            device_facts(self.device, known_limits(self.backend)),
+            device_properties(self.device, known_limits(self.backend)),
             self._wanted,
             sum(sizes) <= share,
             self._tune,
@@ -117,17 +129,22 @@ class DevicePlan(NetworkPlan):
         )
 
     def _tune(self, A: Any) -> TunedStaged | None:
-        """Return the measured configuration of staged_spmm for layers like A."""
-        if not A.nnz or not self.backend.tunes:
-            return None
+        """Return the measured configuration of staged_spmm for layers like A, if there is one."""
         layers = layer_class(A, self.precision)
-        if layers not in self._tuned:
+        if self._measures and A.nnz and layers not in self._tuned:
             versions = type(self.backend).availability().versions
             self._tuned[layers] = tune_staged(self.device, A, self.precision, versions)
-        return self._tuned[layers]
+        return self._tuned.get(layers)
+
+    def for_layers(self, network: Network, keep_dead_inputs: bool, build: Build) -> NetworkPlan:
+        """Return a plan for other layers that measures nothing; see `NetworkPlan.for_layers`."""
+        options = replace(self.options, keep_dead_inputs=keep_dead_inputs)
+        plan = DevicePlan(self.backend, network, options, self._tuned)
+        self.device.synchronize()  # it may run on another stream than it was made on
+        return plan
 
     def _weights_share(self) -> int:
-        """Return the bytes that weights may take."""
+        """Return the bytes of device memory that weights may take."""
         limit = self.options.device_memory
         most = int(MEMORY_SHARE * self.device.free_memory())
         limit = most if limit is None else min(limit, most)
@@ -135,7 +152,7 @@ class DevicePlan(NetworkPlan):
         return max(int(WEIGHTS_SHARE * limit), limit - inputs)
 
     def _shared_features(self) -> DeviceFeatures:
-        """Return buffers that hold a batch: those of another plan of the backend, if they do."""
+        """Return buffers for a batch: those of another plan of the backend, if they suffice."""
         neurons, limit = self.network.widest, self.options.device_memory
         free = int(MEMORY_SHARE * self.device.free_memory())
         if limit is not None:
@@ -145,16 +162,16 @@ class DevicePlan(NetworkPlan):
         if pitch_of(capacity) > fitting:
             capacity = capacity // PITCH * PITCH
         held: DeviceFeatures | None = self.backend.features.get(self.precision)
-        # No smaller than new ones would be, beside them.
+        # They are taken where they are no smaller than new ones beside them would be.
         if held is not None and held.widest >= neurons and held.capacity >= max(capacity, 1):
             taken = held.capacity * bytes_for_input(held.widest, self.precision)
             if limit is None or taken <= free:
                 return held
         if capacity < 1:
             raise InputError(
-                f"device memory: beside {format_bytes(self.weights.device_bytes)} of weights "
-                f"{format_bytes(max(free, 0))} are left, and an input of this network takes "
-                f"{format_bytes(self._input_bytes)}; give more, or fewer neurons"
+                f"device memory: {format_bytes(max(free, 0))} are left beside the weights, and an "
+                f"input of this network takes {format_bytes(self._input_bytes)}; "
+                "raise device_memory"
             )
         made = DeviceFeatures(self.device, neurons, capacity, self.precision)
         self.backend.features[self.precision] = made
@@ -162,52 +179,48 @@ class DevicePlan(NetworkPlan):
 
     @property
     def batch_size(self) -> int:
-        """Inputs that go through the network together."""
+        """How many inputs go through the network together."""
         return self._capacity
 
     def describe(self) -> str:
         """Return what the plan chose and why, a line each."""
         layers = len(self.network)
-        how = "started step by step"
-        if self._recording is not None:
-            how = "started together, as a graph"
+        how = "step by step" if self._recording is None else "together, as a graph"
         pruned = sum(self.may_drop_after(number) for number in range(layers))
         lines = [
-            f"features stay on the device, inputs innermost; {layers} layers in "
-            f"{len(self.steps)} steps, {how}",
+            f"features stay on the device, with the inputs innermost; {layers} layers are cut into "
+            f"{len(self.steps)} steps, started {how}",
             *self._describe_steps(),
             self.weights.describe(),
-            f"dead inputs leave after {pruned} of {layers} layers, between steps, listed on the "
-            "device",
+            f"dead inputs may leave after {pruned} of {layers} layers, between steps; the device "
+            "lists the active ones",
             f"batches of {self.batch_size} inputs, {format_bytes(self._input_bytes)} each",
-            *(tuned.describe() for tuned in self._tuned.values() if tuned is not None),
+            *(tuned.describe() for tuned in self._tuned.values()),
         ]
         if self.precision.half:
             lines.append(
-                "features and weights kept in float16, sums in float32: every kept number is "
-                "within 2^-11 (0.05 %) of the one computed, and 65,504 is the largest"
+                "features and weights are kept in float16 and summed in float32: every kept number "
+                "is within 2^-11 (0.05 %) of the one computed, and 65,504 is the largest"
             )
         return "\n".join(lines)
 
     def _describe_steps(self) -> Iterator[str]:
-        """Say for consecutive steps of one design what was chosen, and why for the first."""
-        for design, group in itertools.groupby(self.steps, lambda step: step.design):
+        """Yield a line for consecutive steps of one variant: what was chosen, and why the first."""
+        for variant, group in itertools.groupby(self.steps, lambda step: step.variant):
             steps = list(group)
             first, end = steps[0].first + 1, steps[-1].end
             layers = f"layers {first} to {end}" if end > first else f"layer {end}"
-            edges = sum(step.packed.edges for step in steps)
+            edges = sum(int(np.sum(step.packed.nnz)) for step in steps)
             saved = 1 - sum(step.packed.loads for step in steps) / max(edges, 1)
-            runs = f", {len(steps)} run(s)" if design == RESIDENT else ""
-            yield (
-                f"{layers}: {design}{runs}, {100 * saved:.0f} % of the loads shared "
-                f"({steps[0].reason})"
-            )
+            if variant == RESIDENT:
+                variant += f" in {len(steps)} fused segment{'s' * (len(steps) > 1)}"
+            reason = steps[0].reason
+            yield f"{layers}: {variant}, {100 * saved:.0f} % of the loads shared ({reason})"
 
     def layer_models(self, inputs: Sequence[int]) -> list[KernelModel]:
-        """Return what each layer needs for an edge; see `layer_costs`."""
-        l2_bytes = self.device.l2_bytes
+        """Return what each layer needs for an edge; see costs.py."""
         return [
-            step_cost(step.packed, layer - step.first, inputs[layer], self.precision, l2_bytes)
+            step_cost(step.packed, inputs[layer], self.precision, self.device.l2_bytes)
             for step in self.steps
             for layer in range(step.first, step.end)
         ]
@@ -217,9 +230,11 @@ class DevicePlan(NetworkPlan):
         if self.precision.half and not isinstance(features, PackedFeatures):
             check_half_range("features have", features)
         with self.features.one_at_a_time, self.device.bound():
-            return self._run(features, report)
+            output = self._run(features)
+        report(features.shape[0] * len(self.network))
+        return output
 
-    def _run(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
+    def _run(self, features: Features) -> BatchOutput:
         device, steps, held = self.device, len(self.steps), self.features
         times: StreamTimes | None = None
         begin = device.mark()
@@ -233,10 +248,9 @@ class DevicePlan(NetworkPlan):
             self.launches.list_first()
             times = self.weights.run_streamed(self.launches.start)
         done = device.mark()
-        counts = self.launches.counts()
+        counts, count = self.launches.counts()
         self._check_range(counts.unusable)
-        count = counts.left
-        # A list goes from one array of ids to the other; there was one more than steps.
+        # Each list goes from one array of ids to the other; there was one more than steps.
         ids = device.download(held.ids[(steps + 1) % 2])[:count]
         neurons_out = self.network.neurons_out
         rows = self._keep_rows(held.collect(steps, self.launches.state[-1], count, neurons_out))
@@ -246,19 +260,18 @@ class DevicePlan(NetworkPlan):
         copies = device.seconds(begin, loaded) + device.seconds(done, device.mark())
         seconds, gaps, copied, waited = None, None, 0.0, 0.0
         if times is not None:
-            copied = times.copying()
-            waited = times.waiting() if copied else 0.0
+            copied, waited = times.copying(), times.waiting()
             if self.profile:
-                seconds = seconds_by_layer(self.steps, times.of_layers(), computed * edges)
+                seconds = seconds_by_layer(self.steps, times.of_steps(), computed * edges)
                 gaps = max(0.0, kernels - float(seconds.sum()) - waited)
-        report(features.shape[0] * len(self.network))
         return BatchOutput(
             ids.astype(np.int64),
             rows,
-            counts.alive,
+            counts.active,
             int(computed @ edges),
             seconds,
-            positive=np.ones(count, bool),
+            # After ReLU an active input has a positive score; else the rows are to be asked.
+            positive=np.ones(count, bool) if self._ends_in_relu else None,
             device=DeviceReport(kernels, copies, copied, waited, gaps, device.peak_memory()),
             computed_per_layer=computed,
         )
@@ -268,17 +281,17 @@ class DevicePlan(NetworkPlan):
             layer = int(np.flatnonzero(unusable)[0]) + 1
             raise NumericalError(
                 f"layer {layer}: features left the range of half precision (65,504), or became "
-                "NaN; give the network a y_max, scale its weights, or leave out storage float16"
+                "NaN; give the network a y_max, scale its weights, or take storage 'same'"
             )
         if unusable[-1]:
             raise NumericalError(OVERFLOW)
 
     def _keep_rows(self, rows: Any) -> Any:
-        """Leave rows on the device, where those that wait there are few, or fetch them."""
+        """Return rows that stay on the device, or host memory where too many would wait there."""
         device = self.device
 
         def fetch() -> Array:
-            with device.bound():  # whoever asks may be on another
+            with device.bound():  # the caller's thread may be bound to another device
                 return device.download(rows)
 
         late = LateRows(rows.shape, rows.dtype, fetch)
@@ -286,7 +299,6 @@ class DevicePlan(NetworkPlan):
         waiting = [row for row in waiting if row.on_device]
         self._late_rows = [weakref.ref(row) for row in [*waiting, late]]
         size = sum(np.prod(row.shape) * row.dtype.itemsize for row in [*waiting, late])
-        # Memory was left for the scores of one batch.
-        if size > self._capacity * self.network.widest * self.precision.sums.itemsize:
-            return late.fetched()
-        return late
+        # There is memory for the scores of one batch.
+        most = self._capacity * self.network.widest * self.precision.sums.itemsize
+        return late.fetched() if size > most else late

@@ -1,1 +1,1 @@
-"""Runs of layers in one launch."""
+"""Fused segments: many layers of a narrow network in one launch."""

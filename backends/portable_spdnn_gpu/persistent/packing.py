@@ -1,4 +1,4 @@
-"""Layers laid out for `resident_layers`."""
+"""Layers in the form that `persistent_layers` reads."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from portable_spdnn_gpu.spmm.clusters import Clusters, cluster_rows
 Array = npt.NDArray[Any]
 
 STEPS = 4  # entries that a lane reads together
-ROWS = 8  # of a cluster, in a lane
+ROWS = 8  # rows of a cluster that a lane computes
 HALVES = CLUSTER // ROWS
 NO_ROW = 0xFFFF
 BANKS = 128  # bytes that all banks of shared memory give together
-UNIT, LINE = 16, 128
-# What a header says of a group, in the order of resident_layers.cu.
+UNIT, LINE = 16, 128  # bytes in which headers count, and of a cache line
+# What a header says of a group, in the order of persistent_layers.cu.
 HEADER = 16
 BEGIN, COMMON, OWN, NEXT, NEXT_LINES, MAY_STOP = 0, 1, 2, 2 + ROWS, 3 + ROWS, 4 + ROWS
 
 
 @dataclass(frozen=True)
-class Form:
-    """What the layout depends on beside a layer.
+class Layout:
+    """What the form of a layer depends on beside the layer.
 
     Attributes
     ----------
     precision : Precision
     tile : int
-        Inputs of a block.
+        How many inputs a block computes.
     groups : int
-        Of each layer, those without rows among them.
+        How many groups each layer has, those without rows among them.
     zero_row : int
-        The neuron that absent entries name; its features are 0.
+        The neuron that padding names; its features are 0.
     """
 
     precision: Precision
@@ -46,35 +46,36 @@ class Form:
     zero_row: int
 
     @staticmethod
-    def of(kernel: Kernel, precision: Precision, zero_row: int) -> Form:
-        """Return the form that a configuration of the kernel reads."""
+    def of(kernel: Kernel, precision: Precision, zero_row: int) -> Layout:
+        """Return the layout that a configuration of the kernel reads."""
         macros = dict(kernel.defines)
         groups = int(macros["GROUPS"]) * (kernel.threads // 32)
-        return Form(precision, int(macros["TILE"]), groups, zero_row)
+        return Layout(precision, int(macros["TILE"]), groups, zero_row)
 
     @property
     def clusters(self) -> int:
-        """Clusters of a group."""
+        """How many clusters a group has."""
         return 64 // self.tile
 
     @property
     def parts(self) -> int:
-        """Halves of clusters of a group."""
+        """How many halves of clusters a group has."""
         return self.clusters * HALVES
 
 
 @dataclass(frozen=True)
-class LaidOut:
-    """One layer.
+class PackedLayer:
+    """One packed layer.
 
     Attributes
     ----------
     headers : ndarray of int32, shape (groups, HEADER)
-        BEGIN counts from the layer's first byte; what tells of other layers is 0.
+        The headers of its groups; BEGIN counts from the layer's first byte, and the fields
+        about other layers are 0.
     data : ndarray of uint8
-        Whole lines.
+        The data of its groups, whole cache lines.
     loads : int
-        Features that are read for each input.
+        How many features are read for each input.
     """
 
     headers: Array
@@ -83,32 +84,32 @@ class LaidOut:
 
 
 @dataclass(frozen=True)
-class _Places:
+class _RowPlaces:
     """Where the rows of A go: a cluster, and one of its CLUSTER places."""
 
-    cluster: Array  # of each row
-    place: Array
-    common: Array  # columns of each cluster
+    cluster: Array  # the cluster of each row
+    place: Array  # the place of each row in it
+    common: Array  # how many common columns each cluster has
     order: Array  # the found clusters, in the order that they take
 
 
-def nothing(form: Form) -> Array:
+def empty_group(layout: Layout) -> Array:
     """Return the data of a group without rows."""
-    rows = form.parts * ROWS
-    data = np.zeros(-(-rows * (2 + form.precision.sums.itemsize) // LINE) * LINE, np.uint8)
+    rows = layout.parts * ROWS
+    data = np.zeros(-(-rows * (2 + layout.precision.sums.itemsize) // LINE) * LINE, np.uint8)
     data[: 2 * rows] = 0xFF  # NO_ROW
     return data
 
 
-def lay_out(A: Any, bias: Array, form: Form) -> LaidOut:
-    """Lay out a layer.
+def pack_layer(A: Any, bias: Array, layout: Layout) -> PackedLayer:
+    """Pack a layer.
 
     Parameters
     ----------
     A : csr_array, canonical
-        W transposed; of at most as many rows as the groups hold.
+        The transposed weights; the groups hold at least as many rows.
     bias : ndarray, shape (rows of A,)
-    form : Form
+    layout : Layout
 
     Raises
     ------
@@ -119,52 +120,52 @@ def lay_out(A: Any, bias: Array, form: Form) -> LaidOut:
     row, rank, entries = _own_entries(A, found)
     lengths = np.bincount(row, minlength=A.shape[0])
     places = _place_rows(found, lengths)
-    groups = -(-places.common.size // form.clusters)
-    group = places.cluster // form.clusters
-    part = places.cluster % form.clusters * HALVES + places.place // ROWS
+    groups = -(-places.common.size // layout.clusters)
+    group = places.cluster // layout.clusters
+    part = places.cluster % layout.clusters * HALVES + places.place // ROWS
     slot = places.place % ROWS
 
-    common = np.zeros(groups * form.clusters, np.int64)
+    common = np.zeros(groups * layout.clusters, np.int64)
     common[: places.common.size] = places.common
-    common = -(-common.reshape(groups, form.clusters).max(axis=1) // STEPS)
+    common = -(-common.reshape(groups, layout.clusters).max(axis=1) // STEPS)
     own = np.zeros((groups, ROWS), np.int64)
     np.maximum.at(own, (group, slot), -(-lengths // STEPS))
     ends = own.cumsum(axis=1)
 
-    sums, stored = form.precision.sums.itemsize, form.precision.storage.itemsize
-    steps, own_steps = common * (STEPS * form.clusters), ends[:, -1] * (STEPS * form.parts)
-    fixed = np.full(groups, form.parts * ROWS)
+    sums, stored = layout.precision.sums.itemsize, layout.precision.storage.itemsize
+    steps, own_steps = common * (STEPS * layout.clusters), ends[:, -1] * (STEPS * layout.parts)
+    fixed = np.full(groups, layout.parts * ROWS)
     sizes = np.stack(
         [2 * fixed, sums * fixed, 2 * steps, stored * CLUSTER * steps, 2 * own_steps,
          stored * own_steps]
     ).T  # fmt: skip
     begins = np.cumsum(sizes).reshape(sizes.shape) - sizes
     data = np.zeros(-(-int(sizes.sum()) // LINE) * LINE, np.uint8)
-    halfwords, numbers = data.view(np.uint16), data.view(form.precision.storage)
+    halfwords, numbers = data.view(np.uint16), data.view(layout.precision.storage)
     for g in range(groups):
-        for section, fill in ((0, NO_ROW), (2, form.zero_row), (4, form.zero_row)):
+        for section, fill in ((0, NO_ROW), (2, layout.zero_row), (4, layout.zero_row)):
             first = begins[g, section] // 2
             halfwords[first : first + sizes[g, section] // 2] = fill
     at = part * ROWS + slot
     halfwords[begins[group, 0] // 2 + at] = np.arange(A.shape[0])
-    data.view(form.precision.sums)[begins[group, 1] // sums + at] = bias
+    data.view(layout.precision.sums)[begins[group, 1] // sums + at] = bias
 
-    _write_common(found, places, form, begins, halfwords, numbers)
+    _write_common(found, places, layout, begins, halfwords, numbers)
     of = group[row]
     step = ends[of, slot[row]] - own[of, slot[row]] + rank // STEPS
-    at = (step * form.parts + part[row]) * STEPS + rank % STEPS
+    at = (step * layout.parts + part[row]) * STEPS + rank % STEPS
     halfwords[begins[of, 4] // 2 + at] = A.indices[entries]
-    numbers[begins[of, 5] // stored + at] = form.precision.stored(A.data[entries])
+    numbers[begins[of, 5] // stored + at] = layout.precision.stored(A.data[entries])
 
     headers = np.zeros((groups, HEADER), np.int32)
     headers[:, BEGIN] = begins[:, 0] // UNIT
     headers[:, COMMON] = common
     headers[:, OWN : OWN + ROWS] = ends
-    return LaidOut(headers, data, int(steps.sum() + own_steps.sum()))
+    return PackedLayer(headers, data, int(steps.sum() + own_steps.sum()))
 
 
 def _own_entries(A: Any, found: Clusters) -> tuple[Array, Array, Array]:
-    """Return row, rank in it and place in A of the entries that are no cluster's common ones."""
+    """Return the row, the rank in it and the offset in A of entries outside common columns."""
     row = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
     cluster_of = np.full(A.shape[0], -1)
     cluster_of[found.rows] = np.arange(found.rows.size) // CLUSTER
@@ -179,7 +180,7 @@ def _own_entries(A: Any, found: Clusters) -> tuple[Array, Array, Array]:
 
 
 def _common_columns(found: Clusters) -> tuple[Array, Array, Array]:
-    """Return cluster, column and rank of every common column."""
+    """Return the cluster, the column and the rank in the cluster of every common column."""
     first = found.bounds[:-1].reshape(-1, CLUSTER + 1)[:, 0]
     counts = np.diff(found.bounds).reshape(-1, CLUSTER + 1)[:, 0]
     cluster = np.repeat(np.arange(found.count), counts)
@@ -187,8 +188,8 @@ def _common_columns(found: Clusters) -> tuple[Array, Array, Array]:
     return cluster, found.indices[first[cluster] + rank].astype(np.int64), rank
 
 
-def _place_rows(found: Clusters, lengths: Array) -> _Places:
-    """Put clusters with alike numbers of common columns together, and rows of alike lengths."""
+def _place_rows(found: Clusters, lengths: Array) -> _RowPlaces:
+    """Put clusters with similar numbers of common columns together, and rows of similar lengths."""
     counts = np.diff(found.bounds).reshape(-1, CLUSTER + 1)[:, 0]
     order = np.argsort(-counts, kind="stable")
     rest = found.rest[np.argsort(-lengths[found.rest], kind="stable")]
@@ -203,29 +204,34 @@ def _place_rows(found: Clusters, lengths: Array) -> _Places:
     total = found.count - (-rest.size // CLUSTER)
     common = np.zeros(total, np.int64)
     common[: found.count] = counts[order]
-    # The two halves of a cluster get rows by turns: slot r of both are alike.
-    return _Places(cluster, rank % HALVES * ROWS + rank // HALVES, common, order)
+    # The two halves of a cluster get rows by turns, so that row r of both is of similar length.
+    return _RowPlaces(cluster, rank % HALVES * ROWS + rank // HALVES, common, order)
 
 
 def _write_common(
-    found: Clusters, places: _Places, form: Form, begins: Array, halfwords: Array, numbers: Array
+    found: Clusters,
+    places: _RowPlaces,
+    layout: Layout,
+    begins: Array,
+    halfwords: Array,
+    numbers: Array,
 ) -> None:
     """Write the common columns of all clusters and their weights."""
-    itemsize = form.precision.storage.itemsize
+    itemsize = layout.precision.storage.itemsize
     cluster, column, rank = _common_columns(found)
     moved = np.empty(found.count, np.int64)
     moved[places.order] = np.arange(found.count)
     to = moved[cluster]
-    # Neighbouring clusters read at a time: they begin with columns in different banks.
-    apart = max(1, BANKS // (form.tile * itemsize))
+    # The clusters of a group read at the same time: they begin with columns in different banks.
+    apart = max(1, BANKS // (layout.tile * itemsize))
     order = np.lexsort((column, (column - to) % apart, to))
     counts = places.common[: found.count]
     step = np.arange(order.size) - (np.cumsum(counts) - counts)[to[order]]
-    group, member = to[order] // form.clusters, to[order] % form.clusters
-    at = (step // STEPS * form.clusters + member) * STEPS + step % STEPS
+    group, member = to[order] // layout.clusters, to[order] % layout.clusters
+    at = (step // STEPS * layout.clusters + member) * STEPS + step % STEPS
     halfwords[begins[group, 2] // 2 + at] = column[order]
     source = found.starts[cluster] + rank * CLUSTER
-    values = form.precision.stored(found.values[source[order, None] + np.arange(CLUSTER)])
+    values = layout.precision.stored(found.values[source[order, None] + np.arange(CLUSTER)])
     place = places.place[found.rows.reshape(-1, CLUSTER)][cluster[order]]
-    at = (step * form.clusters + member) * CLUSTER + begins[group, 3] // itemsize
+    at = (step * layout.clusters + member) * CLUSTER + begins[group, 3] // itemsize
     numbers[at[:, None] + place] = values

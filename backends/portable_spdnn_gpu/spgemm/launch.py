@@ -1,4 +1,4 @@
-"""Launches of sparse times sparse."""
+"""Launches of sparse times sparse, in two phases: count, then fill."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.operations.handles import SpgemmHandle
-from portable_spdnn_gpu.compile.catalog import SPGEMM_ROWS, feature_rows, spgemm
+from portable_spdnn_gpu.compile.catalog import NO_EPILOGUE, SPGEMM_ROWS, spgemm
+from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.device.interface import Device
-from portable_spdnn_gpu.device.matrices import INDEX_LIMIT, DeviceCsr
+from portable_spdnn_gpu.device.matrices import DeviceCsr, empty_csr
 
 Array = npt.NDArray[Any]
-TAKE_ROWS = 8  # of a block of take_sparse: one for each of its warps
 
 
 class DeviceSpgemmHandle(SpgemmHandle):
@@ -22,6 +23,7 @@ class DeviceSpgemmHandle(SpgemmHandle):
 
     def __init__(self, A: DeviceCsr, B: DeviceCsr) -> None:
         self.A, self.B = A, B
+        compile_spgemm(A.device, A.dtype, NO_EPILOGUE)
         self._offsets: Array | None = None
 
     def symbolic(self) -> Array:
@@ -36,8 +38,14 @@ class DeviceSpgemmHandle(SpgemmHandle):
         return fill_entries(A, B, self.symbolic())
 
 
+def compile_spgemm(device: Device, dtype: Any, epilogue: int) -> None:
+    """Compile both phases, before a product is asked for."""
+    for phase in ("count", "fill"):
+        device.resident_blocks(spgemm(phase, dtype, epilogue))
+
+
 def with_values(name: str, matrix: DeviceCsr, data: Any) -> DeviceCsr:
-    """Return `matrix` with `data`, of the host or the device, as its values."""
+    """Return `matrix` with `data`, from the host or the device, as its values."""
     if data is None:
         return matrix
     if not matrix.device.owns(data):
@@ -49,77 +57,48 @@ def with_values(name: str, matrix: DeviceCsr, data: Any) -> DeviceCsr:
     return matrix.with_data(data.astype(matrix.dtype))
 
 
-def sparse_layer(W: DeviceCsr, Y: DeviceCsr, bias: Array, y_max: float | None) -> DeviceCsr:
-    """Y' = min(max(Y W + bias, 0), y_max) without stored zeros; no bias is positive."""
-    on_device = W.device.upload(np.ascontiguousarray(bias))
-    return fill_entries(Y, W, count_entries(Y, W, on_device, y_max), on_device, y_max)
+def sparse_layer(W: DeviceCsr, Y: DeviceCsr, epilogue: DeviceEpilogue) -> DeviceCsr:
+    """Y' = Y W finished by an epilogue, without stored zeros; zeros stay zeros."""
+    return fill_entries(Y, W, count_entries(Y, W, epilogue), epilogue)
 
 
-def count_entries(
-    A: DeviceCsr, B: DeviceCsr, bias: Any = None, y_max: float | None = None
-) -> Array:
-    """Return the row offsets of C: int64, host memory. With a bias, of the activated product."""
+def count_entries(A: DeviceCsr, B: DeviceCsr, epilogue: DeviceEpilogue | None = None) -> Array:
+    """Return the row offsets of C, or of the finished product where there is an epilogue.
+
+    They are int64 and in host memory.
+    """
     device = A.device
     row_nnz = device.empty((A.shape[0],), np.int32)
-    _launch("count", A, B, bias, y_max, [row_nnz])
+    _launch("count", A, B, epilogue, [row_nnz])
     offsets = np.zeros(A.shape[0] + 1, np.int64)
     np.cumsum(device.download(row_nnz), out=offsets[1:])
     return offsets
 
 
 def fill_entries(
-    A: DeviceCsr, B: DeviceCsr, offsets: Array, bias: Any = None, y_max: float | None = None
+    A: DeviceCsr, B: DeviceCsr, offsets: Array, epilogue: DeviceEpilogue | None = None
 ) -> DeviceCsr:
-    """Return C, of which `offsets` says where rows begin."""
-    C = _empty_csr(A.device, (A.shape[0], B.shape[1]), offsets, A.dtype)
-    _launch("fill", A, B, bias, y_max, [C.offsets, C.indices, C.data])
+    """Return C, whose rows begin where `offsets` says, or the finished product."""
+    C = empty_csr(A.device, (A.shape[0], B.shape[1]), offsets, A.dtype)
+    _launch("fill", A, B, epilogue, [C.offsets, C.indices, C.data])
     return C
 
 
-def take_rows(matrix: DeviceCsr, rows: Array) -> DeviceCsr:
-    """Return the given rows of a matrix."""
-    device = matrix.device
-    offsets = np.concatenate(([0], np.cumsum(matrix.row_nnz()[rows])))
-    taken = _empty_csr(device, (rows.size, matrix.shape[1]), offsets, matrix.dtype)
-    chosen = device.upload(np.asarray(rows, np.int32))
-    device.launch(
-        feature_rows("take_sparse", matrix.dtype),
-        (-(-rows.size // TAKE_ROWS), 1),
-        [
-            matrix.offsets, matrix.indices, matrix.data, chosen, np.int32(rows.size),
-            taken.offsets, taken.indices, taken.data,
-        ],
-    )  # fmt: skip
-    return taken
-
-
-def _empty_csr(device: Device, shape: tuple[int, int], offsets: Array, dtype: Any) -> DeviceCsr:
-    nnz = int(offsets[-1])
-    if nnz > INDEX_LIMIT:
-        raise InputError(
-            f"the sparse result has {nnz} entries; the cupy backend counts to {INDEX_LIMIT}: "
-            "give fewer rows at a time, or dense features"
-        )
-    return DeviceCsr(
-        device,
-        shape,
-        device.upload(offsets.astype(np.int32)),
-        device.empty((nnz,), np.int32),
-        device.empty((nnz,), dtype),
-    )
-
-
 def _launch(
-    phase: str, A: DeviceCsr, B: DeviceCsr, bias: Any, y_max: float | None, results: list[Any]
+    phase: str,
+    A: DeviceCsr,
+    B: DeviceCsr,
+    epilogue: DeviceEpilogue | None,
+    results: list[Any],
 ) -> None:
-    dtype = A.dtype
-    given = A.device.upload(np.zeros(1, dtype)) if bias is None else bias
-    limit = dtype.type(np.inf if y_max is None else y_max)
+    # A layer keeps only what is not 0: it needs an epilogue, be it one that changes nothing.
+    kind = NO_EPILOGUE if epilogue is None else epilogue.kind(marks=True)
+    last = epilogue or DeviceEpilogue(A.device, Epilogue(), 1, A.dtype)
     A.device.launch(
-        spgemm(phase, dtype, bias is not None),
+        spgemm(phase, A.dtype, kind),
         (-(-A.shape[0] // SPGEMM_ROWS), 1),
         [
             A.offsets, A.indices, A.data, B.offsets, B.indices, B.data, np.int32(A.shape[0]),
-            np.int32(B.shape[1]), given, limit, *results,
+            np.int32(B.shape[1]), last.bias, *last.scalars, *results,
         ],
     )  # fmt: skip

@@ -6,15 +6,20 @@
 // bitmap in order gives the columns of C sorted, with no sort and no hash table. Sums are formed
 // in the order of A's entries, so that repeated runs agree to the bit.
 //
-// Bound: for each window and entry of A a binary search in a row of B; good where B has few
-// windows (up to some thousands of columns), or the rows of B are short.
+// Bound: for each window and entry of A a binary search in a row of B, so that latency binds; good
+// where B has few windows (up to some thousands of columns), or the rows of B are short.
 //
 // Configuration:
 // THREADS 128:  four warps, four rows of A in a block.
 // WINDOW 1024:  a warp's sums take 4 KiB (8 KiB in double): 16.5 or 32.5 KiB a block with the
 //               bitmaps, so that several blocks fit a multiprocessor.
-// ACTIVATION:   0 counts and writes the entries that the patterns allow; 1 gives the fused sparse
-//               layer: bias, ReLU and clamp, and only what is not 0 after them (NaN is not).
+// EPILOGUE:     0 counts and writes the entries that the patterns allow; else the fused sparse
+//               layer: what follows the sums (common.cuh), and only what is not 0 after it (NaN is
+//               not).
+//
+// Every warp has a window and a bitmap of its own, so that warps never wait for each other; within
+// a warp __syncwarp orders the writes of the window with its reads. Bank conflicts of the sums
+// depend on the columns of B, and are by chance.
 #include "common.cuh"
 
 #define THREADS 128
@@ -32,7 +37,7 @@ __device__ __forceinline__ int lower_bound(const int* __restrict__ indices, int 
     return begin;
 }
 
-// Sums and bitmap of the columns [low, low + WINDOW) of one row of C. Called by whole warps.
+// Forms sums and bitmap of the columns [low, low + WINDOW) of one row of C. Called by whole warps.
 __device__ __forceinline__ void sum_window(
     const int* __restrict__ A_offsets, const int* __restrict__ A_indices,
     const SCALAR* __restrict__ A_values, const int* __restrict__ B_offsets,
@@ -57,24 +62,29 @@ __device__ __forceinline__ void sum_window(
     }
 }
 
-// Whether this lane's column of a word is an entry of C, and its value.
+// Returns whether this lane's column of a bitmap word is an entry of C, and activates its value.
 __device__ __forceinline__ bool entry_of(SCALAR& value, unsigned word, int lane, int column,
-                                         const SCALAR* __restrict__ bias, SCALAR y_max) {
+                                         const SCALAR* __restrict__ bias, SCALAR lower,
+                                         SCALAR upper, int code) {
     bool is_entry = (word >> lane) & 1u;
-#if ACTIVATION
+#if EPILOGUE
     if (is_entry) {
-        value = activate(value, bias[column], y_max);
+        const int adds = 0;  // residuals go with dense features
+        const STORED* residual = nullptr;
+        (void)adds, (void)residual, (void)code;
+        value = FINISHED(value, bias[column], 0);
         is_entry = value != SCALAR(0);
     }
 #endif
     return is_entry;
 }
 
+// row_nnz[row] = the entries of a row of C.
 extern "C" __global__ void __launch_bounds__(THREADS)
 spgemm_count(const int* __restrict__ A_offsets, const int* __restrict__ A_indices,
              const SCALAR* __restrict__ A_values, const int* __restrict__ B_offsets,
              const int* __restrict__ B_indices, const SCALAR* __restrict__ B_values, int rows,
-             int columns, const SCALAR* __restrict__ bias, SCALAR y_max,
+             int columns, const SCALAR* __restrict__ bias, SCALAR lower, SCALAR upper, int code,
              int* __restrict__ row_nnz) {
     __shared__ SCALAR sums[WARPS * WINDOW];
     __shared__ unsigned bitmaps[WARPS * WORDS];
@@ -90,7 +100,8 @@ spgemm_count(const int* __restrict__ A_offsets, const int* __restrict__ A_indice
                    words, window, bitmap);
         for (int w = 0; w < words; ++w) {
             SCALAR value = window[w * 32 + lane];
-            const bool found = entry_of(value, bitmap[w], lane, low + w * 32 + lane, bias, y_max);
+            const bool found = entry_of(value, bitmap[w], lane, low + w * 32 + lane, bias, lower, upper,
+                                        code);
             count += __popc(__ballot_sync(FULL_WARP, found));
         }
         __syncwarp();
@@ -98,11 +109,13 @@ spgemm_count(const int* __restrict__ A_offsets, const int* __restrict__ A_indice
     if (lane == 0) row_nnz[row] = count;
 }
 
+// Writes the columns, rising, and the values of each row of C from C_offsets[row] on: the ballot of
+// a bitmap word gives each lane its place.
 extern "C" __global__ void __launch_bounds__(THREADS)
 spgemm_fill(const int* __restrict__ A_offsets, const int* __restrict__ A_indices,
             const SCALAR* __restrict__ A_values, const int* __restrict__ B_offsets,
             const int* __restrict__ B_indices, const SCALAR* __restrict__ B_values, int rows,
-            int columns, const SCALAR* __restrict__ bias, SCALAR y_max,
+            int columns, const SCALAR* __restrict__ bias, SCALAR lower, SCALAR upper, int code,
             const int* __restrict__ C_offsets, int* __restrict__ C_indices,
             SCALAR* __restrict__ C_values) {
     __shared__ SCALAR sums[WARPS * WINDOW];
@@ -120,7 +133,7 @@ spgemm_fill(const int* __restrict__ A_offsets, const int* __restrict__ A_indices
         for (int w = 0; w < words; ++w) {
             const int column = low + w * 32 + lane;
             SCALAR value = window[w * 32 + lane];
-            const bool found = entry_of(value, bitmap[w], lane, column, bias, y_max);
+            const bool found = entry_of(value, bitmap[w], lane, column, bias, lower, upper, code);
             const unsigned entries = __ballot_sync(FULL_WARP, found);
             if (found) {
                 const int at = top + __popc(entries & ((1u << lane) - 1u));

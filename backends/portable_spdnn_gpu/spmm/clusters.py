@@ -1,4 +1,4 @@
-"""Rows with columns in common.
+"""Clusters: rows of a matrix that have columns in common.
 
 Rows of A whose least hash of a column agrees, which two rows do with the probability of their
 Jaccard similarity, are put side by side, those with equal sets next to each other; runs of
@@ -23,12 +23,11 @@ from portable_spdnn_gpu.compile.catalog import CLUSTER
 
 Array = npt.NDArray[Any]
 
-ROUNDS = 3  # of hashing; each finds most of what those before missed
-SALT_SHIFT = 40  # beyond any index: each round hashes other words
-# A cluster is taken where it saves at least this part of the loads.
-LEAST_SAVING = 1 / 4
-LEAST_ORDERED = 256  # clusters: fewer are computed at the same time
-MOST_SHARERS = 16  # clusters of a column that is looked at for an order
+ROUNDS = 3  # rounds of hashing; each finds most of what those before missed
+SALT_SHIFT = 40  # bits, beyond any index: each round hashes other words
+LEAST_SAVING = 1 / 4  # part of the loads that a cluster has to save to be taken
+LEAST_ORDERED = 256  # clusters; fewer are computed at the same time, in whatever order
+MOST_SHARERS = 16  # columns that more clusters share than this are left out of the ordering
 
 
 @dataclass(frozen=True)
@@ -38,15 +37,18 @@ class Clusters:
     Attributes
     ----------
     rows : ndarray of int32, shape (CLUSTER clusters,)
+        The rows of each cluster.
     bounds : ndarray of int32, shape ((CLUSTER + 1) clusters + 1,)
-        Offsets into `indices`: for each cluster the common columns, then those of each row.
+        The offsets into `indices`: for each cluster the common columns, then those of each row.
     indices : ndarray of int32
+        The columns.
     starts : ndarray of int32, shape (clusters + 1,)
-        Where the values of a cluster begin.
+        Where the values of each cluster begin.
     values : ndarray
-        Of a cluster: those of each common column, row after row; then those of each row alone.
+        The values of a cluster: for each common column those of all rows; then those of each
+        row's own columns.
     rest : ndarray of int32
-        The other rows, rising.
+        The rows that are in no cluster, rising.
     """
 
     rows: Array
@@ -87,14 +89,14 @@ def cluster_rows(A: Any) -> Clusters:
 def neighbours_first(A: Any, groups: Array) -> Array:
     """Return an order of clusters in which those that share columns come soon after each other.
 
-    Blocks take clusters in their order, so that a column of B that several load is still in the
-    second-level cache when the last of them wants it, also where all columns together are not.
+    Blocks take clusters in their order, so that a row of B that several clusters load is still in
+    the second-level cache when the last of them loads it, even where B as a whole does not fit.
 
     Parameters
     ----------
     A : csr_array, canonical
     groups : ndarray of int64, shape (clusters, CLUSTER)
-        Rows with equal columns.
+        Clusters of rows with equal columns.
 
     References
     ----------
@@ -125,9 +127,9 @@ def candidate_groups(A: Any, rows: Array, attempt: int) -> Array:
     ----------
     A : csr_array, canonical
     rows : ndarray of int
-        Some of its rows that are not empty, at least one.
+        The rows to group: at least one, and none of them empty.
     attempt : int
-        From 0: which hash.
+        The round of hashing, counted from 0.
     """
     columns = np.arange(A.shape[1], dtype=np.uint64)
     hashes = mix64(columns + np.uint64((attempt + 1) << SALT_SHIFT))
@@ -147,9 +149,9 @@ def candidate_groups(A: Any, rows: Array, attempt: int) -> Array:
 
 
 def _by_column(A: Any, rows: Array) -> tuple[Array, Array]:
-    """Return lengths of grouped rows, equal in a group, and the places of entries.
+    """Return the length of the rows of each group, which is one, and the offsets of their entries.
 
-    Entry k of all rows of a group, then entry k + 1, and so on: shape (columns, CLUSTER).
+    The offsets have shape (columns, CLUSTER): entry k of all rows of a group, then entry k + 1.
     """
     lengths = np.diff(A.indptr)[rows[:, 0]]
     group = np.repeat(np.arange(len(rows)), lengths)
@@ -170,7 +172,7 @@ def _have_equal_columns(A: Any, rows: Array) -> Array:
 
 
 def _entries(A: Any, rows: Array) -> tuple[Array, Array, Array]:
-    """Return group, member and place in A of every entry of grouped rows."""
+    """Return the group, the member and the offset in A of every entry of grouped rows."""
     flat = rows.ravel()
     lengths = np.diff(A.indptr)[flat]
     owner = np.repeat(np.arange(flat.size), lengths)
@@ -193,8 +195,8 @@ def savings(A: Any, rows: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class _Laid:
-    """Clusters' rows, columns of each section, columns, entries of each cluster, and values."""
+class _LaidOut:
+    """Rows of clusters, columns in each section, the columns, entries of each, and the values."""
 
     rows: Array
     counts: Array
@@ -203,15 +205,15 @@ class _Laid:
     values: Array
 
 
-def _lay_out_equal(A: Any, rows: Array) -> _Laid:
+def _lay_out_equal(A: Any, rows: Array) -> _LaidOut:
     lengths, place = _by_column(A, rows)
     counts = np.zeros((len(rows), CLUSTER + 1), lengths.dtype)
     counts[:, 0] = lengths
     columns = A.indices[place[:, 0]]
-    return _Laid(rows, counts.ravel(), columns, lengths * CLUSTER, A.data[place.ravel()])
+    return _LaidOut(rows, counts.ravel(), columns, lengths * CLUSTER, A.data[place.ravel()])
 
 
-def _lay_out(A: Any, rows: Array) -> _Laid:
+def _lay_out(A: Any, rows: Array) -> _LaidOut:
     group, member, place = _entries(A, rows)
     common = _is_common(A, group, place)
     section = np.where(common, 0, member + 1)
@@ -222,10 +224,10 @@ def _lay_out(A: Any, rows: Array) -> _Laid:
     bins = len(rows) * (CLUSTER + 1)
     counts = np.bincount(group[listed] * (CLUSTER + 1) + section[listed], minlength=bins)
     sizes = np.bincount(group, minlength=len(rows))
-    return _Laid(rows, counts, column[listed], sizes, A.data[place[order]])
+    return _LaidOut(rows, counts, column[listed], sizes, A.data[place[order]])
 
 
-def _joined(A: Any, *parts: _Laid) -> Clusters:
+def _joined(A: Any, *parts: _LaidOut) -> Clusters:
     rows = np.concatenate([part.rows.ravel() for part in parts])
     counts = np.concatenate([part.counts for part in parts])
     sizes = np.concatenate([part.sizes for part in parts])

@@ -1,22 +1,20 @@
-"""Cost models of the designs.
-
-What each design needs for an edge: device kernels are held against this.
+"""Cost models of the SpMM variants: what each needs for an edge.
 
 One multiply-add is one edge and one column of B (an input of the network). Of C = A B, or of the
 fused layer, with m rows, k columns and E entries of A and n columns of B, in items of s bytes, S
 bytes of a sum:
 
-**Levels.** `roofline.Limits` of a device: "l1" is shared memory and the first-level cache, one
-unit that moves 128 bytes in a cycle for each multiprocessor, so that a read of one value by a
-whole warp (a broadcast) takes of it what 128 bytes take; "l2" is what multiprocessors read of the
-second level; "memory" is the device's memory, reads and writes together.
+**Levels.** `Limits` of a device: "l1" is shared memory and the first-level cache, one unit that
+moves 128 bytes in a cycle for each multiprocessor, so that a read of one value by a whole warp
+(a broadcast) takes of it what 128 bytes take; "l2" is what multiprocessors read of the second
+level; "memory" is the device's memory, reads and writes together.
 
-**Memory, in every design.** Where A, B and C fit L2 together nothing is counted: the layer
+**Memory, in every variant.** Where A, B and C fit L2 together nothing is counted: the layer
 before has left B there. Else B is read once and C written once, (m + k) n s bytes, and A is read
-once. That a row of B is still in L2 when the next block wants it is assumed: less cannot move.
+once. That a row of B is still in L2 when the next block reads it is assumed: less cannot move.
 
-**Arithmetic, in every design.** One fused multiply-add: 2 operations of float32, counted double
-in double, which devices for computing do at half the rate. Conversions of half precision are not
+**Arithmetic, in every variant.** One fused multiply-add: 2 operations of float32, counted double
+in float64, which data centre devices do at half the rate. Conversions of half precision are not
 counted.
 
 **csr** (one row of A, 512 columns). L2: an element of B for each multiply-add, s bytes; what
@@ -28,20 +26,16 @@ bytes.
 **clustered** (16 rows of A, 256 columns). L2: an element of B for each of `loads`, the common
 columns of all clusters and what rows have alone: s loads / E bytes, at best s / 16. Indices of
 loads and values of edges serve 256 columns. L1: the element, and the values, four (two in
-double) in one broadcast for the 2 columns of 32 lanes: 128 / (64 x 16 / S) bytes.
+float64) in one broadcast for the 2 columns of 32 lanes: 128 / (64 x 16 / S) bytes.
 
 **staged** (a block of rows of A and c columns, the minibatch). L1: one element of the stage for
 each multiply-add, s bytes, if no banks conflict; an element of B on its way into the stage, s
-bytes for each of `staged` (the rows of B that blocks list, added up); a position of 2 bytes and
-a value, s bytes, for c columns. L2: the same without reads of the stage: s staged / E + (2 + s) /
-c bytes.
-
-**resident** (a run of layers; 16 rows and a tile of inputs). L1: a feature for each of `loads`,
-and the weights, which lanes of a row share. L2: a weight for a tile of inputs. Memory: none; what
-the first layer reads and the last one writes is shared by all of them.
+bytes for each of `staged` (the rows of B that blocks list, added up); a local index of 2 bytes
+and a value, s bytes, for c columns. L2: the same without reads of the stage: s staged / E +
+(2 + s) / c bytes.
 
 Sources: S. Williams, A. Waterman and D. Patterson, Communications of the ACM 52 (2009), for the
-model; the opening comments of the kernel files for what each design reads.
+model; the opening comments of the kernel files for what each variant reads.
 """
 
 from __future__ import annotations
@@ -49,31 +43,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from portable_spdnn.kernel_model import KernelModel
-from portable_spdnn_gpu.compile.catalog import CLUSTER_STRIP, CSR_STRIP
+from portable_spdnn_gpu.compile.catalog import CLUSTER_PANEL, CSR_PANEL
 from portable_spdnn_gpu.compile.precision import Precision
-from portable_spdnn_gpu.persistent.launch import PackedRun
-from portable_spdnn_gpu.spmm.packing import PackedProduct
+from portable_spdnn_gpu.spmm.packing import PackedSpmm
 
 WAVEFRONT = 128  # bytes that a multiprocessor's first level moves in a cycle
 LANES = 32
 VECTOR = 16  # bytes of the widest load
-INDEX, POSITION = 4, 2  # bytes
-RESIDENT_WEIGHTS = 0.6  # bytes of the first level for the weights of a multiply-add, in float
-CSR_COLUMNS, CLUSTER_COLUMNS = 4, 2  # of a thread
+INDEX, LOCAL_INDEX = 4, 2  # bytes of a column of A, and of a place in the stages
+CSR_COLUMNS, CLUSTER_COLUMNS = 4, 2  # columns of B that a thread computes
 
 
 @dataclass(frozen=True)
 class LayerSize:
-    """Sizes of one product or fused layer.
+    """The sizes of one product or fused layer.
 
     Attributes
     ----------
     edges : int
-        Entries of A.
+        The entries of A.
     rows, inner : int
-        Of A: neurons out and in.
+        The shape of A: neurons out and neurons in.
     columns : int
-        Of B: inputs that are alive.
+        The columns of B: active inputs.
     itemsize : int
         Bytes of a feature or weight as it is kept: 2, 4 or 8.
     sum_itemsize : int
@@ -89,32 +81,26 @@ class LayerSize:
 
 
 def csr_cost(size: LayerSize, l2_bytes: int) -> KernelModel:
-    """Return what row by row costs.
-
-    Parameters
-    ----------
-    size : LayerSize
-    l2_bytes : int
-        Of the device's second level.
-    """
+    """Return what the csr variant costs; `l2_bytes` is the size of the second-level cache."""
     entry = INDEX + size.itemsize
     broadcasts = 2 * WAVEFRONT / (LANES * CSR_COLUMNS)
     return _model(
         size, l2_bytes, entry,
         l1=size.itemsize + broadcasts,
-        l2=size.itemsize + entry / CSR_STRIP,
+        l2=size.itemsize + entry / CSR_PANEL,
     )  # fmt: skip
 
 
 def clustered_cost(size: LayerSize, l2_bytes: int, loads: int) -> KernelModel:
-    """Return what clusters cost.
+    """Return what the clustered variant costs.
 
     Parameters
     ----------
     size : LayerSize
     l2_bytes : int
+        The size of the second-level cache.
     loads : int
-        Rows of B that clusters load, added up: `edges` where nothing is shared.
+        The rows of B that clusters load, added up: `edges` where nothing is shared.
     """
     share = loads / max(size.edges, 1)
     values_in_a_read = VECTOR / size.sum_itemsize
@@ -123,24 +109,25 @@ def clustered_cost(size: LayerSize, l2_bytes: int, loads: int) -> KernelModel:
     return _model(
         size, l2_bytes, entry,
         l1=size.itemsize * share + broadcast,
-        l2=size.itemsize * share + entry / CLUSTER_STRIP,
+        l2=size.itemsize * share + entry / CLUSTER_PANEL,
     )  # fmt: skip
 
 
 def staged_cost(size: LayerSize, l2_bytes: int, staged: int, minibatch: int = 16) -> KernelModel:
-    """Return what stages cost.
+    """Return what the staged variant costs.
 
     Parameters
     ----------
     size : LayerSize
     l2_bytes : int
+        The size of the second-level cache.
     staged : int
-        Rows of B that blocks stage, added up over the blocks.
+        The rows of B that blocks stage, added up over the blocks.
     minibatch : int
-        Columns of a block.
+        The columns of B that a block computes.
     """
     share = staged / max(size.edges, 1)
-    entry = POSITION + size.itemsize
+    entry = LOCAL_INDEX + size.itemsize
     entries = entry / minibatch
     return _model(
         size, l2_bytes, entry,
@@ -149,61 +136,24 @@ def staged_cost(size: LayerSize, l2_bytes: int, staged: int, minibatch: int = 16
     )  # fmt: skip
 
 
-def resident_cost(size: LayerSize, loads: int, tile: int) -> KernelModel:
-    """Return what a layer of a run costs.
-
-    Parameters
-    ----------
-    size : LayerSize
-    loads : int
-        Features that are read for each input.
-    tile : int
-        Inputs of a block.
-    """
-    share = loads / max(size.edges, 1)
-    # Of 8 rows and 4 inputs a lane reads 8 weights, which the lanes of a row share.
-    l1 = RESIDENT_WEIGHTS * size.itemsize / 4 + size.itemsize * share
-    model = {"l1": l1, "l2": size.itemsize / tile}
-    return KernelModel(model, size.sum_itemsize / 2)
-
-
-def design_cost(
-    packed: PackedProduct, columns: int, precision: Precision, l2_bytes: int
+def packed_cost(
+    packed: PackedSpmm, columns: int, precision: Precision, l2_bytes: int
 ) -> KernelModel:
-    """Return what a packed matrix costs in its design, for so many columns."""
+    """Return what a packed matrix costs in its variant, for a number of columns of B."""
     rows, inner = packed.shape
     size = LayerSize(
         packed.nnz, rows, inner, columns, precision.storage.itemsize, precision.sums.itemsize
     )
-    if packed.design == "csr":
+    if packed.variant == "csr":
         return csr_cost(size, l2_bytes)
-    if packed.design == "clustered":
+    if packed.variant == "clustered":
         return clustered_cost(size, l2_bytes, packed.loads)
-    minibatch = packed.launches[0].strip if packed.launches else 1
+    minibatch = packed.launches[0].panel if packed.launches else 1
     return staged_cost(size, l2_bytes, packed.loads, minibatch)
 
 
-def step_cost(
-    packed: PackedProduct | PackedRun,
-    layer: int,
-    columns: int,
-    precision: Precision,
-    l2_bytes: int,
-) -> KernelModel:
-    """Return what a layer of a step costs, for so many columns; the first is layer 0."""
-    if not isinstance(packed, PackedRun):
-        return design_cost(packed, columns, precision, l2_bytes)
-    edges = int(packed.nnz[layer])
-    size = LayerSize(
-        edges, packed.neurons_out, packed.neurons_in, columns, precision.storage.itemsize,
-        precision.sums.itemsize,
-    )  # fmt: skip
-    loads = round(packed.loads * edges / max(packed.edges, 1))
-    return resident_cost(size, loads, packed.form.tile)
-
-
 def _model(size: LayerSize, l2_bytes: int, entry_bytes: float, l1: float, l2: float) -> KernelModel:
-    """Return the model of a design, whose memory traffic is that of the operands."""
+    """Return the model of a variant, whose memory traffic is that of the operands."""
     features = (size.rows + size.inner) * size.columns * size.itemsize
     weights = entry_bytes * size.edges
     multiply_adds = max(size.edges * size.columns, 1)

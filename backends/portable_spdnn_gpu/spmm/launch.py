@@ -1,4 +1,4 @@
-"""Launches of sparse times dense."""
+"""Launches of sparse times dense: packed matrices on a device, and handles for them."""
 
 from __future__ import annotations
 
@@ -7,99 +7,82 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn_gpu.compile.catalog import CSR_STRIP, csr_spmm
+from portable_spdnn.epilogue import Epilogue
+from portable_spdnn_gpu.compile.catalog import CSR_PANEL, csr_spmm, feature_rows
 from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
+from portable_spdnn_gpu.device.features import StepOperands
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.matrices import DeviceCsr
-from portable_spdnn_gpu.spmm.packing import (
-    PackedLaunch,
-    PackedProduct,
-    pack,
-    placed_arrays,
-)
+from portable_spdnn_gpu.spmm.packing import PackedLaunch, PackedSpmm, pack
 
 Array = npt.NDArray[Any]
-STATES = 64  # numbers of columns that a product remembers, the latest
+STATES = 64  # how many numbers of columns a product remembers, the latest ones
 
 
-class PlacedProduct:
+class DeviceSpmm:
     """A packed matrix in device memory, and the launches of its products.
 
     Parameters
     ----------
     device : Device
-    packed : PackedProduct
+    packed : PackedSpmm
+        The packed matrix; its host memory may have been released.
     memory : device array of uint8
-        Holds, or will hold, the packed matrix.
+        The device memory that holds the packed matrix, or will hold it when kernels run.
     precision : Precision
     """
 
     def __init__(
-        self, device: Device, packed: PackedProduct, memory: Any, precision: Precision
+        self, device: Device, packed: PackedSpmm, memory: Any, precision: Precision
     ) -> None:
         self.device, self.packed, self.precision = device, packed, precision
-        self._arrays = [placed_arrays(device, launch, memory) for launch in packed.launches]
+        self._arrays = [
+            [device.view(memory, *array) for array in launch.arrays] for launch in packed.launches
+        ]
 
     @classmethod
-    def of_csr(cls, matrix: DeviceCsr) -> PlacedProduct:
-        """Return the products of a matrix that is on the device, row by row, without a copy."""
+    def of_csr(cls, matrix: DeviceCsr) -> DeviceSpmm:
+        """Return the csr variant of a matrix that is on the device already, without a copy."""
         rows = matrix.shape[0]
-        launches = (PackedLaunch(csr_spmm, (), rows, rows, CSR_STRIP),) if rows else ()
+        launches = (PackedLaunch(csr_spmm, (), rows, rows, CSR_PANEL),) if rows else ()
         nothing = np.empty(0, np.uint8)
-        packed = PackedProduct("csr", matrix.shape, matrix.nnz, matrix.nnz, nothing, launches)
-        placed = cls(matrix.device, packed, None, Precision(np.dtype(matrix.dtype)))
+        packed = PackedSpmm("csr", matrix.shape, matrix.nnz, matrix.nnz, nothing, launches)
+        made = cls(matrix.device, packed, None, Precision(np.dtype(matrix.dtype)))
         every = matrix.device.upload(np.arange(rows, dtype=np.int32))
-        placed._arrays = [[matrix.offsets, matrix.indices, matrix.data, every]][: len(launches)]
-        return placed
+        made._arrays = [[matrix.offsets, matrix.indices, matrix.data, every]][: len(launches)]
+        return made
 
     def launch(
         self,
-        from_: Any,
-        to: Any,
-        pitch: int,
-        state: Any,
-        source: Any,
-        alive: Any,
-        bias: Any,
-        y_max: float | None,
-        activation: bool,
+        operands: StepOperands,
+        epilogue: DeviceEpilogue,
+        residual: Any = None,
+        marks: bool = True,
     ) -> None:
         """Start the kernels.
 
         Parameters
         ----------
-        from_, to : device arrays of the stored type
-            Features before and after: row `neuron` begins at `neuron * pitch`.
-        pitch : int
-        state : device array of int32, shape (4,)
-            How many columns there are, and whether they lie apart: `InputState` in common.cuh.
-        source : device array of int32
-            Where they lie, if apart.
-        alive : device array of uint8
-            Set to 1 for columns that are not zero after the activation.
-        bias : device array of the sums' type, shape (rows,)
-        y_max : float or None
-        activation : bool
-            Whether bias, ReLU and clamp follow the product.
+        operands : StepOperands
+        epilogue : DeviceEpilogue
+        residual : device array of the stored type, optional
+            Added before the activation; in the layout of the features after the step.
+        marks : bool
+            Whether active inputs are marked.
         """
-        sums = self.precision.sums
-        limit = sums.type(np.inf if y_max is None else y_max)
+        kind = epilogue.kind(residual is not None, marks)
+        last = epilogue.arguments(residual, operands.to)
         for launch, arrays in zip(self.packed.launches, self._arrays, strict=True):
-            kernel = launch.kernel(self.precision, activation)
-            strips = -(-pitch // launch.strip)
-            blocks = min(launch.units * strips, self.device.resident_blocks(kernel))
-            self.device.launch(
-                kernel,
-                (blocks, 1),
-                [
-                    *arrays, np.int32(launch.units), from_, to, np.int32(pitch), state, source,
-                    alive, bias, limit,
-                ],
-            )  # fmt: skip
+            kernel = launch.kernel(self.precision, kind)
+            panels = -(-operands.pitch // launch.panel)
+            blocks = min(launch.units * panels, self.device.resident_blocks(kernel))
+            arguments = [*arrays, np.int32(launch.units), *operands.arguments(), *last]
+            self.device.launch(kernel, (blocks, 1), arguments)
 
 
-class DenseProduct:
-    """C = A B, or min(max(A B + bias, 0), y_max), for one sparse A and many dense B.
+class PreparedSpmm:
+    """C = A B, finished by an epilogue, for one sparse A and many dense B.
 
     B and C hold their columns innermost: of a layer A is W transposed, and the columns of B are
     the inputs.
@@ -108,52 +91,64 @@ class DenseProduct:
     ----------
     device : Device
     A : csr_array, canonical, or DeviceCsr; shape (m, k)
-        In host memory: packed and uploaded once. On the device: used where it is, row by row.
-    design : str
-        See `pack`.
+        A matrix in host memory is packed and uploaded once. One on the device is used where it
+        is, row by row.
+    variant : str
+        The name of the variant; see `pack`.
 
     Raises
     ------
     InputError
-        If there is no such design.
+        If there is no such variant.
     """
 
-    def __init__(self, device: Device, A: Any, design: str) -> None:
+    def __init__(self, device: Device, A: Any, variant: str) -> None:
         self.device, self.shape, self.dtype = device, A.shape, np.dtype(A.dtype)
         if isinstance(A, DeviceCsr):
-            self._placed = PlacedProduct.of_csr(A)
+            self._spmm = DeviceSpmm.of_csr(A)
         else:
             precision = Precision(self.dtype)
-            packed = pack(A, design, precision)
-            self._placed = PlacedProduct(device, packed, device.upload(packed.memory), precision)
-        self._nothing = device.upload(np.zeros(1, self.dtype))
+            packed = pack(A, variant, precision)
+            self._spmm = DeviceSpmm(device, packed, device.upload(packed.memory), precision)
+        self._identity = DeviceEpilogue(device, Epilogue(), 1, self.dtype)
         self._states: dict[int, Any] = {}  # by the number of columns, the latest last
 
     def describe(self) -> str:
-        """Say what is launched."""
-        return self._placed.packed.describe()
+        """Return which kernels run on how many rows."""
+        return self._spmm.packed.describe()
 
-    def run(self, B: Any, bias: Any = None, y_max: float | None = None, out: Any = None) -> Any:
+    def compile(self, epilogue: DeviceEpilogue | None = None) -> None:
+        """Compile what `run` launches, with and without a residual, before it is called."""
+        epilogue = epilogue or self._identity
+        for launch in self._spmm.packed.launches:
+            for kind in {epilogue.kind(), epilogue.kind(adds=True)}:
+                self.device.resident_blocks(launch.kernel(Precision(self.dtype), kind))
+        self.device.resident_blocks(feature_rows("transpose", self.dtype))
+
+    def run(
+        self,
+        B: Any,
+        epilogue: DeviceEpilogue | None = None,
+        residual: Any = None,
+        out: Any = None,
+    ) -> Any:
         """Return C, shape (m, n), in C order.
 
         Parameters
         ----------
         B : device array, shape (k, n), in C order, of A's type
-        bias : device array, shape (m,), optional
-            With it the layer's activation; without it the plain product.
-        y_max : float, optional
-            None for no bound.
+        epilogue : DeviceEpilogue, optional
+        residual : device array, shape (m, n), in C order, of A's type, optional
+            Added before the activation.
         out : device array, shape (m, n), in C order, optional
-            Takes C; shares no memory with B.
+            The memory for C, which shares none with B.
         """
         device, columns = self.device, int(B.shape[1])
         C = device.empty((self.shape[0], columns), self.dtype) if out is None else out
         state = self._state(columns)
         marks = device.empty((max(columns, 1),), np.uint8)
-        self._placed.launch(
-            B, C, columns, state, state, marks,
-            self._nothing if bias is None else bias, y_max, bias is not None,
-        )  # fmt: skip
+        operands = StepOperands(B, C, columns, state, state, marks)
+        self._spmm.launch(operands, epilogue or self._identity, residual, marks=False)
         return C
 
     def _state(self, columns: int) -> Any:
@@ -162,7 +157,7 @@ class DenseProduct:
         if state is None:
             state = self.device.upload(np.array([columns, 0, 0, 0], np.int32))
         self._states[columns] = state
-        # Each is a block of the memory pool, and where inputs die no two batches are as wide.
+        # Each takes a block of the memory pool, and where inputs die batches differ in width.
         if len(self._states) > STATES:
             self._states.pop(next(iter(self._states)))
         return state

@@ -1,4 +1,4 @@
-"""Sparse matrices packed for the kernels."""
+"""Sparse matrices packed for the variants of SpMM, each as one piece of memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
 from portable_spdnn_gpu.compile.catalog import (
-    CLUSTER_STRIP,
-    CSR_STRIP,
+    BOUNDED,
+    CLUSTER_PANEL,
+    CSR_PANEL,
     Kernel,
     StagedConfig,
     clustered_spmm,
@@ -23,83 +24,79 @@ from portable_spdnn_gpu.compile.catalog import (
     staged_spmm,
 )
 from portable_spdnn_gpu.compile.precision import Precision
-from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.spmm.clusters import cluster_rows
 from portable_spdnn_gpu.spmm.staging import stage_rows
 
 Array = npt.NDArray[Any]
-DESIGNS = ("csr", "clustered", "staged")
-ALIGNMENT = 256  # bytes: of every array in the memory of a packed matrix
+VARIANTS = ("csr", "clustered", "staged")
+ALIGNMENT = 256  # bytes: every array begins at a multiple of it in the memory of a packed matrix
 
 
 @dataclass(frozen=True)
 class PackedLaunch:
-    """One launch of a product.
+    """One of the launches that compute a product.
 
     Attributes
     ----------
     kernel : callable
-        (precision, activation) -> Kernel.
+        The function (precision, epilogue) -> Kernel; see `catalog.ANY_EPILOGUE`.
     arrays : tuple of (offset, shape, dtype)
-        Its arrays in the memory of the packed matrix, in the order of its parameters.
+        The arrays in the memory of the packed matrix, in the order of the kernel's parameters.
     rows : int
-        Of C, that it computes.
+        How many rows of C it computes.
     units : int
-        What its blocks divide the rows into.
-    strip : int
-        Columns that a block computes at a time.
+        What its blocks divide the rows into: rows, clusters, or blocks of rows.
+    panel : int
+        How many columns a block computes at a time.
     """
 
-    kernel: Callable[[Precision, bool], Kernel]
+    kernel: Callable[[Precision, int], Kernel]
     arrays: tuple[tuple[int, tuple[int, ...], Any], ...]
     rows: int
     units: int
-    strip: int
+    panel: int
 
 
 @dataclass(eq=False)
-class PackedProduct:
-    """A sparse matrix in the form of a design, as one piece of host memory.
+class PackedSpmm:
+    """A sparse matrix in the form of a variant, as one piece of host memory.
 
     Attributes
     ----------
-    design : str
+    variant : str
+        The name of the variant, one of VARIANTS.
     shape : (int, int)
     nnz : int
     loads : int
-        Elements of B that are read for each column of C.
+        How many elements of B are read for each column of C.
     memory : ndarray of uint8
-        Nothing once it is let go.
+        The packed matrix; empty once the host's copy has been released.
     launches : tuple of PackedLaunch
+        The launches that compute a product, in order.
     """
 
-    design: str
+    variant: str
     shape: tuple[int, int]
     nnz: int
     loads: int
     memory: Array
     launches: tuple[PackedLaunch, ...]
 
-    def let_go(self) -> None:
-        """Forget the host's copy."""
+    def release_host(self) -> None:
+        """Free the host's copy, once it has been copied to the device."""
         self.memory = np.empty(0, np.uint8)
 
-    @property
-    def edges(self) -> int:
-        """Entries of the matrix."""
-        return self.nnz
-
     def describe(self) -> str:
-        """Say what is launched."""
+        """Return which kernels run on how many rows."""
         return ", ".join(
-            f"{launch.kernel(Precision(), True).name} on {launch.rows} rows"
+            f"{launch.kernel(Precision(), BOUNDED).name} on {launch.rows} rows"
             + (f" in {launch.units} clusters" if launch.kernel is clustered_spmm else "")
             for launch in self.launches
         )
 
 
 class _Memory:
-    """Arrays put end to end."""
+    """Arrays put end to end, each aligned."""
 
     def __init__(self) -> None:
         self.parts: list[Array] = []
@@ -121,47 +118,49 @@ class _Memory:
 
 
 def pack(
-    A: Any, design: str, precision: Precision, config: StagedConfig | None = None
-) -> PackedProduct:
+    A: Any, variant: str, precision: Precision, config: StagedConfig | None = None
+) -> PackedSpmm:
     """Pack a canonical csr_array.
 
     Parameters
     ----------
     A : csr_array, shape (m, k)
-        Of the precision's type of sums.
-    design : str
-        "csr": row by row; "clustered": rows that share columns together, the others row by
-        row; "staged": through a preload map and shared memory.
+        The matrix, with values of the type of the precision's sums.
+    variant : str
+        "csr" computes row by row; "clustered" takes rows that share columns together, and the
+        others row by row; "staged" reads B through a preload map and shared memory.
     precision : Precision
+    config : StagedConfig, optional
+        The tile sizes of the staged variant. By default the precision's usual ones.
 
     Raises
     ------
     InputError
-        If the design is none of these, or a value is beyond what half precision holds.
+        If the variant is none of these, or a value is beyond what half precision holds.
     """
-    if design not in DESIGNS:
-        raise InputError(f"kernel {design!r} is none of {', '.join(DESIGNS)}")
+    if variant not in VARIANTS:
+        raise InputError(f"variant is {variant!r}; choose one of {', '.join(VARIANTS)}")
     memory = _Memory()
     launches = []
     rows, loads = np.arange(A.shape[0], dtype=np.int32), 0
-    if design == "staged":
+    if variant == "staged":
         config = staged_configs(precision)[0] if config is None else config
         stages = stage_rows(A, config)
         blocks = stages.block_stages.size - 1
         arrays = memory.add(
             stages.block_stages, stages.stage_bounds, stages.columns, stages.slices,
-            stages.positions, precision.stored(stages.values), np.array([A.shape[0]], np.int32),
+            stages.local_indices, precision.stored(stages.values), np.array([A.shape[0]], np.int32),
         )  # fmt: skip
         kernel = partial(staged_spmm, config=config)
         launches.append(PackedLaunch(kernel, arrays, A.shape[0], blocks, config.minibatch))
         rows, loads = rows[:0], stages.columns.size
-    if design == "clustered":
+    if variant == "clustered":
         found = cluster_rows(A)
         if found.count:
             values = precision.stored(found.values)
             arrays = memory.add(found.bounds, found.indices, found.starts, values, found.rows)
             launches.append(
-                PackedLaunch(clustered_spmm, arrays, found.rows.size, found.count, CLUSTER_STRIP)
+                PackedLaunch(clustered_spmm, arrays, found.rows.size, found.count, CLUSTER_PANEL)
             )
         rows, loads = found.rest, found.indices.size
     if rows.size:
@@ -175,14 +174,9 @@ def pack(
         else:
             values = A.data
         arrays = memory.add(indptr, indices, precision.stored(values), rows.astype(np.int32))
-        launches.append(PackedLaunch(csr_spmm, arrays, rows.size, rows.size, CSR_STRIP))
+        launches.append(PackedLaunch(csr_spmm, arrays, rows.size, rows.size, CSR_PANEL))
         loads += indices.size
-    return PackedProduct(design, A.shape, A.nnz, loads, memory.joined(), tuple(launches))
-
-
-def placed_arrays(device: Device, launch: PackedLaunch, memory: Any) -> list[Any]:
-    """Return the arrays of a launch in device memory that holds the packed matrix."""
-    return [device.view(memory, *place) for place in launch.arrays]
+    return PackedSpmm(variant, A.shape, A.nnz, loads, memory.joined(), tuple(launches))
 
 
 def by_output(W: Any) -> Any:

@@ -2,91 +2,91 @@
 //
 // Idea: a block takes ROWS rows of A, one a thread, and MINIBATCH columns of B, whose sums it
 // keeps in registers. The rows of B that the block's rows of A need are listed once, without
-// repeats (the map), and cut into stages of at most STAGE. A stage is copied to shared memory
-// while the one before is multiplied (two buffers, asynchronous copies). The entries of A are in
-// sliced ELL: the rows of a warp are a slice, padded to the longest of them in the stage; 16-bit
-// positions in the buffers and values are interleaved so that a warp reads neighbours. How many
-// columns of B there are is read on the device: blocks take items, a unit of rows and
-// a minibatch, until none is left.
+// repeats (the preload map), and cut into stages of at most STAGE. A stage is copied to shared
+// memory while the one before is multiplied (two buffers, asynchronous copies). The entries of A
+// are in sliced ELL: the rows of a warp are a slice, padded to the longest of them in the stage;
+// 16-bit local indices (rows of the buffers) and values are interleaved so that a warp reads
+// neighbours. How many columns of B there are is read on the device: blocks take items, a unit of
+// rows and a minibatch, until none is left.
 //
 // Source: M. Hidayetoglu et al., "At-Scale Sparse Deep Neural Network Inference with Efficient
 // GPU Implementation", HPEC 2020. Other than there, B holds its columns innermost.
 //
-// Shared memory keeps the stored type, and it is widened when it is read: reading binds this
-// kernel, a feature in half precision then costs half, and a copy that converts cannot be
-// asynchronous. The conversions take arithmetic that is idle.
-//
-// Banks: a row of B in a buffer is PARTS pieces of 16 bytes. A quarter of a warp is served at
-// a time, its eight lanes without conflict where they use eight different pieces of a line of
-// 128 bytes. Were row p's piece q at PARTS p + q, lanes that read piece q of rows p, p + 1, ...
-// would meet in 8 / PARTS pieces of the line where PARTS is a power of two. So piece q lies at
-// PARTS p + (q ^ (p / (8 / PARTS)) % PARTS): eight neighbouring rows lie in eight pieces.
-// An odd PARTS does that by itself. Either way rows fill whole lines in order, so that the copy,
-// eight neighbouring pieces at a time, has no conflict; padding of the rows would give it some.
-// Rows apart conflict by chance.
-//
-// Bound: shared memory: PARTS reads of 16 bytes for MINIBATCH multiply-adds; where rows share
+// Bound: shared memory: VECTORS reads of 16 bytes for MINIBATCH multiply-adds; where rows share
 // little, the copies from L2.
 //
-// Configuration (STAGED_CONFIGS in kernel_catalog.py, chosen by autotuner.py):
+// Shared memory keeps the stored type, and it is widened when it is read: reading binds this
+// kernel, a feature in half precision then costs half, and a copy that converts cannot be
+// asynchronous. The conversions take arithmetic units that are idle.
+//
+// Banks: a row of B in a buffer is VECTORS vectors of 16 bytes. A quarter of a warp is served at
+// a time, its eight lanes without conflict where they use eight different vectors of a line of
+// 128 bytes. If vector q of row p lay at VECTORS p + q, lanes that read vector q of rows p, p + 1,
+// ... would meet in 8 / VECTORS vectors of the line where VECTORS is a power of two. So it lies
+// at VECTORS p + (q ^ (p / (8 / VECTORS)) % VECTORS): eight neighbouring rows lie in eight
+// vectors. An odd VECTORS does that by itself. Either way rows fill whole lines in order, so that
+// the copy, eight neighbouring vectors at a time, has no conflict; padding of the rows would give
+// it some. Rows apart conflict by chance.
+//
+// Configuration (STAGED_CONFIGS in compile/catalog.py, chosen by spmm/tuning.py):
 // ROWS:         the rows of A that share a map; more share more, and fewer blocks fit.
-// MINIBATCH:    sums in registers for each thread; more read a position and a value less often,
-//               and copy whole sectors of B; registers and shared memory bound it.
+// MINIBATCH:    sums in registers for each thread; more read a local index and a value less often
+//               and copy whole sectors of B, until registers and shared memory are short.
 // STAGE:        rows of B in one of the two buffers; more make fewer barriers and less padding.
-// BLOCKS:       on a multiprocessor at least: so many registers that nothing is spilled.
-// ACTIVATION:   1 adds the bias, applies ReLU and clamp, and marks inputs that live; 0 leaves
-//               the plain product.
+// BLOCKS:       at least so many on a multiprocessor: so many registers that nothing is spilled.
+// EPILOGUE:     what follows the sums, see common.cuh; above 0 active inputs are marked.
 #include "async_copy.cuh"
 #include "common.cuh"
 
 #define WARPS (ROWS / 32)
-#define WIDTH int(16 / sizeof(STORED))  // columns of a piece
-#define PARTS (MINIBATCH / WIDTH)
+#define WIDTH int(16 / sizeof(STORED))  // columns of a vector
+#define VECTORS (MINIBATCH / WIDTH)     // vectors of a row of B
 
-struct __align__(16) Piece {
+struct __align__(16) Vector {
     STORED at[WIDTH];
 };
 
-// Where a piece of a row lies, counted in pieces.
-__device__ __forceinline__ int piece_of(int row, int part) {
-    if constexpr (PARTS % 2 == 1) return row * PARTS + part;
-    return row * PARTS + (part ^ (PARTS < 8 ? row / (8 / PARTS) % PARTS : row % 8));
+// Where a vector of a row lies in a buffer, counted in vectors; see above for the swizzle.
+__device__ __forceinline__ int vector_of(int row, int v) {
+    if constexpr (VECTORS % 2 == 1) return row * VECTORS + v;
+    return row * VECTORS + (v ^ (VECTORS < 8 ? row / (8 / VECTORS) % VECTORS : row % 8));
 }
 
-// Starts the copies of listed rows of B to a buffer. In pieces where columns are side by side and
-// aligned, else one by one.
-__device__ __forceinline__ void copy_stage(Piece* buffer, const int* __restrict__ listed, int count,
-                                           const STORED* __restrict__ from, int pitch, int first,
-                                           int columns, bool in_pieces, const int* places) {
-    if (in_pieces) {
+// Starts the copies of listed rows of B to a buffer: vector by vector where columns are side by
+// side and aligned, else column by column. Neighbouring threads copy neighbours of one row.
+__device__ __forceinline__ void copy_stage(Vector* buffer, const int* __restrict__ listed,
+                                           int count, const STORED* __restrict__ from, int pitch,
+                                           int first, int columns, bool vectorized,
+                                           const int* places) {
+    if (vectorized) {
 #pragma unroll 2
-        for (int k = threadIdx.x; k < count * PARTS; k += ROWS) {
-            const int row = k / PARTS, part = k % PARTS, column = first + part * WIDTH;
-            const STORED* strip = from + size_t(listed[row]) * pitch;
-            copy_async<16>(buffer + piece_of(row, part), strip + (column < columns ? column : 0));
+        for (int k = threadIdx.x; k < count * VECTORS; k += ROWS) {
+            const int row = k / VECTORS, v = k % VECTORS, column = first + v * WIDTH;
+            const STORED* row_of_b = from + size_t(listed[row]) * pitch;
+            copy_async<16>(buffer + vector_of(row, v), row_of_b + (column < columns ? column : 0));
         }
         return;
     }
 #pragma unroll 2
     for (int k = threadIdx.x; k < count * MINIBATCH; k += ROWS) {
         const int row = k / MINIBATCH, i = k % MINIBATCH;
-        const STORED* strip = from + size_t(listed[row]) * pitch;
-        copy_async<sizeof(STORED)>(&buffer[piece_of(row, i / WIDTH)].at[i % WIDTH],
-                                   strip + places[i]);
+        const STORED* row_of_b = from + size_t(listed[row]) * pitch;
+        copy_async<sizeof(STORED)>(&buffer[vector_of(row, i / WIDTH)].at[i % WIDTH],
+                                   row_of_b + places[i]);
     }
 }
 
-// Writes the row's results of the minibatch; what lies beyond the columns stays.
+// Writes the results of a row in the minibatch; what lies beyond the columns stays as it is.
 __device__ __forceinline__ void write_row(STORED* out, const STORED* results, int columns,
-                                          bool in_pieces) {
+                                          bool vectorized) {
 #pragma unroll
-    for (int part = 0; part < PARTS; ++part) {
-        const int begin = part * WIDTH;
-        if (in_pieces && begin + WIDTH <= columns) {
-            Piece piece;
+    for (int v = 0; v < VECTORS; ++v) {
+        const int begin = v * WIDTH;
+        if (vectorized && begin + WIDTH <= columns) {
+            Vector vector;
 #pragma unroll
-            for (int i = 0; i < WIDTH; ++i) piece.at[i] = results[begin + i];
-            *reinterpret_cast<Piece*>(out + begin) = piece;
+            for (int i = 0; i < WIDTH; ++i) vector.at[i] = results[begin + i];
+            *reinterpret_cast<Vector*>(out + begin) = vector;
         } else {
 #pragma unroll
             for (int i = 0; i < WIDTH; ++i)
@@ -96,24 +96,25 @@ __device__ __forceinline__ void write_row(STORED* out, const STORED* results, in
 }
 
 // block_stages: units + 1 offsets of stages. stage_bounds: stages + 1 offsets into map.
-// slices: stages x WARPS + 1 offsets, counted in warps of entries. positions: rows of the two
-// buffers, of which stages take turns in a block; absent entries name the row beyond, of zeros.
-// all_rows: how many there are.
+// slices: stages x WARPS + 1 offsets, counted in warps of entries. local_indices: rows of the two
+// buffers, which the stages of a block fill by turns; padding names the row beyond both, of zeros.
+// all_rows: how many rows A has. units: the blocks of rows. from, to: [k][pitch] and [m][pitch].
 extern "C" __global__ void __launch_bounds__(ROWS, BLOCKS)
 staged_spmm(const int* __restrict__ block_stages, const int* __restrict__ stage_bounds,
             const int* __restrict__ map, const int* __restrict__ slices,
-            const unsigned short* __restrict__ positions, const STORED* __restrict__ values,
+            const unsigned short* __restrict__ local_indices, const STORED* __restrict__ values,
             const int* __restrict__ all_rows, int units, const STORED* __restrict__ from,
             STORED* __restrict__ to, int pitch, int* state, const int* __restrict__ source,
-            unsigned char* __restrict__ alive, const SCALAR* __restrict__ bias, SCALAR y_max) {
-    DYNAMIC_SHARED(Piece, staged);
+            unsigned char* __restrict__ active, const SCALAR* __restrict__ bias,
+            EPILOGUE_PARAMETERS) {
+    DYNAMIC_SHARED(Vector, staged);
     __shared__ int places[MINIBATCH];
     const InputState inputs = *reinterpret_cast<const InputState*>(state);
     const bool aligned = pitch % WIDTH == 0 && size_t(from) % 16 == 0 && size_t(to) % 16 == 0;
-    const int strips = (inputs.count + MINIBATCH - 1) / MINIBATCH;
-    const int items = units * strips;  // of 1,024 features or more each: an int counts them all
-    // 0 x 0 is added for absent entries, whatever is staged.
-    if (threadIdx.x < PARTS) staged[2 * STAGE * PARTS + threadIdx.x] = Piece{};
+    const int panels = (inputs.count + MINIBATCH - 1) / MINIBATCH;
+    const int items = units * panels;  // of 1,024 features or more each: an int counts them all
+    // The row of zeros: padding adds 0 x 0, whatever is staged.
+    if (threadIdx.x < VECTORS) staged[2 * STAGE * VECTORS + threadIdx.x] = Vector{};
     for (int item = blockIdx.x; item < items; item += gridDim.x) {
         const int unit = item % units, first = item / units * MINIBATCH;
         SCALAR sums[MINIBATCH];
@@ -121,11 +122,11 @@ staged_spmm(const int* __restrict__ block_stages, const int* __restrict__ stage_
         for (int i = 0; i < MINIBATCH; ++i) sums[i] = SCALAR(0);
         if (threadIdx.x < MINIBATCH)
             places[threadIdx.x] = place_of(first + threadIdx.x, inputs, source);
-        __syncthreads();  // the last item has been read, and places are there
+        __syncthreads();  // the last item has read the buffers, and places are there
 
         const auto copy = [&](int stage, int buffer) {
             const int begin = stage_bounds[stage], count = stage_bounds[stage + 1] - begin;
-            copy_stage(staged + buffer * (STAGE * PARTS), map + begin, count, from, pitch, first,
+            copy_stage(staged + buffer * (STAGE * VECTORS), map + begin, count, from, pitch, first,
                        inputs.count, aligned && !inputs.gathers, places);
             commit_copies();
         };
@@ -133,20 +134,20 @@ staged_spmm(const int* __restrict__ block_stages, const int* __restrict__ stage_
         if (begin < end) copy(begin, 0);
         for (int stage = begin; stage < end; ++stage) {
             wait_copies<0>();
-            __syncthreads();  // the stage is there, and the one before has been read
+            __syncthreads();  // all have copied this stage, and have read the one before
             if (stage + 1 < end) copy(stage + 1, (stage + 1 - begin) % 2);
             const int last = slices[stage * WARPS + threadIdx.x / 32 + 1];
 #pragma unroll 2
             for (int k = slices[stage * WARPS + threadIdx.x / 32]; k < last; ++k) {
                 const size_t entry = size_t(k) * 32 + threadIdx.x % 32;
-                const int position = positions[entry];
+                const int local = local_indices[entry];
                 const SCALAR value = widen(values[entry]);
 #pragma unroll
-                for (int part = 0; part < PARTS; ++part) {
-                    const Piece piece = staged[piece_of(position, part)];
+                for (int v = 0; v < VECTORS; ++v) {
+                    const Vector vector = staged[vector_of(local, v)];
 #pragma unroll
                     for (int i = 0; i < WIDTH; ++i)
-                        sums[part * WIDTH + i] += value * widen(piece.at[i]);
+                        sums[v * WIDTH + i] += value * widen(vector.at[i]);
                 }
             }
         }
@@ -154,14 +155,15 @@ staged_spmm(const int* __restrict__ block_stages, const int* __restrict__ stage_
         const int row = unit * ROWS + threadIdx.x;
         const int columns = row < *all_rows ? min(MINIBATCH, inputs.count - first) : 0;
         STORED results[MINIBATCH];
-#if ACTIVATION
+#if EPILOGUE
         const SCALAR own_bias = row < *all_rows ? bias[row] : SCALAR(0);
         const int lane = threadIdx.x % 32;
         unsigned nonzero = 0;
         bool is_nan = false;
 #pragma unroll
         for (int i = 0; i < MINIBATCH; ++i) {
-            results[i] = narrow(activate(sums[i], own_bias, y_max));
+            const size_t at = i < columns ? size_t(row) * pitch + first + i : 0;
+            results[i] = narrow(FINISHED(sums[i], own_bias, at));
             const SCALAR y = widen(results[i]);
             if (i < columns && y != SCALAR(0)) nonzero |= 1u << i;
             if (i < columns && UNUSABLE(y)) is_nan = true;
@@ -171,7 +173,8 @@ staged_spmm(const int* __restrict__ block_stages, const int* __restrict__ stage_
         for (int other = 16; other; other /= 2)
             nonzero |= __shfl_xor_sync(FULL_WARP, nonzero, other);
         is_nan = __any_sync(FULL_WARP, is_nan);
-        if (lane < MINIBATCH) mark(nonzero >> lane & 1u, is_nan && lane == 0, first + lane, alive, state);
+        if (lane < MINIBATCH)
+            mark(nonzero >> lane & 1u, is_nan && lane == 0, first + lane, active, state);
 #else
 #pragma unroll
         for (int i = 0; i < MINIBATCH; ++i) results[i] = narrow(sums[i]);

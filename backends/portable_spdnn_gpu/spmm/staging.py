@@ -1,12 +1,12 @@
-"""Sliced ELL with preload maps.
+"""Sliced ELL with preload maps, the format of the staged variant.
 
 The rows of a matrix go to blocks, in order. The columns that a block's rows have, without
-repeats and rising, are its map, cut into stages; the entries of a stage are kept in sliced ELL.
-A slice is what the 32 rows of one warp have in one stage, padded to the longest of them: entry k
-of lane l lies at 32 k + l, so that a warp reads neighbours. A column is a 16-bit position in the
-buffers of the stages (the first, third, ... stage of a block go to the first buffer, the others
-to the second), whatever the number of columns of the matrix. Rows of other lengths than their
-neighbours cost padding in their slice and stage alone.
+repeats and rising, are its preload map, cut into stages; the entries of a stage are kept in
+sliced ELL. A slice is what the 32 rows of one warp have in one stage, padded to the longest of
+them: entry k of lane l lies at 32 k + l, so that a warp reads neighbours. A column is kept as a
+local index, its row in the two buffers of the stages (the first, third, ... stage of a block go
+to the first buffer, the others to the second): 16 bits suffice, however many columns the matrix
+has. Rows of other lengths than their neighbours cost padding in their slice and stage alone.
 
 Source: A. Monakov, A. Lokhmotov and A. Avetisyan, "Automatically Tuning Sparse Matrix-Vector
 Multiplication for GPU Architectures", HiPEAC 2010, for sliced ELL; for maps see staged_spmm.cu.
@@ -28,28 +28,30 @@ WARP = 32
 
 @dataclass(frozen=True)
 class Stages:
-    """A CSR matrix in the form that `staged_spmm` reads: sliced ELL.
+    """A CSR matrix in the form that `staged_spmm` reads.
 
     Attributes
     ----------
     block_stages : ndarray of int32, shape (blocks + 1,)
-        Offsets of the stages of each block of rows.
+        The offsets of the stages of each block of rows.
     stage_bounds : ndarray of int32, shape (stages + 1,)
-        Offsets into `columns`.
+        The offsets of the stages into `columns`.
     columns : ndarray of int32
-        The map: columns of A, without repeats in a block, rising.
+        The preload maps: columns of A, rising and without repeats in a block.
     slices : ndarray of int32, shape (stages x warps + 1,)
-        Offsets of the entries of each warp, in warps.
-    positions : ndarray of uint16, values : ndarray, shape (32 x slices[-1],)
-        Where in the two buffers the column of an entry is, and the entry; absent ones name the
-        position beyond both and are 0.
+        The offsets of the entries of each warp in each stage, counted in 32 entries.
+    local_indices : ndarray of uint16, shape (32 x slices[-1],)
+        The row of the two buffers that holds the column of an entry; padding names the row
+        beyond both, of zeros.
+    values : ndarray, shape (32 x slices[-1],)
+        The entries; padding is 0.
     """
 
     block_stages: Array
     stage_bounds: Array
     columns: Array
     slices: Array
-    positions: Array
+    local_indices: Array
     values: Array
 
 
@@ -58,7 +60,7 @@ def stage_rows(A: Any, config: StagedConfig) -> Stages:
     capacity, block_rows = config.stage, config.rows
     warps = block_rows // WARP
     stages_of_blocks, sizes, maps, widths = [0], [], [], []
-    positions: list[Array] = []
+    local_indices: list[Array] = []
     values: list[Array] = []
     for first in range(0, A.shape[0], block_rows):
         last = min(first + block_rows, A.shape[0])
@@ -79,11 +81,11 @@ def stage_rows(A: Any, config: StagedConfig) -> Stages:
         widths.append(by_warp.ravel())
         total = int(by_warp.sum()) * WARP
         where = (begins[stage, row // WARP] + rank) * WARP + row % WARP
-        block_positions = np.full(total, 2 * capacity, np.uint16)
-        block_positions[where] = place % (2 * capacity)
+        block_indices = np.full(total, 2 * capacity, np.uint16)
+        block_indices[where] = place % (2 * capacity)
         block_values = np.zeros(total, A.dtype)
         block_values[where] = A.data[entries]
-        positions.append(block_positions)
+        local_indices.append(block_indices)
         values.append(block_values)
     nothing = np.empty(0, np.int32)
     return Stages(
@@ -91,6 +93,6 @@ def stage_rows(A: Any, config: StagedConfig) -> Stages:
         np.cumsum([0, *sizes]).astype(np.int32),
         np.concatenate([nothing, *maps]).astype(np.int32),
         np.concatenate(([0], np.cumsum(np.concatenate([nothing, *widths])))).astype(np.int32),
-        np.concatenate([np.empty(0, np.uint16), *positions]),
+        np.concatenate([np.empty(0, np.uint16), *local_indices]),
         np.concatenate([np.empty(0, A.dtype), *values]),
     )

@@ -1,10 +1,10 @@
-"""Tile sizes of staged_spmm, measured.
+"""Tile sizes of staged_spmm, measured when a plan is made.
 
 The best tiles depend on the device and on the layer: how many rows share how much. Every
 configuration of the kernel that the device has the shared memory for is timed on a sample of the
-layer, beside csr_spmm, whose answers each must give before it may be chosen. What was
-found is kept on disk, a file for each device, version of the kernels and class of layers, and
-read the next time.
+layer, beside csr_spmm, whose answers it must give before it may be chosen. The choice is kept on
+disk, in a file for each device, version of the kernels and class of layers, and is read the next
+time.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn import __version__
+from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import cache_folder
 from portable_spdnn.io.atomic_output import atomic_output
 from portable_spdnn_gpu.compile.catalog import (
+    BOUNDED,
     StagedConfig,
     headers,
     kernel_folder,
@@ -33,20 +35,22 @@ from portable_spdnn_gpu.compile.catalog import (
 )
 from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError
 from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
+from portable_spdnn_gpu.device.features import StepOperands
 from portable_spdnn_gpu.device.interface import Device, DeviceMemoryError, LaunchError
-from portable_spdnn_gpu.spmm.launch import PlacedProduct
+from portable_spdnn_gpu.spmm.launch import DeviceSpmm
 from portable_spdnn_gpu.spmm.packing import pack
 
 Array = npt.NDArray[Any]
 
-# The sample, for each multiprocessor: enough that all of them have several blocks of every
+# Rows and inputs of the sample for each multiprocessor: all of them get several blocks of every
 # configuration, some milliseconds of work.
 ROWS, INPUTS = 128, 32
-FEATURE_BYTES = 256 << 20  # of the sample's features, at most
-CALLS, TURNS = 4, 3  # launches between two events; the least time of several turns
-# Of the answers that are compared: the last minibatch is not full, and rows are aligned.
+FEATURE_BYTES = 256 << 20  # that the sample's features take at most
+CALLS, TURNS = 4, 3  # launches between two events; the least time of several turns counts
+# Inputs whose answers are compared: the last minibatch is not full, and rows are aligned.
 CHECKED, CHECKED_PITCH = 61, 64
-PERIOD = 65521  # of the sample's features: prime, so that rows differ
+PERIOD = 65521  # after which the sample's features repeat: prime, so that rows differ
 TOLERANCE = {"float64": 1e-12, "float32": 1e-4, "float16": 4e-3}
 
 
@@ -57,15 +61,15 @@ class TunedStaged:
     Attributes
     ----------
     config : StagedConfig
-        The fastest of those that answer as csr_spmm does.
+        The fastest of the configurations that give the answers of csr_spmm.
     rates : dict of str to float
-        Edges per second of "csr" and of each configuration by its text.
+        The edges per second of "csr" and of each configuration by its text.
     refused : dict of str to str
-        Why others may not be chosen.
+        The configurations that may not be chosen, and why.
     layers : str
-        The class of layers.
+        The class of layers in words.
     origin : str
-        "measured" or "from disk", and why it was not kept if so.
+        "measured" or "from disk"; why the choice could not be kept, where it could not.
     """
 
     config: StagedConfig
@@ -76,11 +80,11 @@ class TunedStaged:
 
     @property
     def measured(self) -> dict[str, float]:
-        """Edges per second by design, as `choose_design` takes them."""
+        """The edges per second by variant, as `choose_variant` takes them."""
         return {"csr": self.rates["csr"], "staged": self.rates[str(self.config)]}
 
     def describe(self) -> str:
-        """Say what was chosen, and beside what."""
+        """Return what was chosen, with all rates, a line each."""
         tried = [name for name in self.rates if name != "csr"]
         order = sorted(tried, key=self.rates.__getitem__, reverse=True)
         lines = [
@@ -101,23 +105,20 @@ def tune_staged(
 ) -> TunedStaged:
     """Return the configuration of `staged_spmm` for layers like A.
 
+    It is read from disk where it was measured before; a file of another form is replaced.
+
     Parameters
     ----------
     device : Device
     A : csr_array, canonical, shape (neurons out, neurons in)
-        In the precision's type of sums.
+        The layer's matrix, with values of the type of the precision's sums.
     precision : Precision
     versions : mapping of str to str, optional
-        Of what compiles and runs kernels; others mean other measurements.
+        The versions of what compiles and runs kernels; others are measured for themselves.
     folder : Path, optional
-        Where choices are kept. Default: `choices_folder()`.
+        The folder of kept choices. By default it lies beside the measured limits.
     inputs : int, optional
-        Of the sample. Default: by the device's multiprocessors.
-
-    Returns
-    -------
-    TunedStaged
-        From disk where it was measured before; what is not of this form there is replaced.
+        How many inputs the sample has. By default the device's multiprocessors decide.
 
     Raises
     ------
@@ -140,7 +141,7 @@ def tune_staged(
     )  # fmt: skip
     configs = _allowed(device, precision)
     name = f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-    path = (choices_folder() if folder is None else folder) / name
+    path = (cache_folder() / "staged_spmm" if folder is None else folder) / name
     known = _read(path, key, layers, configs)
     if known is not None:
         return known
@@ -157,10 +158,10 @@ def tune_staged(
 
 
 def layer_class(A: Any, precision: Precision) -> str:
-    """Return what layers must have in common to share a choice.
+    """Return in words what layers must have in common to share a choice.
 
-    Sizes and entries for each row to the nearest power of two, and how often, to a power of two,
-    a block of the usual configuration uses a row of B that it has staged.
+    These are, each to the nearest power of two, the sizes, the entries in a row, and how often a
+    block of the usual configuration uses a row of B that it has staged.
     """
     block = staged_configs(precision)[0].rows
     rows, columns = A.shape
@@ -174,104 +175,93 @@ def layer_class(A: Any, precision: Precision) -> str:
     )
 
 
-def choices_folder() -> Path:
-    """Return where choices are kept, beside the measured limits."""
-    return cache_folder() / "staged_spmm"
-
-
 def _power(number: float) -> int:
     return 1 << round(math.log2(max(number, 1)))
 
 
 def _sources() -> str:
-    """Return a hash of what is measured: the kernels and what may be chosen."""
+    """Return a hash of the kernels that are measured."""
     folder = kernel_folder()
-    spmm = folder / "spmm"
-    files = [spmm / "csr_spmm.cu", spmm / "staged_spmm.cu", *headers(folder)]
+    files = [folder / "spmm/csr_spmm.cu", folder / "spmm/staged_spmm.cu", *headers(folder)]
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _allowed(device: Device, precision: Precision) -> list[StagedConfig]:
     """Return the configurations whose blocks have the shared memory that they need."""
-    allowed = []
-    for config in staged_configs(precision):
-        kernel = staged_spmm(precision, True, config)
-        if kernel.static_shared + kernel.dynamic_shared <= device.shared_limit:
-            allowed.append(config)
-    return allowed
+    return [
+        config
+        for config in staged_configs(precision)
+        if staged_spmm(precision, BOUNDED, config).shared <= device.shared_limit
+    ]
 
 
 class _Sample:
-    """A part of a layer and random features, and how fast and right a product of them is."""
+    """A part of a layer with random features, on which products are timed and checked."""
 
     def __init__(self, device: Device, A: Any, precision: Precision, inputs: int | None) -> None:
         self.device, self.precision = device, precision
         self.A = A[: ROWS * device.multiprocessors]
         most = FEATURE_BYTES // (precision.storage.itemsize * max(A.shape[1], 1))
-        usual = max(CHECKED_PITCH, min(INPUTS * device.multiprocessors, most))
-        inputs = usual if inputs is None else inputs
+        if inputs is None:
+            inputs = max(CHECKED_PITCH, min(INPUTS * device.multiprocessors, most))
         pitch = -(-inputs // CHECKED_PITCH) * CHECKED_PITCH
         self.timed = self._operands(inputs, pitch)
         self.checked = self._operands(CHECKED, CHECKED_PITCH)
-        self.bias = device.upload(np.zeros(self.A.shape[0], precision.sums))
+        relu = Epilogue(activation="relu")
+        self.epilogue = DeviceEpilogue(device, relu, self.A.shape[0], precision.sums)
         self.multiply_adds = self.A.nnz * inputs
 
-    def _operands(self, inputs: int, pitch: int) -> tuple[Any, ...]:
-        """Return features before and after, pitch, state and marks."""
+    def _operands(self, inputs: int, pitch: int) -> StepOperands:
         device, storage = self.device, self.precision.storage
         values = np.random.default_rng(PERIOD).random(PERIOD, np.float32).astype(storage)
         before = device.upload(np.resize(values, (self.A.shape[1], pitch)))
         after = device.empty((self.A.shape[0], pitch), storage)
         state = device.upload(np.array([inputs, 0, 0, 0], np.int32))
-        return before, after, pitch, state, device.upload(np.zeros(pitch, np.uint8))
+        active = device.upload(np.zeros(pitch, np.uint8))
+        return StepOperands(before, after, pitch, state, state, active)
 
-    def product(self, design: str, config: StagedConfig | None = None) -> PlacedProduct:
-        packed = pack(self.A, design, self.precision, config)
-        return PlacedProduct(self.device, packed, self.device.upload(packed.memory), self.precision)
+    def product(self, variant: str, config: StagedConfig | None = None) -> DeviceSpmm:
+        """Return the sample's matrix on the device, in a variant."""
+        packed = pack(self.A, variant, self.precision, config)
+        return DeviceSpmm(self.device, packed, self.device.upload(packed.memory), self.precision)
 
-    def _launch(self, product: PlacedProduct, operands: tuple[Any, ...]) -> None:
-        before, after, pitch, state, marks = operands
-        product.launch(before, after, pitch, state, state, marks, self.bias, None, True)
-
-    def answer(self, product: PlacedProduct) -> tuple[Array, Array]:
-        """Return features and marks of the checked inputs."""
-        _, after, _, _, marks = self.checked
+    def answer(self, product: DeviceSpmm) -> tuple[Array, Array]:
+        """Return the features of the checked inputs after a layer, and their marks."""
+        after, marks = self.checked.to, self.checked.active
         self.device.clear(after)
         self.device.clear(marks)
-        self._launch(product, self.checked)
+        product.launch(self.checked, self.epilogue)
         found = self.device.download(after)[:, :CHECKED]
         return found.astype(self.precision.sums), self.device.download(marks)[:CHECKED]
 
-    def rate(self, product: PlacedProduct) -> float:
-        """Return edges per second."""
+    def rate(self, product: DeviceSpmm) -> float:
+        """Return the edges per second of a product."""
         device = self.device
-        self._launch(product, self.timed)  # caches and clocks
-        times = []
+        product.launch(self.timed, self.epilogue)  # warms caches and clocks up
+        least = math.inf
         for _ in range(TURNS):
             start = device.mark()
             for _ in range(CALLS):
-                self._launch(product, self.timed)
-            times.append(device.seconds(start, device.mark()) / CALLS)
-        return float(self.multiply_adds / max(min(times), 1e-9))
+                product.launch(self.timed, self.epilogue)
+            least = min(least, device.seconds(start, device.mark()) / CALLS)
+        return float(self.multiply_adds / max(least, 1e-9))
 
 
 def _measure(
     device: Device, A: Any, precision: Precision, configs: list[StagedConfig], inputs: int | None
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Return rates by configuration, and why some have none."""
+    """Return the rates by configuration, and why some configurations have none."""
     sample = _Sample(device, A, precision, inputs)
-    rows = sample.product("csr")
-    expected, marks = sample.answer(rows)
+    reference = sample.product("csr")
+    expected, marks = sample.answer(reference)
     tolerance = TOLERANCE[precision.storage.name] * (1 + float(np.abs(expected).max(initial=0)))
-    rates, refused = {"csr": sample.rate(rows)}, {}
+    rates, refused = {"csr": sample.rate(reference)}, {}
     for config in configs:
         try:
             product = sample.product("staged", config)
             found, marked = sample.answer(product)
-            if not (
-                np.allclose(found, expected, rtol=0, atol=tolerance)
-                and np.array_equal(marked, marks)
-            ):
+            agrees = np.allclose(found, expected, rtol=0, atol=tolerance)
+            if not (agrees and np.array_equal(marked, marks)):
                 refused[str(config)] = "its answers are not those of csr_spmm"
                 continue
             rates[str(config)] = sample.rate(product)
@@ -281,7 +271,7 @@ def _measure(
 
 
 def _read(path: Path, key: str, layers: str, configs: list[StagedConfig]) -> TunedStaged | None:
-    """Return what is on disk; None where it is absent, or not what is written here."""
+    """Return the choice on disk; None where it is absent, damaged, or of another form."""
     try:
         record = json.loads(path.read_text())
         rates = {str(name): float(rate) for name, rate in record["rates"].items()}
@@ -294,12 +284,12 @@ def _read(path: Path, key: str, layers: str, configs: list[StagedConfig]) -> Tun
             and rates[str(best)] == max(r for name, r in rates.items() if name != "csr")
         )
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None  # it is measured again, and the file replaced
+        return None  # the choice is measured again, and the file replaced
     return TunedStaged(best, rates, refused, layers, "from disk") if whole else None
 
 
 def _write(path: Path, record: dict[str, Any]) -> str:
-    """Keep a choice; what cannot be kept is measured again the next time, and said."""
+    """Keep a choice on disk; return why it could not be kept, or nothing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_output(path) as stream:

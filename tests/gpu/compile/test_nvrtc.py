@@ -1,7 +1,4 @@
-"""CUDA kernels within their claims.
-
-Every one compiles for every architecture; no device is needed.
-"""
+"""Every kernel compiles for every architecture within its claims; no device is needed."""
 
 from __future__ import annotations
 
@@ -16,14 +13,17 @@ from nvrtc_architectures import COMPILES_FOR_OLD_ONES, needs_compiler_of
 from portable_spdnn.host import usable_cores
 from portable_spdnn_gpu.compile.catalog import (
     ARCHITECTURES,
+    BOUNDED,
+    NO_EPILOGUE,
     OLDEST_OF_CUDA_13,
     SHARED_LIMITS,
     SHARED_UNASKED,
     Kernel,
     catalog,
     csr_spmm,
+    headers,
     kernel_folder,
-    resident_layers,
+    persistent_layers,
     staged_configs,
     staged_spmm,
 )
@@ -75,7 +75,7 @@ def kernel_id(kernel: Kernel) -> str:
 
 
 TUNED = [
-    staged_spmm(precision, True, config)
+    staged_spmm(precision, BOUNDED, config)
     for precision in PRECISIONS
     for config in staged_configs(precision)[1:]
 ]
@@ -103,29 +103,29 @@ def test_kernel_compiles_within_its_claims(kernel: Kernel, architecture: int) ->
     assert max(report.spill_stores, report.spill_loads, report.stack_frame) <= spilled
     assert report.registers <= kernel.registers
     assert report.static_shared == kernel.static_shared
-    # What is beyond SHARED_UNASKED is asked for; the autotuner leaves out what does not fit.
+    # What is beyond SHARED_UNASKED is asked for; tuning leaves out what does not fit.
     assert kernel.static_shared <= SHARED_UNASKED
-    fits = kernel.static_shared + kernel.dynamic_shared <= SHARED_LIMITS[architecture]
+    fits = kernel.shared <= SHARED_LIMITS[architecture]
     assert fits or kernel in TUNED
     claimed = replace(report, registers=kernel.registers)
     assert occupancy(kernel, report, architecture) >= occupancy(kernel, claimed, architecture)
     assert (resident_blocks(kernel, claimed, architecture) >= 1) == fits
 
 
-def test_what_the_autotuner_may_choose_is_in_the_catalog() -> None:
+def test_what_tuning_may_choose_is_in_the_catalog() -> None:
     kernels = catalog()
     for precision in PRECISIONS:
         for config in staged_configs(precision):
-            assert staged_spmm(precision, True, config) in kernels
-        assert staged_spmm(precision, False) in kernels
+            assert staged_spmm(precision, BOUNDED, config) in kernels
+        assert staged_spmm(precision, NO_EPILOGUE) in kernels
         # The one that is taken without measuring runs everywhere.
-        assert staged_spmm(precision, True).dynamic_shared < 48 * 1024
+        assert staged_spmm(precision, BOUNDED).dynamic_shared < 48 * 1024
 
 
 @pytest.mark.parametrize("precision", PRECISIONS, ids=lambda p: p.storage.name)
 def test_copies_are_asynchronous_and_accesses_vectors(precision: Precision) -> None:
     """Of the virtual code; from sm_80 on, and in pieces of 16 bytes."""
-    text = {arch: virtual_code(staged_spmm(precision, True), arch) for arch in (75, 80, 90)}
+    text = {arch: virtual_code(staged_spmm(precision, BOUNDED), arch) for arch in (75, 80, 90)}
     assert "cp.async" not in text[75]
     for architecture in (80, 90):
         assert "cp.async.cg.shared.global" in text[architecture]
@@ -138,10 +138,10 @@ def test_copies_are_asynchronous_and_accesses_vectors(precision: Precision) -> N
 
 def virtual_code(kernel: Kernel, architecture: int) -> str:
     folder = kernel_folder()
-    headers = sorted((folder / "compile").glob("*.cuh"))
+    included = headers(folder)
     program = nvrtc.createProgram(
         (folder / kernel.source).read_text(), kernel.source,
-        [header.read_bytes() for header in headers], [header.name.encode() for header in headers],
+        [header.read_bytes() for header in included], [header.name.encode() for header in included],
     )  # fmt: skip
     options = (f"--gpu-architecture=compute_{architecture}", "--std=c++17", *kernel.options)
     try:
@@ -159,9 +159,9 @@ def test_every_file_of_kernels_is_in_the_catalog() -> None:
 
 
 def test_single_precision_kernels_keep_their_occupancy() -> None:
-    # Of float on sm_90: a change that halves one of these is a change of design.
+    # Of float on sm_90: a change that halves one of these is no mere change of code.
     floors = {"csr_spmm": 0.5, "clustered_spmm": 0.3, "staged_spmm": 0.5, "spgemm_fill": 0.75}
-    floors["resident_layers"] = 0.25  # 512 threads with 128 registers each
+    floors["persistent_layers"] = 0.25  # 512 threads with 128 registers each
     for kernel in catalog(90):
         wide = dict(kernel.defines).get("MINIBATCH") == "32"  # gives occupancy for registers
         if dict(kernel.defines)["SCALAR"] == "float" and kernel.name in floors and not wide:
@@ -190,7 +190,7 @@ def test_what_is_chosen_for_a_width_is_in_the_catalog(number: int) -> None:
     claimed = {kernel.defines for kernel in catalog(number)}
     for precision in PRECISIONS:
         for widest in range(1, 4200):
-            kernel = resident_layers(precision, widest, SHARED_LIMITS[number])
+            kernel = persistent_layers(precision, widest, SHARED_LIMITS[number])
             assert kernel is None or kernel.defines in claimed
 
 
@@ -203,7 +203,7 @@ def test_a_kernel_that_does_not_compile_prints_the_log(
     )
     monkeypatch.setattr("portable_spdnn_gpu.compile.nvrtc.kernel_folder", lambda: tmp_path)
     with pytest.raises(KernelCompilationError) as error:
-        compile_source(csr_spmm(Precision(), True), 90)
+        compile_source(csr_spmm(Precision(), BOUNDED), 90)
     message = str(error.value)
     assert "csr_spmm.cu does not compile for sm_90 with -DSCALAR=float" in message
     assert 'identifier "no_such_name" is undefined' in message

@@ -1,7 +1,4 @@
-"""Where CUDA is missing, or short.
-
-What the cupy backend says there, and what it asks of the driver.
-"""
+"""What the cupy backend says where CUDA is missing, and what it asks of the driver."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ from cuda_emulation.emulated_device import EmulatedDevice, compiler
 import portable_spdnn as ps
 from portable_spdnn_gpu.compile.catalog import Kernel
 from portable_spdnn_gpu.cupy_backend import CupyBackend
-from portable_spdnn_gpu.device import cuda_device
-from portable_spdnn_gpu.device import matrices as device_matrices
+from portable_spdnn_gpu.device import cuda_device, matrices
 from portable_spdnn_gpu.device.availability import cuda_availability
 from portable_spdnn_gpu.device.cuda_device import memory_error
 from portable_spdnn_gpu.device.interface import DeviceMemoryError, LaunchError
@@ -120,9 +116,9 @@ def test_what_does_not_fit_says_what_would() -> None:
     assert isinstance(error, DeviceMemoryError)
     assert isinstance(error, MemoryError)
     assert "60000 x 65536 float32 (15000 MiB) does not fit" in str(error)
-    assert "3072 of the device's 8192 MiB are free, about 20 % of it would" in str(error)
-    assert "batch size" in str(error)
-    assert "in one piece" in str(memory_error((10,), np.float64, 100, 200))
+    assert "3072 of the device's 8192 MiB are free, about 20 % of it would fit" in str(error)
+    assert "smaller batch_size" in str(error)
+    assert "but not in one piece" in str(memory_error((10,), np.float64, 100, 200))
 
 
 def device_of(monkeypatch: pytest.MonkeyPatch, driver: Any) -> cuda_device.CudaDevice:
@@ -199,7 +195,7 @@ def test_a_failed_launch_gives_no_numbers(
 
 @needs_compiler
 def test_a_matrix_beyond_32_bit_indices_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_matrices, "INDEX_LIMIT", 5)
+    monkeypatch.setattr(matrices, "INDEX_LIMIT", 5)
     device = EmulatedDevice(cache_folder())
     with pytest.raises(ps.InputError, match="3 x 3 with 6 entries is too large for the cupy"):
         upload_csr(device, sp.csr_array(np.triu(np.ones((3, 3)))))
@@ -210,7 +206,7 @@ def test_a_matrix_beyond_32_bit_indices_is_refused(monkeypatch: pytest.MonkeyPat
 def test_out_in_host_memory_is_refused() -> None:
     backend = EmulatedCupyBackend()
     handle = backend.spmm_handle(sp.csr_array(np.eye(3, dtype=np.float32)))
-    with pytest.raises(ps.InputError, match="spmm: out is ndarray; an array of the device fits"):
+    with pytest.raises(ps.InputError, match="spmm: out is ndarray, not on the device; give a cupy"):
         handle.multiply(np.ones((3, 2), np.float32), np.empty((3, 2), np.float32))
 
 

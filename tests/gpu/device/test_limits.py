@@ -1,7 +1,4 @@
-"""Kernels that measure the device.
-
-What they compute, are compiled to, and report.
-"""
+"""Kernels that measure the device: what they compute, are compiled to, and report."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from portable_spdnn_gpu.compile.catalog import (
     kernel_folder,
     limit_kernel,
 )
-from portable_spdnn_gpu.device import limits as device_limits
+from portable_spdnn_gpu.device import limits
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.limits import (
     BLOCKS,
@@ -113,15 +110,15 @@ def test_arrays_in_memory_are_filled_read_and_copied_whole(device: Device, size:
 def test_limits_are_positive_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     backend = EmulatedCupyBackend()
-    monkeypatch.setattr(device_limits, "SECONDS", 0.002)
-    limits = limits_of(backend)
-    assert limits.l3 == limits.memory
-    assert all(value > 0 for value in dataclasses.asdict(limits).values())
+    monkeypatch.setattr(limits, "SECONDS", 0.002)
+    found = limits_of(backend)
+    assert found.l3 == found.memory
+    assert all(value > 0 for value in dataclasses.asdict(found).values())
     assert copy_rate(backend.cuda) > 0
     (key,) = json.loads(cache_file().read_text())
     assert "emulated CUDA device" in key
     monkeypatch.setattr(EmulatedCupyBackend, "measure_limits", lambda self: pytest.fail("again"))
-    assert limits_of(backend) == limits
+    assert limits_of(backend) == found
 
 
 class Tampering(EmulatedDevice):
@@ -140,12 +137,12 @@ class Tampering(EmulatedDevice):
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 @pytest.mark.parametrize("name", LIMITS)
 def test_work_that_is_not_done_is_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_limits, "SECONDS", 0.0)
+    monkeypatch.setattr(limits, "SECONDS", 0.0)
     device = Tampering(cache_folder())
     device.removed = name
     # A copy is checked where it is measured, by what `read_global` finds in it.
     measured = copy_rate if name == "copy_global" else measure
-    with pytest.raises(WrongAnswerError, match="the answer is wrong, so its time is not used"):
+    with pytest.raises(WrongAnswerError, match="the answer is wrong, so that its time means"):
         measured(device)
 
 
@@ -159,8 +156,8 @@ def test_constants_are_those_of_the_kernels() -> None:
     text = (kernel_folder() / "device" / "limits.cu").read_text()
     for name, value in {
         "THREADS": LIMIT_THREADS, "CHAINS": CHAINS, "UNROLL": UNROLL, "READS": READS,
-        "SHARED_READS": SHARED_READS, "VECTORS": LIMIT_VECTORS, "WINDOW": device_limits.WINDOW,
-        "SHARED_STEP": device_limits.SHARED_STEP, "SCATTER": f"{device_limits.SCATTER}u",
+        "SHARED_READS": SHARED_READS, "VECTORS": LIMIT_VECTORS, "WINDOW": limits.WINDOW,
+        "SHARED_STEP": limits.SHARED_STEP, "SCATTER": f"{limits.SCATTER}u",
     }.items():  # fmt: skip
         assert f"#define {name} {value}\n" in text
 

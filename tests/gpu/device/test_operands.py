@@ -1,7 +1,4 @@
-"""Operands of other libraries.
-
-On the emulated device and on the host.
-"""
+"""Operands of other libraries, on the emulated device and in host memory."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from cuda_emulation.emulated_device import EmulatedArray, allocate, compiler
 
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
-from portable_spdnn_gpu.device import operands as device_operands
+from portable_spdnn_gpu.device import operands
 from portable_spdnn_gpu.device.cuda_device import CudaDevice
 from portable_spdnn_gpu.device.matrices import DeviceCsr, upload_csr
 from portable_spdnn_gpu.device.operands import adopt_dense, adopt_sparse
@@ -313,7 +310,7 @@ def test_refused_sparse_operands(
     short.indptr = allocate(np.zeros(3, np.int32))
     with pytest.raises(ps.InputError, match=r"spmm: A: row offsets of shape \(3,\), .* 3 rows"):
         backend.spmm(short, B)
-    monkeypatch.setattr(device_operands, "INDEX_LIMIT", 5)
+    monkeypatch.setattr(operands, "INDEX_LIMIT", 5)
     with pytest.raises(ps.InputError, match="spmm: A: 3 x 3 with 6 entries is too large"):
         backend.spmm(ForeignCsr(sp.csr_array(np.triu(np.ones((3, 3))))), B)
 

@@ -1,7 +1,4 @@
-"""The whole-network plan of cupy.
-
-Compaction, streams, precision, reports.
-"""
+"""The whole-network plan of cupy: lists of inputs, streams, precision, reports."""
 
 from __future__ import annotations
 
@@ -259,7 +256,7 @@ def test_plans_share_their_buffers_and_give_them_back(backend: CupyBackend) -> N
 def test_sparse_features_take_the_layer_loop(backend: CupyBackend) -> None:
     plan = backend.plan(network_of(2), ps.PlanOptions(path="spgemm"))
     assert plan.describe().startswith("layer loop on cupy")
-    with pytest.raises(InputError, match="path spgemm goes without kernel"):
+    with pytest.raises(InputError, match="path spgemm takes no option kernel"):
         backend.plan(network_of(2), ps.PlanOptions(path="spgemm", kernel="csr"))
     with pytest.raises(InputError, match=r"kernel 'fast' is none of backend cupy: .*clustered"):
         backend.plan(network_of(2), ps.PlanOptions(kernel="fast"))
@@ -372,12 +369,12 @@ def test_narrow_networks_run_many_layers_in_a_launch(shared: Path) -> None:
     plan = backend.plan(network, ps.PlanOptions(batch_size=1200))
     told = plan.describe()
     assert "layers 1 to 7: clustered, 94 % of the loads shared (least of csr" in told
-    assert "layers 8 to 120: resident, 4 run(s)" in told
+    assert "layers 8 to 120: resident in 4 fused segments" in told
     steps = [line for line in told.splitlines() if line.startswith("layers ")]
     assert [line.endswith(" inputs, estimated)") for line in steps] == [True, True]
     backend.cuda.launches.clear()  # type: ignore[attr-defined]
     result = plan.run(inputs)
-    assert backend.cuda.launches.count("resident_layers") == 4  # type: ignore[attr-defined]
+    assert backend.cuda.launches.count("persistent_layers") == 4  # type: ignore[attr-defined]
     np.testing.assert_array_equal(
         result.categories, read_categories(data / "neuron1024-l120-categories.tsv")[:19]
     )
@@ -398,18 +395,18 @@ def test_wide_or_exact_networks_run_layer_by_layer() -> None:
     assert "resident" not in double.describe()
 
 
-def test_runs_that_cannot_be_are_errors(backend: CupyBackend) -> None:
-    with pytest.raises(InputError, match="kernel resident: 60 neurons in float64 do not fit"):
+def test_segments_that_cannot_be_are_errors(backend: CupyBackend) -> None:
+    with pytest.raises(InputError, match="kernel 'resident': 60 neurons in float64 do not fit"):
         backend.plan(network_of(3), ps.PlanOptions(np.float64, kernel="resident"))
-    with pytest.raises(InputError, match="kernel resident: 16384 neurons in float32 do not fit"):
+    with pytest.raises(InputError, match="kernel 'resident': 16384 neurons in float32 do not fit"):
         backend.plan(ps.radixnet(16384, 2), ps.PlanOptions(kernel="resident"))
-    with pytest.raises(InputError, match="kernel resident: the weights do not fit the device"):
+    with pytest.raises(InputError, match="kernel 'resident': the weights do not fit the device"):
         backend.plan(
             network_of(9), ps.PlanOptions(kernel="resident", device_memory=30_000, batch_size=40)
         )
 
 
-def test_layers_of_runs_share_their_time(backend: CupyBackend) -> None:
+def test_layers_of_segments_share_their_time(backend: CupyBackend) -> None:
     network, Y = network_of(12), binary(50)
     result = ps.infer(network, Y, backend, kernel="resident", profile=True)
     assert result.device_report is not None
@@ -424,7 +421,7 @@ def test_layers_of_runs_share_their_time(backend: CupyBackend) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.data())
-def test_any_run_gives_what_the_oracle_gives(backend: CupyBackend, data: st.DataObject) -> None:
+def test_any_segment_gives_what_the_oracle_gives(backend: CupyBackend, data: st.DataObject) -> None:
     draw = data.draw
     layers = drawn_layers(draw, most=11)
     network = ps.Network(layers, y_max=1.5)
@@ -475,7 +472,7 @@ def test_estimates_take_limits_that_were_measured(
     assert seconds > 2 * 64 * 32 * 100 / 1e6
 
 
-def test_memory_is_let_go_with_a_plan_and_its_result(backend: CupyBackend) -> None:
+def test_memory_is_freed_with_a_plan_and_its_result(backend: CupyBackend) -> None:
     if ON_GPU:
         pytest.skip("the library's pool keeps memory")
     gc.collect()

@@ -1,7 +1,4 @@
-"""Runs of layers against loops.
-
-Many layers in one launch, beside float64.
-"""
+"""Fused segments, many layers in one launch, against loops in float64."""
 
 from __future__ import annotations
 
@@ -21,17 +18,15 @@ from hypothesis import strategies as st
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.testing import oracle
-from portable_spdnn_gpu.compile.catalog import SHARED_LIMITS
+from portable_spdnn_gpu.compile.catalog import SHARED_LIMITS, persistent_layers
 from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.features import StepOperands
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.persistent.launch import (
-    ALIVE,
-    COMPUTED,
-    UNUSABLE,
-    ResidentRun,
-    RunLayer,
-    fits,
-    pack_run,
+    DeviceSegment,
+    LayerCounts,
+    SegmentLayer,
+    pack_segment,
     read_counts,
 )
 
@@ -61,18 +56,18 @@ def sharing(neurons: int, seed: int, own: int = 0) -> Any:
     return sp.csr_array(dense[rng.permutation(neurons)])
 
 
-def run_layers(Ws: Sequence[Any], biases: Sequence[Array]) -> list[RunLayer]:
+def segment_layers(Ws: Sequence[Any], biases: Sequence[Array]) -> list[SegmentLayer]:
     layers = []
     for W, bias in zip(Ws, biases, strict=True):
         A = sp.csr_array(W.T)
         A.sort_indices()
-        layers.append(RunLayer(A, bias, bool((bias <= 0).all())))
+        layers.append(SegmentLayer(A, bias, bool((bias <= 0).all())))
     return layers
 
 
 def launch(
     device: Device,
-    layers: Sequence[RunLayer],
+    layers: Sequence[SegmentLayer],
     Y: Array,
     y_max: float | None,
     precision: Precision = SINGLE,
@@ -80,10 +75,10 @@ def launch(
     spare: int = 3,
     captured: bool = False,
     shared_limit: int = 0,
-) -> tuple[Array, Array, Array, Array]:
-    """Return features, marks and counts of a run, and the state after it."""  # fmt: skip
-    packed = pack_run(layers, precision, shared_limit or device.shared_limit)
-    run = ResidentRun(device, packed, device.upload(packed.memory))
+) -> tuple[Array, Array, LayerCounts, Array]:
+    """Return features, marks and counts of a segment, and the state after it."""  # fmt: skip
+    packed = pack_segment(layers, precision, shared_limit or device.shared_limit)
+    segment = DeviceSegment(device, packed, device.upload(packed.memory))
     inputs = Y.shape[0]
     pitch = 2 * inputs + spare
     places = np.random.default_rng(5).permutation(pitch)[:inputs] if gathers else np.arange(inputs)
@@ -92,17 +87,17 @@ def launch(
     to = device.upload(np.full((packed.neurons_out, pitch), -7, precision.storage))
     state = device.upload(np.array([inputs, int(gathers), inputs, 0], np.int32))
     source = device.upload(places.astype(np.int32) if inputs else np.zeros(1, np.int32))
-    alive = device.upload(np.zeros(pitch, np.uint8))
-    counts = run.new_counts()
-    arguments = (device.upload(from_), to, pitch, state, source, alive, y_max, counts)
+    active = device.upload(np.zeros(pitch, np.uint8))
+    counts = segment.new_counts()
+    operands = StepOperands(device.upload(from_), to, pitch, state, source, active)
     if captured:
         device.resident_blocks(packed.kernel)
-        recording = device.capture(lambda: run.launch(*arguments))
+        recording = device.capture(lambda: segment.launch(operands, y_max, counts))
         recording.replay()
         recording.replay()
     else:
-        run.launch(*arguments)
-    out, marks = device.download(to), device.download(alive)
+        segment.launch(operands, y_max, counts)
+    out, marks = device.download(to), device.download(active)
     assert (out[:, inputs:] == -7).all()
     assert not marks[inputs:].any()
     tallies = read_counts(device.download(counts))
@@ -130,18 +125,18 @@ def check(
     y_max: float | None = 32.0,
     precision: Precision = SINGLE,
     **options: Any,
-) -> Array:
-    """Compare a run with the oracle; return its counts."""  # fmt: skip
-    layers = run_layers(Ws, biases)
+) -> LayerCounts:
+    """Compare a segment with the oracle; return its counts."""  # fmt: skip
+    layers = segment_layers(Ws, biases)
     out, marks, counts, state = launch(device, layers, Y, y_max, precision, **options)
     wanted, alive = expected(Ws, biases, Y, y_max, precision)
     # A sum that lies between two numbers of half precision may round to either.
     tolerance = 2e-5 if not precision.half else 2e-3
     np.testing.assert_allclose(out, wanted, rtol=tolerance, atol=tolerance)
     np.testing.assert_array_equal(marks.astype(bool), (wanted != 0).any(axis=1))
-    assert counts[:, ALIVE].tolist() == alive
-    assert (counts[:, COMPUTED] <= len(Y)).all()
-    assert state.tolist()[3] == counts[:, UNUSABLE].any() == np.isnan(wanted).any()
+    assert counts.active.tolist() == alive
+    assert (counts.computed <= len(Y)).all()
+    assert state.tolist()[3] == counts.unusable.any() == np.isnan(wanted).any()
     return counts
 
 
@@ -163,7 +158,7 @@ SHAPES = {
 @pytest.mark.parametrize("gathers", [False, True], ids=["side by side", "apart"])
 @pytest.mark.parametrize("count", [0, 1, 17])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_run_of_random_layers(device: Device, shape: str, count: int, gathers: bool) -> None:
+def test_segment_of_random_layers(device: Device, shape: str, count: int, gathers: bool) -> None:
     widths = SHAPES[shape]
     Ws = [weights(a, b, 0.3, a + b) for a, b in pairwise(widths)]
     biases = [np.random.default_rng(W.shape[1]).uniform(-0.6, 0, W.shape[1]) for W in Ws]
@@ -178,7 +173,7 @@ def test_clusters_with_and_without_own_columns(
 ) -> None:
     Ws = [sharing(128, seed, own) for seed in range(3)]
     biases = [np.full(128, -0.25, np.float32)] * 3
-    packed = pack_run(run_layers(Ws, biases), precision, device.shared_limit)
+    packed = pack_segment(segment_layers(Ws, biases), precision, device.shared_limit)
     assert packed.loads < sum(W.nnz for W in Ws) / (1 if own else 15)
     check(device, Ws, biases, inputs_of(40, 128), 4.0, precision)
 
@@ -196,8 +191,8 @@ def test_wide_layers(device: Device, widest: int, limit: int, tile: int, groups:
     W.sum_duplicates()
     Ws = [sp.csr_array(W.T), W]
     biases = [np.full(widest, -0.3, np.float32), np.full(40, -0.2, np.float32)]
-    layers = run_layers(Ws, biases)
-    kernel = pack_run(layers, SINGLE, limit << 10).kernel
+    layers = segment_layers(Ws, biases)
+    kernel = pack_segment(layers, SINGLE, limit << 10).kernel
     assert (dict(kernel.defines)["TILE"], dict(kernel.defines)["GROUPS"]) == (
         str(tile),
         str(groups),
@@ -211,7 +206,7 @@ def test_empty_layers_and_rows(device: Device) -> None:
     below, above = np.full(24, -0.5, np.float32), np.full(20, 0.25, np.float32)
     check(device, [nothing, one], [below, np.zeros(20, np.float32)], inputs_of(5, 20))
     counts = check(device, [nothing, one], [below, above], inputs_of(5, 20))
-    assert counts[:, ALIVE].tolist() == [0, 5]
+    assert counts.active.tolist() == [0, 5]
 
 
 def test_tiles_stop_where_no_layer_revives(device: Device) -> None:
@@ -222,18 +217,18 @@ def test_tiles_stop_where_no_layer_revives(device: Device) -> None:
     Y[np.arange(70), np.arange(70) // 16] = 1
     none = [np.zeros(neurons, np.float32)] * layers
     counts = check(device, [steps] * layers, none, Y)
-    assert counts[:, ALIVE].tolist() == [54, 38, 22, 6, 0]
+    assert counts.active.tolist() == [54, 38, 22, 6, 0]
     # Tile 0 is computed once and dies; of the last six inputs every layer is.
-    assert counts[:, COMPUTED].tolist() == [70, 54, 38, 22, 6]
+    assert counts.computed.tolist() == [70, 54, 38, 22, 6]
     # Where the fourth layer revives, the third is the last that the dead pass for nothing.
     revived = [*none[:3], np.full(neurons, 0.5, np.float32), none[4]]
     counts = check(device, [steps] * layers, revived, Y)
-    assert counts[:, COMPUTED].tolist() == [70] * 5
-    assert counts[:, ALIVE].tolist() == [54, 38, 22, 70, 70]
+    assert counts.computed.tolist() == [70] * 5
+    assert counts.active.tolist() == [54, 38, 22, 70, 70]
     # A positive bias that all layers after are without: the dead may stop behind it.
     first = [np.full(neurons, 0.5, np.float32), *(np.full(neurons, -2.0, np.float32),) * 4]
     counts = check(device, [steps] * layers, first, Y)
-    assert counts[:, COMPUTED].tolist() == [70, 70, 0, 0, 0]
+    assert counts.computed.tolist() == [70, 70, 0, 0, 0]
 
 
 def test_nan_and_infinity_meet_stored_entries_alone(device: Device) -> None:
@@ -241,16 +236,16 @@ def test_nan_and_infinity_meet_stored_entries_alone(device: Device) -> None:
     Y = np.array([[np.nan, np.nan, 1, -np.inf], [1, np.inf, np.inf, 3], [0, 0, 0, 0]], np.float32)
     bias = np.full(20, -1, np.float32)
     counts = check(device, [W], [bias], Y, 8.0)
-    assert counts[:, UNUSABLE].tolist() == [1]
+    assert counts.unusable.tolist() == [1]
     counts = check(device, [W, sp.csr_array(W.T)], [bias, bias[:4]], Y[1:], None)
-    assert counts[:, UNUSABLE].tolist() == [0, 0]
+    assert counts.unusable.tolist() == [0, 0]
 
 
 def test_half_precision_notes_where_it_ends(device: Device) -> None:
     W = sp.csr_array(np.eye(8, dtype=np.float32) * 300)
-    layers = run_layers([W] * 3, [np.zeros(8, np.float32)] * 3)
+    layers = segment_layers([W] * 3, [np.zeros(8, np.float32)] * 3)
     _, _, counts, state = launch(device, layers, np.ones((3, 8), np.float32), None, HALF)
-    assert counts[:, UNUSABLE].tolist() == [0, 1, 1]
+    assert counts.unusable.tolist() == [0, 1, 1]
     assert state.tolist() == [3, 0, 3, 1]
 
 
@@ -262,7 +257,7 @@ def test_half_precision_notes_where_it_ends(device: Device) -> None:
     st.floats(-0.6, 0.1),
     st.booleans(),
 )
-def test_any_run(
+def test_any_segment(
     device: Device, widths: list[int], count: int, density: float, bias: float, gathers: bool
 ) -> None:
     Ws = [weights(a, b, density, a * b) for a, b in pairwise(widths)]
@@ -276,30 +271,30 @@ def test_replays_of_a_recording_begin_anew(device: Device) -> None:
     Ws = [sharing(64, seed) for seed in range(4)]
     biases = [np.full(64, -0.25, np.float32)] * 4
     counts = check(device, Ws, biases, inputs_of(100, 64), captured=True)
-    assert counts[0, COMPUTED] == 100
+    assert counts.computed[0] == 100
 
 
 def test_what_fits() -> None:
     turing, hopper = SHARED_LIMITS[75], SHARED_LIMITS[90]
-    assert fits([1024, 1024], SINGLE, turing)
-    assert not fits([2048], SINGLE, turing)
-    assert fits([2000], HALF, turing)
-    assert fits([4096, 10], SINGLE, hopper)
-    assert not fits([10, 4097], HALF, hopper)
-    assert not fits([1], DOUBLE, hopper)
+    assert persistent_layers(SINGLE, 1024, turing)
+    assert not persistent_layers(SINGLE, 2048, turing)
+    assert persistent_layers(HALF, 2000, turing)
+    assert persistent_layers(SINGLE, 4096, hopper)
+    assert not persistent_layers(HALF, 4097, hopper)
+    assert not persistent_layers(DOUBLE, 1, hopper)
 
 
 def test_what_cannot_be_packed() -> None:
-    layer = RunLayer(sp.csr_array((3, 4), dtype=np.float32), np.zeros(3, np.float32), True)
-    with pytest.raises(InputError, match="one layer at least"):
-        pack_run([], SINGLE, 1 << 16)
-    with pytest.raises(InputError, match="layer 2 of the run takes 4 neurons and the layer before"):
-        pack_run([layer, layer], SINGLE, 1 << 16)
+    layer = SegmentLayer(sp.csr_array((3, 4), dtype=np.float32), np.zeros(3, np.float32), True)
+    with pytest.raises(InputError, match="a fused segment has no layers"):
+        pack_segment([], SINGLE, 1 << 16)
+    with pytest.raises(InputError, match="layer 2 takes 4 neurons and the layer before"):
+        pack_segment([layer, layer], SINGLE, 1 << 16)
     with pytest.raises(InputError, match="4 neurons in float64 do not fit a block with 64 KiB"):
-        pack_run([layer], DOUBLE, 1 << 16)
-    large = RunLayer(sp.csr_array(np.full((1, 1), 1e5, np.float32)), np.zeros(1), True)
+        pack_segment([layer], DOUBLE, 1 << 16)
+    large = SegmentLayer(sp.csr_array(np.full((1, 1), 1e5, np.float32)), np.zeros(1), True)
     with pytest.raises(InputError, match="65504 is the largest"):
-        pack_run([large], HALF, 1 << 16)
+        pack_segment([large], HALF, 1 << 16)
 
 
 # Shapes that fill no tile, cluster or group, in every configuration that takes other paths.
@@ -323,4 +318,4 @@ print(set(device.launches))
 def test_the_kernel_does_not_leave_its_arrays() -> None:
     done = sanitized(SANITIZED)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "{'resident_layers'}\n"
+    assert done.stdout == "{'persistent_layers'}\n"

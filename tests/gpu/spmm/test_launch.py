@@ -13,21 +13,28 @@ from cuda_emulation.sanitized_run import sanitized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.radixnet import radixnet
 from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.compile.catalog import StagedConfig, staged_configs
 from portable_spdnn_gpu.compile.precision import PRECISIONS, Precision
+from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
+from portable_spdnn_gpu.device.features import StepOperands
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.matrices import download_csr, upload_csr
 from portable_spdnn_gpu.spgemm.launch import DeviceSpgemmHandle
-from portable_spdnn_gpu.spmm import launch as dense_products
+from portable_spdnn_gpu.spmm import launch
 from portable_spdnn_gpu.spmm.clusters import cluster_rows
-from portable_spdnn_gpu.spmm.launch import DenseProduct, PlacedProduct
-from portable_spdnn_gpu.spmm.packing import DESIGNS, by_output, pack
+from portable_spdnn_gpu.spmm.launch import DeviceSpmm, PreparedSpmm
+from portable_spdnn_gpu.spmm.packing import VARIANTS, by_output, pack
 from portable_spdnn_gpu.spmm.staging import stage_rows
 
 pytestmark = needs_device
+
+
+def relu(device: Device, bias: Any, upper: float) -> DeviceEpilogue:
+    return DeviceEpilogue(device, Epilogue(bias, "relu", upper=upper), bias.size, bias.dtype)
 
 
 def matrix(rows: int, columns: int, density: float, dtype: Any, seed: int = 0) -> Any:
@@ -60,30 +67,35 @@ MATRICES = {
 }
 
 
-@pytest.mark.parametrize("design", DESIGNS)
+@pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", MATRICES)
 @pytest.mark.parametrize("columns", [0, 1, 17, 130])
 def test_product_and_layer(
-    device: Device, design: str, dtype: Any, kind: str, columns: int
+    device: Device, variant: str, dtype: Any, kind: str, columns: int
 ) -> None:
     A = MATRICES[kind](dtype)
     rng = np.random.default_rng(columns)
     B = rng.uniform(-1, 1, (A.shape[1], columns)).astype(dtype)
     bias = rng.uniform(-0.5, 0.5, A.shape[0]).astype(dtype)
-    product = DenseProduct(device, A, design)
+    product = PreparedSpmm(device, A, variant)
     rtol = 2e-5 if dtype == np.float32 else 1e-12
     C = device.download(product.run(device.upload(B)))
     np.testing.assert_allclose(C, oracle.spmm(A, B), rtol=rtol, atol=rtol)
-    Y = device.download(product.run(device.upload(B), device.upload(bias), 0.5))
+    Y = device.download(product.run(device.upload(B), relu(device, bias, 0.5)))
     expected = oracle.layer(A.T.tocsr(), B.T, bias, 0.5).T
+    np.testing.assert_allclose(Y, expected, rtol=rtol, atol=rtol)
+    residual = rng.uniform(-1, 1, expected.shape).astype(dtype)
+    silu = DeviceEpilogue(device, Epilogue(bias, "silu", -0.2, 1), bias.size, dtype)
+    Y = device.download(product.run(device.upload(B), silu, device.upload(residual)))
+    expected = oracle.finish(oracle.spmm(A, B), bias[:, None], "silu", -0.2, 1, residual)
     np.testing.assert_allclose(Y, expected, rtol=rtol, atol=rtol)
 
 
 def test_few_of_many_widths_are_remembered(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dense_products, "STATES", 2)
+    monkeypatch.setattr(launch, "STATES", 2)
     A = matrix(20, 10, 0.4, np.float32)
-    product = DenseProduct(device, A, "csr")
+    product = PreparedSpmm(device, A, "csr")
     for columns in (3, 1, 3, 5, 3, 1):
         B = np.random.default_rng(columns).random((10, columns), np.float32)
         C = device.download(product.run(device.upload(B)))
@@ -97,19 +109,19 @@ def test_more_columns_than_a_stage_and_a_chunk_hold(device: Device, dtype: Any) 
     B = np.random.default_rng(3).uniform(-1, 1, (700, 5)).astype(dtype)
     expected = A.astype(np.float64) @ B.astype(np.float64)
     rtol = 1e-4 if dtype == np.float32 else 1e-12
-    for design in DESIGNS:
-        C = device.download(DenseProduct(device, A, design).run(device.upload(B)))
+    for variant in VARIANTS:
+        C = device.download(PreparedSpmm(device, A, variant).run(device.upload(B)))
         np.testing.assert_allclose(C, expected, rtol=rtol, atol=rtol)
 
 
-@pytest.mark.parametrize("design", DESIGNS)
-def test_nan_and_infinity_meet_stored_entries_alone(device: Device, design: str) -> None:
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_nan_and_infinity_meet_stored_entries_alone(device: Device, variant: str) -> None:
     A = sp.csr_array(np.vstack([np.tile([2.0, 0, 1, 0], (16, 1)), np.eye(4)]).astype(np.float32))
     B = np.array([[np.nan, 1], [np.nan, np.inf], [1, np.inf], [-np.inf, 3]], np.float32)
-    product = DenseProduct(device, A, design)
+    product = PreparedSpmm(device, A, variant)
     np.testing.assert_array_equal(device.download(product.run(device.upload(B))), oracle.spmm(A, B))
     bias = np.full(20, -1, np.float32)
-    Y = device.download(product.run(device.upload(B), device.upload(bias), 8.0))
+    Y = device.download(product.run(device.upload(B), relu(device, bias, 8.0)))
     np.testing.assert_array_equal(Y[[0, 16, 17, 18, 19]], [
         [np.nan, 8], [np.nan, 0], [np.nan, 8], [0, 8], [0, 2]
     ])  # fmt: skip
@@ -153,33 +165,31 @@ def test_every_configuration_of_staged_rows(
             B[:, np.argsort(np.r_[source, np.setdiff1d(range(pitch), source)])]
         )
     packed = pack(A, "staged", precision, config)
-    product = PlacedProduct(device, packed, device.upload(packed.memory), precision)
+    product = DeviceSpmm(device, packed, device.upload(packed.memory), precision)
     to = device.upload(np.full((A.shape[0], pitch), 7, precision.storage))
     state = device.upload(np.array([inputs, apart, 0, 0], np.int32))
-    alive = device.upload(np.zeros(pitch, np.uint8))
+    active = device.upload(np.zeros(pitch, np.uint8))
     bias = rng.uniform(-1, 0, A.shape[0]).astype(precision.sums)
-    product.launch(
-        device.upload(B), to, pitch, state, device.upload(source), alive, device.upload(bias),
-        1.5, True,
-    )  # fmt: skip
+    operands = StepOperands(device.upload(B), to, pitch, state, device.upload(source), active)
+    product.launch(operands, relu(device, bias, 1.5))
     columns = source if apart else np.arange(inputs)
     expected = np.clip(A.astype(float) @ B[:, columns].astype(float) + bias[:, None], 0, 1.5)
     tolerance = {"float64": 1e-12, "float32": 2e-5, "float16": 2e-3}[precision.storage.name]
     found = device.download(to)
     np.testing.assert_allclose(found[:, :inputs], expected, rtol=tolerance, atol=tolerance)
     assert (found[:, inputs:] == 7).all()
-    np.testing.assert_array_equal(device.download(alive), np.arange(pitch) < inputs - 1)
+    np.testing.assert_array_equal(device.download(active), np.arange(pitch) < inputs - 1)
     assert device.download(state)[3] == 0
 
 
-def test_positions_reach_columns_beyond_sixteen_bits(device: Device) -> None:
+def test_local_indices_reach_columns_beyond_sixteen_bits(device: Device) -> None:
     columns = np.array([0, 65535, 65536, 70000, 99999])
     dense = np.zeros((3, 5), np.float32)
     dense[[0, 0, 0, 2, 2], [0, 2, 4, 1, 3]] = [1, 2, 3, 4, 5]
     entries = sp.coo_array(dense)
     A = sp.csr_array((entries.data, (entries.row, columns[entries.col])), (3, 100_000))
     B = np.random.default_rng(0).random((100_000, 2), np.float32)
-    C = device.download(DenseProduct(device, A, "staged").run(device.upload(B)))
+    C = device.download(PreparedSpmm(device, A, "staged").run(device.upload(B)))
     np.testing.assert_allclose(C, dense @ B[columns], rtol=1e-6)
 
 
@@ -206,12 +216,12 @@ def test_sliced_ell_holds_every_entry_once(
             for warp in range(warps):
                 begin, last = stages.slices[stage * warps + warp : stage * warps + warp + 2]
                 for k in range(32 * begin, 32 * last):
-                    position, value = int(stages.positions[k]), stages.values[k]
-                    if position == 2 * config.stage:
+                    index, value = int(stages.local_indices[k]), stages.values[k]
+                    if index == 2 * config.stage:
                         assert value == 0
                         continue
                     row = block * config.rows + 32 * warp + k % 32
-                    column = listed[position - buffer]
+                    column = listed[index - buffer]
                     assert found[row, column] == 0
                     found[row, column] = value
     np.testing.assert_array_equal(found, A.toarray())
@@ -228,12 +238,12 @@ def test_stages_list_each_column_once_in_a_block() -> None:
         np.testing.assert_array_equal(listed, np.unique(rows.indices))
         assert np.diff(bounds).max() <= 256
     assert np.count_nonzero(stages.values) == A.nnz
-    assert (stages.positions[stages.values == 0] == 512).all()  # beyond both buffers
+    assert (stages.local_indices[stages.values == 0] == 512).all()  # beyond both buffers
 
 
-def test_a_design_that_there_is_not(device: Device) -> None:
-    with pytest.raises(InputError, match="kernel 'fast' is none of csr, clustered, staged"):
-        DenseProduct(device, sp.csr_array((1, 1), dtype=np.float32), "fast")
+def test_a_variant_that_there_is_not(device: Device) -> None:
+    with pytest.raises(InputError, match="variant is 'fast'; choose one of csr, clustered, staged"):
+        PreparedSpmm(device, sp.csr_array((1, 1), dtype=np.float32), "fast")
 
 
 def test_sparse_product_over_several_windows(device: Device) -> None:
@@ -252,8 +262,8 @@ SANITIZED = """
 import numpy as np, scipy.sparse as sp
 from cuda_emulation.emulated_backend import EmulatedCupyBackend, cache_folder
 from cuda_emulation.emulated_device import EmulatedDevice
-from portable_spdnn_gpu.spmm.launch import DenseProduct
-from portable_spdnn_gpu.spmm.packing import DESIGNS
+from portable_spdnn_gpu.spmm.launch import PreparedSpmm
+from portable_spdnn_gpu.spmm.packing import VARIANTS
 
 class Sanitized(EmulatedCupyBackend):
     def open_device(self, number):
@@ -263,8 +273,8 @@ backend = Sanitized()
 rng = np.random.default_rng(0)
 A = sp.csr_array(np.repeat(rng.random((3, 570)) < 0.95, 17, axis=0).astype(np.float32))
 B = rng.random((570, 21), dtype=np.float32)
-for design in DESIGNS:
-    C = DenseProduct(backend.cuda, A, design).run(backend.upload(B))
+for variant in VARIANTS:
+    C = PreparedSpmm(backend.cuda, A, variant).run(backend.upload(B))
     np.testing.assert_allclose(backend.download(C), A @ B, rtol=1e-4)
 Y = sp.csr_array(np.where(rng.random((9, 51)) < 0.3, 1, 0).astype(np.float32))
 W = sp.csr_array((rng.random((51, 1050)) < 0.1).astype(np.float32))
@@ -285,7 +295,7 @@ def test_no_kernel_leaves_its_arrays() -> None:
     assert done.returncode == 0, done.stderr
     for name in ("csr_spmm", "clustered_spmm", "staged_spmm", "spgemm_count", "spgemm_fill"):
         assert name in done.stdout
-    for name in ("mark_alive", "count_nonzeros", "take_dense", "take_sparse", "transpose"):
+    for name in ("mark_active", "count_nonzeros", "take_dense", "take_sparse", "transpose"):
         assert name in done.stdout
 
 

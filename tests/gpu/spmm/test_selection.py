@@ -1,7 +1,4 @@
-"""The choice among designs.
-
-What is counted, and that the least estimate is taken.
-"""
+"""The choice among variants: what is counted, and that the least estimate is taken."""
 
 from __future__ import annotations
 
@@ -16,25 +13,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import portable_spdnn as ps
-from portable_spdnn.errors import InputError
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn_gpu.compile.catalog import ARCHITECTURES, StagedConfig, staged_configs
 from portable_spdnn_gpu.compile.precision import PRECISIONS, Precision
+from portable_spdnn_gpu.device.properties import (
+    DATA_SHEETS,
+    DeviceProperties,
+    device_properties,
+)
 from portable_spdnn_gpu.spmm.clusters import cluster_rows
-from portable_spdnn_gpu.spmm.packing import DESIGNS
+from portable_spdnn_gpu.spmm.packing import VARIANTS
 from portable_spdnn_gpu.spmm.selection import (
-    DEVICE_CLASSES,
     LAUNCH,
-    DeviceFacts,
-    choose_design,
-    design_seconds,
-    device_facts,
+    Choice,
+    LayerStatistics,
+    choose_variant,
+    layer_statistics,
+    variant_seconds,
 )
 from portable_spdnn_gpu.spmm.staging import stage_rows
-from portable_spdnn_gpu.spmm.statistics import LayerFacts, layer_facts
 
 SINGLE = Precision()
-LARGE = DEVICE_CLASSES[90]
+LARGE = DATA_SHEETS[90]
 
 
 @functools.cache
@@ -45,8 +45,13 @@ def challenge(neurons: int, layers: int = 2) -> Any:
 
 
 @functools.cache
-def challenge_facts(neurons: int) -> LayerFacts:
-    return layer_facts(challenge(neurons), SINGLE)
+def challenge_statistics(neurons: int) -> LayerStatistics:
+    return layer_statistics(challenge(neurons), SINGLE)
+
+
+def choose(A: Any, inputs: int, measured: dict[str, float] | None = None) -> Choice:
+    """Return the choice for a matrix on a large device."""
+    return choose_variant(layer_statistics(A, SINGLE), SINGLE, LARGE, inputs, measured)
 
 
 def unrelated(rows: int, columns: int, each: int) -> Any:
@@ -59,11 +64,11 @@ def unrelated(rows: int, columns: int, each: int) -> Any:
 
 @pytest.mark.parametrize("neurons", [1024, 4096])
 def test_counts_of_a_challenge_layer(neurons: int) -> None:
-    facts = layer_facts(challenge(neurons), SINGLE)
-    assert (facts.rows, facts.inner, facts.edges) == (neurons, neurons, 32 * neurons)
-    assert facts.clustered_rows == neurons
-    assert facts.loads == 2 * neurons  # 32 entries, a sixteenth of the loads
-    assert facts.padding == 1
+    found = layer_statistics(challenge(neurons), SINGLE)
+    assert (found.rows, found.inner, found.edges) == (neurons, neurons, 32 * neurons)
+    assert found.clustered_rows == neurons
+    assert found.loads == 2 * neurons  # 32 entries, a sixteenth of the loads
+    assert found.padding == 1
 
 
 def test_counts_are_those_of_what_is_packed() -> None:
@@ -74,12 +79,12 @@ def test_counts_are_those_of_what_is_packed() -> None:
     stacked = sp.block_diag([shared, own], format="csr")[rng.permutation(820)]
     A = sp.csr_array(stacked.astype(np.float32))
     A.sort_indices()
-    facts = layer_facts(A, SINGLE)
+    found = layer_statistics(A, SINGLE)
     clusters, stages = cluster_rows(A), stage_rows(A, staged_configs(SINGLE)[0])
-    assert facts.clustered_rows == clusters.rows.size
-    assert facts.loads == clusters.indices.size + np.diff(A.indptr)[clusters.rest].sum()
-    assert facts.staged == pytest.approx(stages.columns.size)
-    assert facts.padding == pytest.approx(stages.positions.size / A.nnz)
+    assert found.clustered_rows == clusters.rows.size
+    assert found.loads == clusters.indices.size + np.diff(A.indptr)[clusters.rest].sum()
+    assert found.staged == pytest.approx(stages.columns.size)
+    assert found.padding == pytest.approx(stages.local_indices.size / A.nnz)
 
 
 def test_conflicts_by_hand() -> None:
@@ -88,7 +93,7 @@ def test_conflicts_by_hand() -> None:
     def conflicts(columns: list[int]) -> float:
         """Of 32 rows with one entry each, in an identity of columns staged in order."""
         A = sp.csr_array((np.ones(32, np.float32), columns, np.arange(33)), (32, 64))
-        return layer_facts(A, SINGLE, config).conflicts
+        return layer_statistics(A, SINGLE, config).conflicts
 
     assert conflicts(list(range(32))) == 1  # neighbours
     assert conflicts([5] * 32) == 1  # all read the same
@@ -101,44 +106,44 @@ def test_conflicts_by_hand() -> None:
 @pytest.mark.parametrize("architecture", [80, 90, 100])
 @pytest.mark.parametrize("neurons", [1024, 4096, 16384, 65536])
 def test_challenge_layers_are_clustered(neurons: int, architecture: int) -> None:
-    facts = challenge_facts(neurons)
+    found = challenge_statistics(neurons)
     for precision in PRECISIONS:
         for inputs in (1800, 60_000):
-            choice = choose_design(facts, precision, DEVICE_CLASSES[architecture], inputs)
-            assert choice.design == "clustered"
+            choice = choose_variant(found, precision, DATA_SHEETS[architecture], inputs)
+            assert choice.variant == "clustered"
 
 
 def test_clusters_are_no_slower_where_memory_binds_both() -> None:
-    facts = layer_facts(challenge(1024), SINGLE)
-    assert choose_design(facts, SINGLE, DEVICE_CLASSES[75], 60_000).design == "clustered"
+    found = layer_statistics(challenge(1024), SINGLE)
+    assert choose_variant(found, SINGLE, DATA_SHEETS[75], 60_000).variant == "clustered"
 
 
 def test_rows_that_share_a_few_columns_are_staged() -> None:
-    choice = choose_design(unrelated(1024, 1024, 32), SINGLE, LARGE, 60_000)
-    assert choice.design == "staged"
+    choice = choose(unrelated(1024, 1024, 32), 60_000)
+    assert choice.variant == "staged"
     assert choice.estimates["clustered"] == choice.estimates["csr"]
 
 
 def test_rows_that_share_nothing_go_alone() -> None:
-    # Each row has columns of its own: staging loads as much, and positions more often.
+    # Each row has columns of its own: staging loads as much, and local indices more often.
     A = sp.csr_array((np.ones(16384, np.float32), np.arange(16384), np.arange(0, 16385, 8)))
-    assert choose_design(A, SINGLE, LARGE, 512).design == "csr"
+    assert choose(A, 512).variant == "csr"
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (5, 4), (40, 3)])
-def test_layers_without_entries_get_a_design(shape: tuple[int, int]) -> None:
+def test_layers_without_entries_get_a_variant(shape: tuple[int, int]) -> None:
     for inputs in (0, 7):
-        choice = choose_design(sp.csr_array(shape, dtype=np.float32), SINGLE, LARGE, inputs)
-        assert choice.design == "csr"
+        choice = choose(sp.csr_array(shape, dtype=np.float32), inputs)
+        assert choice.variant == "csr"
         assert all(np.isfinite(list(choice.estimates.values())))
 
 
 @st.composite
-def facts(draw: st.DrawFn) -> LayerFacts:
+def statistics(draw: st.DrawFn) -> LayerStatistics:
     rows, inner = draw(st.integers(1, 1 << 17)), draw(st.integers(1, 1 << 17))
     edges = draw(st.integers(1, 64)) * rows
     clustered = draw(st.integers(0, rows // 16)) * 16
-    return LayerFacts(
+    return LayerStatistics(
         rows, inner, edges, edges * draw(st.floats(1 / 16, 1)), clustered,
         edges * draw(st.floats(1 / 256, 1)), draw(st.floats(1, 4)), draw(st.floats(1, 8)),
         draw(st.sampled_from(staged_configs(SINGLE))),
@@ -147,82 +152,76 @@ def facts(draw: st.DrawFn) -> LayerFacts:
 
 @settings(max_examples=100, deadline=None)
 @given(
-    facts(), st.sampled_from(PRECISIONS), st.sampled_from(ARCHITECTURES), st.integers(0, 1 << 20),
-    st.sampled_from([None, *DESIGNS]),
+    statistics(), st.sampled_from(PRECISIONS), st.sampled_from(ARCHITECTURES),
+    st.integers(0, 1 << 20),
 )  # fmt: skip
-def test_the_least_estimate_is_taken_unless_another_is_asked_for(
-    found: LayerFacts, precision: Precision, architecture: int, inputs: int, asked: str | None
+def test_the_least_estimate_is_taken(
+    found: LayerStatistics, precision: Precision, architecture: int, inputs: int
 ) -> None:
-    device = DEVICE_CLASSES[architecture]
-    choice = choose_design(found, precision, device, inputs, override=asked)
+    device = DATA_SHEETS[architecture]
+    choice = choose_variant(found, precision, device, inputs)
     assert choice.estimates == {
-        design: design_seconds(design, found, precision, device, inputs) for design in DESIGNS
+        variant: variant_seconds(variant, found, precision, device, inputs) for variant in VARIANTS
     }
     assert all(seconds >= LAUNCH for seconds in choice.estimates.values())
-    least = min(choice.estimates.values())
-    assert choice.design == asked or (asked is None and choice.estimates[choice.design] == least)
-    assert choice == choose_design(found, precision, device, inputs, override=asked)
-    assert ("asked for" in choice.reason) == (asked is not None)
+    assert choice.estimates[choice.variant] == min(choice.estimates.values())
+    assert choice == choose_variant(found, precision, device, inputs)
 
 
 @settings(max_examples=50, deadline=None)
-@given(facts(), st.sampled_from(DESIGNS), st.integers(0, 100_000))
-def test_more_inputs_never_take_less(found: LayerFacts, design: str, inputs: int) -> None:
+@given(statistics(), st.sampled_from(VARIANTS), st.integers(0, 100_000))
+def test_more_inputs_never_take_less(found: LayerStatistics, variant: str, inputs: int) -> None:
     few, more = (
-        design_seconds(design, found, SINGLE, LARGE, each) for each in (inputs, inputs + 40_000)
+        variant_seconds(variant, found, SINGLE, LARGE, each) for each in (inputs, inputs + 40_000)
     )
     assert more > few * (1 - 1e-9)
 
 
 def test_by_hand_in_the_middle() -> None:
-    # One strip of 512 inputs, 1,024 rows on 4 multiprocessors: 4 bytes and 8 / 512 an edge of L2.
+    # One panel of 512 inputs, 1,024 rows on 4 multiprocessors: 4 bytes and 8 / 512 an edge of L2.
     limits = Limits(flops=1e15, l1=1e15, l2=1e9, l3=1e15, memory=1e15)
-    found = LayerFacts(1024, 100, 4096, 4096, 0, 4096, 1, 1, staged_configs(SINGLE)[0])
-    device = DeviceFacts(limits, 1 << 30, 4)
-    seconds = design_seconds("csr", found, SINGLE, device, 300)
+    found = LayerStatistics(1024, 100, 4096, 4096, 0, 4096, 1, 1, staged_configs(SINGLE)[0])
+    device = DeviceProperties(limits, 1 << 30, 4)
+    seconds = variant_seconds("csr", found, SINGLE, device, 300)
     assert seconds == pytest.approx(LAUNCH + 4096 * 512 * (4 + 8 / 512) / 1e9)
     # Of twice the second level half of the loads come from memory, which now is slow.
-    slow = DeviceFacts(Limits(1e15, 1e15, 1e15, 1e9, 1e9), 100 * 512 * 4 // 2, 1 << 20)
+    slow = DeviceProperties(Limits(1e15, 1e15, 1e15, 1e9, 1e9), 100 * 512 * 4 // 2, 1 << 20)
     items = 1024
     busy = items / (1 << 20)
     at_a_time = min(1, 2 * (1 << 20) // items)
     assert at_a_time == 1
-    seconds = design_seconds("csr", found, SINGLE, slow, 512)
+    seconds = variant_seconds("csr", found, SINGLE, slow, 512)
     operands = (1124 * 512 * 4 + 4096 * 8) / (4096 * 512)
     assert seconds == pytest.approx(LAUNCH + 4096 * 512 * max(2.0, operands) / 1e9 / busy)
 
 
 def test_measured_rates_take_the_place_of_estimates() -> None:
     A = challenge(1024)
-    fast = choose_design(A, SINGLE, LARGE, 1000, measured={"staged": 1e18})
-    assert fast.design == "staged"
+    fast = choose(A, 1000, {"staged": 1e18})
+    assert fast.variant == "staged"
     assert fast.estimates["staged"] == pytest.approx(LAUNCH, rel=1e-4)
     assert "staged 3 us (measured)" in fast.reason
-    slow = choose_design(A, SINGLE, LARGE, 1000, measured={"staged": 1e9, "csr": 1e9})
-    assert slow.design == "clustered"
+    slow = choose(A, 1000, {"staged": 1e9, "csr": 1e9})
+    assert slow.variant == "clustered"
     assert slow.reason.endswith(" for 1000 inputs, estimated")
-    every = choose_design(A, SINGLE, LARGE, 1000, measured=dict.fromkeys(DESIGNS, 1e9))
+    every = choose(A, 1000, dict.fromkeys(VARIANTS, 1e9))
     assert every.reason.endswith("(measured) for 1000 inputs")
     assert slow.estimates["csr"] == LAUNCH + A.nnz * 1000 / 1e9
 
 
-def test_a_design_that_there_is_not() -> None:
-    with pytest.raises(InputError, match="kernel 'fast' is none of csr, clustered, staged"):
-        choose_design(challenge(1024), SINGLE, LARGE, 1, override="fast")
-
-
 def test_devices_without_measured_limits_are_of_a_class(tmp_path: Any) -> None:
     device = EmulatedDevice(tmp_path)
-    found = device_facts(device)
+    found = device_properties(device)
     assert found.limits.flops == pytest.approx(LARGE.limits.flops * 3 / 132)
     assert found.limits.memory == LARGE.limits.memory
     assert (found.l2_bytes, found.multiprocessors) == (device.l2_bytes, 3)
     device.architecture = 86
-    assert device_facts(device).limits.memory == DEVICE_CLASSES[80].limits.memory
+    assert device_properties(device).limits.memory == DATA_SHEETS[80].limits.memory
     device.architecture = 60
-    assert device_facts(device).limits.memory == DEVICE_CLASSES[70].limits.memory
+    assert device_properties(device).limits.memory == DATA_SHEETS[70].limits.memory
     measured = Limits(1, 2, 3, 4, 5)
-    assert device_facts(device, measured).limits == measured
+    assert device_properties(device, measured).limits == measured
     # A network like the challenge's is clustered there too.
-    choice = choose_design(challenge(1024), SINGLE, device_facts(EmulatedDevice(tmp_path)), 60_000)
-    assert choice.design == "clustered"
+    emulated = device_properties(EmulatedDevice(tmp_path))
+    choice = choose_variant(challenge_statistics(1024), SINGLE, emulated, 60_000)
+    assert choice.variant == "clustered"

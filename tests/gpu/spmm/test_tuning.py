@@ -1,7 +1,4 @@
-"""The choice of tiles.
-
-The fastest that is right, kept on disk, never trusted blindly.
-"""
+"""The choice of tile sizes: the fastest that is right, kept on disk, checked when read."""
 
 from __future__ import annotations
 
@@ -17,10 +14,10 @@ from cuda_emulation.emulated_backend import cache_folder as kernel_cache
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
 
 from portable_spdnn.errors import InputError
-from portable_spdnn_gpu.compile.catalog import Kernel, kernel_folder, staged_configs
+from portable_spdnn_gpu.compile.catalog import BOUNDED, Kernel, kernel_folder, staged_configs
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import LaunchError
-from portable_spdnn_gpu.spmm import tuning as autotuner
+from portable_spdnn_gpu.spmm import tuning
 from portable_spdnn_gpu.spmm.packing import pack
 from portable_spdnn_gpu.spmm.tuning import layer_class, tune_staged
 
@@ -57,9 +54,9 @@ class TimedDevice(EmulatedDevice):
 
 @pytest.fixture(autouse=True)
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autotuner, "CALLS", 1)
-    monkeypatch.setattr(autotuner, "TURNS", 1)
-    monkeypatch.setattr(autotuner, "ROWS", 30)
+    monkeypatch.setattr(tuning, "CALLS", 1)
+    monkeypatch.setattr(tuning, "TURNS", 1)
+    monkeypatch.setattr(tuning, "ROWS", 30)
 
 
 def layer(dtype: Any = np.float32) -> Any:
@@ -146,13 +143,13 @@ def test_other_devices_versions_and_layers_are_measured_for_themselves(
     assert files_after(sp.csr_array(layer()[:30])) == 3
     device.description = "another device"
     assert files_after(layer()) == 4
-    monkeypatch.setattr(autotuner, "__version__", "0")
+    monkeypatch.setattr(tuning, "__version__", "0")
     assert files_after(layer()) == 5
     sources = tmp_path / "kernels"
     shutil.copytree(kernel_folder(), sources, ignore=shutil.ignore_patterns("__pycache__"))
     with (sources / "spmm" / "staged_spmm.cu").open("a") as stream:
         stream.write("// faster\n")
-    monkeypatch.setattr(autotuner, "kernel_folder", lambda: sources)
+    monkeypatch.setattr(tuning, "kernel_folder", lambda: sources)
     assert files_after(layer()) == 7  # and the folder
 
 
@@ -162,13 +159,13 @@ def broken(tmp_path: Path, instead: str) -> Path:
     shutil.copytree(kernel_folder(), sources, ignore=shutil.ignore_patterns("__pycache__"))
     file = sources / "spmm" / "staged_spmm.cu"
     text = file.read_text()
-    assert "sums[part * WIDTH + i] += value" in text
-    file.write_text(text.replace("sums[part * WIDTH + i] += value", instead))
+    assert "sums[v * WIDTH + i] += value" in text
+    file.write_text(text.replace("sums[v * WIDTH + i] += value", instead))
     return sources
 
 
 def test_a_configuration_with_wrong_answers_cannot_win(tmp_path: Path) -> None:
-    sources = broken(tmp_path, "if (MINIBATCH != 16 || i) sums[part * WIDTH + i] += value")
+    sources = broken(tmp_path, "if (MINIBATCH != 16 || i) sums[v * WIDTH + i] += value")
     configs = staged_configs(DOUBLE)
     wrong = configs[2]
     assert [config.minibatch for config in configs] == [8, 8, 16]
@@ -182,7 +179,7 @@ def test_a_configuration_with_wrong_answers_cannot_win(tmp_path: Path) -> None:
 
 
 def test_no_right_configuration_is_an_error(tmp_path: Path) -> None:
-    device = TimedDevice(CONFIGS[0], sources=broken(tmp_path, "sums[part * WIDTH + i] -= value"))
+    device = TimedDevice(CONFIGS[0], sources=broken(tmp_path, "sums[v * WIDTH + i] -= value"))
     with pytest.raises(LaunchError, match="no configuration of staged_spmm gives the answers"):
         tune_staged(device, layer(np.float64), DOUBLE, folder=tmp_path / "kept", inputs=20)
     assert not (tmp_path / "kept").exists()
@@ -226,5 +223,5 @@ def test_a_layer_without_entries_is_not_measured(tmp_path: Path) -> None:
 def test_packing_takes_the_chosen_tiles() -> None:
     packed = pack(layer(), "staged", SINGLE, CONFIGS[1])
     (launch,) = packed.launches
-    assert launch.strip == CONFIGS[1].minibatch
-    assert launch.kernel(SINGLE, True).threads == CONFIGS[1].rows
+    assert launch.panel == CONFIGS[1].minibatch
+    assert launch.kernel(SINGLE, BOUNDED).threads == CONFIGS[1].rows

@@ -1,26 +1,27 @@
-"""Networks through cuSPARSE, for comparison."""
+"""cuSPARSE through CuPy: whole networks, one SpMM a layer, in the order that it runs faster."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
+from cusparse_library import SparseOperand, open_cusparse
 
+from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures, cast_features
 from portable_spdnn.network import Network
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn_gpu.cusparse_library import SparseOperand
+from portable_spdnn_gpu.device.cuda_device import CudaDevice
 
 Array = npt.NDArray[Any]
-# Inputs of the products that choose the order: a few per cent of 60,000 live for most layers.
+# Inputs of the products that choose the order: for most layers a few per cent of 60,000 are active.
 SAMPLE_INPUTS = 2048
 SAMPLE_RUNS = 3
 # Beyond it cuSPARSE before 12.7.20 started too many blocks for column-major products.
@@ -28,12 +29,12 @@ MOST_INPUTS = 65535 * 16
 
 
 class CusparsePlan(NetworkPlan):
-    """The layer loop as one writes it with CuPy and cuSPARSE at their best: a peer.
+    """The layer loop as one writes it with CuPy and cuSPARSE at their best.
 
     Each layer is one SpMM of the transposed weights, which are uploaded once in CSR, with dense
-    features; then one fused pass for bias, ReLU and clamp, one for the inputs that are alive,
+    features; then one fused pass for bias, ReLU and clamp, one that finds the active inputs,
     and where some have died a gather of the others. The host waits for nothing but the number
-    that is alive. Features alternate between two arrays, so that no layer allocates any.
+    of active inputs. Features alternate between two arrays, so that no layer allocates any.
 
     The order of the features is measured at planning, on the layer with most weights:
     row-major `[neuron][input]` with cuSPARSE's CSR_ALG2, or column-major with CSR_ALG1, which
@@ -42,17 +43,13 @@ class CusparsePlan(NetworkPlan):
     Parameters
     ----------
     backend : Backend
+        The backend whose name and device the results carry.
     network : Network
     options : PlanOptions
-    library : CusparseLibrary, or another with its methods
+        `dtype`, `batch_size` and `keep_dead_inputs` count; the plan has no other choices.
+    library : CusparseLibrary, or another object with its methods
     row_major : bool, optional
-        Order of the features. Default: the faster one.
-
-    Raises
-    ------
-    InputError
-        If an option asks for what the plan does not do: sparse features, other storage, weights
-        that stay on the host, several devices.
+        The order of the features. By default both are measured, and the faster one is taken.
     """
 
     def __init__(
@@ -64,16 +61,16 @@ class CusparsePlan(NetworkPlan):
         row_major: bool | None = None,
     ) -> None:
         super().__init__(backend, network, options)
-        _check_options(options)
         self.library = library
         self.weights = [_by_output(library, layer.csr(options.dtype)) for layer in network]
-        self.biases = [library.upload(np.array(layer.bias, options.dtype)) for layer in network]
+        biases = (np.array(layer.bias, options.dtype) for layer in network)
+        self.biases = [library.device.upload(bias) for bias in biases]
         self.seconds: tuple[float, float] | None = None  # of a product: row-major, column-major
         if row_major is None:
             self.seconds = self._measure()
             row_major = self.seconds[0] <= self.seconds[1]
         self.row_major = row_major
-        library.synchronize()  # the plan may run on any stream from now on
+        library.device.synchronize()  # the plan may run on any stream from now on
 
     def _measure(self) -> tuple[float, float]:
         """Return the seconds of one product in either order."""
@@ -91,10 +88,10 @@ class CusparsePlan(NetworkPlan):
             ]
             runs = []
             for _ in range(SAMPLE_RUNS + 1):  # the first loads code
-                library.synchronize()
+                library.device.synchronize()
                 start = time.perf_counter()
                 library.multiply(A, *operands, row_major)
-                library.synchronize()
+                library.device.synchronize()
                 runs.append(time.perf_counter() - start)
             seconds.append(min(runs[1:]))
         return seconds[0], seconds[1]
@@ -113,18 +110,11 @@ class CusparsePlan(NetworkPlan):
             why = f"measured: {row} a product row-major, {column} column-major"
         dead = "kept (asked for)" if self.options.keep_dead_inputs else "dropped after each layer"
         return (
-            f"layer loop on {self.library.name} SpMM, a peer to compare with\n"
+            f"layer loop on {self.library.name} SpMM\n"
             f"features between layers: dense, neurons x inputs, {order} ({why})\n"
             f"dead inputs: {dead}\n"
             f"batches of {self.batch_size} inputs"
         )
-
-    def for_layers(
-        self, network: Network, keep_dead_inputs: bool, build: Any = None
-    ) -> NetworkPlan:
-        """Return a plan for other layers, with the order that was chosen for these."""
-        options = replace(self.options, keep_dead_inputs=keep_dead_inputs)
-        return CusparsePlan(self.backend, network, options, self.library, self.row_major)
 
     def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         """Run the layer loop on one batch; see `NetworkPlan.run_batch`."""
@@ -142,36 +132,37 @@ class CusparsePlan(NetworkPlan):
         alive_per_layer = np.zeros(layers, np.int64)
         counted = []  # layers after which the host did not wait, and their counts on the device
         seconds = np.zeros(layers)
-        executed_edges, alive = 0, inputs
+        executed_edges, active = 0, inputs
         for number, (A, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            if not alive:
+            if not active:
                 break
             start = time.perf_counter()
-            executed_edges += alive * A.nnz
-            z = self._view(back, A.shape[0], alive)
+            executed_edges += active * A.nnz
+            z = self._view(back, A.shape[0], active)
             library.multiply(A, y, z, self.row_major)
             library.activate(z, arrays.expand_dims(bias, input_axis), limit)
-            is_alive = arrays.any(z, axis=neuron_axis)
+            is_active = arrays.any(z, axis=neuron_axis)
             if self.may_drop_after(number):
-                rows = arrays.flatnonzero(is_alive)  # waits for their number
-                if rows.size < alive:
-                    alive = int(rows.size)
-                    y = self._view(front, A.shape[0], alive)
+                rows = arrays.flatnonzero(is_active)  # waits for their number
+                if rows.size < active:
+                    active = int(rows.size)
+                    y = self._view(front, A.shape[0], active)
                     arrays.take(z, rows, axis=input_axis, out=y)
                     kept = kept[rows]
                 else:
                     y, front, back = z, back, front
-                alive_per_layer[number] = alive
+                alive_per_layer[number] = active
                 seconds[number] = time.perf_counter() - start
             else:
                 y, front, back = z, back, front
-                counted.append((number, arrays.count_nonzero(is_alive)))
-            report(alive * (number + 1) + (inputs - alive) * layers)
-        scores = library.download(self._view(y.reshape(-1), self.network.neurons_out, alive))
+                counted.append((number, arrays.count_nonzero(is_active)))
+            report(active * (number + 1) + (inputs - active) * layers)
+        y = self._view(y.reshape(-1), self.network.neurons_out, active)
+        scores = library.device.download(y)
         for number, count in counted:
             alive_per_layer[number] = int(count)
         return BatchOutput(
-            library.download(kept),
+            library.device.download(kept),
             scores.T if self.row_major else scores,
             alive_per_layer,
             executed_edges,
@@ -185,37 +176,37 @@ class CusparsePlan(NetworkPlan):
 
     def _load(self, features: Features, y: Any) -> None:
         """Write a batch's features to `y`, which holds zeros; bits and CSR are unpacked there."""
-        library, arrays, dtype = self.library, self.library.arrays, self.options.dtype
+        device, arrays, dtype = self.library.device, self.library.arrays, self.options.dtype
         by_input = y.T if self.row_major else y
         if isinstance(features, PackedFeatures):
             inputs, width = features.bits.shape
-            bits = arrays.unpackbits(library.upload(features.bits).reshape(-1))
+            bits = arrays.unpackbits(device.upload(features.bits).reshape(-1))
             by_input[...] = bits.reshape(inputs, 8 * width)[:, : features.neurons]
         elif sp.issparse(features):
             csr = cast_features(features, dtype, True)
             rows = np.repeat(np.arange(csr.shape[0], dtype=np.int32), np.diff(csr.indptr))
             where = (rows, csr.indices.astype(np.int32))
             where = where[::-1] if self.row_major else where
-            y[tuple(library.upload(index) for index in where)] = library.upload(csr.data)
+            y[tuple(device.upload(index) for index in where)] = device.upload(csr.data)
         else:
             dense = np.ascontiguousarray(cast_features(features, dtype, False))
-            by_input[...] = library.upload(dense)
+            by_input[...] = device.upload(dense)
 
 
-def _check_options(options: PlanOptions) -> None:
-    if options.path == "spgemm":
-        raise InputError("kernel cusparse keeps features dense; use path spmm or auto")
-    refused = {
-        "storage": options.storage != "same",
-        "device_memory": options.device_memory is not None,
-        "devices": bool(options.devices),
-    }
-    for option, asked in refused.items():
-        if asked:
-            raise InputError(
-                f"kernel cusparse takes no option {option} ({getattr(options, option)!r}): it is "
-                "a peer to compare with, on one device; leave the option out"
-            )
+def cusparse_plan(backend: Backend, network: Network) -> CusparsePlan:
+    """Return the plan of a network on the CUDA device of a backend.
+
+    Raises
+    ------
+    InputError
+        If the backend does not run on one.
+    BackendUnavailable
+        If cuSPARSE is not installed; the message says what to install.
+    """
+    device = getattr(backend, "cuda", None)
+    if not isinstance(device, CudaDevice):
+        raise InputError(f"the {backend.device} has no cuSPARSE, which runs on CUDA devices alone")
+    return CusparsePlan(backend, network, PlanOptions(), open_cusparse(device))
 
 
 def _by_output(library: Any, W: Any) -> SparseOperand:

@@ -1,7 +1,4 @@
-"""The cuSPARSE peer, on stand-ins.
-
-Its plan, and its calls of CuPy and cuSPARSE.
-"""
+"""The cuSPARSE peer, on stand-ins: its plan, and its calls of CuPy and cuSPARSE."""
 
 from __future__ import annotations
 
@@ -13,22 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from benchmark_scripts import load_script
 from cuda_emulation.emulated_backend import EmulatedCupyBackend
 from cuda_emulation.emulated_device import compiler
 from host_cusparse import COLUMN, ROW, HostCusparse, HostDevice, install
 
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
-from portable_spdnn_gpu.cusparse_baseline import CusparsePlan
-from portable_spdnn_gpu.cusparse_library import (
-    CSR_ALG1,
-    CSR_ALG2,
-    CusparseLibrary,
-    open_cusparse,
-)
 from portable_spdnn_gpu.device.cuda_device import CudaDevice
 from portable_spdnn_gpu.device.interface import LaunchError
 
+peer = load_script("peers/cusparse_peer")
+cusparse_library = sys.modules["cusparse_library"]
+CSR_ALG1, CSR_ALG2 = cusparse_library.CSR_ALG1, cusparse_library.CSR_ALG2
 BACKEND = SimpleNamespace(
     name="cupy", device="host", execution_space="cuda", download=lambda array: array
 )
@@ -41,14 +35,12 @@ def cusparse(monkeypatch: pytest.MonkeyPatch) -> HostCusparse:
 
 
 @pytest.fixture
-def library(cusparse: HostCusparse) -> CusparseLibrary:
-    return CusparseLibrary(HostDevice())
+def library(cusparse: HostCusparse) -> Any:
+    return cusparse_library.CusparseLibrary(HostDevice())
 
 
-def plan_of(
-    network: Any, library: Any, row_major: bool | None = None, **options: Any
-) -> CusparsePlan:
-    return CusparsePlan(BACKEND, network, ps.PlanOptions(**options), library, row_major)
+def plan_of(network: Any, library: Any, row_major: bool | None = None, **options: Any) -> Any:
+    return peer.CusparsePlan(BACKEND, network, ps.PlanOptions(**options), library, row_major)
 
 
 def random_network(
@@ -64,9 +56,7 @@ def random_network(
 @ORDERS
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("keep", [False, True], ids=["dropping", "keeping"])
-def test_against_plain_loops(
-    library: CusparseLibrary, row_major: bool, dtype: Any, keep: bool
-) -> None:
+def test_against_plain_loops(library: Any, row_major: bool, dtype: Any, keep: bool) -> None:
     rng = np.random.default_rng(3)
     network = random_network(rng, [9, 14, 5, 14, 3], [-0.3, -0.1, -0.1, 0.0], 1.5)
     Y = rng.random((23, 9)) * (rng.random((23, 9)) < 0.4)
@@ -86,7 +76,7 @@ def test_against_plain_loops(
 
 
 @ORDERS
-def test_radixnet_as_the_scipy_backend(library: CusparseLibrary, row_major: bool) -> None:
+def test_radixnet_as_the_scipy_backend(library: Any, row_major: bool) -> None:
     network = ps.radixnet(64, 12, seed=1, bias=-0.3)
     rng = np.random.default_rng(0)
     Y = rng.random((50, 64)) < 0.5 * rng.random((50, 1))
@@ -108,7 +98,7 @@ def test_radixnet_as_the_scipy_backend(library: CusparseLibrary, row_major: bool
 
 
 @ORDERS
-def test_biases_that_revive_inputs_keep_them(library: CusparseLibrary, row_major: bool) -> None:
+def test_biases_that_revive_inputs_keep_them(library: Any, row_major: bool) -> None:
     rng = np.random.default_rng(5)
     network = random_network(rng, [8, 8, 8, 6], [-0.9, 0.3, -0.2], None)
     Y = rng.random((17, 8)) * (rng.random((17, 1)) < 0.5)
@@ -120,9 +110,7 @@ def test_biases_that_revive_inputs_keep_them(library: CusparseLibrary, row_major
 
 
 @ORDERS
-def test_all_inputs_dead_and_layers_without_weights(
-    library: CusparseLibrary, row_major: bool
-) -> None:
+def test_all_inputs_dead_and_layers_without_weights(library: Any, row_major: bool) -> None:
     empty = ps.Layer(sp.csr_array((4, 3), dtype=np.float32), -0.5)
     network = ps.Network([ps.Layer(np.eye(4), -0.1), empty, ps.Layer(np.ones((3, 2)), -0.1)])
     Y = np.eye(4)[[0, 1, 1]]
@@ -139,22 +127,20 @@ def test_all_inputs_dead_and_layers_without_weights(
 
 
 @ORDERS
-def test_an_overflow_is_an_error(library: CusparseLibrary, row_major: bool) -> None:
+def test_an_overflow_is_an_error(library: Any, row_major: bool) -> None:
     layers = [ps.Layer(np.full((2, 2), 3e38, np.float32)), ps.Layer(np.array([[1.0, 1], [-1, 1]]))]
     with pytest.raises(ps.NumericalError, match="NaN"):
         plan_of(ps.Network(layers), library, row_major).run(np.ones((2, 2)))
 
 
 def test_the_faster_order_is_measured_and_told(
-    library: CusparseLibrary, cusparse: HostCusparse, monkeypatch: pytest.MonkeyPatch
+    library: Any, cusparse: HostCusparse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = ps.radixnet(64, 3, bias=-0.3)
     for slow in (CSR_ALG1, CSR_ALG2):
         clock = [0.0]
-        monkeypatch.setattr(
-            "portable_spdnn_gpu.cusparse_baseline.time",
-            SimpleNamespace(perf_counter=lambda clock=clock: clock[0]),
-        )
+        time = SimpleNamespace(perf_counter=lambda clock=clock: clock[0])
+        monkeypatch.setattr(peer, "time", time)
 
         def timed(*call: Any, slow: int = slow, clock: Any = clock) -> None:
             HostCusparse.spMM(cusparse, *call)
@@ -169,7 +155,7 @@ def test_the_faster_order_is_measured_and_told(
         assert f"{order} (measured: " in plan.describe()
         assert "2 ms" in plan.describe()
         cusparse.products.clear()
-        again = plan.for_layers(network, True)
+        again = plan_of(network, library, plan.row_major)
         assert not cusparse.products
         assert again.row_major == plan.row_major
         assert "(asked for)" in again.describe()
@@ -178,7 +164,7 @@ def test_the_faster_order_is_measured_and_told(
 def test_weights_are_uploaded_once_and_descriptors_destroyed(cusparse: HostCusparse) -> None:
     device = HostDevice()
     network = ps.radixnet(64, 4, bias=-0.3)
-    plan = plan_of(network, CusparseLibrary(device), True)
+    plan = plan_of(network, cusparse_library.CusparseLibrary(device), True)
     planned = device.uploads
     assert planned == 4 * (3 + 1)
     Y = np.random.default_rng(0).random((20, 64)) < 0.5
@@ -192,43 +178,27 @@ def test_weights_are_uploaded_once_and_descriptors_destroyed(cusparse: HostCuspa
     assert not cusparse.made
 
 
-def test_what_the_library_refuses_is_an_error(library: CusparseLibrary) -> None:
+def test_what_the_library_refuses_is_an_error(library: Any) -> None:
     operand = library.prepare(sp.csr_array(np.eye(3)))
     B, C = (library.zeros(6, np.float32).reshape(3, 2) for _ in range(2))
     with pytest.raises(LaunchError, match="cuSPARSE: the product failed: CUSPARSE_STATUS_INV"):
         library.multiply(operand, B, C, True)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"path": "spgemm"}, "kernel cusparse keeps features dense; use path spmm or auto"),
-        ({"storage": "float16"}, r"takes no option storage \('float16'\)"),
-        ({"device_memory": 1 << 20}, r"takes no option device_memory \(1048576\)"),
-        ({"devices": "all"}, r"takes no option devices \('all'\)"),
-    ],
-)
-def test_options_that_the_peer_has_not(
-    library: CusparseLibrary, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ps.InputError, match=message):
-        plan_of(ps.radixnet(64, 2, bias=-0.3), library, **options)
-
-
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler (g++, clang++)")
-def test_the_emulated_device_has_no_cusparse() -> None:
+def test_cusparse_is_a_peer_and_no_kernel_of_the_backend() -> None:
     backend = EmulatedCupyBackend()
     network = ps.radixnet(64, 2, bias=-0.3)
     with pytest.raises(ps.InputError, match="the emulated CUDA device has no cuSPARSE"):
-        backend.plan(network, ps.PlanOptions(kernel="cusparse"))
+        peer.cusparse_plan(backend, network)
     with pytest.raises(ps.InputError, match="is none of backend cupy: choose one of auto"):
-        backend.plan(network, ps.PlanOptions(kernel="cublas"))
+        backend.plan(network, ps.PlanOptions(kernel="cusparse"))
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
     device = object.__new__(CudaDevice)
-    assert open_cusparse(device).name == "cuSPARSE"
+    assert cusparse_library.open_cusparse(device).name == "cuSPARSE"
     monkeypatch.setitem(sys.modules, "cupyx.cusparse", None)
     with pytest.raises(ps.BackendUnavailable, match=r"cuSPARSE does not load \(.*cupyx.*extra ctk"):
-        open_cusparse(device)
+        cusparse_library.open_cusparse(device)

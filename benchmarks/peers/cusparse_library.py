@@ -1,4 +1,4 @@
-"""cuSPARSE and CuPy as one adapter."""
+"""cuSPARSE's SpMM, with CuPy for what is around it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from portable_spdnn.backend import BackendUnavailable
 from portable_spdnn.errors import InputError
-from portable_spdnn_gpu.device.cuda_device import CudaDevice
 from portable_spdnn_gpu.device.interface import Device, LaunchError
 from portable_spdnn_gpu.device.matrices import INDEX_LIMIT, first_line
 
@@ -50,7 +49,9 @@ class CusparseLibrary:
     Attributes
     ----------
     arrays : module
-        `cupy`: what is called `arrays.any` and so on has NumPy's meaning.
+        `cupy`, whose functions have NumPy's meaning.
+    device : Device
+        Memory, copies and synchronization.
 
     Raises
     ------
@@ -69,7 +70,7 @@ class CusparseLibrary:
         from cupy_backends.cuda.libs import cusparse
         from cupyx.cusparse import DnMatDescriptor, SpMatDescriptor
 
-        self.arrays, self._device, self._cusparse = cupy, device, cusparse
+        self.arrays, self.device, self._cusparse = cupy, device, cusparse
         self._dense_descriptor, self._sparse_descriptor = DnMatDescriptor, SpMatDescriptor
         runtime = cupy.cuda.runtime
         self._types = {"f": int(runtime.CUDA_R_32F), "d": int(runtime.CUDA_R_64F)}
@@ -85,13 +86,13 @@ class CusparseLibrary:
         """Return a canonical csr_array of float32 or float64 on the device, with a descriptor."""
         if max(A.nnz, *A.shape) > INDEX_LIMIT:
             raise InputError(
-                f"kernel cusparse: a layer of {A.shape[1]} x {A.shape[0]} with {A.nnz} weights "
-                f"is too large; it counts to {INDEX_LIMIT}"
+                f"cuSPARSE: a layer of {A.shape[1]} x {A.shape[0]} with {A.nnz} weights is too "
+                f"large for 32-bit indices, which count to {INDEX_LIMIT}"
             )
         if not A.nnz:
             return SparseOperand(A.shape, 0, None)
         host = (A.indptr.astype(np.int32), A.indices.astype(np.int32), A.data)
-        offsets, indices, data = parts = tuple(self._device.upload(part) for part in host)
+        offsets, indices, data = parts = tuple(self.device.upload(part) for part in host)
         library = self._cusparse
         descriptor = library.createCsr(
             *A.shape, A.nnz, offsets.data.ptr, indices.data.ptr, data.data.ptr,
@@ -108,9 +109,10 @@ class CusparseLibrary:
         ----------
         A : SparseOperand, shape (m, k)
         B, C : device arrays in C order
-            Of shapes (k, n) and (m, n) where `row_major`, else their transposes, of shapes
-            (n, k) and (n, m): the same matrices in column-major order.
+            The shapes are (k, n) and (m, n) where `row_major`, else (n, k) and (n, m): the
+            transposes, which are the same matrices in column-major order.
         row_major : bool
+            The order of B and C.
 
         Raises
         ------
@@ -130,7 +132,7 @@ class CusparseLibrary:
             CSR_ALG2 if row_major else CSR_ALG1,
         )  # fmt: skip
         try:
-            workspace = self._device.empty((library.spMM_bufferSize(*call),), np.int8)
+            workspace = self.device.empty((library.spMM_bufferSize(*call),), np.int8)
             library.spMM(*call, workspace.data.ptr)
         except library.CuSparseError as error:
             raise LaunchError(f"cuSPARSE: the product failed: {error}") from error
@@ -152,21 +154,9 @@ class CusparseLibrary:
 
     def zeros(self, size: int, dtype: Any) -> Any:
         """Return an array of zeros; raises DeviceMemoryError."""
-        array = self._device.empty((size,), dtype)
+        array = self.device.empty((size,), dtype)
         array.fill(0)
         return array
-
-    def upload(self, array: Array) -> Any:
-        """Return a copy of a host array."""
-        return self._device.upload(array)
-
-    def download(self, array: Any) -> Array:
-        """Return a copy in host memory, when all that was started before is done."""
-        return self._device.download(array)
-
-    def synchronize(self) -> None:
-        """Return when all that was started is done."""
-        self._device.synchronize()
 
 
 def open_cusparse(device: Device) -> CusparseLibrary:
@@ -174,19 +164,13 @@ def open_cusparse(device: Device) -> CusparseLibrary:
 
     Raises
     ------
-    InputError
-        If the device is not CuPy's.
     BackendUnavailable
         If the library is not installed; the message says what to install.
     """
-    if not isinstance(device, CudaDevice):
-        raise InputError(
-            f"kernel cusparse: the {device.description} has no cuSPARSE; choose another kernel"
-        )
     try:
         return CusparseLibrary(device)
     except (ImportError, OSError) as error:
         raise BackendUnavailable(
-            f"kernel cusparse: cuSPARSE does not load ({first_line(error)}); install CuPy with its "
-            "extra ctk: cupy-cuda13x[ctk], or cupy-cuda12x[ctk] for an older driver"
+            f"cuSPARSE does not load ({first_line(error)}); install CuPy with its extra ctk: "
+            "cupy-cuda13x[ctk], or cupy-cuda12x[ctk] for an older driver"
         ) from error

@@ -1,0 +1,65 @@
+"""Epilogues as kernels take them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
+from portable_spdnn_gpu.compile.catalog import ANY_EPILOGUE, BOUNDED, NO_EPILOGUE
+from portable_spdnn_gpu.device.interface import Device
+
+
+class DeviceEpilogue:
+    """What follows the sums of a product, with the bias in device memory.
+
+    Parameters
+    ----------
+    device : Device
+    epilogue : Epilogue
+        Its bias is one number, or one for each row of the product.
+    rows : int
+        Rows of the product: of a layer its outputs.
+    dtype : numpy dtype
+        The type of sums.
+    """
+
+    def __init__(self, device: Device, epilogue: Epilogue, rows: int, dtype: Any) -> None:
+        self.epilogue = epilogue
+        bias = np.zeros(max(rows, 1), dtype)  # some memory, though there be no rows
+        if epilogue.bias is not None:
+            bias[:rows] = epilogue.bias
+        self.bias = device.upload(bias)
+        lower, upper = epilogue.interval or (epilogue.lower, epilogue.upper)
+        self.scalars = [
+            np.dtype(dtype).type(-np.inf if lower is None else lower),
+            np.dtype(dtype).type(np.inf if upper is None else upper),
+            np.int32(ACTIVATIONS.index(epilogue.activation)),
+        ]
+
+    def kind(self, adds: bool = False, marks: bool = False) -> int:
+        """Return what kernels are compiled for: the macro EPILOGUE of common.cuh.
+
+        Parameters
+        ----------
+        adds : bool
+            Whether a residual is added.
+        marks : bool
+            Whether active inputs are marked, which kernels without an epilogue do not do.
+        """
+        if adds or self.epilogue.interval is None:
+            return ANY_EPILOGUE
+        return NO_EPILOGUE if self.epilogue.is_identity and not marks else BOUNDED
+
+    def arguments(self, residual: Any, stand_in: Any) -> list[Any]:
+        """Return the last arguments of a product.
+
+        Parameters
+        ----------
+        residual : device array in the layout of the result, or None
+        stand_in : device array of the stored type
+            Takes the place of a residual that is not there; it is not read.
+        """
+        adds = residual is not None
+        return [self.bias, *self.scalars, np.int32(adds), residual if adds else stand_in]

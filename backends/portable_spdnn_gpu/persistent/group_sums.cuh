@@ -1,0 +1,134 @@
+// The microkernel of the persistent kernel: the sums of a group of rows for a tile of inputs.
+//
+// Rows of A (outputs) are computed in clusters of 16 that share columns (clusters.py); rows that
+// share with none are put in sixteens too. A lane holds a register tile, ROWS rows of its cluster
+// by COLUMNS inputs: 32 sums for 12 numbers read. A warp takes CLUSTERS clusters at a time, a
+// group: their common columns side by side, then what each row has alone, row by row. What is
+// shorter than its neighbours is padded with entries of weight 0 at the row of features that is
+// always 0.
+//
+// Memory of a group, as packing.py writes it: rows (16 bits) and biases, [PARTS][ROWS]; of the
+// common entries columns [common][CLUSTERS][STEPS] and weights [common * STEPS][CLUSTERS][CLUSTER];
+// of the others columns and weights [own][PARTS][STEPS]. Columns are 16-bit rows of the features.
+// Lanes of one warp so read neighbouring vectors of weights, and lanes that need the same weights
+// meet in one access. Features are read in vectors of 4 inputs; the columns of a group's clusters
+// begin in different banks.
+#pragma once
+#include "common.cuh"
+
+#define CLUSTER 16
+#define ROWS 8                                // rows of a cluster that a lane computes
+#define COLUMNS 4                             // inputs that a lane computes
+#define STEPS 4                               // entries whose columns are read together
+#define AHEAD (STEPS / GROUPS)                // entries whose weights are on their way
+#define HALVES (CLUSTER / ROWS)               // lanes that compute a cluster for the same inputs
+#define LANES (HALVES * TILE / COLUMNS)       // lanes of a cluster
+#define CLUSTERS (32 / LANES)                 // clusters of a group
+#define PARTS (CLUSTERS * HALVES)             // parts of a group, of ROWS rows each
+#define HEADER 16
+
+// What a header says of a group, in the order of its integers.
+enum {
+    BEGIN,              // where its data begin, in units of 16 bytes
+    COMMON,             // common entries of a cluster, in STEPS
+    OWN,                // ROWS integers: where the own entries of row r of a part end, in STEPS
+    NEXT = OWN + ROWS,  // where the data of the next layer begin, in units
+    NEXT_LINES,         // and how many cache lines they are
+    MAY_STOP            // whether no later layer revives a dead input
+};
+
+// Four numbers that are moved in one access: the compiler does so with its own vector types alone.
+template <int BYTES> struct Vector;
+template <> struct Vector<8> { typedef uint2 Type; };
+template <> struct Vector<16> { typedef uint4 Type; };
+template <class T> struct alignas(4 * sizeof(T)) Four {
+    typedef typename Vector<4 * sizeof(T)>::Type Raw;
+    T x[4];
+};
+template <class T> __device__ __forceinline__ Four<T> load(const Four<T>* at) {
+    const typename Four<T>::Raw raw = *reinterpret_cast<const typename Four<T>::Raw*>(at);
+    Four<T> numbers;
+    memcpy(&numbers, &raw, sizeof raw);
+    return numbers;
+}
+// The same from memory that no launch changes, through the read-only cache.
+template <class T> __device__ __forceinline__ Four<T> load_constant(const Four<T>* at) {
+    const typename Four<T>::Raw raw = __ldg(reinterpret_cast<const typename Four<T>::Raw*>(at));
+    Four<T> numbers;
+    memcpy(&numbers, &raw, sizeof raw);
+    return numbers;
+}
+template <class T> __device__ __forceinline__ void store(Four<T>* at, const Four<T>& numbers) {
+    memcpy(reinterpret_cast<typename Four<T>::Raw*>(at), &numbers, sizeof numbers);
+}
+template <class T> __device__ __forceinline__ const Four<T>* fours(const unsigned char* at) {
+    return reinterpret_cast<const Four<T>*>(at);
+}
+
+__device__ __forceinline__ void widen_four(const Four<STORED>& from, SCALAR (&to)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i] = widen(from.x[i]);
+}
+
+// Adds the entries of a group to the sums of this lane. Called by whole warps.
+// data: what follows rows and biases of the group. header: this lane's integer of its header, lane
+// i holding the i-th. features: this lane's 4 inputs of neuron 0, in shared memory.
+__device__ __forceinline__ void add_group(const unsigned char* __restrict__ data, int header,
+                                          const Four<STORED>* features, int lane,
+                                          SCALAR (&sums)[ROWS][COLUMNS]) {
+    const int cluster = lane / LANES, part = cluster * HALVES + (lane & 1);
+    const int common = __shfl_sync(FULL_WARP, header, COMMON);
+    const Four<unsigned short>* columns = fours<unsigned short>(data) + cluster;
+    data += size_t(common) * (CLUSTERS * STEPS * sizeof(unsigned short));
+    const Four<STORED>* weights = fours<STORED>(data) + cluster * (CLUSTER / 4) + (lane & 1) * 2;
+    data += size_t(common) * (STEPS * CLUSTERS * CLUSTER * sizeof(STORED));
+    for (int k = 0; k < common; ++k) {
+        const Four<unsigned short> at = load_constant(columns + k * CLUSTERS);
+#pragma unroll
+        for (int begin = 0; begin < STEPS; begin += AHEAD) {
+            // All weights of AHEAD entries are asked for before the first is used.
+            Four<STORED> loaded[AHEAD][2];
+#pragma unroll
+            for (int j = 0; j < AHEAD; ++j)
+#pragma unroll
+                for (int h = 0; h < 2; ++h)
+                    loaded[j][h] = load_constant(
+                        weights + (k * STEPS + begin + j) * (CLUSTERS * CLUSTER / 4) + h);
+#pragma unroll
+            for (int j = 0; j < AHEAD; ++j) {
+                SCALAR y[COLUMNS];
+                widen_four(load(features + at.x[begin + j] * (TILE / COLUMNS)), y);
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) {
+                    const SCALAR weight = widen(loaded[j][r / 4].x[r % 4]);
+#pragma unroll
+                    for (int i = 0; i < COLUMNS; ++i) sums[r][i] += weight * y[i];
+                }
+            }
+        }
+    }
+
+    const int own = __shfl_sync(FULL_WARP, header, OWN + ROWS - 1);
+    if (own == 0) return;
+    columns = fours<unsigned short>(data) + part;
+    data += size_t(own) * (PARTS * STEPS * sizeof(unsigned short));
+    weights = fours<STORED>(data) + part;
+    int k = 0;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        const int end = __shfl_sync(FULL_WARP, header, OWN + r);
+#pragma unroll(2 / GROUPS)
+        for (; k < end; ++k) {
+            const Four<unsigned short> at = load_constant(columns + k * PARTS);
+            SCALAR weight[STEPS];
+            widen_four(load_constant(weights + k * PARTS), weight);
+#pragma unroll
+            for (int j = 0; j < STEPS; ++j) {
+                SCALAR y[COLUMNS];
+                widen_four(load(features + at.x[j] * (TILE / COLUMNS)), y);
+#pragma unroll
+                for (int i = 0; i < COLUMNS; ++i) sums[r][i] += weight[j] * y[i];
+            }
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -61,8 +62,10 @@ class DenseLayer:
         )  # fmt: skip
         self._variants: dict[tuple[int, bool], Variant] = {}  # by inputs and Fortran order
         if columns and columns * sum(by_output.shape) * self.dtype.itemsize <= MOST_TRIAL_BYTES:
-            for order in ("C", "F"):
-                self._try_variants(columns, order)
+            self._try_variants(columns)
+        elif prepare:
+            self._try_variants(2 * BLOCK_BYTES // self.dtype.itemsize)  # compiles all variants
+        self._tried = set(self._variants)
 
     def __call__(self, features: Array, out: Array | None = None) -> Array:
         """Return Y'.
@@ -98,7 +101,8 @@ class DenseLayer:
         return "\n".join(
             f"Features of {inputs} inputs in {'Fortran' if fortran else 'C'} order are "
             f"{'read in place' if variant.in_place else 'copied'} in panels of {variant.width} "
-            f"inputs, on {variant.threads} thread{'s' if variant.threads > 1 else ''}."
+            f"inputs, on {variant.threads} thread{'s' if variant.threads > 1 else ''}, "
+            f"{'the fastest in a trial' if (inputs, fortran) in self._tried else 'by a model'}."
             for (inputs, fortran), variant in self._variants.items()
         )
 
@@ -106,15 +110,15 @@ class DenseLayer:
         """Whether results may be written straight to where they belong."""
         return fortran and inputs % (BLOCK_BYTES // self.dtype.itemsize) == 0
 
-    def _try_variants(self, inputs: int, order: Any) -> None:
-        """Choose by a trial on made-up features in an order, "C" or "F"."""
-        features = np.ones((inputs, self.product.neurons_in), self.dtype, order)
-        out = np.empty((inputs, self.product.neurons_out), self.dtype, order)
-        fortran = order == "F"
-        self._variants[inputs, fortran] = fastest(
-            variants(self.product, inputs, self._direct(inputs, fortran)),
-            lambda variant: self._run(variant, features, out, fortran),
-        )
+    def _try_variants(self, inputs: int) -> None:
+        """Choose by a trial on made-up features, in each order."""
+        for fortran in (False, True):
+            order: Any = "F" if fortran else "C"
+            features = np.ones((inputs, self.product.neurons_in), self.dtype, order)
+            out = np.empty((inputs, self.product.neurons_out), self.dtype, order)
+            run = functools.partial(self._run, features=features, out=out, fortran=fortran)
+            choices = variants(self.product, inputs, self._direct(inputs, fortran))
+            self._variants[inputs, fortran] = fastest(choices, run)
 
     def _run(self, variant: Variant, features: Array, out: Array, fortran: bool) -> None:
         """Compute `out`, each thread panel by panel."""

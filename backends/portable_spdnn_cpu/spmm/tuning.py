@@ -14,7 +14,8 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
 # Inputs of a panel: fewer make too little of each row that is copied, more leave the caches.
 WIDTHS = (32, 64, 128)
-L2_SHARE = 0.5  # of the second-level cache for a panel: indices and features take the rest
+PANELS_EACH = 8  # at least: other threads start late, and one of them ends last
+L2_SHARE = 0.5  # of the second-level cache for a panel and its sums: indices take the rest
 # Inputs up to which rows are near enough to each other to be read where they are.
 MOST_IN_PLACE = 96
 # Seconds, in units of four bytes, on one thread; measured on a server core of 2023 with AVX-512.
@@ -98,11 +99,16 @@ def predict(product: Product, inputs: int, direct: bool, aligned: bool) -> Varia
     in_place = direct and inputs <= MOST_IN_PLACE and splits < copies
     seconds = inputs * (sums + (splits if in_place else copies)) * product.itemsize / 4
     threads = product.threads if seconds * (1 - 1 / product.threads) > WAKING else 1
-    # Clusters read a panel from its begin to its end: it may be larger than the cache.
-    streams = direct and 2 * product.loads <= product.edges
-    row = product.neurons_in + (0 if direct else product.neurons_out)
-    fits = int(L2_SHARE * l2_bytes()) // max(row * product.itemsize, 1)
-    width = WIDTHS[-1] if streams else min(max(fits, WIDTHS[1 if direct else 0]), WIDTHS[-1])
+    narrow, usual, wide = WIDTHS
+    row = (product.neurons_in + product.neurons_out) * product.itemsize
+    if direct and 2 * product.loads <= product.edges:
+        width = wide  # clusters go through a panel once, and longer pieces of rows copy faster
+    elif (threads > 1 and inputs < PANELS_EACH * threads * usual) or (
+        not direct and usual * row > L2_SHARE * l2_bytes()
+    ):
+        width = narrow
+    else:
+        width = usual
     return Variant(threads, in_place, _shared(width, product, inputs, threads))
 
 

@@ -91,7 +91,7 @@ class DenseLayer:
         variant = self._variants.get((inputs, fortran))
         if variant is None:
             aligned = features.ctypes.data % CACHE_LINE == 0
-            variant = predict(self.product, inputs, self._direct(inputs, fortran), aligned)
+            variant = predict(self.product, inputs, fortran, aligned)
             self._variants[inputs, fortran] = variant
         self._run(variant, features, out, fortran)
         return out
@@ -106,10 +106,6 @@ class DenseLayer:
             for (inputs, fortran), variant in self._variants.items()
         )
 
-    def _direct(self, inputs: int, fortran: bool) -> bool:
-        """Whether results may be written straight to where they belong."""
-        return fortran and inputs % (BLOCK_BYTES // self.dtype.itemsize) == 0
-
     def _try_variants(self, inputs: int) -> None:
         """Choose by a trial on made-up features, in each order."""
         for fortran in (False, True):
@@ -117,7 +113,7 @@ class DenseLayer:
             features = np.ones((inputs, self.product.neurons_in), self.dtype, order)
             out = np.empty((inputs, self.product.neurons_out), self.dtype, order)
             run = functools.partial(self._run, features=features, out=out, fortran=fortran)
-            choices = variants(self.product, inputs, self._direct(inputs, fortran))
+            choices = variants(self.product, inputs, fortran)
             self._variants[inputs, fortran] = fastest(choices, run)
 
     def _run(self, variant: Variant, features: Array, out: Array, fortran: bool) -> None:
@@ -130,7 +126,7 @@ class DenseLayer:
             )
             return
         source = read_only(features)
-        transposed = out.T if self._direct(features.shape[0], fortran) else None
+        transposed = out.T if fortran else None
         widest = max(self.product.neurons_in, self.product.neurons_out)
         with spare_workspace() as workspace:
             workspace.fit(workers.threads, widest, variant.width, self.dtype)

@@ -6,7 +6,7 @@ Layers stand end to end in a few arrays.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -138,52 +138,21 @@ def pack_layers(
             parts[number] = part
 
     workers.run(work)
-    done = [part for part in parts if part is not None]
-    table = np.full((len(layers), COLUMNS), ABSENT, np.int64)
-    weight = np.zeros(len(layers), dtype)
-    first_offset = first_value = first_row = first_input_row = 0
-    for number, (layer, part) in enumerate(zip(layers, done, strict=True)):
-        table[number, :6] = (
-            *layer.shape, layer.nnz, part.clusters, part.first_index, first_offset,
-        )  # fmt: skip
-        table[number, FIRST_ROW:] = first_row, first_input_row, activations[number].code
-        if part.values is None:
-            weight[number] = layer.constant
-        else:
-            table[number, FIRST_VALUE] = first_value
-            first_value += layer.nnz
-        first_offset += part.offsets.size
-        first_row += layer.shape[1]
-        first_input_row += layer.shape[0]
-    values = [part.values for part in done if part.values is not None]
-    # Outputs go where the next layer reads them; those of the last layer stay in order.
-    after = [part.input_rows for part in done[1:]] + [
-        np.arange(layers[-1].shape[1], dtype=np.int32)
-    ]
-    return _packed(
-        table,
-        indices[:used],
-        np.concatenate([part.offsets for part in done]),
-        np.concatenate(values) if values else np.empty(0, dtype),
-        np.concatenate([there[part.order] for part, there in zip(done, after, strict=True)]),
-        np.concatenate([part.bias for part in done]),
-        np.concatenate([part.input_rows for part in done]),
-        weight,
-        np.array([each.lower for each in activations], dtype),
-        np.array([each.upper for each in activations], dtype),
-    )
+    return _assemble([part for part in parts if part is not None], indices[:used], activations)
 
 
 @dataclass
 class _Part:
-    """One layer on its way into PackedLayers."""
+    """One layer on its way into PackedLayers; `weight` counts where there are no values."""
 
+    edges: int
     clusters: int
     offsets: Array
     values: Array | None
     order: Array
     bias: Array
     input_rows: Array
+    weight: float = 0.0
     first_index: int = 0
 
 
@@ -194,11 +163,17 @@ def _pack_layer(layer: Layer, dtype: np.dtype[Any], wanted: np.dtype[Any]) -> tu
     by_output = np.empty(layer.nnz, wanted)
     values = None if data is None else np.empty(layer.nnz, dtype)
     transpose(layer.indptr, layer.indices, data, offsets, by_output, values)
-    return _pack_rows(offsets, by_output, values, layer.bias.astype(dtype), layer.shape[0])
+    bias = layer.bias.astype(dtype)
+    return _pack_rows(offsets, by_output, values, layer.constant, bias, layer.shape[0])
 
 
 def _pack_rows(
-    offsets: Array, by_output: Array, values: Array | None, bias: Array, neurons_in: int
+    offsets: Array,
+    by_output: Array,
+    values: Array | None,
+    weight: float | None,
+    bias: Array,
+    neurons_in: int,
 ) -> tuple[_Part, Array]:
     """Cluster the outputs of one layer; return its part, and the inputs of its outputs."""
     order, clusters = cluster_outputs(offsets, by_output)
@@ -207,10 +182,54 @@ def _pack_rows(
     laid_offsets, indices = np.empty(bounds, np.int64), np.empty_like(by_output)
     laid_values = None if values is None else np.empty_like(values)
     lay_out(offsets, by_output, values, order, clusters, laid_offsets, indices, laid_values)
-    of_clusters = indices[: laid_offsets[(CLUSTER + 1) * clusters]]
-    input_rows = permute_rows(of_clusters, neurons_in)
-    part = _Part(clusters, laid_offsets, laid_values, order, bias[order], input_rows)
+    rows = permute_rows(indices[: laid_offsets[(CLUSTER + 1) * clusters]], neurons_in)
+    part = _Part(
+        by_output.size, clusters, laid_offsets, laid_values, order, bias[order], rows, weight or 0.0
+    )
     return part, indices[: laid_offsets[-1]]
+
+
+def _assemble(
+    parts: list[_Part], indices: Array, activations: Sequence[Activation]
+) -> PackedLayers:
+    """Put layers end to end; `indices` are tile rows already."""
+    table = np.full((len(parts), COLUMNS), ABSENT, np.int64)
+    first_offset = first_value = first_row = first_input_row = 0
+    for row, part, activation in zip(table, parts, activations, strict=True):
+        row[:FIRST_VALUE] = (
+            part.input_rows.size, part.order.size, part.edges, part.clusters, part.first_index,
+            first_offset,
+        )  # fmt: skip
+        row[FIRST_ROW:] = first_row, first_input_row, activation.code
+        if part.values is not None:
+            row[FIRST_VALUE] = first_value
+            first_value += part.edges
+        first_offset += part.offsets.size
+        first_row += part.order.size
+        first_input_row += part.input_rows.size
+    # Outputs go where the next layer reads them; those of the last layer stay in order.
+    after = [part.input_rows for part in parts[1:]] + [np.arange(parts[-1].order.size)]
+    dtype = parts[0].bias.dtype
+    arrays = (
+        table,
+        indices,
+        _joined([part.offsets for part in parts], np.int64),
+        _joined([part.values for part in parts if part.values is not None], dtype),
+        _joined([rows[part.order] for part, rows in zip(parts, after, strict=True)], np.int32),
+        _joined([part.bias for part in parts], dtype),
+        _joined([part.input_rows for part in parts], np.int32),
+        np.array([part.weight for part in parts], dtype),
+        np.array([each.lower for each in activations], dtype),
+        np.array([each.upper for each in activations], dtype),
+    )
+    return PackedLayers(*map(read_only, arrays))
+
+
+def _joined(arrays: list[Array], dtype: npt.DTypeLike) -> Array:
+    """Put arrays end to end; one alone is not copied."""
+    if len(arrays) == 1:
+        return arrays[0].astype(dtype, copy=False)
+    return np.concatenate([np.empty(0, dtype), *arrays], dtype=dtype)
 
 
 @kernel
@@ -260,41 +279,20 @@ def pack_product(
         suits tiles. They share all else.
     """
     neurons_out, neurons_in = by_output.shape
-    inputs, outputs = np.arange(neurons_in), np.arange(neurons_out)
+    inputs = np.arange(neurons_in)
     indices = by_output.indices.astype(index_dtype(neurons_in), copy=False)
     offsets = by_output.indptr.astype(np.int64, copy=False)
-    part = _Part(0, offsets, by_output.data, outputs, bias, inputs)
-    weight = np.zeros(1, bias.dtype)
-    if prepare:
-        shared = common_value(by_output.data)
-        data = by_output.data if shared is None else None
-        part, indices = _pack_rows(offsets, indices, data, bias, neurons_in)
-        weight[0] = 0 if shared is None else shared
-    first_value = ABSENT if part.values is None else 0
-    row = (
-        neurons_in, neurons_out, by_output.nnz, part.clusters, 0, 0, first_value, 0, 0,
-        activation.code,
-    )  # fmt: skip
-    natural = _packed(
-        np.array([row], np.int64),
-        indices,
-        part.offsets,
-        np.empty(0, bias.dtype) if part.values is None else part.values,
-        part.order.astype(np.int32),
-        part.bias,
-        inputs.astype(np.int32),
-        weight,
-        np.array([activation.lower], bias.dtype),
-        np.array([activation.upper], bias.dtype),
-    )
     if not prepare:
+        order = np.arange(neurons_out)
+        part = _Part(by_output.nnz, 0, offsets, by_output.data, order, bias, inputs)
+        natural = _assemble([part], indices, [activation])
         return natural, natural
+    weight = common_value(by_output.data)
+    values = by_output.data if weight is None else None
+    part, indices = _pack_rows(offsets, indices, values, weight, bias, neurons_in)
+    natural = _assemble([replace(part, input_rows=inputs)], indices, [activation])
     permuted = natural._replace(
         indices=read_only(part.input_rows.astype(indices.dtype)[indices]),
         input_rows=read_only(part.input_rows),
     )
     return natural, permuted
-
-
-def _packed(*arrays: Array) -> PackedLayers:
-    return PackedLayers(*map(read_only, arrays))

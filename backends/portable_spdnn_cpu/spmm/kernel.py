@@ -62,10 +62,10 @@ def multiply_copied(
     features : ndarray, shape (inputs, neurons_in), C or Fortran order
     panel : ndarray, shape (neurons_in or more, width)
     dst : ndarray in C order, shape (neurons_out, inputs), or None
-        The transpose of `out`, where that is in Fortran order and holds whole vector blocks: a
-        panel's results are written straight to it.
+        The transpose of `out`, where that is in Fortran order: whole vector blocks of results are
+        written straight to it.
     sums : ndarray, shape (neurons_out or more, width)
-        Takes a panel's results else, to be copied to `out`.
+        Takes all other results, to be copied to `out`.
     out : ndarray, shape (inputs, neurons_out), C or Fortran order
     """
     inputs, width = features.shape[0], panel.shape[1]
@@ -75,12 +75,17 @@ def multiply_copied(
         if begin >= inputs:
             break
         count = min(width, inputs - begin)
-        whole = (count + lanes - 1) // lanes * lanes
-        load_dense(features, begin, count, layers.input_rows, panel, whole)
+        padded = (count + lanes - 1) // lanes * lanes
+        load_dense(features, begin, count, layers.input_rows, panel, padded)
         if dst is not None:
+            whole = count // lanes * lanes
             apply_layer(layers, 0, panel, dst, None, 0, whole, begin)
+            apply_layer(layers, 0, panel, sums, None, whole, padded, 0)
+            for neuron in range(dst.shape[0]):
+                for column in range(whole, count):
+                    dst[neuron, begin + column] = sums[neuron, column]
         else:
-            apply_layer(layers, 0, panel, sums, None, 0, whole, 0)
+            apply_layer(layers, 0, panel, sums, None, 0, padded, 0)
             store_tile(sums, np.arange(begin, begin + count), count, out)
 
 

@@ -14,7 +14,8 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
 # Inputs of a panel: fewer make too little of each row that is copied, more leave the caches.
 WIDTHS = (32, 64, 128)
-L2_SHARE = 0.5  # of the second-level cache for a panel: indices and features take the rest
+PANELS_EACH = 8  # at least: other threads start late, and one of them ends last
+L2_SHARE = 0.5  # of the second-level cache for a panel and its sums: indices take the rest
 # Inputs up to which rows are near enough to each other to be read where they are.
 MOST_IN_PLACE = 96
 # Seconds, in units of four bytes, on one thread; measured on a server core of 2023 with AVX-512.
@@ -69,40 +70,37 @@ class Variant:
     width: int
 
 
-def variants(product: Product, inputs: int, direct: bool) -> list[Variant]:
-    """Return all variants for so many inputs.
-
-    Parameters
-    ----------
-    product : Product
-    inputs : int
-    direct : bool
-        Whether features lie as in a tile, in Fortran order and whole vector blocks: then they
-        may stay where they are, and results go where they belong.
-    """
+def variants(product: Product, inputs: int, fortran: bool) -> list[Variant]:
+    """Return all variants for so many inputs; `fortran`: whether features lie as in a tile."""
     return [
         Variant(threads, in_place, width)
         for threads in dict.fromkeys((product.threads, 1))
-        for in_place in ((True, False) if direct else (False,))
+        for in_place in ((False, True) if _may_stay(product, inputs, fortran) else (False,))
         for width in dict.fromkeys(_shared(width, product, inputs, threads) for width in WIDTHS)
     ]
 
 
-def predict(product: Product, inputs: int, direct: bool, aligned: bool) -> Variant:
+def predict(product: Product, inputs: int, fortran: bool, aligned: bool) -> Variant:
     """Choose a variant by a model of its costs; `aligned`: features start on a cache line."""
     sums = product.edges * ADDITION + product.loads * LOAD
     copies = product.neurons_in * COPY
-    if not direct:
+    if not fortran:
         copies = 2 * (product.neurons_in + product.neurons_out) * COPY
     splits = 0.0 if aligned else product.loads * SPLIT_LOAD
-    in_place = direct and inputs <= MOST_IN_PLACE and splits < copies
+    may_stay = _may_stay(product, inputs, fortran)
+    in_place = may_stay and inputs <= MOST_IN_PLACE and splits < copies
     seconds = inputs * (sums + (splits if in_place else copies)) * product.itemsize / 4
     threads = product.threads if seconds * (1 - 1 / product.threads) > WAKING else 1
-    # Clusters read a panel from its begin to its end: it may be larger than the cache.
-    streams = direct and 2 * product.loads <= product.edges
-    row = product.neurons_in + (0 if direct else product.neurons_out)
-    fits = int(L2_SHARE * l2_bytes()) // max(row * product.itemsize, 1)
-    width = WIDTHS[-1] if streams else min(max(fits, WIDTHS[1 if direct else 0]), WIDTHS[-1])
+    narrow, usual, wide = WIDTHS
+    row = (product.neurons_in + product.neurons_out) * product.itemsize
+    if fortran and 2 * product.loads <= product.edges:
+        width = wide  # clusters go through a panel once, and longer pieces of rows copy faster
+    elif (threads > 1 and inputs < PANELS_EACH * threads * usual) or (
+        not fortran and usual * row > L2_SHARE * l2_bytes()
+    ):
+        width = narrow
+    else:
+        width = usual
     return Variant(threads, in_place, _shared(width, product, inputs, threads))
 
 
@@ -117,6 +115,11 @@ def fastest(choices: list[Variant], run: Callable[[Variant], None]) -> Variant:
     for choice in choices:
         run(choice)  # compiles, or loads from the cache, and touches pages
     return min(choices, key=lambda choice: min(seconds(choice) for _ in range(TURNS)))
+
+
+def _may_stay(product: Product, inputs: int, fortran: bool) -> bool:
+    """Whether features may be read where they are: they lie as in a tile, in whole blocks."""
+    return fortran and inputs * product.itemsize % BLOCK_BYTES == 0
 
 
 def _shared(width: int, product: Product, inputs: int, threads: int) -> int:

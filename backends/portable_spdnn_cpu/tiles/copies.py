@@ -165,22 +165,8 @@ def load_dense(
 
 @kernel
 def store_tile(tile: Array, inputs: Array, count: int, out: Array) -> None:
-    """out[inputs[c], :] = tile[:, c] for the first `count` columns; `out` in C or Fortran order.
-
-    Into Fortran order inputs must rise: tiles go there that no input has left.
-    """
+    """out[inputs[c], :] = tile[:, c] for the first `count` columns; `out` in C order."""
     neurons = out.shape[1]
-    if out.strides[0] == out.itemsize:
-        lanes = BLOCK_BYTES // tile.itemsize
-        neighbours = count > 0 and inputs[count - 1] - inputs[0] == count - 1
-        whole = count // lanes * lanes if neighbours else 0
-        for neuron in range(neurons):
-            for column in range(0, whole, lanes):
-                to = neuron * out.shape[0] + inputs[column]
-                copy_block(out, to, tile, neuron * tile.shape[1] + column)
-            for column in range(whole, count):
-                out[inputs[column], neuron] = tile[neuron, column]
-        return
     side = TRANSPOSE_BYTES // tile.itemsize
     square = count // side * side
     for column in range(0, square, side):

@@ -25,6 +25,7 @@ import numpy as np
 
 import portable_spdnn as ps
 from portable_spdnn.passes import EXACT_PASSES
+from portable_spdnn.plans.planner import make_plan
 
 FOLDER = Path(__file__).resolve().parent
 SHARED = FOLDER.parents[1] / "shared"
@@ -54,7 +55,7 @@ def inference_of_numba() -> dict[str, Any]:
 
 def runs_of_numba(network: ps.Network, features: Any, passes: tuple[str, ...]) -> dict[str, Any]:
     """Run the numba plan some times."""
-    plan = ps.get_backend("numba").plan(network, ps.PlanOptions(exact_passes=passes))
+    plan = make_plan(ps.get_backend("numba"), network, ps.PlanOptions(exact_passes=passes))
     runs = [plan.run(features) for _ in range(REPEAT)]
     times = [run.inference_seconds for run in runs]
     return {

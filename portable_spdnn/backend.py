@@ -74,6 +74,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError, SpdnnError
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.network import Network
+from portable_spdnn.operations.feature_queries import FeatureQueries
 from portable_spdnn.operations.handles import LayerHandle, Prepared, SpgemmHandle, SpmmHandle
 from portable_spdnn.operations.interface import Operations
 from portable_spdnn.operations.operands import DenseOperand, SparseOperand, canonical, host_array
@@ -147,7 +148,7 @@ def _absent(operation: str) -> Callable[..., Any]:
     return missing
 
 
-class Backend(Operations, ABC):
+class Backend(Operations, FeatureQueries, ABC):
     """An execution space plus a memory space; see the module's text for how to write one.
 
     Parameters
@@ -231,12 +232,6 @@ class Backend(Operations, ABC):
         """Return the function (Y, out, residual) -> Y'; by default W is not prepared."""
         return lambda Y, out, residual: _into(out, self.run_layer(W, Y, epilogue, residual))
 
-    def plan(self, network: Network, options: PlanOptions | None = None) -> NetworkPlan:
-        """Moved to `portable_spdnn.plan`."""
-        from portable_spdnn.plans.planner import make_plan
-
-        return make_plan(self, network, options)
-
     def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan | None:
         """Return a plan of the backend's own; None, the default, for the neutral layer loop."""
         return None
@@ -262,43 +257,6 @@ class Backend(Operations, ABC):
     def measure_limits(self) -> Limits:
         """Measure what the machine can do at most; optional. See `portable_spdnn.kernel_model`."""
         raise NotImplementedError(f"backend {self.name} does not measure its limits")
-
-    # -- what the layer loop asks about features ---------------------------------------------
-
-    def is_sparse(self, array: Any) -> bool:
-        """Whether `array` is one of the sparse types that this backend takes."""
-        return bool(sp.issparse(array))
-
-    def alive_inputs(self, features: Any) -> Array:
-        """Return the rows with a nonzero feature (NaN is one): int64, rising, host memory."""
-        host = self.download(features)
-        if sp.issparse(host):
-            return np.flatnonzero(np.diff(host.indptr)).astype(np.int64)
-        return np.flatnonzero((host != 0).any(axis=1)).astype(np.int64)
-
-    def take_inputs(self, features: Any, rows: Array) -> Any:
-        """Return the given rows of features, in the backend's memory space."""
-        return features[rows]
-
-    def nonzeros(self, features: Any) -> int:
-        """Return how many features are nonzero, or stored where they are sparse."""
-        if self.is_sparse(features):
-            return int(features.nnz)
-        return int(np.count_nonzero(self.download(features)))
-
-    def convert_features(self, features: Any, sparse: bool) -> Any:
-        """Return features as sparse or as dense ones, in the backend's memory space."""
-        host = self.download(features)
-        return self.upload(sp.csr_array(host) if sparse else host.toarray())
-
-    def multiply_adds(self, weights: Any, features: Any) -> int:
-        """Return the multiply-adds of Y W: for sparse Y those of its stored entries alone."""
-        if not self.is_sparse(features):
-            return int(features.shape[0]) * int(weights.nnz)
-        row_nnz = np.diff(weights.indptr)
-        if row_nnz.size and (row_nnz == row_nnz[0]).all():
-            return int(features.nnz) * int(row_nnz[0])
-        return int(row_nnz[features.indices].sum(dtype=np.int64))
 
     # -- validation: overridden where arrays of other libraries are taken ---------------------
 

@@ -22,10 +22,10 @@ MADE_UP = Calibration(
 WIDE: dict[str, Any] = {"neurons": 65536, "widest": 65536, "edges_per_layer": (1 << 21,) * 4}
 
 
-def calibration(*alive_after: int, **changes: Any) -> Calibration:
+def calibration(*active_after: int, **changes: Any) -> Calibration:
     """Return the calibration with some fields changed, and inputs that live so long."""
-    if alive_after:
-        changes["lives"] = Lives(4, len(alive_after), 1, alive_after)
+    if active_after:
+        changes["lives"] = Lives(4, len(active_after), 1, active_after)
     return replace(MADE_UP, **changes)
 
 

@@ -286,7 +286,7 @@ class CupyBackend(Backend):
 
     # -- what the layer loop asks about features ---------------------------------------------
 
-    def alive_inputs(self, features: Any) -> Array:
+    def active_inputs(self, features: Any) -> Array:
         """Return the rows with a nonzero feature (NaN is one): int64, rising, host memory."""
         if self.is_sparse(features):
             return np.flatnonzero(self.upload(features).row_nnz())

@@ -16,6 +16,7 @@ import portable_spdnn as ps
 from portable_spdnn.backend import Backend
 from portable_spdnn.graphchallenge.categories import categories_sha256
 from portable_spdnn.kernel_model import Limits
+from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.report.run_report import layer_speeds
 from portable_spdnn_gpu.network.plan import DevicePlan
 from portable_spdnn_gpu.spmm.costs import LayerSize
@@ -68,7 +69,7 @@ def network_row(bench: Bench, network: ps.Network, features: Any) -> Record:
     inputs = int(features.shape[0])
     some = min(inputs, max(LEAST_REFERENCE_INPUTS, int(REFERENCE_EDGES / network.edges)))
     start = time.perf_counter()
-    expected = bench.reference.plan(network).run(features[:some]).categories
+    expected = make_plan(bench.reference, network).run(features[:some]).categories
     row: Record = {
         "neurons": network.neurons,
         "layers": len(network),
@@ -88,7 +89,7 @@ def network_row(bench: Bench, network: ps.Network, features: Any) -> Record:
     plans: dict[str, ps.NetworkPlan] = {}
 
     def variant(name: str) -> Record:
-        plans[name] = bench.backend.plan(network, VARIANTS[name])
+        plans[name] = make_plan(bench.backend, network, VARIANTS[name])
         record, categories = _variant(bench, plans[name], features, expected, some)
         first.append(categories)
         return record | {"differs_from_first": int(np.setxor1d(first[0], categories).size)}
@@ -199,7 +200,7 @@ def _compared(
     if len(network) > COMPARED_LAYERS:
         part = ps.Network(network.layers[:COMPARED_LAYERS], network.y_max)
     if own is None or part is not network:
-        own = bench.backend.plan(part)
+        own = make_plan(bench.backend, part)
     inputs = min(int(features.shape[0]), max(1, int(COMPARED_EDGES / part.edges)))
     some = features[:inputs]
     other = cusparse_plan(bench.backend, part)

@@ -129,7 +129,7 @@ class CusparsePlan(NetworkPlan):
         y = self._view(front, self.network.neurons, inputs)
         self._load(features, y)
         kept = arrays.arange(inputs, dtype=np.int64)
-        alive_per_layer = np.zeros(layers, np.int64)
+        active_per_layer = np.zeros(layers, np.int64)
         counted = []  # layers after which the host did not wait, and their counts on the device
         seconds = np.zeros(layers)
         executed_edges, active = 0, inputs
@@ -151,7 +151,7 @@ class CusparsePlan(NetworkPlan):
                     kept = kept[rows]
                 else:
                     y, front, back = z, back, front
-                alive_per_layer[number] = active
+                active_per_layer[number] = active
                 seconds[number] = time.perf_counter() - start
             else:
                 y, front, back = z, back, front
@@ -160,11 +160,11 @@ class CusparsePlan(NetworkPlan):
         y = self._view(y.reshape(-1), self.network.neurons_out, active)
         scores = library.device.download(y)
         for number, count in counted:
-            alive_per_layer[number] = int(count)
+            active_per_layer[number] = int(count)
         return BatchOutput(
             library.device.download(kept),
             scores.T if self.row_major else scores,
-            alive_per_layer,
+            active_per_layer,
             executed_edges,
             None if counted else seconds,
         )

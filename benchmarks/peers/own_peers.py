@@ -8,6 +8,7 @@ import numpy as np
 
 import portable_spdnn as ps
 from portable_spdnn.passes import EXACT_PASSES
+from portable_spdnn.plans.planner import make_plan
 
 
 class NumbaPeer:
@@ -31,7 +32,7 @@ class NumbaPeer:
         return lambda: self.backend.spgemm(A, B)
 
     def inference(self, network: ps.Network, features: Any) -> Any:
-        plan = self.backend.plan(network)
+        plan = make_plan(self.backend, network)
         return lambda: plan.run(features).categories
 
     def host(self, result: Any) -> Any:
@@ -55,7 +56,7 @@ class ExactPassesPeer:
 
     def inference(self, network: ps.Network, features: Any) -> Any:
         options = ps.PlanOptions(exact_passes=EXACT_PASSES)
-        plan = ps.get_backend("numba", self.threads).plan(network, options)
+        plan = make_plan(ps.get_backend("numba", self.threads), network, options)
         return lambda: plan.run(features).categories
 
     def host(self, result: Any) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 import scipy
 
 import portable_spdnn as ps
+from portable_spdnn.plans.planner import make_plan
 
 
 class ScipyPeer:
@@ -35,7 +36,7 @@ class ScipyPeer:
         return lambda: A @ B
 
     def inference(self, network: ps.Network, features: Any) -> Any:
-        plan = ps.get_backend("scipy").plan(network)
+        plan = make_plan(ps.get_backend("scipy"), network)
         return lambda: plan.run(features).categories
 
     def host(self, result: Any) -> Any:

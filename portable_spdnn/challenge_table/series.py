@@ -20,6 +20,7 @@ from portable_spdnn.plans.base import Progress
 from portable_spdnn.plans.checkpoint import features_fingerprint
 from portable_spdnn.plans.memory_budget import streaming_memory
 from portable_spdnn.plans.options import OPTIONAL_PLAN_OPTIONS, PlanOptions
+from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.report import run_report
 from portable_spdnn.report.comparison import REFERENCE_NAME, judge_by_reference, run_reference
 from portable_spdnn.workloads.inputs import InputsSource
@@ -209,7 +210,7 @@ class Series:
         options = replace(self.options.plan, memory=None, batch_size=None)
         with self._show("warming up"):
             for _ in range(2):
-                result = self.backend.plan(network, options).run(features)
+                result = make_plan(self.backend, network, options).run(features)
         times = (load_seconds + result.plan_seconds, result.inference_seconds)
         self._predictor.calibration = Measured(
             result.neurons, result.layers, result.edges, result.inputs, *times
@@ -239,8 +240,8 @@ class Series:
             network = source.network.open() if streamed else source.network.load(step)
         work = Workload(source, network, inputs.features, None, time.perf_counter() - start)
         with self._show(f"{name}: planning on {backend.name}"):
-            plan = backend.plan(
-                network, replace(options.plan, memory=memory, expected_inputs=inputs.count)
+            plan = make_plan(
+                backend, network, replace(options.plan, memory=memory, expected_inputs=inputs.count)
             )
         batches = None
         # Where all inputs go together there is nothing to go on from, and nothing to write.

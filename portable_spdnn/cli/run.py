@@ -133,6 +133,7 @@ def _execute(
     from portable_spdnn.host import peak_resident_bytes
     from portable_spdnn.mpi.run import run_on_ranks
     from portable_spdnn.mpi.workload import load_ranked_workload
+    from portable_spdnn.plans.planner import make_plan
     from portable_spdnn.registry import get_backend
     from portable_spdnn.workloads.loading import load_workload
 
@@ -148,7 +149,7 @@ def _execute(
             work = part.work
     each = work.features.shape[0] if ranks is None else -(-part.inputs // ranks.size)
     with show_progress(f"planning on {chosen.name}", progress):
-        plan = chosen.plan(work.network, replace(options, expected_inputs=each))
+        plan = make_plan(chosen, work.network, replace(options, expected_inputs=each))
     result: Result | None
     with show_progress(f"inference on {chosen.name}", progress) as step:
         if ranks is None:

@@ -91,7 +91,7 @@ def advance(values: Array, layers: Sequence[Signature]) -> tuple[Array, Array, i
     values : ndarray, shape (inputs,)
         After the last layer.
     nonzero : ndarray of bool, shape (layers, inputs)
-        Which inputs were alive after each layer.
+        Which inputs were active after each layer.
     skipped : int
         Layers that were skipped because nothing could change any more.
     """

@@ -221,7 +221,7 @@ class NetworkPlan(ABC):
         positive = output.positive
         if positive is None:
             positive = positive_rows(output.fetched().rows)
-        categories = first + output.alive[positive]
+        categories = first + output.active[positive]
         inputs = features.shape[0] if output.inputs is None else output.inputs
         return Batch(first, inputs, categories, time.perf_counter() - start, output)
 
@@ -237,12 +237,12 @@ class NetworkPlan(ABC):
             Of the whole, those that earlier runs spent included.
         """
         network = self.network
-        alive = np.zeros(len(network), np.int64)
+        active = np.zeros(len(network), np.int64)
         seconds_per_layer: Array | None = np.zeros(len(network))
         computed: Array | None = np.zeros(len(network), np.int64)
         for output in (batch.output for batch in batches):
-            unknown = (alive < 0) | (output.alive_per_layer < 0)
-            alive = np.where(unknown, -1, alive + output.alive_per_layer)
+            unknown = (active < 0) | (output.active_per_layer < 0)
+            active = np.where(unknown, -1, active + output.active_per_layer)
             if seconds_per_layer is not None and output.seconds_per_layer is not None:
                 seconds_per_layer = seconds_per_layer + output.seconds_per_layer
             else:
@@ -254,7 +254,7 @@ class NetworkPlan(ABC):
         records = tuple(
             LayerRecord(
                 number + 1,
-                int(alive[number]) if alive[number] >= 0 else None,
+                int(active[number]) if active[number] >= 0 else None,
                 None if seconds_per_layer is None else float(seconds_per_layer[number]),
                 None if computed is None else int(computed[number]),
             )

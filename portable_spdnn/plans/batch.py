@@ -56,11 +56,11 @@ class BatchOutput:
 
     Attributes
     ----------
-    alive : ndarray of int64, shape (alive,)
+    active : ndarray of int64, shape (active,)
         Inputs of the batch, counted from its start and rising, whose features may be nonzero.
-    rows : ndarray or csr_array in host memory, or LazyRows; shape (alive, neurons_out)
+    rows : ndarray or csr_array in host memory, or LazyRows; shape (active, neurons_out)
         Their features. None where they were not kept.
-    alive_per_layer : ndarray of int64, shape (layers,)
+    active_per_layer : ndarray of int64, shape (layers,)
         -1 where not known.
     executed_edges : int
         Multiply-adds done for real inputs; padding does not count.
@@ -69,7 +69,7 @@ class BatchOutput:
         Column of `rows` that holds each output neuron, where several share one.
     inputs : int or None
         How many inputs of the batch, from its start, were run; None for all.
-    positive : ndarray of bool, shape (alive,), or None
+    positive : ndarray of bool, shape (active,), or None
         Which of them have a positive score; None where the rows are to be asked.
     device : DeviceReport or None
         Where a device's time went.
@@ -77,9 +77,9 @@ class BatchOutput:
         Inputs that each layer computed.
     """
 
-    alive: Array
+    active: Array
     rows: Any
-    alive_per_layer: Array
+    active_per_layer: Array
     executed_edges: int
     seconds_per_layer: Array | None = None
     columns: Array | None = None
@@ -144,6 +144,3 @@ def positive_rows(rows: Any) -> Array:
     if overflow:
         raise NumericalError(OVERFLOW)
     return np.asarray(positive)
-
-
-LateRows = LazyRows

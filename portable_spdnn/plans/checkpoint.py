@@ -111,9 +111,9 @@ class Checkpoint:
             rows = sp.csr_array(arrays, shape=tuple(parts["rows_shape"]))
         columns, per_layer = (parts.get(name) for name in _OPTIONAL)
         output = BatchOutput(
-            parts["alive"],
+            parts["active"],
             rows,
-            parts["alive_per_layer"],
+            parts["active_per_layer"],
             int(parts["executed_edges"]),
             per_layer,
             columns,
@@ -134,8 +134,8 @@ class Checkpoint:
             "inputs": batch.inputs,
             "seconds": batch.seconds,
             "categories": batch.categories,
-            "alive": output.alive,
-            "alive_per_layer": output.alive_per_layer,
+            "active": output.active,
+            "active_per_layer": output.active_per_layer,
             "executed_edges": output.executed_edges,
         }
         parts |= {

@@ -89,7 +89,7 @@ class LayerLoopPlan(NetworkPlan):
         sparse = self._takes_sparse(int(count), features.shape, sparse=True)
         y = backend.upload(cast_features(features, self.options.dtype, sparse))
         kept = np.arange(inputs, dtype=np.int64)
-        alive_per_layer = np.zeros(layers, np.int64)
+        active_per_layer = np.zeros(layers, np.int64)
         seconds = np.zeros(layers)
         executed_edges = 0
         sparse_layers = []
@@ -101,16 +101,16 @@ class LayerLoopPlan(NetworkPlan):
             sparse_layers.append(backend.is_sparse(y))
             executed_edges += backend.multiply_adds(weights, y)
             y = backend.run_layer(weights, y, epilogue, None)
-            alive = backend.alive_inputs(y)
-            alive_per_layer[number] = alive.size
-            if self.may_drop_after(number) and alive.size < kept.size:
-                y = backend.take_inputs(y, alive)
-                kept = kept[alive]
+            active = backend.active_inputs(y)
+            active_per_layer[number] = active.size
+            if self.may_drop_after(number) and active.size < kept.size:
+                y = backend.take_inputs(y, active)
+                kept = kept[active]
             backend.synchronize()
             seconds[number] = time.perf_counter() - start
             report(kept.size * (number + 1) + (inputs - kept.size) * layers)
         self.sparse_layers = sparse_layers
-        return BatchOutput(kept, backend.download(y), alive_per_layer, executed_edges, seconds)
+        return BatchOutput(kept, backend.download(y), active_per_layer, executed_edges, seconds)
 
     def _choose(self, y: Any) -> Any:
         """Return features in the form that is the cheaper for their density."""

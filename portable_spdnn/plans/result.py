@@ -200,9 +200,9 @@ class Result:
         scores = np.zeros((end - first, self.neurons_out), np.result_type(np.float32, *types))
         for batch in self._batches:
             output = batch.output.fetched()
-            begin, stop = np.searchsorted(output.alive, (first - batch.first, end - batch.first))
+            begin, stop = np.searchsorted(output.active, (first - batch.first, end - batch.first))
             part = output.rows[begin:stop]
             part = part if isinstance(part, np.ndarray) else part.toarray()
             part = part if output.columns is None else part[:, output.columns]
-            scores[batch.first + output.alive[begin:stop] - first] = part
+            scores[batch.first + output.active[begin:stop] - first] = part
         return scores

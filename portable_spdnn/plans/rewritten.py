@@ -29,7 +29,7 @@ from portable_spdnn.workloads.streamed_network import LayerFacts
 Array = npt.NDArray[Any]
 
 FIRST_SEGMENT = 8  # layers: inputs look alike only after some; early checks cost little
-LEAST_COPIES = 1 / 16  # of the rows; fewer are not worth losing count of the inputs alive
+LEAST_COPIES = 1 / 16  # of the rows; fewer are not worth losing count of the inputs active
 SEGMENTS_OF_A_LENGTH = 4  # then lengths double: checks grow with the logarithm of the depth
 
 
@@ -58,9 +58,9 @@ class State:
 
     Attributes
     ----------
-    rows : features of the distinct inputs that may be alive
+    rows : features of the distinct inputs that may be active
     inputs : ndarray of int64
-        Inputs of the batch that may be alive, rising.
+        Inputs of the batch that may be active, rising.
     owner : ndarray of int64, shape of `inputs`
         The row of each; -1 where it died, or is outside for now.
     """
@@ -81,8 +81,8 @@ class State:
 
     def drop_dead(self) -> None:
         """Forget inputs that have died."""
-        alive = self.owner >= 0
-        self.inputs, self.owner = self.inputs[alive], self.owner[alive]
+        active = self.owner >= 0
+        self.inputs, self.owner = self.inputs[active], self.owner[active]
 
 
 class RewrittenPlan(NetworkPlan):
@@ -176,7 +176,7 @@ class RewrittenPlan(NetworkPlan):
         inputs = features.shape[0]
         everyone = np.arange(inputs, dtype=np.int64)
         state = State(features, everyone, everyone)
-        alive_per_layer = np.zeros(len(self.network), np.int64)
+        active_per_layer = np.zeros(len(self.network), np.int64)
         executed_edges = 0
         devices: list[DeviceReport | None] = []
         for segment in self.segments:
@@ -197,14 +197,14 @@ class RewrittenPlan(NetworkPlan):
                 # Which of the rows a count counts is not known: it tells inputs where all weigh
                 # alike.
                 alike = bool((times == times[0]).all())
-                known = output.alive_per_layer * int(times[0]) + counts
+                known = output.active_per_layer * int(times[0]) + counts
                 counts = known if alike else np.full_like(known, -1)
-                state.keep(output.alive)
+                state.keep(output.active)
                 state.rows = output.rows
             else:
                 width = segment.plan.network.neurons_out
                 state.rows = np.empty((0, width), np.dtype(self.options.dtype))
-            alive_per_layer[segment.first : segment.end] = counts
+            active_per_layer[segment.first : segment.end] = counts
             self._join(state, *outside)
             state.drop_dead()
             report(inputs * segment.end)
@@ -212,7 +212,7 @@ class RewrittenPlan(NetworkPlan):
         return BatchOutput(
             state.inputs,
             rows,
-            alive_per_layer,
+            active_per_layer,
             executed_edges,
             columns=self.columns,
             device=merged(devices),
@@ -234,7 +234,7 @@ class RewrittenPlan(NetworkPlan):
         outside : (owner, values)
             For each input the index of its value, or -1; the values after the segment.
         counts : ndarray of int64
-            Inputs alive after each layer among them.
+            Inputs active after each layer among them.
         """
         nobody = np.full(state.owner.size, -1, np.int64)
         nothing = (nobody, np.empty(0)), np.zeros(segment.end - segment.first, np.int64)

@@ -2,7 +2,7 @@
 
 A block of layers is read, or generated, by a thread of its own while the block before it runs;
 then it is planned for the backend, run, and let go. Between two blocks the inputs that may be
-alive wait in a pool. The first block takes inputs piece by piece until the pool is full, so
+active wait in a pool. The first block takes inputs piece by piece until the pool is full, so
 that a batch is as large as its survivors allow: the network passes once for each batch.
 """
 
@@ -105,7 +105,7 @@ class StreamedPlan(NetworkPlan):
 
     def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         """Run as many inputs as fit; see `NetworkPlan.run_batch`."""
-        alive_per_layer = np.zeros(len(self.network), np.int64)
+        active_per_layer = np.zeros(len(self.network), np.int64)
         executed_edges = taken = 0
         devices: list[DeviceReport | None] = []
         pool: list[Piece] = []
@@ -127,13 +127,13 @@ class StreamedPlan(NetworkPlan):
                     pieces = _taken_from(waiting, self.budget.piece)
                 for piece in pieces:
                     output = plan.run_batch(piece.rows, lambda done: None).fetched()
-                    alive_per_layer[first:end] += output.alive_per_layer
+                    active_per_layer[first:end] += output.active_per_layer
                     executed_edges += output.executed_edges
                     devices.append(output.device)
                     if number == 0:
                         taken += piece.inputs.size
-                    if output.alive.size:
-                        pool.append(Piece(piece.inputs[output.alive], output.rows))
+                    if output.active.size:
+                        pool.append(Piece(piece.inputs[output.active], output.rows))
                     report(taken * (first if number else end))
                 report(taken * end)
                 if not pool:
@@ -144,7 +144,7 @@ class StreamedPlan(NetworkPlan):
         return BatchOutput(
             last.inputs,
             last.rows,
-            alive_per_layer,
+            active_per_layer,
             executed_edges,
             inputs=taken,
             device=merged(devices),

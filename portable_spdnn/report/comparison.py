@@ -18,6 +18,7 @@ from portable_spdnn.graphchallenge.categories import Truth, Verdict, judge
 from portable_spdnn.network import Network
 from portable_spdnn.plans.base import Progress
 from portable_spdnn.plans.options import PlanOptions
+from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.plans.result import Result
 from portable_spdnn.registry import get_backend
 
@@ -149,7 +150,7 @@ def _timed(
     repeat: int,
     show_progress: ShowProgress,
 ) -> tuple[Result, float]:
-    plan = backend.plan(network, options)
+    plan = make_plan(backend, network, options)
     times = []
     for turn in range(1, repeat + 1):
         with show_progress(f"{backend.name}, run {turn} of {repeat}") as progress:

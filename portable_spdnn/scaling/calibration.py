@@ -64,7 +64,7 @@ class Lives:
     source_inputs: int
     stride: int
     # After how many layers each was alive, 0 .. `layers`; those that reached these live for ever.
-    alive_after: tuple[int, ...]
+    active_after: tuple[int, ...]
 
     @property
     def neighbours(self) -> int:
@@ -72,12 +72,12 @@ class Lives:
 
         Among fewer, whether one of them lives on would be chance, and imbalance with it.
         """
-        lasting, size = self.alive_after.count(self.layers), len(self.alive_after)
+        lasting, size = self.active_after.count(self.layers), len(self.active_after)
         rare = -(-LONG_LIVED * size // lasting) if lasting else size
         return min(size, max(NEIGHBOURS, rare))
 
     def modelled(self, first: int, end: int, seed: int) -> Array:
-        """Return `alive_after` of modelled inputs `first` .. `end` - 1; int64.
+        """Return `active_after` of modelled inputs `first` .. `end` - 1; int64.
 
         Inputs of a source that was recorded whole are those of the record. All others are drawn
         among the `neighbours` recorded inputs around their own place in the order (which starts
@@ -86,22 +86,22 @@ class Lives:
         """
         numbers = np.arange(first, end, dtype=np.int64)
         place = (numbers % self.source_inputs) // self.stride
-        window, size = self.neighbours, len(self.alive_after)
+        window, size = self.neighbours, len(self.active_after)
         begin = np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)  # odd: seeds begin far apart
         words = mix64(numbers.astype(np.uint64) + begin) % np.uint64(window)
         drawn = words.astype(np.int64) + np.clip(place - window // 2, 0, size - window)
         if self.stride == 1:
             drawn = np.where(numbers < self.source_inputs, place, drawn)
-        return np.array(self.alive_after, np.int64)[drawn]
+        return np.array(self.active_after, np.int64)[drawn]
 
 
-def count_live(alive_after: npt.ArrayLike, batch: int, layers: int) -> Array:
+def count_live(active_after: npt.ArrayLike, batch: int, layers: int) -> Array:
     """Count the inputs of each batch of `batch` inputs that are alive before each layer.
 
     Returns an int64 array of shape (batches, layers + 1); the last column counts those that live
     for ever.
     """
-    lives = np.asarray(alive_after, np.int64)
+    lives = np.asarray(active_after, np.int64)
     batches, columns = -(-lives.size // batch), layers + 1
     cells = np.arange(lives.size) // batch * columns + lives
     died = np.bincount(cells, minlength=batches * columns).reshape(batches, columns)
@@ -231,8 +231,8 @@ def _ranges(found: Calibration) -> Iterator[tuple[bool, str, str]]:
         yield len(curve.seconds) == size, f"{name}.seconds", f"{size} numbers"
     size = -(-lives.source_inputs // lives.stride)
     yield lives.layers == layers, "lives.layers", f"{layers}, as many as edges_per_layer has"
-    yield max(lives.alive_after) <= layers, "lives.alive_after", f"numbers of 0 to {layers}"
-    yield len(lives.alive_after) == size, "lives.alive_after", f"{size} numbers"
+    yield max(lives.active_after) <= layers, "lives.active_after", f"numbers of 0 to {layers}"
+    yield len(lives.active_after) == size, "lives.active_after", f"{size} numbers"
 
 
 def _wrong(path: Any, name: str, value: Any, expected: str) -> InputError:

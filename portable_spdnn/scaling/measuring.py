@@ -90,8 +90,8 @@ def calibrate(
         whole, halved = _least(both, math.inf).values()
     with show_progress("following inputs until they die"):
         survivors = first_run.records[-1].alive_inputs
-        alive_after = follow_inputs(plan, features, survivors or 0)
-        live = count_live(alive_after, inputs, len(layers))[0]
+        active_after = follow_inputs(plan, features, survivors or 0)
+        live = count_live(active_after, inputs, len(layers))[0]
     with show_progress("measuring layers on live inputs"):
         dense = _measure_dense(backend, network, options)
     start = int(np.argmax(live[1:] <= SETTLED * live[-1])) + 1
@@ -110,7 +110,7 @@ def calibrate(
         taken = _least({(n, k): partial(_run, plan, features[k::n]) for n, k in choices})
         found: dict[int, list[float]] = {}
         for (n, first), seconds in [*taken.items(), ((1, 0), whole)]:
-            part = count_live(alive_after[first::n], inputs, len(layers))[0]
+            part = count_live(active_after[first::n], inputs, len(layers))[0]
             after = factor * float(dense(part[start:-1]) @ edges[start:])
             found.setdefault(-(-inputs // n), []).append(seconds - after)
     per_edge = (plan.plan_seconds - half.plan_seconds) / max(total - half.network.edges, 1)
@@ -128,7 +128,7 @@ def calibrate(
         load_seconds_edge=load_seconds / total,
         plan_seconds=max(0.0, plan.plan_seconds - per_edge * total), plan_seconds_edge=per_edge,
         messages=_measure_messages(),
-        lives=Lives(len(layers), source_inputs, stride, tuple(alive_after.tolist())),
+        lives=Lives(len(layers), source_inputs, stride, tuple(active_after.tolist())),
         memory=memory, program_bytes=program_bytes,
     )  # fmt: skip
 
@@ -226,7 +226,7 @@ def follow_inputs(plan: NetworkPlan, features: Features, survivors: int) -> npt.
     that revives the dead nobody does.
     """
     layers, y_max = tuple(plan.network), plan.network.y_max
-    alive_after = np.full(features.shape[0], len(layers), np.int64)
+    active_after = np.full(features.shape[0], len(layers), np.int64)
     numbers, rows = np.arange(features.shape[0]), features
     cuts = range(max(1, plan.first_prunable_layer), len(layers) + 1)
     for begin, cut in pairwise([0, *cuts]):
@@ -235,12 +235,12 @@ def follow_inputs(plan: NetworkPlan, features: Features, survivors: int) -> npt.
         # What a plan gives back may hold inputs that died in its last layer.
         dense = isinstance(output.rows, np.ndarray)
         held = output.rows.any(axis=1) if dense else np.diff(output.rows.indptr)
-        left = numbers[output.alive[np.flatnonzero(held)]]
-        alive_after[np.setdiff1d(numbers, left)] = cut - 1
+        left = numbers[output.active[np.flatnonzero(held)]]
+        active_after[np.setdiff1d(numbers, left)] = cut - 1
         numbers, rows = left, output.rows[np.flatnonzero(held)]
         if numbers.size <= survivors:
             break
-    return alive_after
+    return active_after
 
 
 def _measure_messages() -> Messages:

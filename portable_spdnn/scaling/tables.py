@@ -63,9 +63,9 @@ def facts(answer: Prediction) -> dict[str, str]:
     return {
         "network": f"{made.neurons} neurons x {asked.layers} layers, {answer.edges.sum():.6g} "
         f"edges ({made.network}); the first {made.layers} layers were run",
-        "inputs": f"{asked.inputs}, {asked.schedule} schedule; lives of {len(lives.alive_after)} "
+        "inputs": f"{asked.inputs}, {asked.schedule} schedule; lives of {len(lives.active_after)} "
         f"of {lives.source_inputs} recorded ({made.inputs}), of which "
-        f"{100 * lives.alive_after.count(lives.layers) / len(lives.alive_after):.3g} % live on",
+        f"{100 * lives.active_after.count(lives.layers) / len(lives.active_after):.3g} % live on",
         "node": f"{made.backend} ({made.device}), {made.threads} thread(s), {made.dtype}, one rank",
         "measured": f"a layer runs at {full} G edges/s on {dense.inputs[-1]} live inputs, "
         f"{one} on {dense.inputs[0]}\n"

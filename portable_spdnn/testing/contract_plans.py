@@ -50,7 +50,7 @@ def some_inputs(inputs: int, neurons: int = 20) -> Any:
 def test_plan(backend: ps.Backend, inputs: int, dtype: Any, bias: Any) -> None:
     network = small_network(7, bias=bias)
     Y = some_inputs(inputs)
-    categories, scores, alive = oracle.infer(network, Y)
+    categories, scores, active = oracle.infer(network, Y)
     paths = ["auto", "spmm"] + (["spgemm"] if bias[1] <= 0 else [])
     for path in paths:
         for batch_size in (None, 1, 7, inputs + 1):
@@ -60,7 +60,7 @@ def test_plan(backend: ps.Backend, inputs: int, dtype: Any, bias: Any) -> None:
                 assert result.categories.dtype == np.int64
                 assert result.categories.tolist() == categories
                 np.testing.assert_allclose(result.scores, scores, rtol=1e-4, atol=1e-5)
-                assert [record.alive_inputs for record in result.records] == alive
+                assert [record.alive_inputs for record in result.records] == active
                 assert result.inputs == inputs
                 assert result.edges == network.edges
                 assert 0 <= result.executed_edges <= inputs * network.edges
@@ -224,9 +224,9 @@ def test_plan_on_random_networks(backend: ps.Backend, data: st.DataObject) -> No
     ]
     network = ps.Network(layers, data.draw(st.sampled_from([None, 1.0, 32.0])))
     Y = rng.random((data.draw(st.integers(0, 70)), widths[0])) < rng.random()
-    categories, scores, alive = oracle.infer(network, Y)
+    categories, scores, active = oracle.infer(network, Y)
     options = ps.PlanOptions(batch_size=data.draw(st.sampled_from([None, 1, 13])))
     result = make_plan(backend, network, options).run(Y)
     assert result.categories.tolist() == categories
     np.testing.assert_array_equal(result.scores, scores)
-    assert [record.alive_inputs for record in result.records] == alive
+    assert [record.alive_inputs for record in result.records] == active

@@ -30,7 +30,7 @@ def test_what_the_layer_loop_asks(backend: ps.Backend) -> None:
     W = backend.upload(sp.csr_array(np.triu(np.ones((3, 4)))))
     for features, work in ((Y, 5 * W.nnz), (sp.csr_array(Y), 2 + 4)):
         mine = backend.upload(features)
-        assert backend.alive_inputs(mine).tolist() == [1, 3]
+        assert backend.active_inputs(mine).tolist() == [1, 3]
         assert backend.multiply_adds(W, mine) == work
         taken = host(backend, backend.take_inputs(mine, np.array([1, 3])))
         np.testing.assert_array_equal(as_dense(taken), Y[[1, 3]])

@@ -16,6 +16,7 @@ from cuda_emulation.emulated_device import compiler
 from host_cusparse import COLUMN, ROW, HostCusparse, HostDevice, install
 
 import portable_spdnn as ps
+from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.device.cuda_device import CudaDevice
 from portable_spdnn_gpu.device.interface import LaunchError
@@ -80,7 +81,7 @@ def test_radixnet_as_the_scipy_backend(library: Any, row_major: bool) -> None:
     network = ps.radixnet(64, 12, seed=1, bias=-0.3)
     rng = np.random.default_rng(0)
     Y = rng.random((50, 64)) < 0.5 * rng.random((50, 1))
-    expected = ps.get_backend("scipy").plan(network, ps.PlanOptions(path="spmm")).run(Y)
+    expected = make_plan(ps.get_backend("scipy"), network, ps.PlanOptions(path="spmm")).run(Y)
     assert 0 < expected.categories.size < 50
     forms = [Y, Y.astype(np.float32), sp.csr_array(Y.astype(np.float32)), np.packbits(Y, axis=1)]
     for features in forms:
@@ -192,7 +193,7 @@ def test_cusparse_is_a_peer_and_no_kernel_of_the_backend() -> None:
     with pytest.raises(ps.InputError, match="the emulated CUDA device has no cuSPARSE"):
         peer.cusparse_plan(backend, network)
     with pytest.raises(ps.InputError, match="is none of backend cupy: choose one of auto"):
-        backend.plan(network, ps.PlanOptions(kernel="cusparse"))
+        make_plan(backend, network, ps.PlanOptions(kernel="cusparse"))
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from cuda_emulation.emulated_device import compiler
 import portable_spdnn as ps
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.plans.layer_loop import LayerLoopPlan
+from portable_spdnn.plans.planner import make_plan
 from portable_spdnn_cpu.scipy_backend import ScipyBackend
 from portable_spdnn_gpu.device import limits
 
@@ -70,7 +71,7 @@ def peer_on(backend: ps.Backend) -> Iterator[None]:
     """Let another backend stand for cuSPARSE."""
     with pytest.MonkeyPatch.context() as patch:
         rows = sys.modules["network_rows"]
-        patch.setattr(rows, "cusparse_plan", lambda _, network: backend.plan(network))
+        patch.setattr(rows, "cusparse_plan", lambda _, network: make_plan(backend, network))
         yield
 
 
@@ -169,7 +170,7 @@ def test_the_bound_of_a_network_is_that_of_its_layers(script: ModuleType) -> Non
     bench = rows.Bench(EmulatedCupyBackend(), ScipyBackend(), LIMITS, None)
     bench.sharing[64] = rows.Sharing.of(network.layers[1])
     assert bench.sharing[64].loads == 1 / 16
-    plan = ScipyBackend().plan(network)
+    plan = make_plan(ScipyBackend(), network)
     result = SimpleNamespace(
         neurons=64, inputs=100, executed_edges=2048 * (100 + 50),
         records=[SimpleNamespace(alive_inputs=n) for n in (50, 0, 0)],

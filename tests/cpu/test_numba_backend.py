@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from tile_settings import set_tile_costs
 
 import portable_spdnn as ps
+from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.layout.packing import ABSENT, FIRST_VALUE, Activation, pack_layers
@@ -98,7 +99,7 @@ def test_planning_picks_the_leanest_form_of_each_layer() -> None:
     np.testing.assert_allclose(
         ps.infer(network, Y, "numba").scores, oracle.infer(network, Y)[1], rtol=1e-5
     )
-    said = ps.get_backend("numba").plan(network).describe()
+    said = make_plan(ps.get_backend("numba"), network).describe()
     assert "2 of 4 layers have one weight for all edges" in said
     assert "2 have a weight for each edge.\nIndices take 16 bits" in said
 
@@ -114,7 +115,7 @@ def test_layers_too_wide_for_16_bit_indices() -> None:
     np.testing.assert_allclose(
         ps.infer(network, Y, "numba").scores, (Y @ spread @ gather), rtol=1e-6
     )
-    assert "Indices take 32 bits" in ps.get_backend("numba").plan(network).describe()
+    assert "Indices take 32 bits" in make_plan(ps.get_backend("numba"), network).describe()
 
 
 def test_a_worker_that_fails_or_an_interrupt_reaches_the_caller() -> None:
@@ -127,7 +128,7 @@ def test_a_worker_that_fails_or_an_interrupt_reaches_the_caller() -> None:
 
     with pytest.raises(ZeroDivisionError, match="worker 2"):
         workers.run(fail)
-    plan = ps.get_backend("numba", threads=2).plan(dying_network())
+    plan = make_plan(ps.get_backend("numba", threads=2), dying_network())
 
     def interrupt(done: int, total: int) -> None:
         stopped.append(True)
@@ -194,7 +195,7 @@ def test_concurrent_calls_do_not_share_buffers() -> None:
     W = sp.random_array((256, 256), density=0.1, rng=rng, format="csr")
     features = [rng.random((200, 256)) for _ in range(8)]
     expected = [np.clip(Y @ W, 0, None) for Y in features]
-    plan = backend.plan(ps.Network([ps.Layer(W)]), ps.PlanOptions(np.float64))
+    plan = make_plan(backend, ps.Network([ps.Layer(W)]), ps.PlanOptions(np.float64))
     with ThreadPoolExecutor(4) as pool:
         for got, want in zip(
             pool.map(lambda Y: backend.layer(W, Y), features * 5), expected * 5, strict=True
@@ -226,7 +227,7 @@ def test_no_form_of_features_compiles_after_planning(path: str, dtype: Any) -> N
         Y, read_only(Y), np.asfortranarray(Y), Y.astype(np.float64), Y > 0, csr, frozen, long,
         csr.tocsc(), read_only(np.packbits(Y > 0, axis=1)), Y[:0], Y[:1],
     ]  # fmt: skip
-    plan = ps.get_backend("numba", threads=2).plan(network, ps.PlanOptions(dtype, path))
+    plan = make_plan(ps.get_backend("numba", threads=2), network, ps.PlanOptions(dtype, path))
     kernels = [
         depth_first_tiles.run_tiles, gustavson.add_rows, gustavson.count_products_of_rows,
         epilogue.gather_rows,

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 import portable_spdnn as ps
 from portable_spdnn.plans.base import BATCH_MEMORY
+from portable_spdnn.plans.planner import make_plan
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,7 @@ def test_options_are_checked() -> None:
 def test_default_batches_bound_memory() -> None:
     wide = ps.Network([ps.Layer(sp.csr_array((65536, 65536)))])
     for name in ("scipy", "numba"):
-        plan = ps.get_backend(name).plan(wide)
+        plan = make_plan(ps.get_backend(name), wide)
         assert plan.batch_size * 65536 * 4 * 2 <= BATCH_MEMORY
         assert plan.batch_size == 2048
 
@@ -132,7 +133,7 @@ def test_the_layer_loop_changes_path_with_the_density(
     network = ps.Network([ps.Layer(part) for part in (spread, keep, keep, gather, keep, spread)])
     Y = np.zeros((5, 12))
     Y[range(5), range(5)] = 1
-    plan = ps.get_backend("scipy").plan(network)
+    plan = make_plan(ps.get_backend("scipy"), network)
     assert "sparse below" in plan.describe()
     monkeypatch.setattr(plan, "break_even", break_even)
     expected = ps.infer(network, Y, "scipy", path="spmm").scores
@@ -157,7 +158,7 @@ def test_the_path_is_measured_only_where_there_is_a_choice() -> None:
         (network, ps.PlanOptions(path="spgemm"), "sparse (asked for)"),
         (biased, ps.PlanOptions(), "dense (a layer turns zeros into nonzeros)"),
     ]:
-        plan = ps.get_backend("scipy").plan(chosen, options)
+        plan = make_plan(ps.get_backend("scipy"), chosen, options)
         assert plan.break_even is None
         plan.run(np.ones((2, chosen.neurons)))
         assert f"features between layers: {words}\n" in plan.describe()

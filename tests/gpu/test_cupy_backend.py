@@ -11,6 +11,7 @@ from cuda_emulation.emulated_backend import EmulatedCupyBackend
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
 
 import portable_spdnn as ps
+from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.network import plan as network_plan
 from portable_spdnn_gpu.spmm.tuning import TunedStaged, tune_staged
@@ -65,7 +66,7 @@ def test_plans_are_ready_when_they_are_made(
     monkeypatch.setattr(network_plan, "tune_staged", tune)
     monkeypatch.setattr(type(backend), "tunes", True)
     network, Y = ps.radixnet(64, 3), np.random.default_rng(1).random((30, 64)) < 0.4
-    plan = backend.plan(network, ps.PlanOptions(kernel=kernel))
+    plan = make_plan(backend, network, ps.PlanOptions(kernel=kernel))
     expected = oracle.infer(network, Y)[0]
     with monkeypatch.context() as patch:
         only_launches(patch)

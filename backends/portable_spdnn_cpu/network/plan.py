@@ -160,11 +160,11 @@ class DepthFirstPlan(NetworkPlan):
         network, inputs, threads = self.network, features.shape[0], self.workers.threads
         packs = bool(self.may_drop.any())
         counters = np.zeros(kernels.COUNTERS, np.int64)
-        alive_per_layer = np.zeros(len(network), np.int64)
+        active_per_layer = np.zeros(len(network), np.int64)
         prefix = SparsePrefixResult(0, features, np.arange(inputs, dtype=np.int64), [], 0)
         if self.sparse_prefix is not None:
             prefix = self.sparse_prefix.run(features)
-        alive_per_layer[: prefix.layers] = prefix.alive_per_layer
+        active_per_layer[: prefix.layers] = prefix.active_per_layer
         room = spilled_size(network.widest, 1, BLOCK_BYTES // self.dtype.itemsize)
         pools = SurvivorPools(SPILL_SHARE * prefix.inputs.size * room if packs else 0)
         self.workspace.fit(
@@ -192,7 +192,7 @@ class DepthFirstPlan(NetworkPlan):
             may_spill = begin is not None and left > threads * width
             counters[kernels.SPILL_TOP] = begin or 0
             tiles = cut_tiles(going_on, layer, stop_layer, width, may_spill, packs, self.may_drop)
-            alive_per_layer += launch(
+            active_per_layer += launch(
                 self.workers,
                 self.workspace,
                 counters,
@@ -219,7 +219,7 @@ class DepthFirstPlan(NetworkPlan):
         # Where nothing may leave, every input has finished, in its own row.
         rows = out[survivors.position[order]] if packs else out
         executed = int(counters[kernels.EXECUTED_EDGES])
-        return BatchOutput(survivors.inputs[order], rows, alive_per_layer, executed)
+        return BatchOutput(survivors.inputs[order], rows, active_per_layer, executed)
 
     def _stop_layer(self, left: int, pools: SurvivorPools) -> int:
         """Return the layer at which `left` inputs stop for others: all layers for none.

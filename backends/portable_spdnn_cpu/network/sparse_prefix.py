@@ -29,14 +29,14 @@ class SparsePrefixResult:
     features : PackedFeatures, ndarray or csr_array
     inputs : ndarray of int64
         Of the batch, those that are active.
-    alive_per_layer : list of int
+    active_per_layer : list of int
     executed_edges : int
     """
 
     layers: int
     features: Features
     inputs: Array
-    alive_per_layer: list[int]
+    active_per_layer: list[int]
     executed_edges: int
 
 

@@ -112,7 +112,7 @@ def run_tiles(
     costs: SpillCosts,
     layers: PackedLayers,
     buffers: Buffers,
-    alive_per_layer: Array,
+    active_per_layer: Array,
     spill_buffer: Array,
     out: Array,
 ) -> None:
@@ -128,7 +128,7 @@ def run_tiles(
     layers : PackedLayers
     buffers : Buffers
         The worker's own.
-    alive_per_layer : ndarray of int64, shape (layers,)
+    active_per_layer : ndarray of int64, shape (layers,)
         The worker's own counts of active inputs; added to.
     spill_buffer : ndarray
         Takes the survivors of tiles that stop early, [neuron][input] for each.
@@ -178,7 +178,7 @@ def run_tiles(
             active_count = 0
             for column in range(count):
                 active_count += active[column] != 0
-            alive_per_layer[layer] += active_count
+            active_per_layer[layer] += active_count
             wasted += wasted_seconds(costs, edges, width // lanes, active_count)
             layer += 1
             if tiles.may_drop[layer - 1] and layer < layer_count:

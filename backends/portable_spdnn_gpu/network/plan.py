@@ -17,7 +17,7 @@ from portable_spdnn.host import format_bytes
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
 from portable_spdnn.plans.base import Build, NetworkPlan
-from portable_spdnn.plans.batch import OVERFLOW, BatchOutput, LateRows
+from portable_spdnn.plans.batch import OVERFLOW, BatchOutput, LazyRows
 from portable_spdnn.plans.device_report import DeviceReport
 from portable_spdnn.plans.machine_limits import known_limits
 from portable_spdnn.plans.options import PlanOptions
@@ -95,7 +95,7 @@ class DevicePlan(NetworkPlan):
         self.weights = DeviceWeights(self.device, [step.packed for step in self.steps], share)
         self.features = self._shared_features()
         self._capacity = min(self._wanted, self.features.capacity)
-        self._late_rows: list[weakref.ref[LateRows]] = []
+        self._lazy_rows: list[weakref.ref[LazyRows]] = []
         # Values, and no methods of this plan: a cycle of references would keep the device's memory
         # until the garbage collector runs.
         drops = [self.may_drop_after(number) for number in range(-1, len(network))]
@@ -294,10 +294,10 @@ class DevicePlan(NetworkPlan):
             with device.bound():  # the caller's thread may be bound to another device
                 return device.download(rows)
 
-        late = LateRows(rows.shape, rows.dtype, fetch)
-        waiting = [row for row in (ref() for ref in self._late_rows) if row is not None]
+        late = LazyRows(rows.shape, rows.dtype, fetch)
+        waiting = [row for row in (ref() for ref in self._lazy_rows) if row is not None]
         waiting = [row for row in waiting if row.on_device]
-        self._late_rows = [weakref.ref(row) for row in [*waiting, late]]
+        self._lazy_rows = [weakref.ref(row) for row in [*waiting, late]]
         size = sum(np.prod(row.shape) * row.dtype.itemsize for row in [*waiting, late])
         # There is memory for the scores of one batch.
         most = self._capacity * self.network.widest * self.precision.sums.itemsize

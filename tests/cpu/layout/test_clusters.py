@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tile_settings import set_tile_costs
 
 import portable_spdnn as ps
+from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.layout import clusters as clustering
 from portable_spdnn_cpu.layout.clusters import cluster_outputs, lay_out
@@ -96,7 +97,7 @@ def test_the_structure_of_the_challenge_is_found_in_full() -> None:
     by_output = layer.csr().T.tocsr()
     order, clusters = cluster_outputs(by_output.indptr.astype(np.int64), by_output.indices)
     assert CLUSTER * clusters == order.size == 1024
-    said = ps.get_backend("numba").plan(ps.Network([layer])).describe()
+    said = make_plan(ps.get_backend("numba"), ps.Network([layer])).describe()
     assert "100 % of the outputs are in clusters that share inputs, which saves 75 %" in said
 
 
@@ -149,7 +150,7 @@ def test_bits_are_summed_exactly_at_every_row_length(
     network = ps.Network([ps.Layer(W, -0.25)], y_max=100)
     Y = rng.random((inputs, neurons)) < 0.9
     Y[0] = True
-    plan = ps.get_backend("numba", threads=1).plan(network, ps.PlanOptions(dtype))
+    plan = make_plan(ps.get_backend("numba", threads=1), network, ps.PlanOptions(dtype))
     scores = plan.run(Y).scores
     in_bytes = plan.workspace.tile(0, plan.width(inputs)).counted.size > 0
     assert in_bytes == (length <= MOST_COUNTED and inputs >= 63)

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from tile_settings import set_tile_costs
 
 import portable_spdnn as ps
+from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.testing import oracle
 
 
@@ -44,7 +45,7 @@ def test_answers_do_not_depend_on_where_tiles_begin(
     given = sp.csr_array(Y) if form == "csr" else np.packbits(Y > 0, axis=1)
     lanes = 64 // np.dtype(dtype).itemsize
     set_tile_costs(monkeypatch, lanes, lanes)  # tiles so narrow that they stop where inputs die
-    plan = ps.get_backend("numba", threads=2).plan(network, ps.PlanOptions(dtype))
+    plan = make_plan(ps.get_backend("numba", threads=2), network, ps.PlanOptions(dtype))
     monkeypatch.setattr(plan.sparse_prefix, "break_even", break_even)
     starts: list[int] = []
     run = plan.sparse_prefix.run
@@ -69,7 +70,7 @@ def test_answers_do_not_depend_on_where_tiles_begin(
 def test_all_inputs_may_die_on_the_way(
     network: ps.Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = ps.get_backend("numba").plan(network)
+    plan = make_plan(ps.get_backend("numba"), network)
     monkeypatch.setattr(plan.sparse_prefix, "break_even", 2.0)
     result = plan.run(sp.csr_array((7, 60), dtype=np.float32))
     assert result.categories.size == 0
@@ -78,7 +79,7 @@ def test_all_inputs_may_die_on_the_way(
 
 
 def test_the_ratio_is_measured_and_said(network: ps.Network) -> None:
-    plan = ps.get_backend("numba").plan(network)
+    plan = make_plan(ps.get_backend("numba"), network)
     assert 0 < plan.sparse_prefix.break_even < np.inf
     assert "Features are sparse at first, while less than" in plan.describe()
     assert plan.describe().count("% is nonzero.\n") == 1
@@ -90,9 +91,9 @@ def test_sparse_features_are_left_out_where_they_are_not_exact_or_not_wanted(
     backend = ps.get_backend("numba")
     biased = ps.Network([ps.Layer(np.eye(4), 0.5), ps.Layer(np.eye(4))])
     for plan in (
-        backend.plan(biased),
-        backend.plan(network, ps.PlanOptions(path="spmm")),
-        backend.plan(network, ps.PlanOptions(keep_dead_inputs=True)),
+        make_plan(backend, biased),
+        make_plan(backend, network, ps.PlanOptions(path="spmm")),
+        make_plan(backend, network, ps.PlanOptions(keep_dead_inputs=True)),
     ):
         assert plan.sparse_prefix is None
         assert "dense from the first layer on" in plan.describe()

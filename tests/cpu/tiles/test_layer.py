@@ -12,6 +12,7 @@ from tile_settings import set_tile_costs
 
 import portable_spdnn as ps
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
+from portable_spdnn.plans.planner import make_plan
 from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.layout.packing import Activation, pack_layers
 from portable_spdnn_cpu.layout.tile_shape import (
@@ -46,7 +47,7 @@ def expected(W: Any, Y: Any, bias: Any, activation: Activation) -> Any:
 def run(layers: list[ps.Layer], activations: list[Activation], Y: Any, dtype: Any) -> Any:
     """Run a plan whose layers have these activations; no input leaves."""
     options = ps.PlanOptions(dtype, keep_dead_inputs=True)
-    plan = ps.get_backend("numba", threads=2).plan(ps.Network(layers), options)
+    plan = make_plan(ps.get_backend("numba", threads=2), ps.Network(layers), options)
     plan.layers = pack_layers(layers, activations, np.dtype(dtype), ThreadPool(1))
     return plan.run(Y)
 

@@ -15,6 +15,7 @@ from mpi4py import MPI
 import portable_spdnn as ps
 from portable_spdnn.mpi.ranks import Ranks
 from portable_spdnn.mpi.run import dynamic_parts, infer_distributed
+from portable_spdnn.plans.planner import make_plan
 
 folder = Path(sys.argv[1])
 rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
@@ -30,7 +31,9 @@ def check(what: str, features: object, backend: str, options: ps.PlanOptions, **
         assert result is None, what
         return
     assert result is not None, what
-    alone = ps.get_backend(backend, 1).plan(network, replace(options, memory=None)).run(features)
+    alone = make_plan(ps.get_backend(backend, 1), network, replace(options, memory=None)).run(
+        features
+    )
     assert 0 < alone.categories.size < 150, what
     np.testing.assert_array_equal(result.categories, alone.categories, what)
     if options.memory is None:

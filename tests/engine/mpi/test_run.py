@@ -17,6 +17,7 @@ import portable_spdnn as ps
 from portable_spdnn.mpi.ranks import Ranks, launched_rank, launched_ranks
 from portable_spdnn.mpi.run import run_on_ranks
 from portable_spdnn.plans.partition import static_part
+from portable_spdnn.plans.planner import make_plan
 
 CHECKS = Path(__file__).with_name("rank_checks.py")
 BACKENDS = [info.name for info in ps.backends() if info.availability.available]
@@ -191,7 +192,7 @@ def test_an_mpi_of_another_kind_or_none(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_one_process_is_a_job_of_one() -> None:
     pytest.importorskip("mpi4py", reason="extra mpi is not installed")
     network, bits = ps.radixnet(64, 5, seed=2, bias=-0.1), ps.digits_features(64)[:30]
-    plan = ps.get_backend("scipy").plan(network)
+    plan = make_plan(ps.get_backend("scipy"), network)
     with Ranks() as ranks:
         for schedule in ("static", "dynamic"):
             result = run_on_ranks(

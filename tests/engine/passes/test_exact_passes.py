@@ -17,6 +17,7 @@ from portable_spdnn.passes import EXACT_PASSES, equal_rows, parse_passes
 from portable_spdnn.passes.equal_rows import equal_rows as group_rows
 from portable_spdnn.passes.merge_neurons import merge_neurons
 from portable_spdnn.passes.uniform_rows import Signature, advance, signature, uniform_rows
+from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.plans.rewritten import segment_ends
 from portable_spdnn.testing import oracle
 
@@ -185,7 +186,7 @@ def test_a_deep_network_of_saturated_inputs_is_hardly_computed() -> None:
     Y = np.ones((20, 32))
     done = {}
     for network in (shallow, deep):
-        plan = ps.get_backend("scipy").plan(network, ps.PlanOptions(exact_passes="all"))
+        plan = make_plan(ps.get_backend("scipy"), network, ps.PlanOptions(exact_passes="all"))
         result = plan.run(Y)
         assert result.categories.size == 20
         assert result.scores.min() == 32

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import portable_spdnn as ps
 from portable_spdnn.plans.checkpoint import features_fingerprint
+from portable_spdnn.plans.planner import make_plan
 
 NETWORK = ps.radixnet(64, 9, seed=2, bias=-0.1)
 BITS = ps.digits_features(64)[:40]
@@ -47,7 +48,7 @@ def test_a_run_goes_on_where_it_was_interrupted(
     tmp_path: Path, backend: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = ps.get_backend(backend)
-    plan = chosen.plan(NETWORK, ps.PlanOptions(batch_size=9, **options))
+    plan = make_plan(chosen, NETWORK, ps.PlanOptions(batch_size=9, **options))
     kept = tmp_path / "new" / "kept"
     whole = plan.run(BITS, checkpoint=tmp_path / "whole")
     with monkeypatch.context() as patched:
@@ -57,7 +58,7 @@ def test_a_run_goes_on_where_it_was_interrupted(
     assert sorted(path.name for path in kept.glob("*.npz")) == [
         "batch-000000000000.npz", "batch-000000000009.npz",
     ]  # fmt: skip
-    again = chosen.plan(NETWORK, ps.PlanOptions(batch_size=9, **options))
+    again = make_plan(chosen, NETWORK, ps.PlanOptions(batch_size=9, **options))
     result = again.run(BITS, checkpoint=kept)
     assert result.resumed_inputs == 18
     np.testing.assert_array_equal(result.categories, whole.categories)
@@ -146,7 +147,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
 import resource, signal, portable_spdnn as ps
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 network, bits = ps.radixnet(64, 9, seed=2, bias=-0.1), ps.digits_features(64)
-plan = ps.get_backend("scipy").plan(network, ps.PlanOptions(path="spmm"))
+plan = make_plan(ps.get_backend("scipy"), network, ps.PlanOptions(path="spmm"))
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 try:
     plan.run(bits, checkpoint={str(tmp_path / "kept")!r})

@@ -30,6 +30,7 @@ from portable_spdnn.mpi.run import run_on_ranks
 from portable_spdnn.plans.batch import Batch, BatchOutput, resumed_seconds
 from portable_spdnn.plans.multi_device import MultiDevicePlan
 from portable_spdnn.plans.partition import static_part
+from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.plans.result import Result, replica_records
 from portable_spdnn_cpu.scipy_backend import ScipyBackend
 from portable_spdnn_gpu.compile.catalog import feature_rows
@@ -57,7 +58,7 @@ class HostDevices(ScipyBackend):
 
 def planned(devices: str, **options: Any) -> MultiDevicePlan:
     wanted = ps.PlanOptions(devices=devices, **{"path": "spmm"} | options)
-    plan = EmulatedCupyBackend().plan(NETWORK, wanted)
+    plan = make_plan(EmulatedCupyBackend(), NETWORK, wanted)
     assert isinstance(plan, MultiDevicePlan)
     return plan
 
@@ -85,7 +86,7 @@ def test_devices_give_what_one_gives(
     features = FEATURES[:inputs]
     plan = planned(devices, batch_size=batch_size, path=path)
     result = plan.run(features)
-    alone = EmulatedCupyBackend().plan(NETWORK, ps.PlanOptions(path=path)).run(features)
+    alone = make_plan(EmulatedCupyBackend(), NETWORK, ps.PlanOptions(path=path)).run(features)
     expected = ps.infer(NETWORK, features, "scipy", path=path)
     assert inputs < 9 or 0 < expected.categories.size < inputs
     np.testing.assert_array_equal(result.categories, expected.categories)
@@ -172,7 +173,7 @@ def test_devices_run_at_the_same_time_each_in_a_thread_bound_to_it(
     monkeypatch.undo()
     launches = [len(one.backend.cuda.launches) for one in plan.plans]
     output = plan.run_batch(FEATURES, lambda done: None)  # a batch is one device's
-    assert output.alive.tolist() == expected.categories.tolist()
+    assert output.active.tolist() == expected.categories.tolist()
     after = [len(one.backend.cuda.launches) for one in plan.plans]
     assert [now > before for before, now in zip(launches, after, strict=True)] == [1, 0, 0]
 
@@ -254,7 +255,7 @@ def test_an_error_at_planning_names_the_device(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_error_in_the_callers_progress_stops_all() -> None:
-    plan = HostDevices().plan(NETWORK, ps.PlanOptions(devices="all", batch_size=1))
+    plan = make_plan(HostDevices(), NETWORK, ps.PlanOptions(devices="all", batch_size=1))
 
     def interrupted(done: int, total: int) -> None:
         raise KeyboardInterrupt
@@ -288,7 +289,7 @@ def test_a_run_goes_on_from_a_checkpoint_with_any_number_of_devices(
 
 def test_devices_that_are_not_there_or_named_twice() -> None:
     def plan(devices: str, **options: Any) -> None:
-        HostDevices().plan(NETWORK, ps.PlanOptions(devices=devices, **options))
+        make_plan(HostDevices(), NETWORK, ps.PlanOptions(devices=devices, **options))
 
     with pytest.raises(ps.InputError, match=r"host-devices sees no devices 0, 4; there are: 3, 5$"):
         plan("0,3,4")
@@ -297,8 +298,10 @@ def test_devices_that_are_not_there_or_named_twice() -> None:
     with pytest.raises(ps.InputError, match=r"memory goes with one device, not 2: each would"):
         plan("all", memory=8 << 30)
     with pytest.raises(NotImplementedError, match="backend bare does not tell its devices"):
-        type("Bare", (ScipyBackend,), {"name": "bare", "plan_options": {"devices"}})().plan(
-            NETWORK, ps.PlanOptions(devices="all")
+        make_plan(
+            type("Bare", (ScipyBackend,), {"name": "bare", "plan_options": {"devices"}})(),
+            NETWORK,
+            ps.PlanOptions(devices="all"),
         )
 
 
@@ -338,7 +341,7 @@ def test_imbalance_and_time_of_devices() -> None:
 def test_one_rank_may_drive_several_devices() -> None:
     pytest.importorskip("mpi4py", reason="extra mpi is not installed")
     expected = ps.infer(NETWORK, FEATURES, "scipy")
-    plan = HostDevices().plan(NETWORK, ps.PlanOptions(devices="all", batch_size=3))
+    plan = make_plan(HostDevices(), NETWORK, ps.PlanOptions(devices="all", batch_size=3))
     with Ranks() as ranks:
         ranks.bind_gpu("all")
         # Eight chunks of five inputs each, divided 2 and 3.

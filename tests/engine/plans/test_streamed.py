@@ -24,6 +24,7 @@ from portable_spdnn.host import (
 )
 from portable_spdnn.plans import memory_budget
 from portable_spdnn.plans.memory_budget import Budget, facts_of, running_bytes
+from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.plans.streamed import Piece, StreamedPlan
 from portable_spdnn.testing import oracle
 from portable_spdnn.workloads.streamed_network import GeneratedLayers, LayerFacts, StreamedNetwork
@@ -68,7 +69,7 @@ def test_any_blocks_and_pieces_give_the_answer(
     for weights, pool, piece in [(1, 10 * row, 7), (10**5, 1000 * row, 40), (10**9, row, 1000)]:
         budget(weights, pool, piece)
         options = ps.PlanOptions(path=path, memory=GIB)
-        plan = ps.get_backend(backend).plan(network, options)
+        plan = make_plan(ps.get_backend(backend), network, options)
         assert isinstance(plan, StreamedPlan)
         for features, expected in ((Y, of_values), (Y.toarray(), of_values), (bits, of_bits)):
             categories, _, alive = expected
@@ -85,7 +86,7 @@ def test_a_batch_takes_what_its_survivors_allow(budget: Any) -> None:
     features = ps.digits_features(1024)[:600]
     expected = ps.infer(ps.radixnet(1024, 30), features, "scipy")
     budget(3 << 20, 150 * 4096, 25)
-    plan = ps.get_backend("numba").plan(network, ps.PlanOptions(memory=GIB))
+    plan = make_plan(ps.get_backend("numba"), network, ps.PlanOptions(memory=GIB))
     assert isinstance(plan, StreamedPlan)
     assert len(plan.blocks) > 3
     done = []
@@ -104,7 +105,7 @@ def test_pieces_of_both_forms_are_joined(budget: Any, monkeypatch: pytest.Monkey
     network = ps.Network([ps.Layer(np.eye(12))] * 4)
     Y = np.vstack((np.ones((12, 12)), np.eye(12), np.ones((12, 12))))
     budget(1, 1 << 20, 12)
-    plan = ps.get_backend("scipy").plan(network, ps.PlanOptions(memory=GIB))
+    plan = make_plan(ps.get_backend("scipy"), network, ps.PlanOptions(memory=GIB))
     assert isinstance(plan, StreamedPlan)
     monkeypatch.setattr(plan._first, "break_even", 0.3)
     monkeypatch.setattr(plan, "_plan", lambda number, layers: plan._first)
@@ -124,7 +125,7 @@ def test_pieces_of_both_forms_are_joined(budget: Any, monkeypatch: pytest.Monkey
     output = plan.run_batch(Y, lambda done: None)
     assert forms[:3] == [False, True, False]
     np.testing.assert_array_equal(output.rows, Y)
-    assert output.alive.tolist() == list(range(36))
+    assert output.active.tolist() == list(range(36))
 
 
 def test_dead_batches_stop_reading(budget: Any) -> None:
@@ -137,7 +138,7 @@ def test_dead_batches_stop_reading(budget: Any) -> None:
 
     network = StreamedNetwork(Watched(64, 40), 32.0)
     budget(2 * 2 * running_bytes(network.source.facts[0]), 1 << 20, 10)
-    plan = ps.get_backend("scipy").plan(network, ps.PlanOptions(memory=GIB))
+    plan = make_plan(ps.get_backend("scipy"), network, ps.PlanOptions(memory=GIB))
     result = plan.run(sp.csr_array((30, 64)))
     assert result.categories.size == 0
     assert max(asked) < 4  # the block that was being read when the last input died
@@ -152,7 +153,7 @@ def test_an_error_while_reading_ahead_is_raised(budget: Any) -> None:
 
     network = StreamedNetwork(Broken(64, 8), 32.0)
     budget(1, 1 << 20, 10)
-    plan = ps.get_backend("scipy").plan(network, ps.PlanOptions(memory=GIB))
+    plan = make_plan(ps.get_backend("scipy"), network, ps.PlanOptions(memory=GIB))
     with pytest.raises(ps.InputError, match="layer 6: damaged"):
         plan.run(np.ones((3, 64)))
 
@@ -179,7 +180,7 @@ def test_too_little_memory_says_what_would_do() -> None:
     network = StreamedNetwork(GeneratedLayers(65536, 4), 32.0)
     backend = ps.get_backend("numba")
     with pytest.raises(ps.InputError, match=r"needs \d.* here") as refused:
-        backend.plan(network, ps.PlanOptions(memory=1 << 20))
+        make_plan(backend, network, ps.PlanOptions(memory=1 << 20))
     needed = str(refused.value).rpartition("needs ")[2].removesuffix(" here")
     share = Budget.share(
         parse_bytes(needed, "needed"), network, np.dtype(np.float32), backend.threads

@@ -66,7 +66,7 @@ def test_a_calibration_of_a_small_network(backend: str, tmp_path: Path) -> None:
     assert (found.lives.source_inputs, found.lives.stride) == (400, 7)
     features = ps.digits_features(64)[:400][::7]
     expected = lives_one_layer_at_a_time(ps.radixnet(64, 8, bias=-0.25), features)
-    assert list(found.lives.alive_after) == expected
+    assert list(found.lives.active_after) == expected
     assert found.start.inputs[-1] == len(expected) == -(-400 // 7)
     for curve in (found.dense, found.start):
         assert list(curve.seconds) == sorted(curve.seconds)
@@ -116,7 +116,7 @@ def test_a_file_gives_back_what_was_saved(kept: Path, tmp_path: Path) -> None:
         save_calibration(calibration(), tmp_path / "none" / "c.json")
 
 
-LIVES = {"layers": 4, "source_inputs": 8, "stride": 1, "alive_after": [1] * 8}
+LIVES = {"layers": 4, "source_inputs": 8, "stride": 1, "active_after": [1] * 8}
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ LIVES = {"layers": 4, "source_inputs": 8, "stride": 1, "alive_after": [1] * 8}
         ("start", {"inputs": [1], "seconds": ["x"]}, "field start.seconds"),
         ("start", {"inputs": [1]}, "no field start.seconds"),
         ("messages", {}, "no field messages.bytes_each"),
-        ("lives", {**LIVES, "alive_after": [9] * 8}, "field lives.alive_after"),
-        ("lives", {**LIVES, "alive_after": [1]}, "8 numbers is expected"),
+        ("lives", {**LIVES, "active_after": [9] * 8}, "field lives.active_after"),
+        ("lives", {**LIVES, "active_after": [1]}, "8 numbers is expected"),
         ("lives", {**LIVES, "layers": 3}, "field lives.layers"),
     ],
 )

@@ -13,6 +13,7 @@ from cuda_emulation.emulated_backend import EmulatedCupyBackend, cache_folder
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
 
 import portable_spdnn as ps
+from portable_spdnn.plans.planner import make_plan
 from portable_spdnn_gpu.compile.catalog import Kernel
 from portable_spdnn_gpu.cupy_backend import CupyBackend
 from portable_spdnn_gpu.device import cuda_device, matrices
@@ -190,7 +191,7 @@ def test_a_failed_launch_gives_no_numbers(
     with pytest.raises(LaunchError):
         backend.spmm(sp.csr_array(np.eye(4)), np.ones((4, 2)))
     with pytest.raises(LaunchError):
-        backend.plan(network).run(np.ones((3, 4)))
+        make_plan(backend, network).run(np.ones((3, 4)))
 
 
 @needs_compiler
@@ -220,8 +221,8 @@ def test_plan_of_a_challenge_like_network_clusters_its_neurons() -> None:
     rng = np.random.default_rng(0)
     Y = rng.random((40, 64)) < 0.6 * rng.random((40, 1))
     backend = EmulatedCupyBackend()
-    result = backend.plan(network, ps.PlanOptions(path="spmm")).run(Y)
-    expected = ps.get_backend("scipy").plan(network).run(Y)
+    result = make_plan(backend, network, ps.PlanOptions(path="spmm")).run(Y)
+    expected = make_plan(ps.get_backend("scipy"), network).run(Y)
     assert 0 < expected.categories.size < 40
     np.testing.assert_array_equal(result.categories, expected.categories)
     np.testing.assert_allclose(result.scores, expected.scores, rtol=1e-5)

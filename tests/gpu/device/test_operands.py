@@ -13,6 +13,7 @@ from cuda_emulation.emulated_backend import EmulatedCupyBackend
 from cuda_emulation.emulated_device import EmulatedArray, allocate, compiler
 
 import portable_spdnn as ps
+from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.device import operands
 from portable_spdnn_gpu.device.cuda_device import CudaDevice
@@ -343,8 +344,8 @@ def test_results_become_cupyx_matrices_without_a_copy(
 def test_plans_take_features_on_the_device(backend: EmulatedCupyBackend) -> None:
     network = ps.radixnet(64, 3, bias=-0.3)
     Y = np.random.default_rng(0).random((9, 64)) < 0.4
-    plan = backend.plan(network, ps.PlanOptions(path="spmm"))
-    expected = ps.get_backend("scipy").plan(network).run(Y)
+    plan = make_plan(backend, network, ps.PlanOptions(path="spmm"))
+    expected = make_plan(ps.get_backend("scipy"), network).run(Y)
     csr = sp.csr_array(Y.astype(np.float32))
     for features in (
         allocate(Y), ForeignArray(Y), ForeignArray(Y.astype(np.float64)), ForeignCsr(csr),
@@ -366,7 +367,7 @@ def test_backends_of_the_host_name_what_is_on_a_device() -> None:
         if isinstance(features, ForeignCsr):
             features.data = ForeignArray(features.data)
         with pytest.raises(ps.InputError, match=r"features: .* in a device's memory .*\.get\(\)"):
-            backend.plan(network).run(features)
+            make_plan(backend, network).run(features)
     with pytest.raises(ps.InputError, match=r"spmm: B: .*ForeignArray is in a device's memory"):
         backend.spmm(sp.csr_array(np.eye(2)), ForeignArray(Y))
 

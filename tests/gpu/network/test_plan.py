@@ -26,6 +26,7 @@ from portable_spdnn.graphchallenge.categories import read_categories
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.plans.device_report import DeviceReport, merged
 from portable_spdnn.plans.machine_limits import known_limits, limits_of
+from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.cupy_backend import CupyBackend
 from portable_spdnn_gpu.network.weights import count_resident
@@ -85,7 +86,7 @@ def test_every_official_layer_of_a_block_by_itself(backend: CupyBackend, shared:
 
 def test_one_recording_serves_batches_of_any_size(backend: CupyBackend) -> None:
     network = network_of(6)
-    plan = backend.plan(network, ps.PlanOptions(batch_size=70))
+    plan = make_plan(backend, network, ps.PlanOptions(batch_size=70))
     for inputs in (0, 1, 69, 70, 71, 200):
         Y = binary(inputs)
         categories, scores, alive = oracle.infer(network, Y)
@@ -114,7 +115,7 @@ def test_batches_fit_the_memory_of_the_device(backend: CupyBackend) -> None:
         pytest.skip("the memory of the emulated device is known")
     wide = ps.Network([ps.Layer(sp.csr_array((1 << 17, 1 << 17)))])
     before = backend.cuda.free_memory()
-    plan = backend.plan(wide)
+    plan = make_plan(backend, wide)
     assert 1 <= plan.batch_size <= before / (12 << 17)
     assert backend.cuda.free_memory() > before / 4
     features = np.zeros((2 * plan.batch_size + 1, 1 << 17), bool)
@@ -136,7 +137,7 @@ def test_weights_beyond_the_limit_are_copied_while_others_run(
     device = CupyBackend() if ON_GPU else Ordered()
     network = network_of(9)
     options = ps.PlanOptions(storage=storage, device_memory=30_000, batch_size=40)
-    plan = device.plan(network, options)
+    plan = make_plan(device, network, options)
     # Two batches: the first layers of the second wait for the last of the first.
     Y = binary(75)
     result = plan.run(Y)
@@ -173,7 +174,7 @@ def test_as_many_layers_stay_as_fit(sizes: list[int], limit: int) -> None:
 
 def test_half_precision_states_its_error_and_keeps_to_it(backend: CupyBackend) -> None:
     network, Y = network_of(4), binary(60)
-    plan = backend.plan(network, ps.PlanOptions(storage="float16"))
+    plan = make_plan(backend, network, ps.PlanOptions(storage="float16"))
     assert "within 2^-11" in plan.describe()
     scores = plan.run(Y).scores
     exact = oracle.infer(network, Y)[1]
@@ -196,7 +197,7 @@ def test_numbers_beyond_half_precision_are_errors(backend: CupyBackend) -> None:
     for features in (np.full((2, 1), 7e4), sp.csr_array(np.full((2, 1), 7e4))):
         with pytest.raises(InputError, match="features have 70000, and 65504 is the largest"):
             ps.infer(one, features, backend, storage="float16")
-    held = backend.plan(network_of(3), ps.PlanOptions(kernel="clustered"))
+    held = make_plan(backend, network_of(3), ps.PlanOptions(kernel="clustered"))
     assert [step.packed.memory.size for step in held.steps] == [0] * 3  # type: ignore[attr-defined]
 
 
@@ -213,7 +214,7 @@ def test_nan_matters_where_it_reaches_the_scores(backend: CupyBackend) -> None:
 
 def test_scores_stay_on_the_device_until_asked_for(backend: CupyBackend) -> None:
     network, Y = network_of(3), binary(90)
-    result = backend.plan(network, ps.PlanOptions(batch_size=30)).run(Y)
+    result = make_plan(backend, network, ps.PlanOptions(batch_size=30)).run(Y)
     rows = [batch.output.rows for batch in result._batches]
     assert any(row.on_device for row in rows if not isinstance(row, np.ndarray))
     expected = oracle.infer(network, Y)[1]
@@ -242,24 +243,24 @@ def test_profile_times_every_layer(backend: CupyBackend) -> None:
 
 def test_plans_share_their_buffers_and_give_them_back(backend: CupyBackend) -> None:
     network = network_of(2)
-    plans = [backend.plan(network), backend.plan(network_of(3, neurons=20))]
+    plans = [make_plan(backend, network), make_plan(backend, network_of(3, neurons=20))]
     assert plans[0].features is plans[1].features  # type: ignore[attr-defined]
     for plan, neurons in zip(plans, (60, 20), strict=True):
         Y = binary(17, neurons)
         assert plan.run(Y).categories.tolist() == oracle.infer(plan.network, Y)[0]
-    other = backend.plan(network, ps.PlanOptions(np.float64))
+    other = make_plan(backend, network, ps.PlanOptions(np.float64))
     assert other.features is not plans[0].features  # type: ignore[attr-defined]
     del plans, plan
     assert [precision.sums for precision in backend.features] == [np.float64]
 
 
 def test_sparse_features_take_the_layer_loop(backend: CupyBackend) -> None:
-    plan = backend.plan(network_of(2), ps.PlanOptions(path="spgemm"))
+    plan = make_plan(backend, network_of(2), ps.PlanOptions(path="spgemm"))
     assert plan.describe().startswith("layer loop on cupy")
     with pytest.raises(InputError, match="path spgemm takes no option kernel"):
-        backend.plan(network_of(2), ps.PlanOptions(path="spgemm", kernel="csr"))
+        make_plan(backend, network_of(2), ps.PlanOptions(path="spgemm", kernel="csr"))
     with pytest.raises(InputError, match=r"kernel 'fast' is none of backend cupy: .*clustered"):
-        backend.plan(network_of(2), ps.PlanOptions(kernel="fast"))
+        make_plan(backend, network_of(2), ps.PlanOptions(kernel="fast"))
 
 
 def drawn_layers(draw: Callable[..., Any], most: int) -> list[ps.Layer]:
@@ -290,7 +291,7 @@ def test_any_network_gives_what_the_oracle_gives(backend: CupyBackend, data: st.
         device_memory=draw(st.sampled_from([None, 200_000])),
     )
     categories, scores, alive = oracle.infer(network, Y)
-    result = backend.plan(network, options).run(Y)
+    result = make_plan(backend, network, options).run(Y)
     assert result.categories.tolist() == categories
     np.testing.assert_allclose(result.scores, scores, rtol=1e-9, atol=1e-9)
     assert [record.alive_inputs for record in result.records] == alive
@@ -366,7 +367,7 @@ def test_narrow_networks_run_many_layers_in_a_launch(shared: Path) -> None:
         pytest.skip("what is chosen depends on the device")
     data, backend = shared / "graphchallenge", Large()
     network, inputs = ps.load_network(data), ps.load_inputs(data, 1024)
-    plan = backend.plan(network, ps.PlanOptions(batch_size=1200))
+    plan = make_plan(backend, network, ps.PlanOptions(batch_size=1200))
     told = plan.describe()
     assert "layers 1 to 7: clustered, 94 % of the loads shared (least of csr" in told
     assert "layers 8 to 120: resident in 4 fused segments" in told
@@ -389,20 +390,22 @@ def test_narrow_networks_run_many_layers_in_a_launch(shared: Path) -> None:
 def test_wide_or_exact_networks_run_layer_by_layer() -> None:
     if ON_GPU:
         pytest.skip("what is chosen depends on the device")
-    wide = Large().plan(ps.radixnet(16384, 9), ps.PlanOptions(batch_size=64))
+    wide = make_plan(Large(), ps.radixnet(16384, 9), ps.PlanOptions(batch_size=64))
     assert "layers 1 to 9: clustered" in wide.describe()
-    double = Large().plan(network_of(12), ps.PlanOptions(np.float64))
+    double = make_plan(Large(), network_of(12), ps.PlanOptions(np.float64))
     assert "resident" not in double.describe()
 
 
 def test_segments_that_cannot_be_are_errors(backend: CupyBackend) -> None:
     with pytest.raises(InputError, match="kernel 'resident': 60 neurons in float64 do not fit"):
-        backend.plan(network_of(3), ps.PlanOptions(np.float64, kernel="resident"))
+        make_plan(backend, network_of(3), ps.PlanOptions(np.float64, kernel="resident"))
     with pytest.raises(InputError, match="kernel 'resident': 16384 neurons in float32 do not fit"):
-        backend.plan(ps.radixnet(16384, 2), ps.PlanOptions(kernel="resident"))
+        make_plan(backend, ps.radixnet(16384, 2), ps.PlanOptions(kernel="resident"))
     with pytest.raises(InputError, match="kernel 'resident': the weights do not fit the device"):
-        backend.plan(
-            network_of(9), ps.PlanOptions(kernel="resident", device_memory=30_000, batch_size=40)
+        make_plan(
+            backend,
+            network_of(9),
+            ps.PlanOptions(kernel="resident", device_memory=30_000, batch_size=40),
         )
 
 
@@ -413,7 +416,7 @@ def test_layers_of_segments_share_their_time(backend: CupyBackend) -> None:
     seconds = [record.seconds or 0.0 for record in result.records]
     assert min(seconds) > 0
     assert sum(seconds) <= result.device_report.kernel_seconds * 1.001
-    models = backend.plan(network, ps.PlanOptions(kernel="resident")).layer_models([50] * 12)
+    models = make_plan(backend, network, ps.PlanOptions(kernel="resident")).layer_models([50] * 12)
     assert models is not None
     assert len(models) == 12
     assert all(model.bytes_per_edge["l2"] > 0 for model in models)
@@ -432,7 +435,7 @@ def test_any_segment_gives_what_the_oracle_gives(backend: CupyBackend, data: st.
         keep_dead_inputs=draw(st.booleans()),
     )
     scores = oracle.infer(network, Y)[1]
-    result = backend.plan(network, options).run(Y)
+    result = make_plan(backend, network, options).run(Y)
     np.testing.assert_allclose(result.scores, scores, rtol=1e-3, atol=1e-4)
     if options.keep_dead_inputs:
         assert result.executed_edges == len(Y) * network.edges
@@ -451,7 +454,7 @@ def test_staged_tiles_are_measured_once_for_a_kind_of_layers(
     monkeypatch.setattr(type(backend), "tunes", True)
     network, Y = ps.radixnet(64, 3), binary(30, 64)
     for origin in ("measured", "from disk"):
-        plan = backend.plan(network, ps.PlanOptions(kernel="staged"))
+        plan = make_plan(backend, network, ps.PlanOptions(kernel="staged"))
         assert "staged_spmm for " in plan.describe()
         assert f"({origin})" in plan.describe()
         assert plan.run(Y).categories.tolist() == oracle.infer(network, Y)[0]
@@ -467,7 +470,7 @@ def test_estimates_take_limits_that_were_measured(
     monkeypatch.setattr(type(backend), "measure_limits", lambda self: slow)
     assert limits_of(backend) == slow
     assert known_limits(backend) == slow
-    told = backend.plan(ps.radixnet(64, 1), ps.PlanOptions(batch_size=100)).describe()
+    told = make_plan(backend, ps.radixnet(64, 1), ps.PlanOptions(batch_size=100)).describe()
     seconds = float(re.search(r"clustered ([\d.e+]+) us", told)[1]) / 1e6  # type: ignore[index]
     assert seconds > 2 * 64 * 32 * 100 / 1e6
 
@@ -480,7 +483,7 @@ def test_memory_is_freed_with_a_plan_and_its_result(backend: CupyBackend) -> Non
     try:
         before = backend.cuda.free_memory()
         for options in ({}, {"profile": True}, {"kernel": "resident"}, {"device_memory": 30_000}):
-            plan = backend.plan(network_of(9), ps.PlanOptions(batch_size=40, **options))
+            plan = make_plan(backend, network_of(9), ps.PlanOptions(batch_size=40, **options))
             result = plan.run(binary(75))
             assert backend.cuda.free_memory() < before
             del plan, result
@@ -492,14 +495,14 @@ def test_memory_is_freed_with_a_plan_and_its_result(backend: CupyBackend) -> Non
 def test_buffers_are_as_large_as_the_inputs_to_come(backend: CupyBackend) -> None:
     network = network_of(2)
     sizes = {
-        expected: backend.plan(
-            network, ps.PlanOptions(np.float64, expected_inputs=expected)
+        expected: make_plan(
+            backend, network, ps.PlanOptions(np.float64, expected_inputs=expected)
         ).batch_size
         for expected in (0, 5, 300, None)
     }
     assert (sizes[0], sizes[5], sizes[300]) == (1, 5, 300)
     assert sizes[None] > 300
     # A hint, no limit.
-    plan = backend.plan(network, ps.PlanOptions(expected_inputs=10))
+    plan = make_plan(backend, network, ps.PlanOptions(expected_inputs=10))
     Y = binary(35)
     assert plan.run(Y).categories.tolist() == oracle.infer(network, Y)[0]

@@ -280,7 +280,7 @@ Y = sp.csr_array(np.where(rng.random((9, 51)) < 0.3, 1, 0).astype(np.float32))
 W = sp.csr_array((rng.random((51, 1050)) < 0.1).astype(np.float32))
 for features in (Y, Y.toarray()):
     out = backend.layer(W, features, -1.0, 2.0)
-    alive = backend.alive_inputs(out)
+    alive = backend.active_inputs(out)
     taken = backend.download(backend.take_inputs(out, alive))
     expected = np.clip(Y @ W.toarray() - 1, 0, 2)[alive]
     np.testing.assert_array_equal(taken.toarray() if sp.issparse(taken) else taken, expected)

@@ -9,6 +9,7 @@ the official layers, whose permutations follow the form stated here).
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,8 +18,7 @@ import numpy.typing as npt
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import challenge_bias
-from portable_spdnn.graphchallenge.mixed_radix import equal_rows_layer, outgoing, whole_number
-from portable_spdnn.layer import Layer
+from portable_spdnn.layer import Layer, index_dtype
 from portable_spdnn.network import Network
 
 Array = npt.NDArray[Any]
@@ -113,8 +113,8 @@ def radixnet_layers(
         does not fit it.
     """
     per_block = _layers_per_block(neurons)
-    layers = whole_number("layers", layers, least=1)
-    seed = whole_number("seed", seed, least=0)
+    layers = _whole_number("layers", layers, least=1)
+    seed = _whole_number("seed", seed, least=0)
     bias = challenge_bias(neurons) if bias is None else bias
     return _challenge_layers(neurons, per_block, layers, seed, bias)
 
@@ -142,8 +142,8 @@ def radixnet_layer(
         If an argument is outside the stated range.
     """
     per_block = _layers_per_block(neurons)
-    block, t = divmod(whole_number("layer index", index, least=0), per_block)
-    sources = _source_rows(neurons, whole_number("seed", seed, least=0), block)
+    block, t = divmod(_whole_number("layer index", index, least=0), per_block)
+    sources = _source_rows(neurons, _whole_number("seed", seed, least=0), block)
     return _challenge_layer(
         neurons, 1 << t, sources, challenge_bias(neurons) if bias is None else bias
     )
@@ -162,8 +162,8 @@ def _challenge_layers(
 def _challenge_layer(neurons: int, step: int, sources: Array, bias: npt.ArrayLike) -> Layer:
     nodes = neurons // COPIES
     node = np.arange(nodes)
-    rows = outgoing(np.stack([node, node - step], axis=1), nodes, COPIES)
-    return equal_rows_layer(rows[sources], neurons, 1 / COPIES, bias)
+    rows = _outgoing(np.stack([node, node - step], axis=1), nodes, COPIES)
+    return _equal_rows_layer(rows[sources], neurons, 1 / COPIES, bias)
 
 
 @functools.lru_cache(maxsize=2)  # layers of a block, asked for one by one, share it
@@ -178,7 +178,33 @@ def _source_rows(neurons: int, seed: int, block: int) -> Array:
 
 
 def _layers_per_block(neurons: int) -> int:
-    nodes, rest = divmod(whole_number("neurons", neurons, least=0), COPIES)
+    nodes, rest = divmod(_whole_number("neurons", neurons, least=0), COPIES)
     if rest or nodes < 2 or nodes & (nodes - 1):
         raise InputError(f"neurons must be 16 * 2^s with s >= 1, e.g. 1024; got {neurons}")
     return nodes.bit_length() - 1
+
+
+def _outgoing(targets: Array, nodes: int, copies: int) -> Array:
+    """Wrap the targets of each node and repeat them in every copy of the nodes, sorted."""
+    targets = np.sort(targets % nodes, axis=1)
+    offsets = nodes * np.arange(copies)
+    columns = (offsets[:, None] + targets[:, None, :]).reshape(len(targets), -1)
+    return columns.astype(index_dtype(copies * nodes))
+
+
+def _equal_rows_layer(columns: Array, neurons_out: int, weight: float, bias: Any) -> Layer:
+    """Return a layer of one weight whose rows have as many entries each, at given columns."""
+    rows, length = columns.shape
+    indptr = np.arange(0, columns.size + 1, length)
+    return Layer.from_csr(indptr, columns.reshape(-1), weight, (rows, neurons_out), bias)
+
+
+def _whole_number(what: str, value: Any, *, least: int) -> int:
+    """Return a whole number of at least `least`, or raise InputError that says `what` is not."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InputError(f"{what} is {value!r}; a whole number is expected") from None
+    if number < least:
+        raise InputError(f"{what} is {number}; it must be at least {least}")
+    return number

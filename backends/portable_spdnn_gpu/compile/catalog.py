@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from portable_spdnn.epilogue import ACTIVATIONS
 from portable_spdnn_gpu.compile.precision import PRECISIONS, SINGLE, Precision
 
 # Tests compile for all of these, with no device: Volta, which CUDA 12 alone still compiles for,
@@ -128,9 +129,11 @@ STAGED_CONFIGS = {
     "float16": (StagedConfig(256, 16, 512), StagedConfig(512, 16, 512), StagedConfig(256, 32, 256)),
 }
 REGISTERS = 65536  # that a multiprocessor has
-# What a product is compiled for, the macro EPILOGUE of common.cuh: nothing after the sums; bias and
-# bounds, which linear and ReLU layers need; bias, residual, any activation and bounds.
+# What a product is compiled for (EPILOGUE and ACTIVATION of common.cuh): nothing after the sums;
+# bias and bounds, which linear and ReLU layers need; bias, residual, activation and bounds, which
+# is the last number and the activation's code.
 NO_EPILOGUE, BOUNDED, ANY_EPILOGUE = range(3)
+GELU = ANY_EPILOGUE + ACTIVATIONS.index("gelu")  # the one that takes the most registers
 
 
 def staged_configs(precision: Precision) -> tuple[StagedConfig, ...]:
@@ -146,9 +149,16 @@ def _macros(dtype: Any, half: bool = False, **more: int) -> tuple[tuple[str, str
     return tuple(macros.items())
 
 
+def _epilogue(kind: int) -> dict[str, int]:
+    """Return the macros of what follows the sums."""
+    if kind < ANY_EPILOGUE:
+        return {"EPILOGUE": kind}
+    return {"EPILOGUE": ANY_EPILOGUE, "ACTIVATION": kind - ANY_EPILOGUE}
+
+
 def csr_spmm(precision: Precision, epilogue: int) -> Kernel:
     """Return the kernel that multiplies one row of A by a column panel of B."""
-    macros = _macros(precision.sums, precision.half, EPILOGUE=epilogue)
+    macros = _macros(precision.sums, precision.half, **_epilogue(epilogue))
     registers = 64 if precision.sums.itemsize == 4 else 80
     return Kernel("csr_spmm", "spmm/csr_spmm.cu", 128, macros, registers)
 
@@ -158,7 +168,7 @@ def clustered_spmm(precision: Precision, epilogue: int) -> Kernel:
     size = precision.sums.itemsize
     return Kernel(
         "clustered_spmm", "spmm/clustered_spmm.cu", 128,
-        _macros(precision.sums, precision.half, EPILOGUE=epilogue),
+        _macros(precision.sums, precision.half, **_epilogue(epilogue)),
         registers=96 if size == 4 else 168, static_shared=64 * (16 * size + 4),
     )  # fmt: skip
 
@@ -171,7 +181,7 @@ def staged_spmm(precision: Precision, epilogue: int, config: StagedConfig | None
     registers = 64 if words <= 16 else 128
     blocks = REGISTERS // registers // config.rows
     macros = _macros(
-        precision.sums, precision.half, EPILOGUE=epilogue, ROWS=config.rows,
+        precision.sums, precision.half, **_epilogue(epilogue), ROWS=config.rows,
         MINIBATCH=config.minibatch, STAGE=config.stage, BLOCKS=blocks,
     )  # fmt: skip
     return Kernel(
@@ -183,7 +193,7 @@ def staged_spmm(precision: Precision, epilogue: int, config: StagedConfig | None
 def spgemm(phase: str, dtype: Any, epilogue: int) -> Kernel:
     """Return the kernel of the phase "count" or "fill" of C = A B, where all three are sparse."""
     return Kernel(
-        f"spgemm_{phase}", "spgemm/spgemm.cu", 128, _macros(dtype, EPILOGUE=epilogue),
+        f"spgemm_{phase}", "spgemm/spgemm.cu", 128, _macros(dtype, False, **_epilogue(epilogue)),
         registers=64, static_shared=4 * (1024 * np.dtype(dtype).itemsize + 1024 // 8),
     )  # fmt: skip
 
@@ -272,7 +282,7 @@ def catalog(architecture: int | None = None) -> list[Kernel]:
                     persistent[kernel.defines] = kernel
     kernels = [list_active(), *(limit_kernel(name) for name in LIMITS), *persistent.values()]
     for precision in PRECISIONS:
-        for epilogue in (NO_EPILOGUE, BOUNDED, ANY_EPILOGUE):
+        for epilogue in (NO_EPILOGUE, BOUNDED, GELU):
             kernels += [
                 csr_spmm(precision, epilogue),
                 clustered_spmm(precision, epilogue),
@@ -283,7 +293,7 @@ def catalog(architecture: int | None = None) -> list[Kernel]:
         for name in ("unpack_bits", "spread_csr", "turn_rows", "collect_rows", "number_inputs"):
             kernels.append(feature_layout(name, precision))
     for dtype in (np.float32, np.float64):
-        for epilogue in (NO_EPILOGUE, BOUNDED, ANY_EPILOGUE):
+        for epilogue in (NO_EPILOGUE, BOUNDED, GELU):
             kernels += [spgemm("count", dtype, epilogue), spgemm("fill", dtype, epilogue)]
         for name in ("mark_active", "count_nonzeros", "take_dense", "take_sparse", "transpose"):
             kernels.append(feature_rows(name, dtype))

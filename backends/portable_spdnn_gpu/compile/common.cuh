@@ -49,7 +49,8 @@ struct InputState {
 };
 
 // What follows a sum is compiled by EPILOGUE: 0 nothing, 1 the bias and bounds, which is all that
-// linear and ReLU layers need, 2 bias, residual, any activation and bounds.
+// linear and ReLU layers need, 2 bias, residual, one activation and bounds. ACTIVATION is then the
+// code of the activation, its place in portable_spdnn.epilogue.ACTIVATIONS, which has the formulas.
 
 // min(max(y, lower), upper). Every comparison with NaN is false, so that NaN passes.
 __device__ __forceinline__ SCALAR bounded(SCALAR y, SCALAR lower, SCALAR upper) {
@@ -58,37 +59,41 @@ __device__ __forceinline__ SCALAR bounded(SCALAR y, SCALAR lower, SCALAR upper) 
 }
 
 #if EPILOGUE == 2
-// The activation of a code, its place in portable_spdnn.epilogue.ACTIVATIONS, which has the
-// formulas. 1 + erf(x) is erfc(-x), which does not cancel; below -1000 gelu, silu and hardswish
-// are 0, where infinity times 0 would be NaN.
-__device__ __forceinline__ SCALAR activated(SCALAR z, int code) {
-    switch (code) {
-        case 0: return z;
-        case 1: return z <= SCALAR(0) ? SCALAR(0) : z;
-        case 6: return SCALAR(1) / (SCALAR(1) + SCALAR(exp(-z)));
-        case 7: return SCALAR(tanh(z));
-    }
+// 1 + erf(x) is erfc(-x), which does not cancel; below -1000 gelu, silu and hardswish are 0, where
+// infinity times 0 would be NaN.
+__device__ __forceinline__ SCALAR activated(SCALAR z) {
+#if ACTIVATION == 0
+    return z;
+#elif ACTIVATION == 1
+    return z <= SCALAR(0) ? SCALAR(0) : z;
+#elif ACTIVATION == 6
+    return SCALAR(1) / (SCALAR(1) + SCALAR(exp(-z)));
+#elif ACTIVATION == 7
+    return SCALAR(tanh(z));
+#else
     if (z < SCALAR(-1000)) return SCALAR(0);
-    switch (code) {
-        case 2: return SCALAR(0.5) * z * SCALAR(erfc(SCALAR(-0.70710678118654752) * z));
-        case 3: {
-            const SCALAR inner = z + SCALAR(0.044715) * z * z * z;
-            return z / (SCALAR(1) + SCALAR(exp(SCALAR(-1.5957691216057308) * inner)));
-        }
-        case 4: return z / (SCALAR(1) + SCALAR(exp(-z)));
-    }
+#if ACTIVATION == 2
+    return SCALAR(0.5) * z * SCALAR(erfc(SCALAR(-0.70710678118654752) * z));
+#elif ACTIVATION == 3
+    const SCALAR inner = z + SCALAR(0.044715) * z * z * z;
+    return z / (SCALAR(1) + SCALAR(exp(SCALAR(-1.5957691216057308) * inner)));
+#elif ACTIVATION == 4
+    return z / (SCALAR(1) + SCALAR(exp(-z)));
+#else
     return z * (bounded(z + SCALAR(3), SCALAR(0), SCALAR(6)) / SCALAR(6));
+#endif
+#endif
 }
 #endif
 
 // What a kernel is told of the epilogue, beside the bias: the last parameters of a product.
-#define EPILOGUE_PARAMETERS SCALAR lower, SCALAR upper, int code, int adds, \
+#define EPILOGUE_PARAMETERS SCALAR lower, SCALAR upper, int adds, \
     const STORED* __restrict__ residual
 
 // The result of a sum that belongs at `at`, an index into features and residual alike.
 #if EPILOGUE == 2
 #define FINISHED(sum, bias, at) \
-    bounded(activated((sum) + (bias) + (adds ? widen(residual[at]) : SCALAR(0)), code), lower, upper)
+    bounded(activated((sum) + (bias) + (adds ? widen(residual[at]) : SCALAR(0))), lower, upper)
 #else
 #define FINISHED(sum, bias, at) bounded((sum) + (bias), lower, upper)
 #endif

@@ -35,22 +35,11 @@ class DeviceEpilogue:
         self.scalars = [
             np.dtype(dtype).type(-np.inf if lower is None else lower),
             np.dtype(dtype).type(np.inf if upper is None else upper),
-            np.int32(ACTIVATIONS.index(epilogue.activation)),
         ]
 
     def kind(self, adds: bool = False, marks: bool = False) -> int:
-        """Return what kernels are compiled for: the macro EPILOGUE of common.cuh.
-
-        Parameters
-        ----------
-        adds : bool
-            Whether a residual is added.
-        marks : bool
-            Whether active inputs are marked, which kernels without an epilogue do not do.
-        """
-        if adds or self.epilogue.interval is None:
-            return ANY_EPILOGUE
-        return NO_EPILOGUE if self.epilogue.is_identity and not marks else BOUNDED
+        """Return what kernels are compiled for; see `kind_of`."""
+        return kind_of(self.epilogue, adds, marks)
 
     def arguments(self, residual: Any, stand_in: Any) -> list[Any]:
         """Return the last arguments of a product.
@@ -63,3 +52,19 @@ class DeviceEpilogue:
         """
         adds = residual is not None
         return [self.bias, *self.scalars, np.int32(adds), residual if adds else stand_in]
+
+
+def kind_of(epilogue: Epilogue, adds: bool = False, marks: bool = False) -> int:
+    """Return what kernels are compiled for; see `catalog.ANY_EPILOGUE`.
+
+    Parameters
+    ----------
+    epilogue : Epilogue
+    adds : bool
+        Whether a residual is added.
+    marks : bool
+        Whether active inputs are marked, which kernels without an epilogue do not do.
+    """
+    if adds or epilogue.interval is None:
+        return ANY_EPILOGUE + ACTIVATIONS.index(epilogue.activation)
+    return NO_EPILOGUE if epilogue.is_identity and not marks else BOUNDED

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.network import Network
-from portable_spdnn_gpu.compile.catalog import ANY_EPILOGUE, BOUNDED, Kernel
+from portable_spdnn_gpu.compile.catalog import Kernel
 from portable_spdnn_gpu.compile.precision import Precision
-from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
+from portable_spdnn_gpu.device.epilogue import DeviceEpilogue, kind_of
 from portable_spdnn_gpu.device.features import (
     ACTIVE,
     ALWAYS,
@@ -132,8 +132,7 @@ def _kernels(steps: Sequence[Step], network: Network, precision: Precision) -> I
         if isinstance(step.packed, PackedSegment):
             yield step.packed.kernel
         else:
-            bounded = network.layers[step.first].epilogue().interval is not None
-            kind = BOUNDED if bounded else ANY_EPILOGUE
+            kind = kind_of(network.layers[step.first].epilogue(), marks=True)
             yield from (launch.kernel(precision, kind) for launch in step.packed.launches)
 
 

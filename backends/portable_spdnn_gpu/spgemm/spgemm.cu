@@ -65,13 +65,13 @@ __device__ __forceinline__ void sum_window(
 // Returns whether this lane's column of a bitmap word is an entry of C, and activates its value.
 __device__ __forceinline__ bool entry_of(SCALAR& value, unsigned word, int lane, int column,
                                          const SCALAR* __restrict__ bias, SCALAR lower,
-                                         SCALAR upper, int code) {
+                                         SCALAR upper) {
     bool is_entry = (word >> lane) & 1u;
 #if EPILOGUE
     if (is_entry) {
         const int adds = 0;  // residuals go with dense features
         const STORED* residual = nullptr;
-        (void)adds, (void)residual, (void)code;
+        (void)adds, (void)residual;
         value = FINISHED(value, bias[column], 0);
         is_entry = value != SCALAR(0);
     }
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 spgemm_count(const int* __restrict__ A_offsets, const int* __restrict__ A_indices,
              const SCALAR* __restrict__ A_values, const int* __restrict__ B_offsets,
              const int* __restrict__ B_indices, const SCALAR* __restrict__ B_values, int rows,
-             int columns, const SCALAR* __restrict__ bias, SCALAR lower, SCALAR upper, int code,
+             int columns, const SCALAR* __restrict__ bias, SCALAR lower, SCALAR upper,
              int* __restrict__ row_nnz) {
     __shared__ SCALAR sums[WARPS * WINDOW];
     __shared__ unsigned bitmaps[WARPS * WORDS];
@@ -100,8 +100,7 @@ spgemm_count(const int* __restrict__ A_offsets, const int* __restrict__ A_indice
                    words, window, bitmap);
         for (int w = 0; w < words; ++w) {
             SCALAR value = window[w * 32 + lane];
-            const bool found = entry_of(value, bitmap[w], lane, low + w * 32 + lane, bias, lower, upper,
-                                        code);
+            const bool found = entry_of(value, bitmap[w], lane, low + w * 32 + lane, bias, lower, upper);
             count += __popc(__ballot_sync(FULL_WARP, found));
         }
         __syncwarp();
@@ -115,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 spgemm_fill(const int* __restrict__ A_offsets, const int* __restrict__ A_indices,
             const SCALAR* __restrict__ A_values, const int* __restrict__ B_offsets,
             const int* __restrict__ B_indices, const SCALAR* __restrict__ B_values, int rows,
-            int columns, const SCALAR* __restrict__ bias, SCALAR lower, SCALAR upper, int code,
+            int columns, const SCALAR* __restrict__ bias, SCALAR lower, SCALAR upper,
             const int* __restrict__ C_offsets, int* __restrict__ C_indices,
             SCALAR* __restrict__ C_values) {
     __shared__ SCALAR sums[WARPS * WINDOW];
@@ -133,7 +132,7 @@ spgemm_fill(const int* __restrict__ A_offsets, const int* __restrict__ A_indices
         for (int w = 0; w < words; ++w) {
             const int column = low + w * 32 + lane;
             SCALAR value = window[w * 32 + lane];
-            const bool found = entry_of(value, bitmap[w], lane, column, bias, lower, upper, code);
+            const bool found = entry_of(value, bitmap[w], lane, column, bias, lower, upper);
             const unsigned entries = __ballot_sync(FULL_WARP, found);
             if (found) {
                 const int at = top + __popc(entries & ((1u << lane) - 1u));

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import tarfile
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.graphchallenge.mixed_radix import general_radixnet, general_radixnet_layers
 from portable_spdnn.graphchallenge.radixnet import radixnet, radixnet_layer, radixnet_layers
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
@@ -69,12 +65,6 @@ def test_later_blocks_are_row_permutations_of_block_0(neurons: int) -> None:
     assert (taken[0] != taken[1]).any()
     for layer in layers:
         assert ((layer > 0).sum(axis=0) == 32).all()
-
-
-def test_block_0_is_the_transpose_of_a_general_radixnet() -> None:
-    general = general_radixnet_layers([(2,) * 4], [16] * 5, weight=1 / 16)
-    for challenge, other in zip(radixnet_layers(256, 4), general, strict=True):
-        np.testing.assert_array_equal(dense(challenge).T, dense(other))
 
 
 def test_any_layer_can_be_generated_alone() -> None:
@@ -164,89 +154,3 @@ SYSTEMS = [
     ([(2, 2, 3), (4, 3), (2, 3)], [1, 1, 2, 1, 3, 1, 1, 2]),
     ([(5, 2), (2,)], [3, 1, 1, 2]),
 ]
-
-
-def general_reference(systems: list[tuple[int, ...]], widths: list[int]) -> list[np.ndarray]:
-    """Follow Kepner and Robinett step by step with dense matrices."""
-    nodes = math.prod(systems[0])
-    matrices = []
-    for system in systems:
-        for i, radix in enumerate(system):
-            topology = np.zeros((nodes, nodes))
-            for j in range(nodes):
-                for n in range(radix):
-                    topology[j, (j + n * math.prod(system[:i])) % nodes] += 1
-            matrices.append(topology)
-    return [
-        np.kron(np.ones((widths[i], widths[i + 1])), topology)
-        for i, topology in enumerate(matrices)
-    ]
-
-
-@pytest.mark.parametrize(("systems", "widths"), SYSTEMS)
-def test_general_construction(systems: list[tuple[int, ...]], widths: list[int]) -> None:
-    expected = general_reference(systems, widths)
-    layers = list(general_radixnet_layers(systems, widths, weight=0.5, bias=-0.25))
-    assert len(layers) == len(expected)
-    for layer, matrix in zip(layers, expected, strict=True):
-        np.testing.assert_array_equal(dense(layer), matrix / 2)
-        assert layer.constant == 0.5
-        assert (layer.bias == -0.25).all()
-
-
-@pytest.mark.parametrize(("systems", "widths"), SYSTEMS)
-def test_every_input_reaches_every_output_by_equally_many_paths(
-    systems: list[tuple[int, ...]], widths: list[int]
-) -> None:
-    network = general_radixnet(systems, widths, y_max=4.0)
-    assert network.y_max == 4
-    nodes = math.prod(systems[0])
-    paths = np.linalg.multi_dot([np.eye(network.neurons), *map(dense, network)])
-    assert paths.shape == (widths[0] * nodes, widths[-1] * nodes)
-    radices = math.prod(radix for system in systems for radix in system)
-    assert (paths == radices * math.prod(widths[1:-1]) // nodes).all()
-
-
-@pytest.mark.parametrize(
-    ("systems", "widths", "message"),
-    [
-        ([], [1], "at least one mixed-radix system"),
-        ([(2, 3), ()], [1, 1, 1], "system 2 has no radix"),
-        ([(2, 3), (2, 2), (6,)], [1] * 6, "system 2 has the product 4; it must be 6"),
-        ([(2, 3), (4,)], [1] * 4, "system 2 has the product 4; it must divide 6"),
-        ([(2, 1)], [1] * 3, "radix 2 of system 1 is 1; it must be at least 2"),
-        ([(2, 2.5)], [1] * 3, "radix 2 of system 1 is 2.5; a whole number"),
-        ([(2, 3)], [1, 1], "2 Kronecker widths do not fit 2 radices; 3 are needed"),
-        ([(2, 3)], [1] * 4, "4 Kronecker widths do not fit 2 radices"),
-        ([(2, 3)], [1, 0, 1], "Kronecker width 1 is 0; it must be at least 1"),
-    ],
-)
-def test_bad_systems_and_widths(
-    systems: list[tuple[int, ...]], widths: list[int], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        general_radixnet_layers(systems, widths)
-
-
-def test_official_layers_have_this_structure(shared: Path) -> None:
-    archive = shared / "graphchallenge" / "neuron1024.tar.gz"
-    if not archive.is_file():
-        pytest.skip(f"official layers are not there: {archive}")
-    official = {}
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            content = tar.extractfile(member)
-            if content is not None:
-                table = pd.read_csv(content, sep="\t", header=None).to_numpy()
-                matrix = np.zeros((1024, 1024), bool)
-                matrix[table[:, 0].astype(int) - 1, table[:, 1].astype(int) - 1] = True
-                assert (table[:, 2] == 1 / 16).all()
-                official[int(member.name.rpartition("-l")[2].removesuffix(".tsv"))] = matrix
-    assert sorted(official) == list(range(1, 121))
-    plain = [dense(layer) > 0 for layer in radixnet_layers(1024, 6)]
-    for t in range(6):
-        np.testing.assert_array_equal(official[t + 1], plain[t])
-    for block in range(1, 20):
-        taken = rows_taken([official[6 * block + t + 1] for t in range(6)], plain)
-        assert (np.bincount(taken) == 16).all()
-        assert (taken != np.arange(1024) % 64).any()

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from nvrtc_architectures import COMPILES_FOR_OLD_ONES, needs_compiler_of
+from ptxas_reports import MULTIPROCESSORS, ResourceReport, occupancy, resident_blocks, resources
 
 from portable_spdnn.host import usable_cores
 from portable_spdnn_gpu.compile.catalog import (
@@ -27,15 +28,7 @@ from portable_spdnn_gpu.compile.catalog import (
     staged_configs,
     staged_spmm,
 )
-from portable_spdnn_gpu.compile.nvrtc import (
-    MULTIPROCESSORS,
-    KernelCompilationError,
-    ResourceReport,
-    compile_source,
-    occupancy,
-    resident_blocks,
-    resources,
-)
+from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError, compile_source
 from portable_spdnn_gpu.compile.precision import PRECISIONS, Precision
 
 nvrtc = pytest.importorskip("cupy.cuda", reason="CuPy is not installed: extra cuda13").nvrtc

@@ -203,12 +203,9 @@ def test_every_multiply_add_and_load_is_compiled() -> None:
 @pytest.mark.parametrize("name", LIMITS)
 def test_all_blocks_of_a_launch_are_resident(name: str, architecture: int) -> None:
     pytest.importorskip("cupy.cuda", reason="CuPy is not installed")
-    from portable_spdnn_gpu.compile.nvrtc import (
-        KernelCompilationError,
-        compile_source,
-        resident_blocks,
-        resources,
-    )
+    from ptxas_reports import resident_blocks, resources
+
+    from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError, compile_source
 
     try:
         _, log = compile_source(limit_kernel(name), architecture)

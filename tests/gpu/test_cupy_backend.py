@@ -11,7 +11,7 @@ from cuda_emulation.emulated_backend import EmulatedCupyBackend
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
 
 import portable_spdnn as ps
-from portable_spdnn.plans.planner import make_plan
+from portable_spdnn.plans.planner import make_plan, own_plan
 from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.network import plan as network_plan
 from portable_spdnn_gpu.spmm.tuning import TunedStaged, tune_staged
@@ -73,6 +73,6 @@ def test_plans_are_ready_when_they_are_made(
         assert plan.run(Y).categories.tolist() == expected
     # A block of layers that is planned while inputs wait takes over what was measured.
     monkeypatch.setattr(network_plan, "tune_staged", fail)
-    block = plan.for_layers(network, True)
+    block = plan.for_layers(network, True, own_plan)
     assert block.run(Y).categories.tolist() == expected
     assert ("staged_spmm for" in block.describe()) == (kernel == "staged")

@@ -32,6 +32,7 @@ NONE, RELU, GELU, GELU_TANH, SILU, HARDSWISH, SIGMOID, TANH = range(8)
 
 # Division by zero gives infinity: the branch to Python's error would keep loops from being vectors.
 elementwise = functools.partial(kernel, error_model="numpy")
+formula = functools.partial(elementwise, no_cpython_wrapper=True)  # only kernels call it
 
 
 def _single(*constants: float) -> Any:
@@ -153,7 +154,7 @@ def activate_span(
             span[k] = clamp(tanh(np.float32(span[k])), low, high)
 
 
-@elementwise
+@formula
 def clamp(z: Any, lower: Any, upper: Any) -> Any:
     """Return min(max(z, lower), upper); NaN passes."""
     z = lower if z < lower else z
@@ -163,7 +164,7 @@ def clamp(z: Any, lower: Any, upper: Any) -> Any:
 # From here on: float32 in, float32 out, with selections in the place of branches.
 
 
-@elementwise
+@formula
 def exp_parts(x: Any) -> Any:
     """Return expm1(r) and 2^n with x = n ln 2 + r, for x <= 0; 2^n is 0 where exp(x) underflows."""
     x = x if x > EXP_LEAST else EXP_LEAST  # NaN too: the conversion of NaN is not defined
@@ -174,7 +175,7 @@ def exp_parts(x: Any) -> Any:
     return polynomial(r * r, (polynomial(r, EXPM1), r)), power
 
 
-@elementwise
+@formula
 def sigmoid(z: Any) -> Any:
     """Return 1 / (1 + exp(-z)), from exp(-|z|), which cannot overflow."""
     expm1, power = exp_parts(-abs(z))
@@ -183,7 +184,7 @@ def sigmoid(z: Any) -> Any:
     return z if z != z else result
 
 
-@elementwise
+@formula
 def tanh(z: Any) -> Any:
     """Return tanh(z) = -m / (2 + m) with m = expm1(-2 |z|), and the sign of z."""
     expm1, power = exp_parts(-TWO * abs(z))
@@ -193,21 +194,21 @@ def tanh(z: Any) -> Any:
     return z if z != z else result
 
 
-@elementwise
+@formula
 def silu(z: Any) -> Any:
     """Return z sigmoid(z)."""
     z = SIGMOID_LEAST if z < SIGMOID_LEAST else z
     return z * sigmoid(z)
 
 
-@elementwise
+@formula
 def gelu_tanh(z: Any) -> Any:
     """Return z (1 + tanh(sqrt(2 / pi) (z + 0.044715 z^3))) / 2."""
     z = SIGMOID_LEAST if z < SIGMOID_LEAST else z
     return z * sigmoid(SCALE_32 * polynomial(z * z * z, (CUBIC_32, z)))
 
 
-@elementwise
+@formula
 def gelu(z: Any) -> Any:
     """Return z (1 + erf(z / sqrt 2)) / 2 = max(z, 0) - t erfc(t / sqrt 2) / 2 with t = |z|."""
     t = abs(z)
@@ -217,7 +218,7 @@ def gelu(z: Any) -> Any:
     return (ZERO if z < ZERO else z) - t * tail
 
 
-@elementwise
+@formula
 def hardswish(z: Any) -> Any:
     """Return z min(max(z + 3, 0), 6) / 6."""
     z = HARDSWISH_LEAST if z < HARDSWISH_LEAST else z

@@ -44,9 +44,9 @@ def kernel(function: Function, **options: Any) -> Function:
     """
     njit = cast(Any, numba.njit)  # its types do not know all options
     compiled = njit(nogil=True, cache=True, no_cfunc_wrapper=True, **options)(function)
-    cache_file = getattr(compiled._cache, "_cache_file", None)  # none if no folder may be written
-    if cache_file is not None:
-        cache_file._source_stamp = cache_file._source_stamp, sources_digest()
+    kept = getattr(compiled._cache, "_cache_file", None)  # none where no folder may be written
+    if kept is not None:
+        kept._source_stamp = kept._source_stamp, sources_digest()
     return cast(Function, compiled)
 
 

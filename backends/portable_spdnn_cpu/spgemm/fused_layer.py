@@ -75,7 +75,7 @@ def sparse_layer(
     product = Product(left, right, np.minimum(products, columns))
     bins = row_bins.bin_rows(products, accumulators, product.bounds, pool.threads)
     counters = {accumulator: np.zeros(1, np.int64) for accumulator in bins}
-    epilogue = RowEpilogue(
+    row_epilogue = RowEpilogue(
         read_only(bias),
         ACTIVATIONS.index(activation),
         dtype.type(-np.inf if lower is None else lower),
@@ -87,7 +87,7 @@ def sparse_layer(
 
     def work(thread: int) -> None:
         buffers = np.empty(FIRST_CAPACITY, right.indices.dtype), np.empty(FIRST_CAPACITY, dtype)
-        sink = RowSink(True, epilogue, thread, starts, offsets[1:], owners, *buffers)
+        sink = RowSink(True, row_epilogue, thread, starts, offsets[1:], owners, *buffers)
         used = 0
         for accumulator, row_bin in bins.items():
             memory = make_workspace(accumulator, row_bin, right)

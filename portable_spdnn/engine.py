@@ -45,7 +45,8 @@ def infer(
         A bool array is packed to bits; uint8 of ceil(neurons / 8) columns is taken as bits
         packed by `numpy.packbits`.
     backend : str or Backend, default "auto"
-        A registered name, "auto" for the fastest available one, or a backend at hand.
+        A registered name, "auto" for what PORTABLE_SPDNN_BACKEND names, else
+        the available one of the highest priority; or a backend at hand.
     threads : int, optional
         For a backend given by name.
     dtype : float32 or float64

@@ -112,7 +112,7 @@ class Epilogue:
                 f"activation is {self.activation!r}; choose one of {', '.join(ACTIVATIONS)}"
             )
         for name in ("lower", "upper"):
-            object.__setattr__(self, name, checked_bound(name, getattr(self, name)))
+            object.__setattr__(self, name, _bound(name, getattr(self, name)))
         if self.lower is not None and self.upper is not None and self.lower > self.upper:
             raise InputError(f"lower is {self.lower}, above upper, which is {self.upper}")
         if self.bias is None:
@@ -220,7 +220,7 @@ class Epilogue:
         return self.activated(sums)
 
 
-def checked_bound(name: str, value: Any) -> float | None:
+def _bound(name: str, value: Any) -> float | None:
     """Return the bound "lower" or "upper" as a float, None for none, or raise InputError."""
     if value is None:
         return None

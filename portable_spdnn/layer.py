@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from portable_spdnn.epilogue import ACTIVATIONS, Epilogue, checked_bound
+from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 
 Array = npt.NDArray[Any]
@@ -193,13 +193,9 @@ class Layer:
         self.bias = _real_vector("bias", bias, columns, np.dtype(np.float64))
 
     def _set_epilogue(self, activation: str, lower: float | None, upper: float | None) -> None:
-        if activation not in ACTIVATIONS:
-            raise InputError(
-                f"layer: activation is {activation!r}; choose one of {', '.join(ACTIVATIONS)}"
-            )
+        checked = Epilogue(None, activation, lower, upper)
         self.activation = activation
-        self.lower, self.upper = checked_bound("lower", lower), checked_bound("upper", upper)
-        Epilogue(None, activation, lower, upper)  # raises where the bounds contradict each other
+        self.lower, self.upper = checked.lower, checked.upper
 
     @property
     def nnz(self) -> int:

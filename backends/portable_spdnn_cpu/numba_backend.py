@@ -12,7 +12,7 @@ from portable_spdnn.backend import Availability, Backend
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.network import Network
-from portable_spdnn.operations.handles import Prepared, SpgemmHandle
+from portable_spdnn.operations.handles import DescribedCall, Prepared, SpgemmHandle
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn_cpu.jit.cpu_info import processor_name
@@ -69,9 +69,13 @@ class NumbaBackend(Backend):
         self, A: Any, epilogue: Epilogue, prepare: bool, columns: int | None = None
     ) -> Prepared:
         """Return C = A B as the layer C^T = B^T A^T, whose outputs are the rows of A."""
-        from portable_spdnn_cpu.spmm.handle import TransposedLayer
+        layer = self._dense_layer(A, epilogue, prepare, columns)
 
-        return TransposedLayer(self._dense_layer(A, epilogue, prepare, columns))
+        def run(B: Any, out: Any, residual: Any) -> Any:
+            turned = (None if one is None else one.T for one in (out, residual))
+            return layer(B.T, *turned).T
+
+        return DescribedCall(run, layer.describe)
 
     def _dense_layer(
         self, by_output: Any, epilogue: Epilogue, prepare: bool, columns: int | None = None
@@ -97,10 +101,13 @@ class NumbaBackend(Backend):
 
     def make_layer(self, W: Any, epilogue: Epilogue) -> Prepared:
         """Return the function (Y, out, residual) -> Y', with W clustered and packed."""
-        from portable_spdnn_cpu.spmm.handle import AnyLayer
-
         dense = self._dense_layer(W.T.tocsr(), epilogue, prepare=True)
-        return AnyLayer(dense, lambda Y: self.run_layer(W, Y, epilogue, None))
+
+        def run(Y: Any, out: Any, residual: Any) -> Any:
+            sparse = self.is_sparse(Y)
+            return self.run_layer(W, Y, epilogue, None) if sparse else dense(Y, out, residual)
+
+        return DescribedCall(run, dense.describe)
 
     def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan | None:
         """Return a depth-first plan, or the layer loop where sparse features are asked for."""

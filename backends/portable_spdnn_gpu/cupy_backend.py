@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from portable_spdnn.backend import Availability, Backend, Epilogue
+from portable_spdnn.backend import Availability, Backend
+from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.network import Network
-from portable_spdnn.operations.handles import Prepared, SpgemmHandle
+from portable_spdnn.operations.handles import DescribedCall, Prepared, SpgemmHandle
 from portable_spdnn.operations.operands import host_array
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.options import PlanOptions
@@ -165,7 +166,7 @@ class CupyBackend(Backend):
             self._check_apart("spmm", out, B, residual)
             return product.run(B, finish, residual, self._device_out("spmm", out))
 
-        return run
+        return DescribedCall(run, product.describe)
 
     def _innermost(self, array: Any) -> Any:
         """Return an array on the device with its columns innermost; None for None."""
@@ -211,7 +212,7 @@ class CupyBackend(Backend):
                 return sparse_layer(W, self.upload(Y), finish)
             return self._dense_layer(product, Y, finish, out, residual)
 
-        return run
+        return DescribedCall(run, product.describe)
 
     def _dense_layer(
         self, product: PreparedSpmm, Y: Any, epilogue: DeviceEpilogue, out: Any, residual: Any

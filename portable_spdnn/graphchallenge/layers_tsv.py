@@ -1,7 +1,7 @@
 """Networks in the text format of the Sparse DNN Graph Challenge.
 
 One file a layer, one line a weight: ``row TAB column TAB value``, counted from 1; the row is
-the input neuron, the column the output neuron. `graphchallenge_layout` says where the files
+the input neuron, the column the output neuron. `graphchallenge.folder_layout` says where the files
 lie. Inputs and writers of both are in modules of their own and offered here as well.
 """
 

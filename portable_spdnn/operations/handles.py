@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,26 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 # From a dense operand, an array for the result or None, and a residual or None, to the result.
 Prepared = Callable[[Any, Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class DescribedCall:
+    """What `Backend.make_spmm` and `Backend.make_layer` may return: a call, and what it chose.
+
+    Attributes
+    ----------
+    run : callable
+        (dense operand, array for the result or None, residual or None) -> the result.
+    describe : callable
+        Returns what was chosen when it was made, and why, for people.
+    """
+
+    run: Prepared
+    describe: Callable[[], str]
+
+    def __call__(self, operand: Any, out: Any, residual: Any) -> Any:
+        """Return the result."""
+        return self.run(operand, out, residual)
 
 
 class SpgemmHandle(ABC):
@@ -71,7 +92,7 @@ class SpgemmHandle(ABC):
 
         Default: the phases are one and the same for all rows, and there is nothing to tell.
         """
-        return "all rows alike"
+        return "all rows are computed in the same way"
 
 
 class _PreparedHandle:
@@ -86,7 +107,7 @@ class _PreparedHandle:
     def describe(self) -> str:
         """Return what was chosen when the handle was made, and why, for people."""
         describe = getattr(self._run, "describe", None)
-        return "run as a single call is" if describe is None else str(describe())
+        return "nothing was prepared" if describe is None else str(describe())
 
     def _finish(self, operand: Any, out: Any, residual: Any) -> Any:
         result = self._run(operand, out, residual)

@@ -77,8 +77,7 @@ class Operations:
         """
         A, B = self.sparse_operand("spmm: A", A), self.dense_operand("spmm: B", B)
         check_inner("spmm", A.shape, B.shape)
-        if residual is not None:
-            residual = self.dense_operand("spmm: residual", residual)
+        residual = None if residual is None else self.dense_operand("spmm: residual", residual)
         dtype = common_dtype(A, B, residual)
         shape = A.shape[0], B.shape[1]
         residual = check_residual(self, "spmm", residual, shape, dtype)

@@ -15,8 +15,8 @@ class DeviceReport:
     kernel_seconds : float
         From the first to the last kernel of the layers, waits between them included.
     copy_seconds : float
-        Features to the device, and brought to its form; ids of the living, and their features,
-        back.
+        Features to the device, and brought to its form; numbers of the active inputs, and their
+        features, back.
     weight_copy_seconds : float
         Weights to the device while others were used; 0 where all were there.
     exposed_copy_seconds : float

@@ -70,7 +70,9 @@ class LayerLoopPlan(NetworkPlan):
             choice += f"; in the last batch {_layers_in_words(self.sparse_layers)}"
         dead = "kept (asked for)" if self.options.keep_dead_inputs else "dropped after each layer"
         if not self.options.keep_dead_inputs and self.first_prunable_layer:
-            dead += f" from layer {self.first_prunable_layer} on (it turns zeros into nonzeros)"
+            dead += (
+                f" from layer {self.first_prunable_layer} on, the last to turn zeros into nonzeros"
+            )
         return (
             f"layer loop on {self.backend.name}\n"
             f"features between layers: {choice}\n"

@@ -42,12 +42,15 @@ class Budget:
         Bytes for features that wait between blocks of layers.
     piece : int
         Inputs that go through layers together.
+    itemsize : int
+        Bytes of a value in the plan's type.
     """
 
     memory: int
     weights: int
     pool: int
     piece: int
+    itemsize: int
 
     @classmethod
     def share(cls, memory: int, network: Network, dtype: np.dtype[Any], threads: int) -> Budget:
@@ -79,7 +82,7 @@ class Budget:
         """
         row = max(1, widest) * dtype.itemsize
         taken = held + CODE_BYTES + threads * WORKER_ROWS * row
-        layer = 2 * max(map(running_bytes, facts))
+        layer = 2 * max(running_bytes(one, dtype.itemsize) for one in facts)
         free = max(layer / WEIGHTS_SHARE, 2 * COPIES * row / (1 - WEIGHTS_SHARE))
         if memory < taken + free:
             raise InputError(
@@ -89,16 +92,17 @@ class Budget:
             )
         weights = int(WEIGHTS_SHARE * (memory - taken))
         pool = (memory - taken - weights) // 2
-        return cls(memory, weights, pool, pool // (COPIES * row))
+        return cls(memory, weights, pool, pool // (COPIES * row), dtype.itemsize)
 
     def cut_blocks(self, facts: Iterable[LayerFacts]) -> Iterator[tuple[int, int]]:
         """Cut layers into blocks (first, end), two of which the budget holds: one runs."""
         first = end = used = 0
         for one in facts:
-            used += running_bytes(one)
+            size = running_bytes(one, self.itemsize)
+            used += size
             if used > self.weights / 2 and end > first:
                 yield first, end
-                first, used = end, running_bytes(one)
+                first, used = end, size
             end += 1
         yield first, end
 
@@ -110,10 +114,14 @@ def facts_of(network: Network) -> list[LayerFacts]:
     return [LayerFacts.of(layer) for layer in network]
 
 
-def running_bytes(facts: LayerFacts) -> int:
-    """Return the memory of a layer in use: read ahead, and planned in the form of any backend."""
-    planned = (4 + max(facts.value_bytes, 4)) * facts.nnz + 40 * sum(facts.shape)
-    return 2 * facts.bytes + planned
+def planned_bytes(facts: LayerFacts, itemsize: int) -> int:
+    """Return the most memory of a layer in a plan of any backend, with values of `itemsize`."""
+    return (4 + max(facts.value_bytes, itemsize)) * facts.nnz + 40 * sum(facts.shape)
+
+
+def running_bytes(facts: LayerFacts, itemsize: int) -> int:
+    """Return the memory of a layer in use: read ahead, and planned."""
+    return 2 * facts.bytes + planned_bytes(facts, itemsize)
 
 
 def streaming_memory(
@@ -152,8 +160,7 @@ def needed_bytes(facts: Iterable[LayerFacts], inputs: int, options: PlanOptions)
     itemsize = np.dtype(options.dtype).itemsize
     weights = widest = 0
     for one in facts:
-        planned = (4 + max(one.value_bytes, itemsize)) * one.nnz + 40 * sum(one.shape)
-        weights += one.bytes + planned
+        weights += one.bytes + planned_bytes(one, itemsize)
         widest = max(widest, *one.shape)
     before_and_after = 2 * widest * itemsize
     batch = options.batch_size or max(1, BATCH_MEMORY // max(1, before_and_after))

@@ -59,7 +59,8 @@ class PlanOptions:
     Raises
     ------
     InputError
-        If an option has no valid value.
+        If an option has no valid value, whatever the backend. Which values of `kernel` a backend
+        takes is checked when a plan is made.
 
     Examples
     --------

@@ -51,7 +51,8 @@ def plan(
     ----------
     network : Network
     backend : str or Backend, default "auto"
-        A registered name, "auto" for the fastest available one, or a backend at hand.
+        A registered name, "auto" for what PORTABLE_SPDNN_BACKEND names, else
+        the available one of the highest priority; or a backend at hand.
     threads : int, optional
         For a backend given by name.
     dtype, path, batch_size, keep_dead_inputs, exact_passes, memory, kernel, storage, \

@@ -127,7 +127,7 @@ class RewrittenPlan(NetworkPlan):
 
     def _hold(self, facts: LayerFacts) -> None:
         """Count a layer; raise InputError where all, held at once, exceed the memory for them."""
-        self._held += running_bytes(facts)
+        self._held += running_bytes(facts, np.dtype(self.options.dtype).itemsize)
         if self.budget is not None and self._held > self.budget.weights:
             raise InputError(
                 f"exact passes {', '.join(self.options.exact_passes)} hold the rewritten network "

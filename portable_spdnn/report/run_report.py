@@ -11,6 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
 from portable_spdnn import __version__
 from portable_spdnn.graphchallenge.categories import Verdict, categories_sha256
 from portable_spdnn.host import format_bytes
@@ -225,9 +229,6 @@ def write_text(text: str, target: str) -> None:
 
 def print_facts(rows: Sequence[tuple[str, str]], to_stderr: bool) -> None:
     """Print one fact a line, names aligned."""
-    from rich import box
-    from rich.table import Table
-
     table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -240,9 +241,6 @@ def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], to_stderr: bool = False
 ) -> None:
     """Print a table with a header."""
-    from rich import box
-    from rich.table import Table
-
     table = Table(*columns, box=box.SIMPLE, pad_edge=False)
     for row in rows:
         table.add_row(*row)
@@ -250,8 +248,6 @@ def print_table(
 
 
 def _console(to_stderr: bool) -> Any:
-    from rich.console import Console
-
     stream = sys.stderr if to_stderr else sys.stdout
     # A file or pipe has no width: lines stay whole there, so that scripts can read them.
     width = None if stream.isatty() else 200

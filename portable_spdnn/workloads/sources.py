@@ -172,7 +172,7 @@ def load_truth(
     Raises
     ------
     InputError
-        If the truth is malformed or damaged (see `graphchallenge.configurations.truth_for`).
+        If the truth is malformed or damaged (see `graphchallenge.categories.truth_for`).
     """
     if _is_folder(path):
         file = truth_paths(path, neurons).get(layers)

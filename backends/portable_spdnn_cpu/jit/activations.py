@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.epilogue import ACTIVATIONS
+from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
 from portable_spdnn_cpu.jit.compilation import kernel
-from portable_spdnn_cpu.jit.intrinsics import polynomial
+from portable_spdnn_cpu.jit.cpu_info import CACHE_LINE
+from portable_spdnn_cpu.jit.intrinsics import polynomial, prefetch
 
 Array = npt.NDArray[Any]
 
@@ -32,11 +33,40 @@ NONE, RELU, GELU, GELU_TANH, SILU, HARDSWISH, SIGMOID, TANH = range(len(ACTIVATI
 
 # Division by zero gives infinity: the branch to Python's error would keep loops from being vectors.
 elementwise = functools.partial(kernel, error_model="numpy")
+formula = functools.partial(elementwise, no_cpython_wrapper=True)  # only kernels call it
 
 
 def _single(*constants: float) -> Any:
     """Round to float32; Numba would compute in float64 with Python's floats."""
     return tuple(np.float32(constant) for constant in constants)
+
+
+BLOCK = 1024  # values
+
+
+class Activation(NamedTuple):
+    """What follows a layer's sums: y = min(max(activation(z), lower), upper).
+
+    Attributes
+    ----------
+    code : int
+    lower, upper : float
+        Of ReLU, `lower` is at least 0: kernels that know bounds alone need no more.
+    """
+
+    code: int = NONE
+    lower: float = -np.inf
+    upper: float = np.inf
+
+
+def activation_of(epilogue: Epilogue) -> Activation:
+    """Return what an epilogue does after the bias, in the form of kernels."""
+    code = ACTIVATIONS.index(epilogue.activation)
+    if epilogue.interval is not None:
+        return Activation(code, *epilogue.interval)
+    lower = -np.inf if epilogue.lower is None else epilogue.lower
+    upper = np.inf if epilogue.upper is None else epilogue.upper
+    return Activation(code, lower, upper)
 
 
 SQRT_HALF = math.sqrt(0.5)
@@ -76,13 +106,14 @@ def activate(value: Any, code: int) -> float:
     Parameters
     ----------
     value : float32 or float64
+        The argument.
     code : int
         The place of the activation's name in `ACTIVATIONS`.
 
     Returns
     -------
     float64
-        Its error is a few units in the last place of max(1, |value|).
+        The result. Its error is a few units in the last place of max(1, |value|).
     """
     z = np.float64(value)
     # Comparisons are false for NaN, which therefore passes.
@@ -116,16 +147,30 @@ def activate_span(
     Parameters
     ----------
     values : ndarray of float32 or float64, 1-D and contiguous
+        Takes the result.
     first, end : int
+        What part of it; the rest is not written.
     code : int
         The place of the activation's name in `ACTIVATIONS`.
     lower, upper : float
-        -inf and inf where there is no bound.
+        The bounds; -inf and inf where there is none.
     """
-    span = values[first:end]
-    low, high = span.dtype.type(lower), span.dtype.type(upper)
+    low, high = values.dtype.type(lower), values.dtype.type(upper)
     if code == RELU:
-        low = max(low, span.dtype.type(0))
+        low = max(low, values.dtype.type(0))
+    for start in range(first, end, BLOCK):
+        stop = min(start + BLOCK, end)
+        # A formula is so much work that few cache lines are within the processor's view at once:
+        # without prefetching, values that lie in memory took three times as long.
+        ahead = min(stop + BLOCK, end) if code > RELU else stop
+        for line in range(stop, ahead, CACHE_LINE // values.itemsize):
+            prefetch(values, line)
+        activate_block(values[start:stop], code, low, high)
+
+
+@formula
+def activate_block(span: Array, code: int, low: Any, high: Any) -> None:
+    """Do what `activate_span` does, with `low` at least 0 for ReLU."""
     # One loop for each function: a choice inside would keep the loop from being vectors.
     if code <= RELU:
         for k in range(span.size):
@@ -153,7 +198,7 @@ def activate_span(
             span[k] = clamp(tanh(np.float32(span[k])), low, high)
 
 
-@elementwise
+@formula
 def clamp(z: Any, lower: Any, upper: Any) -> Any:
     """Return min(max(z, lower), upper); NaN passes."""
     z = lower if z < lower else z
@@ -163,7 +208,7 @@ def clamp(z: Any, lower: Any, upper: Any) -> Any:
 # From here on: float32 in, float32 out, with selections in the place of branches.
 
 
-@elementwise
+@formula
 def exp_parts(x: Any) -> Any:
     """Return expm1(r) and 2^n with x = n ln 2 + r, for x <= 0; 2^n is 0 where exp(x) underflows."""
     x = x if x > EXP_LEAST else EXP_LEAST  # NaN too: the conversion of NaN is not defined
@@ -174,7 +219,7 @@ def exp_parts(x: Any) -> Any:
     return polynomial(r * r, (polynomial(r, EXPM1), r)), power
 
 
-@elementwise
+@formula
 def sigmoid(z: Any) -> Any:
     """Return 1 / (1 + exp(-z)), from exp(-|z|), which cannot overflow."""
     expm1, power = exp_parts(-abs(z))
@@ -183,7 +228,7 @@ def sigmoid(z: Any) -> Any:
     return z if z != z else result
 
 
-@elementwise
+@formula
 def tanh(z: Any) -> Any:
     """Return tanh(z) = -m / (2 + m) with m = expm1(-2 |z|), and the sign of z."""
     expm1, power = exp_parts(-TWO * abs(z))
@@ -193,21 +238,21 @@ def tanh(z: Any) -> Any:
     return z if z != z else result
 
 
-@elementwise
+@formula
 def silu(z: Any) -> Any:
     """Return z sigmoid(z)."""
     z = SIGMOID_LEAST if z < SIGMOID_LEAST else z
     return z * sigmoid(z)
 
 
-@elementwise
+@formula
 def gelu_tanh(z: Any) -> Any:
     """Return z (1 + tanh(sqrt(2 / pi) (z + 0.044715 z^3))) / 2."""
     z = SIGMOID_LEAST if z < SIGMOID_LEAST else z
     return z * sigmoid(SCALE_32 * polynomial(z * z * z, (CUBIC_32, z)))
 
 
-@elementwise
+@formula
 def gelu(z: Any) -> Any:
     """Return z (1 + erf(z / sqrt 2)) / 2 = max(z, 0) - t erfc(t / sqrt 2) / 2 with t = |z|."""
     t = abs(z)
@@ -217,7 +262,7 @@ def gelu(z: Any) -> Any:
     return (ZERO if z < ZERO else z) - t * tail
 
 
-@elementwise
+@formula
 def hardswish(z: Any) -> Any:
     """Return z min(max(z + 3, 0), 6) / 6."""
     z = HARDSWISH_LEAST if z < HARDSWISH_LEAST else z

@@ -1,4 +1,10 @@
-"""How kernels are compiled."""
+"""What is compiled, how, and when what is kept on disk still serves.
+
+Kernels are Python functions that Numba compiles for the processor at hand when they are first
+called with arguments of some types. They run without the interpreter's lock, on raw arrays, and
+check nothing: whoever calls them has. What Numba has no words for is an intrinsic, which emits
+LLVM code itself.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +22,29 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def kernel(function: Function, **options: Any) -> Function:
-    """Compile for the processor at hand, without the interpreter's lock, kept on disk.
+    """Compile a function that Python calls, and keep the machine code on disk.
 
-    `options` are further ones of numba.njit.
-
-    What is kept holds the code of all that the kernel calls, but Numba compares the file of the
-    kernel alone: here every file of this package counts, so that no version runs code of another.
+    Machine code of a kernel holds that of all that it calls, but Numba's key for it has the time
+    and size of the kernel's own file alone. Here a digest of all modules of this package is part
+    of the key, so that no version runs code of another.
 
     Numba numbers the files of a kernel's signatures by what its index holds: two processes that
     compile different ones at a time would take the same number, and one would load the other's
     code. Here a file is named by its signature.
 
     The wrapper for callers in C is left out: none calls, and it costs a tenth of the compilation.
+
+    Parameters
+    ----------
+    function : callable
+        What to compile.
+    **options
+        Further options of ``numba.njit``.
+
+    Returns
+    -------
+    callable
+        The compiled function.
     """
     njit = cast(Any, numba.njit)  # its types do not know all options
     compiled = njit(nogil=True, cache=True, no_cfunc_wrapper=True, **options)(function)
@@ -49,7 +66,7 @@ def _save(kept: Any, key: Any, data: Any) -> None:
 
 
 def kernel_part(function: Function) -> Function:
-    """Compile what kernels alone call, without the wrapper for Python, which costs time."""
+    """Compile what kernels alone call: without the wrapper for Python, which takes time too."""
     return kernel(function, no_cpython_wrapper=True)
 
 
@@ -63,10 +80,18 @@ def sources_digest() -> str:
 
 
 def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Register a function that emits LLVM code itself.
+    """Register a function that emits the LLVM code of a call.
 
-    `function` takes the typing context and the types of the arguments; the compiled call takes
-    the arguments alone.
+    Parameters
+    ----------
+    function : callable
+        Takes Numba's typing context and the types of the arguments; returns the signature of the
+        call and a function that emits its code.
+
+    Returns
+    -------
+    callable
+        What kernels call, with the arguments alone.
     """
     return cast(Callable[..., Any], numba.extending.intrinsic(function))
 

@@ -1,4 +1,4 @@
-"""The host: the processor's name, its caches and cores, and memory in large pages."""
+"""The processor: its name and caches, and memory that suits them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 CACHE_LINE = 64
-LARGE = 1 << 22  # bytes; below this the allocator's own reuse beats new pages
+LARGE_BYTES = 1 << 22  # below this the allocator's reuse of pages beats large new ones
 COMMON_CACHE_BYTES = {1: 1 << 15, 2: 1 << 20}  # of today's cores, where the system does not say
 
 
@@ -31,12 +31,17 @@ def processor_name() -> str:
 
 @functools.cache
 def cache_bytes(level: int) -> int:
-    """Return the size in bytes of the data cache of a level; a common size where it is unknown.
+    """Return the size of the data cache of a level, as the system lists it for the first core.
 
     Parameters
     ----------
     level : int
-        1, 2 or 3; 0 bytes for a third level that the system does not list.
+        1, 2 or 3.
+
+    Returns
+    -------
+    int
+        Bytes. Where the system does not tell, a common size, and 0 for the third level.
     """
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         try:
@@ -59,10 +64,17 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[A
 
     A first touch costs a page fault each 4 KiB, 5 to 15 microseconds on virtual machines: more
     than computing what goes there. Large pages make that 2 MiB, where the system has them.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        The shape of the array.
+    dtype : numpy dtype
+        The type of its items.
     """
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
-    if size >= LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+    if size >= LARGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
         pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         pages.madvise(mmap.MADV_HUGEPAGE)
         return np.frombuffer(pages, dtype).reshape(shape)

@@ -1,4 +1,8 @@
-"""Single instructions that Numba has no name for."""
+"""Single instructions that Numba has no name for.
+
+Each is a function of Numba's typing context and the types of its arguments, as `intrinsic` wants;
+kernels call it with the arguments alone, which the first line of its documentation names.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,11 @@ from portable_spdnn_cpu.jit.compilation import intrinsic
 
 @intrinsic
 def prefetch(typingctx: Any, array: Any, index: Any) -> tuple[Signature, Callable[..., Any]]:
-    """Ask for the cache line of the element `index` items after the array's first."""
+    """Begin to load the cache line of array[index], and go on at once.
+
+    For addresses that no hardware prefetcher foresees, asked for so early that the line has
+    arrived when it is used. An address beyond the array does no harm.
+    """
     signature = types.void(array, types.intp)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -26,7 +34,7 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> tuple[Signature, Callabl
             ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag]),
             "llvm.prefetch.p0",
         )
-        # To be read, to be kept in all levels, data.
+        # Flags: it will be read (0), belongs into all cache levels (3), and is data (1).
         builder.call(function, [pointer, flag(0), flag(3), flag(1)])
         return context.get_dummy_value()
 
@@ -35,10 +43,14 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> tuple[Signature, Callabl
 
 @intrinsic
 def trailing_zeros(typingctx: Any, word: Any) -> tuple[Signature, Callable[..., Any]]:
-    """Return the number of zero bits below the lowest set bit of a uint64 that is not 0."""
+    """Return the number of zero bits below the lowest set bit of a uint64 that is not 0.
+
+    With ``word &= word - 1`` it steps through the set bits without looking at the others.
+    """
     signature = types.int64(types.uint64)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        # The flag: 0 need not give a result, which saves a branch on older processors.
         return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
 
     return signature, codegen
@@ -46,7 +58,7 @@ def trailing_zeros(typingctx: Any, word: Any) -> tuple[Signature, Callable[..., 
 
 @intrinsic
 def bit_length(typingctx: Any, word: Any) -> tuple[Signature, Callable[..., Any]]:
-    """Return the number of bits that a uint64 needs: 0 for 0."""
+    """Return the number of bits that a uint64 needs: floor(log2(word)) + 1, and 0 for 0."""
     signature = types.int64(types.uint64)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -71,7 +83,11 @@ def bit_count(typingctx: Any, word: Any) -> tuple[Signature, Callable[..., Any]]
 def fetch_add(
     typingctx: Any, counters: Any, index: Any, amount: Any
 ) -> tuple[Signature, Callable[..., Any]]:
-    """Add `amount` to counters[index] atomically and return what was there before."""
+    """Add `amount` to counters[index] atomically, and return what was there before.
+
+    So threads share work out: each number is given to one of them. Other memory is not ordered
+    by it ("monotonic"): what a thread writes is for others to read when all have ended.
+    """
     signature = types.int64(counters, types.intp, types.int64)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:

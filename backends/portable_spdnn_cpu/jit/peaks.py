@@ -1,4 +1,4 @@
-"""Kernels that measure the processor: fused multiply-adds, and reads from each level of memory.
+"""Kernels that measure what the processor can do at most: multiply-adds, and reads of each memory.
 
 Written as the others are, in explicit vectors, so that what they reach is what a kernel of this
 toolchain could reach.
@@ -23,16 +23,17 @@ from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 
 Array = npt.NDArray[Any]
 
-# Enough to hide a latency of 4 to 5 cycles at two a cycle, and within 16 registers.
+# Sums that do not wait for each other: enough to hide a latency of 4 to 5 cycles where two
+# multiply-adds begin in each, and few enough for 16 registers.
 FMA_CHAINS = 12
 READ_CHAINS = 8
-SECONDS = 0.03  # of one timing
-TURNS = 5
+SECONDS = 0.03  # the least that is timed
+REPETITIONS = 5  # of which the fastest counts
 BEYOND_CACHE = 1 << 28  # bytes a thread, larger than any third-level cache's share
 
 
 def native_vector_bytes() -> int:
-    """Return the width of the processor's vectors."""
+    """Return the width of the processor's vector registers."""
     features = binding.get_host_cpu_features()
     if features.get("avx512f"):
         return 64
@@ -52,7 +53,7 @@ def fma_chains(
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         vector = ir.VectorType(ir.FloatType(), LANES)
         rounds, factor, term = args
-        factors, terms = (_spread(builder, vector, scalar) for scalar in (factor, term))
+        factors, terms = (_broadcast(builder, vector, scalar) for scalar in (factor, term))
         sums = [
             cgutils.alloca_once_value(builder, ir.Constant(vector, [float(chain)] * LANES))
             for chain in range(FMA_CHAINS)
@@ -61,7 +62,7 @@ def fma_chains(
             for place in sums:
                 product = builder.fmul(builder.load(place), factors, flags=("contract",))
                 builder.store(builder.fadd(product, terms, flags=("contract",)), place)
-        return _total(builder, sums)
+        return _sum_lane(builder, sums)
 
     return signature, codegen
 
@@ -87,99 +88,102 @@ def read_all(typingctx: Any, array: Any) -> tuple[Signature, Callable[..., Any]]
                 pointer = builder.bitcast(builder.gep(source.data, [offset]), vector.as_pointer())
                 value = builder.load(pointer, align=4)
                 builder.store(builder.fadd(builder.load(place), value), place)
-        return _total(builder, sums)
+        return _sum_lane(builder, sums)
 
     return signature, codegen
 
 
-def _spread(builder: Any, vector: Any, scalar: Any) -> Any:
+def _broadcast(builder: Any, vector: Any, scalar: Any) -> Any:
     lanes = ir.VectorType(ir.IntType(32), vector.count)
     undefined = ir.Constant(vector, ir.Undefined)
     first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
     return builder.shuffle_vector(first, undefined, ir.Constant(lanes, None))
 
 
-def _total(builder: Any, sums: list[Any]) -> Any:
+def _sum_lane(builder: Any, sums: list[Any]) -> Any:
     total = builder.load(sums[0])
     for place in sums[1:]:
         total = builder.fadd(total, builder.load(place))
+    # That the sums are used keeps the compiler from leaving them out.
     return builder.extract_element(total, ir.Constant(ir.IntType(32), 0))
 
 
 @kernel
 def repeat_fma(rounds: int, factor: Any, term: Any) -> Any:
-    """Call `fma_chains`."""
+    """Call `fma_chains`; the arguments keep the compiler from knowing the sums."""
     return fma_chains(rounds, factor, term)
 
 
 @kernel
 def repeat_reads(array: Array, times: int) -> Any:
-    """Read an array again and again."""
+    """Read an array `times` times over."""
     total = np.float32(0)
     for _ in range(times):
         total += read_all(array)
     return total
 
 
-def measure(workers: ThreadPool) -> Limits:
-    """Measure all limits on all threads together; takes some seconds.
+def measure(pool: ThreadPool) -> Limits:
+    """Measure all limits, on all threads together; takes some seconds.
 
     Parameters
     ----------
-    workers : ThreadPool
+    pool : ThreadPool
+        The threads to run on.
 
     Returns
     -------
     Limits
+        Operations in float32 and bytes for each second, of all threads together.
     """
-    threads = workers.threads
+    threads = pool.threads
     l1, l2, l3 = (cache_bytes(level) for level in (1, 2, 3))
-    memory = _read_rate(workers, BEYOND_CACHE)
+    memory = _read_rate(pool, BEYOND_CACHE)
     return Limits(
-        flops=_fma_rate(workers),
-        l1=_read_rate(workers, l1 // 2),
-        l2=_read_rate(workers, l1 + (l2 - l1) // 2),
+        flops=_fma_rate(pool),
+        l1=_read_rate(pool, l1 // 2),
+        l2=_read_rate(pool, l1 + (l2 - l1) // 2),
         # The third level is shared: its half, divided among the threads.
-        l3=_read_rate(workers, max(2 * l2, l3 // 2 // threads)) if l3 > 2 * l2 else memory,
+        l3=_read_rate(pool, max(2 * l2, l3 // 2 // threads)) if l3 > 2 * l2 else memory,
         memory=memory,
     )
 
 
-def _fma_rate(workers: ThreadPool) -> float:
+def _fma_rate(pool: ThreadPool) -> float:
     # Below one, so that sums stay finite; the compiler does not know the values.
     factor, term = np.float32(0.999), np.float32(0.5)
 
     def run(rounds: int) -> float:
-        return _seconds(workers, lambda worker: repeat_fma(rounds, factor, term))
+        return _seconds(pool, lambda thread: repeat_fma(rounds, factor, term))
 
     rounds = _enough(run, 1 << 12)
-    best = min(run(rounds) for _ in range(TURNS))
-    return workers.threads * rounds * FMA_CHAINS * LANES * 2 / best
+    best = min(run(rounds) for _ in range(REPETITIONS))
+    return pool.threads * rounds * FMA_CHAINS * LANES * 2 / best
 
 
-def _read_rate(workers: ThreadPool, size: int) -> float:
+def _read_rate(pool: ThreadPool, size: int) -> float:
     """Return bytes per second that all threads read from arrays of `size` bytes each."""
     block = READ_CHAINS * LANES
     items = max(size // 4 // block, 1) * block
-    arrays: list[Array] = [np.empty(0, np.float32)] * workers.threads
+    arrays: list[Array] = [np.empty(0, np.float32)] * pool.threads
 
-    def fill(worker: int) -> None:  # first touched by the thread that reads it
-        arrays[worker] = aligned_empty((items,), np.float32)
-        arrays[worker][:] = 1
+    def fill(thread: int) -> None:  # first touched by the thread that reads it
+        arrays[thread] = aligned_empty((items,), np.float32)
+        arrays[thread][:] = 1
 
-    workers.run(fill)
+    pool.run(fill)
 
     def run(times: int) -> float:
-        return _seconds(workers, lambda worker: repeat_reads(arrays[worker], times))
+        return _seconds(pool, lambda thread: repeat_reads(arrays[thread], times))
 
     times = _enough(run, 1)
-    best = min(run(times) for _ in range(TURNS))
-    return workers.threads * times * items * 4 / best
+    best = min(run(times) for _ in range(REPETITIONS))
+    return pool.threads * times * items * 4 / best
 
 
-def _seconds(workers: ThreadPool, work: Callable[[int], Any]) -> float:
+def _seconds(pool: ThreadPool, work: Callable[[int], Any]) -> float:
     start = time.perf_counter()
-    workers.run(work)
+    pool.run(work)
     return time.perf_counter() - start
 
 

@@ -1,4 +1,4 @@
-"""Threads for kernels that run without the interpreter's lock."""
+"""A pool of threads for kernels, which run without the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ POLL_SECONDS = 0.1
 
 
 class ThreadPool:
-    """A fixed number of workers, the calling thread among them.
+    """A fixed number of threads, the calling one among them.
 
-    Kernels share their work out themselves, by a counter: a worker that starts late finds less
-    left to do.
+    Kernels share their work out themselves, by a counter in memory (`intrinsics.fetch_add`): a
+    thread that starts late, or shares its core, finds less left to do.
 
     Parameters
     ----------
     threads : int
+        How many run at once. All but the caller's are started by the first run that needs them.
     """
 
     def __init__(self, threads: int) -> None:
@@ -33,29 +34,31 @@ class ThreadPool:
         poll: Callable[[], None] | None = None,
         stop: Callable[[], None] | None = None,
     ) -> None:
-        """Call kernel(0) .. kernel(threads - 1) at once and return when all are done.
+        """Call kernel(0) .. kernel(threads - 1) at once, and return when all are done.
 
         Parameters
         ----------
         kernel : callable
+            What each thread does; it takes the number of the thread.
         poll : callable, optional
-            Called now and then while the workers run, by the calling thread, which then takes
-            no share of the work.
+            Called every tenth of a second meanwhile, by the calling thread, which then takes no
+            share of the work.
         stop : callable, optional
-            Tells the workers to come to an end; called when the caller is interrupted.
+            Tells the threads to come to an end. It is called when the caller's share or `poll`
+            raises, and when the caller is interrupted.
 
         Raises
         ------
         BaseException
-            The first that a worker or `poll` raised.
+            The first that a thread or `poll` raised.
         """
         if self.threads == 1 and poll is None:
             kernel(0)
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="spdnn")
-        mine = 1 if poll is None else 0
-        futures = [self._pool.submit(kernel, worker) for worker in range(mine, self.threads)]
+        first = 1 if poll is None else 0  # the caller is thread 0, or none
+        futures = [self._pool.submit(kernel, thread) for thread in range(first, self.threads)]
         try:
             if poll is None:
                 kernel(0)

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
 from portable_spdnn.layer import Layer, common_value, index_dtype
+from portable_spdnn_cpu.jit.activations import Activation
 from portable_spdnn_cpu.jit.compilation import kernel, read_only
 from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.layout.clusters import cluster_outputs, lay_out
@@ -30,33 +30,6 @@ Array = npt.NDArray[Any]
 ) = range(10)  # fmt: skip
 COLUMNS = 10
 ABSENT = -1
-# Codes of activations are their places in `epilogue.ACTIVATIONS`.
-NO_ACTIVATION, RELU = range(2)
-
-
-class Activation(NamedTuple):
-    """What follows a layer's sums: y = min(max(activation(z), lower), upper).
-
-    Attributes
-    ----------
-    code : int
-    lower, upper : float
-        Of ReLU, `lower` is at least 0: kernels that know bounds alone need no more.
-    """
-
-    code: int = NO_ACTIVATION
-    lower: float = -np.inf
-    upper: float = np.inf
-
-
-def activation_of(epilogue: Epilogue) -> Activation:
-    """Return what an epilogue does after the bias, in the form of kernels."""
-    code = ACTIVATIONS.index(epilogue.activation)
-    if epilogue.interval is not None:
-        return Activation(code, *epilogue.interval)
-    lower = -np.inf if epilogue.lower is None else epilogue.lower
-    upper = np.inf if epilogue.upper is None else epilogue.upper
-    return Activation(code, lower, upper)
 
 
 class PackedLayers(NamedTuple):

@@ -18,6 +18,7 @@ from portable_spdnn.network import Network
 from portable_spdnn.plans.base import Build, NetworkPlan
 from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.options import PlanOptions
+from portable_spdnn_cpu.jit.activations import activation_of
 from portable_spdnn_cpu.jit.compilation import read_only
 from portable_spdnn_cpu.jit.cpu_info import aligned_empty, l2_bytes
 from portable_spdnn_cpu.jit.thread_pool import ThreadPool
@@ -26,7 +27,6 @@ from portable_spdnn_cpu.layout.packing import (
     EDGES,
     FIRST_VALUE,
     NEURONS_OUT,
-    activation_of,
     pack_layers,
 )
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, MOST_COUNTED

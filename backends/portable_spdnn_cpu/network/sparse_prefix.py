@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.epilogue import Epilogue
-from portable_spdnn.features import Features, PackedFeatures, cast_features
+from portable_spdnn.features import Features, cast_features
 from portable_spdnn.network import Network
 from portable_spdnn.plans.crossover import break_even_density
 from portable_spdnn_cpu.jit.thread_pool import ThreadPool
@@ -97,11 +97,7 @@ class SparsePrefix:
         inputs, neurons = features.shape
         if isinstance(features, np.ndarray) or not inputs or not neurons:
             return False  # finding the nonzeros costs as much as a layer
-        if isinstance(features, PackedFeatures):
-            nonzero = int(np.bitwise_count(features.bits).sum(dtype=np.int64))
-        else:
-            nonzero = int(features.nnz)
-        return bool(nonzero < self.break_even * inputs * neurons)
+        return bool(features.nnz < self.break_even * inputs * neurons)
 
     def _layer(self, number: int) -> Any:
         if number not in self._weights:

@@ -126,10 +126,11 @@ def hash_shape(bound: int) -> tuple[Any, Any, Any]:
 
 
 @kernel_part
-def unite_bitmaps(row: int, A: CsrOperand, B: CsrOperand, bits: Array) -> None:
-    """Set the bits of all columns of those rows of B that a row of A names."""
-    indices, bitmaps = A.indices, B.bitmaps
-    for k in range(A.indptr[row], A.indptr[row + 1]):
-        middle = indices[k]
-        for word in range(bits.size):
-            bits[word] |= bitmaps[middle, word]
+def unite_bitmaps(first: int, end: int, indices: Array, bitmaps: Array, union: Array) -> None:
+    """union = the columns of those rows that indices[first:end] name."""
+    for word in range(union.size):
+        union[word] = 0
+    for k in range(first, end):
+        row = indices[k]
+        for word in range(union.size):
+            union[word] |= bitmaps[row, word]

@@ -53,6 +53,8 @@ class RowSink(NamedTuple):
     fused : bool
         Whether rows go through an epilogue and lie one after the other, in a buffer that is the
         thread's own.
+    epilogue : RowEpilogue
+        What they go through.
     thread : int
         The number of the thread that writes.
     starts : ndarray of int64, shape (rows,)
@@ -64,6 +66,7 @@ class RowSink(NamedTuple):
     """
 
     fused: bool
+    epilogue: RowEpilogue
     thread: int
     starts: Array
     counts: Array
@@ -73,18 +76,20 @@ class RowSink(NamedTuple):
 
 
 @kernel_part
-def apply_epilogue(row: int, epilogue: RowEpilogue, sink: RowSink, start: int, end: int) -> int:
-    """Apply the epilogue to entries start .. end - 1, closing gaps; returns the row's new end."""
-    bias, columns, values = epilogue.bias, sink.columns, sink.values
-    activation, lower, upper = epilogue.activation, epilogue.lower, epilogue.upper
+def apply_epilogue(row: int, sink: RowSink, start: int, end: int) -> int:
+    """Apply the epilogue to a row, entries start .. end - 1, closing gaps; returns its new end."""
+    bias, activation, lower, upper = sink.epilogue
+    columns, values = sink.columns, sink.values
     if activation == RELU:
         lower = max(lower, values.dtype.type(0))
+    activated = activation > RELU
+    if activated:  # in a loop of its own: the calls would slow down the one below
+        for k in range(start, end):
+            values[k] = activate(values[k] + bias[columns[k]], activation)
     kept = start
     for k in range(start, end):
         column = columns[k]
-        value = values[k] + bias[column]
-        if activation > RELU:
-            value = values.dtype.type(activate(value, activation))
+        value = values[k] if activated else values[k] + bias[column]
         # Comparisons are false for NaN, which therefore stays.
         if value <= lower:
             if lower == 0:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
-from portable_spdnn_cpu.jit.activations import RELU
+from portable_spdnn.epilogue import Epilogue
+from portable_spdnn_cpu.jit.activations import RELU, activation_of
 from portable_spdnn_cpu.jit.compilation import read_only
 from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.spgemm import row_bins
@@ -19,6 +19,7 @@ from portable_spdnn_cpu.spgemm.gustavson import add_rows, count_products, count_
 from portable_spdnn_cpu.spgemm.operands import (
     NO_BITMAPS,
     CsrOperand,
+    Product,
     as_csr,
     as_operand,
     result_index_type,
@@ -56,32 +57,27 @@ def sparse_layer(pool: ThreadPool, W: Any, Y: Any, epilogue: Epilogue) -> Any:
     _compile_layer(dtype, left.indices.dtype, right.indices.dtype)
     products = count_products(pool, left, right)
     accumulators = row_bins.numeric_accumulators(products, columns)
-    bounds = np.minimum(products, columns)
-    bins = row_bins.bin_rows(products, accumulators, bounds, pool.threads)
+    product = Product(left, right, np.minimum(products, columns))
+    bins = row_bins.bin_rows(products, accumulators, product.bounds, pool.threads)
     counters = {accumulator: np.zeros(1, np.int64) for accumulator in bins}
     bias = np.zeros(columns, dtype) if epilogue.bias is None else epilogue.bias
-    row_epilogue = RowEpilogue(
-        read_only(bias),
-        ACTIVATIONS.index(epilogue.activation),
-        dtype.type(-np.inf if epilogue.lower is None else epilogue.lower),
-        dtype.type(np.inf if epilogue.upper is None else epilogue.upper),
-    )
+    code, lower, upper = activation_of(epilogue)
+    row_epilogue = RowEpilogue(read_only(bias), code, dtype.type(lower), dtype.type(upper))
     starts, owners = np.zeros(inputs, np.int64), np.full(inputs, -1)
     offsets = np.zeros(inputs + 1, np.int64)
     sinks: list[RowSink] = []
 
     def work(thread: int) -> None:
         buffers = np.empty(FIRST_CAPACITY, right.indices.dtype), np.empty(FIRST_CAPACITY, dtype)
-        sink = RowSink(True, thread, starts, offsets[1:], owners, *buffers)
+        sink = RowSink(True, row_epilogue, thread, starts, offsets[1:], owners, *buffers)
         used = 0
         for accumulator, row_bin in bins.items():
             memory = make_workspace(accumulator, row_bin, right)
             chunk = -1
             while chunk < row_bin.capacities.size:
                 used, chunk = add_rows(
-                    accumulator, counters[accumulator], row_bin, left, right, bounds, memory,
-                    row_epilogue, sink, used, chunk,
-                )  # fmt: skip
+                    accumulator, counters[accumulator], row_bin, product, memory, sink, used, chunk
+                )
                 if chunk < row_bin.capacities.size:
                     sink = _grown(sink, used, used + int(row_bin.capacities[chunk]))
         sinks.append(sink)
@@ -116,7 +112,8 @@ def _compile_layer(dtype: Any, *index_dtypes: Any) -> None:
     )  # fmt: skip
     row_bin = RowBin(none, zero, none, 1)
     epilogue = RowEpilogue(read_only(values), RELU, dtype.type(0), dtype.type(0))
-    sink = RowSink(True, 0, none, none, none, np.empty(0, right.indices.dtype), values)
+    sink = RowSink(True, epilogue, 0, none, none, none, np.empty(0, right.indices.dtype), values)
     memory = make_workspace(DENSE, row_bin, right)
     count_products_of_rows(zero.copy(), left, right.indptr, none)
-    add_rows(DENSE, zero.copy(), row_bin, left, right, none, memory, epilogue, sink, 0, -1)
+    product = Product(left, right, none)
+    add_rows(DENSE, zero.copy(), row_bin, product, memory, sink, 0, -1)

@@ -23,7 +23,7 @@ from portable_spdnn_cpu.jit.compilation import kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.spgemm.accumulators import Workspace
-from portable_spdnn_cpu.spgemm.epilogue import RowEpilogue, RowSink
+from portable_spdnn_cpu.spgemm.epilogue import RowSink
 from portable_spdnn_cpu.spgemm.numeric import (
     add_dense,
     add_hash,
@@ -31,7 +31,7 @@ from portable_spdnn_cpu.spgemm.numeric import (
     refill_dense,
     refill_hash,
 )
-from portable_spdnn_cpu.spgemm.operands import CsrOperand
+from portable_spdnn_cpu.spgemm.operands import CsrOperand, Product
 from portable_spdnn_cpu.spgemm.row_bins import DENSE, HASH, RowBin
 from portable_spdnn_cpu.spgemm.symbolic import count_bitmaps, count_dense, count_hash
 
@@ -86,9 +86,7 @@ def count_rows(
     accumulator: int,
     counter: Array,
     row_bin: RowBin,
-    A: CsrOperand,
-    B: CsrOperand,
-    products: Array,
+    product: Product,
     work: Workspace,
     counts: Array,
 ) -> None:
@@ -102,10 +100,8 @@ def count_rows(
         The number of chunks that threads have taken.
     row_bin : RowBin
         The accumulator's rows.
-    A, B : CsrOperand
-        The operands; their values are not read.
-    products : ndarray of int64
-        The multiply-adds of each row.
+    product : Product
+        What to count; values are not read.
     work : Workspace
         For the accumulator, in this phase.
     counts : ndarray of int64
@@ -114,11 +110,11 @@ def count_rows(
     rows = next_rows(counter, row_bin)
     while rows.size:
         if accumulator == HASH:
-            count_hash(rows, A, B, products, work, counts)
-        elif B.bitmaps.size:
-            count_bitmaps(rows, A, B, work, counts)
+            count_hash(rows, product, work, counts)
+        elif product.B.bitmaps.size:
+            count_bitmaps(rows, product, counts)
         else:
-            count_dense(rows, A, B, products, work, counts)
+            count_dense(rows, product, work, counts)
         rows = next_rows(counter, row_bin)
 
 
@@ -127,11 +123,8 @@ def add_rows(
     accumulator: int,
     counter: Array,
     row_bin: RowBin,
-    A: CsrOperand,
-    B: CsrOperand,
-    bounds: Array,
+    product: Product,
     work: Workspace,
-    epilogue: RowEpilogue,
     sink: RowSink,
     used: int,
     chunk: int,
@@ -146,14 +139,10 @@ def add_rows(
         The number of chunks that threads have taken.
     row_bin : RowBin
         The accumulator's rows.
-    A, B : CsrOperand
-        The operands.
-    bounds : ndarray of int64
-        The most entries that each row may have.
+    product : Product
+        What to compute.
     work : Workspace
         For the accumulator, in this phase.
-    epilogue : RowEpilogue
-        Applied where the sink is fused.
     sink : RowSink
         Takes the rows.
     used : int
@@ -173,11 +162,11 @@ def add_rows(
             break
         rows = chunk_rows(row_bin, chunk)
         if accumulator == DENSE:
-            used = add_dense(rows, A, B, work, epilogue, sink, used)
+            used = add_dense(rows, product, work, sink, used)
         elif accumulator == HASH:
-            used = add_hash(rows, A, B, bounds, work, epilogue, sink, used)
+            used = add_hash(rows, product, work, sink, used)
         else:
-            used = add_sorted(rows, A, B, work, epilogue, sink, used)
+            used = add_sorted(rows, product, work, sink, used)
         chunk = fetch_add(counter, 0, 1)
     return used, chunk
 
@@ -187,9 +176,7 @@ def refill_rows(
     accumulator: int,
     counter: Array,
     row_bin: RowBin,
-    A: CsrOperand,
-    B: CsrOperand,
-    entries: Array,
+    product: Product,
     work: Workspace,
     sink: RowSink,
 ) -> None:
@@ -202,17 +189,15 @@ def refill_rows(
     accumulator : int
         DENSE or HASH. Sorting again, 7 to 14 ns a product, is faster than looking up where
         each belongs, 13 to 15, but for rows of less than ten products.
-    counter, row_bin, A, B, work
+    counter, row_bin, product, work
         As in `add_rows`.
-    entries : ndarray of int64
-        The entries of each row.
     sink : RowSink
         Has the columns and takes the values; not fused.
     """
     rows = next_rows(counter, row_bin)
     while rows.size:
         if accumulator == HASH:
-            refill_hash(rows, A, B, entries, work, sink)
+            refill_hash(rows, product, work, sink)
         else:
-            refill_dense(rows, A, B, entries, work, sink)
+            refill_dense(rows, product, work, sink)
         rows = next_rows(counter, row_bin)

@@ -16,7 +16,7 @@ from portable_spdnn_cpu.spgemm.accumulators import make_workspace
 from portable_spdnn_cpu.spgemm.epilogue import RowSink, no_epilogue
 from portable_spdnn_cpu.spgemm.gustavson import add_rows, count_products, count_rows, refill_rows
 from portable_spdnn_cpu.spgemm.operands import (
-    CsrOperand,
+    Product,
     as_csr,
     as_operand,
     result_index_type,
@@ -54,12 +54,12 @@ class RowSpgemmHandle(SpgemmHandle):
     def symbolic(self) -> Array:
         """Return the row offsets of C; see `SpgemmHandle.symbolic`."""
         if self._indptr is None:
-            A, B = self._operands
-            products = self._products
+            products, (A, B) = self._products, self._operands
+            product = Product(A, B, np.minimum(products, B.columns))
             accumulators = row_bins.symbolic_accumulators(products, B.columns)
             if self._has_bitmaps:
                 accumulators[:] = DENSE
-            bins = self._bin_rows(accumulators, np.minimum(products, B.columns))
+            bins = self._bin_rows(accumulators, product.bounds)
             if self._has_bitmaps:
                 self._bins = bins  # the numeric phase has the same
             counters = _new_counters(bins)
@@ -67,10 +67,9 @@ class RowSpgemmHandle(SpgemmHandle):
 
             def work(thread: int) -> None:
                 for accumulator, row_bin in bins.items():
-                    count_rows(
-                        accumulator, counters[accumulator], row_bin, A, B, products,
-                        make_workspace(accumulator, row_bin, B, symbolic=True), offsets[1:],
-                    )  # fmt: skip
+                    memory = make_workspace(accumulator, row_bin, B, symbolic=True)
+                    counter = counters[accumulator]
+                    count_rows(accumulator, counter, row_bin, product, memory, offsets[1:])
 
             self.pool.run(work)
             indptr = np.cumsum(offsets)
@@ -84,15 +83,15 @@ class RowSpgemmHandle(SpgemmHandle):
             A = A._replace(data=read_only(with_values("A", self.A, A_data).data))
         if B_data is not None:
             B = B._replace(data=read_only(with_values("B", self.B, B_data).data))
-        B = with_uniform(B)
         indptr = self.symbolic()
+        product = Product(A, with_uniform(B), self._entries)
         nnz = int(indptr[-1])
         data = np.empty(nnz, A.data.dtype)
         bins = self._numeric_bins()
         known = self._indices
         # A copy: what the caller does to one result must not reach the next.
         indices = np.empty(nnz, result_index_type(nnz, B)) if known is None else known.copy()
-        self._fill(_new_counters(bins), bins, A, B, indices, data)
+        self._fill(_new_counters(bins), bins, product, indices, data)
         if known is None and self._repeats and bins.keys() != {SORTED}:
             self._indices = indices.copy()
         self._repeats = True
@@ -117,8 +116,7 @@ class RowSpgemmHandle(SpgemmHandle):
         self,
         counters: dict[int, Array],
         bins: dict[int, RowBin],
-        A: CsrOperand,
-        B: CsrOperand,
+        product: Product,
         indices: Array,
         data: Array,
     ) -> None:
@@ -127,14 +125,14 @@ class RowSpgemmHandle(SpgemmHandle):
         epilogue = no_epilogue(data.dtype)
 
         def work(thread: int) -> None:
-            sink = RowSink(False, thread, self._starts, none, none, indices, data)
+            sink = RowSink(False, epilogue, thread, self._starts, none, none, indices, data)
             for accumulator, row_bin in bins.items():
-                common = counters[accumulator], row_bin, A, B, self._entries
-                memory = make_workspace(accumulator, row_bin, B)
+                memory = make_workspace(accumulator, row_bin, product.B)
+                common = accumulator, counters[accumulator], row_bin, product, memory, sink
                 if known and accumulator != SORTED:
-                    refill_rows(accumulator, *common, memory, sink)
+                    refill_rows(*common)
                 else:
-                    add_rows(accumulator, *common, memory, epilogue, sink, 0, -1)
+                    add_rows(*common, 0, -1)
 
         self.pool.run(work)
 

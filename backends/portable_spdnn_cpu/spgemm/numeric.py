@@ -1,9 +1,8 @@
 """Kernels of the numeric phase: rows of a product added up, in one accumulator each.
 
-They take some rows of the result by their numbers, the operands, the accumulator's memory, and the
-sink that rows go to; some also the most entries that each row may have (`bounds`). Where the sink
-is fused, they apply the epilogue, begin at `used`, and return where the next row goes. Those named
-`refill` find the columns in the sink already, and write values alone.
+They take some rows of the result by their numbers, the product, the accumulator's memory, and the
+sink that rows go to. Where that is fused, they begin at `used`, apply the epilogue, and return
+where the next row goes. Those named `refill` find the columns in the sink, and write values alone.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from portable_spdnn_cpu.spgemm.accumulators import (
     prefetch_ahead,
     unite_bitmaps,
 )
-from portable_spdnn_cpu.spgemm.epilogue import RowEpilogue, RowSink, apply_epilogue
-from portable_spdnn_cpu.spgemm.operands import LOW_SIX, ONE, SIX, CsrOperand
+from portable_spdnn_cpu.spgemm.epilogue import RowSink, apply_epilogue
+from portable_spdnn_cpu.spgemm.operands import LOW_SIX, ONE, SIX, CsrOperand, Product
 from portable_spdnn_cpu.spgemm.radix_sort import sort_keys
 
 Array = npt.NDArray[Any]
@@ -49,23 +48,16 @@ def add_to_sums(row: int, A: CsrOperand, B: CsrOperand, sums: Array) -> None:
 
 
 @kernel_part
-def add_dense(
-    rows: Array,
-    A: CsrOperand,
-    B: CsrOperand,
-    work: Workspace,
-    epilogue: RowEpilogue,
-    sink: RowSink,
-    used: int,
-) -> int:
+def add_dense(rows: Array, product: Product, work: Workspace, sink: RowSink, used: int) -> int:
     """Add up rows densely; bits marked on the way, or bitmaps of B, tell the columns."""
+    A, B, _ = product
     A_indptr, A_indices, A_data = A.indptr, A.indices, A.data
     B_indptr, B_indices, B_data = B.indptr, B.indices, B.data
     bits, sums = work.bits, work.sums
     starts, columns, values = sink.starts, sink.columns, sink.values
     for row in rows:
         if B.bitmaps.size:
-            unite_bitmaps(row, A, B, bits)
+            unite_bitmaps(A_indptr[row], A_indptr[row + 1], A_indices, B.bitmaps, bits)
             add_to_sums(row, A, B, sums)
         else:
             for k in range(A_indptr[row], A_indptr[row + 1]):
@@ -90,15 +82,14 @@ def add_dense(
                     sums[column] = 0
                     place += 1
         if sink.fused:
-            used = apply_epilogue(row, epilogue, sink, start, place)
+            used = apply_epilogue(row, sink, start, place)
     return used
 
 
 @kernel_part
-def refill_dense(
-    rows: Array, A: CsrOperand, B: CsrOperand, entries: Array, work: Workspace, sink: RowSink
-) -> None:
+def refill_dense(rows: Array, product: Product, work: Workspace, sink: RowSink) -> None:
     """Add up rows densely, then read the sums of the known columns."""
+    A, B, entries = product
     sums = work.sums
     starts, columns, values = sink.starts, sink.columns, sink.values
     for row in rows:
@@ -109,17 +100,9 @@ def refill_dense(
 
 
 @kernel_part
-def add_hash(
-    rows: Array,
-    A: CsrOperand,
-    B: CsrOperand,
-    bounds: Array,
-    work: Workspace,
-    epilogue: RowEpilogue,
-    sink: RowSink,
-    used: int,
-) -> int:
+def add_hash(rows: Array, product: Product, work: Workspace, sink: RowSink, used: int) -> int:
     """Add up rows in a hash table, and sort what was inserted."""
+    A, B, bounds = product
     A_indptr, A_indices, A_data = A.indptr, A.indices, A.data
     B_indptr, B_indices, B_data = B.indptr, B.indices, B.data
     keys, sums, order, spare, digits = work.keys, work.sums, work.order, work.spare, work.digits
@@ -160,15 +143,14 @@ def add_hash(
             values[start + k] = sums[slot]
             keys[slot] = 0
         if sink.fused:
-            used = apply_epilogue(row, epilogue, sink, start, start + count)
+            used = apply_epilogue(row, sink, start, start + count)
     return used
 
 
 @kernel_part
-def refill_hash(
-    rows: Array, A: CsrOperand, B: CsrOperand, entries: Array, work: Workspace, sink: RowSink
-) -> None:
+def refill_hash(rows: Array, product: Product, work: Workspace, sink: RowSink) -> None:
     """Enter the known columns of a row into the table, then add products, which all find one."""
+    A, B, entries = product
     A_indptr, A_indices, A_data = A.indptr, A.indices, A.data
     B_indptr, B_indices, B_data = B.indptr, B.indices, B.data
     keys, sums, slots = work.keys, work.sums, work.order
@@ -200,16 +182,9 @@ def refill_hash(
 
 
 @kernel_part
-def add_sorted(
-    rows: Array,
-    A: CsrOperand,
-    B: CsrOperand,
-    work: Workspace,
-    epilogue: RowEpilogue,
-    sink: RowSink,
-    used: int,
-) -> int:
+def add_sorted(rows: Array, product: Product, work: Workspace, sink: RowSink, used: int) -> int:
     """List the products of a row, sort them by column, and add up neighbours in one column."""
+    A, B, _ = product
     A_indptr, A_indices, A_data = A.indptr, A.indices, A.data
     B_indptr, B_indices, B_data = B.indptr, B.indices, B.data
     terms, order, spare, digits = work.sums, work.order, work.spare, work.digits
@@ -246,5 +221,5 @@ def add_sorted(
             else:
                 values[place] += term
         if sink.fused:
-            used = apply_epilogue(row, epilogue, sink, start, place + 1)
+            used = apply_epilogue(row, sink, start, place + 1)
     return used

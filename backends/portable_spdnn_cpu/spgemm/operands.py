@@ -52,6 +52,22 @@ class CsrOperand(NamedTuple):
     bitmaps: Array
 
 
+class Product(NamedTuple):
+    """A product C = A B.
+
+    Attributes
+    ----------
+    A, B : CsrOperand
+        The operands.
+    bounds : ndarray of int64, shape (rows of A,)
+        The most entries that each row of C may have; its entries, once the symbolic phase is over.
+    """
+
+    A: CsrOperand
+    B: CsrOperand
+    bounds: Array
+
+
 def as_operand(matrix: Any) -> CsrOperand:
     """Bring a csr_array into the form that kernels take; copies only arrays of another type."""
     narrow = np.int32 if matrix.shape[1] <= 1 << 31 else np.int64

@@ -1,7 +1,7 @@
 """Kernels of the symbolic phase: how many entries rows of a product have.
 
-They take some rows of the result by their numbers, the operands, of which values are not read, the
-multiply-adds of each row, and the accumulator's memory; counts[i] becomes the entries of row i.
+They take some rows of the result by their numbers, the product, of which values are not read, and
+the accumulator's memory; counts[i] becomes the entries of row i.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ from portable_spdnn_cpu.spgemm.accumulators import (
     prefetch_ahead,
     unite_bitmaps,
 )
-from portable_spdnn_cpu.spgemm.operands import LOW_SIX, ONE, SIX, CsrOperand
+from portable_spdnn_cpu.spgemm.operands import LOW_SIX, ONE, SIX, Product
 
 Array = npt.NDArray[Any]
 
 
 @kernel_part
-def count_dense(
-    rows: Array, A: CsrOperand, B: CsrOperand, products: Array, work: Workspace, counts: Array
-) -> None:
+def count_dense(rows: Array, product: Product, work: Workspace, counts: Array) -> None:
     """Count the bits that become set."""
+    A, B, bounds = product
     A_indptr, A_indices = A.indptr, A.indices
     B_indptr, B_indices = B.indptr, B.indices
     bits = work.bits
     for row in rows:
         if A_indptr[row + 1] - A_indptr[row] == 1:
-            counts[row] = products[row]  # a row of B
+            counts[row] = bounds[row]  # a row of B
             continue
         count = 0
         for k in range(A_indptr[row], A_indptr[row + 1]):
@@ -47,7 +46,7 @@ def count_dense(
                 count += word >> (column & LOW_SIX) & ONE == 0
                 bits[column >> SIX] = word | ONE << (column & LOW_SIX)
         # Few bits are cleared one by one.
-        if bits.size <= products[row]:
+        if bits.size <= bounds[row]:
             for position in range(bits.size):
                 bits[position] = 0
         else:
@@ -59,33 +58,31 @@ def count_dense(
 
 
 @kernel_part
-def count_bitmaps(
-    rows: Array, A: CsrOperand, B: CsrOperand, work: Workspace, counts: Array
-) -> None:
+def count_bitmaps(rows: Array, product: Product, counts: Array) -> None:
     """Count the bits of the union of bitmaps."""
-    bits = work.bits
+    indptr, indices, bitmaps = product.A.indptr, product.A.indices, product.B.bitmaps
+    # Numba aligns its arrays to vectors, NumPy does not: a twentieth of the time.
+    union = np.empty(bitmaps.shape[1], np.uint64)
     for row in rows:
-        unite_bitmaps(row, A, B, bits)
+        unite_bitmaps(indptr[row], indptr[row + 1], indices, bitmaps, union)
         count = 0
-        for position in range(bits.size):
-            count += bit_count(bits[position])
-            bits[position] = 0
+        for word in union:
+            count += bit_count(word)
         counts[row] = count
 
 
 @kernel_part
-def count_hash(
-    rows: Array, A: CsrOperand, B: CsrOperand, products: Array, work: Workspace, counts: Array
-) -> None:
+def count_hash(rows: Array, product: Product, work: Workspace, counts: Array) -> None:
     """Count the columns that the hash table takes."""
+    A, B, bounds = product
     A_indptr, A_indices = A.indptr, A.indices
     B_indptr, B_indices = B.indptr, B.indices
     keys, slots = work.keys, work.order
     for row in rows:
         if A_indptr[row + 1] - A_indptr[row] == 1:
-            counts[row] = products[row]
+            counts[row] = bounds[row]
             continue
-        _, mask, shift = hash_shape(min(products[row], B.columns))
+        _, mask, shift = hash_shape(bounds[row])
         count = 0
         for k in range(A_indptr[row], A_indptr[row + 1]):
             prefetch_ahead(k, A_indices, B_indptr, B_indices, B_indices)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,14 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.epilogue import Epilogue
+from portable_spdnn_cpu.jit.activations import NONE, activation_of
 from portable_spdnn_cpu.jit.compilation import read_only
 from portable_spdnn_cpu.jit.cpu_info import CACHE_LINE
 from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.layout.packing import (
     ACTIVATION,
-    NO_ACTIVATION,
     PackedLayers,
-    activation_of,
     pack_product,
 )
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
@@ -173,46 +172,10 @@ class DenseLayer:
             workers.run(work)
 
 
-class TransposedLayer:
-    """C = A B as the layer C^T = B^T A^T.
-
-    Parameters
-    ----------
-    layer : DenseLayer
-        Of A, a row for each output.
-    """
-
-    def __init__(self, layer: DenseLayer) -> None:
-        self.layer, self.describe = layer, layer.describe
-
-    def __call__(self, B: Array, out: Array | None, residual: Array | None) -> Array:
-        """Return C, in `out` where it is given."""
-        turned = (None if one is None else one.T for one in (out, residual))
-        return self.layer(B.T, *turned).T
-
-
-class AnyLayer:
-    """A prepared layer for dense features, and a way to apply it to sparse ones.
-
-    Parameters
-    ----------
-    dense : DenseLayer
-    sparse : callable
-        From a csr_array to a csr_array.
-    """
-
-    def __init__(self, dense: DenseLayer, sparse: Callable[[Any], Any]) -> None:
-        self.dense, self.sparse, self.describe = dense, sparse, dense.describe
-
-    def __call__(self, Y: Any, out: Array | None, residual: Array | None) -> Any:
-        """Return Y', in `out` where it is given."""
-        return self.dense(Y, out, residual) if isinstance(Y, np.ndarray) else self.sparse(Y)
-
-
 def linear(packed: PackedLayers) -> PackedLayers:
     """Return a packed product with neither activation nor bounds, which shares all else."""
     table = packed.table.copy()
-    table[:, ACTIVATION] = NO_ACTIVATION
+    table[:, ACTIVATION] = NONE
     infinite = np.full(len(table), np.inf, packed.bias.dtype)
     return packed._replace(
         table=read_only(table), lower=read_only(-infinite), upper=read_only(infinite)

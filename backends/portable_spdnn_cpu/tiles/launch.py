@@ -96,8 +96,8 @@ def launch(
     out: Array,
     poll: Callable[[], None] | None = None,
 ) -> Array:
-    """Run tiles on all workers; returns the aactive inputs per layer, int64."""
-    aactive = np.zeros((workers.threads, layers.table.shape[0]), np.int64)
+    """Run tiles on all workers; returns the active inputs per layer, int64."""
+    active = np.zeros((workers.threads, layers.table.shape[0]), np.int64)
     counters[kernels.NEXT_TILE] = 0
 
     def work(worker: int) -> None:
@@ -108,7 +108,7 @@ def launch(
             costs,
             layers,
             workspace.tile(worker, tiles.width),
-            aactive[worker],
+            active[worker],
             workspace.spill_buffer,
             out,
         )
@@ -117,7 +117,7 @@ def launch(
         counters[kernels.NEXT_TILE] = np.iinfo(np.int64).max // 2
 
     workers.run(work, poll, stop)
-    return np.asarray(aactive.sum(axis=0))
+    return np.asarray(active.sum(axis=0))
 
 
 def cut_tiles(

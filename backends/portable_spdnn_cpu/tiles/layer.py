@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.activations import activate_span
+from portable_spdnn_cpu.jit.activations import RELU, activate_span
 from portable_spdnn_cpu.jit.compilation import kernel
 from portable_spdnn_cpu.layout.packing import (
     ACTIVATION,
@@ -24,7 +24,6 @@ from portable_spdnn_cpu.layout.packing import (
     FIRST_ROW,
     FIRST_VALUE,
     NEURONS_OUT,
-    RELU,
     PackedLayers,
 )
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, CLUSTER_BLOCKS

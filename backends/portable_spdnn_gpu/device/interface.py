@@ -75,7 +75,7 @@ class Device(Protocol):
 
         Nothing is copied. What is started on it later waits for what its library has started. An
         array that is on another device, or that its library does not export, is an error of
-        any of the types in `portable_spdnn.array_exchange.EXPORT_ERRORS`.
+        any of the types in `portable_spdnn.operations.operands.EXPORT_ERRORS`.
         """
 
     def empty(self, shape: tuple[int, ...], dtype: Any, order: str = "C") -> Any:

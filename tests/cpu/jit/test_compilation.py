@@ -1,7 +1,4 @@
-"""Compiled kernels kept on disk.
-
-What makes them be compiled again.
-"""
+"""Compiled kernels kept on disk, and what makes them be compiled again."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from portable_spdnn_cpu.jit import compilation as compiled
+from portable_spdnn_cpu.jit import compilation
 
 CALLEE = """
 from kernels.jit.compilation import kernel
@@ -41,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
     """Return a package whose one kernel calls another file's, with the module under test."""
     package = tmp_path / "kernels"
     (package / "jit").mkdir(parents=True)
-    shutil.copy(compiled.__file__, package / "jit" / "compilation.py")
+    shutil.copy(compilation.__file__, package / "jit" / "compilation.py")
     (package / "caller.py").write_text(CALLER)
     (package / "callee.py").write_text(CALLEE.format(number=1))
     return tmp_path

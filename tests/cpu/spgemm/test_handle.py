@@ -153,7 +153,8 @@ def test_more_than_2_31_entries(accumulator: str) -> None:
         except MemoryError:
             pytest.skip(f"the system does not reserve {12 * nnz / 1e9:.0f} GB of address space")
         counters = {code: np.array([row_bin.capacities.size - 1])}
-        handle._fill(counters, {code: row_bin}, *handle._operands, indices, data)
+        product = operands.Product(*handle._operands, handle._entries)
+        handle._fill(counters, {code: row_bin}, product, indices, data)
     first = int(row_bin.chunk_offsets[-2])
     assert 0 < rows - first < 100
     assert indptr[first] > 1 << 31

@@ -13,8 +13,11 @@ from tile_settings import set_tile_costs
 import portable_spdnn as ps
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
 from portable_spdnn.plans.planner import make_plan
+from portable_spdnn_cpu.jit.activations import Activation
 from portable_spdnn_cpu.jit.thread_pool import ThreadPool
-from portable_spdnn_cpu.layout.packing import Activation, pack_layers
+from portable_spdnn_cpu.layout.packing import (
+    pack_layers,
+)
 from portable_spdnn_cpu.layout.tile_shape import (
     CLUSTER,
     CLUSTER_BLOCKS,

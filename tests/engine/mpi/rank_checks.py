@@ -1,4 +1,4 @@
-"""Run by `test_distributed.py` on several ranks: what Python users of MPI call."""
+"""Run by `test_run.py` on several ranks: what Python users of MPI call."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def budget(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Set what a plan finds to share out, in place of what is free."""
 
     def share(weights: int, pool: int, piece: int) -> None:
-        given = Budget(GIB, weights, pool, piece)
+        given = Budget(GIB, weights, pool, piece, 4)
         monkeypatch.setattr(Budget, "share", classmethod(lambda *arguments: given))
 
     return share
@@ -118,7 +118,7 @@ def test_pieces_of_both_forms_are_joined(budget: Any, monkeypatch: pytest.Monkey
         return output
 
     monkeypatch.setattr(plan._first, "run_batch", noted)
-    plan.budget = Budget(GIB, 1, 1 << 20, 36)
+    plan.budget = Budget(GIB, 1, 1 << 20, 36, 4)
     monkeypatch.setattr(plan, "_offered", lambda features, pool: (
         Piece(np.arange(at, at + 12), features[at : at + 12]) for at in (0, 12, 24)
     ))  # fmt: skip
@@ -137,7 +137,7 @@ def test_dead_batches_stop_reading(budget: Any) -> None:
             return super().read(number)
 
     network = StreamedNetwork(Watched(64, 40), 32.0)
-    budget(2 * 2 * running_bytes(network.source.facts[0]), 1 << 20, 10)
+    budget(2 * 2 * running_bytes(network.source.facts[0], 4), 1 << 20, 10)
     plan = make_plan(ps.get_backend("scipy"), network, ps.PlanOptions(memory=GIB))
     result = plan.run(sp.csr_array((30, 64)))
     assert result.categories.size == 0
@@ -165,15 +165,15 @@ def test_an_error_while_reading_ahead_is_raised(budget: Any) -> None:
 )
 def test_blocks_cover_all_layers_and_fit(sizes: list[int], weights: int) -> None:
     facts = [LayerFacts((10, 10), nnz, 4, True) for nnz in sizes]
-    blocks = list(Budget(GIB, weights, 1, 1).cut_blocks(facts))
+    blocks = list(Budget(GIB, weights, 1, 1, 4).cut_blocks(facts))
     assert [first for first, _ in blocks] == [0, *(end for _, end in blocks[:-1])]
     assert blocks[-1][1] == len(facts)
     for first, end in blocks:
-        used = sum(running_bytes(one) for one in facts[first:end])
+        used = sum(running_bytes(one, 4) for one in facts[first:end])
         assert end == first + 1 or used <= weights / 2
     # Greedy: two neighbours never fit into one.
     for (first, _), (_, end) in itertools.pairwise(blocks):
-        assert sum(running_bytes(one) for one in facts[first:end]) > weights / 2
+        assert sum(running_bytes(one, 4) for one in facts[first:end]) > weights / 2
 
 
 def test_too_little_memory_says_what_would_do() -> None:
@@ -186,7 +186,7 @@ def test_too_little_memory_says_what_would_do() -> None:
         parse_bytes(needed, "needed"), network, np.dtype(np.float32), backend.threads
     )
     assert share.piece >= 1
-    assert share.weights >= running_bytes(facts_of(network)[0])
+    assert share.weights >= running_bytes(facts_of(network)[0], 4)
 
 
 def test_memory_and_exact_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def test_memory_and_exact_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     for passes in ("all", "merge-inputs"):
         result = ps.infer(network, features, "numba", exact_passes=passes, memory=4 * GIB)
         np.testing.assert_array_equal(result.categories, expected)
-    given = Budget(GIB, 1 << 20, 1 << 20, 100)
+    given = Budget(GIB, 1 << 20, 1 << 20, 100, 4)
     monkeypatch.setattr(Budget, "share", classmethod(lambda *arguments: given))
     with pytest.raises(ps.InputError, match=r"more than the 1 MiB for layers of 1 GiB"):
         ps.infer(network, features, "numba", exact_passes="merge-inputs", memory=GIB)

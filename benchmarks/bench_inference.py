@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from portable_spdnn.plans.planner import make_plan
-from portable_spdnn_cpu.cost_models import loads_per_edge, tile_model
 from portable_spdnn_cpu.spmm.tuning import WIDTHS
 
 from .agreement import assert_agree
+from .kernel_models import loads_per_edge, tile_model
 
 LAYERS = 120
 INPUTS = {1024: 10_000, 4096: 1_000}

@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from portable_spdnn_cpu.cost_models import product_model, sparse_product_model
 from portable_spdnn_cpu.spmm.tuning import WIDTHS
 
 from .agreement import assert_agree, assert_layer
+from .kernel_models import product_model, sparse_product_model
 
 NEURONS = 1024
 DENSE_INPUTS = 4096

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from portable_spdnn_cpu.cost_models import sparse_product_model
-
 from .agreement import assert_agree, assert_sparse_product
+from .kernel_models import sparse_product_model
 
 INPUTS = 10_000
 NEURONS = 1024

@@ -107,7 +107,7 @@ Kernel = Annotated[
     typer.Option(
         metavar="NAME",
         help="Design of the kernels of all layers, for backends that have several: of cupy csr, "
-        "clustered, staged, or cusparse for comparison. Default: by layer.",
+        "clustered, staged or resident. Default: by layer.",
     ),
 ]
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 
 import portable_spdnn as ps
 from portable_spdnn.kernel_model import KernelModel, Limits
 from portable_spdnn.plans.machine_limits import cache_file, limits_of
-from portable_spdnn_cpu.cost_models import product_model, sparse_product_model, tile_model
+from portable_spdnn_cpu.jit import peaks
+from portable_spdnn_cpu.jit.compilation import kernel
 from portable_spdnn_cpu.jit.peaks import FMA_CHAINS, LANES, fma_chains, measure, read_all
 from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.numba_backend import NumbaBackend
@@ -75,8 +75,6 @@ def test_a_backend_that_measures_nothing_says_so(folder: Path) -> None:
 
 
 def test_kernels_do_the_work_they_are_timed_for() -> None:
-    from portable_spdnn_cpu.jit.compilation import kernel
-
     @kernel
     def both(rounds: int, factor: Any, term: Any, array: Any) -> Any:
         return fma_chains(rounds, factor, term), read_all(array)
@@ -90,45 +88,8 @@ def test_kernels_do_the_work_they_are_timed_for() -> None:
 
 
 def test_measuring_gives_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    from portable_spdnn_cpu.jit import peaks as limit_kernels
-
-    monkeypatch.setattr(limit_kernels, "SECONDS", 1e-4)
-    monkeypatch.setattr(limit_kernels, "BEYOND_CACHE", 1 << 20)
+    monkeypatch.setattr(peaks, "SECONDS", 1e-4)
+    monkeypatch.setattr(peaks, "BEYOND_CACHE", 1 << 20)
     limits = measure(ThreadPool(2))
     for value in (limits.flops, limits.l1, limits.l2, limits.l3, limits.memory):
         assert 1e6 < value < 1e16  # rates per second, whatever the machine
-
-
-def test_the_tile_kernel_is_served_by_the_level_that_holds_its_buffers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from portable_spdnn_cpu import cost_models as kernel_models
-
-    sizes = {1: 1 << 15, 2: 1 << 19, 3: 1 << 25}
-    monkeypatch.setattr(kernel_models, "cache_bytes", sizes.__getitem__)
-    single = np.dtype(np.float32)
-    for neurons, level in ((64, "l1"), (1024, "l2"), (16384, "l3"), (1 << 20, "memory")):
-        assert tile_model(neurons, single, 64).bytes_per_edge == {level: 4}
-    assert tile_model(64, np.dtype(np.float64), 64, 0.25).bytes_per_edge == {"l2": 2}
-
-
-def test_a_product_also_moves_its_operands_and_a_sparse_one_its_entries(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from portable_spdnn_cpu import cost_models as kernel_models
-
-    sizes = {1: 1 << 15, 2: 1 << 19, 3: 1 << 25}
-    monkeypatch.setattr(kernel_models, "cache_bytes", sizes.__getitem__)
-    single = np.dtype(np.float32)
-    # 32 edges an output, 4 bytes a load; in once and out twice: 12 bytes for 32 edges.
-    small = product_model((1024, 1024), 32 * 1024, 64, single, 64).bytes_per_edge
-    assert small == {"l2": 4 + 12 / 32}
-    large = product_model((1024, 1024), 32 * 1024, 65536, single, 64, 0.5).bytes_per_edge
-    assert large == {"l2": 2, "memory": 12 / 32}
-    A = sp.csr_array(np.ones((3, 4), np.float32))
-    B = sp.csr_array(np.ones((4, 5), np.float32))
-    # 60 multiply-adds on 12 entries of A, 20 of B and 15 of C, 8 bytes each.
-    assert sparse_product_model(A, B, 15).bytes_per_edge == {
-        "l1": 8 + 8,
-        "memory": 8 * (12 + 2 * 15) / 60,
-    }

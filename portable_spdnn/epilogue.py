@@ -52,7 +52,8 @@ def _gelu(z: Array) -> Array:
 
 
 def _gelu_tanh(z: Array) -> Array:
-    return np.asarray(0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3))))
+    # (1 + tanh(x)) / 2 = 1 / (1 + exp(-2 x)), which does not cancel where x is negative.
+    return np.asarray(z * _sigmoid(np.sqrt(8 / np.pi) * (z + 0.044715 * z**3)))
 
 
 def _sigmoid(z: Array) -> Array:
@@ -65,11 +66,12 @@ _FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
     "silu": lambda z: z * _sigmoid(z),
-    "hardswish": lambda z: z * np.clip(z + 3, 0, 6) / 6,
+    "hardswish": lambda z: z * (np.clip(z + 3, 0, 6) / 6),
     "sigmoid": _sigmoid,
     "tanh": np.tanh,
 }
 ACTIVATIONS = tuple(_FUNCTIONS)
+_ZERO_AT_ZERO_ALONE = ("gelu", "gelu_tanh", "silu", "sigmoid", "tanh")
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +109,7 @@ class Epilogue:
     upper: float | None = None
 
     def __post_init__(self) -> None:
-        if self.activation not in _FUNCTIONS:
+        if not isinstance(self.activation, str) or self.activation not in _FUNCTIONS:
             raise InputError(
                 f"activation is {self.activation!r}; choose one of {', '.join(ACTIVATIONS)}"
             )
@@ -117,7 +119,10 @@ class Epilogue:
             raise InputError(f"lower is {self.lower}, above upper, which is {self.upper}")
         if self.bias is None:
             return
-        bias = np.asarray(self.bias)
+        try:
+            bias = np.asarray(self.bias)
+        except ValueError as error:
+            raise InputError(f"bias is no vector of numbers: {error}") from error
         if bias.dtype.kind not in "fiub" or bias.ndim > 1:
             raise InputError(
                 f"bias is {bias.dtype} of {bias.ndim} dimensions; one real number, or a vector "
@@ -181,8 +186,19 @@ class Epilogue:
 
         Only then are sparse features exact, and may inputs without a nonzero feature leave.
         """
-        bias = 0.0 if self.bias is None else self.bias
-        return bool((self.activated(np.asarray(bias, np.float64)) == 0).all())
+        bias = np.asarray(0.0 if self.bias is None else self.bias, np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = np.asarray(_FUNCTIONS[self.activation](bias))
+        if self.activation in _ZERO_AT_ZERO_ALONE:
+            # What underflows here may not do so in a backend: it is not 0.
+            tiny = np.copysign(np.finfo(np.float64).tiny, bias)
+            found = np.where((found == 0) & (bias != 0), tiny, found)
+        if self.lower is not None or self.upper is not None:
+            found = np.clip(found, self.lower, self.upper)
+        return bool((found == 0).all())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Epilogue, (self.bias, self.activation, self.lower, self.upper)
 
     def activated(self, values: Array) -> Array:
         """Return min(max(activation(values), lower), upper), in the type of `values`."""
@@ -226,6 +242,12 @@ def _bound(name: str, value: Any) -> float | None:
         return None
     none = -np.inf if name == "lower" else np.inf
     number = isinstance(value, int | float | np.integer | np.floating)
-    if not number or not (np.isfinite(value) or value == none):
-        raise InputError(f"{name} is {value!r}; a finite number, or None for no bound, is expected")
-    return None if value == none else float(value)
+    try:
+        bound = float(value) if number and not isinstance(value, bool) else np.nan
+    except OverflowError:
+        bound = np.nan
+    if not (np.isfinite(bound) or bound == none):
+        raise InputError(
+            f"{name} is {str(value)[:40]!r}; a finite number, or None for no bound, is expected"
+        )
+    return None if bound == none else bound

@@ -197,6 +197,12 @@ class Layer:
         self.activation = activation
         self.lower, self.upper = checked.lower, checked.upper
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # One number for all weights, or biases, stays one.
+        shared = [a[:1] if a.size and a.strides == (0,) else a for a in (self.data, self.bias)]
+        rest = self.shape, self.activation, self.lower, self.upper
+        return _restored, (self.indptr, self.indices, *shared, *rest)
+
     @property
     def nnz(self) -> int:
         """Number of stored weights: the layer's edges."""
@@ -250,6 +256,14 @@ class Layer:
     def __repr__(self) -> str:
         kind = "" if self.is_plain_relu else f", {self.activation}"
         return f"Layer({self.shape[0]} x {self.shape[1]}, {self.nnz} edges{kind})"
+
+
+def _restored(
+    indptr: Array, indices: Array, data: Array, bias: Array, shape: tuple[int, int], *rest: Any
+) -> Layer:
+    """Return the layer that was pickled."""
+    data = np.broadcast_to(data, indices.shape)
+    return Layer.from_csr(indptr, indices, data, shape, np.broadcast_to(bias, shape[1:]), *rest)
 
 
 def _frozen(array: Array) -> Array:

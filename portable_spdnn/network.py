@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -114,8 +115,16 @@ class Network:
         )
 
 
-def checked_y_max(y_max: float | None) -> float | None:
+def checked_y_max(y_max: Any) -> float | None:
     """Return an upper bound of features, None for none; raise InputError where it is no bound."""
-    if y_max is not None and not y_max > 0:
-        raise InputError(f"y_max is {y_max}; it must be positive, or None for no bound")
-    return None if y_max is None or y_max == np.inf else float(y_max)
+    if y_max is None:
+        return None
+    try:
+        bound = float(y_max)
+    except (TypeError, ValueError, OverflowError):
+        bound = np.nan
+    if isinstance(y_max, str) or not bound > 0:
+        raise InputError(
+            f"y_max is {str(y_max)[:40]}; it must be a positive number, or None for no bound"
+        )
+    return None if bound == np.inf else bound

@@ -140,15 +140,20 @@ def _load(point: EntryPoint) -> type[Backend]:
 def _survey(name: str, point: EntryPoint) -> BackendInfo:
     try:
         cls = _load(point)
-    except (ImportError, AttributeError, TypeError) as error:
-        return BackendInfo(name, Availability.no(f"{point.value} cannot be loaded: {error}"))
+        availability = cls.availability()
+        spaces, priority = (cls.execution_space, cls.memory_space), int(cls.priority)
+    except Exception as error:  # noqa: BLE001 - code of other packages; one must not stop the rest
+        reason = f"{point.value} cannot be loaded: {type(error).__name__}: {error}"
+        return BackendInfo(name, Availability.no(reason))
+    if cls.name != name:
+        reason = f"{point.value} is registered as {name!r} but its name is {cls.name!r}"
+        return BackendInfo(name, Availability.no(reason))
     operations = OPERATIONS + tuple(sorted(cls.optional_operations))
     return BackendInfo(
         name,
-        cls.availability(),
-        cls.execution_space,
-        cls.memory_space,
+        availability,
+        *spaces,
         # A class that leaves an operation out cannot be made, and has none.
         () if inspect.isabstract(cls) else operations,
-        cls.priority,
+        priority,
     )

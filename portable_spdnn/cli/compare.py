@@ -103,7 +103,7 @@ def compare(
         )
     columns = (
         "backend", "device", "median", "speed-up", "challenge edge rate", "executed edge rate",
-        "survivors", "agrees", "abs. diff.", "rel. diff.", "verdict",
+        "survivors", "same categories", "abs. diff.", "rel. diff.", "verdict",
     )  # fmt: skip
     title = (
         f"{work.network.neurons} neurons x {len(work.network)} layers "

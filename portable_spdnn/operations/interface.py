@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.layer import Layer
+from portable_spdnn.network import checked_y_max
 from portable_spdnn.operations.handles import (
     LayerHandle,
     Prepared,
@@ -111,11 +113,14 @@ class Operations:
         [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
         """
         A = self.sparse_operand("spmm: A", A)
-        if columns is not None and columns < 1:
-            raise InputError(f"spmm: columns is {columns}; it must be at least 1, or None")
+        whole = isinstance(columns, int | np.integer) and not isinstance(columns, bool)
+        if columns is not None and not (whole and columns >= 1):
+            raise InputError(
+                f"spmm: columns is {columns!r}; a whole number of at least 1, or None, is expected"
+            )
         dtype = common_dtype(A)
         finish = _checked("spmm", epilogue).prepared("spmm", A.shape[0], dtype)
-        run = self.make_spmm(cast(A, dtype), columns, finish)
+        run = self.make_spmm(_own(A, dtype), columns, finish)
         return SpmmHandle(self, (A.shape[0], A.shape[1]), dtype, run)
 
     def spgemm(self, A: Any, B: Any) -> SparseOperand:
@@ -220,14 +225,15 @@ class Operations:
         dtype = common_dtype(W)
         finish = finish.prepared("layer", W.shape[1], dtype)
         shape = W.shape[0], W.shape[1]
-        return LayerHandle(self, shape, dtype, self.make_layer(cast(W, dtype), finish), finish)
+        return LayerHandle(self, shape, dtype, self.make_layer(_own(W, dtype), finish), finish)
 
     def _layer_operands(
         self, weights: Any, bias: Any, y_max: float | None, epilogue: Epilogue | None
     ) -> tuple[SparseOperand, Epilogue]:
         """Return the weights, and the epilogue that is meant."""
-        if y_max is not None and not y_max > 0:
-            raise InputError(f"layer: y_max is {y_max}; it must be positive, or None for no bound")
+        y_max = checked_y_max(y_max)
+        if isinstance(bias, Epilogue):
+            raise InputError("layer: bias is an Epilogue; give it as epilogue=...")
         if epilogue is not None and not (bias is None and y_max is None):
             raise InputError("layer: an epilogue has its own bias and bounds; leave out the others")
         if isinstance(weights, Layer):
@@ -241,6 +247,11 @@ class Operations:
         finish = finish if epilogue is None else _checked("layer", epilogue)
         finish.prepared("layer", W.shape[1], np.dtype(np.float64))  # raises where it does not fit
         return W, finish
+
+
+def _own(matrix: Any, dtype: np.dtype[Any]) -> Any:
+    """Return a sparse operand as `dtype`, a copy: what its owner does to it reaches no handle."""
+    return matrix.astype(dtype) if sp.issparse(matrix) else cast(matrix, dtype)
 
 
 def _checked(name: str, epilogue: Any) -> Epilogue:

@@ -31,6 +31,8 @@ def parse_passes(names: str | Iterable[str]) -> tuple[str, ...]:
     """
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",")]
+    elif not isinstance(names, Iterable):
+        raise InputError(f"exact_passes is {names!r}; a text or several names are expected")
     asked: set[str] = set()
     for name in names:
         if name == "all":

@@ -65,7 +65,12 @@ def signature(layer: Layer, y_max: float | None) -> Signature | None:
 
 
 def uniform_rows(rows: Any) -> Array:
-    """Return for each row of features, ndarray or csr_array, whether all its entries are equal."""
+    """Return for each row of features, ndarray or csr_array, whether all its entries are equal.
+
+    Rows without an entry have no value, and are not uniform.
+    """
+    if not rows.shape[1]:
+        return np.zeros(rows.shape[0], np.bool_)
     if isinstance(rows, np.ndarray):
         return np.asarray((rows == rows[:, :1]).all(axis=1))
     lengths = np.diff(rows.indptr)

@@ -93,8 +93,9 @@ class PlanOptions:
         object.__setattr__(self, "exact_passes", parse_passes(self.exact_passes))
         if self.path not in PATHS:
             raise InputError(f"path is {self.path!r}; choose one of {', '.join(PATHS)}")
-        if self.batch_size is not None and self.batch_size < 1:
-            raise InputError(f"batch_size is {self.batch_size}; it must be at least 1")
+        size = self.batch_size
+        if size is not None and not (isinstance(size, int | np.integer) and size >= 1):
+            raise InputError(f"batch_size is {size!r}; it must be a whole number, at least 1")
         if self.memory is not None and self.memory < 1:
             raise InputError(f"memory is {self.memory} bytes; it must be at least 1")
         if self.device_memory is not None and self.device_memory < 1:

@@ -102,7 +102,7 @@ def test_layer_names_what_does_not_fit(backend: ps.Backend) -> None:
         backend.layer(W, np.zeros((1, 4096)))
     with refused("layer", "bias", "(3,)"):
         backend.layer(W, np.zeros((1, 1024)), bias=np.zeros(3))
-    with refused("layer", "y_max", 0):
+    with refused("y_max", 0):
         backend.layer(W, np.zeros((1, 1024)), y_max=0)
     for turning in (ps.Epilogue(0.1, "relu"), ps.Epilogue(-0.1, "tanh"), ps.Epilogue(lower=1)):
         with refused("layer", "zeros", "dense features"):
@@ -147,3 +147,13 @@ def test_layer_epilogue(backend: ps.Backend, activation: str, dtype: Any) -> Non
             assert (found.data != 0).all()
             expected = oracle.finish(sums, np.zeros(1), activation, lower, upper)
             np.testing.assert_allclose(found.toarray(), expected, **tolerance(dtype))
+
+
+def test_handles_keep_weights_of_their_own(backend: ps.Backend) -> None:
+    W = sp.csr_array(np.eye(3))
+    layer, product = backend.layer_handle(W), backend.spmm_handle(W)
+    W.data[:] = 7
+    for Y in (np.ones((2, 3)), sp.csr_array(np.ones((2, 3)))):
+        np.testing.assert_array_equal(as_dense(host(backend, layer.apply(Y))), np.ones((2, 3)))
+    found = host(backend, product.multiply(np.ones((3, 2))))
+    np.testing.assert_array_equal(found, np.ones((3, 2)))

@@ -195,6 +195,7 @@ def test_spgemm(backend: ps.Backend, shape: Any, density: float, dtype: Any) -> 
     expected, pattern = oracle.spgemm(A, B)
     handle = backend.spgemm_handle(A, B)
     offsets = handle.symbolic()
+    assert offsets.dtype == np.int64
     rows = np.bincount([i for i, _ in pattern], minlength=shape[0])[: shape[0]]
     np.testing.assert_array_equal(offsets, np.concatenate(([0], np.cumsum(rows))))
     C = host(backend, handle.numeric())

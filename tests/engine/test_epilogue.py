@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -94,10 +95,14 @@ def test_the_interval_says_all_of_linear_and_relu(
     [
         ({"activation": "swish"}, "activation is 'swish'; choose one of none, relu, gelu"),
         ({"bias": np.zeros((2, 2))}, "bias is float64 of 2 dimensions"),
+        ({"activation": ["relu"]}, "activation is \\['relu'\\]"),
+        ({"bias": [1, [2]]}, "bias is no vector of numbers"),
+        ({"upper": 10**400}, "upper is '1000"),
+        ({"lower": True}, "lower is 'True'"),
         ({"bias": "much"}, "bias is <U4"),
         ({"lower": "low"}, "lower is 'low'; a finite number"),
-        ({"upper": np.nan}, "upper is nan; a finite number"),
-        ({"lower": np.inf}, "lower is inf; a finite number"),
+        ({"upper": np.nan}, "upper is 'nan'; a finite number"),
+        ({"lower": np.inf}, "lower is 'inf'; a finite number"),
         ({"lower": 2, "upper": 1}, "lower is 2.0, above upper, which is 1.0"),
     ],
 )
@@ -114,3 +119,28 @@ def test_an_epilogue_keeps_its_own_bias() -> None:
     assert (epilogue.lower, epilogue.upper) == (None, None)
     with pytest.raises(ValueError, match="read-only"):
         epilogue.bias[0] = 1
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu", "tanh", "sigmoid"])
+@pytest.mark.parametrize("bias", [-8.0, -20.0, -38.0, -1e4])
+def test_what_underflows_is_not_zero(activation: str, bias: float) -> None:
+    # Another backend may not round it to zero: inputs may not leave.
+    assert not ps.Epilogue(bias, activation).zeros_stay
+    clipped = ps.Epilogue(bias, activation, lower=0.0, upper=0.0)
+    assert clipped.zeros_stay
+
+
+def test_pickled_layers_and_epilogues_are_the_same() -> None:
+    layers = [
+        ps.Layer(np.eye(3) / 16, -0.3),
+        ps.Layer(sp.csr_array(np.diag([1.0, 2, 3])), [0, -1, -2], "gelu", -1, 2),
+        ps.Layer(np.zeros((3, 0))),
+    ]
+    network = ps.Network(layers, y_max=32)
+    again = pickle.loads(pickle.dumps(network))
+    assert again.fingerprint() == network.fingerprint()
+    assert again.layers[0].constant == 1 / 16
+    assert again.layers[0].data.strides == again.layers[0].bias.strides == (0,)
+    epilogue = pickle.loads(pickle.dumps(ps.Epilogue([1, 2], "silu", upper=3)))
+    assert epilogue.bias.tolist() == [1, 2]
+    assert not epilogue.bias.flags.writeable

@@ -58,6 +58,7 @@ class SparsePrefix:
     ) -> None:
         self.workers, self.network, self.dtype = workers, network, dtype
         self._weights: dict[int, Any] = {}
+        self._epilogues = [layer.epilogue(network.y_max) for layer in network]
         W = self._layer(0)
         # Without a bias nothing is lost below zero: what comes out costs time too.
         epilogue = Epilogue(activation="relu", upper=network.y_max)
@@ -81,8 +82,7 @@ class SparsePrefix:
             Y = cast_features(features, self.dtype, sparse=True)
             W = self._layer(layer)
             executed += int(np.diff(W.indptr)[Y.indices].sum(dtype=np.int64))
-            epilogue = self.network.layers[layer].epilogue(self.network.y_max)
-            epilogue = epilogue.prepared("layer", W.shape[1], self.dtype)
+            epilogue = self._epilogues[layer].prepared("layer", W.shape[1], self.dtype)
             Y = sparse_layer(self.workers, W, Y, epilogue)
             kept = np.flatnonzero(np.diff(Y.indptr))
             active.append(kept.size)

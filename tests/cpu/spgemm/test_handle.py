@@ -182,7 +182,10 @@ def test_a_handle_says_what_it_chose() -> None:
     assert said == "rows: 4 bitmap; 64 multiply-adds in 1 chunk"
     nothing = backend.spgemm_handle(sp.csr_array((0, 4)), dense)
     assert nothing.describe() == "rows: none; 0 multiply-adds in 0 chunks"
-    assert ps.get_backend("scipy").spgemm_handle(dense, dense).describe() == "all rows alike"
+    assert (
+        ps.get_backend("scipy").spgemm_handle(dense, dense).describe()
+        == "all rows are computed in the same way"
+    )
 
 
 def test_what_is_done_to_one_product_does_not_reach_the_next() -> None:

@@ -202,3 +202,9 @@ def test_segments_cover_all_layers() -> None:
     assert segment_ends(33) == [8, 16, 24, 32, 33]
     assert segment_ends(120) == [8, 16, 24, 32, 48, 64, 80, 96, 120]
     assert len(segment_ends(1920)) < 30
+
+
+def test_a_network_without_neurons_passes() -> None:
+    network = ps.Network([ps.Layer(np.zeros((0, 4)), 0.5)])
+    result = ps.infer(network, np.zeros((2, 0)), "scipy", exact_passes="all")
+    assert result.scores.tolist() == [[0.5] * 4] * 2

@@ -147,7 +147,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
 import resource, signal, portable_spdnn as ps
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 network, bits = ps.radixnet(64, 9, seed=2, bias=-0.1), ps.digits_features(64)
-plan = make_plan(ps.get_backend("scipy"), network, ps.PlanOptions(path="spmm"))
+plan = ps.plan(network, "scipy", path="spmm")
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 try:
     plan.run(bits, checkpoint={str(tmp_path / "kept")!r})

@@ -142,6 +142,8 @@ def _survey(name: str, point: EntryPoint) -> BackendInfo:
         cls = _load(point)
         availability = cls.availability()
         spaces, priority = (cls.execution_space, cls.memory_space), int(cls.priority)
+    except InputError:
+        raise  # what the user asked for is wrong, such as a number of threads
     except Exception as error:  # noqa: BLE001 - code of other packages; one must not stop the rest
         reason = f"{point.value} cannot be loaded: {type(error).__name__}: {error}"
         return BackendInfo(name, Availability.no(reason))

@@ -216,7 +216,8 @@ class Layer:
     @property
     def row_length(self) -> int | None:
         """Number of entries in each row where all rows have the same, else None."""
-        return _common_difference(self.indptr)
+        length = common_value(np.diff(self.indptr))
+        return None if length is None else int(length)
 
     def epilogue(self, y_max: float | None = None) -> Epilogue:
         """Return bias, activation and bounds; `y_max` bounds a ReLU layer above."""
@@ -276,12 +277,6 @@ def _frozen(array: Array) -> Array:
 def _first_outside(indices: Array, columns: int) -> int:
     outside = (indices < 0) | (indices >= columns)
     return int(indices[np.argmax(outside)])
-
-
-def _common_difference(offsets: Array) -> int | None:
-    """Return the difference between neighbours where all are equal, else None."""
-    step = common_value(np.diff(offsets))
-    return None if step is None else int(step)
 
 
 def _real_vector(

@@ -84,7 +84,10 @@ Bias = Annotated[
     typer.Option(help="Bias of every layer. Default: the challenge's for this width."),
 ]
 YMax = Annotated[
-    float | None, typer.Option(help="Upper bound of every feature; inf for none. Default: 32.")
+    float | None,
+    typer.Option(
+        help="Upper bound after ReLU layers; inf for none. Default: a store's own, else 32."
+    ),
 ]
 ExactPasses = Annotated[
     str,

@@ -23,8 +23,8 @@ TURN_BACK = 0.5  # dense features turn sparse again below this part of the break
 class LayerLoopPlan(NetworkPlan):
     """The neutral plan: one layer after the other over all inputs of a batch.
 
-    Dead inputs leave after each layer where the biases of all later layers allow it. Where both
-    sparse and dense features are exact and the path is left to the plan, features change from
+    Inputs without a nonzero feature leave after each layer from which on zeros stay zeros. Where
+    both sparse and dense features are exact and the path is left to the plan, features change from
     one to the other as their density passes the one at which both cost the same.
     """
 

@@ -98,7 +98,7 @@ def load_network(
         Default: the store's own, or for a folder that of the challenge
         (`graphchallenge.configurations.challenge_bias`).
     y_max : float, optional
-        Upper bound of every feature after a layer; infinity for none. Default: the store's own,
+        Upper bound of every feature after a ReLU layer; infinity for none. Default: the store's,
         or for a folder 32.
     progress : callable, optional
         Called with (layers done, layers in all); the latter is 0 while it is not known.

@@ -106,7 +106,7 @@ def test_planning_picks_the_leanest_form_of_each_layer() -> None:
     )
     said = make_plan(ps.get_backend("numba"), network).describe()
     assert "2 of 4 layers have one weight for all edges" in said
-    assert "2 have a weight for each edge.\nIndices take 16 bits" in said
+    assert "2 have a weight for each edge.\nColumn indices are stored in 16 bits" in said
 
 
 def test_layers_too_wide_for_16_bit_indices() -> None:
@@ -120,7 +120,7 @@ def test_layers_too_wide_for_16_bit_indices() -> None:
     np.testing.assert_allclose(
         ps.infer(network, Y, "numba").scores, (Y @ spread @ gather), rtol=1e-6
     )
-    assert "Indices take 32 bits" in make_plan(ps.get_backend("numba"), network).describe()
+    assert "stored in 32 bits" in make_plan(ps.get_backend("numba"), network).describe()
 
 
 def test_a_worker_that_fails_or_an_interrupt_reaches_the_caller() -> None:

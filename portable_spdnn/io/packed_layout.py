@@ -104,6 +104,11 @@ def epilogue_members(layer: Layer) -> dict[str, Any]:
     return {"activation": layer.activation, "lower": layer.lower, "upper": layer.upper}
 
 
+def epilogue_keys(entry: dict[str, Any]) -> set[str]:
+    """Return the members of version 2 that a layer's entry has."""
+    return {"activation", "lower", "upper"} & entry.keys()
+
+
 def epilogue_of(entry: dict[str, Any]) -> tuple[str, float | None, float | None]:
     """Return the activation, lower and upper bound that a layer's entry states."""
     return entry.get("activation", "relu"), entry.get("lower"), entry.get("upper")

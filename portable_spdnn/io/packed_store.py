@@ -20,6 +20,7 @@ from portable_spdnn.io.packed_layout import (
     ALIGNMENT,
     array_dtype,
     checksum_mismatch,
+    epilogue_keys,
     epilogue_of,
     is_packed_store,
     map_store,
@@ -75,6 +76,11 @@ class PackedStore:
             self.neurons = int(self._layers[0]["shape"][0])
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise self._malformed("index") from error
+        if int.from_bytes(self._map[8:12].tobytes(), "little") < 2:
+            for number, entry in enumerate(self._layers, start=1):
+                if isinstance(entry, dict) and not epilogue_keys(entry):
+                    continue
+                raise self._malformed(f"layer {number}")
         self._verified: set[tuple[int, int]] = set()
 
     def layer(self, number: int, bias: npt.ArrayLike | None = None) -> Layer:

@@ -94,6 +94,14 @@ def test_only_layers_that_are_not_plain_relu_need_version_2(tmp_path, layers):
     assert open_network(path, bias=0.0).layers_filling_zeros == ()
 
 
+def test_version_1_has_no_activations(tmp_path):
+    path = write(tmp_path / "small.spdnn", [Layer(np.ones((3, 2)), -0.5)])
+    rewritten(path, lambda index: index["layers"][0].update(activation="gelu"))
+    assert version(path) == 1
+    with pytest.raises(InputError, match="entry of layer 1 is malformed"):
+        PackedStore(path)
+
+
 def test_an_activation_that_is_none_is_malformed(tmp_path):
     path = write(tmp_path / "small.spdnn", [Layer(np.ones((3, 2)), -0.5, "gelu")])
     for member, value in (("activation", "swish"), ("lower", "low"), ("upper", [1])):
@@ -333,7 +341,8 @@ def rewritten(path, change):
     index = json.loads(file[offset:])
     change(index)
     text = json.dumps(index).encode()
-    head = struct.pack("<8sIIQQ28x", file[:8], 1, zlib.crc32(text), offset, len(text))
+    number = struct.unpack_from("<I", file, 8)[0]
+    head = struct.pack("<8sIIQQ28x", file[:8], number, zlib.crc32(text), offset, len(text))
     path.write_bytes(head + struct.pack("<I", zlib.crc32(head)) + file[64:offset] + text)
 
 

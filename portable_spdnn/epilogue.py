@@ -166,6 +166,12 @@ class Epilogue:
         return bare and self.lower is None and self.upper is None
 
     @property
+    def bounds(self) -> tuple[float, float]:
+        """Lower and upper bound, infinite for none."""
+        lower = -np.inf if self.lower is None else self.lower
+        return lower, np.inf if self.upper is None else self.upper
+
+    @property
     def interval(self) -> tuple[float, float] | None:
         """The bounds that do all the work of a linear or ReLU epilogue, infinite for none.
 
@@ -173,8 +179,7 @@ class Epilogue:
         """
         if self.activation not in ("none", "relu"):
             return None
-        lower = -np.inf if self.lower is None else self.lower
-        upper = np.inf if self.upper is None else self.upper
+        lower, upper = self.bounds
         if self.activation == "relu":
             # The bounds come after ReLU: an upper bound below 0 wins, as in `activated`.
             lower = min(max(lower, 0.0), upper)

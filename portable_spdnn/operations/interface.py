@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -236,17 +237,16 @@ class Operations:
             raise InputError("layer: bias is an Epilogue; give it as epilogue=...")
         if epilogue is not None and not (bias is None and y_max is None):
             raise InputError("layer: an epilogue has its own bias and bounds; leave out the others")
-        if isinstance(weights, Layer):
+        if epilogue is not None:
+            finish = _checked("layer", epilogue)
+        elif isinstance(weights, Layer):
             own = weights.epilogue(y_max)
-            bias = own.bias if bias is None else bias
-            finish = Epilogue(bias, own.activation, own.lower, own.upper)
-            weights = weights.csr()
+            finish = own if bias is None else replace(own, bias=bias)
         else:
             finish = Epilogue(0.0 if bias is None else bias, "relu", upper=y_max)
-        W = self.sparse_operand("layer: weights", weights)
-        finish = finish if epilogue is None else _checked("layer", epilogue)
-        finish.prepared("layer", W.shape[1], np.dtype(np.float64))  # raises where it does not fit
-        return W, finish
+        if isinstance(weights, Layer):
+            weights = weights.csr()
+        return self.sparse_operand("layer: weights", weights), finish
 
 
 def _own(matrix: Any, dtype: np.dtype[Any]) -> Any:

@@ -61,12 +61,8 @@ class Activation(NamedTuple):
 
 def activation_of(epilogue: Epilogue) -> Activation:
     """Return what an epilogue does after the bias, in the form of kernels."""
-    code = ACTIVATIONS.index(epilogue.activation)
-    if epilogue.interval is not None:
-        return Activation(code, *epilogue.interval)
-    lower = -np.inf if epilogue.lower is None else epilogue.lower
-    upper = np.inf if epilogue.upper is None else epilogue.upper
-    return Activation(code, lower, upper)
+    bounds = epilogue.interval or epilogue.bounds
+    return Activation(ACTIVATIONS.index(epilogue.activation), *bounds)
 
 
 SQRT_HALF = math.sqrt(0.5)

@@ -1,4 +1,4 @@
-"""Compilation with NVRTC, which needs no device, and the resources that kernels take."""
+"""Compilation with NVRTC, deviceless."""
 
 from __future__ import annotations
 

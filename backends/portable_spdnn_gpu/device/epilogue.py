@@ -31,11 +31,8 @@ class DeviceEpilogue:
         if epilogue.bias is not None:
             bias[:rows] = epilogue.bias
         self.bias = device.upload(bias)
-        lower, upper = epilogue.interval or (epilogue.lower, epilogue.upper)
-        self.scalars = [
-            np.dtype(dtype).type(-np.inf if lower is None else lower),
-            np.dtype(dtype).type(np.inf if upper is None else upper),
-        ]
+        bounds = epilogue.interval or epilogue.bounds
+        self.scalars = [np.dtype(dtype).type(bound) for bound in bounds]
 
     def kind(self, adds: bool = False, marks: bool = False) -> int:
         """Return what kernels are compiled for; see `kind_of`."""

@@ -66,6 +66,24 @@ def format_bytes(amount: float) -> str:
     return f"{amount:.4g} TiB"
 
 
+def require_memory(octets: int, what: str) -> None:
+    """Raise InputError where this process may not take so many bytes more.
+
+    Parameters
+    ----------
+    octets : int
+        Bytes that are about to be taken.
+    what : str
+        What takes them, for the message: where the request stands and what is large in it.
+    """
+    available = available_bytes()
+    if available is not None and octets > available:
+        raise InputError(
+            f"{what} would take {format_bytes(octets)} of memory; {format_bytes(available)} are "
+            "available"
+        )
+
+
 def resident_bytes() -> int:
     """Return the memory that this process holds now (its peak, where the system tells no more)."""
     try:

@@ -8,7 +8,9 @@ import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from portable_spdnn.arguments import checked_count
 from portable_spdnn.errors import InputError
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -21,6 +23,19 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def checked_threads(threads: Any, name: str = "threads") -> int:
+    """Return a number of threads, or raise InputError where it is none or far beyond the cores.
+
+    Parameters
+    ----------
+    threads : int
+        At least 1, at most the larger of 64 and four for each core that this process may use.
+    name : str
+        What the error message calls it.
+    """
+    return checked_count(name, threads, most=max(64, 4 * usable_cores()))
 
 
 def cache_folder() -> Path:

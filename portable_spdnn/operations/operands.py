@@ -214,9 +214,12 @@ def with_values(name: str, matrix: Any, data: Array | None) -> Any:
     """Return a csr_array with `data` as its values, sharing its pattern, or raise InputError."""
     if data is None:
         return matrix
-    data = np.asarray(data, dtype=matrix.dtype)
-    if data.shape != matrix.data.shape:
+    given = host_array(f"spgemm: new values for {name}", data)
+    real_dtype(given.dtype, f"spgemm: new values for {name}")
+    if given.shape != matrix.data.shape:
         raise InputError(
-            f"spgemm: {data.size} new values for {name}, which stores {matrix.nnz} entries"
+            f"spgemm: new values for {name} have shape {given.shape}; {name} stores {matrix.nnz} "
+            "entries"
         )
+    data = given.astype(matrix.dtype, copy=False)
     return sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)

@@ -27,7 +27,23 @@ def common_value(array: Array) -> Any:
     return array[0] if array.size and (array == array[0]).all() else None
 
 
-class Layer:
+class Immutable:
+    """Its attributes are set once, when an object is made; plans rely on that."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(self, name):
+            raise AttributeError(
+                f"{name} of a {type(self).__name__} cannot be changed; make a new one"
+            )
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{name} of a {type(self).__name__} cannot be removed")
+
+
+class Layer(Immutable):
     """One layer, ``Y' = min(max(activation(Y W + bias), lower), upper)``, with W in CSR.
 
     By default it is a layer of the Graph Challenge: ReLU, bounded above by the network's

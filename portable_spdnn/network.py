@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.layer import Layer
+from portable_spdnn.layer import Immutable, Layer
 
 
-class Network:
+class Network(Immutable):
     """A chain of layers, and the upper bound that its ReLU layers share.
 
     Parameters

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -198,3 +200,28 @@ def test_a_network_is_a_chain() -> None:
 def test_what_a_network_refuses(layers: Any, y_max: Any, message: str) -> None:
     with pytest.raises(ps.InputError, match=message):
         ps.Network(layers, y_max)
+
+
+@pytest.mark.parametrize("name", ["bias", "data", "indptr", "shape", "activation", "upper", "nnz"])
+def test_a_layer_stays_as_it_was_made(name: str) -> None:
+    layer = ps.Layer(np.eye(2), -1.0)
+    with pytest.raises(AttributeError, match=f"{name} of a Layer cannot be changed"):
+        setattr(layer, name, None)
+    with pytest.raises(AttributeError, match=f"{name} of a Layer cannot be removed"):
+        delattr(layer, name)
+
+
+def test_a_network_stays_as_it_was_made() -> None:
+    network = ps.Network([ps.Layer(np.eye(2))], 32)
+    for name in ("layers", "y_max"):
+        with pytest.raises(AttributeError, match=f"{name} of a Network cannot be changed"):
+            setattr(network, name, None)
+    again = pickle.loads(pickle.dumps(network))
+    assert again.fingerprint() == copy.deepcopy(network).fingerprint() == network.fingerprint()
+
+
+def test_the_caller_keeps_its_bias() -> None:
+    bias = np.array([-1.0, -2.0])
+    layer = ps.Layer(np.eye(2), bias)
+    bias[:] = 7
+    assert layer.bias.tolist() == [-1, -2]

@@ -16,7 +16,7 @@ from portable_spdnn.graphchallenge.tsv_triples import TripleFormat, parse_triple
 @pytest.mark.parametrize("index", ["2.0", "1e1", "True", "0x2", "1_0", "\u0661", ""])
 def test_an_index_is_a_whole_number_in_digits(index):
     for text in (f"{index}\t1\t1\n", f"3\t1\t1\n3\t{index}\t1\n"):
-        with pytest.raises(InputError, match="f, line .: (row|column) .* is no whole number"):
+        with pytest.raises(InputError, match=r"f, line .: (row|column) .* is no whole number"):
             parse_triples(text.encode(), TripleFormat(("row", "column", "value"), (9, 9)), "f")
 
 
@@ -33,5 +33,5 @@ def test_a_text_larger_than_memory_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("portable_spdnn.io.compressed.available_bytes", lambda: 100)
     path = tmp_path / "categories.tsv"
     path.write_text("\n".join(map(str, range(1, 50))))
-    with pytest.raises(InputError, match="categories.tsv: is a text of more than .* of memory"):
+    with pytest.raises(InputError, match=r"categories.tsv: is a text of more than .* of memory"):
         read_categories(path)

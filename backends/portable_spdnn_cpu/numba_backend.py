@@ -6,7 +6,6 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.backend import Availability, Backend
 from portable_spdnn.epilogue import Epilogue
@@ -17,8 +16,6 @@ from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn_cpu.jit.cpu_info import processor_name
 from portable_spdnn_cpu.jit.thread_pool import ThreadPool, default_threads
-
-Array = npt.NDArray[Any]
 
 
 class NumbaBackend(Backend):

@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy
 import scipy.sparse as sp
 
 from portable_spdnn.backend import Availability, Backend
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.handles import SpgemmHandle
-from portable_spdnn.operations.operands import with_values
+from portable_spdnn.operations.operands import Array, with_values
 from portable_spdnn_cpu.jit.cpu_info import processor_name
-
-Array = npt.NDArray[Any]
 
 
 class ScipyBackend(Backend):

@@ -19,14 +19,11 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
-from portable_spdnn_cpu.jit.compilation import kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.jit.cpu_info import CACHE_LINE
 from portable_spdnn_cpu.jit.intrinsics import polynomial, prefetch
-
-Array = npt.NDArray[Any]
 
 # The code of an activation is its place in `ACTIVATIONS`.
 NONE, RELU, GELU, GELU_TANH, SILU, HARDSWISH, SIGMOID, TANH = range(len(ACTIVATIONS))

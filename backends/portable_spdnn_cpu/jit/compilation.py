@@ -18,6 +18,7 @@ import numba
 import numba.extending
 import numpy.typing as npt
 
+Array = npt.NDArray[Any]  # what kernels compute on
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -96,7 +97,7 @@ def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
     return cast(Callable[..., Any], numba.extending.intrinsic(function))
 
 
-def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def read_only(array: Array) -> Array:
     """Return a read-only view.
 
     To Numba an array that may be written is of another type than one that may not, and each

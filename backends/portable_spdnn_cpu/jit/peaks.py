@@ -11,17 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.core.typing.templates import Signature
 
 from portable_spdnn.kernel_model import Limits
-from portable_spdnn_cpu.jit.compilation import intrinsic, kernel
+from portable_spdnn_cpu.jit.compilation import Array, intrinsic, kernel
 from portable_spdnn_cpu.jit.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.jit.thread_pool import ThreadPool
-
-Array = npt.NDArray[Any]
 
 # Sums that do not wait for each other: enough to hide a latency of 4 to 5 cycles where two
 # multiply-adds begin in each, and few enough for 16 registers.

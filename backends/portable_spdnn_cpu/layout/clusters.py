@@ -14,13 +14,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.hashing import mix64
-from portable_spdnn_cpu.jit.compilation import kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER
-
-Array = npt.NDArray[Any]
 
 SALT_SHIFT = 40  # beyond any index: each round hashes other words
 ROUNDS = 3  # of min-wise hashing; each finds most of what those before missed

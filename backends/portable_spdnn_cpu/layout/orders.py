@@ -16,16 +16,11 @@ Symmetric Matrices", ACM National Conference 1969; here over the graph of cluste
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.compilation import kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.layout.clusters import same_inputs
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER
-
-Array = npt.NDArray[Any]
 
 NO_ROW = -1
 

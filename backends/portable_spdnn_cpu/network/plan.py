@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.network import Network
@@ -37,8 +36,6 @@ from portable_spdnn_cpu.tiles.launch import Workspace, cut_tiles, launch
 from portable_spdnn_cpu.tiles.sources import SPILLED, make_source
 from portable_spdnn_cpu.tiles.spilling import SpillCosts, spilled_size
 from portable_spdnn_cpu.tiles.tuning import measure_tile_costs
-
-Array = npt.NDArray[Any]
 
 FEW_TILES = 4  # for each thread: more inputs go on by themselves
 # Of the features of all inputs: for those that are spilled, those that are spilled again while

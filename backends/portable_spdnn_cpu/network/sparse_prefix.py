@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.features import Features, cast_features
 from portable_spdnn.network import Network
 from portable_spdnn.plans.crossover import break_even_density
+from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.spgemm.fused_layer import sparse_layer
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -29,15 +29,12 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.compilation import kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import bit_length, prefetch
 from portable_spdnn_cpu.spgemm.operands import ONE, CsrOperand
 from portable_spdnn_cpu.spgemm.radix_sort import BUCKETS, PADDING
 from portable_spdnn_cpu.spgemm.row_bins import DENSE, HASH, RowBin
-
-Array = npt.NDArray[Any]
 
 # 2^64 over the golden ratio: spreads columns in arithmetic progressions, which layers have. The
 # upper bits of a product with it are the slot to begin at: its lower bits depend on the column's

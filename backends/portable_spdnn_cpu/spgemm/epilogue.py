@@ -11,12 +11,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn_cpu.jit.activations import NONE, RELU, activate
-from portable_spdnn_cpu.jit.compilation import kernel, kernel_part, read_only
-
-Array = npt.NDArray[Any]
+from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part, read_only
 
 
 class RowEpilogue(NamedTuple):

@@ -6,7 +6,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.activations import RELU, activation_of
@@ -25,8 +24,6 @@ from portable_spdnn_cpu.spgemm.operands import (
     result_index_type,
 )
 from portable_spdnn_cpu.spgemm.row_bins import DENSE, RowBin
-
-Array = npt.NDArray[Any]
 
 FIRST_CAPACITY = 1 << 12  # entries that a thread's buffers begin with
 

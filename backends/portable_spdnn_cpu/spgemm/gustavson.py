@@ -13,13 +13,10 @@ Transposition", ACM TOMS 4 (1978); the two phases as in Kokkos Kernels.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.layer import common_value
-from portable_spdnn_cpu.jit.compilation import kernel, kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.spgemm.accumulators import Workspace
@@ -34,8 +31,6 @@ from portable_spdnn_cpu.spgemm.numeric import (
 from portable_spdnn_cpu.spgemm.operands import CsrOperand, Product
 from portable_spdnn_cpu.spgemm.row_bins import DENSE, HASH, RowBin
 from portable_spdnn_cpu.spgemm.symbolic import count_bitmaps, count_dense, count_hash
-
-Array = npt.NDArray[Any]
 
 COUNTED_ROWS = 1 << 10  # rows whose products a thread counts at a time
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.operations.handles import SpgemmHandle
 from portable_spdnn.operations.operands import with_values
-from portable_spdnn_cpu.jit.compilation import read_only
+from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.spgemm import row_bins
 from portable_spdnn_cpu.spgemm.accumulators import make_workspace
@@ -24,8 +23,6 @@ from portable_spdnn_cpu.spgemm.operands import (
     with_uniform,
 )
 from portable_spdnn_cpu.spgemm.row_bins import DENSE, SORTED, RowBin
-
-Array = npt.NDArray[Any]
 
 
 class RowSpgemmHandle(SpgemmHandle):

@@ -7,12 +7,9 @@ where the next row goes. Those named `refill` find the columns in the sink, and 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.compilation import kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import bit_length, trailing_zeros
 from portable_spdnn_cpu.spgemm.accumulators import (
     GOLDEN,
@@ -24,8 +21,6 @@ from portable_spdnn_cpu.spgemm.accumulators import (
 from portable_spdnn_cpu.spgemm.epilogue import RowSink, apply_epilogue
 from portable_spdnn_cpu.spgemm.operands import LOW_SIX, ONE, SIX, CsrOperand, Product
 from portable_spdnn_cpu.spgemm.radix_sort import sort_keys
-
-Array = npt.NDArray[Any]
 
 
 @kernel_part

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.layer import common_value
-from portable_spdnn_cpu.jit.compilation import kernel, read_only
-
-Array = npt.NDArray[Any]
+from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 
 # Column c has bit c & 63 of word c >> 6.
 ONE, SIX, LOW_SIX = np.uint64(1), np.uint64(6), np.uint64(63)

@@ -8,12 +8,11 @@ shares its core, takes fewer.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from portable_spdnn_cpu.jit.compilation import Array
 
 # Accumulators; see `accumulators`.
 DENSE, HASH, SORTED = range(3)

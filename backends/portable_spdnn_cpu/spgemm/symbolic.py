@@ -6,12 +6,9 @@ the accumulator's memory; counts[i] becomes the entries of row i.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.compilation import kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import bit_count
 from portable_spdnn_cpu.spgemm.accumulators import (
     GOLDEN,
@@ -21,8 +18,6 @@ from portable_spdnn_cpu.spgemm.accumulators import (
     unite_bitmaps,
 )
 from portable_spdnn_cpu.spgemm.operands import LOW_SIX, ONE, SIX, Product
-
-Array = npt.NDArray[Any]
 
 
 @kernel_part

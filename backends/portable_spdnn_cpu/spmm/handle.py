@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.activations import NONE, activation_of
-from portable_spdnn_cpu.jit.compilation import read_only
+from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.jit.cpu_info import CACHE_LINE
 from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.layout.packing import (
@@ -24,8 +23,6 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.kernel import add_residual, multiply_copied, multiply_in_place
 from portable_spdnn_cpu.spmm.tuning import Product, Variant, fastest, predict, variants
 from portable_spdnn_cpu.tiles.launch import Workspace
-
-Array = npt.NDArray[Any]
 
 MOST_TRIAL_BYTES = 1 << 28  # of made-up features and results; larger products are not tried
 

@@ -9,20 +9,15 @@ Everything here computes on validated arrays and runs without the interpreter's 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn_cpu.jit.activations import activate_span
-from portable_spdnn_cpu.jit.compilation import kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.layout.packing import PackedLayers
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles.copies import load_dense, store_tile
 from portable_spdnn_cpu.tiles.layer import apply_layer
-
-Array = npt.NDArray[Any]
 
 SPAN = 2048
 

@@ -10,16 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from llvmlite import ir
 from numba.core import types
 from numba.core.typing.templates import Signature
 
-from portable_spdnn_cpu.jit.compilation import intrinsic, kernel
+from portable_spdnn_cpu.jit.compilation import Array, intrinsic, kernel
 from portable_spdnn_cpu.jit.intrinsics import prefetch
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-
-Array = npt.NDArray[Any]
 
 TRANSPOSE_BYTES = 32  # of a row of a square: 8 x 8 float32 or 4 x 4 float64
 ROWS_AHEAD = 16  # rows are far apart in memory, where no hardware prefetcher follows

@@ -10,12 +10,11 @@ Everything here computes on validated arrays and runs without the interpreter's 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.compilation import kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.layout.packing import (
     EDGES,
@@ -37,8 +36,6 @@ from portable_spdnn_cpu.tiles.spilling import (
     spilled_size,
     wasted_seconds,
 )
-
-Array = npt.NDArray[Any]
 
 # Entries of the shared counters.
 NEXT_TILE, SPILL_TOP, FINISHED, WORK_DONE, EXECUTED_EDGES = range(5)

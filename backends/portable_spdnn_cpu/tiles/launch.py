@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.cpu_info import aligned_empty
 from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.layout.packing import PackedLayers
@@ -16,8 +16,6 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles import kernel as kernels
 from portable_spdnn_cpu.tiles.sources import Source
 from portable_spdnn_cpu.tiles.spilling import SpillCosts
-
-Array = npt.NDArray[Any]
 
 
 @dataclass

@@ -8,13 +8,10 @@ Everything here computes on validated arrays and runs without the interpreter's 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn_cpu.jit.activations import RELU, activate_span
-from portable_spdnn_cpu.jit.compilation import kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.layout.packing import (
     ACTIVATION,
     CLUSTERS,
@@ -34,8 +31,6 @@ from portable_spdnn_cpu.tiles.microkernels import (
     wide_cluster,
     wide_single,
 )
-
-Array = npt.NDArray[Any]
 
 
 @kernel

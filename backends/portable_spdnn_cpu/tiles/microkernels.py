@@ -21,16 +21,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy.typing as npt
 from numba.core import cgutils, types
 from numba.core.typing.templates import Signature
 
-from portable_spdnn_cpu.jit.compilation import intrinsic
+from portable_spdnn_cpu.jit.compilation import Array, intrinsic
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER, CLUSTER_BLOCKS
 from portable_spdnn_cpu.tiles.addresses import Addresses, MicrokernelSpec
 from portable_spdnn_cpu.tiles.emitters import Accumulation, Epilogue
-
-Array = npt.NDArray[Any]
 
 
 class LayerOperands(NamedTuple):

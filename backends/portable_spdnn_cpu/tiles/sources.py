@@ -8,14 +8,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.features import Features, PackedFeatures
-from portable_spdnn_cpu.jit.compilation import kernel, read_only
+from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 from portable_spdnn_cpu.tiles.copies import load_dense
 from portable_spdnn_cpu.tiles.spilling import load_spilled
-
-Array = npt.NDArray[Any]
 
 # Kinds of Source.
 BITS, DENSE, CSR, SPILLED = range(4)

@@ -9,16 +9,13 @@ Everything here computes on validated arrays and runs without the interpreter's 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.compilation import kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles.copies import copy_block
-
-Array = npt.NDArray[Any]
 
 MOST_SURVIVORS = 0.75  # of a tile that is spilled: a fuller one has little to gain
 

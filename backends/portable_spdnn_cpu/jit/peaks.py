@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 from llvmlite import binding, ir
 from numba.core import cgutils, types
-from numba.core.typing.templates import Signature
 
 from portable_spdnn.kernel_model import Limits
-from portable_spdnn_cpu.jit.compilation import Array, intrinsic, kernel
+from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel
 from portable_spdnn_cpu.jit.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 
@@ -41,9 +40,7 @@ LANES = native_vector_bytes() // 4
 
 
 @intrinsic
-def fma_chains(
-    typingctx: Any, rounds: Any, factor: Any, term: Any
-) -> tuple[Signature, Callable[..., Any]]:
+def fma_chains(typingctx: Any, rounds: Any, factor: Any, term: Any) -> Emission:
     """Do `rounds` fused multiply-adds in each of FMA_CHAINS vectors; returns a lane of the sum."""
     signature = types.float32(types.intp, types.float32, types.float32)
 
@@ -65,7 +62,7 @@ def fma_chains(
 
 
 @intrinsic
-def read_all(typingctx: Any, array: Any) -> tuple[Signature, Callable[..., Any]]:
+def read_all(typingctx: Any, array: Any) -> Emission:
     """Read an array of float32 once, a whole number of READ_CHAINS vectors; returns a lane."""
     signature = types.float32(array)
 

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import types
-from numba.core.typing.templates import Signature
 
-from portable_spdnn_cpu.jit.compilation import Array, intrinsic, kernel
+from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel
 from portable_spdnn_cpu.jit.intrinsics import prefetch
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
@@ -23,9 +22,7 @@ ROWS_AHEAD = 16  # rows are far apart in memory, where no hardware prefetcher fo
 
 
 @intrinsic
-def copy_block(
-    typingctx: Any, dst: Any, to: Any, src: Any, start: Any
-) -> tuple[Signature, Callable[..., Any]]:
+def copy_block(typingctx: Any, dst: Any, to: Any, src: Any, start: Any) -> Emission:
     """Copy one vector block between arrays of one type: items from `start` on, to `to` on.
 
     Positions count items from the first of each array, whatever its shape.
@@ -54,7 +51,7 @@ def _make_transpose(to_tile: bool) -> Callable[..., None]:
     @intrinsic
     def transpose(
         typingctx: Any, tile: Any, rows: Any, neuron: Any, column: Any, features: Any, inputs: Any
-    ) -> tuple[Signature, Callable[..., Any]]:
+    ) -> Emission:
         """tile[rows[neuron + q], column + p] = features[inputs[column + p], neuron + q], or back.
 
         For p, q in 0 .. TRANSPOSE_BYTES / item size - 1; both arrays in C order; `rows` is of

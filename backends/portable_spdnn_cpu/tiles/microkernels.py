@@ -22,9 +22,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from numba.core import cgutils, types
-from numba.core.typing.templates import Signature
 
-from portable_spdnn_cpu.jit.compilation import Array, intrinsic
+from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER, CLUSTER_BLOCKS
 from portable_spdnn_cpu.tiles.addresses import Addresses, MicrokernelSpec
 from portable_spdnn_cpu.tiles.emitters import Accumulation, Epilogue
@@ -75,7 +74,7 @@ def make_microkernel(spec: MicrokernelSpec) -> Callable[..., None]:
         first_row: Any,
         begin: Any,
         end: Any,
-    ) -> tuple[Signature, Callable[..., Any]]:
+    ) -> Emission:
         """dst[row, c + shift] = min(max(sum_k w_k src[indices[k], c] + bias, lower), upper).
 
         For the rows rows[first_row + o], o = 0 .. outputs - 1, and for c in the whole register

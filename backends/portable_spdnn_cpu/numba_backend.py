@@ -14,8 +14,8 @@ from portable_spdnn.network import Network
 from portable_spdnn.operations.handles import DescribedCall, Prepared, SpgemmHandle
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn_cpu.jit.cpu_info import processor_name
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool, default_threads
+from portable_spdnn_cpu.machine.cpu_info import processor_name
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool, default_threads
 
 
 class NumbaBackend(Backend):
@@ -116,6 +116,6 @@ class NumbaBackend(Backend):
 
     def measure_limits(self) -> Limits:
         """Measure the processor with all threads; takes some seconds."""
-        from portable_spdnn_cpu.jit.peaks import measure
+        from portable_spdnn_cpu.machine.peaks import measure
 
         return measure(self.workers)

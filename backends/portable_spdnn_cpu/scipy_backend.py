@@ -12,7 +12,7 @@ from portable_spdnn.backend import Availability, Backend
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.handles import SpgemmHandle
 from portable_spdnn.operations.operands import Array, with_values
-from portable_spdnn_cpu.jit.cpu_info import processor_name
+from portable_spdnn_cpu.machine.cpu_info import processor_name
 
 
 class ScipyBackend(Backend):

@@ -15,13 +15,13 @@ from tile_settings import set_tile_costs
 import portable_spdnn as ps
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.testing import oracle
-from portable_spdnn_cpu.jit.activations import Activation
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.activations import Activation
 from portable_spdnn_cpu.layout.packing import (
     ABSENT,
     FIRST_VALUE,
     pack_layers,
 )
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.network import plan as depth_first
 
 

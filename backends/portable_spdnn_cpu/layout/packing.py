@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.layer import Layer, common_value, index_dtype
-from portable_spdnn_cpu.jit.activations import Activation
+from portable_spdnn_cpu.activations import Activation
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.layout.clusters import cluster_outputs, lay_out
 from portable_spdnn_cpu.layout.orders import order_clusters, permute_rows
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
 # Columns of PackedLayers.table.
 (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from llvmlite import binding
 
-from portable_spdnn_cpu.jit.peaks import native_vector_bytes
+from portable_spdnn_cpu.machine.peaks import native_vector_bytes
 
 BLOCK_BYTES = 64
 CLUSTER = 4  # outputs that share loads

@@ -17,10 +17,8 @@ from portable_spdnn.network import Network
 from portable_spdnn.plans.base import Build, NetworkPlan
 from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn_cpu.jit.activations import activation_of
+from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.jit.compilation import read_only
-from portable_spdnn_cpu.jit.cpu_info import aligned_empty, l2_bytes
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.layout.packing import (
     CLUSTERS,
     EDGES,
@@ -29,6 +27,8 @@ from portable_spdnn_cpu.layout.packing import (
     pack_layers,
 )
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, MOST_COUNTED
+from portable_spdnn_cpu.machine.cpu_info import aligned_empty, l2_bytes
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.network.sparse_prefix import SparsePrefix, SparsePrefixResult
 from portable_spdnn_cpu.network.survivors import SurvivorPools, Survivors, join
 from portable_spdnn_cpu.tiles import kernel as kernels

@@ -12,7 +12,7 @@ from portable_spdnn.features import Features, cast_features
 from portable_spdnn.network import Network
 from portable_spdnn.plans.crossover import break_even_density
 from portable_spdnn_cpu.jit.compilation import Array
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spgemm.fused_layer import sparse_layer
 
 

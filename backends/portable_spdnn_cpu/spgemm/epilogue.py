@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from portable_spdnn_cpu.jit.activations import NONE, RELU, activate
+from portable_spdnn_cpu.activations import NONE, RELU, activate
 from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part, read_only
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn.epilogue import Epilogue
-from portable_spdnn_cpu.jit.activations import RELU, activation_of
+from portable_spdnn_cpu.activations import RELU, activation_of
 from portable_spdnn_cpu.jit.compilation import read_only
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spgemm import row_bins
 from portable_spdnn_cpu.spgemm.accumulators import make_workspace
 from portable_spdnn_cpu.spgemm.epilogue import RowEpilogue, RowSink, gather_rows

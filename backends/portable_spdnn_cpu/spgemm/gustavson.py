@@ -18,7 +18,7 @@ import numpy as np
 from portable_spdnn.layer import common_value
 from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spgemm.accumulators import Workspace
 from portable_spdnn_cpu.spgemm.epilogue import RowSink
 from portable_spdnn_cpu.spgemm.numeric import (

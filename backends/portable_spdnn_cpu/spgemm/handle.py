@@ -9,7 +9,7 @@ import numpy as np
 from portable_spdnn.operations.handles import SpgemmHandle
 from portable_spdnn.operations.operands import with_values
 from portable_spdnn_cpu.jit.compilation import Array, read_only
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spgemm import row_bins
 from portable_spdnn_cpu.spgemm.accumulators import make_workspace
 from portable_spdnn_cpu.spgemm.epilogue import RowSink, no_epilogue

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn.epilogue import Epilogue
-from portable_spdnn_cpu.jit.activations import NONE, activation_of
+from portable_spdnn_cpu.activations import NONE, activation_of
 from portable_spdnn_cpu.jit.compilation import Array, read_only
-from portable_spdnn_cpu.jit.cpu_info import CACHE_LINE
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.layout.packing import (
     ACTIVATION,
     PackedLayers,
     pack_product,
 )
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.kernel import add_residual, multiply_copied, multiply_in_place
 from portable_spdnn_cpu.spmm.tuning import Product, Variant, fastest, predict, variants
 from portable_spdnn_cpu.tiles.launch import Workspace

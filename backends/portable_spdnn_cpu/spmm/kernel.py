@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from portable_spdnn_cpu.jit.activations import activate_span
+from portable_spdnn_cpu.activations import activate_span
 from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.layout.packing import PackedLayers

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from portable_spdnn_cpu.jit.cpu_info import l2_bytes
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.machine.cpu_info import l2_bytes
 
 # Inputs of a panel: fewer make too little of each row that is copied, more leave the caches.
 WIDTHS = (32, 64, 128)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn_cpu.jit.compilation import Array
-from portable_spdnn_cpu.jit.cpu_info import aligned_empty
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.layout.packing import PackedLayers
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.machine.cpu_info import aligned_empty
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.tiles import kernel as kernels
 from portable_spdnn_cpu.tiles.sources import Source
 from portable_spdnn_cpu.tiles.spilling import SpillCosts

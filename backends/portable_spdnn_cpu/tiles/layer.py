@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from portable_spdnn_cpu.jit.activations import RELU, activate_span
+from portable_spdnn_cpu.activations import RELU, activate_span
 from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.layout.packing import (
     ACTIVATION,

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
-from portable_spdnn_cpu.jit.cpu_info import aligned_empty
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
 from portable_spdnn_cpu.layout.packing import EDGES, PackedLayers
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.machine.cpu_info import aligned_empty
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.tiles.layer import apply_layer
 from portable_spdnn_cpu.tiles.spilling import load_spilled, spill_tile, spilled_size
 

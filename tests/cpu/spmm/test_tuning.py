@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.testing import oracle
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import handle, tuning
 from portable_spdnn_cpu.spmm.handle import DenseLayer
 from portable_spdnn_cpu.spmm.tuning import WIDTHS, Product, Variant, fastest, predict, variants

@@ -13,8 +13,7 @@ from tile_settings import set_tile_costs
 import portable_spdnn as ps
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
 from portable_spdnn.plans.planner import make_plan
-from portable_spdnn_cpu.jit.activations import Activation
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.activations import Activation
 from portable_spdnn_cpu.layout.packing import (
     pack_layers,
 )
@@ -25,6 +24,7 @@ from portable_spdnn_cpu.layout.tile_shape import (
     VECTOR_REGISTERS,
     blocks_in_registers,
 )
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.handle import DenseLayer
 from portable_spdnn_cpu.tiles.addresses import MicrokernelSpec
 

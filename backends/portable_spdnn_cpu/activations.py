@@ -22,8 +22,8 @@ import numpy as np
 
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
 from portable_spdnn_cpu.jit.compilation import Array, kernel
-from portable_spdnn_cpu.jit.cpu_info import CACHE_LINE
 from portable_spdnn_cpu.jit.intrinsics import polynomial, prefetch
+from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 
 # The code of an activation is its place in `ACTIVATIONS`.
 NONE, RELU, GELU, GELU_TANH, SILU, HARDSWISH, SIGMOID, TANH = range(len(ACTIVATIONS))

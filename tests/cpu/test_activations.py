@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from exact_activations import exact
 
-from portable_spdnn_cpu.jit.activations import ACTIVATIONS, activate, activate_span
+from portable_spdnn_cpu.activations import ACTIVATIONS, activate, activate_span
 
 MOST_ERROR = {np.float32: 5e-7, np.float64: 1e-14}  # of max(1, |z|)
 LIMITS = {  # at minus infinity, and at infinity

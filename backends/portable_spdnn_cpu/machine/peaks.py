@@ -16,8 +16,8 @@ from numba.core import cgutils, types
 
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel
-from portable_spdnn_cpu.jit.cpu_info import aligned_empty, cache_bytes
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
 # Sums that do not wait for each other: enough to hide a latency of 4 to 5 cycles where two
 # multiply-adds begin in each, and few enough for 16 registers.

@@ -14,6 +14,14 @@ from numba.core import cgutils, types
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
 
 
+def broadcast(builder: Any, vector: Any, scalar: Any) -> Any:
+    """Return a vector, of an LLVM type, each lane of which holds a number; for other intrinsics."""
+    undefined = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None)
+    return builder.shuffle_vector(first, undefined, lanes)
+
+
 @intrinsic
 def prefetch(typingctx: Any, array: Any, index: Any) -> Emission:
     """Begin to load the cache line of array[index], and go on at once.

@@ -5,12 +5,12 @@ A user's call never measures, so that its time is predictable. Variants give the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import l2_bytes
+from portable_spdnn_cpu.machine.timing import seconds_of
 
 # Inputs of a panel: fewer make too little of each row that is copied, more leave the caches.
 WIDTHS = (32, 64, 128)
@@ -106,15 +106,11 @@ def predict(product: Product, inputs: int, fortran: bool, aligned: bool) -> Vari
 
 def fastest(choices: list[Variant], run: Callable[[Variant], None]) -> Variant:
     """Return the fastest of some variants after a short trial of each."""
-
-    def seconds(choice: Variant) -> float:
-        start = time.perf_counter()
-        run(choice)
-        return time.perf_counter() - start
-
     for choice in choices:
         run(choice)  # compiles, or loads from the cache, and touches pages
-    return min(choices, key=lambda choice: min(seconds(choice) for _ in range(TURNS)))
+    return min(
+        choices, key=lambda choice: min(seconds_of(lambda: run(choice)) for _ in range(TURNS))
+    )
 
 
 def _may_stay(product: Product, inputs: int, fortran: bool) -> bool:

@@ -12,9 +12,9 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
+from portable_spdnn_cpu.jit.intrinsics import broadcast
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
-INT32 = ir.IntType(32)
 Value = Any  # an LLVM value; llvmlite has no types
 
 
@@ -123,7 +123,4 @@ class Addresses:
 
     def spread(self, value: Value) -> Value:
         """Return a block of which each lane holds a number."""
-        undefined = ir.Constant(self.vector, ir.Undefined)
-        first = self.builder.insert_element(undefined, value, INT32(0))
-        lanes = ir.Constant(ir.VectorType(INT32, self.vector.count), None)
-        return self.builder.shuffle_vector(first, undefined, lanes)
+        return broadcast(self.builder, self.vector, value)

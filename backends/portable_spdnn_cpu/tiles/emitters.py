@@ -10,7 +10,7 @@ from __future__ import annotations
 from llvmlite import ir
 from numba.core import cgutils
 
-from portable_spdnn_cpu.tiles.addresses import INT32, Addresses, Value
+from portable_spdnn_cpu.tiles.addresses import Addresses, Value
 
 FUSED = ("contract",)  # a multiplication and an addition may become one instruction
 Sums = list[list[Value]]  # of each output, in each block
@@ -185,7 +185,7 @@ class Epilogue:
         at, builder = self.at, self.at.builder
         if not at.counts:
             return [total]
-        lanes = ir.VectorType(INT32, at.vector.count)
+        lanes = ir.VectorType(ir.IntType(32), at.vector.count)
         pieces = []
         for first in range(0, total.type.count, lanes.count):
             chosen = ir.Constant(lanes, list(range(first, first + lanes.count)))

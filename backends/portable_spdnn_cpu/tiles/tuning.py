@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +12,7 @@ from portable_spdnn_cpu.layout.packing import EDGES, PackedLayers
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.timing import seconds_each
 from portable_spdnn_cpu.tiles.layer import apply_layer
 from portable_spdnn_cpu.tiles.spilling import load_spilled, spill_tile, spilled_size
 
@@ -21,7 +20,6 @@ CANDIDATES = (2, 4, 8)  # vector blocks of a full tile
 SAMPLED_LAYERS = 3
 MOST_SAMPLED_EDGES = 1 << 22  # beyond, one layer tells enough
 TURNS = 3
-LONG = 2e-2  # seconds; what takes longer needs no repetition
 SECONDS = 5e-4  # of one timing at least, where a layer takes less
 # A wider tile wastes less of its last vector block, and is regrouped less often where inputs die.
 WIDER_IS_WORTH = 1.1
@@ -163,7 +161,7 @@ class _Timed:
                 self.layers, self.chosen, *self.buffers[worker], blocks * self.lanes, times
             )
 
-        return _seconds(self.workers, work) / edges
+        return seconds_each(self.workers, work, SECONDS, TURNS) / edges
 
     def per_feature(self) -> float:
         """Return the seconds to spill a feature of half a tile and to load it again."""
@@ -177,28 +175,7 @@ class _Timed:
             tile = self.buffers[worker][0]
             repeat_spills(tile, neurons, count, spill_buffers[worker], position, times)
 
-        return _seconds(self.workers, work) / (neurons * count)
-
-
-def _seconds(workers: ThreadPool, work: Callable[[int, int], None]) -> float:
-    """Return the least seconds of one repetition of work(worker, times), on all workers."""
-    taken = [0.0] * workers.threads
-
-    def run(times: int) -> float:
-        def timed(worker: int) -> None:  # by its own clock: waking it is no part of the work
-            start = time.perf_counter()
-            work(worker, times)
-            taken[worker] = time.perf_counter() - start
-
-        workers.run(timed)
-        return max(taken)
-
-    run(0)  # compiles, or loads from the cache
-    once = run(1)
-    if once > LONG:
-        return min(once, run(1))  # the first may have met cold caches
-    times = max(1, int(SECONDS / max(once, 1e-7)))
-    return min(run(times) for _ in range(TURNS)) / times
+        return seconds_each(self.workers, work, SECONDS, TURNS) / (neurons * count)
 
 
 @kernel

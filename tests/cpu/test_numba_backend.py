@@ -16,11 +16,7 @@ import portable_spdnn as ps
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.activations import Activation
-from portable_spdnn_cpu.layout.packing import (
-    ABSENT,
-    FIRST_VALUE,
-    pack_layers,
-)
+from portable_spdnn_cpu.layout.packing import ABSENT, FIRST_VALUE, pack_layers
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.network import plan as depth_first
 

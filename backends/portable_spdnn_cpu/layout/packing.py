@@ -205,12 +205,7 @@ def _joined(arrays: list[Array], dtype: npt.DTypeLike) -> Array:
 
 @kernel
 def transpose(
-    indptr: Array,
-    indices: Array,
-    data: Any,
-    offsets: Array,
-    by_output: Array,
-    values: Array | None,
+    indptr: Array, indices: Array, data: Any, offsets: Array, by_output: Array, values: Array | None
 ) -> None:
     """Turn CSR by input into CSR by output; `offsets` comes as zeros.
 

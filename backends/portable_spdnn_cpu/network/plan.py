@@ -19,15 +19,9 @@ from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.jit.compilation import read_only
-from portable_spdnn_cpu.layout.packing import (
-    CLUSTERS,
-    EDGES,
-    FIRST_VALUE,
-    NEURONS_OUT,
-    pack_layers,
-)
+from portable_spdnn_cpu.layout.packing import CLUSTERS, EDGES, FIRST_VALUE, NEURONS_OUT, pack_layers
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, MOST_COUNTED
-from portable_spdnn_cpu.machine.cpu_info import aligned_empty, l2_bytes
+from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.network.sparse_prefix import SparsePrefix, SparsePrefixResult
 from portable_spdnn_cpu.network.survivors import SurvivorPools, Survivors, join
@@ -134,7 +128,7 @@ class DepthFirstPlan(NetworkPlan):
             f"Tiles of {width} inputs go depth first through the layers, in {self.dtype}, on "
             f"{threads} thread{'s' if threads > 1 else ''}.\n"
             f"The two buffers of a tile take {kib:.0f} KiB; the second-level cache has "
-            f"{l2_bytes() // 1024} KiB.\n"
+            f"{cache_bytes(2) // 1024} KiB.\n"
             f"Tiles of {widths} inputs were timed on these layers, at {rates} G edges/s.\n"
             f"{constant} of {len(table)} layers have one weight for all edges, multiplied after "
             f"each sum; {len(table) - constant} have a weight for each edge.\n"

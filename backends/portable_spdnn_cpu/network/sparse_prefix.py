@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +56,7 @@ class SparsePrefix:
         self, workers: ThreadPool, network: Network, dtype: np.dtype[Any], dense_seconds: float
     ) -> None:
         self.workers, self.network, self.dtype = workers, network, dtype
-        self._weights: dict[int, Any] = {}
+        self._layer = functools.cache(lambda number: network.layers[number].csr(self.dtype))
         self._epilogues = [layer.epilogue(network.y_max) for layer in network]
         W = self._layer(0)
         # Without a bias nothing is lost below zero: what comes out costs time too.
@@ -96,8 +97,3 @@ class SparsePrefix:
         if isinstance(features, np.ndarray) or not inputs or not neurons:
             return False  # finding the nonzeros costs as much as a layer
         return bool(features.nnz < self.break_even * inputs * neurons)
-
-    def _layer(self, number: int) -> Any:
-        if number not in self._weights:
-            self._weights[number] = self.network.layers[number].csr(self.dtype)
-        return self._weights[number]

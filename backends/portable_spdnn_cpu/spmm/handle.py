@@ -12,11 +12,7 @@ import numpy as np
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.activations import NONE, activation_of
 from portable_spdnn_cpu.jit.compilation import Array, read_only
-from portable_spdnn_cpu.layout.packing import (
-    ACTIVATION,
-    PackedLayers,
-    pack_product,
-)
+from portable_spdnn_cpu.layout.packing import ACTIVATION, PackedLayers, pack_product
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
@@ -65,10 +61,7 @@ class DenseLayer:
             bias = np.zeros(by_output.shape[0], self.dtype)
         # By whether the activation is left for later, as it is where a residual comes before it.
         natural, permuted = pack_product(by_output, bias, self.activation, prepare)
-        self.packed = {
-            False: (natural, permuted),
-            True: (linear(natural), linear(permuted)),
-        }
+        self.packed = {False: (natural, permuted), True: (linear(natural), linear(permuted))}
         neurons_out, neurons_in = by_output.shape
         self.product = Product(
             neurons_in, neurons_out, int(by_output.nnz), natural.indices.size,

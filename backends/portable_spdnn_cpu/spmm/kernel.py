@@ -3,8 +3,6 @@
 A worker takes the next panel from a shared counter. Features in Fortran order lie as in a tile,
 and may be read where they are; those of a panel that is copied are neighbours, and start on a
 cache line, as whole vector loads want.
-
-Everything here computes on validated arrays and runs without the interpreter's lock.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.machine.cpu_info import l2_bytes
+from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.timing import seconds_of
 
 # Inputs of a panel: fewer make too little of each row that is copied, more leave the caches.
@@ -96,7 +96,7 @@ def predict(product: Product, inputs: int, fortran: bool, aligned: bool) -> Vari
     if fortran and 2 * product.loads <= product.edges:
         width = wide  # clusters go through a panel once, and longer pieces of rows copy faster
     elif (threads > 1 and inputs < PANELS_EACH * threads * usual) or (
-        not fortran and usual * row > L2_SHARE * l2_bytes()
+        not fortran and usual * row > L2_SHARE * cache_bytes(2)
     ):
         width = narrow
     else:

@@ -1,7 +1,6 @@
 """Copies between features and tiles: whole vector blocks, and squares that are transposed.
 
-Tiles hold a column for each input, features in C order a row. Everything here computes on
-validated arrays and runs without the interpreter's lock.
+Tiles hold a column for each input, features in C order a row.
 """
 
 from __future__ import annotations

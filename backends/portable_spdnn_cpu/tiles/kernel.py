@@ -4,8 +4,6 @@ A tile holds up to `tile width` inputs, innermost: ``tile[row of neuron, input]`
 the next tile from a shared counter, loads it, and alternates between two buffers, layer after
 layer. Dead inputs leave the tile, or the tile is spilled and its survivors are regrouped with
 those of others; see `spilling`. What finishes is written to the output.
-
-Everything here computes on validated arrays and runs without the interpreter's lock.
 """
 
 from __future__ import annotations

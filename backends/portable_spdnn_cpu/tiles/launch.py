@@ -137,8 +137,6 @@ def cut_tiles(
         may_spill,
         packs,
         may_drop,
-        np.zeros(count, np.int64),
-        np.zeros(count, np.int64),
-        np.zeros(count, np.int64),
+        *np.zeros((3, count), np.int64),
         np.zeros((count, width), np.int64),
     )

@@ -2,8 +2,6 @@
 
 Bound: with clusters arithmetic, four additions a load; without, the loads, one for each edge and
 vector block, from the cache that holds the tile.
-
-Everything here computes on validated arrays and runs without the interpreter's lock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Sources: the forms of features that tiles are loaded from.
-
-Kernels compute on validated arrays and run without the interpreter's lock.
-"""
+"""Sources: the forms of features that tiles are loaded from."""
 
 from __future__ import annotations
 

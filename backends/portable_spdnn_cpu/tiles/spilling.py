@@ -3,8 +3,6 @@
 Columns of dead inputs are closed up where that frees a vector block. A tile that has wasted
 enough time on dead columns is *spilled*: its survivors are copied to the spill buffer, to be
 regrouped with those of other tiles, and its worker takes another tile.
-
-Everything here computes on validated arrays and runs without the interpreter's lock.
 """
 
 from __future__ import annotations
@@ -129,13 +127,7 @@ def spill_tile(tile: Array, neurons: int, count: int, buffer: Array, position: i
 
 @kernel
 def load_spilled(
-    position: Array,
-    stride: Array,
-    buffer: Array,
-    first: int,
-    count: int,
-    neurons: int,
-    tile: Array,
+    position: Array, stride: Array, buffer: Array, first: int, count: int, neurons: int, tile: Array
 ) -> None:
     """tile[n, c] = buffer[position[first + c] + n stride[first + c]].
 

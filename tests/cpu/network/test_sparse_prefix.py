@@ -33,11 +33,7 @@ def sparse_inputs(density: float) -> Any:
 @pytest.mark.parametrize("form", ["csr", "bits"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_answers_do_not_depend_on_where_tiles_begin(
-    network: ps.Network,
-    form: str,
-    break_even: float,
-    dtype: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    network: ps.Network, form: str, break_even: float, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Y = sparse_inputs(0.03)
     if form == "bits":

@@ -22,7 +22,7 @@ SCATTERED = Product(4096, 4096, 4096 * 32, 4096 * 32, 4, threads=2)
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "l2_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(tuning, "cache_bytes", lambda level: 1 << 20)
 
 
 @pytest.mark.parametrize(

@@ -71,9 +71,9 @@ ZERO, HALF, ONE, TWO, THREE, SIX = _single(0, 0.5, 1, 2, 3, 6)
 LOG2_E, SCALE_32, CUBIC_32 = _single(math.log2(math.e), TANH_SCALE, TANH_CUBIC)
 # -ln 2 in two parts; a multiple of the first by up to 2^15 is exact.
 MINUS_LN2_HIGH, MINUS_LN2_LOW = _single(-0.693359375, 2.12194440e-4)
-EXP_LEAST = np.float32(-88)  # here the power of two has become 0
+EXP_MIN = np.float32(-88)  # here the power of two has become 0
 # With these as their least, or most, arguments the functions below give what they tend to.
-SIGMOID_LEAST, HARDSWISH_LEAST, TAIL_MOST = _single(-104, -4, 14)
+SIGMOID_MIN, HARDSWISH_MIN, TAIL_MAX = _single(-104, -4, 14)
 
 # expm1(r) = r + r^2 P(r) for |r| <= ln(2) / 2: minimax in exp's relative error, 3.3e-9.
 EXPM1 = _single(
@@ -204,7 +204,7 @@ def clamp(z: Any, lower: Any, upper: Any) -> Any:
 @formula
 def exp_parts(x: Any) -> Any:
     """Return expm1(r) and 2^n with x = n ln 2 + r, for x <= 0; 2^n is 0 where exp(x) underflows."""
-    x = x if x > EXP_LEAST else EXP_LEAST  # NaN too: the conversion of NaN is not defined
+    x = x if x > EXP_MIN else EXP_MIN  # NaN too: the conversion of NaN is not defined
     n = np.int32(x * LOG2_E - HALF)  # cut off towards 0: rounds what is negative
     whole = np.float32(n)
     r = polynomial(whole, (MINUS_LN2_LOW, polynomial(whole, (MINUS_LN2_HIGH, x))))
@@ -234,14 +234,14 @@ def tanh(z: Any) -> Any:
 @formula
 def silu(z: Any) -> Any:
     """Return z sigmoid(z)."""
-    z = SIGMOID_LEAST if z < SIGMOID_LEAST else z
+    z = SIGMOID_MIN if z < SIGMOID_MIN else z
     return z * sigmoid(z)
 
 
 @formula
 def gelu_tanh(z: Any) -> Any:
     """Return z (1 + tanh(sqrt(2 / pi) (z + 0.044715 z^3))) / 2."""
-    z = SIGMOID_LEAST if z < SIGMOID_LEAST else z
+    z = SIGMOID_MIN if z < SIGMOID_MIN else z
     return z * sigmoid(SCALE_32 * polynomial(z * z * z, (CUBIC_32, z)))
 
 
@@ -249,7 +249,7 @@ def gelu_tanh(z: Any) -> Any:
 def gelu(z: Any) -> Any:
     """Return z (1 + erf(z / sqrt 2)) / 2 = max(z, 0) - t erfc(t / sqrt 2) / 2 with t = |z|."""
     t = abs(z)
-    t = t if t < TAIL_MOST else TAIL_MOST
+    t = t if t < TAIL_MAX else TAIL_MAX
     expm1, power = exp_parts(-HALF * t * t)
     tail = polynomial(power, (expm1, power)) * polynomial(t, TAIL_P) / polynomial(t, TAIL_Q)
     return (ZERO if z < ZERO else z) - t * tail
@@ -258,5 +258,5 @@ def gelu(z: Any) -> Any:
 @formula
 def hardswish(z: Any) -> Any:
     """Return z min(max(z + 3, 0), 6) / 6."""
-    z = HARDSWISH_LEAST if z < HARDSWISH_LEAST else z
+    z = HARDSWISH_MIN if z < HARDSWISH_MIN else z
     return z * (clamp(z + THREE, ZERO, SIX) / SIX)

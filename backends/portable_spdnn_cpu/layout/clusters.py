@@ -24,7 +24,7 @@ ROUNDS = 3  # of min-wise hashing; each finds most of what those before missed
 # A round that put fewer than this part of the outputs into clusters is the last.
 WORTH_ANOTHER = 1 / 16
 # A cluster is taken where it saves at least this part of the loads.
-LEAST_SAVING = 1 / 4
+MIN_SAVING = 1 / 4
 
 
 def cluster_outputs(offsets: Array, indices: Array) -> tuple[Array, int]:
@@ -110,7 +110,7 @@ def least_hashes(row: Array, hashes: Array) -> Any:
 
 @kernel
 def saves_enough(offsets: Array, indices: Array, outputs: Array) -> bool:
-    """Whether loading the common inputs of `outputs` once saves LEAST_SAVING of all loads."""
+    """Whether loading the common inputs of `outputs` once saves MIN_SAVING of all loads."""
     if same_inputs(offsets, indices, outputs):
         return bool(offsets[outputs[0] + 1] > offsets[outputs[0]])
     loads = common = 0
@@ -119,7 +119,7 @@ def saves_enough(offsets: Array, indices: Array, outputs: Array) -> bool:
     at = offsets[outputs]
     for k in range(offsets[outputs[0]], offsets[outputs[0] + 1]):
         common += in_all(offsets, indices, outputs, at, indices[k])
-    return loads > 0 and (outputs.size - 1) * common >= LEAST_SAVING * loads
+    return loads > 0 and (outputs.size - 1) * common >= MIN_SAVING * loads
 
 
 @kernel

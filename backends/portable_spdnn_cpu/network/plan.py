@@ -20,13 +20,13 @@ from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.jit.compilation import read_only
 from portable_spdnn_cpu.layout.packing import CLUSTERS, EDGES, FIRST_VALUE, NEURONS_OUT, pack_layers
-from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, MOST_COUNTED
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, MAX_COUNTED
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.network.sparse_prefix import SparsePrefix, SparsePrefixResult
 from portable_spdnn_cpu.network.survivors import SurvivorPools, Survivors, join
 from portable_spdnn_cpu.tiles import kernel as kernels
-from portable_spdnn_cpu.tiles.launch import Workspace, cut_tiles, launch
+from portable_spdnn_cpu.tiles.launch import TileWorkspace, cut_tiles, launch
 from portable_spdnn_cpu.tiles.sources import SPILLED, make_source
 from portable_spdnn_cpu.tiles.spilling import SpillCosts, spilled_size
 from portable_spdnn_cpu.tiles.tuning import measure_tile_costs
@@ -72,13 +72,13 @@ class DepthFirstPlan(NetworkPlan):
         # Sums of bits that fit into bytes.
         self.counts = (
             self.layers.table[0, FIRST_VALUE] < 0
-            and np.bincount(network.layers[0].indices).max(initial=0) <= MOST_COUNTED
+            and np.bincount(network.layers[0].indices).max(initial=0) <= MAX_COUNTED
         )
         if like is None:
             self.costs = measure_tile_costs(
                 workers, self.layers, network.widest, self.dtype, bool(self.may_drop.any())
             )
-            self.workspace, self._one_at_a_time = Workspace(), threading.Lock()
+            self.workspace, self._one_at_a_time = TileWorkspace(), threading.Lock()
         else:
             self.costs = like.costs
             self.workspace, self._one_at_a_time = like.workspace, like._one_at_a_time
@@ -167,7 +167,7 @@ class DepthFirstPlan(NetworkPlan):
             pools.room,
             network.neurons if self.counts else 0,
         )
-        # Only inputs that finish are written, and read: small pages where most may die.
+        # Only inputs that finish are written, and read: small pages where most may leave.
         shape = (inputs, network.neurons_out)
         out = np.empty(shape, self.dtype) if packs else aligned_empty(shape, self.dtype)
         finished: list[Survivors] = []
@@ -217,7 +217,7 @@ class DepthFirstPlan(NetworkPlan):
         """Return the layer at which `left` inputs stop for others: all layers for none.
 
         They stop where running the rest of the network together saves more than spilling costs.
-        Of many, tiles are nearly full as they are, and most may die on the way.
+        Of many, tiles are nearly full as they are, and most may leave on the way.
         """
         later, threads = pools.next_layer(), self.workers.threads
         if later is None or left > FEW_TILES * threads * self.costs.width:

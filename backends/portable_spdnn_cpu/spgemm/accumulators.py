@@ -42,7 +42,7 @@ from portable_spdnn_cpu.spgemm.row_bins import DENSE, HASH, RowBin
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Workspace(NamedTuple):
+class RowWorkspace(NamedTuple):
     """A thread's memory for one accumulator; arrays that it does not need are empty.
 
     Attributes
@@ -71,7 +71,7 @@ class Workspace(NamedTuple):
 
 def make_workspace(
     accumulator: int, row_bin: RowBin, B: CsrOperand, symbolic: bool = False
-) -> Workspace:
+) -> RowWorkspace:
     """Make the memory that an accumulator needs for the rows of a bin, in one of the phases.
 
     The hash table has at least two slots for each entry of the longest row. The system gives
@@ -81,21 +81,21 @@ def make_workspace(
     if accumulator == DENSE:
         bits = np.zeros(-(-B.columns // 64), np.uint64)
         sums = none.sums if symbolic else np.zeros(B.columns, B.data.dtype)
-        return Workspace(bits, sums, *none[2:])
+        return RowWorkspace(bits, sums, *none[2:])
     slots = 1 << (2 * row_bin.longest - 1).bit_length() if accumulator == HASH else 0
     keys, order = np.zeros(slots, B.indices.dtype), np.empty(row_bin.longest + PADDING, np.int64)
     if symbolic:
         return none._replace(keys=keys, order=order)
     sums = np.empty(slots or row_bin.longest, B.data.dtype)
     digits = np.empty(BUCKETS, np.int64)
-    return Workspace(none.bits, sums, keys, order, np.empty_like(order), digits)
+    return RowWorkspace(none.bits, sums, keys, order, np.empty_like(order), digits)
 
 
 @cache
-def _no_memory(value_type: Any, index_type: Any) -> Workspace:
+def _no_memory(value_type: Any, index_type: Any) -> RowWorkspace:
     none = np.empty(0, np.int64)
     bits, sums = np.empty(0, np.uint64), np.empty(0, value_type)
-    return Workspace(bits, sums, np.empty(0, index_type), none, none, none)
+    return RowWorkspace(bits, sums, np.empty(0, index_type), none, none, none)
 
 
 @kernel_part

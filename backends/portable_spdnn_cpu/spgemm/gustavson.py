@@ -19,7 +19,7 @@ from portable_spdnn.layer import common_value
 from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spgemm.accumulators import Workspace
+from portable_spdnn_cpu.spgemm.accumulators import RowWorkspace
 from portable_spdnn_cpu.spgemm.epilogue import RowSink
 from portable_spdnn_cpu.spgemm.numeric import (
     add_dense,
@@ -82,7 +82,7 @@ def count_rows(
     counter: Array,
     row_bin: RowBin,
     product: Product,
-    work: Workspace,
+    work: RowWorkspace,
     counts: Array,
 ) -> None:
     """Symbolic phase: counts[i] = entries of row i of A B, for all rows that the counter gives.
@@ -97,7 +97,7 @@ def count_rows(
         The accumulator's rows.
     product : Product
         What to count; values are not read.
-    work : Workspace
+    work : RowWorkspace
         For the accumulator, in this phase.
     counts : ndarray of int64
         Takes the result.
@@ -119,7 +119,7 @@ def add_rows(
     counter: Array,
     row_bin: RowBin,
     product: Product,
-    work: Workspace,
+    work: RowWorkspace,
     sink: RowSink,
     used: int,
     chunk: int,
@@ -136,7 +136,7 @@ def add_rows(
         The accumulator's rows.
     product : Product
         What to compute.
-    work : Workspace
+    work : RowWorkspace
         For the accumulator, in this phase.
     sink : RowSink
         Takes the rows.
@@ -172,7 +172,7 @@ def refill_rows(
     counter: Array,
     row_bin: RowBin,
     product: Product,
-    work: Workspace,
+    work: RowWorkspace,
     sink: RowSink,
 ) -> None:
     """Numeric phase where the columns are known: write the values of the rows of A B.

@@ -16,7 +16,7 @@ ONE, SIX, LOW_SIX = np.uint64(1), np.uint64(6), np.uint64(63)
 # Bitmaps of rows pay where B has an entry for every two of their words: a word of 64 columns costs
 # about as much as a scattered addition, though four go at once.
 BITMAP_WORDS_PER_ENTRY = 2
-MOST_BITMAP_BYTES = 1 << 24
+MAX_BITMAP_BYTES = 1 << 24
 NO_BITMAPS = read_only(np.empty((0, 0), np.uint64))
 
 
@@ -92,7 +92,7 @@ def with_bitmaps(B: CsrOperand) -> CsrOperand:
     rows, words = B.indptr.size - 1, -(-B.columns // 64)
     if rows * words > BITMAP_WORDS_PER_ENTRY * B.indices.size:
         return B
-    if 8 * rows * words > MOST_BITMAP_BYTES:
+    if 8 * rows * words > MAX_BITMAP_BYTES:
         return B
     bitmaps = np.zeros((rows, words), np.uint64)
     fill_bitmaps(B, bitmaps)

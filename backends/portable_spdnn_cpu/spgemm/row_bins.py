@@ -35,7 +35,7 @@ MIXED_FROM, SORTED_FROM = 0.1, 0.7
 DENSE_TO_IF_UNKNOWN = 128
 SORTED_TO_IF_UNKNOWN = 64
 # For each thread: many, so that all end at about the same time, if of some tens of microseconds.
-CHUNKS, LEAST_PRODUCTS = 128, 1 << 13
+CHUNKS, MIN_PRODUCTS = 128, 1 << 13
 
 
 class RowBin(NamedTuple):
@@ -130,7 +130,7 @@ def bin_rows(
     dict from accumulator to RowBin
         Only of accumulators that have rows.
     """
-    chunk_products = max(int(products.sum()) // (CHUNKS * threads), LEAST_PRODUCTS)
+    chunk_products = max(int(products.sum()) // (CHUNKS * threads), MIN_PRODUCTS)
     bins = {}
     accumulators = np.where(products > 0, accumulators, -1)
     for accumulator in (DENSE, HASH, SORTED):

@@ -12,7 +12,7 @@ from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import bit_count
 from portable_spdnn_cpu.spgemm.accumulators import (
     GOLDEN,
-    Workspace,
+    RowWorkspace,
     hash_shape,
     prefetch_ahead,
     unite_bitmaps,
@@ -21,7 +21,7 @@ from portable_spdnn_cpu.spgemm.operands import LOW_SIX, ONE, SIX, Product
 
 
 @kernel_part
-def count_dense(rows: Array, product: Product, work: Workspace, counts: Array) -> None:
+def count_dense(rows: Array, product: Product, work: RowWorkspace, counts: Array) -> None:
     """Count the bits that become set."""
     A, B, bounds = product
     A_indptr, A_indices = A.indptr, A.indices
@@ -67,7 +67,7 @@ def count_bitmaps(rows: Array, product: Product, counts: Array) -> None:
 
 
 @kernel_part
-def count_hash(rows: Array, product: Product, work: Workspace, counts: Array) -> None:
+def count_hash(rows: Array, product: Product, work: RowWorkspace, counts: Array) -> None:
     """Count the columns that the hash table takes."""
     A, B, bounds = product
     A_indptr, A_indices = A.indptr, A.indices

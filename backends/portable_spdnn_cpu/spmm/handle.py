@@ -17,10 +17,10 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.kernel import add_residual, multiply_copied, multiply_in_place
-from portable_spdnn_cpu.spmm.tuning import Product, Variant, fastest, predict, variants
-from portable_spdnn_cpu.tiles.launch import Workspace
+from portable_spdnn_cpu.spmm.tuning import ProductSize, Variant, fastest, predict, variants
+from portable_spdnn_cpu.tiles.launch import TileWorkspace
 
-MOST_TRIAL_BYTES = 1 << 28  # of made-up features and results; larger products are not tried
+MAX_TRIAL_BYTES = 1 << 28  # of made-up features and results; larger products are not tried
 
 
 class DenseLayer:
@@ -63,12 +63,12 @@ class DenseLayer:
         natural, permuted = pack_product(by_output, bias, self.activation, prepare)
         self.packed = {False: (natural, permuted), True: (linear(natural), linear(permuted))}
         neurons_out, neurons_in = by_output.shape
-        self.product = Product(
+        self.product = ProductSize(
             neurons_in, neurons_out, int(by_output.nnz), natural.indices.size,
             self.dtype.itemsize, workers.threads,
         )  # fmt: skip
         self._variants: dict[tuple[int, bool], Variant] = {}  # by inputs and Fortran order
-        if columns and columns * sum(by_output.shape) * self.dtype.itemsize <= MOST_TRIAL_BYTES:
+        if columns and columns * sum(by_output.shape) * self.dtype.itemsize <= MAX_TRIAL_BYTES:
             self._try_variants(columns)
         elif prepare:
             self._try_variants(2 * BLOCK_BYTES // self.dtype.itemsize)  # compiles all variants
@@ -172,15 +172,15 @@ def linear(packed: PackedLayers) -> PackedLayers:
     )
 
 
-_spare: list[Workspace] = []
+_spare: list[TileWorkspace] = []
 
 
 @contextmanager
-def spare_workspace() -> Iterator[Workspace]:
+def spare_workspace() -> Iterator[TileWorkspace]:
     """Lend buffers that an earlier call left; concurrent calls each get their own."""
     try:
         workspace = _spare.pop()
     except IndexError:
-        workspace = Workspace()
+        workspace = TileWorkspace()
     yield workspace
     _spare[:] = [workspace]

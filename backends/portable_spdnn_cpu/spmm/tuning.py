@@ -17,7 +17,7 @@ WIDTHS = (32, 64, 128)
 PANELS_EACH = 8  # at least: other threads start late, and one of them ends last
 L2_SHARE = 0.5  # of the second-level cache for a panel and its sums: indices take the rest
 # Inputs up to which rows are near enough to each other to be read where they are.
-MOST_IN_PLACE = 96
+MAX_IN_PLACE = 96
 # Seconds, in units of four bytes, on one thread; measured on a server core of 2023 with AVX-512.
 # They need be right within a factor of two.
 ADDITION = 1e-11
@@ -29,7 +29,7 @@ TURNS = 2
 
 
 @dataclass(frozen=True)
-class Product:
+class ProductSize:
     """What a choice depends on, besides the number of inputs.
 
     Attributes
@@ -70,7 +70,7 @@ class Variant:
     width: int
 
 
-def variants(product: Product, inputs: int, fortran: bool) -> list[Variant]:
+def variants(product: ProductSize, inputs: int, fortran: bool) -> list[Variant]:
     """Return all variants for so many inputs; `fortran`: whether features lie as in a tile."""
     return [
         Variant(threads, in_place, width)
@@ -80,7 +80,7 @@ def variants(product: Product, inputs: int, fortran: bool) -> list[Variant]:
     ]
 
 
-def predict(product: Product, inputs: int, fortran: bool, aligned: bool) -> Variant:
+def predict(product: ProductSize, inputs: int, fortran: bool, aligned: bool) -> Variant:
     """Choose a variant by a model of its costs; `aligned`: features start on a cache line."""
     sums = product.edges * ADDITION + product.loads * LOAD
     copies = product.neurons_in * COPY
@@ -88,7 +88,7 @@ def predict(product: Product, inputs: int, fortran: bool, aligned: bool) -> Vari
         copies = 2 * (product.neurons_in + product.neurons_out) * COPY
     splits = 0.0 if aligned else product.loads * SPLIT_LOAD
     may_stay = _may_stay(product, inputs, fortran)
-    in_place = may_stay and inputs <= MOST_IN_PLACE and splits < copies
+    in_place = may_stay and inputs <= MAX_IN_PLACE and splits < copies
     seconds = inputs * (sums + (splits if in_place else copies)) * product.itemsize / 4
     threads = product.threads if seconds * (1 - 1 / product.threads) > WAKING else 1
     narrow, usual, wide = WIDTHS
@@ -113,12 +113,12 @@ def fastest(choices: list[Variant], run: Callable[[Variant], None]) -> Variant:
     )
 
 
-def _may_stay(product: Product, inputs: int, fortran: bool) -> bool:
+def _may_stay(product: ProductSize, inputs: int, fortran: bool) -> bool:
     """Whether features may be read where they are: they lie as in a tile, in whole blocks."""
     return fortran and inputs * product.itemsize % BLOCK_BYTES == 0
 
 
-def _shared(width: int, product: Product, inputs: int, threads: int) -> int:
+def _shared(width: int, product: ProductSize, inputs: int, threads: int) -> int:
     """Return the widest panel, at most `width`, of which every thread can have one.
 
     A whole number of vector blocks, and of pairs of them where there are two.

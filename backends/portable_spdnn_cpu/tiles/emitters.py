@@ -16,7 +16,7 @@ FUSED = ("contract",)  # a multiplication and an addition may become one instruc
 Sums = list[list[Value]]  # of each output, in each block
 
 
-class Accumulation:
+class AccumulationEmitter:
     """Sums of outputs over their entries: sum_k w_k src[indices[k], column].
 
     A cluster's entries come in this order: those that all its outputs have in common, then those
@@ -134,7 +134,7 @@ class Accumulation:
         return total
 
 
-class Epilogue:
+class EpilogueEmitter:
     """What becomes of sums: dst[row, column + shift] = clamp(weight x sum + bias).
 
     Parameters

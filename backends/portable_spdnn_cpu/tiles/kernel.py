@@ -2,7 +2,7 @@
 
 A tile holds up to `tile width` inputs, innermost: ``tile[row of neuron, input]``. A worker takes
 the next tile from a shared counter, loads it, and alternates between two buffers, layer after
-layer. Dead inputs leave the tile, or the tile is spilled and its survivors are regrouped with
+layer. Inactive inputs leave the tile, or the tile is spilled and its survivors are regrouped with
 those of others; see `spilling`. What finishes is written to the output.
 """
 
@@ -24,9 +24,9 @@ from portable_spdnn_cpu.layout.packing import (
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles.copies import store_tile
 from portable_spdnn_cpu.tiles.layer import activate, apply_layer, multiply_columns
-from portable_spdnn_cpu.tiles.sources import BITS, Source, load_bytes, load_tile
+from portable_spdnn_cpu.tiles.sources import BITS, TileSource, load_bytes, load_tile
 from portable_spdnn_cpu.tiles.spilling import (
-    MOST_SURVIVORS,
+    MAX_SURVIVORS,
     SpillCosts,
     compact_columns,
     should_spill,
@@ -58,7 +58,7 @@ class Tiles(NamedTuple):
     packs : bool
         Whether inputs that finish are written one after the other, not each in its own row.
     may_drop : ndarray of bool, shape (layers,)
-        Whether dead inputs may leave after each layer.
+        Whether inactive inputs may leave after each layer.
     next_layer, position : ndarray of int64, shape (tiles,)
         Written by the kernel: where a spilled tile goes on (0: it finished), and where it is:
         in the spill buffer, or the first of its rows of the output.
@@ -102,7 +102,7 @@ class Buffers(NamedTuple):
 @kernel
 def run_tiles(
     counters: Array,
-    source: Source,
+    source: TileSource,
     tiles: Tiles,
     costs: SpillCosts,
     layers: PackedLayers,
@@ -117,7 +117,7 @@ def run_tiles(
     ----------
     counters : ndarray of int64, shape (COUNTERS,)
         Shared by all workers.
-    source : Source
+    source : TileSource
     tiles : Tiles
     costs : SpillCosts
     layers : PackedLayers
@@ -128,7 +128,7 @@ def run_tiles(
     spill_buffer : ndarray
         Takes the survivors of tiles that stop early, [neuron][input] for each.
     out : ndarray in C order, shape (inputs, neurons_out)
-        Takes the features of inputs that finish. Packed, no memory is touched for those that die.
+        Takes the features of inputs that finish. Packed, no memory is touched for those that leave.
     """
     counted, front, back, active = buffers
     lanes = BLOCK_BYTES // front.itemsize
@@ -180,7 +180,7 @@ def run_tiles(
                 ahead = costs.edges_from[layer]
                 spilled = layer == tiles.stop_layer or (
                     tiles.may_spill
-                    and active_count <= MOST_SURVIVORS * started
+                    and active_count <= MAX_SURVIVORS * started
                     and should_spill(costs, wasted, ahead, neurons, active_count, lanes)
                 )
                 narrow = (active_count + lanes - 1) // lanes * lanes

@@ -14,12 +14,12 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.tiles import kernel as kernels
-from portable_spdnn_cpu.tiles.sources import Source
+from portable_spdnn_cpu.tiles.sources import TileSource
 from portable_spdnn_cpu.tiles.spilling import SpillCosts
 
 
 @dataclass
-class Workspace:
+class TileWorkspace:
     """Buffers of all workers, kept between runs; a worker's pages are first touched by it."""
 
     widest: int = 0
@@ -85,9 +85,9 @@ class Workspace:
 
 def launch(
     workers: ThreadPool,
-    workspace: Workspace,
+    workspace: TileWorkspace,
     counters: Array,
-    source: Source,
+    source: TileSource,
     tiles: kernels.Tiles,
     costs: SpillCosts,
     layers: PackedLayers,
@@ -137,6 +137,8 @@ def cut_tiles(
         may_spill,
         packs,
         may_drop,
-        *np.zeros((3, count), np.int64),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
+        np.zeros(count, np.int64),
         np.zeros((count, width), np.int64),
     )

@@ -1,7 +1,7 @@
-"""Spilling: what becomes of tiles from which inputs have died.
+"""Spilling: what becomes of tiles of which some inputs have become inactive.
 
-Columns of dead inputs are closed up where that frees a vector block. A tile that has wasted
-enough time on dead columns is *spilled*: its survivors are copied to the spill buffer, to be
+Columns of inactive inputs are closed up where that frees a vector block. A tile that has wasted
+enough time on inactive columns is *spilled*: its survivors are copied to the spill buffer, to be
 regrouped with those of other tiles, and its worker takes another tile.
 """
 
@@ -15,7 +15,7 @@ from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles.copies import copy_block
 
-MOST_SURVIVORS = 0.75  # of a tile that is spilled: a fuller one has little to gain
+MAX_SURVIVORS = 0.75  # of a tile that is spilled: a fuller one has little to gain
 
 
 class SpillCosts(NamedTuple):
@@ -74,7 +74,7 @@ def should_spill(
 
         R >= P   and   E (c(w) - a c1) >= P:
 
-    the rent has reached the price, and as much would still be paid if no other input died.
+    the rent has reached the price, and as much would still be paid if all others stayed active.
     """
     price = costs.per_feature * neurons * active
     blocks = (active + lanes - 1) // lanes

@@ -18,10 +18,10 @@ from portable_spdnn_cpu.tiles.spilling import load_spilled, spill_tile, spilled_
 
 CANDIDATES = (2, 4, 8)  # vector blocks of a full tile
 SAMPLED_LAYERS = 3
-MOST_SAMPLED_EDGES = 1 << 22  # beyond, one layer tells enough
+MAX_SAMPLED_EDGES = 1 << 22  # beyond, one layer tells enough
 TURNS = 3
 SECONDS = 5e-4  # of one timing at least, where a layer takes less
-# A wider tile wastes less of its last vector block, and is regrouped less often where inputs die.
+# A wider tile wastes less of its last vector block, and is regrouped less often where inputs leave.
 WIDER_IS_WORTH = 1.1
 # Of a few inputs: narrow tiles share them out better, but each is loaded and stored.
 FEWER_ARE_WORTH = 1.2
@@ -106,7 +106,7 @@ def measure_tile_costs(
     """
     lanes = BLOCK_BYTES // dtype.itemsize
     chosen = np.unique(np.linspace(0, len(layers.table) - 1, SAMPLED_LAYERS + 2).astype(int)[1:-1])
-    if layers.table[chosen, EDGES].sum() > MOST_SAMPLED_EDGES:
+    if layers.table[chosen, EDGES].sum() > MAX_SAMPLED_EDGES:
         chosen = chosen[:1]
     timed = {blocks: _Timed(workers, layers, chosen, widest, dtype, blocks * lanes)
              for blocks in CANDIDATES}  # fmt: skip

@@ -109,6 +109,7 @@ def test_calls_never_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(trials) == 2
     assert layer.describe().count("the fastest in a trial") == 2
     assert "64 inputs in Fortran order" in layer.describe()
+    assert "B of 64 columns in C order is" in layer.describe_product()
     before = dict(layer._variants)
     for inputs in (64, 7, 64):
         for order in "CF":

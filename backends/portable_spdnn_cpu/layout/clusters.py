@@ -88,7 +88,7 @@ def pick_clusters(
 
 
 @kernel
-def set_hash(row: Array, hashes: Array) -> Any:
+def set_hash(row: Array, hashes: Array) -> np.uint64:
     """Return a hash of a set of inputs."""
     total = np.uint64(0)
     for index in row:
@@ -97,7 +97,7 @@ def set_hash(row: Array, hashes: Array) -> Any:
 
 
 @kernel
-def least_hashes(row: Array, hashes: Array) -> Any:
+def least_hashes(row: Array, hashes: Array) -> np.uint64:
     """Return the least of two hashes over a set: the upper half to agree in, the lower to rank."""
     mask = np.uint64(0xFFFFFFFF)
     upper = lower = mask
@@ -158,7 +158,7 @@ def lay_out(
     clusters: int,
     laid_offsets: Array,
     laid_indices: Array,
-    laid_values: Any,
+    laid_values: Array | None,
 ) -> None:
     """Write the entries of outputs in the order and form that cluster microkernels read.
 
@@ -232,7 +232,7 @@ def lay_out_own(
     top: int,
     value: int,
     laid_indices: Array,
-    laid_values: Any,
+    laid_values: Array | None,
 ) -> tuple[int, int]:
     """Write, from `top` and `value` on, the entries of an output that are not among the common.
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.layer import Layer, common_value, index_dtype
+from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.activations import Activation
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 from portable_spdnn_cpu.layout.clusters import cluster_outputs, lay_out
@@ -226,7 +227,7 @@ def transpose(
 
 
 def pack_product(
-    by_output: Any, bias: Array, activation: Activation, prepare: bool
+    by_output: SparseOperand, bias: Array, activation: Activation, prepare: bool
 ) -> tuple[PackedLayers, PackedLayers]:
     """Pack one matrix that already has a row per output.
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
+from portable_spdnn.backend import Backend
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.network import Network
 from portable_spdnn.plans.base import Build, NetworkPlan
@@ -57,7 +57,7 @@ class DepthFirstPlan(NetworkPlan):
 
     def __init__(
         self,
-        backend: Any,
+        backend: Backend,
         workers: ThreadPool,
         network: Network,
         options: PlanOptions,
@@ -159,14 +159,8 @@ class DepthFirstPlan(NetworkPlan):
         active_per_layer[: prefix.layers] = prefix.active_per_layer
         room = spilled_size(network.widest, 1, BLOCK_BYTES // self.dtype.itemsize)
         pools = SurvivorPools(SPILL_SHARE * prefix.inputs.size * room if packs else 0)
-        self.workspace.fit(
-            threads,
-            network.widest,
-            self.width(prefix.inputs.size),
-            self.dtype,
-            pools.room,
-            network.neurons if self.counts else 0,
-        )
+        width, counted = self.width(prefix.inputs.size), network.neurons if self.counts else 0
+        self.workspace.fit(threads, network.widest, width, self.dtype, pools.room, counted)
         # Only inputs that finish are written, and read: small pages where most may leave.
         shape = (inputs, network.neurons_out)
         out = np.empty(shape, self.dtype) if packs else aligned_empty(shape, self.dtype)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.features import Features, cast_features
@@ -62,7 +63,7 @@ class SparsePrefix:
         # Without a bias nothing is lost below zero: what comes out costs time too.
         epilogue = Epilogue(activation="relu", upper=network.y_max)
 
-        def run_sparse(Y: Any) -> Any:
+        def run_sparse(Y: sp.csr_array) -> sp.csr_array:
             return sparse_layer(workers, W, Y, epilogue)
 
         self.break_even = break_even_density(W, dense_seconds, run_sparse, dtype)

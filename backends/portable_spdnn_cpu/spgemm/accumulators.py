@@ -92,7 +92,7 @@ def make_workspace(
 
 
 @cache
-def _no_memory(value_type: Any, index_type: Any) -> RowWorkspace:
+def _no_memory(value_type: np.dtype[Any], index_type: np.dtype[Any]) -> RowWorkspace:
     none = np.empty(0, np.int64)
     bits, sums = np.empty(0, np.uint64), np.empty(0, value_type)
     return RowWorkspace(bits, sums, np.empty(0, index_type), none, none, none)
@@ -116,7 +116,7 @@ def prefetch_ahead(
 
 
 @kernel_part
-def hash_shape(bound: int) -> tuple[Any, Any, Any]:
+def hash_shape(bound: int) -> tuple[np.uint64, np.uint64, np.uint64]:
     """Return log2 of the slots for a row of up to `bound` entries, slots - 1, and 64 - log2."""
     length = np.uint64(bit_length(np.uint64(2 * bound - 1)))
     return length, (ONE << length) - ONE, np.uint64(64) - length

@@ -31,8 +31,8 @@ class RowEpilogue(NamedTuple):
 
     bias: Array
     activation: int
-    lower: Any
-    upper: Any
+    lower: np.floating[Any]
+    upper: np.floating[Any]
 
 
 @cache

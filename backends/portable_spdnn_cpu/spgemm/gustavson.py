@@ -91,14 +91,8 @@ def count_rows(
     ----------
     accumulator : int
         DENSE or HASH.
-    counter : ndarray of int64, shape (1,)
-        The number of chunks that threads have taken.
-    row_bin : RowBin
-        The accumulator's rows.
-    product : Product
-        What to count; values are not read.
-    work : RowWorkspace
-        For the accumulator, in this phase.
+    counter, row_bin, product, work
+        As in `add_rows`; values are not read.
     counts : ndarray of int64
         Takes the result.
     """

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import scipy.sparse as sp
 
 from portable_spdnn.operations.handles import SpgemmHandle
-from portable_spdnn.operations.operands import with_values
+from portable_spdnn.operations.operands import SparseOperand, with_values
 from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spgemm import row_bins
@@ -32,7 +31,7 @@ class RowSpgemmHandle(SpgemmHandle):
     row takes, an entry of C is 0 plus its products in the order of A's columns.
     """
 
-    def __init__(self, pool: ThreadPool, A: Any, B: Any) -> None:
+    def __init__(self, pool: ThreadPool, A: SparseOperand, B: SparseOperand) -> None:
         self.pool, self.A, self.B = pool, A, B
         left, right = as_operand(A), with_bitmaps(as_operand(B))
         self._operands = left, right
@@ -73,7 +72,7 @@ class RowSpgemmHandle(SpgemmHandle):
             self._indptr, self._starts, self._entries = read_only(indptr), indptr[:-1], offsets[1:]
         return self._indptr
 
-    def numeric(self, A_data: Array | None = None, B_data: Array | None = None) -> Any:
+    def numeric(self, A_data: Array | None = None, B_data: Array | None = None) -> sp.csr_array:
         """Return C; see `SpgemmHandle.numeric`."""
         A, B = self._operands
         if A_data is not None:

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn.layer import common_value
+from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 
 # Column c has bit c & 63 of word c >> 6.
@@ -45,7 +46,7 @@ class CsrOperand(NamedTuple):
     indices: Array
     data: Array
     columns: int
-    uniform: Any
+    uniform: np.floating[Any]
     bitmaps: Array
 
 
@@ -65,7 +66,7 @@ class Product(NamedTuple):
     bounds: Array
 
 
-def as_operand(matrix: Any) -> CsrOperand:
+def as_operand(matrix: SparseOperand) -> CsrOperand:
     """Bring a csr_array into the form that kernels take; copies only arrays of another type."""
     narrow = np.int32 if matrix.shape[1] <= 1 << 31 else np.int64
     unsigned = np.uint32 if narrow == np.int32 else np.uint64
@@ -113,7 +114,7 @@ def result_index_type(nnz: int, B: CsrOperand) -> np.dtype[Any]:
     return B.indices.dtype if nnz < 1 << 31 else np.dtype(np.uint64)
 
 
-def as_csr(data: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -> Any:
+def as_csr(data: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -> sp.csr_array:
     """Return a result as a csr_array, with offsets of 32 bits where those suffice."""
     signed = np.int32 if indices.dtype == np.uint32 else np.int64
     indices = indices.view(signed)

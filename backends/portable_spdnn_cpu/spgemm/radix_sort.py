@@ -15,8 +15,6 @@ Source: D. E. Knuth, The Art of Computer Programming 3, sections 5.2 and 5.2.5.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel
@@ -35,7 +33,7 @@ LARGEST = np.int64((1 << 63) - 1)
 
 
 @kernel
-def sort_keys(order: Array, spare: Array, starts: Array, count: int, low: Any) -> None:
+def sort_keys(order: Array, spare: Array, starts: Array, count: int, low: np.uint64) -> None:
     """Sort order[:count] by the bits from `low` on.
 
     Keys differ, and those that are equal from `low` on must be in order already; they stay so.
@@ -96,9 +94,9 @@ def sort_keys(order: Array, spare: Array, starts: Array, count: int, low: Any) -
             place += size
         for k in range(count):
             key = order[k]
-            bucket = (np.uint64(key) >> shift) & mask
-            spare[starts[bucket]] = key
-            starts[bucket] += 1
+            own = (np.uint64(key) >> shift) & mask
+            spare[starts[own]] = key
+            starts[own] += 1
         order, spare = spare, order
     if passes & 1:
         # The names have changed places: what is sorted lies in the caller's spare.

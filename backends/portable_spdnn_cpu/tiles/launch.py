@@ -55,9 +55,7 @@ class TileWorkspace:
             self.buffers = [
                 kernels.Buffers(
                     np.empty(0, np.uint64),
-                    aligned_empty((size,), dtype),
-                    aligned_empty((size,), dtype),
-                    aligned_empty((width,), dtype),
+                    *(aligned_empty((items,), dtype) for items in (size, size, width)),
                 )
                 for _ in range(threads)
             ]
@@ -99,16 +97,9 @@ def launch(
     counters[kernels.NEXT_TILE] = 0
 
     def work(worker: int) -> None:
+        buffers, spill_buffer = workspace.tile(worker, tiles.width), workspace.spill_buffer
         kernels.run_tiles(
-            counters,
-            source,
-            tiles,
-            costs,
-            layers,
-            workspace.tile(worker, tiles.width),
-            active[worker],
-            workspace.spill_buffer,
-            out,
+            counters, source, tiles, costs, layers, buffers, active[worker], spill_buffer, out
         )
 
     def stop() -> None:
@@ -129,16 +120,7 @@ def cut_tiles(
 ) -> kernels.Tiles:
     """Cut inputs into tiles of `width` that run layers `layer` .. stop_layer - 1; see `Tiles`."""
     count = -(-inputs.size // width)
-    return kernels.Tiles(
-        inputs,
-        layer,
-        stop_layer,
-        width,
-        may_spill,
-        packs,
-        may_drop,
-        np.zeros(count, np.int64),
-        np.zeros(count, np.int64),
-        np.zeros(count, np.int64),
-        np.zeros((count, width), np.int64),
-    )
+    next_layer, position, survivor_count = np.zeros((3, count), np.int64)
+    survivors = np.zeros((count, width), np.int64)
+    asked = inputs, layer, stop_layer, width, may_spill, packs, may_drop
+    return kernels.Tiles(*asked, next_layer, position, survivor_count, survivors)

@@ -1,7 +1,4 @@
-"""Networks packed for depth-first kernels.
-
-Layers stand end to end in a few arrays.
-"""
+"""Networks packed for depth-first kernels: layers stand end to end in a few arrays."""
 
 from __future__ import annotations
 

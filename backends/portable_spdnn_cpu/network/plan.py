@@ -1,7 +1,4 @@
-"""Depth-first execution of networks.
-
-Tiles of inputs run several layers in cache, survivors regroup.
-"""
+"""Depth-first execution: tiles of inputs run several layers in cache, survivors regroup."""
 
 from __future__ import annotations
 

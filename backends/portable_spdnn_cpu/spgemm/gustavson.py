@@ -63,12 +63,6 @@ def count_products_of_rows(counter: Array, A: CsrOperand, B_indptr: Array, produ
 
 
 @kernel_part
-def next_rows(counter: Array, row_bin: RowBin) -> Array:
-    """Return the rows of the next chunk; none when all chunks are taken."""
-    return chunk_rows(row_bin, fetch_add(counter, 0, 1))
-
-
-@kernel_part
 def chunk_rows(row_bin: RowBin, chunk: int) -> Array:
     """Return the rows of a chunk; of one beyond the last, none."""
     offsets = row_bin.chunk_offsets
@@ -96,7 +90,7 @@ def count_rows(
     counts : ndarray of int64
         Takes the result.
     """
-    rows = next_rows(counter, row_bin)
+    rows = chunk_rows(row_bin, fetch_add(counter, 0, 1))
     while rows.size:
         if accumulator == HASH:
             count_hash(rows, product, work, counts)
@@ -104,7 +98,7 @@ def count_rows(
             count_bitmaps(rows, product, counts)
         else:
             count_dense(rows, product, work, counts)
-        rows = next_rows(counter, row_bin)
+        rows = chunk_rows(row_bin, fetch_add(counter, 0, 1))
 
 
 @kernel
@@ -183,10 +177,10 @@ def refill_rows(
     sink : RowSink
         Has the columns and takes the values; not fused.
     """
-    rows = next_rows(counter, row_bin)
+    rows = chunk_rows(row_bin, fetch_add(counter, 0, 1))
     while rows.size:
         if accumulator == HASH:
             refill_hash(rows, product, work, sink)
         else:
             refill_dense(rows, product, work, sink)
-        rows = next_rows(counter, row_bin)
+        rows = chunk_rows(row_bin, fetch_add(counter, 0, 1))

@@ -186,7 +186,7 @@ def run_tiles(
                 narrow = (active_count + lanes - 1) // lanes * lanes
                 # Few columns move, in the cache: that costs less than one layer saves.
                 if spilled or narrow < width:
-                    compact_columns(front, neurons, active, inputs, count)
+                    compact_columns(front, neurons, active, inputs, active_count)
                     count, width = active_count, narrow
         if spilled and count > 0:
             position = fetch_add(counters, SPILL_TOP, spilled_size(neurons, count, lanes))

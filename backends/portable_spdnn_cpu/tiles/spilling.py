@@ -82,23 +82,23 @@ def should_spill(
 
 
 @kernel
-def compact_columns(tile: Array, neurons: int, active: Array, inputs: Array, count: int) -> None:
-    """Move the last active columns of `count`, and their inputs, to where inactive ones are."""
-    active_count = 0
-    for column in range(count):
-        active_count += active[column] != 0
-    targets = np.empty(count, np.int64)
-    sources = np.empty(count, np.int64)
-    moves = 0
+def compact_columns(
+    tile: Array, neurons: int, active: Array, inputs: Array, active_count: int
+) -> None:
+    """Move the last of `active_count` active columns, and their inputs, to where inactive ones are.
+
+    So few columns move; each row of the tile is gone through once, while it is in the cache.
+    """
+    targets = np.empty(active_count, np.int64)
+    sources = np.empty(active_count, np.int64)
+    moves, source = 0, active_count
     for column in range(active_count):
         if active[column] == 0:
-            targets[moves] = column
+            while active[source] == 0:
+                source += 1
+            targets[moves], sources[moves] = column, source
             moves += 1
-    moves = 0
-    for column in range(active_count, count):
-        if active[column] != 0:
-            sources[moves] = column
-            moves += 1
+            source += 1
     for move in range(moves):
         inputs[targets[move]] = inputs[sources[move]]
     for neuron in range(neurons):

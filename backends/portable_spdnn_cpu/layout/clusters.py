@@ -76,6 +76,8 @@ def pick_clusters(
     offsets: Array, indices: Array, outputs: Array, agreed: Array, clustered: Array
 ) -> None:
     """Mark runs of CLUSTER outputs that agree in `agreed`, which is sorted, and share enough."""
+    # Outputs that agree are neighbours, so that one pass tries all: a cluster that does not pay
+    # gives up its first output, and the next begins one further on.
     start = 0
     while start + CLUSTER <= outputs.size:
         chosen = outputs[start : start + CLUSTER]
@@ -181,7 +183,7 @@ def lay_out(
     laid_offsets[0] = 0
     for cluster in range(clusters):
         outputs = order[CLUSTER * cluster : CLUSTER * (cluster + 1)]
-        if same_inputs(offsets, indices, outputs):
+        if same_inputs(offsets, indices, outputs):  # nothing of their own: no merge is needed
             for k in range(offsets[outputs[0]], offsets[outputs[0] + 1]):
                 laid_indices[top] = indices[k]
                 top += 1

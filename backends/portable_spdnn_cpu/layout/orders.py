@@ -94,6 +94,7 @@ def breadth_first(
     Each search begins with the least position that none before reached. `begins`, of as many as
     inputs and one, comes as zeros.
     """
+    # The readers of each input, by a counting sort: readers[begins[n] : ends[n]] for input n.
     for output in outputs:
         for k in range(offsets[output], offsets[output + 1]):
             begins[indices[k] + 1] += 1
@@ -105,6 +106,7 @@ def breadth_first(
         for k in range(offsets[outputs[position]], offsets[outputs[position] + 1]):
             readers[ends[indices[k]]] = position
             ends[indices[k]] += 1
+    # `order` is its own queue. Every input is gone through once, so that the time is linear.
     reached = np.zeros(outputs.size, np.bool_)
     head = tail = 0
     for start in range(outputs.size):

@@ -209,6 +209,7 @@ def transpose(
 
     `data` and `values` are None where the pattern is all.
     """
+    # A counting sort by output; rows come in order, so that the inputs of an output rise.
     for k in range(indices.size):
         offsets[indices[k] + 1] += 1
     for output in range(offsets.size - 1):

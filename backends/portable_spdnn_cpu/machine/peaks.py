@@ -49,6 +49,7 @@ def fma_chains(typingctx: Any, rounds: Any, factor: Any, term: Any) -> Emission:
         vector = ir.VectorType(ir.FloatType(), LANES)
         rounds, factor, term = args
         factors, terms = (broadcast(builder, vector, scalar) for scalar in (factor, term))
+        # Stack slots, which LLVM promotes to registers; unequal, so that none is left out.
         sums = [
             cgutils.alloca_once_value(builder, ir.Constant(vector, [float(chain)] * LANES))
             for chain in range(FMA_CHAINS)

@@ -73,7 +73,7 @@ class DepthFirstPlan(NetworkPlan):
         )
         if like is None:
             self.costs = measure_tile_costs(
-                workers, self.layers, network.widest, self.dtype, bool(self.may_drop.any())
+                workers, self.layers, network.widest, bool(self.may_drop.any())
             )
             self.workspace, self._one_at_a_time = TileWorkspace(), threading.Lock()
         else:

@@ -109,6 +109,7 @@ def apply_epilogue(row: int, sink: RowSink, start: int, end: int) -> int:
 def gather_rows(sink: RowSink, C_indptr: Array, C_indices: Array, C_data: Array) -> None:
     """Copy the rows that the sink's thread has to their places in the result."""
     columns, values = sink.columns, sink.values
+    # By the thread that wrote them: they may still be in its caches. Bound: memory.
     for row in range(sink.owners.size):
         if sink.owners[row] == sink.thread:
             source, place = sink.starts[row], C_indptr[row]

@@ -48,7 +48,10 @@ def count_products(pool: ThreadPool, A: CsrOperand, B: CsrOperand) -> Array:
 
 @kernel
 def count_products_of_rows(counter: Array, A: CsrOperand, B_indptr: Array, products: Array) -> None:
-    """products[i] = multiply-adds of row i of A B, for all rows that the counter gives."""
+    """products[i] = multiply-adds of row i of A B, for all rows that the counter gives.
+
+    Bound: the scattered reads of B's offsets, one for each entry of A.
+    """
     indptr, indices = A.indptr, A.indices
     rows = products.size
     first = fetch_add(counter, 0, COUNTED_ROWS)

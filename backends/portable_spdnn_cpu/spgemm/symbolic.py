@@ -38,6 +38,7 @@ def count_dense(rows: Array, product: Product, work: RowWorkspace, counts: Array
             for q in range(B_indptr[middle], B_indptr[middle + 1]):
                 column = np.uint64(B_indices[q])
                 word = bits[column >> SIX]
+                # Without a branch: which columns are new is as good as random.
                 count += word >> (column & LOW_SIX) & ONE == 0
                 bits[column >> SIX] = word | ONE << (column & LOW_SIX)
         # Few bits are cleared one by one.

@@ -2,7 +2,8 @@
 
 A worker takes the next panel from a shared counter. Features in Fortran order lie as in a tile,
 and may be read where they are; those of a panel that is copied are neighbours, and start on a
-cache line, as whole vector loads want.
+cache line, as whole vector loads want. Bound: that of `tiles.layer`, and for few entries a row of
+weights the copies, which go through memory once.
 """
 
 from __future__ import annotations

@@ -131,7 +131,7 @@ def load_dense(
     if count < width:
         for neuron in range(neurons):
             tile[neuron, count:width] = 0
-    if features.strides[0] == features.itemsize:
+    if features.strides[0] == features.itemsize:  # a neuron's inputs are neighbours: plain copies
         leading = features.shape[0]
         lanes = BLOCK_BYTES // tile.itemsize
         whole = count // lanes * lanes
@@ -144,6 +144,8 @@ def load_dense(
             for column in range(whole, count):
                 tile[rows[neuron], column] = features[first + column, neuron]
         return
+    # An input's neurons are neighbours: squares turned in registers, so that both sides are read
+    # and written in vectors; one by one what is left over at the right and below.
     side = TRANSPOSE_BYTES // tile.itemsize
     inputs = np.arange(first, first + count)
     square = count // side * side

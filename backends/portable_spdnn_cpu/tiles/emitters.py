@@ -59,7 +59,7 @@ class AccumulationEmitter:
             common = builder.mul(builder.sub(end, begin), at.number(self.spec.outputs))
             own_values = builder.sub(at.add(self.first_value, common), end)
             has_own = builder.icmp_signed("<", end, self.bounds[-1])
-            with builder.if_then(has_own, likely=False):
+            with builder.if_then(has_own, likely=False):  # most clusters share all inputs
                 for output in range(self.spec.outputs):
                     first, last = self.bounds[output + 1 : output + 3]
                     self._add_own(column, sums[output], first, last, own_values)

@@ -160,14 +160,14 @@ def run_tiles(
         spilled = False
         while layer < layer_count and count > 0 and not spilled:
             active[:] = 0
-            if counts and layer == 0:
+            if counts and layer == 0:  # in bytes: 64 inputs to a block, not 16 or 8
                 whole = (count + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
                 features = counted.view(np.uint8)
                 multiply_columns(layers, layer, features, back, active, 0, whole, 0, None)
                 activate(layers, layer, back, active, 0, width, 0)
             else:
                 apply_layer(layers, layer, front, back, active, 0, width, 0)
-            front, back = back, front
+            front, back = back, front  # the tile never leaves this pair of buffers
             edges, neurons = layers.table[layer, EDGES], layers.table[layer, NEURONS_OUT]
             executed += count * edges
             active_count = 0

@@ -124,6 +124,8 @@ def multiply_columns(
     )  # fmt: skip
     lanes = BLOCK_BYTES // src.itemsize
     first_value = 0
+    # Outputs outside, columns inside: the indices of an output are read once, and then come from
+    # the first cache. As many columns as go run in the wide register tile, the rest in a narrow.
     wide = CLUSTER_BLOCKS * lanes
     whole = begin + (end - begin) // wide * wide
     for number in range(clusters):

@@ -74,7 +74,7 @@ def load_tile(
         load_spilled(source.position, source.stride, buffer, first, count, neurons, tile)
         for neuron in range(neurons):
             tile[neuron, count:width] = 0
-    else:
+    else:  # the two that name their nonzeros, which are few: zeros in order, then a scatter
         for neuron in range(neurons):
             tile[neuron, :width] = 0
     if source.kind == BITS:

@@ -87,7 +87,7 @@ def compact_columns(
 ) -> None:
     """Move the last of `active_count` active columns, and their inputs, to where inactive ones are.
 
-    So few columns move; each row of the tile is gone through once, while it is in the cache.
+    No column moves that need not; rows are gone through once, in the order of memory.
     """
     targets = np.empty(active_count, np.int64)
     sources = np.empty(active_count, np.int64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -86,7 +85,7 @@ class TileCosts:
 
 
 def measure_tile_costs(
-    workers: ThreadPool, layers: PackedLayers, widest: int, dtype: np.dtype[Any], some_leave: bool
+    workers: ThreadPool, layers: PackedLayers, widest: int, some_leave: bool
 ) -> TileCosts:
     """Time layers of a plan on tiles of several widths and choose one.
 
@@ -96,7 +95,6 @@ def measure_tile_costs(
     layers : PackedLayers
     widest : int
         Neurons of the widest layer.
-    dtype : numpy dtype
     some_leave : bool
         Whether inputs may leave: then the widest tile is taken that is nearly the fastest.
 
@@ -104,11 +102,11 @@ def measure_tile_costs(
     -------
     TileCosts
     """
-    lanes = BLOCK_BYTES // dtype.itemsize
+    lanes = BLOCK_BYTES // layers.bias.itemsize
     chosen = np.unique(np.linspace(0, len(layers.table) - 1, SAMPLED_LAYERS + 2).astype(int)[1:-1])
     if layers.table[chosen, EDGES].sum() > MAX_SAMPLED_EDGES:
         chosen = chosen[:1]
-    timed = {blocks: _Timed(workers, layers, chosen, widest, dtype, blocks * lanes)
+    timed = {blocks: _Timed(workers, layers, chosen, widest, blocks * lanes)
              for blocks in CANDIDATES}  # fmt: skip
     costs = {blocks: one.per_edge(blocks) for blocks, one in timed.items()}
     cheapest = min(costs, key=lambda blocks: costs[blocks] / blocks)
@@ -133,14 +131,9 @@ class _Timed:
     """Tiles of one width, a pair of buffers for each worker."""
 
     def __init__(
-        self,
-        workers: ThreadPool,
-        layers: PackedLayers,
-        chosen: Array,
-        widest: int,
-        dtype: np.dtype[Any],
-        width: int,
+        self, workers: ThreadPool, layers: PackedLayers, chosen: Array, widest: int, width: int
     ) -> None:
+        dtype = layers.bias.dtype
         self.workers, self.layers, self.chosen, self.width = workers, layers, chosen, width
         self.lanes = BLOCK_BYTES // dtype.itemsize
         self.buffers: list[tuple[Array, Array, Array]] = []

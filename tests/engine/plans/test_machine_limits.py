@@ -12,10 +12,10 @@ import pytest
 import portable_spdnn as ps
 from portable_spdnn.kernel_model import KernelModel, Limits
 from portable_spdnn.plans.machine_limits import cache_file, limits_of
-from portable_spdnn_cpu.jit import peaks
 from portable_spdnn_cpu.jit.compilation import kernel
-from portable_spdnn_cpu.jit.peaks import FMA_CHAINS, LANES, fma_chains, measure, read_all
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine import peaks
+from portable_spdnn_cpu.machine.peaks import FMA_CHAINS, LANES, fma_chains, measure, read_all
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.numba_backend import NumbaBackend
 
 SOME = Limits(flops=400e9, l1=800e9, l2=200e9, l3=80e9, memory=20e9)

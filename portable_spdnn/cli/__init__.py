@@ -49,7 +49,7 @@ def _run(rank: int | None) -> tuple[int, str]:
     from portable_spdnn.errors import SpdnnError
 
     try:
-        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+        code = app(sys.argv[1:] or ["--help"], prog_name="portable-spdnn", standalone_mode=False)
     except typer.TyperException as error:  # of the options: one unknown, missing or ill-formed
         return USAGE_ERROR, f"error: {_usage_error(error)}"
     except BrokenPipeError:

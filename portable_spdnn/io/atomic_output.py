@@ -77,7 +77,8 @@ def check_output(path: str | os.PathLike[str]) -> None:
     asked = Path(path)
     target, found = _target(asked)
     replaced = found is None or stat.S_ISREG(found.st_mode)
-    if not os.access(target.parent if replaced else target, os.W_OK):
+    within = target.parent if replaced else target
+    if not os.access(within, os.W_OK) or (replaced and not within.is_dir()):
         raise _cannot_write(asked, OSError(errno.EACCES, os.strerror(errno.EACCES)))
 
 

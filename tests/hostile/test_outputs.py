@@ -58,7 +58,7 @@ def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
 def test_devices(tmp_path: Path) -> None:
     write(Path("/dev/null"))
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
-    with pytest.raises(ps.InputError, match="/dev/full: cannot be written .*space"):
+    with pytest.raises(ps.InputError, match=r"/dev/full: cannot be written .*space"):
         write(Path("/dev/full"))
     with (
         pytest.raises(ps.InputError, match="/dev/null: is no regular file"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from portable_spdnn_cpu.jit.compilation import read_only
 from portable_spdnn_cpu.layout.packing import CLUSTERS, EDGES, FIRST_VALUE, NEURONS_OUT, pack_layers
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, MAX_COUNTED
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
-from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import ForkSafeLock, ThreadPool
 from portable_spdnn_cpu.network.sparse_prefix import SparsePrefix, SparsePrefixResult
 from portable_spdnn_cpu.network.survivors import SurvivorPools, Survivors, join
 from portable_spdnn_cpu.tiles import kernel as kernels
@@ -75,7 +74,7 @@ class DepthFirstPlan(NetworkPlan):
             self.costs = measure_tile_costs(
                 workers, self.layers, network.widest, bool(self.may_drop.any())
             )
-            self.workspace, self._one_at_a_time = TileWorkspace(), threading.Lock()
+            self.workspace, self._one_at_a_time = TileWorkspace(), ForkSafeLock()
         else:
             self.costs = like.costs
             self.workspace, self._one_at_a_time = like.workspace, like._one_at_a_time

@@ -224,7 +224,7 @@ class RewrittenPlan(NetworkPlan):
         if group.size - first.size > LEAST_COPIES * group.size:
             self.rows_merged += group.size - first.size
             state.owner = np.append(group, -1)[state.owner]
-            state.rows = _take(state.rows, first)
+            state.rows = state.rows[first]
 
     def _run_uniform(self, state: State, segment: Segment) -> tuple[tuple[Array, Array], Array]:
         """Take uniform rows out and through the segment.
@@ -254,7 +254,7 @@ class RewrittenPlan(NetworkPlan):
         times = np.bincount(taken.owner[taken.owner >= 0], minlength=chosen.size)
         others = np.flatnonzero(~uniform)
         state.keep(others)
-        state.rows = _take(state.rows, others)
+        state.rows = state.rows[others]
         return (taken.owner, after), nonzero.astype(np.int64) @ times
 
     def _join(self, state: State, owner: Array, values: Array) -> None:
@@ -282,9 +282,3 @@ def segment_ends(layers: int) -> list[int]:
                 break
         length *= 2
     return ends
-
-
-def _take(rows: Any, chosen: Array) -> Any:
-    if isinstance(rows, PackedFeatures):
-        return PackedFeatures(rows.bits[chosen], rows.neurons)
-    return rows[chosen]

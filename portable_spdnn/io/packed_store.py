@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ from portable_spdnn.io.packed_layout import (
 )
 from portable_spdnn.io.packed_writer import PackedStoreWriter
 from portable_spdnn.layer import Layer
-from portable_spdnn.network import Network
 
 __all__ = ["PackedStore", "PackedStoreWriter", "is_packed_store"]
 
@@ -87,7 +87,7 @@ class PackedStore:
         """Return layer `number`, counted from 1; `bias` replaces the stored one."""
         self.check_layers(number)
         entry, name = self._layers[number - 1], f"layer {number}"
-        try:
+        with self._reading(name):
             rows, columns = entry["shape"]
             if entry["row_length"] is None:
                 indptr = self._array(entry["indptr"], name)
@@ -99,14 +99,8 @@ class PackedStore:
                 data = np.broadcast_to(weight, indices.shape)
             else:
                 data = self._array(entry["weights"], name)
-            if bias is None:
-                stored = entry["bias"]
-                bias = self._array(stored, name) if isinstance(stored, dict) else float(stored)
+            bias = self._bias(entry, name) if bias is None else bias
             epilogue = epilogue_of(entry)
-        except InputError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._malformed(name) from error
         try:
             return Layer.from_csr(indptr, indices, data, (rows, columns), bias, *epilogue)
         except InputError as error:
@@ -128,18 +122,12 @@ class PackedStore:
         """
         self.check_layers(number)
         entry, name = self._layers[number - 1], f"layer {number}"
-        try:
+        with self._reading(name):
             rows, columns = (int(extent) for extent in entry["shape"])
-            if bias is None:
-                stored = entry["bias"]
-                bias = self._array(stored, name) if isinstance(stored, dict) else float(stored)
+            bias = self._bias(entry, name) if bias is None else bias
             zeros_stay = Epilogue(bias, *epilogue_of(entry)).zeros_stay
             width = array_dtype(entry["weight_dtype"]).itemsize
             nnz = int(entry["indices"]["count"])
-        except InputError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._malformed(name) from error
         return (rows, columns), nnz, 0 if entry["weights"] is None else width, zeros_stay
 
     def release(self, first: int, end: int) -> None:
@@ -153,56 +141,16 @@ class PackedStore:
                     octets = part["count"] * array_dtype(part["dtype"]).itemsize
                     release_pages(self._mapped, part["offset"], octets)
 
-    def iter_layers(
-        self, layers: int | None = None, bias: npt.ArrayLike | None = None
-    ) -> Iterator[Layer]:
-        """Yield the first `layers` layers (default: all) in order."""
-        wanted = self.check_layers(layers)
-        return (self.layer(number, bias) for number in range(1, wanted + 1))
-
-    def network(
-        self,
-        layers: int | None = None,
-        bias: npt.ArrayLike | None = None,
-        y_max: float | None = None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> Network:
-        """Return the network of the first `layers` layers.
-
-        Parameters
-        ----------
-        layers : int, optional
-            Default: all.
-        bias : float or array_like, optional
-            Replaces the stored bias of every layer.
-        y_max : float, optional
-            Replaces the stored bound; infinity removes it.
-        progress : callable, optional
-            Called with (layers done, layers in all).
-
-        Returns
-        -------
-        Network
-        """
-        wanted = self.check_layers(layers)
-        found: list[Layer] = []
-        for layer in self.iter_layers(wanted, bias):
-            found.append(layer)
-            if progress is not None:
-                progress(len(found), wanted)
-        return Network(found, self.y_max if y_max is None else y_max)
-
     @property
     def input_shape(self) -> tuple[int, int] | None:
         """(inputs, neurons) of the stored inputs, None where there are none."""
         return None if self._inputs is None else (self._inputs["shape"][0], self.neurons)
 
-    def inputs(self, first: int | None = None, verify: bool = True) -> Features:
-        """Return the inputs, or only the `first` of them.
+    def inputs(self, verify: bool = True) -> Features:
+        """Return the inputs.
 
         Parameters
         ----------
-        first : int, optional
         verify : bool
             Verify the checksum, which reads all inputs. A process that needs a few of them may
             leave that to another one.
@@ -214,24 +162,16 @@ class PackedStore:
         if self._inputs is None:
             raise InputError(f"{self.path}: holds no inputs; name a file of them, inputs=FILE")
         entry = self._inputs
-        if first is not None and not 1 <= first <= entry["shape"][0]:
-            raise InputError(f"{self.path}: holds {entry['shape'][0]} inputs, not {first}")
-        try:
+        with self._reading("inputs"):
             inputs, neurons = entry["shape"]
             if "bits" in entry:
-                bits = self._array(entry["bits"], "inputs", verify).reshape(
-                    inputs, -(-neurons // 8)
-                )
-                return PackedFeatures(bits[:first], neurons)
+                bits = self._array(entry["bits"], "inputs", verify)
+                return PackedFeatures(bits.reshape(inputs, -(-neurons // 8)), neurons)
             names = ("data", "indices", "indptr")
             parts = [self._array(entry[key], "inputs", verify) for key in names]
             csr = sp.csr_array(tuple(parts), shape=(inputs, neurons))
             csr.check_format(full_check=verify)
-            return csr[:first] if first is not None else csr
-        except InputError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._malformed("inputs") from error
+        return csr
 
     @property
     def truth_layers(self) -> tuple[int, ...]:
@@ -258,6 +198,10 @@ class PackedStore:
             )
         return self.layers if layers is None else layers
 
+    def _bias(self, entry: dict[str, Any], owner: str) -> Array | float:
+        stored = entry["bias"]
+        return self._array(stored, owner) if isinstance(stored, dict) else float(stored)
+
     def _array(self, entry: dict[str, Any], owner: str, verify: bool = True) -> Array:
         dtype = array_dtype(entry["dtype"])
         offset, octets = entry["offset"], entry["count"] * dtype.itemsize
@@ -269,6 +213,16 @@ class PackedStore:
                 raise checksum_mismatch(self.path, owner)
             self._verified.add((offset, octets))
         return stored.view(dtype)
+
+    @contextmanager
+    def _reading(self, owner: str) -> Iterator[None]:
+        """Let errors of an entry that does not hold what it should name its owner."""
+        try:
+            yield
+        except InputError:
+            raise
+        except (KeyError, TypeError, ValueError) as error:
+            raise self._malformed(owner) from error
 
     def _malformed(self, owner: str) -> InputError:
         return InputError(f"{self.path}: the entry of {owner} is malformed; convert it again")

@@ -68,8 +68,9 @@ def test_a_store_read_on_use_is_the_store(store: PackedStore, odd_network: ps.Ne
     assert [layer.shape for layer in network.layers[1:3]] == [(33, 1), (1, 70)]
     assert network.layers[-1].shape == (70, 26)
     opened = ps.open_network(store.path, layers=2, bias=-0.5)
-    assert_same_facts(opened, store.network(2, -0.5))
-    assert_same_layers(opened, store.network(2, -0.5))
+    loaded = ps.load_network(store.path, layers=2, bias=-0.5)
+    assert_same_facts(opened, loaded)
+    assert_same_layers(opened, loaded)
     assert ps.open_network(store.path, y_max=3.0).y_max == 3.0
 
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import challenge_bias
 from portable_spdnn.graphchallenge.radixnet import radixnet_layer, radixnet_layers
 from portable_spdnn.io.packed_store import PackedStore
 from portable_spdnn.layer import Layer, index_dtype
-from portable_spdnn.network import Network, checked_y_max
+from portable_spdnn.network import KnownLayer, Network
 
 
 @dataclass(frozen=True)
@@ -98,43 +96,12 @@ class StreamedNetwork(Network):
     __slots__ = ("source",)
 
     def __init__(self, source: LayerSource, y_max: float | None = None) -> None:
-        if not source.facts:
-            raise InputError("a network needs at least one layer")
-        for number, (first, second) in enumerate(pairwise(source.facts), start=1):
-            if first.shape[1] != second.shape[0]:
-                raise InputError(
-                    f"layer {number} gives {first.shape[1]} outputs "
-                    f"but layer {number + 1} takes {second.shape[0]} inputs"
-                )
         self.source = source
         self.layers = _ReadOnUse(source)
-        self.y_max = checked_y_max(y_max)
+        self._set(y_max)
 
-    @property
-    def neurons(self) -> int:
-        """Number of input neurons."""
-        return self.source.facts[0].shape[0]
-
-    @property
-    def neurons_out(self) -> int:
-        """Number of neurons of the last layer."""
-        return self.source.facts[-1].shape[1]
-
-    @property
-    def widest(self) -> int:
-        """Largest number of neurons on either side of any layer."""
-        return max(max(facts.shape) for facts in self.source.facts)
-
-    @property
-    def edges(self) -> int:
-        """Number of weights of all layers together."""
-        return sum(facts.nnz for facts in self.source.facts)
-
-    @property
-    def layers_filling_zeros(self) -> tuple[int, ...]:
-        """Layers that turn a row of zeros into nonzeros, counted from 0."""
-        facts = enumerate(self.source.facts)
-        return tuple(number for number, one in facts if not one.zeros_stay)
+    def _known(self) -> Sequence[KnownLayer]:
+        return self.source.facts
 
     def __iter__(self) -> Iterator[Layer]:
         for number in range(len(self)):

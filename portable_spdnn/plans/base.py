@@ -204,7 +204,11 @@ class NetworkPlan(ABC):
             if checkpoint is not None:
                 batch = checkpoint.load(first + done, first + inputs)
             if batch is None:
-                report = _ignore if progress is None else _reporter(progress, done, inputs, layers)
+
+                def report(work: int, before: int = done) -> None:
+                    if progress is not None:
+                        progress(before * layers + work, inputs * layers)
+
                 batch = self._run_one(features[done : done + self.batch_size], first + done, report)
                 if checkpoint is not None:
                     batch = checkpoint.save(batch)
@@ -237,20 +241,13 @@ class NetworkPlan(ABC):
             Of the whole, those that earlier runs spent included.
         """
         network = self.network
+        outputs = [batch.output for batch in batches]
         active = np.zeros(len(network), np.int64)
-        seconds_per_layer: Array | None = np.zeros(len(network))
-        computed: Array | None = np.zeros(len(network), np.int64)
-        for output in (batch.output for batch in batches):
+        for output in outputs:
             unknown = (active < 0) | (output.active_per_layer < 0)
             active = np.where(unknown, -1, active + output.active_per_layer)
-            if seconds_per_layer is not None and output.seconds_per_layer is not None:
-                seconds_per_layer = seconds_per_layer + output.seconds_per_layer
-            else:
-                seconds_per_layer = None
-            if computed is not None and output.computed_per_layer is not None:
-                computed = computed + output.computed_per_layer
-            else:
-                computed = None
+        seconds_per_layer = _summed([one.seconds_per_layer for one in outputs], len(network))
+        computed = _summed([one.computed_per_layer for one in outputs], len(network))
         records = tuple(
             LayerRecord(
                 number + 1,
@@ -282,10 +279,7 @@ class NetworkPlan(ABC):
         )
 
 
-def _ignore(done: int) -> None:
-    """Report to nobody."""
-
-
-def _reporter(progress: Progress, before: int, inputs: int, layers: int) -> Callable[[int], None]:
-    """Return what tells `progress` of the work done in a batch that `before` inputs precede."""
-    return lambda done: progress(before * layers + done, inputs * layers)
+def _summed(parts: Sequence[Array | None], layers: int) -> Array | None:
+    """Return the sum over batches for each layer; None where one of them does not tell."""
+    known = [part for part in parts if part is not None]
+    return sum(known, np.zeros(layers)) if len(known) == len(parts) else None

@@ -40,9 +40,10 @@ class LayerLoopPlan(NetworkPlan):
         self.always_sparse = options.path == "spgemm"
         if options.path == "auto" and network.sparse_features_exact:
             self.break_even = self._measure()
-        # Compiles what the backend compiles: a run without inputs.
-        self._run(PackedFeatures.empty(network.neurons), lambda done: None)
         self.sparse_layers: list[bool] = []  # of the last batch
+        # Compiles what the backend compiles: a run without inputs.
+        self.run_batch(PackedFeatures.empty(network.neurons), lambda done: None)
+        self.sparse_layers = []
 
     def _measure(self) -> float:
         """Return the density at which the first layer costs the same on either path."""
@@ -82,9 +83,6 @@ class LayerLoopPlan(NetworkPlan):
 
     def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         """Run the layer loop on one batch; see `NetworkPlan.run_batch`."""
-        return self._run(features, report)
-
-    def _run(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         backend = self.backend
         inputs, layers = features.shape[0], len(self.network)
         count = np.count_nonzero(features) if isinstance(features, np.ndarray) else features.nnz

@@ -107,8 +107,8 @@ class Layer:
             )
         csr = sp.csr_array(weights, copy=True)
         csr.sum_duplicates()
-        self._set(csr.indptr, csr.indices, csr.data, csr.shape, bias)
-        self._set_epilogue(activation, lower, upper)
+        epilogue = Epilogue(None, activation, lower, upper)
+        self._set(csr.indptr, csr.indices, csr.data, csr.shape, bias, epilogue)
 
     @classmethod
     def from_csr(
@@ -147,8 +147,8 @@ class Layer:
             or for any reason that the constructor names.
         """
         layer = cls.__new__(cls)
-        layer._set(indptr, indices, data, shape, bias)
-        layer._set_epilogue(activation, lower, upper)
+        epilogue = Epilogue(None, activation, lower, upper)
+        layer._set(indptr, indices, data, shape, bias, epilogue)
         return layer
 
     def _set(
@@ -158,6 +158,7 @@ class Layer:
         data: Array | float,
         shape: tuple[int, int],
         bias: npt.ArrayLike,
+        epilogue: Epilogue,
     ) -> None:
         rows, columns = (int(extent) for extent in shape)
         indptr = np.ascontiguousarray(indptr, dtype=np.int64)
@@ -174,10 +175,8 @@ class Layer:
                 f"the row offsets call for {nnz} integers"
             )
         if nnz and (int(indices.max()) >= columns or int(indices.min()) < 0):
-            raise InputError(
-                f"layer: column index {_first_outside(indices, columns)} is outside "
-                f"0 .. {columns - 1}"
-            )
+            outside = indices[(indices < 0) | (indices >= columns)]
+            raise InputError(f"layer: column index {outside[0]} is outside 0 .. {columns - 1}")
         indices = np.ascontiguousarray(indices, dtype=index_dtype(columns))
         if nnz > 1:
             rising = indices[1:] > indices[:-1]
@@ -191,11 +190,8 @@ class Layer:
         self.indices = _frozen(indices)
         self.data = _real_vector("weight", data, nnz)
         self.bias = _real_vector("bias", bias, columns, np.dtype(np.float64))
-
-    def _set_epilogue(self, activation: str, lower: float | None, upper: float | None) -> None:
-        checked = Epilogue(None, activation, lower, upper)
-        self.activation = activation
-        self.lower, self.upper = checked.lower, checked.upper
+        self.activation = epilogue.activation
+        self.lower, self.upper = epilogue.lower, epilogue.upper
 
     def __reduce__(self) -> tuple[Any, ...]:
         # One number for all weights, or biases, stays one.
@@ -272,11 +268,6 @@ def _frozen(array: Array) -> Array:
     view = array.view()
     view.flags.writeable = False
     return view
-
-
-def _first_outside(indices: Array, columns: int) -> int:
-    outside = (indices < 0) | (indices >= columns)
-    return int(indices[np.argmax(outside)])
 
 
 def _real_vector(

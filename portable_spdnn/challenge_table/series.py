@@ -168,7 +168,7 @@ class Series:
                     reason = f"{predicted:.3g} s predicted, {max(left, 0):.3g} s left"
                     return row | {"skipped_because": reason}
             inputs = self._inputs_of(configuration.neurons)
-            memory = streaming_memory(layers.facts, inputs.count, self.options.plan)
+            memory = streaming_memory(layers.statistics, inputs.count, self.options.plan)
             if memory is not None and (reason := source.network.why_not_streamed):
                 return row | {"inputs_kind": inputs.kind, "skipped_because": reason}
             found = self._run(source, inputs, configuration, memory)

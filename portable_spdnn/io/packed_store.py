@@ -106,7 +106,7 @@ class PackedStore:
         except InputError as error:
             raise InputError(f"{self.path}, layer {number}: {error}") from error
 
-    def layer_facts(
+    def layer_statistics(
         self, number: int, bias: npt.ArrayLike | None = None
     ) -> tuple[tuple[int, int], int, int, bool]:
         """Tell of a layer, counted from 1, what the index knows; `bias` replaces the stored one.

@@ -22,9 +22,9 @@ from portable_spdnn.passes.uniform_rows import Signature, advance, signature, un
 from portable_spdnn.plans.base import Build, NetworkPlan
 from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.device_report import DeviceReport, merged
-from portable_spdnn.plans.memory_budget import Budget, facts_of, running_bytes
+from portable_spdnn.plans.memory_budget import Budget, running_bytes, statistics_of
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn.workloads.streamed_network import LayerFacts
+from portable_spdnn.workloads.streamed_network import LayerStatistics
 
 Array = npt.NDArray[Any]
 
@@ -106,11 +106,11 @@ class RewrittenPlan(NetworkPlan):
             dtype = np.dtype(options.dtype)
             self.budget = Budget.share(options.memory, network, dtype, backend.threads)
         if MERGE_NEURONS in options.exact_passes:
-            merged = merge_neurons(network, lambda layer: self._hold(LayerFacts.of(layer)))
+            merged = merge_neurons(network, lambda layer: self._hold(LayerStatistics.of(layer)))
             self.rewritten, self.columns = merged.network, merged.outputs
         else:
-            for facts in facts_of(network):
-                self._hold(facts)
+            for statistics in statistics_of(network):
+                self._hold(statistics)
         self.rows_merged = self.layers_skipped = 0
         checks = {MERGE_INPUTS, FIXED_POINT} & set(options.exact_passes)
         ends = segment_ends(len(network)) if checks else [len(network)]
@@ -125,9 +125,9 @@ class RewrittenPlan(NetworkPlan):
             return super().batch_size
         return self.budget.piece
 
-    def _hold(self, facts: LayerFacts) -> None:
+    def _hold(self, statistics: LayerStatistics) -> None:
         """Count a layer; raise InputError where all, held at once, exceed the memory for them."""
-        self._held += running_bytes(facts, np.dtype(self.options.dtype).itemsize)
+        self._held += running_bytes(statistics, np.dtype(self.options.dtype).itemsize)
         if self.budget is not None and self._held > self.budget.weights:
             raise InputError(
                 f"exact passes {', '.join(self.options.exact_passes)} hold the rewritten network "

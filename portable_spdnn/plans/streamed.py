@@ -26,7 +26,7 @@ from portable_spdnn.network import Network
 from portable_spdnn.plans.base import Build, NetworkPlan
 from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.device_report import DeviceReport, merged
-from portable_spdnn.plans.memory_budget import Budget, facts_of
+from portable_spdnn.plans.memory_budget import Budget, statistics_of
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.workloads.streamed_network import StreamedNetwork
 
@@ -78,7 +78,7 @@ class StreamedPlan(NetworkPlan):
         super().__init__(backend, network, options)
         self._build = build
         self.budget = Budget.share(memory, network, np.dtype(options.dtype), backend.threads)
-        self.blocks = list(self.budget.cut_blocks(facts_of(network)))
+        self.blocks = list(self.budget.cut_blocks(statistics_of(network)))
         self.seconds_waiting = 0.0
         self._row_bytes = max(1, network.widest) * np.dtype(options.dtype).itemsize
         # The first block tells what the backend chooses; the others take its measurements over.

@@ -18,7 +18,7 @@ from portable_spdnn.network import KnownLayer, Network
 
 
 @dataclass(frozen=True)
-class LayerFacts:
+class LayerStatistics:
     """What is known of a layer before it is read.
 
     Attributes
@@ -45,8 +45,8 @@ class LayerFacts:
         return (index + self.value_bytes) * self.nnz + 8 * (self.shape[0] + 1)
 
     @classmethod
-    def of(cls, layer: Layer) -> LayerFacts:
-        """Return the facts of a layer at hand."""
+    def of(cls, layer: Layer) -> LayerStatistics:
+        """Return the statistics of a layer at hand."""
         width = 0 if layer.constant is not None else layer.data.itemsize
         return cls(layer.shape, layer.nnz, width, layer.zeros_stay)
 
@@ -56,11 +56,11 @@ class LayerSource(ABC):
 
     Attributes
     ----------
-    facts : sequence of LayerFacts
+    statistics : sequence of LayerStatistics
         Of every layer, in order.
     """
 
-    facts: Sequence[LayerFacts]
+    statistics: Sequence[LayerStatistics]
 
     @abstractmethod
     def read(self, number: int) -> Layer:
@@ -101,7 +101,7 @@ class StreamedNetwork(Network):
         self._set(y_max)
 
     def _known(self) -> Sequence[KnownLayer]:
-        return self.source.facts
+        return self.source.statistics
 
     def __iter__(self) -> Iterator[Layer]:
         for number in range(len(self)):
@@ -118,7 +118,7 @@ class _ReadOnUse(Sequence[Layer]):
         self._source = source
 
     def __len__(self) -> int:
-        return len(self._source.facts)
+        return len(self._source.statistics)
 
     @overload
     def __getitem__(self, index: int) -> Layer: ...
@@ -149,7 +149,9 @@ class StoredLayers(LayerSource):
     ) -> None:
         self.store, self.bias = store, bias
         wanted = store.check_layers(layers)
-        self.facts = [LayerFacts(*store.layer_facts(n, bias)) for n in range(1, wanted + 1)]
+        self.statistics = [
+            LayerStatistics(*store.layer_statistics(n, bias)) for n in range(1, wanted + 1)
+        ]
 
     def read(self, number: int) -> Layer:
         """Return a layer; its arrays are views of the file, their checksums verified."""
@@ -162,7 +164,7 @@ class StoredLayers(LayerSource):
     def fingerprint(self) -> str:
         """Return the checksum of the store's index, which holds those of all arrays."""
         bias = None if self.bias is None else np.asarray(self.bias, np.float64).tolist()
-        return f"store {self.store.checksum:08x}, {len(self.facts)} layers, bias {bias}"
+        return f"store {self.store.checksum:08x}, {len(self.statistics)} layers, bias {bias}"
 
 
 class GeneratedLayers(LayerSource):
@@ -179,8 +181,8 @@ class GeneratedLayers(LayerSource):
         radixnet_layers(neurons, layers, seed)  # raises where an argument is outside its range
         self.neurons, self.seed = neurons, seed
         self.bias = challenge_bias(neurons) if bias is None else bias
-        one = LayerFacts((neurons, neurons), 32 * neurons, 0, self.bias <= 0)
-        self.facts = [one] * layers
+        one = LayerStatistics((neurons, neurons), 32 * neurons, 0, self.bias <= 0)
+        self.statistics = [one] * layers
 
     def read(self, number: int) -> Layer:
         """Generate a layer."""
@@ -189,6 +191,6 @@ class GeneratedLayers(LayerSource):
     def fingerprint(self) -> str:
         """Return what the layers are generated from."""
         return (
-            f"RadiX-Net of {self.neurons} neurons, {len(self.facts)} layers, seed {self.seed}, "
+            f"RadiX-Net of {self.neurons} neurons, {len(self.statistics)} layers, seed {self.seed}, "
             f"bias {self.bias}"
         )

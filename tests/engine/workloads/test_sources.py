@@ -55,7 +55,7 @@ def test_a_source_gives_network_inputs_and_truth(
     network = source.load_network()
     assert (network.neurons, len(network)) == (64, 2)
     assert [layer.nnz for layer in source.network.iter_layers()] == [32 * 64] * 2
-    assert [one.nnz for one in source.network.layers.facts] == [32 * 64] * 2
+    assert [one.nnz for one in source.network.layers.statistics] == [32 * 64] * 2
     features, total = source.load_inputs()
     assert features.shape == (4, 64)
     assert source.count_inputs() == (None if kinds[1] == TEXT else (4, total))

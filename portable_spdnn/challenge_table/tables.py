@@ -123,7 +123,7 @@ def as_markdown(series: Series, rows: Sequence[Json]) -> str:
         "",
         "Seconds run from features on the host to categories on the host; loading, planning and "
         "compiling are not in them. The challenge edge rate is inputs x edges / seconds and "
-        "counts work that dropping dead inputs and exact passes avoid; the executed edge rate "
+        "counts work that dropping inactive inputs and exact passes avoid; the executed edge rate "
         "counts the multiply-adds really done.",
         "",
         *(f"- {name}: {text}" for name, text in facts(series, rows)),

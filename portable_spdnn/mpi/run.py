@@ -2,7 +2,8 @@
 
 Inputs never meet in a network, so ranks need not talk while they run. Parts are fixed beforehand
 (``static``: as many inputs to each) or handed out as ranks ask for them (``dynamic``: what an
-input costs depends on when it dies). Results come together on rank 0 in the order of the inputs.
+input costs depends on how long it is active). Results come together on rank 0 in the order of
+the inputs.
 """
 
 from __future__ import annotations

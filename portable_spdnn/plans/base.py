@@ -52,7 +52,7 @@ class NetworkPlan(ABC):
         self.first_prunable_layer = max(network.layers_filling_zeros, default=-1) + 1
 
     def may_drop_after(self, layer: int) -> bool:
-        """Whether inputs that are dead after `layer` (from 0; -1: before all) may leave."""
+        """Whether inputs that are inactive after `layer` (from 0; -1: before all) may leave."""
         return not self.options.keep_dead_inputs and layer + 1 >= self.first_prunable_layer
 
     @property

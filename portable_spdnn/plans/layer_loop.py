@@ -69,15 +69,16 @@ class LayerLoopPlan(NetworkPlan):
             choice = f"{'sparse' if self.always_sparse else 'dense'} (asked for)"
         if self.break_even is not None and self.sparse_layers:
             choice += f"; in the last batch {_layers_in_words(self.sparse_layers)}"
-        dead = "kept (asked for)" if self.options.keep_dead_inputs else "dropped after each layer"
-        if not self.options.keep_dead_inputs and self.first_prunable_layer:
-            dead += (
+        keep = self.options.keep_dead_inputs
+        inactive = "kept (asked for)" if keep else "dropped after each layer"
+        if not keep and self.first_prunable_layer:
+            inactive += (
                 f" from layer {self.first_prunable_layer} on, the last to turn zeros into nonzeros"
             )
         return (
             f"layer loop on {self.backend.name}\n"
             f"features between layers: {choice}\n"
-            f"dead inputs: {dead}\n"
+            f"inactive inputs: {inactive}\n"
             f"batches of {self.batch_size} inputs"
         )
 

@@ -29,7 +29,7 @@ from portable_spdnn.workloads.streamed_network import LayerStatistics
 Array = npt.NDArray[Any]
 
 FIRST_SEGMENT = 8  # layers: inputs look alike only after some; early checks cost little
-LEAST_COPIES = 1 / 16  # of the rows; fewer are not worth losing count of the inputs active
+MIN_COPIES = 1 / 16  # of the rows; fewer are not worth losing count of the inputs active
 SEGMENTS_OF_A_LENGTH = 4  # then lengths double: checks grow with the logarithm of the depth
 
 
@@ -62,7 +62,7 @@ class State:
     inputs : ndarray of int64
         Inputs of the batch that may be active, rising.
     owner : ndarray of int64, shape of `inputs`
-        The row of each; -1 where it died, or is outside for now.
+        The row of each; -1 where it is inactive, or outside for now.
     """
 
     rows: Any
@@ -74,13 +74,13 @@ class State:
         return np.bincount(self.owner[self.owner >= 0], minlength=self.rows.shape[0])
 
     def keep(self, rows: Array) -> None:
-        """Keep the given rows; the others' inputs have died, or are outside for now."""
+        """Keep the given rows; the inputs of the others are inactive, or outside for now."""
         place = np.full(self.rows.shape[0] + 1, -1, np.int64)  # the last: where -1 points
         place[rows] = np.arange(rows.size)
         self.owner = place[self.owner]
 
-    def drop_dead(self) -> None:
-        """Forget inputs that have died."""
+    def drop_inactive(self) -> None:
+        """Forget inputs that are inactive."""
         active = self.owner >= 0
         self.inputs, self.owner = self.inputs[active], self.owner[active]
 
@@ -138,7 +138,7 @@ class RewrittenPlan(NetworkPlan):
 
     def _segment(self, first: int, end: int) -> Segment:
         layers = self.rewritten.layers[first:end]
-        # A dead input may not leave while a later segment could revive it.
+        # An inactive input may not leave while a later segment could make it active again.
         keep = self.options.keep_dead_inputs or end < self.first_prunable_layer
         network = Network(layers, self.network.y_max)
         if self.segments:
@@ -206,7 +206,7 @@ class RewrittenPlan(NetworkPlan):
                 state.rows = np.empty((0, width), np.dtype(self.options.dtype))
             active_per_layer[segment.first : segment.end] = counts
             self._join(state, *outside)
-            state.drop_dead()
+            state.drop_inactive()
             report(inputs * segment.end)
         rows = state.rows[state.owner]
         return BatchOutput(
@@ -221,7 +221,7 @@ class RewrittenPlan(NetworkPlan):
     def _merge_equal(self, state: State) -> None:
         """Make one row of equal ones."""
         first, group = equal_rows(state.rows)
-        if group.size - first.size > LEAST_COPIES * group.size:
+        if group.size - first.size > MIN_COPIES * group.size:
             self.rows_merged += group.size - first.size
             state.owner = np.append(group, -1)[state.owner]
             state.rows = state.rows[first]

@@ -161,7 +161,7 @@ class StreamedPlan(NetworkPlan):
         """Plan a block, and let its layers go."""
         first, end = self.blocks[number]
         network = Network(layers, self.network.y_max)
-        # A dead input may not leave while a later block could revive it.
+        # An inactive input may not leave while a later block could make it active again.
         keep = self.options.keep_dead_inputs or end < self.first_prunable_layer
         if number == 0:
             options = replace(

@@ -191,6 +191,6 @@ class GeneratedLayers(LayerSource):
     def fingerprint(self) -> str:
         """Return what the layers are generated from."""
         return (
-            f"RadiX-Net of {self.neurons} neurons, {len(self.statistics)} layers, seed {self.seed}, "
-            f"bias {self.bias}"
+            f"RadiX-Net of {self.neurons} neurons, {len(self.statistics)} layers, "
+            f"seed {self.seed}, bias {self.bias}"
         )

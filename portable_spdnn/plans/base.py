@@ -18,9 +18,10 @@ from portable_spdnn.features import Features, as_features
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
 from portable_spdnn.plans.batch import Batch, BatchOutput, positive_rows, resumed_seconds
-from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint, run_identity
+from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint
 from portable_spdnn.plans.options import BATCH_MEMORY, PlanOptions
 from portable_spdnn.plans.result import LayerRecord, Result, replica_records
+from portable_spdnn.version import __version__
 
 Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
@@ -159,8 +160,7 @@ class NetworkPlan(ABC):
             kept = Checkpoint(checkpoint, self.identity(valid.shape[0], fingerprint))
         start = time.perf_counter()
         batches = list(self.finished_batches(valid, progress=progress, checkpoint=kept))
-        seconds = time.perf_counter() - start
-        seconds += resumed_seconds(batches)
+        seconds = time.perf_counter() - start + resumed_seconds(batches)
         result = self.result(valid.shape[0], batches, seconds)
         if not self.options.devices:
             return result
@@ -168,8 +168,23 @@ class NetworkPlan(ABC):
         return replace(result, replicas=records)
 
     def identity(self, inputs: int, fingerprint: int) -> dict[str, Any]:
-        """Return what tells a run of this plan from others; see `checkpoint.run_identity`."""
-        return run_identity(self.backend.name, self.network, self.options, inputs, fingerprint)
+        """Return what tells a run of this plan from others: all that its answer depends on.
+
+        `fingerprint` is the `features_fingerprint` of all `inputs`.
+        """
+        options = self.options
+        return {
+            "version": __version__,
+            "backend": self.backend.name,
+            "network": self.network.fingerprint(),
+            "inputs": inputs,
+            "features": f"{fingerprint:016x}",
+            "dtype": str(options.dtype),
+            "path": options.path,
+            "storage": options.storage,
+            "keep_dead_inputs": options.keep_dead_inputs,
+            "exact_passes": list(options.exact_passes),
+        }
 
     def finished_batches(
         self,
@@ -222,9 +237,8 @@ class NetworkPlan(ABC):
     def _run_one(self, features: Features, first: int, report: Callable[[int], None]) -> Batch:
         start = time.perf_counter()
         output = self.run_batch(features, report)
-        positive = output.positive
-        if positive is None:
-            positive = positive_rows(output.fetched().rows)
+        known = output.positive
+        positive = positive_rows(output.fetched().rows) if known is None else known
         categories = first + output.active[positive]
         inputs = features.shape[0] if output.inputs is None else output.inputs
         return Batch(first, inputs, categories, time.perf_counter() - start, output)

@@ -25,10 +25,7 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.io.atomic_output import atomic_output
 from portable_spdnn.io.run_folder import claim_folder
-from portable_spdnn.network import Network
 from portable_spdnn.plans.batch import Batch, BatchOutput
-from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn.version import __version__
 
 _OPTIONAL = ("columns", "seconds_per_layer")
 
@@ -41,7 +38,7 @@ class Checkpoint:
     folder : path-like
         Made where there is none.
     identity : dict
-        What names the run; see `run_identity`.
+        What names the run; see `NetworkPlan.identity`.
 
     Raises
     ------
@@ -136,35 +133,6 @@ class Checkpoint:
 
     def _rows_path(self, first: int) -> Path:
         return self.folder / f"batch-{first:012d}.rows.npy"
-
-
-def run_identity(
-    backend: str, network: Network, options: PlanOptions, inputs: int, fingerprint: int
-) -> dict[str, Any]:
-    """Return what tells a run from others: what its answer, and the form of it, depend on.
-
-    Parameters
-    ----------
-    backend : str
-        Its name.
-    network : Network
-    options : PlanOptions
-    inputs : int
-    fingerprint : int
-        `features_fingerprint` of all of them.
-    """
-    return {
-        "version": __version__,
-        "backend": backend,
-        "network": network.fingerprint(),
-        "inputs": inputs,
-        "features": f"{fingerprint:016x}",
-        "dtype": str(options.dtype),
-        "path": options.path,
-        "storage": options.storage,
-        "keep_dead_inputs": options.keep_dead_inputs,
-        "exact_passes": list(options.exact_passes),
-    }
 
 
 def features_fingerprint(features: Features, first: int = 0) -> int:

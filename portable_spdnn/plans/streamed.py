@@ -140,7 +140,9 @@ class StreamedPlan(NetworkPlan):
                     break
         finally:
             reader.shutdown(wait=True, cancel_futures=True)
-        last = self._joined(pool)
+        width, dtype = self.network.neurons_out, np.dtype(self.options.dtype)
+        nobody = Piece(np.empty(0, np.int64), np.empty((0, width), dtype))
+        last = _join(pool) if pool else nobody
         return BatchOutput(
             last.inputs,
             last.rows,
@@ -188,12 +190,6 @@ class StreamedPlan(NetworkPlan):
         inputs = sum(piece.inputs.size for piece in pool)
         sparse = any(sp.issparse(piece.rows) for piece in pool)
         return inputs * self._row_bytes * (2 if sparse else 1)
-
-    def _joined(self, pool: list[Piece]) -> Piece:
-        if not pool:
-            nothing = np.empty((0, self.network.neurons_out), np.dtype(self.options.dtype))
-            return Piece(np.empty(0, np.int64), nothing)
-        return _join(pool)
 
 
 def _taken_from(pool: list[Piece], most: int) -> Iterator[Piece]:

@@ -15,9 +15,8 @@ from portable_spdnn.graphchallenge.configurations import CONFIGURATIONS
 
 @dataclass(frozen=True)
 class Publication:
-    """What the table calls it, its citation, and the machine that it measured on."""
+    """Its citation, and the machine that it measured on."""
 
-    label: str
     citation: str
     hardware: str
 
@@ -46,21 +45,18 @@ class Series:
 
 
 DAVIS = Publication(
-    "SuiteSparse:GraphBLAS",
     'T. Davis, "Sparse DNN Results with the MATLAB interface to SuiteSparse:GraphBLAS", '
     "2 September 2019, updated 20 February 2020; dnn_summary.tex in GraphBLAS/demo/dnn_results "
     "of the SuiteSparse sources",
     "Intel Xeon E5-2698 v4 at 2.2 GHz, 20 cores, 256 GB, GCC 5.4",
 )
 HIDAYETOGLU = Publication(
-    "SpDNN",
     "M. Hidayetoglu, C. Pearson, V. S. Mailthody, E. Ebrahimi, J. Xiong, R. Nagi and W. Hwu, "
     '"At-Scale Sparse Deep Neural Network Inference with Efficient GPU Implementation", '
     "IEEE HPEC 2020, arXiv:2007.14152",
     "one NVIDIA A100",
 )
 KK_SPDNN = Publication(
-    "KK-SpDNN",
     'J. A. Ellis and S. Rajamanickam, "Scalable Inference for Sparse Deep Neural Networks using '
     'Kokkos Kernels", IEEE HPEC 2019',
     "Intel Skylake nodes",
@@ -123,14 +119,14 @@ SERIES = (
 """Everything published that belongs to a network, as far as it is known here."""
 
 REMARKS = (
-    (HIDAYETOGLU, "up to 180 TeraEdges/s on many NVIDIA V100 GPUs of a whole machine"),
+    (HIDAYETOGLU, "SpDNN: up to 180 TeraEdges/s on many NVIDIA V100 GPUs of a whole machine"),
     (
         KK_SPDNN,
-        "1.16 TeraEdges/s on 20 nodes; 120 to 500 times the serial reference on a single node",
+        "KK-SpDNN: 1.16 TeraEdges/s on 20 nodes; 120 to 500 times the serial reference on a "
+        "single node",
     ),
 )
 """Published figures that belong to no single network of the table."""
-
 
 COLUMNS = {
     "GraphBLAS, 1 thread": [one for one in SERIES if one.threads == 1],

@@ -133,7 +133,7 @@ def as_markdown(series: Series, rows: Sequence[Json]) -> str:
         f"with the {INPUTS} official inputs on the machines named, not measured here. Where a "
         "source prints several versions of one program, the fastest stands here.",
         "",
-        *(f"- {source.label}: {text} {marks[source]}" for source, text in published.REMARKS),
+        *(f"- {text} {marks[source]}" for source, text in published.REMARKS),
         "",
         *(f"{mark}: {one.citation}. Hardware: {one.hardware}." for one, mark in marks.items()),
     ]

@@ -177,7 +177,8 @@ class Run:
         runs = (1 + LEAST_REPEAT) * sum(one["least_seconds"] for one in done)
         self.apart = max(row["seconds"] - setup - runs, 0.0)
         spent = {"load_seconds": setup, "plan_seconds": 0.0, "inference_seconds": runs}
-        self.done.append({**row, **spent, "reference_seconds": None})
+        spent |= {"inputs_load_seconds": 0.0, "reference_seconds": 0.0}
+        self.done.append({**row, **spent})
 
     def finish(self) -> Record:
         """Judge the targets and return the record as it stands."""

@@ -158,11 +158,12 @@ class Series:
             found = records.load(configuration, inputs.key(layers.fingerprint()))
             row["from_checkpoint"] = True
         else:
-            if self._inputs is None:
-                self._inputs_of(configuration.neurons)
+            loaded = self._inputs or self._inputs_of(configuration.neurons)
             self._warm_up()
             if self.options.time_budget is not None:
-                row["predicted_seconds"] = predicted = self._predicted(configuration)
+                done = self._done or [self._calibration]
+                # Inputs of another size are taken to be as many as those that are loaded.
+                row["predicted_seconds"] = predicted = predict(done, configuration, loaded.count)
                 left = self.options.time_budget - (time.monotonic() - self._start)
                 if predicted > left:
                     reason = f"{predicted:.3g} s predicted, {max(left, 0):.3g} s left"
@@ -205,21 +206,9 @@ class Series:
             for _ in range(2):
                 result = make_plan(self.backend, work.network, options).run(work.features)
         self._calibration = run_report.run_record(
-            work, result, None, self._versions, {"reference_seconds": None}
+            work, result, None, {}, {"inputs_load_seconds": 0.0, "reference_seconds": None}
         )
         self.warm_up_seconds = time.perf_counter() - start
-
-    def _predicted(self, configuration: Configuration) -> float:
-        """Return the seconds that a network will take, with its inputs if they are not loaded.
-
-        Those of another size are taken to be as many as those that are.
-        """
-        assert self._inputs is not None  # those of the first row are always loaded
-        done = self._done or [self._calibration]
-        seconds = predict(done, configuration, self._inputs.count)
-        if self._inputs.neurons != configuration.neurons:
-            seconds += self._inputs.seconds * configuration.neurons / self._inputs.neurons
-        return seconds
 
     def _run(
         self, source: Source, inputs: _Inputs, configuration: Configuration, memory: int | None

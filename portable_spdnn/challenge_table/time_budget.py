@@ -2,8 +2,9 @@
 
 A prediction is ``edges x inputs / edge rate + edges x (loading + planning) per edge``, both
 measured on the nearest network that is done: the same number of neurons if there is one, then
-the nearest number of layers. Deeper networks tend to run faster than that, because few inputs are
-active by then, and wider ones slower, because features leave the caches.
+the nearest number of layers. Inputs of another number of neurons are loaded besides, in as much
+time for each feature. Deeper networks tend to run faster than that, because few inputs are active
+by then, and wider ones slower, because features leave the caches.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def parse_duration(text: str, option: str) -> float:
 
 
 def predict(done: Iterable[dict[str, Any]], configuration: Configuration, inputs: int) -> float:
-    """Return the seconds that a network will take, to load, plan, run and verify.
+    """Return the seconds that a network will take: to load its inputs and it, plan, run, verify.
 
     `done` are the records of finished networks, at least one (`report.run_report.run_record`).
     """
@@ -48,4 +49,6 @@ def predict(done: Iterable[dict[str, Any]], configuration: Configuration, inputs
     setup = nearest["load_seconds"] + nearest["plan_seconds"]
     run = nearest["inference_seconds"] + (nearest["reference_seconds"] or 0.0)
     edges = configuration.edges / nearest["edges"]
-    return float(edges * (setup + run * inputs / nearest["inputs"]))
+    wider = configuration.neurons / nearest["neurons"]
+    loading = 0.0 if wider == 1 else wider * nearest["inputs_load_seconds"]
+    return float(edges * (setup + run * inputs / nearest["inputs"]) + loading)

@@ -238,7 +238,8 @@ def test_a_network_that_would_take_too_long_is_skipped(script: ModuleType, mnist
     one = script.Run(EveryOption(), script.find_images(mnist), options)
     network = {"neurons": 64, "layers": 3, "edges": 6144, "inputs": 40}
     spent = {"load_seconds": 1.0, "plan_seconds": 0.0, "inference_seconds": 1.0}
-    one.done.append({**network, **spent, "reference_seconds": None})
+    apart = {"inputs_load_seconds": 0.0, "reference_seconds": 0.0}
+    one.done.append({**network, **spent, **apart})
     one.apart = 7.0
     one.case(64, 3000)
     assert one.record["networks"][0]["state"] == "skipped"

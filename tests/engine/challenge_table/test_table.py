@@ -147,7 +147,7 @@ def test_a_prediction_goes_by_the_nearest_network() -> None:
         return {
             "neurons": neurons, "layers": layers, "edges": 32 * neurons * layers, "inputs": 100,
             "load_seconds": 0.25 * setup, "plan_seconds": 0.75 * setup,
-            "inference_seconds": run, "reference_seconds": None,
+            "inference_seconds": run, "reference_seconds": None, "inputs_load_seconds": 6.0,
         }  # fmt: skip
 
     done = [record(1024, 120, 1.0, 2.0)]
@@ -158,7 +158,7 @@ def test_a_prediction_goes_by_the_nearest_network() -> None:
     done = [verified, record(4096, 120, 3.0, 5.0)]
     assert predict(done, SMALL, 100) == (8 + 16) / 4
     assert predict(done, Configuration(4096, 1920, -0.35), 100) == 16 * (3 + 5)
-    assert predict(done, Configuration(16384, 120, -0.4), 100) == 4 * (3 + 5)
+    assert predict(done, Configuration(16384, 120, -0.4), 100) == 4 * (3 + 5) + 4 * 6
 
 
 def test_what_would_not_fit_in_the_time_is_skipped(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from portable_spdnn.errors import InputError
@@ -14,8 +13,7 @@ from portable_spdnn.graphchallenge.configurations import Y_MAX, challenge_bias
 from portable_spdnn.graphchallenge.radixnet import radixnet_layers
 from portable_spdnn.graphchallenge.tsv_writing import write_inputs, write_layer
 from portable_spdnn.io.packed_store import PackedStoreWriter
-
-Progress = Callable[[int, int], None]
+from portable_spdnn.workloads.networks import Progress
 
 
 def generate_radixnet(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,12 +22,11 @@ from portable_spdnn.graphchallenge.layers_tsv import stream_layers
 from portable_spdnn.io.packed_store import PackedStoreWriter
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
-from portable_spdnn.workloads.networks import TextNetwork
+from portable_spdnn.workloads.networks import Progress, TextNetwork
 from portable_spdnn.workloads.sources import Request, Source, resolve
 from portable_spdnn.workloads.streamed_network import StreamedNetwork
 
 PathLike = str | os.PathLike[str]
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

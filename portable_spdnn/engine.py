@@ -101,6 +101,7 @@ def infer(
     Kepner, Alford, Gadepally, Jones, Milechin, Robinett, Samsi, "Sparse Deep Neural Network
     Graph Challenge", HPEC 2019.
     """
+    shape: tuple[int, ...] = getattr(features, "shape", ())
     made = plan(
         network,
         backend,
@@ -116,12 +117,7 @@ def infer(
         device_memory=device_memory,
         devices=devices,
         profile=profile,
-        expected_inputs=len_of(features),
+        # Where it is no table of numbers, validation says so.
+        expected_inputs=shape[0] if len(shape) == 2 else None,
     )
     return made.run(features, progress, checkpoint)
-
-
-def len_of(features: Any) -> int | None:
-    """Return how many inputs features hold; None where that is for validation to say."""
-    shape: tuple[int, ...] = getattr(features, "shape", ())
-    return shape[0] if len(shape) == 2 else None

@@ -75,7 +75,7 @@ class PackedFeatures:
         """Number of ones."""
         return int(np.bitwise_count(self.bits).sum(dtype=np.int64))
 
-    def __getitem__(self, rows: slice) -> PackedFeatures:
+    def __getitem__(self, rows: slice | Array) -> PackedFeatures:
         return PackedFeatures(self.bits[rows], self.neurons)
 
     def dense(self, dtype: npt.DTypeLike = np.float32) -> Array:

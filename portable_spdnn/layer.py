@@ -126,8 +126,8 @@ class Layer(Immutable):
         if not sp.issparse(weights):
             weights = sp.csr_array(weights.astype(dtype, copy=False))
         csr = canonical_csr("layer: weights", weights).astype(dtype, copy=True)
-        self._set(csr.indptr, csr.indices, csr.data, csr.shape, np.array(bias))
-        self._set_epilogue(activation, lower, upper)
+        epilogue = Epilogue(None, activation, lower, upper)
+        self._set(csr.indptr, csr.indices, csr.data, csr.shape, np.array(bias), epilogue)
 
     @classmethod
     def from_csr(
@@ -166,8 +166,8 @@ class Layer(Immutable):
             or for any reason that the constructor names.
         """
         layer = cls.__new__(cls)
-        layer._set(indptr, indices, data, shape, bias)
-        layer._set_epilogue(activation, lower, upper)
+        epilogue = Epilogue(None, activation, lower, upper)
+        layer._set(indptr, indices, data, shape, bias, epilogue)
         return layer
 
     def _set(
@@ -177,6 +177,7 @@ class Layer(Immutable):
         data: Array | float,
         shape: tuple[int, int],
         bias: npt.ArrayLike,
+        epilogue: Epilogue,
     ) -> None:
         rows, columns = (int(extent) for extent in shape)
         indptr, indices = np.asarray(indptr), np.asarray(indices)
@@ -201,11 +202,8 @@ class Layer(Immutable):
         self.indices = _frozen(indices)
         self.data = _real_vector("weight", data, nnz)
         self.bias = _real_vector("bias", bias, columns, np.dtype(np.float64))
-
-    def _set_epilogue(self, activation: str, lower: float | None, upper: float | None) -> None:
-        checked = Epilogue(None, activation, lower, upper)
-        self.activation = activation
-        self.lower, self.upper = checked.lower, checked.upper
+        self.activation = epilogue.activation
+        self.lower, self.upper = epilogue.lower, epilogue.upper
 
     def __reduce__(self) -> tuple[Any, ...]:
         # One number for all weights, or biases, stays one.

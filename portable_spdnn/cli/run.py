@@ -39,7 +39,7 @@ def run(
     bias: flag.Bias = None,
     y_max: flag.YMax = None,
     keep_dead_inputs: Annotated[
-        bool, typer.Option("--keep-dead-inputs", help="Compute inputs to the end, dead or not.")
+        bool, typer.Option("--keep-dead-inputs", help="Compute inputs to the end, active or not.")
     ] = False,
     exact_passes: flag.ExactPasses = "none",
     memory: flag.Memory = None,

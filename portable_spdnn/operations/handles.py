@@ -17,7 +17,8 @@ from portable_spdnn.operations.operands import (
     cast_to_prepared,
     check_inner,
     check_out,
-    check_residual,
+    fit_residual,
+    residual_operand,
 )
 
 if TYPE_CHECKING:
@@ -157,7 +158,8 @@ class SpmmHandle(_PreparedHandle):
         B = cast_to_prepared(self._backend.dense_operand("spmm: B", B), "spmm: B", self.dtype)
         check_inner("spmm", self.shape, B.shape)
         shape = self.shape[0], B.shape[1]
-        residual = check_residual(self._backend, "spmm", residual, shape, self.dtype)
+        residual = residual_operand(self._backend, "spmm", residual)
+        residual = fit_residual("spmm", residual, shape, self.dtype)
         check_out("spmm", out, shape, self.dtype, B, residual)
         return self._finish(B, out, residual)  # type: ignore[no-any-return]
 
@@ -222,7 +224,8 @@ class LayerHandle(_PreparedHandle):
         if sparse and out is not None:
             raise InputError("layer: out takes the result of dense features; these are sparse")
         shape = Y.shape[0], self.shape[1]
-        residual = check_residual(backend, "layer", residual, shape, self.dtype, sparse)
+        residual = residual_operand(backend, "layer", residual, sparse)
+        residual = fit_residual("layer", residual, shape, self.dtype)
         check_out("layer", out, shape, self.dtype, Y, residual)
         return self._finish(Y, out, residual)
 

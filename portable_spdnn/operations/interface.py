@@ -27,8 +27,9 @@ from portable_spdnn.operations.operands import (
     SparseOperand,
     cast,
     check_inner,
-    check_residual,
     common_dtype,
+    fit_residual,
+    residual_operand,
 )
 
 Array = npt.NDArray[Any]
@@ -81,10 +82,10 @@ class Operations:
         """
         A, B = self.sparse_operand("spmm: A", A), self.dense_operand("spmm: B", B)
         check_inner("spmm", A.shape, B.shape)
-        residual = None if residual is None else self.dense_operand("spmm: residual", residual)
+        residual = residual_operand(self, "spmm", residual)
         dtype = common_dtype(A, B, residual)
         shape = A.shape[0], B.shape[1]
-        residual = check_residual(self, "spmm", residual, shape, dtype)
+        residual = fit_residual("spmm", residual, shape, dtype)
         finish = _checked("spmm", epilogue).prepared("spmm", A.shape[0], dtype)
         return self.run_spmm(cast(A, dtype), cast(B, dtype), finish, residual)
 
@@ -200,11 +201,9 @@ class Operations:
         take = self.sparse_operand if sparse else self.dense_operand
         Y = take("layer: features", features)
         check_layer_operands(W.shape, Y.shape, sparse, finish.zeros_stay)
-        if residual is not None and not sparse:
-            residual = self.dense_operand("layer: residual", residual)
-        dtype = common_dtype(W, Y, None if sparse else residual)
-        shape = Y.shape[0], W.shape[1]
-        residual = check_residual(self, "layer", residual, shape, dtype, sparse)
+        residual = residual_operand(self, "layer", residual, sparse)
+        dtype = common_dtype(W, Y, residual)
+        residual = fit_residual("layer", residual, (Y.shape[0], W.shape[1]), dtype)
         finish = finish.prepared("layer", W.shape[1], dtype)
         return self.run_layer(cast(W, dtype), cast(Y, dtype), finish, residual)
 

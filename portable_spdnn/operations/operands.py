@@ -178,15 +178,8 @@ def check_out(
             raise InputError(f"{name}: out overlaps a dense operand; give it memory of its own")
 
 
-def check_residual(
-    backend: Any,
-    name: str,
-    residual: Any,
-    shape: tuple[int, int],
-    dtype: np.dtype[Any],
-    sparse: bool = False,
-) -> Any:
-    """Return a residual in the result's type, None where none is given, or raise InputError.
+def residual_operand(backend: Any, name: str, residual: Any, sparse: bool = False) -> Any:
+    """Return a residual in the form that a backend takes, None where none is given.
 
     Parameters
     ----------
@@ -195,19 +188,29 @@ def check_residual(
     name : str
         The operation, for messages.
     residual : dense or None
-    shape, dtype
-        Of the result.
     sparse : bool
-        Whether features, and so the result, are sparse.
+        Whether features, and so the result, are sparse; InputError is raised then.
     """
     if residual is None:
         return None
     if sparse:
         raise InputError(f"{name}: a residual goes with dense features; these are sparse")
-    found = backend.dense_operand(f"{name}: residual", residual)
-    if found.shape != shape:
-        raise InputError(f"{name}: residual has shape {found.shape}; the result has {shape}")
-    return cast_to_prepared(found, f"{name}: residual", dtype)
+    return backend.dense_operand(f"{name}: residual", residual)
+
+
+def fit_residual(
+    name: str, residual: Any, shape: tuple[int, int], dtype: np.dtype[Any]
+) -> DenseOperand | None:
+    """Return what `residual_operand` gave in the result's type, or raise InputError.
+
+    `shape` and `dtype` are those of the result.
+    """
+    if residual is None:
+        return None
+    if residual.shape != shape:
+        raise InputError(f"{name}: residual has shape {residual.shape}; the result has {shape}")
+    fitted: DenseOperand = cast_to_prepared(residual, f"{name}: residual", dtype)
+    return fitted
 
 
 def with_values(name: str, matrix: Any, data: Array | None) -> Any:

@@ -18,9 +18,10 @@ from portable_spdnn.features import Features, as_features
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
 from portable_spdnn.plans.batch import Batch, BatchOutput, positive_rows, resumed_seconds
-from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint, run_identity
+from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint
 from portable_spdnn.plans.options import BATCH_MEMORY, PlanOptions
 from portable_spdnn.plans.result import LayerRecord, Result, replica_records
+from portable_spdnn.version import __version__
 
 Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
@@ -52,7 +53,7 @@ class NetworkPlan(ABC):
         self.first_prunable_layer = max(network.layers_filling_zeros, default=-1) + 1
 
     def may_drop_after(self, layer: int) -> bool:
-        """Whether inputs that are dead after `layer` (from 0; -1: before all) may leave."""
+        """Whether inputs that are inactive after `layer` (from 0; -1: before all) may leave."""
         return not self.options.keep_dead_inputs and layer + 1 >= self.first_prunable_layer
 
     @property
@@ -159,8 +160,7 @@ class NetworkPlan(ABC):
             kept = Checkpoint(checkpoint, self.identity(valid.shape[0], fingerprint))
         start = time.perf_counter()
         batches = list(self.finished_batches(valid, progress=progress, checkpoint=kept))
-        seconds = time.perf_counter() - start
-        seconds += resumed_seconds(batches)
+        seconds = time.perf_counter() - start + resumed_seconds(batches)
         result = self.result(valid.shape[0], batches, seconds)
         if not self.options.devices:
             return result
@@ -168,8 +168,23 @@ class NetworkPlan(ABC):
         return replace(result, replicas=records)
 
     def identity(self, inputs: int, fingerprint: int) -> dict[str, Any]:
-        """Return what tells a run of this plan from others; see `checkpoint.run_identity`."""
-        return run_identity(self.backend.name, self.network, self.options, inputs, fingerprint)
+        """Return what tells a run of this plan from others: all that its answer depends on.
+
+        `fingerprint` is the `features_fingerprint` of all `inputs`.
+        """
+        options = self.options
+        return {
+            "version": __version__,
+            "backend": self.backend.name,
+            "network": self.network.fingerprint(),
+            "inputs": inputs,
+            "features": f"{fingerprint:016x}",
+            "dtype": str(options.dtype),
+            "path": options.path,
+            "storage": options.storage,
+            "keep_dead_inputs": options.keep_dead_inputs,
+            "exact_passes": list(options.exact_passes),
+        }
 
     def finished_batches(
         self,
@@ -204,7 +219,11 @@ class NetworkPlan(ABC):
             if checkpoint is not None:
                 batch = checkpoint.load(first + done, first + inputs)
             if batch is None:
-                report = _ignore if progress is None else _reporter(progress, done, inputs, layers)
+
+                def report(work: int, before: int = done) -> None:
+                    if progress is not None:
+                        progress(before * layers + work, inputs * layers)
+
                 batch = self._run_one(features[done : done + self.batch_size], first + done, report)
                 if checkpoint is not None:
                     batch = checkpoint.save(batch)
@@ -218,9 +237,8 @@ class NetworkPlan(ABC):
     def _run_one(self, features: Features, first: int, report: Callable[[int], None]) -> Batch:
         start = time.perf_counter()
         output = self.run_batch(features, report)
-        positive = output.positive
-        if positive is None:
-            positive = positive_rows(output.fetched().rows)
+        known = output.positive
+        positive = positive_rows(output.fetched().rows) if known is None else known
         categories = first + output.active[positive]
         inputs = features.shape[0] if output.inputs is None else output.inputs
         return Batch(first, inputs, categories, time.perf_counter() - start, output)
@@ -237,20 +255,13 @@ class NetworkPlan(ABC):
             Of the whole, those that earlier runs spent included.
         """
         network = self.network
+        outputs = [batch.output for batch in batches]
         active = np.zeros(len(network), np.int64)
-        seconds_per_layer: Array | None = np.zeros(len(network))
-        computed: Array | None = np.zeros(len(network), np.int64)
-        for output in (batch.output for batch in batches):
+        for output in outputs:
             unknown = (active < 0) | (output.active_per_layer < 0)
             active = np.where(unknown, -1, active + output.active_per_layer)
-            if seconds_per_layer is not None and output.seconds_per_layer is not None:
-                seconds_per_layer = seconds_per_layer + output.seconds_per_layer
-            else:
-                seconds_per_layer = None
-            if computed is not None and output.computed_per_layer is not None:
-                computed = computed + output.computed_per_layer
-            else:
-                computed = None
+        seconds_per_layer = _summed([one.seconds_per_layer for one in outputs], len(network))
+        computed = _summed([one.computed_per_layer for one in outputs], len(network))
         records = tuple(
             LayerRecord(
                 number + 1,
@@ -282,10 +293,7 @@ class NetworkPlan(ABC):
         )
 
 
-def _ignore(done: int) -> None:
-    """Report to nobody."""
-
-
-def _reporter(progress: Progress, before: int, inputs: int, layers: int) -> Callable[[int], None]:
-    """Return what tells `progress` of the work done in a batch that `before` inputs precede."""
-    return lambda done: progress(before * layers + done, inputs * layers)
+def _summed(parts: Sequence[Array | None], layers: int) -> Array | None:
+    """Return the sum over batches for each layer; None where one of them does not tell."""
+    known = [part for part in parts if part is not None]
+    return sum(known, np.zeros(layers)) if len(known) == len(parts) else None

@@ -29,7 +29,7 @@ class LayerRecord:
     seconds : float or None
         None where the plan does not run layer by layer.
     computed_inputs : int or None
-        Inputs that the layer computed, dead ones that had not left yet among them; None where
+        Inputs that the layer computed, inactive ones that had not left yet included; None where
         not counted.
     """
 
@@ -181,7 +181,7 @@ class Result:
     def scores(self) -> Array:
         """Features after the last layer, a new array of shape (inputs, neurons_out).
 
-        Built on every call: inputs that died cost nothing until then.
+        Built on every call: inactive inputs cost nothing until then.
         """
         return self.score_rows(0, self.inputs)
 

@@ -29,7 +29,7 @@ from portable_spdnn.plans.planner import make_plan, own_plan
 from portable_spdnn.plans.result import ReplicaRecord
 from portable_spdnn.scaling.calibration import Calibration, Curve, Lives, Messages, count_live
 from portable_spdnn.workloads.sources import DEFAULT_LAYERS, Request, Source, resolve
-from portable_spdnn.workloads.streamed_network import LayerFacts
+from portable_spdnn.workloads.streamed_network import LayerStatistics
 
 ShowProgress = Callable[[str], AbstractContextManager[Progress | None]]
 
@@ -71,7 +71,7 @@ def calibrate(
         load_seconds = time.perf_counter() - begin
         layers, neurons = tuple(network), network.neurons
         features, source_inputs, stride = load_inputs(source, neurons, sample_inputs)
-    facts = [LayerFacts.of(layer) for layer in layers]
+    facts = [LayerStatistics.of(layer) for layer in layers]
     edges, total = np.array([one.nnz for one in facts]), max(network.edges, 1)
     with show_progress(f"planning on {backend.name}"):
         # Run a little beforehand, so that no later time holds a compiler's.

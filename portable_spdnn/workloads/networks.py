@@ -13,7 +13,7 @@ from portable_spdnn.graphchallenge.folder_layout import network_paths, resolve_n
 from portable_spdnn.io.packed_store import PackedStore
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
-from portable_spdnn.workloads.streamed_network import LayerFacts, LayerSource, StreamedNetwork
+from portable_spdnn.workloads.streamed_network import LayerSource, LayerStatistics, StreamedNetwork
 
 TEXT, STORE, GENERATED = "files", "packed store", "generated"
 
@@ -66,7 +66,7 @@ class NetworkSource:
         for layer in self.iter_layers():
             found.append(layer)
             if progress is not None:
-                progress(len(found), len(self.layers.facts))
+                progress(len(found), len(self.layers.statistics))
         return Network(found, self.y_max)
 
     def open(self) -> StreamedNetwork:
@@ -75,7 +75,7 @@ class NetworkSource:
 
     def iter_layers(self) -> Iterator[Layer]:
         """Return the layers in order, in bounded memory."""
-        return map(self.layers.read, range(len(self.layers.facts)))
+        return map(self.layers.read, range(len(self.layers.statistics)))
 
 
 class TextNetwork(NetworkSource):
@@ -121,7 +121,7 @@ class TextLayers(LayerSource):
 
     def __init__(self, folder: Path, neurons: int, layers: int) -> None:
         self.path, self.neurons = network_paths(folder)[neurons], neurons
-        self.facts = [LayerFacts((neurons, neurons), 32 * neurons, 0, True)] * layers
+        self.statistics = [LayerStatistics((neurons, neurons), 32 * neurons, 0, True)] * layers
 
     def read(self, number: int) -> Layer:
         """Raise InputError; see `TextNetwork.open`."""
@@ -133,7 +133,7 @@ class TextLayers(LayerSource):
         It holds names, sizes and times: to read weights for it would take as long as to load
         them.
         """
-        numbers = range(1, len(self.facts) + 1)
+        numbers = range(1, len(self.statistics) + 1)
         each = [self.path / f"n{self.neurons}-l{number}.tsv" for number in numbers]
         digest = hashlib.sha256(str(len(numbers)).encode())
         for file in each if self.path.is_dir() else [self.path]:

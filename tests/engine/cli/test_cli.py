@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import Cli, Done
+from command_line import Cli, expect_error
 
 import portable_spdnn as ps
 
@@ -33,17 +33,6 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert 0 < result.categories.size < 9
     write_categories(folder / "neuron64-l5-categories.tsv", result.categories)
     return folder
-
-
-def expect_error(done: Done, *parts: str) -> None:
-    """Exit 2, one line on standard error that names everything in `parts`, no traceback."""
-    assert done.code == 2, done
-    lines = [line for line in done.err.splitlines() if not line.endswith(" ...")]
-    assert len(lines) == 1, done.err
-    assert lines[0].startswith("portable-spdnn: error: ")
-    for part in parts:
-        assert part in lines[0], (part, lines[0])
-    assert "Traceback" not in done.err
 
 
 KEYS = [

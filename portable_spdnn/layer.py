@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,16 +13,17 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 
 Array = npt.NDArray[Any]
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
-def index_dtype(extent: int) -> np.dtype[Any]:
+def index_dtype(extent: int) -> np.dtype[np.generic]:
     """Return the narrowest of uint16, int32 and int64 that holds 0 .. `extent` - 1."""
     if extent <= 1 << 16:
         return np.dtype(np.uint16)
     return np.dtype(np.int32 if extent <= 1 << 31 else np.int64)
 
 
-def common_value(array: Array) -> Any:
+def common_value(array: npt.NDArray[Scalar]) -> Scalar | None:
     """Return the value that all entries of a vector have, None where they differ or are none."""
     return array[0] if array.size and (array == array[0]).all() else None
 
@@ -92,7 +94,7 @@ class Layer:
 
     def __init__(
         self,
-        weights: Any,
+        weights: npt.ArrayLike | sp.sparray | sp.spmatrix,
         bias: npt.ArrayLike = 0.0,
         activation: str = "relu",
         lower: float | None = None,
@@ -100,9 +102,9 @@ class Layer:
     ) -> None:
         if not sp.issparse(weights):
             weights = np.asarray(weights)
-        if weights.ndim != 2:
+        if np.ndim(weights) != 2:
             raise InputError(
-                f"layer weights have {weights.ndim} dimension(s); "
+                f"layer weights have {np.ndim(weights)} dimension(s); "
                 "expected 2 (neurons_in x neurons_out)"
             )
         csr = sp.csr_array(weights, copy=True)
@@ -174,10 +176,8 @@ class Layer:
                 f"the row offsets call for {nnz} integers"
             )
         if nnz and (int(indices.max()) >= columns or int(indices.min()) < 0):
-            raise InputError(
-                f"layer: column index {_first_outside(indices, columns)} is outside "
-                f"0 .. {columns - 1}"
-            )
+            outside = indices[(indices < 0) | (indices >= columns)]
+            raise InputError(f"layer: column index {outside[0]} is outside 0 .. {columns - 1}")
         indices = np.ascontiguousarray(indices, dtype=index_dtype(columns))
         if nnz > 1:
             rising = indices[1:] > indices[:-1]
@@ -197,7 +197,7 @@ class Layer:
         self.activation = activation
         self.lower, self.upper = checked.lower, checked.upper
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[..., Layer], tuple[object, ...]]:
         # One number for all weights, or biases, stays one.
         shared = [a[:1] if a.size and a.strides == (0,) else a for a in (self.data, self.bias)]
         rest = self.shape, self.activation, self.lower, self.upper
@@ -242,7 +242,7 @@ class Layer:
         """
         return self.epilogue().zeros_stay
 
-    def csr(self, dtype: npt.DTypeLike | None = None) -> Any:
+    def csr(self, dtype: npt.DTypeLike | None = None) -> sp.csr_array:
         """Return W as a new `scipy.sparse.csr_array` of `dtype` (default: as stored)."""
         wide = np.int32 if max(self.nnz, *self.shape) < 1 << 31 else np.int64
         return sp.csr_array(
@@ -274,13 +274,8 @@ def _frozen(array: Array) -> Array:
     return view
 
 
-def _first_outside(indices: Array, columns: int) -> int:
-    outside = (indices < 0) | (indices >= columns)
-    return int(indices[np.argmax(outside)])
-
-
 def _real_vector(
-    what: str, values: npt.ArrayLike, length: int, dtype: np.dtype[Any] | None = None
+    what: str, values: npt.ArrayLike, length: int, dtype: np.dtype[np.generic] | None = None
 ) -> Array:
     """Check `length` real, finite numbers; broadcast one number where all are equal."""
     array = np.asarray(values)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.backend import Backend
-from portable_spdnn.features import Features, as_features
+from portable_spdnn.features import Features, FeaturesLike, as_features
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
 from portable_spdnn.plans.batch import Batch, BatchOutput, positive_rows, resumed_seconds
@@ -122,7 +122,7 @@ class NetworkPlan(ABC):
 
     def run(
         self,
-        features: Any,
+        features: FeaturesLike,
         progress: Progress | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
     ) -> Result:

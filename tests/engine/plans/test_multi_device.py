@@ -5,19 +5,15 @@ What one gives, in order, or an error that names the device.
 
 from __future__ import annotations
 
-import itertools
 import json
-import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from command_line import Cli
-from cuda_emulation.emulated_backend import EmulatedCupyBackend, cache_folder
+from cuda_emulation.emulated_backend import EmulatedCupyBackend
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,15 +23,12 @@ import portable_spdnn as ps
 from portable_spdnn.backend import Backend
 from portable_spdnn.mpi.ranks import Ranks
 from portable_spdnn.mpi.run import run_on_ranks
-from portable_spdnn.plans.batch import Batch, BatchOutput, resumed_seconds
+from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.multi_device import MultiDevicePlan
 from portable_spdnn.plans.partition import static_part
 from portable_spdnn.plans.planner import make_plan
-from portable_spdnn.plans.result import Result, replica_records
+from portable_spdnn.plans.result import Result
 from portable_spdnn_cpu.scipy_backend import ScipyBackend
-from portable_spdnn_gpu.compile.catalog import feature_rows
-from portable_spdnn_gpu.device.availability import cuda_device_numbers
-from portable_spdnn_gpu.device.cuda_device import CudaDevice
 from portable_spdnn_gpu.device.interface import DeviceMemoryError, LaunchError
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C++ compiler (g++, clang++)")
@@ -316,28 +309,6 @@ def test_one_device_under_a_memory_limit(tmp_path: Path) -> None:
     assert not backend.cuda.launches  # that of the backend is device 0
 
 
-# -- records ------------------------------------------------------------------------------------
-
-
-def test_imbalance_and_time_of_devices() -> None:
-    def batch(replica: int, seconds: float, resumed: bool = False) -> Batch:
-        output = BatchOutput(np.arange(0), None, np.zeros(6, np.int64), 100)
-        return Batch(0, 10, np.arange(0), seconds, output, resumed, replica)
-
-    batches = [batch(0, 1.0), batch(0, 2.0, True), batch(1, 0.5, True), batch(1, 0.5)]
-    records = replica_records([("0: a", 0.25), ("1: b", 0.5), ("2: c", 0.75)], batches, "host")
-    assert [(one.inputs, one.busy_seconds, one.executed_edges) for one in records] == [
-        (20, 3.0, 200), (20, 1.0, 200), (0, 0.0, 0),
-    ]  # fmt: skip
-    assert resumed_seconds(batches) == 2.0  # they ran at the same time
-    assert resumed_seconds([]) == 0.0
-    result = Result(
-        "b", "d", "cuda", 40, 64, 64, 6, 1, np.arange(0), 0.0, 4.0, 1, (), replicas=records
-    )
-    assert result.imbalance == 3.0 * 3 / 4.0
-    assert result.parallel_efficiency == (3.0 + 1.0) / 3 / 4.0
-
-
 def test_one_rank_may_drive_several_devices() -> None:
     pytest.importorskip("mpi4py", reason="extra mpi is not installed")
     expected = ps.infer(NETWORK, FEATURES, "scipy")
@@ -394,121 +365,3 @@ def test_the_command_reports_each_device(
     failed = cli("run", "--data", tmp_path / "text", "--devices", "0,3", "--no-progress")
     assert failed.code == 2
     assert "devices 0,3: backend cupy sees no device 3; there are: 0, 1, 2" in failed.err
-
-
-# -- a mix-up of devices shows ------------------------------------------------------------------
-
-
-@needs_compiler
-def test_a_launch_refuses_arrays_of_another_device() -> None:
-    devices = [EmulatedDevice(cache_folder(), number=number) for number in range(2)]
-    kernel = feature_rows("transpose", np.dtype(np.float32))
-
-    def transpose(number: int, matrix: Any, out: Any) -> None:
-        shape = [np.int32(extent) for extent in matrix.shape]
-        devices[number].launch(kernel, (1, 1), [matrix, *shape, out])
-
-    values = np.arange(6, dtype=np.float32).reshape(2, 3)
-    homes: list[Any] = []
-    for device in devices:
-        with device.bound():
-            homes.append((device.upload(values), device.empty((3, 2), np.float32)))
-    for number, device in enumerate(devices):
-        with device.bound():
-            transpose(number, *homes[number])
-            np.testing.assert_array_equal(device.download(homes[number][1]), values.T)
-            for own, other in itertools.permutations(range(2)):
-                wrong = (homes[own][0], homes[other][1])
-                position = 0 if own != number else 3
-                message = (
-                    f"argument {position} lives on device {1 - number}, "
-                    f"the launch is on device {number}"
-                )
-                with pytest.raises(LaunchError, match=message):
-                    transpose(number, *wrong)
-            with pytest.raises(LaunchError, match=f"lives on device {1 - number}"):
-                transpose(number, homes[1 - number][0].T.T, homes[number][1].reshape(3, 2))
-    with pytest.raises(LaunchError, match="current device is 0, the launch is on device 1"):
-        transpose(1, *homes[1])
-
-
-class FakeArray:
-    """What `CudaDevice` asks of a CuPy array."""
-
-    def __init__(self, device: int) -> None:
-        self.device = SimpleNamespace(id=device)
-
-
-def test_cuda_devices_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    current = [0]
-
-    class Device:
-        compute_capability = "90"
-
-        def __init__(self, number: int | None = None) -> None:
-            self.id = current[-1] if number is None else number
-
-        def __enter__(self) -> None:
-            current.append(self.id)
-
-        def __exit__(self, *error: object) -> None:
-            current.pop()
-
-    launched: list[Any] = []
-    asked: list[Any] = []
-
-    def set_attribute(function: Any, attribute: int, value: int) -> None:
-        asked.append((function, attribute, value))
-        if value > 227 << 10:
-            raise OSError("invalid value")
-
-    def function(*arguments: Any, **options: Any) -> None:
-        launched.append(current[-1])
-
-    function.ptr = 5  # type: ignore[attr-defined]
-    runtime = SimpleNamespace(
-        getDeviceProperties=lambda number: {
-            "name": b"GPU %d" % number,
-            "multiProcessorCount": 1,
-            "l2CacheSize": 1 << 20,
-            "sharedMemPerBlockOptin": 227 << 10,
-        },
-        getDeviceCount=lambda: 2,
-    )
-    module = SimpleNamespace(
-        load=lambda code: None,
-        get_function=lambda name: function,
-    )
-    cuda = SimpleNamespace(
-        Device=Device,
-        runtime=runtime,
-        function=SimpleNamespace(Module=lambda: module),
-        driver=SimpleNamespace(
-            CUDADriverError=OSError,
-            funcSetAttribute=set_attribute,
-            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
-        ),
-    )
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda, ndarray=FakeArray))
-    monkeypatch.setattr("portable_spdnn_gpu.device.cuda_device.machine_code", lambda *_: b"")
-    assert cuda_device_numbers() == (0, 1)
-    assert CudaDevice().number == 0
-    device = CudaDevice(1)
-    assert device.number == 1
-    assert device.description == "GPU 1, sm_90"
-    kernel = feature_rows("transpose", np.dtype(np.float32))
-    with device.bound():
-        assert CudaDevice().number == 1
-        device.launch(kernel, (1, 1), [FakeArray(1), np.int32(1), np.int32(1), FakeArray(1)])
-        with pytest.raises(LaunchError, match="argument 3 lives on device 0, the launch is on d"):
-            device.launch(kernel, (1, 1), [FakeArray(1), np.int32(1), np.int32(1), FakeArray(0)])
-    assert launched == [1]
-    assert current == [0]
-    # Shared memory beyond 48 KiB is asked for, once, and no other.
-    assert asked == []
-    wide = replace(kernel, dynamic_shared=100 << 10)
-    for _ in range(2):
-        device.launch(wide, (1, 1), [])
-    assert asked == [(5, 8, 100 << 10)]
-    with pytest.raises(LaunchError, match="refused; GPU 1, sm_90 gives 232448 at most"):
-        device.launch(replace(kernel, dynamic_shared=300 << 10), (1, 1), [])

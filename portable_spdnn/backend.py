@@ -71,7 +71,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
-from portable_spdnn.errors import InputError, SpdnnError
+from portable_spdnn.errors import InputError
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.network import Network
 from portable_spdnn.operations.feature_queries import FeatureQueries
@@ -95,10 +95,6 @@ OPERATIONS = ("spmm", "spgemm", "layer", "plan")
 OPTIONAL_OPERATIONS = ("sddmm", "sparse_softmax", "conv2d", "depthwise_conv2d")
 
 
-class BackendUnavailable(SpdnnError, RuntimeError):
-    """A backend was named that cannot run here; the message gives the reason."""
-
-
 @dataclass(frozen=True)
 class Availability:
     """Whether a backend can run here.
@@ -112,6 +108,12 @@ class Availability:
         What it would run on, for people: "AMD EPYC, 2 threads".
     versions : dict of str to str
         Libraries it uses.
+
+    Examples
+    --------
+    >>> import portable_spdnn as ps
+    >>> ps.get_backend("scipy").availability().available
+    True
     """
 
     available: bool
@@ -154,6 +156,15 @@ class Backend(Operations, FeatureQueries, ABC):
     ------
     InputError
         If `threads` is less than 1.
+
+    Examples
+    --------
+    >>> import numpy as np, portable_spdnn as ps
+    >>> backend = ps.get_backend("scipy")
+    >>> backend.name, backend.execution_space, backend.memory_space, backend.threads
+    ('scipy', 'serial', 'host', 1)
+    >>> backend.download(backend.upload(np.eye(2))).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
     """
 
     name: ClassVar[str]

@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
-from portable_spdnn.backend import OPERATIONS, Availability, Backend, BackendUnavailable
-from portable_spdnn.errors import InputError
+from portable_spdnn.backend import OPERATIONS, Availability, Backend
+from portable_spdnn.errors import BackendUnavailable, InputError
 
 GROUP = "portable_spdnn.backends"
 ENVIRONMENT_VARIABLE = "PORTABLE_SPDNN_BACKEND"

@@ -129,25 +129,45 @@ class Operations:
         return SpmmHandle(self, (A.shape[0], A.shape[1]), dtype, run)
 
     def spgemm(self, A: SparseOperand, B: SparseOperand) -> SparseOperand:
-        """C = A B with A (m, k) and B (k, n) sparse; returns a canonical sparse C.
-
-        Whether an entry that cancels to zero is stored is up to the backend. Raises as
-        `spgemm_handle`.
-        """
-        return self.spgemm_handle(A, B).numeric()
-
-    def spgemm_handle(self, A: SparseOperand, B: SparseOperand) -> SpgemmHandle:
-        """Return a reusable handle for C = A B.
+        """C = A B with A and B sparse.
 
         Parameters
         ----------
         A : sparse, shape (m, k)
         B : sparse, shape (k, n)
 
+        Returns
+        -------
+        sparse, shape (m, n), canonical
+            float64 if an operand is, else float32. Whether an entry that cancels to zero is
+            stored is up to the backend.
+
         Raises
         ------
         InputError
             If the shapes do not fit, or an operand is not sparse or not real.
+
+        Examples
+        --------
+        >>> import numpy as np, scipy.sparse as sp, portable_spdnn as ps
+        >>> A = sp.csr_array(np.array([[0.0, 2.0], [1.0, 0.0]]))
+        >>> ps.get_backend("scipy").spgemm(A, A).toarray().tolist()
+        [[2.0, 0.0], [0.0, 2.0]]
+        """
+        return self.spgemm_handle(A, B).numeric()
+
+    def spgemm_handle(self, A: SparseOperand, B: SparseOperand) -> SpgemmHandle:
+        """Return a handle for C = A B, reusable with new values while the patterns stay.
+
+        Takes A and B as `spgemm` does, and raises what it raises.
+
+        Examples
+        --------
+        >>> import numpy as np, scipy.sparse as sp, portable_spdnn as ps
+        >>> A = sp.csr_array(np.array([[0.0, 2.0], [1.0, 0.0]]))
+        >>> handle = ps.get_backend("scipy").spgemm_handle(A, A)
+        >>> handle.numeric(B_data=[5.0, 3.0]).toarray().tolist()
+        [[6.0, 0.0], [0.0, 5.0]]
         """
         A, B = self.sparse_operand("spgemm: A", A), self.sparse_operand("spgemm: B", B)
         check_inner("spgemm", A.shape, B.shape)
@@ -223,6 +243,13 @@ class Operations:
         """Prepare a layer once, to be applied to features many times.
 
         Takes weights, bias, y_max and epilogue as `layer` does, and raises what it raises.
+
+        Examples
+        --------
+        >>> import numpy as np, scipy.sparse as sp, portable_spdnn as ps
+        >>> handle = ps.get_backend("scipy").layer_handle(sp.csr_array(np.eye(2)), bias=-1, y_max=4)
+        >>> handle.apply(np.array([[0.5, 9.0]])).tolist()
+        [[0.0, 4.0]]
         """
         W, finish = self._layer_operands(weights, bias, y_max, epilogue)
         dtype = common_dtype(W)

@@ -40,6 +40,13 @@ class NetworkPlan(ABC):
     backend : Backend
     network : Network
     options : PlanOptions
+
+    Examples
+    --------
+    >>> import numpy as np, portable_spdnn as ps
+    >>> plan = ps.plan(ps.Network([ps.Layer(np.eye(2))]), backend="scipy", batch_size=64)
+    >>> plan.run(np.eye(2)).categories.tolist(), plan.batch_size
+    ([0, 1], 64)
     """
 
     def __init__(self, backend: Backend, network: Network, options: PlanOptions) -> None:

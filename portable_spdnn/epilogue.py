@@ -232,6 +232,10 @@ class Epilogue:
             Added before the activation; not with sparse sums.
         per_row : bool
             Whether the bias has one entry for each row (``spmm``), not each column (``layer``).
+
+        Returns
+        -------
+        ndarray or csr_array, of the shape and type of `sums`
         """
         if not isinstance(sums, np.ndarray):
             if self.bias is not None:

@@ -79,6 +79,8 @@ class SpgemmHandle(ABC):
     def numeric(self, A_data: Array | None = None, B_data: Array | None = None) -> SparseOperand:
         """Return C, a canonical csr_array (or its like in the backend's memory space).
 
+        Its type is that of the operands: float64 if one is, else float32.
+
         Parameters
         ----------
         A_data, B_data : ndarray, optional
@@ -163,7 +165,9 @@ class SpmmHandle(_PreparedHandle):
         B = cast_to_prepared(self._backend.dense_operand("spmm: B", B), "spmm: B", self.dtype)
         check_inner("spmm", self.shape, B.shape)
         shape = self.shape[0], B.shape[1]
-        added = check_residual(self._backend.dense_operand, "spmm", residual, shape, self.dtype)
+        if residual is not None:
+            residual = self._backend.dense_operand("spmm: residual", residual)
+        added = check_residual("spmm", residual, shape, self.dtype)
         check_out("spmm", out, shape, self.dtype, B, added)
         C: DenseOperand = self._run(B, out, added)
         return C if out is None else out
@@ -222,7 +226,9 @@ class LayerHandle(_PreparedHandle):
         dense_only = {"out": out, "residual": residual}
         check_layer_operands(self.shape, Y.shape, sparse, self._zeros_stay, **dense_only)
         shape = Y.shape[0], self.shape[1]
-        added = check_residual(backend.dense_operand, "layer", residual, shape, self.dtype)
+        if residual is not None:
+            residual = backend.dense_operand("layer: residual", residual)
+        added = check_residual("layer", residual, shape, self.dtype)
         check_out("layer", out, shape, self.dtype, Y, added)
         result: Operand = self._run(Y, out, added)
         return result if out is None else out

@@ -87,7 +87,7 @@ class Operations:
         residual = None if residual is None else self.dense_operand("spmm: residual", residual)
         dtype = common_dtype(A, B, residual)
         shape = A.shape[0], B.shape[1]
-        residual = check_residual(self.dense_operand, "spmm", residual, shape, dtype)
+        residual = check_residual("spmm", residual, shape, dtype)
         finish = _checked("spmm", epilogue).prepared("spmm", A.shape[0], dtype)
         return self.run_spmm(cast(A, dtype), cast(B, dtype), finish, residual)
 
@@ -228,7 +228,7 @@ class Operations:
         residual = None if residual is None else self.dense_operand("layer: residual", residual)
         dtype = common_dtype(W, Y, residual)
         shape = Y.shape[0], W.shape[1]
-        residual = check_residual(self.dense_operand, "layer", residual, shape, dtype)
+        residual = check_residual("layer", residual, shape, dtype)
         finish = finish.prepared("layer", W.shape[1], dtype)
         return self.run_layer(cast(W, dtype), cast(Y, dtype), finish, residual)
 

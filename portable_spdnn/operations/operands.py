@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
@@ -203,18 +202,12 @@ def check_out(
 
 
 def check_residual(
-    take: Callable[[str, object], DenseOperand],
-    name: str,
-    residual: DenseLike | None,
-    shape: tuple[int, int],
-    dtype: DType,
+    name: str, residual: DenseOperand | None, shape: tuple[int, int], dtype: DType
 ) -> DenseOperand | None:
     """Return a residual in the result's type, None where none is given, or raise InputError.
 
     Parameters
     ----------
-    take : callable
-        The backend's `dense_operand`.
     name : str
         The operation, for messages.
     residual : dense or None
@@ -223,10 +216,9 @@ def check_residual(
     """
     if residual is None:
         return None
-    found = take(f"{name}: residual", residual)
-    if found.shape != shape:
-        raise InputError(f"{name}: residual has shape {found.shape}; the result has {shape}")
-    return cast_to_prepared(found, f"{name}: residual", dtype)
+    if residual.shape != shape:
+        raise InputError(f"{name}: residual has shape {residual.shape}; the result has {shape}")
+    return cast_to_prepared(residual, f"{name}: residual", dtype)
 
 
 def with_values(name: str, matrix: sp.csr_array, data: npt.ArrayLike | None) -> sp.csr_array:

@@ -6,7 +6,7 @@ import os
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ class NetworkPlan(ABC):
 
     A backend that improves on the layer loop derives from this class and implements
     `run_batch` and `describe`. Splitting into batches, the clock, the categories and the
-    records are the same for all and stand here.
+    records are the same for all and stand here. `plan_seconds` is what planning took.
 
     Parameters
     ----------
@@ -245,19 +245,12 @@ class NetworkPlan(ABC):
         """
         network = self.network
         active = np.zeros(len(network), np.int64)
-        seconds_per_layer: Array | None = np.zeros(len(network))
-        computed: Array | None = np.zeros(len(network), np.int64)
-        for output in (batch.output for batch in batches):
+        outputs = [batch.output for batch in batches]
+        for output in outputs:
             unknown = (active < 0) | (output.active_per_layer < 0)
             active = np.where(unknown, -1, active + output.active_per_layer)
-            if seconds_per_layer is not None and output.seconds_per_layer is not None:
-                seconds_per_layer = seconds_per_layer + output.seconds_per_layer
-            else:
-                seconds_per_layer = None
-            if computed is not None and output.computed_per_layer is not None:
-                computed = computed + output.computed_per_layer
-            else:
-                computed = None
+        seconds_per_layer = _total(np.zeros(len(network)), (o.seconds_per_layer for o in outputs))
+        computed = _total(np.zeros_like(active), (o.computed_per_layer for o in outputs))
         records = tuple(
             LayerRecord(
                 number + 1,
@@ -287,6 +280,15 @@ class NetworkPlan(ABC):
             resumed_inputs=sum(batch.inputs for batch in batches if batch.resumed),
             _batches=tuple(batches),
         )
+
+
+def _total(total: Array, parts: Iterable[Array | None]) -> Array | None:
+    """Return `total` and all parts together; None where a part is unknown."""
+    for part in parts:
+        if part is None:
+            return None
+        total = total + part
+    return total
 
 
 def _ignore(done: int) -> None:

@@ -118,7 +118,7 @@ class Result:
         Inputs with any positive score after the last layer, counted from 0, rising. (Graph
         Challenge files count from 1.)
     plan_seconds : float
-        Choosing formats, packing weights, compiling: once a plan.
+        What choosing formats, packing weights and compiling took, once for the plan.
     inference_seconds : float
         From features on the host to categories on the host.
     executed_edges : int

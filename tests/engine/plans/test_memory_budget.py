@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import portable_spdnn as ps
-from portable_spdnn.host import parse_bytes
+from portable_spdnn.host import parse_limit
 from portable_spdnn.plans.memory_budget import Budget, facts_of, running_bytes
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.workloads.streamed_network import GeneratedLayers, LayerFacts, StreamedNetwork
@@ -42,8 +42,8 @@ def test_too_little_memory_says_what_would_do() -> None:
     with pytest.raises(ps.InputError, match=r"needs \d.* here") as refused:
         make_plan(backend, network, ps.PlanOptions(memory=1 << 20))
     needed = str(refused.value).rpartition("needs ")[2].removesuffix(" here")
-    share = Budget.share(
-        parse_bytes(needed, "needed"), network, np.dtype(np.float32), backend.threads
-    )
+    allowed = parse_limit(needed, "needed")
+    assert allowed is not None
+    share = Budget.share(allowed, network, np.dtype(np.float32), backend.threads)
     assert share.piece >= 1
     assert share.weights >= running_bytes(facts_of(network)[0], 4)

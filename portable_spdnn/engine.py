@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.backend import Backend
+from portable_spdnn.features import FeaturesLike
 from portable_spdnn.network import Network
 from portable_spdnn.plans.base import Progress
 from portable_spdnn.plans.planner import plan
@@ -18,7 +18,7 @@ from portable_spdnn.plans.result import Result
 
 def infer(
     network: Network,
-    features: Any,
+    features: FeaturesLike,
     backend: str | Backend = "auto",
     *,
     threads: int | None = None,

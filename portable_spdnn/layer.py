@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +14,17 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.sparse_arrays import canonical_csr, check_compressed, real_dtype
 
 Array = npt.NDArray[Any]
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
-def index_dtype(extent: int) -> np.dtype[Any]:
+def index_dtype(extent: int) -> np.dtype[np.generic]:
     """Return the narrowest of uint16, int32 and int64 that holds 0 .. `extent` - 1."""
     if extent <= 1 << 16:
         return np.dtype(np.uint16)
     return np.dtype(np.int32 if extent <= 1 << 31 else np.int64)
 
 
-def common_value(array: Array) -> Any:
+def common_value(array: npt.NDArray[Scalar]) -> Scalar | None:
     """Return the value that all entries of a vector have, None where they differ or are none."""
     return array[0] if array.size and (array == array[0]).all() else None
 
@@ -109,23 +111,22 @@ class Layer(Immutable):
 
     def __init__(
         self,
-        weights: Any,
+        weights: npt.ArrayLike | sp.sparray | sp.spmatrix,
         bias: npt.ArrayLike = 0.0,
         activation: str = "relu",
         lower: float | None = None,
         upper: float | None = None,
     ) -> None:
-        if not sp.issparse(weights):
-            weights = np.asarray(weights)
-        if weights.ndim != 2:
+        given: Any = weights if sp.issparse(weights) else np.asarray(weights)
+        if given.ndim != 2:
             raise InputError(
-                f"layer weights have {weights.ndim} dimension(s); "
+                f"layer weights have {given.ndim} dimension(s); "
                 "expected 2 (neurons_in x neurons_out)"
             )
-        dtype = real_dtype(weights.dtype, "layer: weights")
-        if not sp.issparse(weights):
-            weights = sp.csr_array(weights.astype(dtype, copy=False))
-        csr = canonical_csr("layer: weights", weights).astype(dtype, copy=True)
+        dtype = real_dtype(given.dtype, "layer: weights")
+        if not sp.issparse(given):
+            given = sp.csr_array(given.astype(dtype, copy=False))
+        csr = canonical_csr("layer: weights", given).astype(dtype, copy=True)
         epilogue = Epilogue(None, activation, lower, upper)
         self._set(csr.indptr, csr.indices, csr.data, csr.shape, np.array(bias), epilogue)
 
@@ -205,7 +206,7 @@ class Layer(Immutable):
         self.activation = epilogue.activation
         self.lower, self.upper = epilogue.lower, epilogue.upper
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[..., Layer], tuple[object, ...]]:
         # One number for all weights, or biases, stays one.
         shared = [a[:1] if a.size and a.strides == (0,) else a for a in (self.data, self.bias)]
         rest = self.shape, self.activation, self.lower, self.upper
@@ -250,7 +251,7 @@ class Layer(Immutable):
         """
         return self.epilogue().zeros_stay
 
-    def csr(self, dtype: npt.DTypeLike | None = None) -> Any:
+    def csr(self, dtype: npt.DTypeLike | None = None) -> sp.csr_array:
         """Return W as a new `scipy.sparse.csr_array` of `dtype` (default: as stored)."""
         wide = np.int32 if max(self.nnz, *self.shape) < 1 << 31 else np.int64
         return sp.csr_array(
@@ -283,7 +284,7 @@ def _frozen(array: Array) -> Array:
 
 
 def _real_vector(
-    what: str, values: npt.ArrayLike, length: int, dtype: np.dtype[Any] | None = None
+    what: str, values: npt.ArrayLike, length: int, dtype: np.dtype[np.generic] | None = None
 ) -> Array:
     """Check `length` real, finite numbers; broadcast one number where all are equal."""
     array = np.asarray(values)

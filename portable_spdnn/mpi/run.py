@@ -78,6 +78,18 @@ def infer_distributed(
     InputError
         As `infer`; or if mpi4py is missing. The other ranks then wait for ever, unless the
         job runs under ``python -m mpi4py`` or the caller calls `ranks.abort`.
+
+    Examples
+    --------
+    Four ranks share the inputs where ``mpiexec -n 4 python -m mpi4py script.py`` runs this. A
+    process that no launcher started is a job of one rank.
+
+    >>> import numpy as np, portable_spdnn as ps
+    >>> network = ps.Network([ps.Layer(np.eye(3), -0.5)])
+    >>> result = ps.infer_distributed(network, np.eye(3), backend="scipy")
+    >>> if result is not None:  # on rank 0
+    ...     print(result.categories.tolist(), [one.rank for one in result.replicas])
+    [0, 1, 2] [0]
     """
     valid = as_features(features, network.neurons)
     with Ranks(comm) as ranks:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.backend import Backend
-from portable_spdnn.features import Features, as_features
+from portable_spdnn.features import Features, FeaturesLike, as_features
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
 from portable_spdnn.plans.batch import Batch, BatchOutput, positive_rows, resumed_seconds
@@ -34,13 +34,20 @@ class NetworkPlan(ABC):
 
     A backend that improves on the layer loop derives from this class and implements
     `run_batch` and `describe`. Splitting into batches, the clock, the categories and the
-    records are the same for all and stand here.
+    records are the same for all and stand here. `plan_seconds` is what planning took.
 
     Parameters
     ----------
     backend : Backend
     network : Network
     options : PlanOptions
+
+    Examples
+    --------
+    >>> import numpy as np, portable_spdnn as ps
+    >>> plan = ps.plan(ps.Network([ps.Layer(np.eye(2))]), backend="scipy", batch_size=64)
+    >>> plan.run(np.eye(2)).categories.tolist(), plan.batch_size
+    ([0, 1], 64)
     """
 
     def __init__(self, backend: Backend, network: Network, options: PlanOptions) -> None:
@@ -123,7 +130,7 @@ class NetworkPlan(ABC):
 
     def run(
         self,
-        features: Any,
+        features: FeaturesLike,
         progress: Progress | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
     ) -> Result:

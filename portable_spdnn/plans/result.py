@@ -118,7 +118,7 @@ class Result:
         Inputs with any positive score after the last layer, counted from 0, rising. (Graph
         Challenge files count from 1.)
     plan_seconds : float
-        Choosing formats, packing weights, compiling: once a plan.
+        What choosing formats, packing weights and compiling took, once for the plan.
     inference_seconds : float
         From features on the host to categories on the host.
     executed_edges : int
@@ -130,6 +130,16 @@ class Result:
         Inputs that an earlier run had finished, read from a checkpoint; their time is counted.
     replicas : tuple of ReplicaRecord
         Of the ranks or devices that shared the inputs; empty for one process on one device.
+
+    Examples
+    --------
+    >>> import numpy as np, portable_spdnn as ps
+    >>> network = ps.Network([ps.Layer(np.eye(3), -0.5)] * 2)
+    >>> result = ps.infer(network, np.diag([2.0, 0.6, 4.0]), backend="scipy")
+    >>> result.categories.tolist(), [record.alive_inputs for record in result.records]
+    ([0, 2], [3, 2])
+    >>> result.score_rows(2, 3).tolist()
+    [[0.0, 0.0, 3.0]]
     """
 
     backend: str

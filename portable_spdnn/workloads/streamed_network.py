@@ -91,6 +91,14 @@ class StreamedNetwork(Network):
     ------
     InputError
         If there is no layer, two neighbours do not fit, or `y_max` is not positive.
+
+    Examples
+    --------
+    >>> import portable_spdnn as ps
+    >>> from portable_spdnn.workloads.streamed_network import GeneratedLayers
+    >>> network = ps.StreamedNetwork(GeneratedLayers(1024, layers=120), y_max=32)
+    >>> network.edges, network.layers[119]
+    (3932160, Layer(1024 x 1024, 32768 edges))
     """
 
     __slots__ = ("source",)

@@ -181,7 +181,7 @@ class DeviceFeatures:
         before, after : device arrays of int32, shape (STATE,)
             The InputState of the last step, and of the next one, which is written.
         policy : KEEP, DROP or ALWAYS
-            Whether dead inputs stay, leave once they are enough, or leave in any case.
+            Whether inactive inputs stay, leave once they are enough, or leave in any case.
         """
         self.device.launch(
             list_active(),

@@ -48,7 +48,7 @@ class StepLaunches:
     features : DeviceFeatures
         The two buffers that steps read and write by turns.
     drops : sequence of bool
-        Whether dead inputs may leave before all layers, and after each.
+        Whether inactive inputs may leave before all layers, and after each.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class StepLaunches:
     ) -> None:
         self._device, self._steps, self._features = features.device, steps, features
         self._y_max = network.y_max
-        # The policies after each step; after the last one all dead inputs leave.
+        # The policies after each step; after the last one all inactive inputs leave.
         self._first_policy = DROP if drops[0] else KEEP
         self._policies = [DROP if drops[step.end] else KEEP for step in steps]
         self._policies[-1] = ALWAYS

@@ -32,13 +32,13 @@ from portable_spdnn_gpu.device.interface import Device, Recording
 from portable_spdnn_gpu.device.properties import device_properties
 from portable_spdnn_gpu.network.costs import step_cost
 from portable_spdnn_gpu.network.launches import StepLaunches, seconds_by_layer
-from portable_spdnn_gpu.network.steps import RESIDENT, StepChooser
+from portable_spdnn_gpu.network.steps import PERSISTENT, StepChooser
 from portable_spdnn_gpu.network.weights import DeviceWeights, StreamTimes
 from portable_spdnn_gpu.spmm.tuning import TunedStaged, layer_class, tune_staged
 
 Array = npt.NDArray[Any]
 
-MOST_INPUTS = 65536  # in a batch by default: the challenge's 60,000 go through together
+MAX_INPUTS = 65536  # in a batch by default: the challenge's 60,000 go through together
 MEMORY_SHARE = 0.6  # part of the free memory that a plan may allocate
 WEIGHTS_SHARE = 1 / 2  # part of the memory limit that weights may take at least
 
@@ -103,14 +103,14 @@ class DevicePlan(NetworkPlan):
         self.profile = options.profile
         self._ends_in_relu = network.layers[-1].is_plain_relu
         self._recording: Recording | None = None
-        if self.weights.resident == len(self.steps) and not options.profile:
+        if self.weights.steps_on_device == len(self.steps) and not options.profile:
             self._recording = self.device.capture(self.launches.start_all)
 
     @property
     def _wanted(self) -> int:
         """How many inputs should go through the network together, if memory suffices."""
-        expected, most = self.options.expected_inputs, self.options.batch_size or MOST_INPUTS
-        return max(1, min(most, MOST_INPUTS if expected is None else expected))
+        expected, most = self.options.expected_inputs, self.options.batch_size or MAX_INPUTS
+        return max(1, min(most, MAX_INPUTS if expected is None else expected))
 
     def _chooser(self, share: int) -> StepChooser:
         options, network = self.options, self.network
@@ -192,8 +192,8 @@ class DevicePlan(NetworkPlan):
             f"{len(self.steps)} steps, started {how}",
             *self._describe_steps(),
             self.weights.describe(),
-            f"dead inputs may leave after {pruned} of {layers} layers, between steps; the device "
-            "lists the active ones",
+            f"inactive inputs may leave after {pruned} of {layers} layers, between steps; the "
+            "device lists the active ones",
             f"batches of {self.batch_size} inputs, {format_bytes(self._input_bytes)} each",
             *(tuned.describe() for tuned in self._tuned.values()),
         ]
@@ -212,8 +212,8 @@ class DevicePlan(NetworkPlan):
             layers = f"layers {first} to {end}" if end > first else f"layer {end}"
             edges = sum(int(np.sum(step.packed.nnz)) for step in steps)
             saved = 1 - sum(step.packed.loads for step in steps) / max(edges, 1)
-            if variant == RESIDENT:
-                variant += f" in {len(steps)} fused segment{'s' * (len(steps) > 1)}"
+            if variant == PERSISTENT:
+                variant = f"persistent kernel, {len(steps)} fused segment{'s' * (len(steps) > 1)}"
             reason = steps[0].reason
             yield f"{layers}: {variant}, {100 * saved:.0f} % of the loads shared ({reason})"
 

@@ -2,9 +2,9 @@
 
 A step is a layer by itself, in the variant that its estimate favours (spmm/selection.py), or a
 fused segment: consecutive layers of a narrow network in one launch of the persistent kernel
-(persistent_layers.cu). Dead inputs leave between steps alone, so that layers after which many die
-are steps of their own, and segments grow from SEGMENT_LENGTHS[0] layers on, as fewer and fewer
-inputs are left to die.
+(persistent_layers.cu). Inactive inputs leave between steps alone, so that layers after which many
+become inactive are steps of their own, and segments grow from SEGMENT_LENGTHS[0] layers on, as
+fewer and fewer inputs become inactive.
 
 Segments are taken where the estimates (costs.py) say that their layers cost less than one by one.
 A layer by itself costs its estimate and a second launch, which lists the active inputs.
@@ -35,14 +35,14 @@ from portable_spdnn_gpu.spmm.packing import VARIANTS, PackedSpmm, by_output, pac
 from portable_spdnn_gpu.spmm.selection import LAUNCH, Choice, choose_variant, layer_statistics
 from portable_spdnn_gpu.spmm.tuning import TunedStaged
 
-RESIDENT = "resident"  # what users call fused segments: features stay resident on a multiprocessor
-KERNELS = ("auto", *VARIANTS, RESIDENT)
+PERSISTENT = "resident"  # the persistent kernel, as users name it: `--kernel resident`
+KERNELS = ("auto", *VARIANTS, PERSISTENT)
 # Layers of the segments, one after the other; the last one takes as many as are left.
 SEGMENT_LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 # The part of the challenge's images that is active before each of the first layers, and later.
 ACTIVE_SHARES = (1.0, 0.92, 0.66, 0.35, 0.16, 0.08, 0.05)
 ACTIVE_SHARE_LATER = 0.03
-BEFORE_SEGMENTS = len(ACTIVE_SHARES)  # layers after which many inputs may die
+BEFORE_SEGMENTS = len(ACTIVE_SHARES)  # layers after which many inputs may become inactive
 SAMPLED = 3  # layers whose statistics decide about segments
 
 
@@ -68,7 +68,7 @@ class Step:
     @property
     def variant(self) -> str:
         """The name of the variant, one of KERNELS."""
-        return self.packed.variant if isinstance(self.packed, PackedSpmm) else RESIDENT
+        return self.packed.variant if isinstance(self.packed, PackedSpmm) else PERSISTENT
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ class StepChooser:
     tuned : callable
         A -> TunedStaged or None: the measured tile sizes of staged_spmm for layers like A.
     may_drop_after : callable
-        Layer -> whether dead inputs may leave after it.
-    keeps_dead : callable
-        Layer -> whether an input that is dead before it is dead after it.
+        Layer -> whether inactive inputs may leave after it.
+    keeps_inactive : callable
+        Layer -> whether an input that is inactive before it is inactive after it.
     """
 
     kernel: str
@@ -103,7 +103,7 @@ class StepChooser:
     segments: bool
     tuned: Callable[[Any], TunedStaged | None]
     may_drop_after: Callable[[int], bool]
-    keeps_dead: Callable[[int], bool]
+    keeps_inactive: Callable[[int], bool]
 
     def steps(self, network: Network) -> list[Step]:
         """Cut a network into steps, and pack their weights.
@@ -122,7 +122,7 @@ class StepChooser:
                 SegmentLayer(
                     self._by_output(network, number),
                     np.asarray(network.layers[number].bias, self.precision.sums),
-                    self.keeps_dead(number),
+                    self.keeps_inactive(number),
                 )
                 for number in range(begin, end)
             ]
@@ -178,7 +178,7 @@ class StepChooser:
         begin_of_relu = _plain_relu_from(network)
         widths = [network.neurons, *(layer.shape[1] for layer in network)]
         limit = self.device.shared_limit
-        if self.kernel == RESIDENT:
+        if self.kernel == PERSISTENT:
             if begin_of_relu:
                 raise InputError(
                     f"kernel 'resident': layer {begin_of_relu} is not ReLU without bounds of its "

@@ -39,7 +39,7 @@ class DeviceWeights:
 
     Attributes
     ----------
-    resident : int
+    steps_on_device : int
         How many steps, the first ones, stay in device memory.
     device_bytes, streamed_bytes : int
         The bytes of device memory that are taken, and of the steps that are copied.
@@ -55,21 +55,21 @@ class DeviceWeights:
     ) -> None:
         self.device = device
         sizes = [step.memory.size for step in packed]
-        self.resident = count_resident(sizes, limit)
-        slot_size = max(sizes[self.resident :], default=0)
+        self.steps_on_device = steps_that_fit(sizes, limit)
+        slot_size = max(sizes[self.steps_on_device :], default=0)
         slots = [
             device.empty((slot_size,), np.uint8)
-            for _ in range(min(SLOTS, len(packed) - self.resident))
+            for _ in range(min(SLOTS, len(packed) - self.steps_on_device))
         ]
-        self.device_bytes = sum(sizes[: self.resident]) + slot_size * len(slots)
-        self.streamed_bytes = sum(sizes[self.resident :])
+        self.device_bytes = sum(sizes[: self.steps_on_device]) + slot_size * len(slots)
+        self.streamed_bytes = sum(sizes[self.steps_on_device :])
         self.places: list[Any] = []
         self._copies: list[tuple[Any, Any]] = []  # host memory, and its place on the device
         for number, step in enumerate(packed):
-            if number < self.resident:
+            if number < self.steps_on_device:
                 memory = device.upload(step.memory)
             else:
-                slot = slots[(number - self.resident) % SLOTS]
+                slot = slots[(number - self.steps_on_device) % SLOTS]
                 memory = device.view(slot, 0, step.memory.shape, np.uint8)
                 host = device.pinned(step.memory.size)
                 host[:] = step.memory
@@ -101,7 +101,7 @@ class DeviceWeights:
         copies: list[tuple[Any, Any]] = []
         kernels: list[tuple[Any, Any]] = []
         for number in range(len(self.places)):
-            streamed = number - self.resident
+            streamed = number - self.steps_on_device
             if streamed >= 0:
                 # A slot is free when the step that had it before has run.
                 free = kernels[number - SLOTS][1] if streamed >= SLOTS else begin
@@ -151,7 +151,7 @@ class StreamTimes:
         return [self.device.seconds(*pair) for pair in self.kernels]
 
 
-def count_resident(sizes: Sequence[int], limit: int | None) -> int:
+def steps_that_fit(sizes: Sequence[int], limit: int | None) -> int:
     """Return how many steps, the first ones, stay on the device.
 
     Parameters

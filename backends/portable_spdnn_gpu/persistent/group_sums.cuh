@@ -34,7 +34,7 @@ enum {
     OWN,                // ROWS integers: where the own entries of row r of a part end, in STEPS
     NEXT = OWN + ROWS,  // where the data of the next layer begin, in units
     NEXT_LINES,         // and how many cache lines they are
-    MAY_STOP            // whether no later layer revives a dead input
+    MAY_STOP            // whether no later layer activates an inactive input
 };
 
 // Four numbers that are moved in one access: the compiler does so with its own vector types alone.

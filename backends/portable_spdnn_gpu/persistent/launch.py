@@ -42,13 +42,13 @@ class SegmentLayer:
     A : csr_array, canonical, shape (neurons_out, neurons_in)
         The transposed weights.
     bias : ndarray, shape (neurons_out,)
-    keeps_dead : bool
-        Whether an input that is dead before the layer is dead after it.
+    keeps_inactive : bool
+        Whether an input that is inactive before the layer is inactive after it.
     """
 
     A: Any
     bias: Array
-    keeps_dead: bool
+    keeps_inactive: bool
 
 
 @dataclass(eq=False)
@@ -135,8 +135,8 @@ def pack_segment(
         loads += packed.loads
     headers[:-1, :, NEXT] = np.array(begins[1:-1])[:, None] // UNIT
     headers[:-1, :, NEXT_LINES] = np.diff(begins)[1:, None] // LINE
-    # A tile whose inputs have all died stops after a layer when no later one revives them.
-    keeps = [layer.keeps_dead for layer in layers[1:]] + [True]
+    # A tile without active inputs stops after a layer when no later one activates any.
+    keeps = [layer.keeps_inactive for layer in layers[1:]] + [True]
     headers[:, :, MAY_STOP] = np.logical_and.accumulate(keeps[::-1])[::-1, None]
     gap = np.zeros(-headers.nbytes % ALIGNMENT, np.uint8)
     return PackedSegment(

@@ -5,8 +5,8 @@
 // features lie in shared memory, [neuron][input], in one buffer: a thread keeps its sums of a
 // layer in registers until all have read, then writes its outputs over them. No launch, no
 // message from the host and no traffic of features stand between two layers: what remains of one
-// is two barriers. Blocks take tiles until none is left; a tile whose inputs have all died ends
-// where no later layer revives them.
+// is two barriers. Blocks take tiles until none is left; a tile without active inputs ends where
+// no later layer activates any.
 //
 // The sums are those of group_sums.cuh. Weights are read once for TILE inputs, past shared memory.
 // A layer's weights are together in memory; at the start of a layer the running blocks divide the

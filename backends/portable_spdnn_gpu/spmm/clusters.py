@@ -25,9 +25,9 @@ Array = npt.NDArray[Any]
 
 ROUNDS = 3  # rounds of hashing; each finds most of what those before missed
 SALT_SHIFT = 40  # bits, beyond any index: each round hashes other words
-LEAST_SAVING = 1 / 4  # part of the loads that a cluster has to save to be taken
-LEAST_ORDERED = 256  # clusters; fewer are computed at the same time, in whatever order
-MOST_SHARERS = 16  # columns that more clusters share than this are left out of the ordering
+MIN_SAVING = 1 / 4  # part of the loads that a cluster has to save to be taken
+MIN_ORDERED = 256  # clusters; fewer are computed at the same time, in whatever order
+MAX_SHARERS = 16  # columns that more clusters share than this are left out of the ordering
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def cluster_rows(A: Any) -> Clusters:
         same = _have_equal_columns(A, candidates)
         others = candidates[~same]
         equal.append(candidates[same])
-        alike.append(others[savings(A, others) >= LEAST_SAVING])
+        alike.append(others[savings(A, others) >= MIN_SAVING])
         rest = np.setdiff1d(rest, np.concatenate([equal[-1], alike[-1]]))
     nothing = np.empty((0, CLUSTER), np.int64)
     groups = np.concatenate([nothing, *equal])
@@ -103,7 +103,7 @@ def neighbours_first(A: Any, groups: Array) -> Array:
     E. Cuthill and J. McKee, "Reducing the Bandwidth of Sparse Symmetric Matrices", Proceedings
     of the 24th National Conference of the ACM, 1969.
     """
-    if len(groups) < LEAST_ORDERED:
+    if len(groups) < MIN_ORDERED:
         return np.arange(len(groups))
     first = groups[:, 0]
     lengths = A.indptr[first + 1] - A.indptr[first]
@@ -111,7 +111,7 @@ def neighbours_first(A: Any, groups: Array) -> Array:
     entries = np.arange(begins[-1]) + np.repeat(A.indptr[first] - begins[:-1], lengths)
     columns = A.indices[entries]
     # A column that most clusters share tells nothing, and would make every two neighbours.
-    rare = np.bincount(columns, minlength=A.shape[1])[columns] <= MOST_SHARERS
+    rare = np.bincount(columns, minlength=A.shape[1])[columns] <= MAX_SHARERS
     cluster = np.repeat(np.arange(len(groups)), lengths)[rare]
     ones = np.ones(cluster.size, np.int32)
     shape = (len(groups), A.shape[1])

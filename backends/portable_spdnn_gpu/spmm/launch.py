@@ -157,7 +157,7 @@ class PreparedSpmm:
         if state is None:
             state = self.device.upload(np.array([columns, 0, 0, 0], np.int32))
         self._states[columns] = state
-        # Each takes a block of the memory pool, and where inputs die batches differ in width.
+        # Each takes a block of the memory pool, and where inputs leave batches differ in width.
         if len(self._states) > STATES:
             self._states.pop(next(iter(self._states)))
         return state

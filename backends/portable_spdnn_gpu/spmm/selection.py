@@ -50,7 +50,7 @@ from portable_spdnn_gpu.compile.catalog import (
 )
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.properties import DeviceProperties
-from portable_spdnn_gpu.spmm.clusters import LEAST_SAVING, candidate_groups, savings
+from portable_spdnn_gpu.spmm.clusters import MIN_SAVING, candidate_groups, savings
 from portable_spdnn_gpu.spmm.costs import LayerSize, clustered_cost, csr_cost, staged_cost
 from portable_spdnn_gpu.spmm.packing import VARIANTS
 from portable_spdnn_gpu.spmm.staging import stage_rows
@@ -127,7 +127,7 @@ def _count_clusters(A: Any) -> tuple[int, float]:
         return 0, 0.0
     sample = candidates[_spread(len(candidates), SAMPLED_GROUPS)]
     saving = savings(A, sample)
-    taken = saving >= LEAST_SAVING
+    taken = saving >= MIN_SAVING
     entries = np.diff(A.indptr)[sample].sum(axis=1)
     scale = len(candidates) / len(sample)
     saved = float((entries * saving)[taken].sum()) * scale

@@ -182,9 +182,9 @@ class EmulatedDevice:
                 return EmulatedArray(memory, values)
         raise ValueError(f"address {address:#x} is not in the device's memory")
 
-    def empty(self, shape: tuple[int, ...], dtype: Any, order: str = "C") -> EmulatedArray:
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> EmulatedArray:
         self._not_recording("empty")
-        array = allocate(np.empty(shape, dtype, order))
+        array = allocate(np.empty(shape, dtype))
         array.memory[:] = POISON
         return self._count(array)
 

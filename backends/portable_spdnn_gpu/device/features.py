@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.features import Features, PackedFeatures
@@ -20,10 +18,8 @@ from portable_spdnn_gpu.compile.catalog import (
     list_active,
 )
 from portable_spdnn_gpu.compile.precision import Precision
-from portable_spdnn_gpu.device.interface import Device
+from portable_spdnn_gpu.device.interface import Argument, Device, DeviceArray
 from portable_spdnn_gpu.device.matrices import upload_csr
-
-Array = npt.NDArray[Any]
 
 PITCH = 64  # inputs; the features of every neuron begin with a cache line
 KEEP, DROP, ALWAYS = np.int32(0), np.int32(1), np.int32(2)  # policies of list_active
@@ -49,14 +45,14 @@ class StepOperands:
         The kernels set it to 1 for each column that is not zero after the activation.
     """
 
-    from_: Any
-    to: Any
+    from_: DeviceArray
+    to: DeviceArray
     pitch: int
-    state: Any
-    source: Any
-    active: Any
+    state: DeviceArray
+    source: DeviceArray
+    active: DeviceArray
 
-    def arguments(self) -> list[Any]:
+    def arguments(self) -> list[Argument]:
         """Return the operands in the order in which kernels take them."""
         return [self.from_, self.to, np.int32(self.pitch), self.state, self.source, self.active]
 
@@ -131,47 +127,36 @@ class DeviceFeatures:
         features : PackedFeatures, ndarray or csr_array, shape (inputs, neurons)
             Features in host memory, of no more inputs than the capacity.
         """
-        device, pitch, precision = self.device, np.int32(self.pitch), self.precision
+        device, precision, given = self.device, self.precision, list[Argument]()
         inputs, neurons = features.shape
         count = np.int32(inputs)
         device.clear(self.active)
-        across = -(-inputs // FEATURE_THREADS)
-        device.launch(feature_layout("number_inputs", precision), (across, 1), [self.ids[0], count])
+        grid = -(-inputs // FEATURE_THREADS), 1
+        device.launch(feature_layout("number_inputs", precision), grid, [self.ids[0], count])
         if isinstance(features, PackedFeatures):
-            bits = device.upload(features.bits)
             row_bytes = features.bits.shape[1]
-            device.launch(
-                feature_layout("unpack_bits", precision),
-                (across, -(-row_bytes // UNPACK_BYTES)),
-                [
-                    bits, np.int32(row_bytes), np.int32(neurons), count, self.buffers[0], pitch,
-                    self.active,
-                ],
-            )  # fmt: skip
+            name, grid = "unpack_bits", (grid[0], -(-row_bytes // UNPACK_BYTES))
+            given = [device.upload(features.bits), np.int32(row_bytes), np.int32(neurons)]
         elif sp.issparse(features):
             device.clear(self.buffers[0])
             csr = upload_csr(device, features.astype(precision.sums, copy=False))
-            device.launch(
-                feature_layout("spread_csr", precision),
-                (-(-inputs // (FEATURE_THREADS // 32)), 1),
-                [
-                    csr.offsets, csr.indices, csr.data, count, self.buffers[0], pitch, self.active,
-                ],
-            )  # fmt: skip
+            name, grid = "spread_csr", (-(-inputs // (FEATURE_THREADS // 32)), 1)
+            given = [csr.indptr, csr.indices, csr.data]
         else:
+            name, grid = "turn_rows", (-(-inputs // TRANSPOSE_TILE), -(-neurons // TRANSPOSE_TILE))
             rows = device.upload(np.ascontiguousarray(features, precision.sums))
-            device.launch(
-                feature_layout("turn_rows", precision),
-                (-(-inputs // TRANSPOSE_TILE), -(-neurons // TRANSPOSE_TILE)),
-                [rows, np.int32(neurons), count, self.buffers[0], pitch, self.active],
-            )
+            given = [rows, np.int32(neurons)]
+        to: list[Argument] = [count, self.buffers[0], np.int32(self.pitch), self.active]
+        device.launch(feature_layout(name, precision), grid, [*given, *to])
 
-    def operands(self, turn: int, state: Any) -> StepOperands:
+    def operands(self, turn: int, state: DeviceArray) -> StepOperands:
         """Return the operands of a step, from how many came before it and its InputState."""
         before, after = self.buffers[turn % 2], self.buffers[(turn + 1) % 2]
         return StepOperands(before, after, self.pitch, state, self.source, self.active)
 
-    def list_active(self, turn: int, before: Any, after: Any, policy: np.int32) -> None:
+    def list_active(
+        self, turn: int, before: DeviceArray, after: DeviceArray, policy: np.int32
+    ) -> None:
         """Start to list the inputs that go on to the next step.
 
         Parameters
@@ -192,7 +177,7 @@ class DeviceFeatures:
             ],
         )  # fmt: skip
 
-    def collect(self, turn: int, state: Any, inputs: int, neurons: int) -> Any:
+    def collect(self, turn: int, state: DeviceArray, inputs: int, neurons: int) -> DeviceArray:
         """Return the features of the inputs in a buffer as a device array (inputs, neurons).
 
         Parameters

@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.errors import SpdnnError
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn_gpu.compile.catalog import LIMIT_THREADS, LIMIT_VECTORS, limit_kernel
-from portable_spdnn_gpu.device.interface import Device
-
-Array = npt.NDArray[Any]
+from portable_spdnn_gpu.device.interface import Array, Device
 
 # As in limits.cu.
 CHAINS, UNROLL, READS = 8, 16, 4

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.network import Network
 from portable_spdnn_gpu.compile.catalog import Kernel
@@ -22,6 +21,7 @@ from portable_spdnn_gpu.device.features import (
     STATE,
     DeviceFeatures,
 )
+from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.network.steps import Step
 from portable_spdnn_gpu.network.weights import DeviceWeights
 from portable_spdnn_gpu.persistent.launch import (
@@ -31,8 +31,6 @@ from portable_spdnn_gpu.persistent.launch import (
     read_counts,
 )
 from portable_spdnn_gpu.spmm.launch import DeviceSpmm
-
-Array = npt.NDArray[Any]
 
 
 class StepLaunches:

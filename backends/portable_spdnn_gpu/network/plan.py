@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.errors import InputError, NumericalError
 from portable_spdnn.features import Features, PackedFeatures
@@ -28,15 +27,13 @@ from portable_spdnn_gpu.device.features import (
     bytes_for_input,
     pitch_of,
 )
-from portable_spdnn_gpu.device.interface import Device, Recording
+from portable_spdnn_gpu.device.interface import Array, Device, Recording
 from portable_spdnn_gpu.device.properties import device_properties
 from portable_spdnn_gpu.network.costs import step_cost
 from portable_spdnn_gpu.network.launches import StepLaunches, seconds_by_layer
 from portable_spdnn_gpu.network.steps import PERSISTENT, StepChooser
 from portable_spdnn_gpu.network.weights import DeviceWeights, StreamTimes
 from portable_spdnn_gpu.spmm.tuning import TunedStaged, layer_class, tune_staged
-
-Array = npt.NDArray[Any]
 
 MAX_INPUTS = 65536  # in a batch by default: the challenge's 60,000 go through together
 MEMORY_SHARE = 0.6  # part of the free memory that a plan may allocate

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.errors import InputError
 from portable_spdnn_gpu.compile.catalog import Kernel, persistent_layers
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.features import StepOperands
-from portable_spdnn_gpu.device.interface import Device
+from portable_spdnn_gpu.device.interface import Array, Device
 from portable_spdnn_gpu.persistent.packing import (
     BEGIN,
     HEADER,
@@ -26,8 +25,6 @@ from portable_spdnn_gpu.persistent.packing import (
     empty_group,
     pack_layer,
 )
-
-Array = npt.NDArray[Any]
 
 ALIGNMENT = 256  # bytes: headers and data begin at multiples of it
 TALLIES = 3  # numbers that the kernel counts for each layer: the fields of LayerCounts

@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn_gpu.compile.catalog import CLUSTER, Kernel
 from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.spmm.clusters import Clusters, cluster_rows
-
-Array = npt.NDArray[Any]
 
 STEPS = 4  # entries that a lane reads together
 ROWS = 8  # rows of a cluster that a lane computes

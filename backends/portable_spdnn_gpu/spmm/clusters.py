@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from portable_spdnn.hashing import mix64
 from portable_spdnn_gpu.compile.catalog import CLUSTER
-
-Array = npt.NDArray[Any]
+from portable_spdnn_gpu.device.interface import Array
 
 ROUNDS = 3  # rounds of hashing; each finds most of what those before missed
 SALT_SHIFT = 40  # bits, beyond any index: each round hashes other words

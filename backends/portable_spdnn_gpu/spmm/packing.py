@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
@@ -24,10 +23,10 @@ from portable_spdnn_gpu.compile.catalog import (
     staged_spmm,
 )
 from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.spmm.clusters import cluster_rows
 from portable_spdnn_gpu.spmm.staging import stage_rows
 
-Array = npt.NDArray[Any]
 VARIANTS = ("csr", "clustered", "staged")
 ALIGNMENT = 256  # bytes: every array begins at a multiple of it in the memory of a packed matrix
 

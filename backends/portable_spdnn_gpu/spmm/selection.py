@@ -38,7 +38,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn_gpu.compile.catalog import (
@@ -49,13 +48,12 @@ from portable_spdnn_gpu.compile.catalog import (
     staged_configs,
 )
 from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.device.properties import DeviceProperties
 from portable_spdnn_gpu.spmm.clusters import MIN_SAVING, candidate_groups, savings
 from portable_spdnn_gpu.spmm.costs import LayerSize, clustered_cost, csr_cost, staged_cost
 from portable_spdnn_gpu.spmm.packing import VARIANTS
 from portable_spdnn_gpu.spmm.staging import stage_rows
-
-Array = npt.NDArray[Any]
 
 LAUNCH = 3e-6  # seconds; in a graph of launches, with the pause between two kernels
 SAMPLED_GROUPS = 64  # candidates for clusters whose savings are counted

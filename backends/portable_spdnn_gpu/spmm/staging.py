@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn_gpu.compile.catalog import StagedConfig
+from portable_spdnn_gpu.device.interface import Array
 
-Array = npt.NDArray[Any]
 WARP = 32
 
 

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn import __version__
 from portable_spdnn.epilogue import Epilogue
@@ -37,11 +36,9 @@ from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.device.features import StepOperands
-from portable_spdnn_gpu.device.interface import Device, DeviceMemoryError, LaunchError
+from portable_spdnn_gpu.device.interface import Array, Device, DeviceMemoryError, LaunchError
 from portable_spdnn_gpu.spmm.launch import DeviceSpmm
 from portable_spdnn_gpu.spmm.packing import pack
-
-Array = npt.NDArray[Any]
 
 # Rows and inputs of the sample for each multiprocessor: all of them get several blocks of every
 # configuration, some milliseconds of work.

@@ -26,6 +26,7 @@
 // known; the second keeps the next call from writing them while they are read.
 __device__ __forceinline__ int place_in_block(bool is_set, int* warp_sums, int& total) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    // A bit for each lane: all of them counted are the warp's, those below a lane's own its place.
     const unsigned votes = __ballot_sync(FULL_WARP, is_set);
     if (lane == 0) warp_sums[warp] = __popc(votes);
     __syncthreads();
@@ -51,6 +52,7 @@ list_active(int* before, int* after, unsigned char* __restrict__ active,
     int found = 0;
     for (int round = 0; round < rounds; ++round) {
         const int i = round * THREADS + threadIdx.x;
+        // One barrier that also counts, over the block, the threads for which this holds.
         found += __syncthreads_count(i < inputs.count && active[i] != 0);
     }
     const int inactive = inputs.count - found;

@@ -269,9 +269,7 @@ class CupyBackend(Backend):
                         f"path spgemm takes no option {option} ({value!r}); leave one of them out"
                     )
             return None
-        plan = DevicePlan(self, network, options)
-        self.cuda.synchronize()  # it may run on another stream than it was made on
-        return plan
+        return DevicePlan(self, network, options)
 
     # -- what the layer loop asks about features ---------------------------------------------
 

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from cuda_emulation.emulated_streams import EmulatedEvent, EmulatedStream
 
-from portable_spdnn_gpu.compile.catalog import SHARED_LIMITS, Kernel, headers, kernel_folder
+from portable_spdnn_gpu.compile.catalog import SHARED_LIMITS, Kernel
+from portable_spdnn_gpu.compile.nvrtc import headers, kernel_folder
 from portable_spdnn_gpu.device.interface import LaunchError, check_grid, check_home
 
 HERE = Path(__file__).resolve().parent

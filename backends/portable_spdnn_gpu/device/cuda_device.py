@@ -132,20 +132,17 @@ class CudaDevice:
             module.load(machine_code(kernel, self.architecture))
             function = module.get_function(kernel.name)
             if kernel.shared > SHARED_UNASKED:
-                self._ask_for_shared(kernel, function)
+                driver = self._cupy.cuda.driver
+                most = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                try:
+                    driver.funcSetAttribute(function.ptr, most, kernel.dynamic_shared)
+                except driver.CUDADriverError as error:
+                    raise LaunchError(
+                        f"{kernel.name}: {kernel.dynamic_shared} bytes of shared memory for a "
+                        f"block were refused; {self.description} gives {self.shared_limit} at most"
+                    ) from error
             self._functions[kernel] = function
         return function
-
-    def _ask_for_shared(self, kernel: Kernel, function: Any) -> None:
-        driver = self._cupy.cuda.driver
-        most = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        try:
-            driver.funcSetAttribute(function.ptr, most, kernel.dynamic_shared)
-        except driver.CUDADriverError as error:
-            raise LaunchError(
-                f"{kernel.name}: {kernel.dynamic_shared} bytes of shared memory for a block were "
-                f"refused; {self.description} gives {self.shared_limit} at most"
-            ) from error
 
     def resident_blocks(self, kernel: Kernel) -> int:
         """Compile a kernel; return how many blocks of it are resident on the device at a time."""

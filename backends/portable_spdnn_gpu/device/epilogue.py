@@ -34,8 +34,18 @@ class DeviceEpilogue:
         self.scalars: list[np.generic] = list(np.asarray(bounds, dtype))
 
     def kind(self, adds: bool = False, marks: bool = False) -> int:
-        """Return what kernels are compiled for; see `kind_of`."""
-        return kind_of(self.epilogue, adds, marks)
+        """Return what kernels are compiled for; see `catalog.ANY_EPILOGUE`.
+
+        Parameters
+        ----------
+        adds : bool
+            Whether a residual is added.
+        marks : bool
+            Whether active inputs are marked, which kernels without an epilogue do not do.
+        """
+        if adds or self.epilogue.interval is None:
+            return ANY_EPILOGUE + ACTIVATIONS.index(self.epilogue.activation)
+        return NO_EPILOGUE if self.epilogue.is_identity and not marks else BOUNDED
 
     def arguments(self, residual: DeviceArray | None, stand_in: DeviceArray) -> list[Argument]:
         """Return the last arguments of a product.
@@ -48,19 +58,3 @@ class DeviceEpilogue:
         """
         adds = np.int32(residual is not None)
         return [self.bias, *self.scalars, adds, stand_in if residual is None else residual]
-
-
-def kind_of(epilogue: Epilogue, adds: bool = False, marks: bool = False) -> int:
-    """Return what kernels are compiled for; see `catalog.ANY_EPILOGUE`.
-
-    Parameters
-    ----------
-    epilogue : Epilogue
-    adds : bool
-        Whether a residual is added.
-    marks : bool
-        Whether active inputs are marked, which kernels without an epilogue do not do.
-    """
-    if adds or epilogue.interval is None:
-        return ANY_EPILOGUE + ACTIVATIONS.index(epilogue.activation)
-    return NO_EPILOGUE if epilogue.is_identity and not marks else BOUNDED

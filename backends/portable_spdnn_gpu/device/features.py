@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn_gpu.compile.catalog import (
     FEATURE_THREADS,
+    LAYOUT_KERNELS,
     TRANSPOSE_TILE,
     UNPACK_BYTES,
     Kernel,
@@ -75,6 +76,13 @@ def pitch_of(capacity: int) -> int:
     return -(-capacity // PITCH) * PITCH if capacity > PITCH else max(capacity, 1)
 
 
+def capacity_within(free: int, wanted: int, input_bytes: int) -> int:
+    """Return how many of the wanted inputs fit so many bytes of device memory; may be 0."""
+    fitting = free // input_bytes
+    capacity = min(wanted, fitting)
+    return capacity if pitch_of(capacity) <= fitting else capacity // PITCH * PITCH
+
+
 class DeviceFeatures:
     """Two buffers of features, [neuron][input], and which inputs their columns are.
 
@@ -116,8 +124,7 @@ class DeviceFeatures:
 
     def kernels(self) -> list[Kernel]:
         """Return the kernels that bring features in, list the active inputs and collect scores."""
-        names = ("unpack_bits", "spread_csr", "turn_rows", "collect_rows", "number_inputs")
-        return [list_active(), *(feature_layout(name, self.precision) for name in names)]
+        return [list_active(), *(feature_layout(name, self.precision) for name in LAYOUT_KERNELS)]
 
     def load(self, features: Features) -> None:
         """Bring features of the host into the first buffer, and mark the active inputs.

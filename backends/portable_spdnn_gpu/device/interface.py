@@ -171,6 +171,14 @@ class Device(Protocol):
         """Wait until all that was started is done; raises LaunchError if any of it failed."""
 
 
+def seconds_of(device: Device, work: Callable[[], None], calls: int = 1) -> float:
+    """Return the seconds of some calls of `work`, which starts kernels, on the current stream."""
+    start = device.mark()
+    for _ in range(calls):
+        work()
+    return device.seconds(start, device.mark())
+
+
 def check_home(kernel: Kernel, position: int, home: int, number: int) -> None:
     """Raise LaunchError for an argument that is on another device than the launch.
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import usable_cores
@@ -101,7 +101,7 @@ class StepChooser:
     properties: DeviceProperties
     inputs: int
     segments: bool
-    tuned: Callable[[Any], TunedStaged | None]
+    tuned: Callable[[sp.csr_array], TunedStaged | None]
     may_drop_after: Callable[[int], bool]
     keeps_inactive: Callable[[int], bool]
 
@@ -138,7 +138,7 @@ class StepChooser:
         share = ACTIVE_SHARES[layer] if layer < len(ACTIVE_SHARES) else ACTIVE_SHARE_LATER
         return max(1, int(share * self.inputs))
 
-    def _by_output(self, network: Network, number: int) -> Any:
+    def _by_output(self, network: Network, number: int) -> sp.csr_array:
         return by_output(network.layers[number].csr(self.precision.sums))
 
     def _single_layers(self, network: Network, count: int) -> list[Step]:
@@ -155,18 +155,19 @@ class StepChooser:
                 Step(number, number + 1, packed.result(), why) for number, packed, why in waiting
             ]
 
-    def _choose(self, network: Network, A: Any, number: int) -> tuple[Choice, TunedStaged | None]:
-        if self.kernel in VARIANTS:
-            bounded = network.layers[number].epilogue().interval is not None
-            tuned = self.tuned(A) if self.kernel == "staged" and bounded else None
-            return Choice(self.kernel, {}, "asked for"), tuned
-        choice = self._least(A, number)
+    def _choose(
+        self, network: Network, A: sp.csr_array, number: int
+    ) -> tuple[Choice, TunedStaged | None]:
+        asked = self.kernel in VARIANTS
+        choice = Choice(self.kernel, {}, "asked for") if asked else self._least(A, number)
         # Configurations are measured, and compiled, for linear and ReLU layers.
         bounded = network.layers[number].epilogue().interval is not None
         tuned = self.tuned(A) if choice.variant == "staged" and bounded else None
-        return (choice if tuned is None else self._least(A, number, tuned)), tuned
+        if tuned is not None and not asked:
+            choice = self._least(A, number, tuned)
+        return choice, tuned
 
-    def _least(self, A: Any, number: int, tuned: TunedStaged | None = None) -> Choice:
+    def _least(self, A: sp.csr_array, number: int, tuned: TunedStaged | None = None) -> Choice:
         """Return the variant of a layer with the least estimate, or measured time."""
         statistics = layer_statistics(A, self.precision, tuned.config if tuned else None)
         inputs, measured = self.active_inputs(number), tuned.measured if tuned else None
@@ -175,7 +176,8 @@ class StepChooser:
     def _begin_of_segments(self, network: Network) -> tuple[int, str]:
         """Return the first layer of the fused segments, or the number of layers, and why."""
         end = len(network)
-        begin_of_relu = _plain_relu_from(network)
+        others = [number for number, layer in enumerate(network) if not layer.is_plain_relu]
+        begin_of_relu = max(others, default=-1) + 1  # from there on ReLU without bounds of its own
         widths = [network.neurons, *(layer.shape[1] for layer in network)]
         limit = self.device.shared_limit
         if self.kernel == PERSISTENT:
@@ -215,9 +217,3 @@ class StepChooser:
             f"{1e6 * alone / len(sample):.3g} us, for {self.active_inputs(begin)} inputs, estimated"
         )
         return (begin, why) if together < alone else (end, "")
-
-
-def _plain_relu_from(network: Network) -> int:
-    """Return the first layer from which on all are ReLU without bounds of their own."""
-    others = [number for number, layer in enumerate(network) if not layer.is_plain_relu]
-    return max(others, default=-1) + 1

@@ -10,11 +10,12 @@ import numpy as np
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import format_bytes
-from portable_spdnn_gpu.device.interface import Device
+from portable_spdnn_gpu.device.interface import Array, Device, DeviceArray
 from portable_spdnn_gpu.persistent.launch import PackedSegment
 from portable_spdnn_gpu.spmm.packing import PackedSpmm
 
 SLOTS = 2
+Span = tuple[Any, Any]  # events of a device before and after some work
 
 
 class DeviceWeights:
@@ -63,8 +64,9 @@ class DeviceWeights:
         ]
         self.device_bytes = sum(sizes[: self.steps_on_device]) + slot_size * len(slots)
         self.streamed_bytes = sum(sizes[self.steps_on_device :])
-        self.places: list[Any] = []
-        self._copies: list[tuple[Any, Any]] = []  # host memory, and its place on the device
+        self.places: list[DeviceArray] = []
+        # Host memory, and its place on the device.
+        self._copies: list[tuple[Array, DeviceArray]] = []
         for number, step in enumerate(packed):
             if number < self.steps_on_device:
                 memory = device.upload(step.memory)
@@ -75,7 +77,7 @@ class DeviceWeights:
                 host[:] = step.memory
                 self._copies.append((host, memory))
             self.places.append(memory)
-            step.release_host()
+            step.memory = np.empty(0, np.uint8)  # frees the host's copy
         self._copying = device.new_stream() if self._copies else None
 
     def describe(self) -> str:
@@ -98,8 +100,8 @@ class DeviceWeights:
         """
         device = self.device
         begin = device.mark()
-        copies: list[tuple[Any, Any]] = []
-        kernels: list[tuple[Any, Any]] = []
+        copies: list[Span] = []
+        kernels: list[Span] = []
         for number in range(len(self.places)):
             streamed = number - self.steps_on_device
             if streamed >= 0:
@@ -132,8 +134,8 @@ class StreamTimes:
 
     device: Device
     begin: Any
-    copies: list[tuple[Any, Any]]
-    kernels: list[tuple[Any, Any]]
+    copies: list[Span]
+    kernels: list[Span]
 
     def copying(self) -> float:
         """Return the seconds of all copies."""

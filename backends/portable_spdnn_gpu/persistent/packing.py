@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_gpu.compile.catalog import CLUSTER, Kernel
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Array
@@ -99,7 +99,7 @@ def empty_group(layout: Layout) -> Array:
     return data
 
 
-def pack_layer(A: Any, bias: Array, layout: Layout) -> PackedLayer:
+def pack_layer(A: SparseOperand, bias: Array, layout: Layout) -> PackedLayer:
     """Pack a layer.
 
     Parameters
@@ -162,7 +162,7 @@ def pack_layer(A: Any, bias: Array, layout: Layout) -> PackedLayer:
     return PackedLayer(headers, data, int(steps.sum() + own_steps.sum()))
 
 
-def _own_entries(A: Any, found: Clusters) -> tuple[Array, Array, Array]:
+def _own_entries(A: SparseOperand, found: Clusters) -> tuple[Array, Array, Array]:
     """Return the row, the rank in it and the offset in A of entries outside common columns."""
     row = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
     cluster_of = np.full(A.shape[0], -1)

@@ -35,9 +35,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn_gpu.compile.catalog import (
@@ -95,7 +95,7 @@ class LayerStatistics:
 
 
 def layer_statistics(
-    A: Any, precision: Precision, config: StagedConfig | None = None
+    A: sp.csr_array, precision: Precision, config: StagedConfig | None = None
 ) -> LayerStatistics:
     """Return the statistics of a matrix, counted on samples of its rows.
 
@@ -115,7 +115,7 @@ def layer_statistics(
     )  # fmt: skip
 
 
-def _count_clusters(A: Any) -> tuple[int, float]:
+def _count_clusters(A: sp.csr_array) -> tuple[int, float]:
     """Estimate how many rows are clustered, and how many loads that saves."""
     filled = np.flatnonzero(np.diff(A.indptr))
     if filled.size < CLUSTER:
@@ -132,7 +132,7 @@ def _count_clusters(A: Any) -> tuple[int, float]:
     return round(int(taken.sum()) * scale) * CLUSTER, saved
 
 
-def _count_stages(A: Any, config: StagedConfig) -> tuple[float, float, float]:
+def _count_stages(A: sp.csr_array, config: StagedConfig) -> tuple[float, float, float]:
     """Estimate the rows of B staged, the padding, and the passes through shared memory."""
     blocks = -(-A.shape[0] // config.rows)
     staged = slots = entries = passes = reads = 0

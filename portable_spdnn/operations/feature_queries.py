@@ -51,7 +51,7 @@ class FeatureQueries:
         """Return the multiply-adds of Y W: for sparse Y those of its stored entries alone."""
         if not self.is_sparse(features):
             return int(features.shape[0]) * int(weights.nnz)
-        row_nnz = np.diff(weights.indptr)
+        row_nnz = np.diff(self.download(weights.indptr))
         if row_nnz.size and (row_nnz == row_nnz[0]).all():
             return int(features.nnz) * int(row_nnz[0])
-        return int(row_nnz[features.indices].sum(dtype=np.int64))
+        return int(row_nnz[self.download(features.indices)].sum(dtype=np.int64))

@@ -11,22 +11,16 @@ import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
-from portable_spdnn.sparse_arrays import canonical_csr, check_compressed, real_dtype
+from portable_spdnn.sparse_arrays import (
+    canonical_csr,
+    check_compressed,
+    common_value,
+    index_dtype,
+    real_dtype,
+)
 
 Array = npt.NDArray[Any]
 Scalar = TypeVar("Scalar", bound=np.generic)
-
-
-def index_dtype(extent: int) -> np.dtype[np.generic]:
-    """Return the narrowest of uint16, int32 and int64 that holds 0 .. `extent` - 1."""
-    if extent <= 1 << 16:
-        return np.dtype(np.uint16)
-    return np.dtype(np.int32 if extent <= 1 << 31 else np.int64)
-
-
-def common_value(array: npt.NDArray[Scalar]) -> Scalar | None:
-    """Return the value that all entries of a vector have, None where they differ or are none."""
-    return array[0] if array.size and (array == array[0]).all() else None
 
 
 class Immutable:

@@ -18,6 +18,18 @@ from portable_spdnn.errors import InputError
 Array = npt.NDArray[Any]
 
 
+def index_dtype(extent: int) -> np.dtype[Any]:
+    """Return the narrowest of uint16, int32 and int64 that holds 0 .. `extent` - 1."""
+    if extent <= 1 << 16:
+        return np.dtype(np.uint16)
+    return np.dtype(np.int32 if extent <= 1 << 31 else np.int64)
+
+
+def common_value(array: npt.NDArray[Scalar]) -> Scalar | None:
+    """Return the value that all entries of a vector have, None where they differ or are none."""
+    return array[0] if array.size and (array == array[0]).all() else None
+
+
 def real_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
     """Return the type that numbers of `dtype` are computed in.
 

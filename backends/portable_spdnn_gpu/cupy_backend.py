@@ -214,7 +214,7 @@ class CupyBackend(Backend):
         return DescribedCall(run, product.describe)
 
     def _dense_product(
-        self, name: str, product: PreparedSpmm, operand: DenseOperand, epilogue: DeviceEpilogue,
+        self, name: str, product: PreparedSpmm, operand: object, epilogue: DeviceEpilogue,
         out: object, residual: DenseOperand | None,
     ) -> DeviceArray:  # fmt: skip
         """Return A B for the name "spmm", and for "layer" Y W, which is A Y^T transposed."""

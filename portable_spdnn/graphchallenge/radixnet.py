@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import challenge_bias
-from portable_spdnn.layer import Layer, index_dtype
+from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
+from portable_spdnn.sparse_arrays import index_dtype
 
 Array = npt.NDArray[Any]
 

@@ -17,7 +17,13 @@ from portable_spdnn.backend import Backend
 from portable_spdnn.features import Features, FeaturesLike, as_features
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
-from portable_spdnn.plans.batch import Batch, BatchOutput, positive_rows, resumed_seconds
+from portable_spdnn.plans.batch import (
+    Batch,
+    BatchOutput,
+    positive_rows,
+    resumed_seconds,
+    summed,
+)
 from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint
 from portable_spdnn.plans.options import BATCH_MEMORY, PlanOptions
 from portable_spdnn.plans.result import LayerRecord, Result, replica_records
@@ -267,8 +273,8 @@ class NetworkPlan(ABC):
         for output in outputs:
             unknown = (active < 0) | (output.active_per_layer < 0)
             active = np.where(unknown, -1, active + output.active_per_layer)
-        seconds_per_layer = _summed([one.seconds_per_layer for one in outputs], len(network))
-        computed = _summed([one.computed_per_layer for one in outputs], len(network))
+        seconds_per_layer = summed([one.seconds_per_layer for one in outputs], len(network))
+        computed = summed([one.computed_per_layer for one in outputs], len(network))
         records = tuple(
             LayerRecord(
                 number + 1,
@@ -298,9 +304,3 @@ class NetworkPlan(ABC):
             resumed_inputs=sum(batch.inputs for batch in batches if batch.resumed),
             _batches=tuple(batches),
         )
-
-
-def _summed(parts: Sequence[Array | None], layers: int) -> Array | None:
-    """Return the sum over batches for each layer; None where one of them does not tell."""
-    known = [part for part in parts if part is not None]
-    return sum(known, np.zeros(layers)) if len(known) == len(parts) else None

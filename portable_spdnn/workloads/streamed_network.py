@@ -13,8 +13,9 @@ import numpy.typing as npt
 from portable_spdnn.graphchallenge.configurations import challenge_bias
 from portable_spdnn.graphchallenge.radixnet import radixnet_layer, radixnet_layers
 from portable_spdnn.io.packed_store import PackedStore
-from portable_spdnn.layer import Layer, index_dtype
+from portable_spdnn.layer import Layer
 from portable_spdnn.network import KnownLayer, Network
+from portable_spdnn.sparse_arrays import index_dtype
 
 
 @dataclass(frozen=True)

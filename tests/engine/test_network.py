@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import portable_spdnn as ps
-from portable_spdnn.layer import index_dtype
+from portable_spdnn.sparse_arrays import index_dtype
 
 
 def test_a_layer_keeps_what_it_was_given() -> None:

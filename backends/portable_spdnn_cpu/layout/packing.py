@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.layer import Layer, common_value, index_dtype
+from portable_spdnn.layer import Layer
 from portable_spdnn.operations.operands import SparseOperand
+from portable_spdnn.sparse_arrays import common_value, index_dtype
 from portable_spdnn_cpu.activations import Activation
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 from portable_spdnn_cpu.layout.clusters import cluster_outputs, lay_out

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from portable_spdnn.layer import common_value
+from portable_spdnn.sparse_arrays import common_value
 from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool

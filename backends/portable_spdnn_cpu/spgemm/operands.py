@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from portable_spdnn.layer import common_value
 from portable_spdnn.operations.operands import SparseOperand
+from portable_spdnn.sparse_arrays import common_value
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 
 # Column c has bit c & 63 of word c >> 6.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ from portable_spdnn.sparse_arrays import (
 )
 
 Array = npt.NDArray[Any]
-Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 class Immutable:

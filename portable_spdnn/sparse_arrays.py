@@ -7,7 +7,7 @@ every operation anew, since whoever owns the arrays may have changed them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from portable_spdnn.errors import InputError
 
 Array = npt.NDArray[Any]
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def index_dtype(extent: int) -> np.dtype[Any]:

@@ -17,16 +17,10 @@ from portable_spdnn.backend import Backend
 from portable_spdnn.features import Features, FeaturesLike, as_features
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
-from portable_spdnn.plans.batch import (
-    Batch,
-    BatchOutput,
-    positive_rows,
-    resumed_seconds,
-    summed,
-)
+from portable_spdnn.plans.batch import Batch, BatchOutput, positive_rows, resumed_seconds
 from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint
 from portable_spdnn.plans.options import BATCH_MEMORY, PlanOptions
-from portable_spdnn.plans.result import LayerRecord, Result, replica_records
+from portable_spdnn.plans.result import Result, layer_records, replica_records
 from portable_spdnn.version import __version__
 
 Array = npt.NDArray[Any]
@@ -268,22 +262,6 @@ class NetworkPlan(ABC):
             Of the whole, those that earlier runs spent included.
         """
         network = self.network
-        outputs = [batch.output for batch in batches]
-        active = np.zeros(len(network), np.int64)
-        for output in outputs:
-            unknown = (active < 0) | (output.active_per_layer < 0)
-            active = np.where(unknown, -1, active + output.active_per_layer)
-        seconds_per_layer = summed([one.seconds_per_layer for one in outputs], len(network))
-        computed = summed([one.computed_per_layer for one in outputs], len(network))
-        records = tuple(
-            LayerRecord(
-                number + 1,
-                int(active[number]) if active[number] >= 0 else None,
-                None if seconds_per_layer is None else float(seconds_per_layer[number]),
-                None if computed is None else int(computed[number]),
-            )
-            for number in range(len(network))
-        )
         return Result(
             backend=self.backend.name,
             device="; ".join(device for device, _ in self.replicas()),
@@ -299,7 +277,7 @@ class NetworkPlan(ABC):
             plan_seconds=self.plan_seconds,
             inference_seconds=seconds,
             executed_edges=sum(batch.output.executed_edges for batch in batches),
-            records=records,
+            records=layer_records(batches, len(network)),
             exact_passes=self.options.exact_passes,
             resumed_inputs=sum(batch.inputs for batch in batches if batch.resumed),
             _batches=tuple(batches),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -144,9 +144,3 @@ def positive_rows(rows: Any) -> Array:
     if overflow:
         raise NumericalError(OVERFLOW)
     return np.asarray(positive)
-
-
-def summed(parts: Sequence[Array | None], layers: int) -> Array | None:
-    """Return the sum over batches for each layer; None where one of them does not tell."""
-    known = [part for part in parts if part is not None]
-    return sum(known, np.zeros(layers)) if len(known) == len(parts) else None

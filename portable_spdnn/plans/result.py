@@ -216,3 +216,29 @@ class Result:
             part = part if output.columns is None else part[:, output.columns]
             scores[batch.first + output.active[begin:stop] - first] = part
         return scores
+
+
+def layer_records(batches: Sequence[Batch], layers: int) -> tuple[LayerRecord, ...]:
+    """Return a record of each layer, over all batches; None where one of them does not tell."""
+    outputs = [batch.output for batch in batches]
+    active = np.zeros(layers, np.int64)
+    for output in outputs:
+        unknown = (active < 0) | (output.active_per_layer < 0)
+        active = np.where(unknown, -1, active + output.active_per_layer)
+    seconds = _summed([output.seconds_per_layer for output in outputs], layers)
+    computed = _summed([output.computed_per_layer for output in outputs], layers)
+    return tuple(
+        LayerRecord(
+            number + 1,
+            int(active[number]) if active[number] >= 0 else None,
+            None if seconds is None else float(seconds[number]),
+            None if computed is None else int(computed[number]),
+        )
+        for number in range(layers)
+    )
+
+
+def _summed(parts: Sequence[Array | None], layers: int) -> Array | None:
+    """Return the sum over batches for each layer; None where one of them does not tell."""
+    known = [part for part in parts if part is not None]
+    return sum(known, np.zeros(layers)) if len(known) == len(parts) else None

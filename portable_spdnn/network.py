@@ -147,7 +147,7 @@ def checked_y_max(y_max: Any) -> float | None:
         bound = float(y_max)
     except (TypeError, ValueError, OverflowError):
         bound = np.nan
-    if isinstance(y_max, str | bool) or not bound > 0:
+    if isinstance(y_max, str | bytes | bool) or not bound > 0:
         raise InputError(
             f"y_max is {str(y_max)[:40]}; it must be a positive number, or None for no bound"
         )

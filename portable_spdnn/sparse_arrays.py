@@ -51,7 +51,7 @@ def real_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
         If the type is not real: complex numbers, texts, objects, dates.
     """
     if dtype.kind not in "fiub":
-        raise InputError(f"{name}: type {dtype}; real numbers are expected")
+        raise InputError(f"{name} has type {dtype}; real numbers are expected")
     return np.dtype(np.float64 if dtype.itemsize >= 8 else np.float32)
 
 

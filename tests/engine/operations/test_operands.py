@@ -83,7 +83,7 @@ def test_new_values_keep_the_pattern() -> None:
     np.testing.assert_array_equal(found.toarray(), [[0, 3], [4, 0]])
     assert found.dtype == np.float32
     assert A.data.tolist() == [2, 1]
-    with pytest.raises(ps.InputError, match="spgemm: 3 new values for A, which stores 2 entries"):
+    with pytest.raises(ps.InputError, match=r"values for A have shape \(3,\); A stores 2"):
         with_values("A", A, [1, 2, 3])
 
 

@@ -47,9 +47,15 @@ def _run(rank: int | None) -> tuple[int, str]:
 
     from portable_spdnn.cli.app import app
     from portable_spdnn.errors import SpdnnError
+    from portable_spdnn.mpi.ranks import Ranks, others_may_wait
 
+    arguments = sys.argv[1:] or ["--help"]
     try:
-        code = app(sys.argv[1:] or ["--help"], prog_name="portable-spdnn", standalone_mode=False)
+        code = app(arguments, prog_name="portable-spdnn", standalone_mode=False)
+        if rank is not None and not code and others_may_wait():
+            # It was asked for help, say. Where others were asked to run, they wait for it here.
+            with Ranks() as ranks:
+                ranks.require_equal({"the command": " ".join(arguments)})
     except typer.TyperException as error:  # of the options: one unknown, missing or ill-formed
         return USAGE_ERROR, f"error: {_usage_error(error)}"
     except BrokenPipeError:

@@ -103,7 +103,10 @@ def run(
     ranks = Ranks() if launched_ranks() else None
     if ranks is not None:
         ranks.require_equal(
-            {f"--{name.replace('_', '-')}": value for name, value in context.params.items()}
+            {
+                f"--{name.replace('_', '-')}": getattr(value, "value", value)
+                for name, value in context.params.items()
+            }
         )
     leads = ranks is None or ranks.rank == 0
     progress = leads and not no_progress

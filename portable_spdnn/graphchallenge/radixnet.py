@@ -9,15 +9,16 @@ the official layers, whose permutations follow the form stated here).
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.arguments import checked_count
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import challenge_bias
+from portable_spdnn.host import require_memory
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
 from portable_spdnn.sparse_arrays import index_dtype
@@ -111,8 +112,8 @@ def radixnet_layers(
         does not fit it.
     """
     _layers_per_block(neurons)
-    layers = _whole_number("layers", layers, least=1)
-    seed = _whole_number("seed", seed, least=0)
+    layers = checked_count("layers", layers)
+    seed = checked_count("seed", seed, least=0)
     bias = challenge_bias(neurons) if bias is None else bias
     return (radixnet_layer(neurons, index, seed, bias) for index in range(layers))
 
@@ -140,8 +141,8 @@ def radixnet_layer(
         If an argument is outside the stated range.
     """
     per_block = _layers_per_block(neurons)
-    block, t = divmod(_whole_number("layer index", index, least=0), per_block)
-    sources = _source_rows(neurons, _whole_number("seed", seed, least=0), block)
+    block, t = divmod(checked_count("layer index", index, least=0), per_block)
+    sources = _source_rows(neurons, checked_count("seed", seed, least=0), block)
     # Node n of the base goes to nodes n and n - 2^t; each has a copy every N / 16 neurons.
     nodes = neurons // COPIES
     node = np.arange(nodes)
@@ -165,18 +166,10 @@ def _source_rows(neurons: int, seed: int, block: int) -> Array:
 
 
 def _layers_per_block(neurons: int) -> int:
-    nodes, rest = divmod(_whole_number("neurons", neurons, least=0), COPIES)
+    nodes, rest = divmod(checked_count("neurons", neurons, 2 * COPIES), COPIES)
     if rest or nodes < 2 or nodes & (nodes - 1):
         raise InputError(f"neurons must be 16 * 2^s with s >= 1, e.g. 1024; got {neurons}")
+    # The nodes of its edges, as integers of 8 bytes, before and after they are permuted.
+    if neurons > 1 << 20:
+        require_memory(32 * 2 * 8 * neurons, f"neurons is {neurons}: to generate a layer")
     return nodes.bit_length() - 1
-
-
-def _whole_number(what: str, value: Any, *, least: int) -> int:
-    """Return a whole number of at least `least`, or raise InputError that says `what` is not."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise InputError(f"{what} is {value!r}; a whole number is expected") from None
-    if number < least:
-        raise InputError(f"{what} is {number}; it must be at least {least}")
-    return number

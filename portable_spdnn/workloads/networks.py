@@ -10,6 +10,7 @@ from pathlib import Path
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge import layers_tsv
 from portable_spdnn.graphchallenge.folder_layout import network_paths, resolve_neurons
+from portable_spdnn.host import require_memory
 from portable_spdnn.io.packed_store import PackedStore
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
@@ -62,6 +63,10 @@ class NetworkSource:
 
         `progress` is called with (layers done, layers in all; 0 while not known).
         """
+        if self.kind == GENERATED:
+            statistics = self.layers.statistics
+            octets = sum(4 * one.nnz + 8 * one.shape[0] for one in statistics[:1]) * len(statistics)
+            require_memory(octets, f"{self.name}, {len(statistics)} layers: all in memory at once")
         found: list[Layer] = []
         for layer in self.iter_layers():
             found.append(layer)

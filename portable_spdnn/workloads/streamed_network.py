@@ -17,6 +17,8 @@ from portable_spdnn.layer import Layer
 from portable_spdnn.network import KnownLayer, Network
 from portable_spdnn.sparse_arrays import index_dtype
 
+MAX_LAYERS = 1 << 20  # of a generated network: what is known of each is kept
+
 
 @dataclass(frozen=True)
 class LayerStatistics:
@@ -187,6 +189,7 @@ class GeneratedLayers(LayerSource):
     """
 
     def __init__(self, neurons: int, layers: int, seed: int = 0, bias: float | None = None) -> None:
+        layers = checked_count("layers", layers, most=MAX_LAYERS)
         radixnet_layers(neurons, layers, seed)  # raises where an argument is outside its range
         self.neurons, self.seed = neurons, seed
         self.bias = challenge_bias(neurons) if bias is None else bias

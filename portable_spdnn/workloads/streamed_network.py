@@ -10,6 +10,7 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.arguments import checked_count
 from portable_spdnn.graphchallenge.configurations import challenge_bias
 from portable_spdnn.graphchallenge.radixnet import radixnet_layer, radixnet_layers
 from portable_spdnn.io.packed_store import PackedStore

@@ -1,0 +1,169 @@
+"""Fuzz what reads files of strangers: `make fuzz`, or `python tests/hostile/fuzz.py --help`.
+
+Every target (`targets.py`) runs in a child process with limits on memory and on the time of each
+input; half of the time inputs are mutated at random, half of it by atheris, which looks for new
+paths through the code, where it is installed. The input of a fault is kept, and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from targets import TARGETS, Target
+
+from portable_spdnn.errors import SpdnnError
+
+GIB = 1 << 30
+SECONDS_EACH = 20  # that one input may take
+
+
+class Fault(RuntimeError):
+    """An input did what no input may do."""
+
+
+def read(target: Target, data: bytes) -> bool:
+    """Read an input; return whether it was accepted, raise Fault where it did harm."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "file"
+        path.write_bytes(data)
+        signal.alarm(SECONDS_EACH)
+        try:
+            target.read(path)
+        except SpdnnError:
+            return False
+        except BaseException as error:
+            raise Fault(traceback.format_exc()) from error
+        finally:
+            signal.alarm(0)
+    return True
+
+
+def fuzz_at_random(name: str, seconds: float, runs: int, seed: int, keep: Path) -> None:
+    """Mutate samples until the time or the number of runs is over."""
+    target, rng = TARGETS[name], random.Random(seed)
+    samples, accepted, done = target.samples(), 0, 0
+    for sample in samples:
+        intact = target.mutate is not None and "gzip" not in name and name != "layers"
+        if intact and "xz" not in name and not read(target, sample):
+            raise Fault(f"{name}: an intact sample is refused")
+    end = time.monotonic() + seconds
+    while done < runs and time.monotonic() < end:
+        data = target.mutate(rng.choice(samples), rng)
+        keep.write_bytes(data)  # a crash leaves it
+        accepted += read(target, data)
+        done += 1
+    print(f"{name}: {done} inputs, {accepted} of them accepted, no fault")
+
+
+def fuzz_with_atheris(name: str, seconds: float, keep: Path) -> None:
+    """Let atheris look for inputs that take new paths; it ends the process itself."""
+    import atheris
+
+    target = TARGETS[name]
+    samples = target.samples()
+
+    def one(data: bytes) -> None:
+        seeded = random.Random(data)
+        made = target.mutate(seeded.choice(samples), seeded) if len(data) < 8 else data
+        keep.write_bytes(made)
+        read(target, made)
+
+    def mutate(data: bytes, size: int, seed: int) -> bytes:
+        chosen = random.Random(seed)
+        base = data if len(data) > 8 else chosen.choice(samples)
+        if chosen.random() < 0.5:
+            try:
+                return target.mutate(base, chosen)[:size]
+            except (ValueError, IndexError, struct_error):
+                pass
+        return atheris.Mutate(base, size)
+
+    from struct import error as struct_error
+
+    arguments = [sys.argv[0], f"-max_total_time={max(1, int(seconds))}", "-max_len=8192",
+                 "-verbosity=0", "-rss_limit_mb=0"]  # fmt: skip
+    atheris.Setup(arguments, one, custom_mutator=mutate)
+    atheris.Fuzz()
+
+
+def child(options: Any) -> None:
+    """Run one target under limits."""
+    for kind, most in ((resource.RLIMIT_AS, options.memory * GIB), (resource.RLIMIT_CORE, 0)):
+        resource.setrlimit(kind, (most, most))
+    if options.atheris:
+        fuzz_with_atheris(options.target, options.seconds, options.keep)
+    else:
+        fuzz_at_random(options.target, options.seconds, options.runs, options.seed, options.keep)
+
+
+def main() -> int:
+    """Fuzz; exit code 1 where there was a fault."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--target", choices=sorted(TARGETS), help="default: all")
+    parser.add_argument("--seconds", type=float, default=600, help="of all targets together")
+    parser.add_argument("--runs", type=int, default=1 << 40, help="of each target at most")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--memory", type=int, default=16, help="GiB of address space of a child")
+    parser.add_argument("--faults", type=Path, default=Path("fuzz-faults"))
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--atheris", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--keep", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        child(options)
+        return 0
+    try:
+        import atheris  # noqa: F401
+
+        ways = [False, True]
+    except ImportError:
+        print("atheris is not installed (extra fuzz): inputs are mutated at random alone")
+        ways = [False]
+    names = [options.target] if options.target else sorted(TARGETS)
+    each = options.seconds / len(names) / len(ways)
+    faults = 0
+    for name in names:
+        for guided in ways:
+            faults += not run_child(name, guided, each, options)
+    return int(faults > 0)
+
+
+def run_child(name: str, guided: bool, seconds: float, options: Any) -> bool:
+    """Run one target in a process of its own; return whether there was no fault."""
+    with tempfile.TemporaryDirectory() as folder:
+        keep = Path(folder) / "input"
+        command = [sys.executable, __file__, "--child", "--target", name, "--keep", str(keep),
+                   "--seconds", str(seconds), "--runs", str(options.runs),
+                   "--seed", str(options.seed), "--memory", str(options.memory)]  # fmt: skip
+        if guided:
+            command.append("--atheris")
+        done = subprocess.run(
+            command, cwd=folder, check=False, timeout=seconds + 120, capture_output=guided
+        )
+        if not done.returncode:
+            if guided:
+                print(f"{name}: {seconds:.0f} s with atheris, no fault")
+            return True
+        options.faults.mkdir(exist_ok=True)
+        kept = options.faults / f"{name.replace(' ', '-')}-{options.seed}{'-guided' * guided}"
+        kept.write_bytes(keep.read_bytes() if keep.exists() else b"")
+        if guided:
+            sys.stderr.write(done.stderr.decode(errors="replace")[-4000:])
+        print(f"{name}: FAULT, exit code {done.returncode}; its input is kept in {kept}")
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

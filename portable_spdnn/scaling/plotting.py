@@ -13,14 +13,20 @@ from portable_spdnn.report.run_report import rate
 from portable_spdnn.scaling.prediction import Prediction
 
 FORMATS = (".png", ".svg")
-_BLUE, _RED, _GREY = "#1f5fa8", "#c2452d", "#777777"
-_PARTS = {
-    "granularity": "#e0a030", "planning": "#7b4ea3", "imbalance": _RED, "gather": "#3a8f4f",
-}  # fmt: skip
 
 
 def check_plot(path: Path) -> None:
-    """Raise InputError where a picture could not be drawn, before anything is measured."""
+    """Check that a picture can be drawn, before anything is measured.
+
+    Parameters
+    ----------
+    path : Path
+
+    Raises
+    ------
+    InputError
+        If the name ends in none of `FORMATS`, or matplotlib is missing.
+    """
     if path.suffix.lower() not in FORMATS:
         raise InputError(f"{path}: a plot is a file that ends in {' or '.join(FORMATS)}")
     try:
@@ -32,49 +38,47 @@ def check_plot(path: Path) -> None:
         ) from error
 
 
-def plot(answer: Prediction, path: Path) -> None:
-    """Draw strong scaling, its parts, and weak scaling; all modelled, and labelled so.
+def plot(prediction: Prediction, path: Path) -> None:
+    """Draw the seconds of strong scaling with their parts, and the rates of both.
 
-    The file appears whole or not at all; raises InputError if it cannot be written.
+    Parameters
+    ----------
+    prediction : Prediction
+    path : Path
+        Appears whole or not at all.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2)
-    question, calibration = answer.question, answer.calibration
-    strong, weak = answer.strong, answer.weak
+    question, calibration = prediction.question, prediction.calibration
+    strong, weak = prediction.strong, prediction.weak
     nodes = np.array(question.nodes)
 
     seconds = np.array([point.seconds for point in strong])
-    ideal = strong[0].seconds * strong[0].speed_up / nodes
-    left.plot(nodes, ideal, "--", color=_GREY, label="ideal")
-    left.plot(nodes, seconds, "o-", color=_BLUE, lw=2, label="modelled")
-    least = min(ideal.min(), seconds.min()) / 30
-    for name, colour in _PARTS.items():
+    ideal = seconds[0] * strong[0].speed_up / nodes
+    lowest = min(ideal.min(), seconds.min()) / 30
+    left.plot(nodes, ideal, "k--", label="ideal")
+    left.plot(nodes, seconds, "o-", label="modelled")
+    for name in ("granularity", "planning", "imbalance", "gather"):
         part = np.array([getattr(point, name) for point in strong])
-        if part.max() > least:
-            # What is nothing, or a gain, has no place on a logarithmic axis.
-            part = np.where(part > 0, part, np.nan)
-            left.plot(nodes, part, ":", marker=".", color=colour, label=f"of it: {name}")
-    left.set_ylim(bottom=least)
-    left.set_ylabel("inference, seconds")
-    left.set_title(f"Strong scaling: {question.inputs:,} inputs in all")
+        if part.max() > lowest:  # a logarithmic axis has no place for zeros and gains
+            left.plot(nodes, np.where(part > 0, part, np.nan), ".:", label=f"of it: {name}")
+    left.set_ylim(bottom=lowest)
+    left.set(ylabel="inference, seconds", title=f"Strong scaling: {question.inputs:,} inputs")
 
-    ideal = weak[0].edge_rate / weak[0].speed_up * nodes
-    right.plot(nodes, ideal, "--", color=_GREY, label="ideal")
-    for points, kind, mark, colour, place, align in (
-        (weak, "weak", "o-", _BLUE, (-14, 0), "center"),
-        (strong, "strong", "s-", _RED, (0, -12), "top"),
-    ):
+    right.plot(nodes, weak[0].edge_rate / weak[0].speed_up * nodes, "k--", label="ideal")
+    for points, kind, mark in ((weak, "weak", "o-"), (strong, "strong", "s-")):
         rates = [point.edge_rate for point in points]
-        right.plot(nodes, rates, mark, lw=2, label=f"modelled, {kind}", color=colour)
-        right.annotate(
-            f"{rate(rates[-1])}\n{100 * points[-1].efficiency:.0f} % of ideal",
-            (nodes[-1], rates[-1]), xytext=place, textcoords="offset points", ha="right",
-            va=align, fontsize=8,
-        )  # fmt: skip
-    right.set_ylabel("challenge edge rate, edges/s")
-    right.set_title(f"Weak ({question.inputs:,} inputs a node) and strong")
+        last = f"{rate(rates[-1])}, {100 * points[-1].efficiency:.0f} % of ideal"
+        right.plot(nodes, rates, mark, label=f"modelled, {kind}: {last} on {nodes[-1]}")
+    right.set(ylabel="challenge edge rate, edges/s")
+    right.set_title(f"Weak ({question.inputs:,} inputs a node) and strong scaling")
 
     for axes in (left, right):
         axes.set_xscale("log", base=2)
@@ -82,12 +86,12 @@ def plot(answer: Prediction, path: Path) -> None:
         axes.set_xticks(nodes, [str(n) for n in nodes], fontsize=8)
         axes.set_xticks([], minor=True)
         axes.set_xlabel("nodes")
-        axes.grid(visible=True, which="major", color="#dddddd", lw=0.6)
+        axes.grid(color="#dddddd")
         axes.legend(fontsize=8)
     figure.suptitle(
         f"{calibration.neurons:,} neurons x {question.layers:,} layers, {question.schedule} "
-        f"schedule{', layers streamed' if answer.budget else ''}: a model, calibrated on one node\n"
-        f"{calibration.backend}, {calibration.device}; assumed latency "
+        f"schedule{', layers streamed' if prediction.budget else ''}: a model, calibrated on one "
+        f"node\n{calibration.backend}, {calibration.device}; assumed latency "
         f"{1e6 * question.latency:.3g} us, bandwidth {question.bandwidth / 1e9:.3g} GB/s",
         fontsize=10,
     )

@@ -10,20 +10,26 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scaling_samples import WIDE, busy_seconds, calibration
+from scaling_samples import WIDE, calibration
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.mpi.run import POLL_SECONDS
 from portable_spdnn.plans.partition import chunk_bounds, static_part
 from portable_spdnn.scaling.calibration import (
-    LONG_LIVED,
-    NEIGHBOURS,
+    MIN_NEIGHBOURS,
+    MIN_SURVIVORS,
     Calibration,
     Curve,
-    Lives,
-    count_live,
+    Lifetimes,
+    count_active,
 )
-from portable_spdnn.scaling.prediction import Point, Prediction, Question
+from portable_spdnn.scaling.prediction import (
+    BATCH_BYTES,
+    RANK_BYTES,
+    Point,
+    Prediction,
+    Question,
+)
 
 TINY = 1e-9
 SCHEDULES = ("static", "dynamic")
@@ -33,16 +39,30 @@ def strong(made: Calibration, layers: int, inputs: int, *nodes: int, **asked: An
     return Prediction(made, Question(layers, inputs, nodes, **asked)).strong
 
 
+def busy_seconds(made: Calibration, lifetimes: list[int], layers: int) -> float:
+    """Return what a node computes, input by input and layer by layer."""
+    seconds = 0.0
+    for first in range(0, len(lifetimes), made.batch_size):
+        batch = lifetimes[first : first + made.batch_size]
+        seconds += float(made.start(len(batch)))
+        for layer in range(made.start_layers, layers):
+            active = sum(lifetime >= min(layer, made.layers) for lifetime in batch)
+            edges = made.edges_per_layer[layer] if layer < made.layers else 100
+            seconds += made.depth_factor * edges * float(made.dense(active))
+    return seconds + made.first_batch_seconds * min(len(lifetimes), made.batch_size)
+
+
 def test_one_node_by_hand() -> None:
-    (point,) = strong(calibration(), 6, 8, 1)
-    # Live inputs of layers 1 to 5 (from 0): 6, 5, 4, and 4 in each of the two that were not run.
+    prediction = Prediction(calibration(), Question(6, 8, (1,)))
+    (point,) = prediction.strong
+    # Active inputs of layers 1 to 5 (from 0): 6, 5, 4, and 4 in each of the two that were not run.
     compute = 8 * 1e-5 + 2 * 100 * 1e-9 * (6 + 5 + 4 + 4 + 4) + 8 * 1e-6
-    gather = 1e-6 + 2e-6 + 3e-6 + 1e-9 * (8 * 6 + 16 * 4)
+    gather = 2e-6 + 3e-6 + 1e-9 * (8 * 6 + 16 * 4)
     assert point.seconds == pytest.approx(compute + gather, rel=TINY)
     assert point.compute == pytest.approx(compute, rel=TINY)
     assert point.gather == pytest.approx(gather, rel=TINY)
     assert point.edge_rate == pytest.approx(8 * 600 / (compute + gather), rel=TINY)
-    assert point.setup == pytest.approx(0.5 + 600 * 5e-9, rel=TINY)
+    assert prediction.setup == pytest.approx(0.5 + 600 * 5e-9, rel=TINY)
     assert (point.granularity, point.planning) == (pytest.approx(0, abs=1e-15), 0)
     assert (point.speed_up, point.efficiency, point.load_imbalance) == pytest.approx((1, 1, 1))
     assert point.bound == "compute"
@@ -50,24 +70,22 @@ def test_one_node_by_hand() -> None:
 
 def test_two_nodes_by_hand() -> None:
     (point,) = strong(calibration(), 6, 8, 2, latency=1e-3, bandwidth=1e6)
-    # Inputs 0 to 3: live 3, 2, 1, 1, 1; inputs 4 to 7: live 3 all along.
+    # Active among inputs 0 to 3: 3, 2, 1, 1, 1; among inputs 4 to 7: 3 all along.
     first = 4e-5 + 2e-7 * 8 + 4e-6
     second = 4e-5 + 2e-7 * 15 + 4e-6
     content = 2 * 8 * 6 + 16 * 4
-    size = 2 * 200 + 2 * 100 + content
-    gather = 4 * 1e-3 + size / 2 / 1e6 + 1e-6 + 2 * 2e-6 + 2 * 3e-6 + 1e-9 * content
+    size = 2 * RANK_BYTES + 2 * BATCH_BYTES + content
+    gather = 4 * 1e-3 + size / 2 / 1e6 + 2 * 2e-6 + 2 * 3e-6 + 1e-9 * content
     assert point.seconds == pytest.approx(second + gather, rel=TINY)
     assert point.imbalance == pytest.approx((second - first) / 2, rel=TINY)
     assert point.load_imbalance == pytest.approx(2 * second / (first + second), rel=TINY)
-    # Every input takes part in the first layer.
-    assert point.live_imbalance == pytest.approx(2 * 19 / (12 + 19), rel=TINY)
     assert point.bound == "gather"
     parts = (point.compute, point.granularity, point.planning, point.imbalance, point.gather)
     assert sum(parts) == pytest.approx(point.seconds, rel=TINY)
 
 
 def test_chunks_go_to_whoever_is_free() -> None:
-    # Nothing but layers, and those of the first input as long as all asking together.
+    # Nothing but layers; those of the first input take as long as all requests together.
     nothing: dict[str, Any] = {"start": Curve((1,), (0.0,)), "first_batch_seconds": 0.0}
     made = calibration(4, 0, 0, 0, dense=Curve((1,), (1e-3,)), depth_factor=1.0, **nothing)
     (point,) = strong(made, 6, 4, 2, schedule="dynamic", latency=1e-3)
@@ -79,19 +97,19 @@ def test_chunks_go_to_whoever_is_free() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(
-    lives=st.lists(st.integers(0, 4), min_size=1, max_size=60),
+    lifetimes=st.lists(st.integers(0, 4), min_size=1, max_size=60),
     nodes=st.integers(1, 70),
     layers=st.integers(1, 9),
     batch=st.integers(1, 70),
     steps=st.lists(st.floats(0, 1), min_size=3, max_size=3).map(sorted),
 )
 def test_the_busiest_node_as_in_plain_loops(
-    lives: list[int], nodes: int, layers: int, batch: int, steps: list[float]
+    lifetimes: list[int], nodes: int, layers: int, batch: int, steps: list[float]
 ) -> None:
-    made = calibration(*lives, batch_size=batch, dense=Curve((1, 16, 17), tuple(steps)))
-    (point,) = strong(made, layers, len(lives), nodes)
-    parts = [static_part(len(lives), rank, nodes) for rank in range(nodes)]
-    expected = [busy_seconds(made, lives[slice(*part)], layers) for part in parts]
+    made = calibration(*lifetimes, batch_size=batch, dense=Curve((1, 16, 17), tuple(steps)))
+    (point,) = strong(made, layers, len(lifetimes), nodes)
+    parts = [static_part(len(lifetimes), rank, nodes) for rank in range(nodes)]
+    expected = [busy_seconds(made, lifetimes[slice(*part)], layers) for part in parts]
     assert point.seconds - point.gather == pytest.approx(max(expected), rel=1e-6, abs=1e-9)
     mean = sum(expected) / nodes
     assert point.imbalance == pytest.approx(max(expected) - mean, rel=1e-6, abs=1e-9)
@@ -99,16 +117,16 @@ def test_the_busiest_node_as_in_plain_loops(
 
 @settings(deadline=None, max_examples=20)
 @given(
-    lives=st.lists(st.integers(0, 4), min_size=1, max_size=50),
+    lifetimes=st.lists(st.integers(0, 4), min_size=1, max_size=50),
     inputs=st.integers(1, 300),
     schedule=st.sampled_from(SCHEDULES),
     seed=st.integers(0, 9),
 )
 def test_limits_where_costs_are_linear(
-    lives: list[int], inputs: int, schedule: str, seed: int
+    lifetimes: list[int], inputs: int, schedule: str, seed: int
 ) -> None:
     nodes = (1, 2, 3, 8, 64)
-    answer = Prediction(calibration(*lives), Question(20, inputs, nodes, schedule, seed=seed))
+    answer = Prediction(calibration(*lifetimes), Question(20, inputs, nodes, schedule, seed=seed))
     for points in (answer.strong, answer.weak):
         assert points[0].speed_up == pytest.approx(1)
         for point in points:
@@ -154,14 +172,14 @@ def test_streamed_networks_are_planned_within_the_inference() -> None:
     assert budget is not None
     assert (blocks[0][0], blocks[-1][1]) == (0, 100)
     assert len(blocks) > 1
-    # All live: pieces go in while the pool takes them and one more.
+    # All are active: pieces go in while the pool takes them and one more.
     batch = budget.piece
     while (batch + budget.piece) * 4 * 65536 <= budget.pool:
         batch += budget.piece
     later = (100 - blocks[0][1]) * 2**21
     assert one.planning == pytest.approx(math.ceil(2000 / batch) * 3e-9 * later, rel=1e-3)
     assert two.planning == pytest.approx(math.ceil(1000 / batch) * 3e-9 * later, rel=1e-3)
-    assert one.setup == pytest.approx(0.5 + 5e-9 * blocks[0][1] * 2**21)
+    assert streamed.setup == pytest.approx(0.5 + 5e-9 * blocks[0][1] * 2**21)
     assert one.bound == "planning"
 
 
@@ -174,38 +192,41 @@ def test_a_node_streams_what_does_not_fit() -> None:
 
 
 @given(st.lists(st.integers(0, 6), max_size=40), st.integers(1, 50))
-def test_live_inputs_are_counted_as_one_by_one(lives: list[int], batch: int) -> None:
-    groups = [lives[first : first + batch] for first in range(0, len(lives), batch)]
-    expected = [[sum(life >= layer for life in group) for layer in range(7)] for group in groups]
-    assert count_live(lives, batch, 6).tolist() == expected
+def test_active_inputs_are_counted_one_by_one(lifetimes: list[int], batch: int) -> None:
+    groups = [lifetimes[first : first + batch] for first in range(0, len(lifetimes), batch)]
+    expected = [
+        [sum(lifetime >= layer for lifetime in group) for layer in range(7)] for group in groups
+    ]
+    assert count_active(lifetimes, batch, 6).tolist() == expected
 
 
 @given(
-    lives=st.lists(st.integers(0, 9), min_size=1, max_size=200),
+    lifetimes=st.lists(st.integers(0, 9), min_size=1, max_size=200),
     cuts=st.lists(st.integers(0, 1000), min_size=2, max_size=5).map(sorted),
     stride=st.sampled_from((1, 3, 7)),
     seed=st.integers(0, 2**63),
 )
 def test_parts_of_any_size_cut_the_same_inputs(
-    lives: list[int], cuts: list[int], stride: int, seed: int
+    lifetimes: list[int], cuts: list[int], stride: int, seed: int
 ) -> None:
-    source = (len(lives) - 1) * stride + 1
-    record = Lives(9, source, stride, tuple(lives))
-    # Drawn among enough that live on.
+    source = (len(lifetimes) - 1) * stride + 1
+    record = Lifetimes(9, source, stride, tuple(lifetimes))
+    # Drawn among enough survivors.
     window = record.neighbours
-    assert min(len(lives), NEIGHBOURS) <= window <= len(lives)
-    assert window == len(lives) or window * lives.count(9) / len(lives) >= LONG_LIVED
+    assert min(len(lifetimes), MIN_NEIGHBOURS) <= window <= len(lifetimes)
+    assert window == len(lifetimes) or window * lifetimes.count(9) / len(lifetimes) >= MIN_SURVIVORS
     whole = record.modelled(cuts[0], cuts[-1], seed)
     parts = [record.modelled(a, b, seed) for a, b in pairwise(cuts)]
     np.testing.assert_array_equal(whole, np.concatenate(parts))
-    for number, life in zip(range(cuts[0], cuts[-1]), whole, strict=True):
+    for number, lifetime in zip(range(cuts[0], cuts[-1]), whole, strict=True):
         place = number % source // stride
-        near = lives[max(0, place - window) : place + window]
-        assert life == lives[place] if stride == 1 and number < source else life in near
+        near = lifetimes[max(0, place - window) : place + window]
+        exact = stride == 1 and number < source
+        assert lifetime == lifetimes[place] if exact else lifetime in near
 
 
 def test_draws_keep_the_rates_of_the_record_and_follow_the_seed() -> None:
-    record = Lives(2, 5000, 5, (0, 1, 2, 2) * 250)
+    record = Lifetimes(2, 5000, 5, (0, 1, 2, 2) * 250)
     drawn = record.modelled(0, 100_000, 1)
     np.testing.assert_allclose(np.bincount(drawn) / 100_000, [0.25, 0.25, 0.5], atol=0.01)
     assert (drawn != record.modelled(0, 100_000, 2)).any()

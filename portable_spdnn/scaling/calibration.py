@@ -66,19 +66,16 @@ class Lifetimes:
         return min(size, max(MIN_NEIGHBOURS, needed))
 
     def modelled(self, first: int, end: int, seed: int) -> Array:
-        """Return after how many layers each of the modelled inputs is last active.
+        """Return after how many layers each of the inputs `first` .. `end` - 1 is last active.
 
         Where every input of the source was recorded, its inputs have their recorded lifetimes. All
-        others get the lifetime of one drawn among the `neighbours` recorded inputs around their
-        own position (which starts again at the end of the source), so that runs of inputs with
-        similar lifetimes stay together.
+        others get that of one drawn among the `neighbours` recorded inputs around their position
+        (which starts again at the end of the source): runs of similar lifetimes stay together. A
+        draw depends on the seed and the number of the input alone.
 
         Parameters
         ----------
-        first, end : int
-            The modelled inputs are `first` .. `end` - 1; `end` may exceed `source_inputs`.
-        seed : int
-            A draw depends on the seed and on the number of the input alone, not on `first`.
+        first, end, seed : int
 
         Returns
         -------
@@ -97,20 +94,17 @@ class Lifetimes:
 
 
 def count_active(active_after: npt.ArrayLike, batch: int, layers: int) -> Array:
-    """Count the active inputs of each batch before each layer.
+    """Count the active inputs of each batch before each layer; the last column are survivors.
 
     Parameters
     ----------
     active_after : array_like of int, shape (inputs,)
         After how many layers, 0 .. `layers`, each input is last active.
-    batch : int
-        Inputs of a batch; the last batch may hold fewer.
-    layers : int
+    batch, layers : int
 
     Returns
     -------
     ndarray of int64, shape (batches, layers + 1)
-        The last column counts the survivors.
     """
     lifetimes = np.asarray(active_after, np.int64)
     batches, columns = -(-lifetimes.size // batch), layers + 1
@@ -160,11 +154,6 @@ class Calibration:
 def save_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> None:
     """Write a calibration to a JSON file, which appears whole or not at all.
 
-    Parameters
-    ----------
-    calibration : Calibration
-    path : path-like
-
     Raises
     ------
     InputError
@@ -179,19 +168,10 @@ def save_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> 
 def load_calibration(path: str | os.PathLike[str]) -> Calibration:
     """Read a calibration from a file that `save_calibration` wrote.
 
-    Parameters
-    ----------
-    path : path-like
-
-    Returns
-    -------
-    Calibration
-
     Raises
     ------
     InputError
-        If the file cannot be read, is no calibration, has another version, or does not have the
-        content that was written to it.
+        If the file cannot be read, is no calibration, has another version, or was changed.
     """
     try:
         content = json.loads(Path(path).read_bytes(), object_hook=_with_tuples)

@@ -50,9 +50,7 @@ def calibrate(
     dtype: npt.DTypeLike,
     show_progress: Callable[[str], AbstractContextManager[Progress | None]],
 ) -> Calibration:
-    """Measure what this machine needs to predict a network's inference.
-
-    The shortest of several measurements counts, as everything else in them is noise.
+    """Measure what a prediction has to know of this machine and a network.
 
     Parameters
     ----------
@@ -63,7 +61,7 @@ def calibrate(
         At most so many inputs, from all over the source, are run through so many first layers.
     dtype : float32 or float64
     show_progress : callable
-        Is given what is being measured; returns a context manager that yields a progress callback.
+        Is given what is measured; returns a context manager that yields a progress callback.
 
     Returns
     -------
@@ -172,9 +170,8 @@ def _load_sample(source: Source, neurons: int, most: int) -> tuple[Features, int
 def _spread(inputs: int, most: int) -> int:
     """Return a step with which every step-th of the inputs is at most `most` of them.
 
-    A step above 1 is an odd prime: collections of inputs have periods (the images of MNIST
-    alternate between two groups of writers), and a step that shares a factor with a period would
-    sample only a part of it.
+    An odd prime: the images of MNIST alternate between two groups of writers, and a step that
+    shares a factor with such a period would sample one of them alone.
     """
     if inputs <= most:
         return 1
@@ -187,10 +184,9 @@ def _spread(inputs: int, most: int) -> int:
 def _least(
     actions: Mapping[Any, Callable[[], float]], longest: float = TURN_SECONDS
 ) -> dict[Any, float]:
-    """Return the seconds that each action returns, the least of several rounds.
+    """Return the seconds that each action returns, the least of several rounds of all of them.
 
-    Every round runs all actions, so that a disturbance of the machine meets all of them alike. The
-    actions after one that takes longer than `longest` seconds are left out.
+    The actions after one that takes longer than `longest` seconds are left out.
     """
     taken: dict[Any, list[float]] = {}
     rounds, spent = 0, 0.0
@@ -238,19 +234,19 @@ def _measure_dense(backend: Backend, network: Network, options: PlanOptions) -> 
 def follow_inputs(plan: NetworkPlan, features: Features, survivors: int) -> npt.NDArray[np.int64]:
     """Return after how many layers of a plan each input is last active.
 
+    Inputs that are active again after a positive bias count as active before it.
+
     Parameters
     ----------
     plan : NetworkPlan
     features : Features of shape (inputs, neurons)
         At most one batch.
     survivors : int
-        Inputs are followed until no more than so many are active: these go through all layers.
+        Once no more inputs than these are active, they are taken to stay so.
 
     Returns
     -------
     ndarray of int64, shape (inputs,)
-        In layers before one with a positive bias, which makes inactive inputs active again, all
-        inputs count as active.
     """
     layers, y_max = tuple(plan.network), plan.network.y_max
     active_after = np.full(features.shape[0], len(layers), np.int64)
@@ -276,9 +272,9 @@ def _measure_unpickling() -> dict[str, float]:
     record = ReplicaRecord(0, "node-00000", "a processor, 128 threads" * 2, 1, 1.5, 1.5, 1.5, 1)
     seconds = []
     for batches, survivors in ((0, 0), (BATCHES, 0), (1, SURVIVORS)):
-        alive = np.arange(survivors)
-        output = BatchOutput(alive, None, np.empty(0, np.int64), 0)
-        together = [Batch(n, 1, alive + 1, float(n), output) for n in range(batches)]
+        active = np.arange(survivors)
+        output = BatchOutput(active, None, np.empty(0, np.int64), 0)
+        together = [Batch(n, 1, active + 1, float(n), output) for n in range(batches)]
         results = pickle.dumps((together, [None] * batches, ((record,), 1.5)), -1)
         load = partial(pickle.loads, results)
         seconds.append(min(timeit.repeat(load, number=1, repeat=UNPICKLE_ROUNDS)))

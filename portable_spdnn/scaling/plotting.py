@@ -16,11 +16,7 @@ FORMATS = (".png", ".svg")
 
 
 def check_plot(path: Path) -> None:
-    """Check that a picture can be drawn, before anything is measured.
-
-    Parameters
-    ----------
-    path : Path
+    """Check, before anything is measured, that a picture can be drawn.
 
     Raises
     ------
@@ -41,16 +37,10 @@ def check_plot(path: Path) -> None:
 def plot(prediction: Prediction, path: Path) -> None:
     """Draw the seconds of strong scaling with their parts, and the rates of both.
 
-    Parameters
-    ----------
-    prediction : Prediction
-    path : Path
-        Appears whole or not at all.
-
     Raises
     ------
     InputError
-        If the file cannot be written.
+        If the file, which appears whole or not at all, cannot be written.
     """
     from matplotlib.figure import Figure
 
@@ -70,22 +60,21 @@ def plot(prediction: Prediction, path: Path) -> None:
         if part.max() > lowest:  # a logarithmic axis has no place for zeros and gains
             left.plot(nodes, np.where(part > 0, part, np.nan), ".:", label=f"of it: {name}")
     left.set_ylim(bottom=lowest)
-    left.set(ylabel="inference, seconds", title=f"Strong scaling: {question.inputs:,} inputs")
+    left.set_ylabel("inference, seconds")
+    left.set_title(f"Strong scaling: {question.inputs:,} inputs in all")
 
     right.plot(nodes, weak[0].edge_rate / weak[0].speed_up * nodes, "k--", label="ideal")
     for points, kind, mark in ((weak, "weak", "o-"), (strong, "strong", "s-")):
         rates = [point.edge_rate for point in points]
         last = f"{rate(rates[-1])}, {100 * points[-1].efficiency:.0f} % of ideal"
         right.plot(nodes, rates, mark, label=f"modelled, {kind}: {last} on {nodes[-1]}")
-    right.set(ylabel="challenge edge rate, edges/s")
+    right.set_ylabel("challenge edge rate, edges/s")
     right.set_title(f"Weak ({question.inputs:,} inputs a node) and strong scaling")
 
     for axes in (left, right):
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
+        axes.set(xscale="log", yscale="log", xlabel="nodes")
         axes.set_xticks(nodes, [str(n) for n in nodes], fontsize=8)
         axes.set_xticks([], minor=True)
-        axes.set_xlabel("nodes")
         axes.grid(color="#dddddd")
         axes.legend(fontsize=8)
     figure.suptitle(

@@ -74,11 +74,6 @@ class Point:
 class Prediction:
     """The predicted strong and weak scaling.
 
-    Parameters
-    ----------
-    calibration : Calibration
-    question : Question
-
     Attributes
     ----------
     strong, weak : list of Point

@@ -42,14 +42,7 @@ _COLUMNS: dict[str, Callable[[Point], str]] = {
 
 
 def show(prediction: Prediction, to_stderr: bool) -> None:
-    """Print what a prediction is based on, its tables, and a chart of parallel efficiency.
-
-    Parameters
-    ----------
-    prediction : Prediction
-    to_stderr : bool
-        Print to standard error, because standard output is for something else.
-    """
+    """Print what a prediction is based on, its tables, and a chart of parallel efficiency."""
     based_on = {"measured": _measurements(prediction), "assumed": _assumptions(prediction)}
     facts = [(name, "\n".join(sentences)) for name, sentences in based_on.items()]
     run_report.print_facts(facts, to_stderr)
@@ -80,7 +73,7 @@ def _measurements(prediction: Prediction) -> list[str]:
     made, asked, dense = prediction.calibration, prediction.question, prediction.calibration.dense
     recorded = made.lifetimes.active_after
     survivors = recorded.count(made.layers) / len(recorded)
-    rate = dense.inputs[-1] / max(dense.seconds[-1], 1e-300)
+    rate = run_report.rate(dense.inputs[-1] / max(dense.seconds[-1], 1e-300))
     how = "measured" if made.depth_factor_measured else "could not be measured, is taken as 1"
     return [
         f"network: {made.neurons} neurons x {asked.layers} layers, {prediction.edges.sum():.6g} "
@@ -89,12 +82,10 @@ def _measurements(prediction: Prediction) -> list[str]:
         f"{made.lifetimes.source_inputs} inputs were recorded ({made.inputs}), and "
         f"{100 * survivors:.3g} % survive",
         f"node: {made.backend} ({made.device}), {made.threads} thread(s), {made.dtype}, one rank",
-        f"a layer executes {run_report.rate(rate)} on {dense.inputs[-1]} active inputs",
         f"the first {made.start_layers} layer(s), in which inputs die, take "
         f"{_seconds(made.start.seconds[-1])} for {made.start.inputs[-1]} inputs",
-        f"the factor by which later layers differ is {made.depth_factor:.3g} ({how})",
-        f"an input of a node's first batch of up to {made.batch_size} takes "
-        f"{_seconds(made.first_batch_seconds)} more, as memory is touched for the first time",
+        f"a later layer executes {rate} on {dense.inputs[-1]} active inputs, and its seconds are "
+        f"multiplied by {made.depth_factor:.3g} (calibration factor, {how})",
         f"loading and planning take {_seconds(prediction.setup)} on each node before the clock "
         "starts",
     ]
@@ -138,17 +129,7 @@ def _assumptions(prediction: Prediction) -> list[str]:
 
 
 def as_json(prediction: Prediction) -> dict[str, Any]:
-    """Return a prediction as a JSON object.
-
-    Parameters
-    ----------
-    prediction : Prediction
-
-    Returns
-    -------
-    dict
-        The question, the calibration, assumptions, and the points of strong and weak scaling.
-    """
+    """Return the JSON object of a prediction, what it is based on included."""
     return {
         "version": __version__,
         "question": asdict(prediction.question),

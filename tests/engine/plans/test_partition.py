@@ -1,0 +1,18 @@
+"""How inputs are shared out."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from portable_spdnn.plans.partition import chunk_bounds
+
+
+@given(st.integers(0, 3000), st.integers(1, 100))
+def test_chunks_cover_all_inputs_once(inputs: int, size: int) -> None:
+    chunks = chunk_bounds(inputs, size)
+    assert sum(end - first for first, end in chunks) == inputs
+    assert all(a[1] == b[0] for a, b in pairwise(chunks))
+    assert len(chunks) == min(inputs, 8 * size)

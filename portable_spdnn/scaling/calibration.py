@@ -45,7 +45,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Lifetimes:
-    """For how many layers inputs stay active, recorded for every `stride`-th input of a source."""
+    """For how many layers inputs stay active, recorded for every `stride`-th input of a source.
+
+    An input is active as long as one of its features is not zero; after that it is dead.
+    """
 
     layers: int  # that the recorded inputs went through
     source_inputs: int
@@ -134,7 +137,7 @@ class Calibration:
     start: Curve  # seconds of these layers and all other costs of a batch, by its inputs
     depth_factor: float  # measured seconds of the layers after them over what `dense` predicts
     depth_factor_measured: bool  # False where it could not be measured; it is then 1
-    first_batch_seconds: float  # more for an input of a process's first batch: untouched memory
+    first_batch_seconds: float  # additional for an input of the first batch: untouched memory
     load_seconds_edge: float  # for loading or generating an edge
     plan_seconds: float  # for planning, once,
     plan_seconds_edge: float  # and for each edge

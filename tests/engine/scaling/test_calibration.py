@@ -61,7 +61,7 @@ def test_a_calibration_of_a_small_network(backend: str, tmp_path: Path) -> None:
     )
     assert (found.backend, found.threads, found.neurons) == (backend, 1, 64)
     assert (found.network_layers, found.edges_per_layer) == (300, (64 * 32,) * 8)
-    # 7 is the first odd prime with which the sample has at most 60 inputs.
+    # 7 is the first odd step with which the sample has at most 60 inputs.
     assert (found.lifetimes.source_inputs, found.lifetimes.stride) == (400, 7)
     features = ps.digits_features(64)[:400][::7]
     expected = lifetimes_in_dense_arithmetic(ps.radixnet(64, 8, bias=-0.25), features)

@@ -38,8 +38,8 @@ TURN_SECONDS = 1.0  # a measurement that takes longer is the last of its curve
 MIN_ROUNDS, MAX_ROUNDS = 3, 15
 ROUNDS_SECONDS = 4.0  # of all rounds of a curve, if there are more than the fewest
 SETTLED = 1.1  # the first layers end where active inputs are so many times the survivors
-CHOICES = 5  # different inputs of the sample for each number of inputs
-BATCHES, SURVIVORS, UNPICKLE_ROUNDS = 16, 1 << 16, 50
+CHOICES = 5  # selections of inputs from the sample, for each number of inputs
+BATCHES, SURVIVORS, UNPICKLE_ROUNDS = 16, 1 << 16, 50  # of results that rank 0 unpickles
 
 
 def calibrate(

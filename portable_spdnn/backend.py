@@ -72,6 +72,7 @@ import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError, SpdnnError
+from portable_spdnn.host import checked_threads
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.network import Network
 from portable_spdnn.operations.feature_queries import FeatureQueries
@@ -159,7 +160,7 @@ class Backend(Operations, FeatureQueries, ABC):
     Raises
     ------
     InputError
-        If `threads` is less than 1.
+        If `threads` is no whole number, less than 1, or far beyond the number of cores.
     """
 
     name: ClassVar[str]
@@ -174,9 +175,8 @@ class Backend(Operations, FeatureQueries, ABC):
     backends_with: Callable[[str], Sequence[str]] = staticmethod(lambda operation: ())
 
     def __init__(self, threads: int | None = None) -> None:
-        if threads is not None and threads < 1:
-            raise InputError(f"threads is {threads}; it must be at least 1")
-        self.threads = 1 if threads is None or self.execution_space == "serial" else threads
+        asked = 1 if threads is None else checked_threads(threads)
+        self.threads = 1 if self.execution_space == "serial" else asked
 
     @classmethod
     @abstractmethod

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.operations.operands import host_array
+from portable_spdnn.sparse_arrays import canonical_csr, real_dtype
 
 Array = npt.NDArray[Any]
 
@@ -129,11 +130,8 @@ def as_features(features: Any, neurons: int, name: str = "features") -> Features
         return features
     if sp.issparse(features):
         _check_width(features.shape, neurons, name)
-        csr = sp.csr_array(features)
-        csr = csr.astype(_real_dtype(csr.dtype, name), copy=False)
-        if not csr.has_canonical_format:
-            csr = csr.copy()
-            csr.sum_duplicates()
+        csr = canonical_csr(name, features)
+        csr = csr.astype(real_dtype(csr.dtype, name), copy=False)
         if not np.isfinite(csr.data).all():
             entry = int(np.argmin(np.isfinite(csr.data)))
             row = int(np.searchsorted(csr.indptr, entry, "right")) - 1
@@ -152,7 +150,7 @@ def as_features(features: Any, neurons: int, name: str = "features") -> Features
     _check_width(array.shape, neurons, name)
     if array.dtype == np.bool_:
         return PackedFeatures.from_dense(array)
-    array = array.astype(_real_dtype(array.dtype, name), copy=False)
+    array = array.astype(real_dtype(array.dtype, name), copy=False)
     # NaN and infinity survive a sum, so one pass without a temporary settles the usual case.
     with np.errstate(invalid="ignore", over="ignore"):
         suspect = not np.isfinite(array.sum(dtype=np.float64))
@@ -169,12 +167,6 @@ def _check_width(shape: tuple[int, ...], neurons: int, name: str) -> None:
             f"{name} have {shape[1]} columns but the network takes {neurons} neurons; "
             f"was neurons={shape[1]} meant?"
         )
-
-
-def _real_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
-    if dtype.kind not in "fiub":
-        raise InputError(f"{name} have type {dtype}; real numbers are expected")
-    return np.dtype(np.float64 if dtype in (np.float64, np.int64, np.uint64) else np.float32)
 
 
 def _raise_not_finite(name: str, row: int, neuron: int) -> None:

@@ -8,7 +8,9 @@ import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from portable_spdnn.arguments import checked_count
 from portable_spdnn.errors import InputError
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -21,6 +23,19 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def checked_threads(threads: Any, name: str = "threads") -> int:
+    """Return a number of threads, or raise InputError where it is none or far beyond the cores.
+
+    Parameters
+    ----------
+    threads : int
+        At least 1, at most the larger of 64 and four for each core that this process may use.
+    name : str
+        What the error message calls it.
+    """
+    return checked_count(name, threads, most=max(64, 4 * usable_cores()))
 
 
 def cache_folder() -> Path:
@@ -64,6 +79,24 @@ def format_bytes(amount: float) -> str:
             return f"{amount:.0f} B" if unit == "B" else f"{amount:.3g} {unit}"
         amount /= 1024
     return f"{amount:.4g} TiB"
+
+
+def require_memory(octets: int, what: str) -> None:
+    """Raise InputError where this process may not take so many bytes more.
+
+    Parameters
+    ----------
+    octets : int
+        Bytes that are about to be taken.
+    what : str
+        What takes them, for the message: where the request stands and what is large in it.
+    """
+    available = available_bytes()
+    if available is not None and octets > available:
+        raise InputError(
+            f"{what} would take {format_bytes(octets)} of memory; {format_bytes(available)} are "
+            "available"
+        )
 
 
 def resident_bytes() -> int:

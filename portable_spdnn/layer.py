@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
+from portable_spdnn.sparse_arrays import canonical_csr, check_compressed, real_dtype
 
 Array = npt.NDArray[Any]
 
@@ -26,7 +27,23 @@ def common_value(array: Array) -> Any:
     return array[0] if array.size and (array == array[0]).all() else None
 
 
-class Layer:
+class Immutable:
+    """Its attributes are set once, when an object is made; plans rely on that."""
+
+    __slots__ = ()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if hasattr(self, name):
+            raise AttributeError(
+                f"{name} of a {type(self).__name__} cannot be changed; make a new one"
+            )
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{name} of a {type(self).__name__} cannot be removed")
+
+
+class Layer(Immutable):
     """One layer, ``Y' = min(max(activation(Y W + bias), lower), upper)``, with W in CSR.
 
     By default it is a layer of the Graph Challenge: ReLU, bounded above by the network's
@@ -39,8 +56,8 @@ class Layer:
     Parameters
     ----------
     weights : sparse matrix or array, or 2-D array_like; shape (neurons_in, neurons_out)
-        Duplicated entries are summed. float32 and float64 keep their type, other real types
-        become float32.
+        Duplicated entries are summed. float32 and float64 keep their type; 64-bit integers and
+        longer floats become float64, other real types float32.
     bias : float or array_like of shape (neurons_out,), default 0
         Added to every output, zero or not.
     activation : str, default "relu"
@@ -105,9 +122,11 @@ class Layer:
                 f"layer weights have {weights.ndim} dimension(s); "
                 "expected 2 (neurons_in x neurons_out)"
             )
-        csr = sp.csr_array(weights, copy=True)
-        csr.sum_duplicates()
-        self._set(csr.indptr, csr.indices, csr.data, csr.shape, bias)
+        dtype = real_dtype(weights.dtype, "layer: weights")
+        if not sp.issparse(weights):
+            weights = sp.csr_array(weights.astype(dtype, copy=False))
+        csr = canonical_csr("layer: weights", weights).astype(dtype, copy=True)
+        self._set(csr.indptr, csr.indices, csr.data, csr.shape, np.array(bias))
         self._set_epilogue(activation, lower, upper)
 
     @classmethod
@@ -160,23 +179,14 @@ class Layer:
         bias: npt.ArrayLike,
     ) -> None:
         rows, columns = (int(extent) for extent in shape)
+        indptr, indices = np.asarray(indptr), np.asarray(indices)
+        values = np.shape(data) or indices.shape  # one number stands for all
+        check_compressed("layer", indptr, indices, values, (rows, columns))
         indptr = np.ascontiguousarray(indptr, dtype=np.int64)
-        if indptr.shape != (rows + 1,) or indptr[0] != 0 or np.any(np.diff(indptr) < 0):
-            raise InputError(
-                f"layer: row offsets do not describe {rows} rows "
-                f"({indptr.size} offsets; {rows + 1} non-decreasing ones from 0 expected)"
-            )
         nnz = int(indptr[-1])
-        indices = np.asarray(indices)
-        if indices.shape != (nnz,) or indices.dtype.kind not in "iu":
+        if indices.shape != (nnz,):
             raise InputError(
-                f"layer: {indices.size} column indices of type {indices.dtype}; "
-                f"the row offsets call for {nnz} integers"
-            )
-        if nnz and (int(indices.max()) >= columns or int(indices.min()) < 0):
-            raise InputError(
-                f"layer: column index {_first_outside(indices, columns)} is outside "
-                f"0 .. {columns - 1}"
+                f"layer: {indices.size} column indices; the row offsets call for {nnz}"
             )
         indices = np.ascontiguousarray(indices, dtype=index_dtype(columns))
         if nnz > 1:
@@ -274,21 +284,15 @@ def _frozen(array: Array) -> Array:
     return view
 
 
-def _first_outside(indices: Array, columns: int) -> int:
-    outside = (indices < 0) | (indices >= columns)
-    return int(indices[np.argmax(outside)])
-
-
 def _real_vector(
     what: str, values: npt.ArrayLike, length: int, dtype: np.dtype[Any] | None = None
 ) -> Array:
     """Check `length` real, finite numbers; broadcast one number where all are equal."""
     array = np.asarray(values)
-    if array.dtype.kind not in "fiub":
-        raise InputError(f"layer: {what} has type {array.dtype}; real numbers are expected")
+    computed = real_dtype(array.dtype, f"layer: {what}")
     if dtype is None:
-        keeps = array.dtype in (np.float32, np.float64) and array.ndim
-        dtype = array.dtype if keeps else np.dtype(np.float32)
+        # One number for all weights is a float32, which every Python float would not be.
+        dtype = computed if array.ndim else np.dtype(np.float32)
     if array.shape not in ((), (length,)):
         raise InputError(f"layer: {what} has shape {array.shape}; ({length},) or one number fits")
     if array.ndim and array.strides != (0,) and array.size:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.layer import Layer
+from portable_spdnn.layer import Immutable, Layer
 
 
-class Network:
+class Network(Immutable):
     """A chain of layers, and the upper bound that its ReLU layers share.
 
     Parameters
@@ -123,7 +123,7 @@ def checked_y_max(y_max: Any) -> float | None:
         bound = float(y_max)
     except (TypeError, ValueError, OverflowError):
         bound = np.nan
-    if isinstance(y_max, str) or not bound > 0:
+    if isinstance(y_max, str | bool) or not bound > 0:
         raise InputError(
             f"y_max is {str(y_max)[:40]}; it must be a positive number, or None for no bound"
         )

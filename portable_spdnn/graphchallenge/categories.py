@@ -19,6 +19,7 @@ import numpy.typing as npt
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import INPUTS
 from portable_spdnn.io.atomic_output import atomic_output
+from portable_spdnn.io.compressed import open_decompressed, read_text
 
 Array = npt.NDArray[Any]
 
@@ -214,10 +215,8 @@ def _official_bytes(categories: npt.ArrayLike) -> bytes:
 
 def _lines_of_categories(path: Path) -> dict[int, int]:
     """Return the number in each line, as in the file, and the line where it stands."""
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
+    with open_decompressed(path) as stream:
+        text = read_text(stream, str(path))
     lines: dict[int, int] = {}
     blank = 0
     for line, entry in enumerate(text.splitlines(), start=1):

@@ -17,7 +17,7 @@ from typing import BinaryIO, cast
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.categories import layers_of_truth
-from portable_spdnn.io.compressed import open_decompressed, truncated
+from portable_spdnn.io.compressed import open_decompressed, read_text, truncated
 
 _NETWORK = re.compile(r"neuron([1-9]\d*)(?:\.tar(?:\.gz|\.xz)?)?")
 _LAYER = re.compile(r"n([1-9]\d*)-l([1-9]\d*)\.tsv")
@@ -172,7 +172,7 @@ class LayerTexts:
         if self.path.is_dir():
             for number in range(1, (self.total or 0) + 1):
                 with open_decompressed(self._files[number]) as stream:
-                    text = stream.read()
+                    text = read_text(stream, str(self._files[number]))
                 yield number, str(self._files[number]), text
         else:
             with open_decompressed(self.path) as stream:
@@ -194,7 +194,8 @@ class LayerTexts:
                 if self._wanted is None or number <= self._wanted:
                     file = archive.extractfile(member)
                     assert file is not None  # a regular file has content
-                    yield number, f"{self.path}: {member.name}", file.read()
+                    source = f"{self.path}: {member.name}"
+                    yield number, source, read_text(cast(BinaryIO, file), source)
         # tarfile takes a cut or illegible header for the end of the archive; the format ends in
         # blocks of zeros. Reading on also lets the decompressor verify its checksum.
         while content.read(1 << 20):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +14,12 @@ import scipy.sparse as sp
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.graphchallenge.tsv_triples import TripleFormat, map_in_threads, parse_triples
-from portable_spdnn.io.compressed import open_decompressed
+from portable_spdnn.host import available_bytes
+from portable_spdnn.io.compressed import line_blocks, open_decompressed
 
 Array = npt.NDArray[Any]
 
-_BLOCK_BYTES = 1 << 23
+MAX_INPUTS = (1 << 31) - 1
 
 
 def read_inputs(
@@ -73,7 +74,7 @@ def _read_binary(path: Path, neurons: int, first: int | None) -> tuple[PackedFea
     width = -(-neurons // 8)
     bits = np.zeros((0, width), np.uint8)
     total = entries = 0
-    for inputs, columns, values in _triples(path, neurons):
+    for inputs, columns, values in _triples(path, neurons, first):
         total = max(total, int(inputs.max()))
         keep = values != 0
         if first is not None:
@@ -101,7 +102,7 @@ def _read_numbers(path: Path, neurons: int, first: int | None) -> tuple[Any, int
     """Read features of any value."""
     total = 0
     blocks: list[tuple[Array, Array, Array]] = []
-    for inputs, columns, values in _triples(path, neurons):
+    for inputs, columns, values in _triples(path, neurons, first):
         total = max(total, int(inputs.max()))
         keep = slice(None) if first is None else inputs <= first
         rows, neuron = (inputs[keep] - 1).astype(np.int32), (columns[keep] - 1).astype(np.int32)
@@ -118,34 +119,33 @@ def _read_numbers(path: Path, neurons: int, first: int | None) -> tuple[Any, int
     return csr, total
 
 
-def _triples(path: Path, neurons: int) -> Iterator[tuple[Array, Array, Array]]:
+def _most_inputs(neurons: int) -> int:
+    """Return how many inputs the memory available holds: a line with more is a mistake.
+
+    An input takes its bits, and as much again for what is computed of them; sparse inputs take
+    row offsets of 8 bytes.
+    """
+    available = available_bytes()
+    return (
+        MAX_INPUTS
+        if available is None
+        else min(MAX_INPUTS, available // (3 * max(8, neurons // 8)))
+    )
+
+
+def _triples(path: Path, neurons: int, first: int | None) -> Iterator[tuple[Array, Array, Array]]:
     """Yield the lines block by block, parsed and checked; at least one."""
-    form = TripleFormat(("input", "neuron", "value"), ((1 << 31) - 1, neurons))
+    most = MAX_INPUTS if first is not None else _most_inputs(neurons)
+    form = TripleFormat(("input", "neuron", "value"), (most, neurons))
 
     def parse(block: tuple[int, bytes]) -> tuple[Array, Array, Array]:
         return parse_triples(block[1], form, str(path), block[0])
 
     found = False
     with open_decompressed(path) as stream:
-        for triples in map_in_threads(parse, _blocks(stream)):
+        for triples in map_in_threads(parse, line_blocks(stream, str(path))):
             if triples[0].size:
                 found = True
                 yield triples
     if not found:
         raise InputError(f"{path}: is empty; copy or download it again")
-
-
-def _blocks(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield blocks of whole lines, each with the number of its first line, counted from 1."""
-    line, rest = 1, b""
-    while piece := stream.read(_BLOCK_BYTES):
-        end = piece.rfind(b"\n") + 1
-        if end:
-            block = rest + piece[:end]
-            rest = piece[end:]
-            yield line, block
-            line += block.count(b"\n")
-        else:
-            rest += piece
-    if rest:
-        yield line, rest

@@ -22,7 +22,7 @@ from portable_spdnn.graphchallenge.folder_layout import LayerTexts
 from portable_spdnn.graphchallenge.inputs_tsv import read_inputs
 from portable_spdnn.graphchallenge.tsv_triples import TripleFormat, map_in_threads, parse_triples
 from portable_spdnn.graphchallenge.tsv_writing import write_inputs, write_layer
-from portable_spdnn.io.compressed import open_decompressed
+from portable_spdnn.io.compressed import open_decompressed, read_text
 from portable_spdnn.io.packed_store import PackedStore, PackedStoreWriter
 from portable_spdnn.layer import Layer
 
@@ -61,7 +61,7 @@ def read_layer(file: str | os.PathLike[str], neurons: int, bias: float | None = 
         index is outside 1 .. neurons; naming the file if it is empty, truncated or damaged.
     """
     with open_decompressed(file) as stream:
-        text = stream.read()
+        text = read_text(stream, str(file))
     bias = challenge_bias(neurons) if bias is None else bias
     return _parse_layer(text, str(file), neurons, bias)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +23,7 @@ Argument = TypeVar("Argument")
 Value = TypeVar("Value")
 
 _OFFICIAL_NEURONS = (1024, 4096, 16384, 65536)
+_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,4000}\s*")  # int() would take more, such as 1_000
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -80,7 +82,7 @@ def parse_triples(
             io.BytesIO(text),
             sep="\t",
             header=None,
-            dtype={0: np.int64, 1: np.int64, 2: np.float64},
+            dtype={2: np.float64},  # asked for integers, it would take 2.0 and True as well
             engine="c",
             na_filter=False,
             quoting=csv.QUOTE_NONE,
@@ -89,7 +91,8 @@ def parse_triples(
         if table.shape[1] == 3:
             first, second, values = (table[column].to_numpy() for column in range(3))
             if (
-                all(
+                all(index.dtype == np.int64 for index in (first, second))
+                and all(
                     int(index.min()) >= 1 and int(index.max()) <= limit
                     for index, limit in zip((first, second), form.limits, strict=True)
                 )
@@ -119,14 +122,15 @@ def _fault(fields: list[str], form: TripleFormat) -> str | None:
     if len(fields) != 3:
         return f"{len(fields)} field(s); expected three with tabs between: {', '.join(form.names)}"
     for name, field, limit in zip(form.names, fields, form.limits, strict=False):
-        try:
-            index = int(field)
-        except ValueError:
+        if not _WHOLE.fullmatch(field):
             return f"{name} {field[:40]!r} is no whole number"
+        index = int(field)
         if not 1 <= index <= limit:
             larger = next((n for n in _OFFICIAL_NEURONS if n >= index > limit), None)
             hint = f"; was neurons={larger} meant?" if larger else ""
-            return f"{name} {index} is outside 1 .. {limit}{hint}"
+            memory = name == "input" and index > limit
+            held = ", the inputs that the memory available would hold" if memory else ""
+            return f"{name} {index} is outside 1 .. {limit}{held}{hint}"
     name, field = form.names[2], fields[2].strip()
     try:
         value = float(field)

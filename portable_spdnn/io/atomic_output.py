@@ -1,13 +1,17 @@
-"""Output files that appear whole or not at all."""
+"""Output files and folders that appear whole or not at all."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import io
 import os
+import re
 import secrets
+import shutil
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,45 +19,148 @@ from portable_spdnn.errors import InputError
 
 
 @contextmanager
-def atomic_output(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def atomic_output(path: str | os.PathLike[str], seekable: bool = False) -> Iterator[BinaryIO]:
     """Open a file for writing that takes its name only once everything is written.
 
     The bytes go to a hidden file in the same folder. It replaces `path` when the block ends
-    and is removed when the block raises; what `path` held before stays until then.
+    and is removed when the block raises; what `path` held before stays until then, and so do its
+    permissions. Hidden files that killed processes left of the same output are removed.
+
+    A symbolic link is followed. What is no regular file, such as a pipe or ``/dev/stdout``, is
+    written to directly: there is nothing to replace.
 
     Parameters
     ----------
     path : path-like
         The file to write; its folder must exist.
+    seekable : bool
+        Whether the block seeks, which pipes and devices cannot.
 
     Yields
     ------
     BinaryIO
-        Buffered, seekable, write-only.
+        Buffered, write-only.
 
     Raises
     ------
     InputError
-        If the folder does not exist or cannot be written, or the disk is full.
+        If the folder does not exist or cannot be written, the disk is full, `path` is a folder,
+        or the output must be seekable and is not.
     """
-    path = Path(path)
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder; the name of a file is expected")
-    # Not by `tempfile`: it denies other users the file, and the mode would survive the renaming.
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    asked = Path(path)
     try:
-        raw = _Output(partial, path)
-    except OSError as error:
-        raise _cannot_write(path, error) from error
+        target = asked.resolve()
+        found = target.stat() if target.exists() else None
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a zero byte
+        raise InputError(f"{asked}: cannot be written ({error})") from error
+    if found is not None and stat.S_ISDIR(found.st_mode):
+        raise InputError(f"{asked}: is a folder; the name of a file is expected")
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        if seekable:
+            raise InputError(f"{asked}: is no regular file; this output needs one")
+        with _opened(target, "wb", asked) as stream:
+            yield stream
+        return
+    partial, stream = _new_partial(target, asked)
     try:
-        with io.BufferedWriter(raw, 1 << 20) as stream:
+        with stream:
+            if found is not None:
+                os.fchmod(stream.fileno(), stat.S_IMODE(found.st_mode))
             yield stream
         try:
-            os.replace(partial, path)
+            os.replace(partial, target)
         except OSError as error:
-            raise _cannot_write(path, error) from error
+            raise _cannot_write(asked, error) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Make a folder that takes its name only once everything is in it.
+
+    Parameters
+    ----------
+    path : path-like
+        The folder to make; an empty one may exist. Folders above it are made where missing.
+
+    Yields
+    ------
+    Path
+        A hidden folder beside it, which is renamed when the block ends and removed when it
+        raises. Those that killed processes left of the same output are removed before.
+
+    Raises
+    ------
+    InputError
+        If `path` exists and is no empty folder, cannot be written, or the disk is full.
+    """
+    folder = Path(path)
+    descriptor, partial = -1, _partial_name(folder)
+    try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder}: exists and is not an empty folder; name a new one")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(folder)
+        partial.mkdir()
+        descriptor = os.open(partial, os.O_RDONLY)
+        _lock(descriptor)
+        yield partial
+        partial.replace(folder)
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _partial_name(target: Path) -> Path:
+    # Not by `tempfile`: it denies other users the file, and the mode would survive the renaming.
+    return target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+
+
+def _new_partial(target: Path, asked: Path) -> tuple[Path, io.BufferedWriter]:
+    """Return a new partial file, locked for as long as it is open."""
+    _remove_abandoned(target)
+    while True:
+        partial = _partial_name(target)
+        stream = _opened(partial, "xb", asked)
+        _lock(stream.fileno())
+        if os.fstat(stream.fileno()).st_nlink:
+            return partial, stream
+        stream.close()  # between its creation and its lock another process took it for abandoned
+
+
+def _lock(descriptor: int, wait: bool = True) -> bool:
+    """Lock a file until it is closed; False where that cannot be."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:  # another process has it locked, or the file system has no locks
+        return False
+    return True
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Remove what is partial of an output and has lost its writer: nobody has it locked."""
+    name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.partial")
+    with suppress(OSError):
+        for path in target.parent.iterdir():
+            if not name.fullmatch(path.name):
+                continue
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                if _lock(descriptor, wait=False):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def _opened(path: Path, mode: str, asked: Path) -> io.BufferedWriter:
+    try:
+        return io.BufferedWriter(_Output(path, mode, asked), 1 << 20)
+    except OSError as error:
+        raise _cannot_write(asked, error) from error
 
 
 class _Output(io.FileIO):
@@ -63,9 +170,9 @@ class _Output(io.FileIO):
     come from a file that it reads.
     """
 
-    def __init__(self, partial: Path, path: Path) -> None:
-        super().__init__(partial, "xb")
-        self._path = path
+    def __init__(self, path: Path, mode: str, asked: Path) -> None:
+        super().__init__(path, mode)
+        self._path = asked
 
     def write(self, data: Any) -> int:
         try:

@@ -61,18 +61,14 @@ import os
 import struct
 import zlib
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import NamedTuple
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.layer import Layer
 
 MAGIC = b"\x93SPDNN\r\n"
 VERSION = 2  # the newest that is read; 1 is written where it can say all
 ALIGNMENT = 64
 _HEADER = struct.Struct("<8sIIQQ28x")  # the CRC-32 of these 60 bytes follows
-_DTYPES = ("|u1", "<u2", "<i4", "<i8", "<f4", "<f8")
 
 
 def is_packed_store(path: str | os.PathLike[str]) -> bool:
@@ -90,39 +86,17 @@ def pack_header(index: bytes, offset: int, version: int) -> bytes:
     return header + struct.pack("<I", zlib.crc32(header))
 
 
-def array_dtype(name: str) -> np.dtype[Any]:
-    """Return an array type that a store may hold; raise ValueError for others."""
-    if name not in _DTYPES:
-        raise ValueError(f"array type {name!r} is none of {', '.join(_DTYPES)}")
-    return np.dtype(name)
+class MappedStore(NamedTuple):
+    """A store in memory whose header, and the checksum of whose index, are right."""
+
+    mapped: mmap.mmap  # the whole file, read-only
+    version: int
+    text: bytes  # of the index
+    end: int  # where the index begins, and arrays end
 
 
-def epilogue_members(layer: Layer) -> dict[str, Any]:
-    """Return the members of a layer's entry that version 2 adds; none where version 1 does."""
-    if layer.is_plain_relu:
-        return {}
-    return {"activation": layer.activation, "lower": layer.lower, "upper": layer.upper}
-
-
-def epilogue_keys(entry: dict[str, Any]) -> set[str]:
-    """Return the members of version 2 that a layer's entry has."""
-    return {"activation", "lower", "upper"} & entry.keys()
-
-
-def epilogue_of(entry: dict[str, Any]) -> tuple[str, float | None, float | None]:
-    """Return the activation, lower and upper bound that a layer's entry states."""
-    return entry.get("activation", "relu"), entry.get("lower"), entry.get("upper")
-
-
-def map_store(path: Path) -> tuple[mmap.mmap, bytes]:
+def map_store(path: Path) -> MappedStore:
     """Map a store into memory.
-
-    Returns
-    -------
-    mapped : mmap
-        The whole file, read-only.
-    index : bytes
-        The index, its checksum verified.
 
     Raises
     ------
@@ -155,7 +129,7 @@ def map_store(path: Path) -> tuple[mmap.mmap, bytes]:
     index = mapped[offset : offset + length]
     if zlib.crc32(index) != checksum or size != offset + length:
         raise checksum_mismatch(path, "the index")
-    return mapped, index
+    return MappedStore(mapped, version, index, offset)
 
 
 def release_pages(mapped: mmap.mmap, offset: int, length: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -15,13 +14,11 @@ import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
-from portable_spdnn.features import Features, PackedFeatures
+from portable_spdnn.features import Features, PackedFeatures, as_features
+from portable_spdnn.host import require_memory
+from portable_spdnn.io.packed_index import StoredArray, read_index
 from portable_spdnn.io.packed_layout import (
-    ALIGNMENT,
-    array_dtype,
     checksum_mismatch,
-    epilogue_keys,
-    epilogue_of,
     is_packed_store,
     map_store,
     release_pages,
@@ -29,6 +26,7 @@ from portable_spdnn.io.packed_layout import (
 from portable_spdnn.io.packed_writer import PackedStoreWriter
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
+from portable_spdnn.sparse_arrays import check_compressed
 
 __all__ = ["PackedStore", "PackedStoreWriter", "is_packed_store"]
 
@@ -63,54 +61,43 @@ class PackedStore:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._mapped, text = map_store(self.path)
+        self._mapped, version, text, end = map_store(self.path)
         self._map = np.frombuffer(self._mapped, np.uint8)
         self.checksum = zlib.crc32(text)
         try:
-            index = json.loads(text)
-            self.y_max = None if index["y_max"] is None else float(index["y_max"])
-            self._layers: list[dict[str, Any]] = list(index["layers"])
-            self._inputs: dict[str, Any] | None = index["inputs"]
-            self._truth = {int(layers): entry for layers, entry in index["truth"].items()}
-            self.layers = len(self._layers)
-            self.neurons = int(self._layers[0]["shape"][0])
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise self._malformed("index") from error
-        if int.from_bytes(self._map[8:12].tobytes(), "little") < 2:
-            for number, entry in enumerate(self._layers, start=1):
-                if isinstance(entry, dict) and not epilogue_keys(entry):
-                    continue
-                raise self._malformed(f"layer {number}")
-        self._verified: set[tuple[int, int]] = set()
+            index = read_index(text, version, end)
+        except ValueError as error:
+            raise InputError(
+                f"{self.path}: the index is malformed ({error}); convert the network again"
+            ) from error
+        self.y_max = index.y_max
+        self._layers, self._inputs = index.layers, index.inputs
+        self._truth = {int(layers): array for layers, array in index.truth.items()}
+        self.layers = len(self._layers)
+        self.neurons = self._layers[0].shape[0]
+        self._verified: set[StoredArray] = set()
 
     def layer(self, number: int, bias: npt.ArrayLike | None = None) -> Layer:
         """Return layer `number`, counted from 1; `bias` replaces the stored one."""
         self.check_layers(number)
         entry, name = self._layers[number - 1], f"layer {number}"
+        if entry.indptr is None:
+            rows = entry.shape[0]
+            require_memory(8 * (rows + 1), f"{self.path}, {name}: {rows} rows")
+            indptr = np.arange(rows + 1, dtype=np.int64) * (entry.row_length or 0)
+        else:
+            indptr = self._array(entry.indptr, name)
+        indices = self._array(entry.indices, name)
+        if entry.weights is None:
+            weight = np.array(entry.weight or 0.0, entry.weight_dtype)
+            data = np.broadcast_to(weight, indices.shape)
+        else:
+            data = self._array(entry.weights, name)
+        bias = self._bias(number) if bias is None else bias
         try:
-            rows, columns = entry["shape"]
-            if entry["row_length"] is None:
-                indptr = self._array(entry["indptr"], name)
-            else:
-                indptr = np.arange(rows + 1, dtype=np.int64) * int(entry["row_length"])
-            indices = self._array(entry["indices"], name)
-            if entry["weights"] is None:
-                weight = np.array(entry["weight"] or 0.0, array_dtype(entry["weight_dtype"]))
-                data = np.broadcast_to(weight, indices.shape)
-            else:
-                data = self._array(entry["weights"], name)
-            if bias is None:
-                stored = entry["bias"]
-                bias = self._array(stored, name) if isinstance(stored, dict) else float(stored)
-            epilogue = epilogue_of(entry)
-        except InputError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._malformed(name) from error
-        try:
-            return Layer.from_csr(indptr, indices, data, (rows, columns), bias, *epilogue)
+            return Layer.from_csr(indptr, indices, data, entry.shape, bias, *entry.epilogue)
         except InputError as error:
-            raise InputError(f"{self.path}, layer {number}: {error}") from error
+            raise InputError(f"{self.path}, {name}: {error}") from error
 
     def layer_facts(
         self, number: int, bias: npt.ArrayLike | None = None
@@ -127,20 +114,16 @@ class PackedStore:
             See `Layer.zeros_stay`.
         """
         self.check_layers(number)
-        entry, name = self._layers[number - 1], f"layer {number}"
-        try:
-            rows, columns = (int(extent) for extent in entry["shape"])
-            if bias is None:
-                stored = entry["bias"]
-                bias = self._array(stored, name) if isinstance(stored, dict) else float(stored)
-            zeros_stay = Epilogue(bias, *epilogue_of(entry)).zeros_stay
-            width = array_dtype(entry["weight_dtype"]).itemsize
-            nnz = int(entry["indices"]["count"])
-        except InputError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._malformed(name) from error
-        return (rows, columns), nnz, 0 if entry["weights"] is None else width, zeros_stay
+        entry = self._layers[number - 1]
+        finish = Epilogue(self._bias(number) if bias is None else bias, *entry.epilogue)
+        value_bytes = 0 if entry.weights is None else np.dtype(entry.weight_dtype).itemsize
+        return entry.shape, entry.indices.count, value_bytes, finish.zeros_stay
+
+    def _bias(self, number: int) -> float | Array:
+        stored = self._layers[number - 1].bias
+        if isinstance(stored, StoredArray):
+            return self._array(stored, f"layer {number}")
+        return stored
 
     def release(self, first: int, end: int) -> None:
         """Give back the memory of the pages of layers `first` .. `end`, counted from 1.
@@ -148,10 +131,9 @@ class PackedStore:
         They stay in the file: arrays that refer to them read them again.
         """
         for entry in self._layers[first - 1 : end]:
-            for part in entry.values():
-                if isinstance(part, dict):
-                    octets = part["count"] * array_dtype(part["dtype"]).itemsize
-                    release_pages(self._mapped, part["offset"], octets)
+            for part in (entry.indptr, entry.indices, entry.weights, entry.bias):
+                if isinstance(part, StoredArray):
+                    release_pages(self._mapped, part.offset, part.octets)
 
     def iter_layers(
         self, layers: int | None = None, bias: npt.ArrayLike | None = None
@@ -195,7 +177,7 @@ class PackedStore:
     @property
     def input_shape(self) -> tuple[int, int] | None:
         """(inputs, neurons) of the stored inputs, None where there are none."""
-        return None if self._inputs is None else (self._inputs["shape"][0], self.neurons)
+        return None if self._inputs is None else self._inputs.shape
 
     def inputs(self, first: int | None = None, verify: bool = True) -> Features:
         """Return the inputs, or only the `first` of them.
@@ -205,7 +187,7 @@ class PackedStore:
         first : int, optional
         verify : bool
             Verify the checksum, which reads all inputs. A process that needs a few of them may
-            leave that to another one.
+            leave that to another one. The structure of sparse inputs is always checked.
 
         Returns
         -------
@@ -213,25 +195,21 @@ class PackedStore:
         """
         if self._inputs is None:
             raise InputError(f"{self.path}: holds no inputs; name a file of them, inputs=FILE")
-        entry = self._inputs
-        if first is not None and not 1 <= first <= entry["shape"][0]:
-            raise InputError(f"{self.path}: holds {entry['shape'][0]} inputs, not {first}")
+        inputs, neurons = self._inputs.shape
+        if first is not None and not 1 <= first <= inputs:
+            raise InputError(f"{self.path}: holds {inputs} inputs, not {first}")
+        if self._inputs.bits is not None:
+            bits = self._array(self._inputs.bits, "inputs", verify)
+            return PackedFeatures(bits.reshape(inputs, -(-neurons // 8))[:first], neurons)
+        names = ("data", "indices", "indptr")
+        parts = [self._array(getattr(self._inputs, name), "inputs", verify) for name in names]
+        data, indices, indptr = parts
         try:
-            inputs, neurons = entry["shape"]
-            if "bits" in entry:
-                bits = self._array(entry["bits"], "inputs", verify).reshape(
-                    inputs, -(-neurons // 8)
-                )
-                return PackedFeatures(bits[:first], neurons)
-            names = ("data", "indices", "indptr")
-            parts = [self._array(entry[key], "inputs", verify) for key in names]
-            csr = sp.csr_array(tuple(parts), shape=(inputs, neurons))
-            csr.check_format(full_check=verify)
-            return csr[:first] if first is not None else csr
-        except InputError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            raise self._malformed("inputs") from error
+            check_compressed("features", indptr, indices, data.shape, (inputs, neurons))
+            csr = as_features(sp.csr_array((data, indices, indptr), (inputs, neurons)), neurons)
+        except InputError as error:
+            raise InputError(f"{self.path}, inputs: {error}") from error
+        return csr[:first] if first is not None else csr
 
     @property
     def truth_layers(self) -> tuple[int, ...]:
@@ -246,8 +224,17 @@ class PackedStore:
         ndarray of int64
             Inputs counted from 0, rising.
         """
-        entry = self._truth.get(layers)
-        return None if entry is None else self._array(entry, f"truth of {layers} layers")
+        stored = self._truth.get(layers)
+        if stored is None:
+            return None
+        owner = f"truth of {layers} layers"
+        found = self._array(stored, owner)
+        if found.size and (found[0] < 0 or (found[1:] <= found[:-1]).any()):
+            raise InputError(
+                f"{self.path}: the {owner} is no list of rising numbers of inputs from 0 on; "
+                "convert the network again"
+            )
+        return found
 
     def check_layers(self, layers: int | None) -> int:
         """Return how many layers are meant, `layers` or all; raise InputError if too many."""
@@ -258,17 +245,10 @@ class PackedStore:
             )
         return self.layers if layers is None else layers
 
-    def _array(self, entry: dict[str, Any], owner: str, verify: bool = True) -> Array:
-        dtype = array_dtype(entry["dtype"])
-        offset, octets = entry["offset"], entry["count"] * dtype.itemsize
-        if offset % ALIGNMENT or not 0 <= offset <= offset + octets <= self._map.size:
-            raise self._malformed(owner)
-        stored = self._map[offset : offset + octets]
-        if verify and (offset, octets) not in self._verified:
-            if zlib.crc32(stored.data) != entry["crc32"]:
+    def _array(self, stored: StoredArray, owner: str, verify: bool = True) -> Array:
+        octets = self._map[stored.offset : stored.offset + stored.octets]
+        if verify and stored not in self._verified:
+            if zlib.crc32(octets.data) != stored.crc32:
                 raise checksum_mismatch(self.path, owner)
-            self._verified.add((offset, octets))
-        return stored.view(dtype)
-
-    def _malformed(self, owner: str) -> InputError:
-        return InputError(f"{self.path}: the entry of {owner} is malformed; convert it again")
+            self._verified.add(stored)
+        return octets.view(stored.dtype)

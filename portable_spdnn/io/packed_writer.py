@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import zlib
 from contextlib import ExitStack
@@ -18,7 +17,14 @@ import scipy.sparse as sp
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures, as_features
 from portable_spdnn.io.atomic_output import atomic_output
-from portable_spdnn.io.packed_layout import ALIGNMENT, epilogue_members, pack_header
+from portable_spdnn.io.packed_index import (
+    Index,
+    StoredArray,
+    StoredInputs,
+    StoredLayer,
+    stored_epilogue,
+)
+from portable_spdnn.io.packed_layout import ALIGNMENT, pack_header
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import checked_y_max
 
@@ -57,14 +63,14 @@ class PackedStoreWriter:
     def __init__(self, path: str | os.PathLike[str], *, y_max: float | None) -> None:
         self._path = Path(path)
         self._y_max = checked_y_max(y_max)
-        self._layers: dict[int, dict[str, Any]] = {}
-        self._inputs: dict[str, Any] | None = None
-        self._truth: dict[str, Any] = {}
+        self._layers: dict[int, StoredLayer] = {}
+        self._inputs: StoredInputs | None = None
+        self._truth: dict[str, StoredArray] = {}
         self._stack = ExitStack()
         self._stream: BinaryIO
 
     def __enter__(self) -> Self:
-        self._stream = self._stack.enter_context(atomic_output(self._path))
+        self._stream = self._stack.enter_context(atomic_output(self._path, seekable=True))
         self._stream.write(bytes(ALIGNMENT))
         return self
 
@@ -95,17 +101,17 @@ class PackedStoreWriter:
         weight = layer.constant
         bias = float(layer.bias[0]) if layer.bias.size else 0.0
         uniform = not layer.bias.size or layer.bias.strides == (0,)
-        self._layers[number] = {
-            "shape": list(layer.shape),
-            "row_length": layer.row_length,
-            "indptr": self._append(layer.indptr) if layer.row_length is None else None,
-            "indices": self._append(layer.indices),
-            "weight_dtype": layer.data.dtype.newbyteorder("<").str,
-            "weight": weight,
-            "weights": self._append(layer.data) if weight is None else None,
-            "bias": bias if uniform else self._append(layer.bias),
-            **epilogue_members(layer),
-        }
+        self._layers[number] = StoredLayer(
+            layer.shape,
+            layer.row_length,
+            self._append(layer.indptr) if layer.row_length is None else None,
+            self._append(layer.indices),
+            layer.data.dtype.newbyteorder("<").str,  # type: ignore[arg-type]
+            weight,
+            self._append(layer.data) if weight is None else None,
+            bias if uniform else self._append(layer.bias),
+            *stored_epilogue(layer),
+        )
 
     def set_inputs(self, features: Features) -> None:
         """Append the inputs.
@@ -116,16 +122,13 @@ class PackedStoreWriter:
             All but `PackedFeatures` and bool arrays are kept as CSR.
         """
         checked = as_features(features, features.shape[1], f"{self._path}: inputs")
-        entry: dict[str, Any] = {"shape": list(checked.shape)}
         if isinstance(checked, PackedFeatures):
-            entry["bits"] = self._append(checked.bits)
+            self._inputs = StoredInputs(checked.shape, self._append(checked.bits))
         else:
             csr = sp.csr_array(checked)
             wide = np.int32 if max(csr.nnz, *csr.shape) < 1 << 31 else np.int64
-            entry["indptr"] = self._append(csr.indptr.astype(wide))
-            entry["indices"] = self._append(csr.indices.astype(wide))
-            entry["data"] = self._append(csr.data)
-        self._inputs = entry
+            arrays = csr.indptr.astype(wide), csr.indices.astype(wide), csr.data
+            self._inputs = StoredInputs(csr.shape, None, *map(self._append, arrays))
 
     def set_truth(self, layers: int, categories: npt.ArrayLike) -> None:
         """Append the true categories after a number of layers.
@@ -143,17 +146,12 @@ class PackedStoreWriter:
             )
         self._truth[str(layers)] = self._append(array)
 
-    def _append(self, array: Array) -> dict[str, Any]:
+    def _append(self, array: Array) -> StoredArray:
         stored = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
         octets = stored.reshape(-1).view(np.uint8)
         offset = self._align()
         self._stream.write(octets.data)
-        return {
-            "offset": offset,
-            "count": stored.size,
-            "dtype": stored.dtype.str,
-            "crc32": zlib.crc32(octets.data),
-        }
+        return StoredArray(offset, stored.size, stored.dtype.str, zlib.crc32(octets.data))  # type: ignore[arg-type]
 
     def _align(self) -> int:
         offset = self._stream.tell()
@@ -166,25 +164,18 @@ class PackedStoreWriter:
         if missing is not None or not layers:
             raise InputError(f"{self._path}: layer {missing or 1} was never added")
         for number, (first, second) in enumerate(pairwise(layers), start=1):
-            if first["shape"][1] != second["shape"][0]:
+            if first.shape[1] != second.shape[0]:
                 raise InputError(
-                    f"{self._path}: layer {number} gives {first['shape'][1]} outputs "
-                    f"but layer {number + 1} takes {second['shape'][0]} inputs"
+                    f"{self._path}: layer {number} gives {first.shape[1]} outputs "
+                    f"but layer {number + 1} takes {second.shape[0]} inputs"
                 )
-        if self._inputs is not None and self._inputs["shape"][1] != layers[0]["shape"][0]:
+        if self._inputs is not None and self._inputs.shape[1] != layers[0].shape[0]:
             raise InputError(
-                f"{self._path}: inputs have {self._inputs['shape'][1]} columns "
-                f"but layer 1 takes {layers[0]['shape'][0]} neurons"
+                f"{self._path}: inputs have {self._inputs.shape[1]} columns "
+                f"but layer 1 takes {layers[0].shape[0]} neurons"
             )
-        members = {
-            "y_max": self._y_max,
-            "layers": layers,
-            "inputs": self._inputs,
-            "truth": self._truth,
-        }
-        index = json.dumps(members, allow_nan=False, separators=(",", ":")).encode()
-        offset = self._align()
-        self._stream.write(index)
+        index = Index(self._y_max, tuple(layers), self._inputs, self._truth)
+        text, offset = index.encode(), self._align()
+        self._stream.write(text)
         self._stream.seek(0)
-        version = 2 if any("activation" in layer for layer in layers) else 1
-        self._stream.write(pack_header(index, offset, version))
+        self._stream.write(pack_header(text, offset, index.version))

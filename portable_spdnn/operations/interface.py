@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arguments import checked_count
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.layer import Layer
@@ -114,11 +115,8 @@ class Operations:
         [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]]
         """
         A = self.sparse_operand("spmm: A", A)
-        whole = isinstance(columns, int | np.integer) and not isinstance(columns, bool)
-        if columns is not None and not (whole and columns >= 1):
-            raise InputError(
-                f"spmm: columns is {columns!r}; a whole number of at least 1, or None, is expected"
-            )
+        if columns is not None:
+            columns = checked_count("spmm: columns", columns)
         dtype = common_dtype(A)
         finish = _checked("spmm", epilogue).prepared("spmm", A.shape[0], dtype)
         run = self.make_spmm(_own(A, dtype), columns, finish)

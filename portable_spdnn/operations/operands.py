@@ -9,6 +9,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
+from portable_spdnn.sparse_arrays import canonical_csr, real_dtype
 
 Array = npt.NDArray[Any]
 # DLPack's kDLCPU and kDLCUDAHost, which the host reads; kDLCUDA and kDLCUDAManaged.
@@ -109,18 +110,13 @@ class SparseOperand(DenseOperand, Protocol):
 def canonical(name: str, array: Any) -> SparseOperand:
     """Return a sparse operand with sorted, unique columns, or raise InputError.
 
-    A type that is not SciPy's is that of a backend, which keeps it canonical. One that is in
-    form already is returned itself: it remembers that it has been checked.
+    A type that is not SciPy's is that of a backend, which keeps it canonical.
     """
+    if sp.issparse(array):
+        return canonical_csr(name, array)  # type: ignore[no-any-return]
     if array.ndim != 2:
         raise InputError(f"{name} has {array.ndim} dimension(s); 2 are expected")
-    found = array
-    if sp.issparse(array):
-        found = array if isinstance(array, sp.csr_array) else sp.csr_array(array)
-        if not found.has_canonical_format:
-            found = found.copy()
-            found.sum_duplicates()
-    operand: SparseOperand = found
+    operand: SparseOperand = array
     return operand
 
 
@@ -132,12 +128,8 @@ def common_dtype(*operands: DenseOperand | None) -> np.dtype[Any]:
     InputError
         If an operand is not real.
     """
-    types = [operand.dtype for operand in operands if operand is not None]
-    for dtype in types:
-        if dtype.kind not in "fiub":
-            raise InputError(f"operand has type {dtype}; real numbers are expected")
-    wide = any(dtype in (np.float64, np.int64, np.uint64) for dtype in types)
-    return np.dtype(np.float64 if wide else np.float32)
+    given = [real_dtype(operand.dtype, "operand") for operand in operands if operand is not None]
+    return np.dtype(np.float64 if np.dtype(np.float64) in given else np.float32)
 
 
 def cast(array: Any, dtype: np.dtype[Any]) -> Any:
@@ -222,9 +214,12 @@ def with_values(name: str, matrix: Any, data: Array | None) -> Any:
     """Return a csr_array with `data` as its values, sharing its pattern, or raise InputError."""
     if data is None:
         return matrix
-    data = np.asarray(data, dtype=matrix.dtype)
-    if data.shape != matrix.data.shape:
+    given = host_array(f"spgemm: new values for {name}", data)
+    real_dtype(given.dtype, f"spgemm: new values for {name}")
+    if given.shape != matrix.data.shape:
         raise InputError(
-            f"spgemm: {data.size} new values for {name}, which stores {matrix.nnz} entries"
+            f"spgemm: new values for {name} have shape {given.shape}; {name} stores {matrix.nnz} "
+            "entries"
         )
+    data = given.astype(matrix.dtype, copy=False)
     return sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)

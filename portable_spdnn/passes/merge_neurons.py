@@ -61,7 +61,8 @@ def merge_neurons(
     Returns
     -------
     MergedNetwork
-        Exact up to the order of additions: sums of weights are rounded to the layer's type.
+        Exact up to the order of additions: a layer of float32 in which a sum of weights would be
+        rounded becomes one of float64.
     """
     layers, outputs = [], np.arange(network.neurons_out)
     for layer, classes in merged_layers(network):
@@ -97,7 +98,10 @@ def _merge_layer(layer: Layer, classes: Array | None) -> tuple[Layer, Array]:
     target = layer.indices.astype(np.int64)
     by_output = sp.coo_array((weights, (target, source)), shape=(layer.shape[1], inputs)).tocsr()
     by_output.sum_duplicates()
-    data = by_output.data.astype(layer.data.dtype) + 0  # -0 and 0 are one weight
+    data = by_output.data + 0  # -0 and 0 are one weight
+    narrow = data.astype(layer.data.dtype)
+    if (narrow == data).all():  # else sums stay as they are: float64
+        data = narrow
     first, group = equal_sparse_rows(by_output.indptr, by_output.indices, data, layer.bias)
     kept = sp.csr_array((data, by_output.indices, by_output.indptr), shape=by_output.shape)[first]
     csr = kept.T.tocsr()

@@ -3,9 +3,9 @@
 The folder holds ``checkpoint.json``, which names the run (network, features, options), and for
 each finished batch ``batch-FIRST.npz``, FIRST being its first input, counted from 0: NumPy
 arrays of what `Batch` holds. Features after the last layer are beside it in
-``batch-FIRST.rows.npy`` where they are dense, so that they need not be in memory; its CRC-32
-is in the ``.npz``, which has checksums of its own. Every file appears whole or not at all, and
-the ``.npz`` last.
+``batch-FIRST.rows.npy`` where they are dense, so that they need not be in memory; that file's
+CRC-32 is in the ``.npz``, which has checksums of its own. Every file appears whole or not at all,
+and the ``.npz`` last.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import zipfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -28,10 +27,12 @@ from portable_spdnn.io.atomic_output import atomic_output
 from portable_spdnn.network import Network
 from portable_spdnn.plans.batch import Batch, BatchOutput
 from portable_spdnn.plans.options import PlanOptions
+from portable_spdnn.sparse_arrays import check_compressed
 from portable_spdnn.version import __version__
 
 _IDENTITY = "checkpoint.json"
 _OPTIONAL = ("columns", "seconds_per_layer")
+_CSR = ("data", "indices", "indptr")
 
 
 class Checkpoint:
@@ -95,7 +96,9 @@ class Checkpoint:
             with np.load(path) as stored:
                 parts = dict(stored)
             batch = self._batch(first, parts)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        # NumPy and zipfile raise nearly everything where a header is damaged: NotImplementedError
+        # for a compression method, SyntaxError for an array's header, RuntimeError, struct.error.
+        except Exception as error:
             raise InputError(
                 f"{path}: is damaged ({error}); remove it, and its batch runs again"
             ) from error
@@ -104,11 +107,13 @@ class Checkpoint:
     def _batch(self, first: int, parts: dict[str, Any]) -> Batch:
         if "rows_crc32" in parts:
             rows: Any = np.load(self._rows_path(first), mmap_mode="r")
-            if zlib.crc32(rows.reshape(-1).view(np.uint8).data) != int(parts["rows_crc32"]):
+            if _crc32(self._rows_path(first)) != int(parts["rows_crc32"]):
                 raise ValueError(f"checksum mismatch in {self._rows_path(first).name}")
         else:
-            arrays = (parts["rows_data"], parts["rows_indices"], parts["rows_indptr"])
-            rows = sp.csr_array(arrays, shape=tuple(parts["rows_shape"]))
+            data, indices, indptr = (parts[f"rows_{name}"] for name in _CSR)
+            rows_shape = int(parts["rows_shape"][0]), int(parts["rows_shape"][1])
+            check_compressed("rows", indptr, indices, data.shape, rows_shape)
+            rows = sp.csr_array((data, indices, indptr), shape=rows_shape)
         columns, per_layer = (parts.get(name) for name in _OPTIONAL)
         output = BatchOutput(
             parts["active"],
@@ -144,13 +149,13 @@ class Checkpoint:
         rows = output.fetched().rows
         if isinstance(rows, np.ndarray):
             rows = np.ascontiguousarray(rows)
-            parts["rows_crc32"] = zlib.crc32(rows.reshape(-1).view(np.uint8).data)
             with atomic_output(self._rows_path(batch.first)) as stream:
                 header = np.lib.format.header_data_from_array_1_0(rows)
                 np.lib.format.write_array_header_1_0(stream, header)
                 stream.write(rows.reshape(-1).view(np.uint8).data)
+            parts["rows_crc32"] = _crc32(self._rows_path(batch.first))
         else:
-            parts |= {f"rows_{name}": getattr(rows, name) for name in ("data", "indices", "indptr")}
+            parts |= {f"rows_{name}": getattr(rows, name) for name in _CSR}
             parts["rows_shape"] = rows.shape
         with atomic_output(self._path(batch.first)) as stream:
             np.savez(stream, **parts)
@@ -163,6 +168,11 @@ class Checkpoint:
 
     def _rows_path(self, first: int) -> Path:
         return self.folder / f"batch-{first:012d}.rows.npy"
+
+
+def _crc32(path: Path) -> int:
+    """Return the CRC-32 of a file, its header included, without holding it in memory."""
+    return zlib.crc32(np.memmap(path, np.uint8, mode="r").data)
 
 
 def run_identity(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.arguments import checked_count
 from portable_spdnn.errors import InputError
 from portable_spdnn.network import Network
 from portable_spdnn.passes import parse_passes
@@ -93,13 +94,10 @@ class PlanOptions:
         object.__setattr__(self, "exact_passes", parse_passes(self.exact_passes))
         if self.path not in PATHS:
             raise InputError(f"path is {self.path!r}; choose one of {', '.join(PATHS)}")
-        size = self.batch_size
-        if size is not None and not (isinstance(size, int | np.integer) and size >= 1):
-            raise InputError(f"batch_size is {size!r}; it must be a whole number, at least 1")
-        if self.memory is not None and self.memory < 1:
-            raise InputError(f"memory is {self.memory} bytes; it must be at least 1")
-        if self.device_memory is not None and self.device_memory < 1:
-            raise InputError(f"device_memory is {self.device_memory} bytes; it must be at least 1")
+        for name in ("batch_size", "memory", "device_memory", "expected_inputs"):
+            if getattr(self, name) is not None:
+                least = 0 if name == "expected_inputs" else 1
+                object.__setattr__(self, name, checked_count(name, getattr(self, name), least))
         if self.storage not in STORAGES:
             raise InputError(f"storage is {self.storage!r}; choose one of {', '.join(STORAGES)}")
         if self.storage != "same" and dtype != np.float32:

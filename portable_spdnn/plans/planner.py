@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -128,7 +129,24 @@ def make_plan(
 
 def own_plan(backend: Backend, network: Network, options: PlanOptions) -> NetworkPlan:
     """Return the backend's own plan, the neutral layer loop where it has none."""
+    if isinstance(network.layers, tuple):  # else layers are read on use, and seen when they are
+        _check_magnitudes(network, np.dtype(options.dtype))
     return backend.build_plan(network, options) or LayerLoopPlan(backend, network, options)
+
+
+def _check_magnitudes(network: Network, dtype: np.dtype[Any]) -> None:
+    """Raise InputError where a float64 weight or bias is infinite in the type of the plan."""
+    largest = float(np.finfo(dtype).max)
+    for number, layer in enumerate(network, start=1):
+        for what, values in (("weight", layer.data), ("bias", layer.bias)):
+            extreme = values[:1] if values.strides == (0,) else values
+            if values.dtype.itemsize > dtype.itemsize and extreme.size:
+                found = float(np.abs(extreme).max())
+                if found > largest:
+                    raise InputError(
+                        f"layer {number}: a {what} of magnitude {found:.4g} does not fit in "
+                        f"{dtype}; use dtype=float64, or scale the network"
+                    )
 
 
 def check_plan_options(backend: Backend, options: PlanOptions) -> None:

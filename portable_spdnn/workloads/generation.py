@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
-from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
 from portable_spdnn.graphchallenge.configurations import Y_MAX, challenge_bias
 from portable_spdnn.graphchallenge.radixnet import radixnet_layers
 from portable_spdnn.graphchallenge.tsv_writing import write_inputs, write_layer
+from portable_spdnn.io.atomic_output import atomic_folder
 from portable_spdnn.io.packed_store import PackedStoreWriter
 
 Progress = Callable[[int, int], None]
@@ -60,26 +57,12 @@ def generate_radixnet(
                 if progress is not None:
                     progress(number, layers)
         return
-    folder = Path(out)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder}: exists and is not an empty folder; name a new one")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written ({error.strerror or error})") from error
-    try:
-        network = partial / f"neuron{neurons}"
+    with atomic_folder(out) as folder:
+        network = folder / f"neuron{neurons}"
         network.mkdir()
         if features is not None:
-            write_inputs(partial / f"sparse-images-{neurons}.tsv.gz", features)
+            write_inputs(folder / f"sparse-images-{neurons}.tsv.gz", features)
         for number, layer in generated:
             write_layer(network / f"n{neurons}-l{number}.tsv", layer)
             if progress is not None:
                 progress(number, layers)
-        partial.chmod(0o755)
-        partial.replace(folder)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written ({error.strerror or error})") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)

@@ -184,7 +184,7 @@ def test_options_of_other_backends_are_errors(options: dict[str, Any], message: 
     [
         ({"storage": "float8"}, "storage is 'float8'; choose one of same, float16"),
         ({"storage": "float16", "dtype": "float64"}, "storage float16 goes with dtype float32"),
-        ({"device_memory": 0}, "device_memory is 0 bytes"),
+        ({"device_memory": 0}, "device_memory is 0;"),
         ({"devices": "0;1"}, "devices is '0;1'; give 'all' or numbers"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -76,12 +78,23 @@ def test_duplicates_are_summed_and_columns_sorted() -> None:
     assert layer.data.tolist() == [2, 5]
 
 
-def test_types_are_kept_or_become_float32() -> None:
-    for given_type, kept in [(np.float32, np.float32), (np.float64, np.float64),
-                             (np.int64, np.float32), (np.bool_, np.float32)]:  # fmt: skip
-        layer = ps.Layer(sp.csr_array(np.array([[1, 0], [1, 1]], dtype=given_type)))
-        assert layer.data.dtype == kept
-        assert layer.csr().dtype == kept
+@pytest.mark.parametrize(
+    ("given_type", "kept"),
+    [
+        ("f4", "f4"), ("f8", "f8"), ("i4", "f4"), ("i8", "f8"), ("u8", "f8"), ("?", "f4"),
+        (">f4", "f4"), (">f8", "f8"), (">i2", "f4"), ("f2", "f4"), ("g", "f8"),
+    ],
+)  # fmt: skip
+def test_types_are_kept_or_become_floats_that_hold_them(given_type: str, kept: str) -> None:
+    dense = np.array([[1, 0], [1, 3]], dtype=given_type)
+    forms = [dense]
+    if given_type[0] != ">" and given_type != "f2":  # SciPy has no such sparse arrays
+        forms += [sp.csr_array(dense), sp.coo_array(dense)]
+    for weights in forms:
+        layer = ps.Layer(weights)
+        assert layer.data.dtype == np.dtype(kept)
+        assert layer.data.dtype.isnative
+        np.testing.assert_array_equal(layer.csr().toarray(), dense.astype(kept))
 
 
 def test_arrays_are_read_only_and_the_owner_keeps_his() -> None:
@@ -111,7 +124,7 @@ def test_indices_are_as_narrow_as_they_fit(extent: int, expected: str) -> None:
         (np.zeros(3), 0, r"1 dimension\(s\); expected 2"),
         (np.array([[np.nan, 1.0]]), 0, r"weight is NaN or infinite \(entry 0\)"),
         (np.array([[1.0, np.inf]]), 0, r"weight is NaN or infinite \(entry 1\)"),
-        (np.array([[1j, 1.0]]), 0, r"weight has type complex128"),
+        (np.array([[1j, 1.0]]), 0, r"weights: type complex128; real"),
         (np.eye(2), [1, 2, 3], r"bias has shape \(3,\); \(2,\) or one number fits"),
         (np.eye(2), np.nan, "bias is NaN"),
         (np.eye(2), [0, -np.inf], r"bias is NaN or infinite \(entry 1\)"),
@@ -125,10 +138,10 @@ def test_what_a_layer_refuses(weights: Any, bias: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("indptr", "indices", "message"),
     [
-        ([0, 1], [0], "row offsets do not describe 2 rows"),
+        ([0, 1], [0], "2 row offsets of type int64; 2 rows take 3"),
         ([0, 2, 1], [0, 1], "row offsets"),
         ([1, 1, 2], [0, 1], "row offsets"),
-        ([0, 1, 3], [0, 1], "2 column indices .* call for 3"),
+        ([0, 1, 3], [0, 1], "end at 3, but there are 2 column indices"),
         ([0, 1, 2], [0, 3], r"column index 3 is outside 0 \.\. 2"),
         ([0, 1, 2], [-1, 0], r"column index -1 is outside"),
         ([0, 1, 3], [0, 2, 1], "columns of row 1 are unsorted or duplicated"),
@@ -187,3 +200,28 @@ def test_a_network_is_a_chain() -> None:
 def test_what_a_network_refuses(layers: Any, y_max: Any, message: str) -> None:
     with pytest.raises(ps.InputError, match=message):
         ps.Network(layers, y_max)
+
+
+@pytest.mark.parametrize("name", ["bias", "data", "indptr", "shape", "activation", "upper", "nnz"])
+def test_a_layer_stays_as_it_was_made(name: str) -> None:
+    layer = ps.Layer(np.eye(2), -1.0)
+    with pytest.raises(AttributeError, match=f"{name} of a Layer cannot be changed"):
+        setattr(layer, name, None)
+    with pytest.raises(AttributeError, match=f"{name} of a Layer cannot be removed"):
+        delattr(layer, name)
+
+
+def test_a_network_stays_as_it_was_made() -> None:
+    network = ps.Network([ps.Layer(np.eye(2))], 32)
+    for name in ("layers", "y_max"):
+        with pytest.raises(AttributeError, match=f"{name} of a Network cannot be changed"):
+            setattr(network, name, None)
+    again = pickle.loads(pickle.dumps(network))
+    assert again.fingerprint() == copy.deepcopy(network).fingerprint() == network.fingerprint()
+
+
+def test_the_caller_keeps_its_bias() -> None:
+    bias = np.array([-1.0, -2.0])
+    layer = ps.Layer(np.eye(2), bias)
+    bias[:] = 7
+    assert layer.bias.tolist() == [-1, -2]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 
-from portable_spdnn.errors import InputError
-from portable_spdnn.host import usable_cores
+from portable_spdnn.host import checked_threads, usable_cores
 
 POLL_SECONDS = 0.1
 
@@ -27,6 +27,7 @@ class ThreadPool:
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self._pool: ThreadPoolExecutor | None = None
+        _POOLS.add(self)
 
     def run(
         self,
@@ -75,17 +76,27 @@ class ThreadPool:
             future.result()
 
 
+_POOLS: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
+
+
+def _forget_threads() -> None:
+    """Let the pools of a forked child start threads of its own: only the caller's is copied."""
+    for pool in _POOLS:
+        pool._pool = None
+
+
+os.register_at_fork(after_in_child=_forget_threads)
+
+
 def default_threads() -> int:
     """Return NUMBA_NUM_THREADS where it is set, else the number of usable cores.
 
     Raises
     ------
     InputError
-        If NUMBA_NUM_THREADS is not a positive integer.
+        If NUMBA_NUM_THREADS is no number of threads.
     """
     asked = os.environ.get("NUMBA_NUM_THREADS", "")
     if not asked:
         return usable_cores()
-    if not asked.isdecimal() or int(asked) < 1:
-        raise InputError(f"NUMBA_NUM_THREADS is {asked!r}; it must be a positive integer")
-    return int(asked)
+    return checked_threads(int(asked) if asked.isdecimal() else asked, "NUMBA_NUM_THREADS")

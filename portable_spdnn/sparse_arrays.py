@@ -1,0 +1,144 @@
+"""Sparse arrays of users: checked before any kernel reads them, and brought to one form.
+
+SciPy's compiled routines, like the kernels here, follow row offsets and columns wherever these
+lead: one that lies is read as a foreign part of memory. So the structure is checked first, in
+every operation anew, since whoever owns the arrays may have changed them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from portable_spdnn.errors import InputError
+
+Array = npt.NDArray[Any]
+
+
+def real_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
+    """Return the type that numbers of `dtype` are computed in.
+
+    Parameters
+    ----------
+    dtype : numpy dtype
+    name : str
+        What error messages call the array.
+
+    Returns
+    -------
+    numpy dtype
+        float64 for 64-bit integers and for floats of 64 bits or more, else float32; native.
+
+    Raises
+    ------
+    InputError
+        If the type is not real: complex numbers, texts, objects, dates.
+    """
+    if dtype.kind not in "fiub":
+        raise InputError(f"{name}: type {dtype}; real numbers are expected")
+    return np.dtype(np.float64 if dtype.itemsize >= 8 else np.float32)
+
+
+def canonical_csr(name: str, array: Any) -> Any:
+    """Return a SciPy sparse matrix or array as a csr_array in canonical form.
+
+    Parameters
+    ----------
+    name : str
+        What error messages call it.
+    array : scipy.sparse matrix or array of any format
+
+    Returns
+    -------
+    scipy.sparse.csr_array
+        Columns rise within each row, without duplicates, which are summed. It shares memory with
+        `array` where that is in form already. Floats are of the type that `real_dtype` says.
+
+    Raises
+    ------
+    InputError
+        If it has not two dimensions, is not real, or an offset or index lies outside the matrix.
+    """
+    if array.ndim != 2:
+        raise InputError(f"{name} has {array.ndim} dimension(s); 2 are expected")
+    check_structure(name, array)
+    computed = real_dtype(array.dtype, name)
+    if array.dtype.kind == "f" or not array.dtype.isnative:
+        array = array.astype(computed, copy=False)
+    csr = array if isinstance(array, sp.csr_array) else sp.csr_array(array)
+    nnz = int(csr.indptr[-1])
+    parts = csr.data, csr.indices, csr.indptr
+    # There may be space to spare at the end, and integers of types that SciPy would not choose.
+    if parts[0].size != nnz or parts[1].size != nnz or parts[1].dtype != parts[2].dtype:
+        csr = sp.csr_array((parts[0][:nnz], parts[1][:nnz], parts[2]), shape=csr.shape)
+    if not csr.has_canonical_format:
+        csr = csr.copy()
+        csr.sum_duplicates()
+    return csr
+
+
+def check_structure(name: str, array: Any) -> None:
+    """Raise InputError where offsets or indices of a SciPy sparse array lie outside of it."""
+    rows, columns = array.shape
+    if array.format == "coo":
+        for axis, extent in enumerate(array.shape):
+            _check_indices(name, array.coords[axis], extent, ("row", "column")[axis])
+        if not array.coords[0].shape == array.coords[1].shape == array.data.shape:
+            raise InputError(f"{name}: as many rows as columns and values are expected")
+    elif array.format in ("csr", "csc"):
+        extents = (rows, columns) if array.format == "csr" else (columns, rows)
+        check_compressed(name, array.indptr, array.indices, array.data.shape, extents)
+    elif array.format == "bsr":
+        height, width = array.blocksize
+        extents = rows // height, columns // width
+        check_compressed(name, array.indptr, array.indices, array.data.shape[:1], extents)
+
+
+def check_compressed(
+    name: str, indptr: Array, indices: Array, values: tuple[int, ...], extents: tuple[int, int]
+) -> None:
+    """Raise InputError where the arrays of a compressed sparse matrix do not fit together.
+
+    Parameters
+    ----------
+    name : str
+        What error messages call the matrix.
+    indptr, indices : ndarray of integers
+        Offsets and indices; of rows and columns in CSR.
+    values : tuple of int
+        Shape of the values.
+    extents : tuple of int
+        How many rows and columns there are in CSR, columns and rows in CSC.
+    """
+    major, minor = extents
+    if indptr.shape != (major + 1,) or indptr.dtype.kind not in "iu":
+        raise InputError(
+            f"{name}: {indptr.size} row offsets of type {indptr.dtype}; {major} rows take "
+            f"{major + 1} integers"
+        )
+    if indptr[0] != 0 or (indptr[1:] < indptr[:-1]).any():
+        raise InputError(f"{name}: row offsets do not rise from 0; the last is {indptr[-1]}")
+    nnz = int(indptr[-1])
+    if indices.ndim != 1 or len(values) != 1 or nnz > min(indices.size, *values):
+        raise InputError(
+            f"{name}: row offsets end at {nnz}, but there are {indices.size} column indices and "
+            f"{values[0] if values else 0} values"
+        )
+    _check_indices(name, indices[:nnz], minor, "column")
+
+
+def _check_indices(name: str, indices: Array, extent: int, what: str) -> None:
+    """Raise InputError where an index is not in 0 .. `extent` - 1."""
+    if indices.dtype.kind not in "iu":
+        raise InputError(f"{name}: {what} indices are {indices.dtype}; integers are expected")
+    if not indices.size:
+        return
+    # As unsigned numbers negative ones are large: one look finds both.
+    native = indices.astype(indices.dtype.newbyteorder("="), copy=False)
+    unsigned = native.view(f"u{native.itemsize}")
+    if int(unsigned.max()) >= extent:
+        wrong = int(native[int(np.argmax(unsigned))])
+        raise InputError(f"{name}: {what} index {wrong} is outside 0 .. {extent - 1}")

@@ -26,21 +26,14 @@ def model(
     context: typer.Context,
     nodes: Annotated[
         str,
-        typer.Option(
-            metavar="A..B|N,...",
-            help="Numbers of nodes: the powers of two in a range with both ends, or a list.",
-        ),
+        typer.Option(metavar="A..B|N,...", help="Powers of two in a range with its ends; a list."),
     ] = "1..1024",
     network: Annotated[
         str | None,
-        typer.Option(
-            metavar="NxL",
-            help="Neurons and layers. Default: 1024x120, or those of --data or --calibration.",
-        ),
+        typer.Option(metavar="NxL", help="Default: 1024x120, or that of --data or --calibration."),
     ] = None,
     total_inputs: Annotated[
-        int,
-        typer.Option(metavar="K", min=1, help="Inputs in all (strong), and of each node (weak)."),
+        int, typer.Option(metavar="K", min=1, help="In all (strong), and of each node (weak).")
     ] = 60000,
     schedule: flag.ScheduleOption = flag.Schedule.static,
     latency: Annotated[
@@ -113,13 +106,11 @@ def model(
     if plot is not None:
         plotting.check_plot(plot)
     if calibration is not None:
-        for name in _MEASURING:
-            source = context.get_parameter_source(name)
+        sources = {name: context.get_parameter_source(name) for name in _MEASURING}
+        for name, source in sources.items():
             if source is not None and source.name == "COMMANDLINE":
-                raise InputError(
-                    f"--{name.replace('_', '-')} has no say where --calibration gives what was "
-                    "measured; leave one of them out"
-                )
+                option = f"--{name.replace('_', '-')}"
+                raise InputError(f"{option} has no effect where --calibration is given; omit it")
         measured = load_calibration(calibration)
     else:
         measured = measuring.calibrate(
@@ -150,9 +141,9 @@ def _parse_nodes(text: str) -> tuple[int, ...]:
     """Return the numbers of nodes of ``1..1024`` or ``1,2,3``, rising."""
     span = re.fullmatch(r"\s*(\d{1,7})\s*\.\.\s*(\d{1,7})\s*", text)
     numbers: set[int] = set()
-    if span and int(span[1]) <= int(span[2]):
+    if span:
         first, last = int(span[1]), int(span[2])
-        numbers = {first, last, *(1 << n for n in range(21) if first <= 1 << n <= last)}
+        numbers = {n for n in (first, last, *(1 << n for n in range(21))) if first <= n <= last}
     elif re.fullmatch(r"\s*\d{1,7}\s*(,\s*\d{1,7}\s*)*", text):
         numbers = set(map(int, text.split(",")))
     if not numbers or min(numbers) < 1 or max(numbers) > MAX_NODES:

@@ -18,17 +18,16 @@ from portable_spdnn.io.atomic_output import atomic_output
 
 Array = npt.NDArray[Any]
 FORMAT, VERSION = "portable_spdnn scaling calibration", 2
-# A modelled input is drawn among at least so many recorded ones, and so many survivors of them.
+# A modelled input is drawn among at least so many recorded ones, so many of them survivors.
 MIN_NEIGHBOURS, MIN_SURVIVORS = 32, 16
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Seconds measured at some numbers of inputs, both rising; the first number is at least 1.
+    """Seconds measured at some numbers of inputs, both rising; no inputs take no time.
 
-    No inputs take no time. Between two measurements the curve is a straight line. Beyond the last
-    one it continues with the slope from the first to the last, so that a cost that does not depend
-    on the number of inputs is not multiplied.
+    Between two measurements the curve is a straight line. Beyond the last one it continues with
+    the slope from the first to the last, so that a fixed cost is not multiplied.
     """
 
     inputs: tuple[int, ...]
@@ -61,8 +60,7 @@ class Lifetimes:
     def neighbours(self) -> int:
         """The number of recorded inputs among which a modelled one is drawn.
 
-        They hold `MIN_SURVIVORS` survivors on average. Among fewer inputs it would be chance
-        whether there is a survivor at all, and so would be the predicted imbalance.
+        Without some survivors among them the predicted imbalance would be chance.
         """
         survivors, size = self.active_after.count(self.layers), len(self.active_after)
         needed = -(-MIN_SURVIVORS * size // survivors) if survivors else size
@@ -75,10 +73,6 @@ class Lifetimes:
         others get that of one drawn among the `neighbours` recorded inputs around their position
         (which starts again at the end of the source): runs of similar lifetimes stay together. A
         draw depends on the seed and the number of the input alone.
-
-        Parameters
-        ----------
-        first, end, seed : int
 
         Returns
         -------
@@ -96,24 +90,21 @@ class Lifetimes:
         return np.array(self.active_after, np.int64)[drawn]
 
 
-def count_active(active_after: npt.ArrayLike, batch: int, layers: int) -> Array:
-    """Count the active inputs of each batch before each layer; the last column are survivors.
+def count_active(active_after: npt.ArrayLike, layers: int) -> Array:
+    """Count the active inputs before each layer; the last number are the survivors.
 
     Parameters
     ----------
     active_after : array_like of int, shape (inputs,)
         After how many layers, 0 .. `layers`, each input is last active.
-    batch, layers : int
+    layers : int
 
     Returns
     -------
-    ndarray of int64, shape (batches, layers + 1)
+    ndarray of int64, shape (layers + 1,)
     """
-    lifetimes = np.asarray(active_after, np.int64)
-    batches, columns = -(-lifetimes.size // batch), layers + 1
-    cells = np.arange(lifetimes.size) // batch * columns + lifetimes
-    died = np.bincount(cells, minlength=batches * columns).reshape(batches, columns)
-    return np.asarray(died[:, ::-1].cumsum(axis=1)[:, ::-1])
+    died = np.bincount(np.asarray(active_after, np.int64), minlength=layers + 1)
+    return died[::-1].cumsum()[::-1]
 
 
 @dataclass(frozen=True)
@@ -135,8 +126,8 @@ class Calibration:
     dense: Curve  # seconds for an edge, by the number of active inputs of a layer
     start_layers: int  # the first layers, in which inputs die; measured together on real inputs
     start: Curve  # seconds of these layers and all other costs of a batch, by its inputs
-    depth_factor: float  # measured seconds of the layers after them over what `dense` predicts
-    depth_factor_measured: bool  # False where it could not be measured; it is then 1
+    # Measured seconds of the layers after them over what `dense` predicts; 1 where noise hides it.
+    depth_factor: float
     first_batch_seconds: float  # additional for an input of the first batch: untouched memory
     load_seconds_edge: float  # for loading or generating an edge
     plan_seconds: float  # for planning, once,

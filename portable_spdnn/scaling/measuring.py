@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,6 @@ TURN_SECONDS = 1.0  # a measurement that takes longer is the last of its curve
 MIN_ROUNDS, MAX_ROUNDS = 3, 15
 ROUNDS_SECONDS = 4.0  # of all rounds of a curve, if there are more than the fewest
 SETTLED = 1.1  # the first layers end where active inputs are so many times the survivors
-CHOICES = 5  # selections of inputs from the sample, for each number of inputs
 BATCHES, SURVIVORS, UNPICKLE_ROUNDS = 16, 1 << 16, 50  # of results that rank 0 unpickles
 
 
@@ -103,12 +101,12 @@ def calibrate(
     inputs = features.shape[0]
     with show_progress(f"running {inputs} inputs through {len(layers)} layers"):
         first_run = plan.run(features)
-        both = {n: partial(inference, one, features) for n, one in enumerate((plan, half))}
+        both = {one: partial(inference, one, features) for one in (plan, half)}
         whole, halved = _least(both, math.inf).values()
     with show_progress("following inputs until they die"):
         survivors = first_run.records[-1].alive_inputs
         active_after = follow_inputs(plan, features, survivors or 0)
-        active = count_active(active_after, inputs, len(layers))[0]
+        active = count_active(active_after, len(layers))
     with show_progress("measuring layers on active inputs"):
         dense = _measure_dense(backend, network, options)
     start = int(np.argmax(active[1:] <= SETTLED * active[-1])) + 1
@@ -117,19 +115,15 @@ def calibrate(
     middle = len(half.network)
     after = float(dense(active[middle:-1]) @ edges[middle:])
     factor = (whole - halved) / after if after > 0 else 0.0
-    measured = start <= middle and 0.5 <= factor <= 2
-    factor = factor if measured else 1.0
+    factor = factor if start <= middle and 0.5 <= factor <= 2 else 1.0
     with show_progress("measuring first layers"):
-        # Whole runs, less the time of the layers after the first ones. A few inputs may hold many
-        # survivors or none, so the mean of several choices stands for each number of inputs.
-        steps = [_spread(inputs, 1 << power) for power in range(inputs.bit_length())]
-        choices = [(n, first) for n in steps for first in range(0, n, -(-n // CHOICES))]
-        taken = _least({(n, k): partial(inference, plan, features[k::n]) for n, k in choices})
-        found: dict[int, list[float]] = {}
-        for (n, first), seconds in [*taken.items(), ((1, 0), whole)]:
-            part = count_active(active_after[first::n], inputs, len(layers))[0]
-            after = factor * float(dense(part[start:-1]) @ edges[start:])
-            found.setdefault(-(-inputs // n), []).append(seconds - after)
+        # Whole runs, less the time of the layers after the first ones.
+        steps = {_spread(inputs, 1 << power) for power in range(inputs.bit_length())} - {1}
+        runs = {n: partial(inference, plan, features[::n]) for n in sorted(steps, reverse=True)}
+        seconds = {1: whole} | _least(runs)
+        for n in seconds:
+            later = count_active(active_after[::n], len(layers))[start:-1]
+            seconds[n] -= factor * float(dense(later) @ edges[start:])
     per_edge = (plan.plan_seconds - half.plan_seconds) / max(total - half.network.edges, 1)
     # Where both have as many layers, or noise hides it: all of planning grows with the edges.
     per_edge = per_edge if per_edge > 0 else plan.plan_seconds / total
@@ -139,8 +133,7 @@ def calibrate(
         network_layers=wanted or len(loaded), neurons=neurons, widest=network.widest,
         batch_size=plan.batch_size, edges_per_layer=tuple(edges.tolist()),
         value_bytes=max(one.value_bytes for one in facts), dense=dense, start_layers=start,
-        start=_rising({size: mean(seconds) for size, seconds in found.items()}),
-        depth_factor=factor, depth_factor_measured=measured,
+        start=_rising({-(-inputs // n): one for n, one in seconds.items()}), depth_factor=factor,
         first_batch_seconds=max(0.0, first_run.inference_seconds - whole) / inputs,
         load_seconds_edge=load_seconds / total,
         plan_seconds=max(0.0, plan.plan_seconds - per_edge * total), plan_seconds_edge=per_edge,

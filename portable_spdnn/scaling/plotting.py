@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.io.atomic_output import atomic_output
-from portable_spdnn.report.run_report import rate
-from portable_spdnn.scaling.prediction import Prediction
+from portable_spdnn.scaling.prediction import Point, Prediction
 
 FORMATS = (".png", ".svg")
 
@@ -35,7 +34,7 @@ def check_plot(path: Path) -> None:
 
 
 def plot(prediction: Prediction, path: Path) -> None:
-    """Draw the seconds of strong scaling with their parts, and the rates of both.
+    """Draw the seconds of strong and of weak scaling, with the ideal and their parts.
 
     Raises
     ------
@@ -44,47 +43,31 @@ def plot(prediction: Prediction, path: Path) -> None:
     """
     from matplotlib.figure import Figure
 
+    asked, made = prediction.question, prediction.calibration
     figure = Figure(figsize=(11, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2)
-    question, calibration = prediction.question, prediction.calibration
-    strong, weak = prediction.strong, prediction.weak
-    nodes = np.array(question.nodes)
-
-    seconds = np.array([point.seconds for point in strong])
-    ideal = seconds[0] * strong[0].speed_up / nodes
-    lowest = min(ideal.min(), seconds.min()) / 30
-    left.plot(nodes, ideal, "k--", label="ideal")
-    left.plot(nodes, seconds, "o-", label="modelled")
-    for name in ("granularity", "planning", "imbalance", "gather"):
-        part = np.array([getattr(point, name) for point in strong])
-        if part.max() > lowest:  # a logarithmic axis has no place for zeros and gains
-            left.plot(nodes, np.where(part > 0, part, np.nan), ".:", label=f"of it: {name}")
-    left.set_ylim(bottom=lowest)
-    left.set_ylabel("inference, seconds")
-    left.set_title(f"Strong scaling: {question.inputs:,} inputs in all")
-
-    right.plot(nodes, weak[0].edge_rate / weak[0].speed_up * nodes, "k--", label="ideal")
-    for points, kind, mark in ((weak, "weak", "o-"), (strong, "strong", "s-")):
-        rates = [point.edge_rate for point in points]
-        last = f"{rate(rates[-1])}, {100 * points[-1].efficiency:.0f} % of ideal"
-        right.plot(nodes, rates, mark, label=f"modelled, {kind}: {last} on {nodes[-1]}")
-    right.set_ylabel("challenge edge rate, edges/s")
-    right.set_title(f"Weak ({question.inputs:,} inputs a node) and strong scaling")
-
-    for axes in (left, right):
-        axes.set(xscale="log", yscale="log", xlabel="nodes")
-        axes.set_xticks(nodes, [str(n) for n in nodes], fontsize=8)
-        axes.set_xticks([], minor=True)
-        axes.grid(color="#dddddd")
-        axes.legend(fontsize=8)
+    _draw(left, prediction.strong, f"strong scaling: {asked.inputs:,} inputs in all")
+    _draw(right, prediction.weak, f"weak scaling: {asked.inputs:,} inputs a node")
     figure.suptitle(
-        f"{calibration.neurons:,} neurons x {question.layers:,} layers, {question.schedule} "
-        f"schedule{', layers streamed' if prediction.budget else ''}: a model, calibrated on one "
-        f"node\n{calibration.backend}, {calibration.device}; assumed latency "
-        f"{1e6 * question.latency:.3g} us, bandwidth {question.bandwidth / 1e9:.3g} GB/s",
-        fontsize=10,
+        f"{made.neurons:,} neurons x {asked.layers:,} layers, modelled from one node: "
+        f"{made.backend}, {made.device}"
     )
     drawn = io.BytesIO()
     figure.savefig(drawn, format=path.suffix.lower()[1:], dpi=120)
     with atomic_output(path) as stream:
         stream.write(drawn.getvalue())
+
+
+def _draw(axes: Any, points: Sequence[Point], title: str) -> None:
+    """Draw the seconds of one kind of scaling by the number of nodes."""
+    nodes, seconds = [one.nodes for one in points], [one.seconds for one in points]
+    ideal = [one.seconds * one.efficiency for one in points]
+    axes.plot(nodes, ideal, "k--", label="ideal")
+    axes.plot(nodes, seconds, "o-", label="modelled")
+    for part in ("granularity", "planning", "imbalance", "gather"):
+        axes.plot(nodes, [getattr(one, part) for one in points], ".:", label=f"of it: {part}")
+    # A logarithmic axis shows no zeros and gains, nor what is far below the total.
+    axes.set(xscale="log", yscale="log", ylim=(min(ideal + seconds) / 30, None))
+    axes.set(xlabel="nodes", ylabel="inference, seconds", title=title)
+    axes.set_xticks(nodes, [str(n) for n in nodes])
+    axes.legend()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -104,9 +104,11 @@ class Prediction:
         self.setup = float(calibration.plan_seconds + per_edge * self.edges[:first].sum())
         # A network that ends within the first layers takes a share of their time.
         self._start_share = self.edges[:start].sum() / max(measured[:start].sum(), 1)
-        # For each column of `count_active` the edges of the layers after the first ones.
-        column = np.minimum(np.arange(layers), run)
-        self._edges = np.bincount(column[start:], self.edges[start:], run + 1)
+        # For each number of `count_active` the edges of the layers after the first ones.
+        number = np.minimum(np.arange(layers), run)
+        self._edges = np.bincount(number[start:], self.edges[start:], run + 1)
+        # Inputs that go through a layer together.
+        self._piece = calibration.batch_size if self.budget is None else self.budget.piece
         self._cost = cache(self._cost_of_part)  # parts recur between numbers of nodes
         inputs, alone = question.inputs, self._point(1, question.inputs, None)
         self.strong = [self._point(nodes, inputs, alone) for nodes in question.nodes]
@@ -131,33 +133,29 @@ class Prediction:
     def _point(self, nodes: int, inputs: int, alone: Point | None) -> Point:
         """Predict one number of nodes, in relation to one node alone (None: this is it)."""
         calibration, question = self.calibration, self.question
-        static = question.schedule == "static"
-        if static:
-            parts = [static_part(inputs, rank, nodes) for rank in range(nodes)]
+        if question.schedule == "static":
+            used = min(nodes, inputs)
+            parts = [static_part(inputs, rank, used) for rank in range(used)]
         else:
             parts = chunk_bounds(inputs, nodes)
         costs = np.array([self._cost(*part) for part in parts])
-        batch = calibration.batch_size if self.budget is None else self.budget.piece
-        batch = min(batch, max(end - first for first, end in parts))
-        last = 0.0
-        if not static:
-            # A request and an answer, and on average half of the time between two polls of rank 0.
-            asking = 2 * question.latency + POLL_SECONDS / 2 if nodes > 1 else 0.0
-            owners, last = _hand_out(costs[:, 1] + costs[:, 2], nodes, asking)
-            chunks, costs = costs, np.zeros((nodes, costs.shape[1]))
-            np.add.at(costs, owners, chunks)
-        inputs_each, compute, planning, survivors, batches = costs.T
-        touching = calibration.first_batch_seconds * np.minimum(inputs_each, batch)
-        busy = compute + planning + touching
-        end = float(busy.max() if static else last + touching.max())
-        computed, planned = float((compute + touching).mean()), float(planning.mean())
+        # With its first part a node touches its memory for the first time.
+        touched = [min(end - first, self._piece) for first, end in parts[:nodes]]
+        costs[:nodes, 0] += calibration.first_batch_seconds * np.array(touched)
+        taken = costs[:, 0] + costs[:, 1]
+        # A request and an answer, and on average half of the time between two polls of rank 0.
+        asking = 2 * question.latency + POLL_SECONDS / 2 if nodes > 1 else 0.0
+        owners, end = _hand_out(taken.tolist(), nodes, asking)
+        busy = np.bincount(owners, taken, nodes)
+        computing, planning, survivors, batches = costs.sum(axis=0).tolist()
+        computed, planned = computing / nodes, planning / nodes
         share = computed if alone is None else alone.compute * inputs / alone.inputs / nodes
         seconds = {
             "compute": share,
             "granularity": computed - share,
             "planning": planned,
             "imbalance": end - computed - planned,
-            "gather": self._gather(nodes, float(batches.sum()), float(survivors.sum())),
+            "gather": self._gather(nodes, batches, survivors),
         }
         total = end + seconds["gather"]
         rate = inputs * float(self.edges.sum()) / total
@@ -169,51 +167,47 @@ class Prediction:
         )  # fmt: skip
 
     def _cost_of_part(self, first: int, end: int) -> Array:
-        """Return what a part of the inputs costs a node, as `_compute` does.
+        """Return the seconds of computing and of planning, survivors and batches of a part."""
+        lifetimes = self.calibration.lifetimes.modelled(first, end, self.question.seed)
+        return np.sum([self._cost_of_batch(batch) for batch in self._batches(lifetimes)], axis=0)
 
-        A batch of a streamed network takes in pieces of inputs until its survivors of the first
-        block might not fit in memory. A block is read while the previous one runs, and planned
-        before it runs.
+    def _batches(self, lifetimes: Array) -> Iterator[Array]:
+        """Cut the inputs of a part into batches, each of one piece.
+
+        One of a streamed network takes in pieces until its survivors of the first block might not
+        fit in memory.
         """
-        calibration, budget = self.calibration, self.budget
-        lifetimes = calibration.lifetimes.modelled(first, end, self.question.seed)
-        if budget is None or not lifetimes.size:
-            return self._compute(lifetimes, calibration.batch_size, calibration.batch_size)
-        room = budget.pool // (calibration.widest * np.dtype(calibration.dtype).itemsize)
-        survive = lifetimes >= min(self.blocks[0][1], calibration.layers)
-        costs, at = [], 0
-        while at < lifetimes.size:
-            begin, waiting = at, 0
-            while piece := min(budget.piece, lifetimes.size - at):
-                if waiting and waiting + piece > room:
-                    break
-                waiting += int(survive[at : at + piece].sum())
-                at += piece
-            costs.append(self._compute(lifetimes[begin:at], at - begin, budget.piece))
-            longest = lifetimes[begin:at].max()
-            reached = [(b, e) for b, e in self.blocks[1:] if longest >= min(b, calibration.layers)]
-            edges = sum(self.edges[b:e].sum() for b, e in reached)
-            planning = calibration.plan_seconds_edge * edges
-            # Computing and planning hide as much of the reading as they take themselves.
-            reading = calibration.load_seconds_edge * edges - planning - costs[-1][1]
-            costs[-1][2] = planning + max(0.0, reading)
-        return np.asarray(np.sum(costs, axis=0))
+        calibration, piece = self.calibration, self._piece
+        room, waits = 0, np.ones(lifetimes.size, bool)
+        if self.budget is not None:
+            room = self.budget.pool // (calibration.widest * self.budget.itemsize)
+            waits = lifetimes >= min(self.blocks[0][1], calibration.layers)
+        first = waiting = 0
+        for at in range(0, lifetimes.size, piece):
+            if waiting and waiting + min(piece, lifetimes.size - at) > room:
+                yield lifetimes[first:at]
+                first, waiting = at, 0
+            waiting += int(waits[at : at + piece].sum())
+        yield lifetimes[first:]
 
-    def _compute(self, lifetimes: Array, batch: int, piece: int) -> Array:
-        """Return what batches of inputs cost; `piece` inputs go through a layer together.
+    def _cost_of_batch(self, lifetimes: Array) -> tuple[float, float, int, int]:
+        """Return what `_cost_of_part` does, of one batch."""
+        calibration, piece = self.calibration, self._piece
 
-        The five numbers are inputs, seconds of computing and of planning, survivors, and batches.
-        """
-
-        def in_pieces(curve: Curve, inputs: Any) -> Any:
+        def in_pieces(curve: Curve, inputs: Any) -> Array:
             return inputs // piece * curve(piece) + curve(inputs % piece)
 
-        calibration = self.calibration
-        active = count_active(lifetimes, batch, calibration.layers)
+        active = count_active(lifetimes, calibration.layers)
         start = self._start_share * in_pieces(calibration.start, lifetimes.size)
-        deep = calibration.depth_factor * (in_pieces(calibration.dense, active) @ self._edges).sum()
-        survivors = active[:, min(self.question.layers, calibration.layers)].sum()
-        return np.array([lifetimes.size, start + deep, 0.0, survivors, len(active)])
+        deep = calibration.depth_factor * in_pieces(calibration.dense, active) @ self._edges
+        # A block is read while the previous one runs, and planned before it runs.
+        reached = [(b, e) for b, e in self.blocks[1:] if active[min(b, calibration.layers)]]
+        edges = sum(self.edges[b:e].sum() for b, e in reached)
+        planning = calibration.plan_seconds_edge * edges
+        # Computing and planning hide as much of the reading as they take themselves.
+        reading = max(0.0, calibration.load_seconds_edge * edges - planning - start - deep)
+        survivors = active[min(self.question.layers, calibration.layers)]
+        return float(start + deep), planning + reading, survivors, 1
 
     def _gather(self, nodes: int, batches: float, survivors: float) -> float:
         """Return the seconds until rank 0 has received and unpickled what all nodes found."""
@@ -229,13 +223,14 @@ class Prediction:
         )
 
 
-def _hand_out(seconds: Iterable[float], nodes: int, asking: float) -> tuple[list[int], float]:
-    """Hand out chunks as nodes ask; returns the node of each chunk, and when the last is done."""
-    free = [(0.0, node) for node in range(nodes)]
-    owners = []
-    for number, one in enumerate(seconds):
+def _hand_out(seconds: list[float], nodes: int, asking: float) -> tuple[list[int], float]:
+    """Hand out parts as nodes ask; returns the node of each part, and when the last is done."""
+    # A node begins with the part of its own number, for which it need not ask.
+    free = [(one, node) for node, one in enumerate(seconds[:nodes])]
+    owners = list(range(len(free)))
+    heapq.heapify(free)
+    for one in seconds[nodes:]:
         when, node = free[0]
         owners.append(node)
-        # A rank begins with the chunk of its own number, for which it need not ask.
-        heapq.heapreplace(free, (when + one + (asking if number >= nodes else 0.0), node))
+        heapq.heapreplace(free, (when + asking + one, node))
     return owners, max(free)[0]

@@ -1,4 +1,4 @@
-"""Predictions for people and scripts: tables, a chart, what they are based on, JSON."""
+"""Predictions for people and scripts: tables, what they are based on, JSON."""
 
 from __future__ import annotations
 
@@ -14,58 +14,45 @@ from portable_spdnn.report import run_report
 from portable_spdnn.scaling.prediction import COLLECTIVES, Point, Prediction
 from portable_spdnn.version import __version__
 
-BAR = 40  # characters of 100 %
-
 
 def _seconds(value: float) -> str:
-    """Return a duration with three digits: 12.3 s, 4.56 ms, 7.89 us."""
-    value = round(value, 12)  # what is less than that comes from rounding
-    return run_report.seconds(value) if not 0 < abs(value) < 1e-3 else f"{1e6 * value:.3g} us"
+    """Return a duration with three digits: 12.3 s, 4.56 ms, -7.89 us."""
+    size = abs(round(value, 12))  # what is less than that comes from rounding
+    text = run_report.seconds(size) if not 0 < size < 1e-3 else f"{1e6 * size:.3g} us"
+    return f"-{text}" if size and value < 0 else text
 
 
 # The columns of a table, and the text of a point in each.
-_COLUMNS: dict[str, Callable[[Point], str]] = {
-    "nodes": lambda point: str(point.nodes),
-    "inputs": lambda point: str(point.inputs),
-    "inference": lambda point: _seconds(point.seconds),
-    "challenge edge rate": lambda point: run_report.rate(point.edge_rate),
-    "speed-up": lambda point: f"{point.speed_up:.4g}",
-    "efficiency": lambda point: f"{100 * point.efficiency:.3g} %",
-    "imbalance": lambda point: f"{point.load_imbalance:.3g}",
-    "compute": lambda point: _seconds(point.compute),
-    "granularity": lambda point: _seconds(point.granularity),
-    "planning": lambda point: _seconds(point.planning) if point.planning else "-",
-    "waiting": lambda point: _seconds(max(0.0, point.imbalance)),
-    "gather": lambda point: _seconds(point.gather),
-    "bound by": lambda point: point.bound,
-}
+_COLUMNS: list[tuple[str, Callable[[Point], str]]] = [
+    ("nodes", lambda point: str(point.nodes)),
+    ("inputs", lambda point: str(point.inputs)),
+    ("inference", lambda point: _seconds(point.seconds)),
+    ("challenge edge rate", lambda point: run_report.rate(point.edge_rate)),
+    ("speed-up", lambda point: f"{point.speed_up:.4g}"),
+    ("efficiency", lambda point: f"{100 * point.efficiency:.3g} %"),
+    ("imbalance", lambda point: f"{point.load_imbalance:.3g}"),
+    ("compute", lambda point: _seconds(point.compute)),
+    ("granularity", lambda point: _seconds(point.granularity)),
+    ("planning", lambda point: _seconds(point.planning)),
+    ("waiting", lambda point: _seconds(point.imbalance)),
+    ("gather", lambda point: _seconds(point.gather)),
+    ("bound by", lambda point: point.bound),
+]
 
 
 def show(prediction: Prediction, to_stderr: bool) -> None:
-    """Print what a prediction is based on, its tables, and a chart of parallel efficiency."""
+    """Print what a prediction is based on, and its tables."""
     based_on = {"measured": _measurements(prediction), "assumed": _assumptions(prediction)}
     facts = [(name, "\n".join(sentences)) for name, sentences in based_on.items()]
     run_report.print_facts(facts, to_stderr)
-    inputs, stream = prediction.question.inputs, sys.stderr if to_stderr else sys.stdout
-    for kind, points, share in (
-        ("strong", prediction.strong, "in all"),
-        ("weak", prediction.weak, "a node"),
+    inputs, names = prediction.question.inputs, [name for name, _ in _COLUMNS]
+    for title, points in (
+        (f"strong scaling: {inputs} inputs in all", prediction.strong),
+        (f"weak scaling: {inputs} inputs a node", prediction.weak),
     ):
-        print(f"{kind} scaling: {inputs} inputs {share}", file=stream)
-        rows = [[text(point) for text in _COLUMNS.values()] for point in points]
-        run_report.print_table(list(_COLUMNS), rows, to_stderr)
-    print("\n".join(_chart(prediction)), file=stream)
-
-
-def _chart(prediction: Prediction) -> list[str]:
-    """Return parallel efficiency as bars, a line for each number of nodes and kind of scaling."""
-    width = len(f"{max(prediction.question.nodes)} strong")
-    lines = [f"parallel efficiency, {BAR} characters are 100 %"]
-    for pair in zip(prediction.strong, prediction.weak, strict=True):
-        for point, label in zip(pair, (f"{pair[0].nodes} strong", "weak  "), strict=True):
-            bar = "#" * min(BAR + 5, round(BAR * point.efficiency))
-            lines.append(f"{label:>{width}} {bar} {100 * point.efficiency:.3g} %")
-    return lines
+        print(title, file=sys.stderr if to_stderr else sys.stdout)
+        rows = [[text(point) for _, text in _COLUMNS] for point in points]
+        run_report.print_table(names, rows, to_stderr)
 
 
 def _measurements(prediction: Prediction) -> list[str]:
@@ -74,7 +61,6 @@ def _measurements(prediction: Prediction) -> list[str]:
     recorded = made.lifetimes.active_after
     survivors = recorded.count(made.layers) / len(recorded)
     rate = run_report.rate(dense.inputs[-1] / max(dense.seconds[-1], 1e-300))
-    how = "measured" if made.depth_factor_measured else "could not be measured, is taken as 1"
     return [
         f"network: {made.neurons} neurons x {asked.layers} layers, {prediction.edges.sum():.6g} "
         f"edges ({made.network}); the first {made.layers} layers were run",
@@ -85,7 +71,7 @@ def _measurements(prediction: Prediction) -> list[str]:
         f"the first {made.start_layers} layer(s), in which inputs die, take "
         f"{_seconds(made.start.seconds[-1])} for {made.start.inputs[-1]} inputs",
         f"a later layer executes {rate} on {dense.inputs[-1]} active inputs, and its seconds are "
-        f"multiplied by {made.depth_factor:.3g} (calibration factor, {how})",
+        f"multiplied by {made.depth_factor:.3g}, as measured in depth (1 where noise hides it)",
         f"loading and planning take {_seconds(prediction.setup)} on each node before the clock "
         "starts",
     ]
@@ -94,14 +80,7 @@ def _measurements(prediction: Prediction) -> list[str]:
 def _assumptions(prediction: Prediction) -> list[str]:
     """Return what is assumed, a sentence each."""
     made, asked, budget = prediction.calibration, prediction.question, prediction.budget
-    lifetimes = made.lifetimes
-    said = [
-        "every node is like the one that was measured, and shares nothing with another",
-        f"the results need {COLLECTIVES} x ceil(log2 nodes) messages, one after the other, with "
-        f"latency {_seconds(asked.latency)} (--latency), and {asked.bandwidth / 1e9:.3g} GB/s into "
-        "rank 0 (--bandwidth)",
-        "the first layers cost the same for as many inputs, whichever inputs these are",
-    ]
+    lifetimes, said = made.lifetimes, []
     if asked.layers > made.layers:
         said.append(
             f"layers beyond {made.layers} cost what those before cost, on the inputs that are "
@@ -117,15 +96,18 @@ def _assumptions(prediction: Prediction) -> list[str]:
             f"{CHUNKS_EACH} chunks for each node go to whichever node is free; a request takes two "
             f"latencies and half of the {_seconds(POLL_SECONDS)} between two polls of rank 0"
         )
-    if budget is None:
-        said.append("the network fits in a node's memory")
-    else:
-        said.append(
-            f"the network is streamed in {format_bytes(budget.memory)} a node: "
-            f"{len(prediction.blocks)} blocks of layers are read while others run, and planned "
-            "within the inference"
-        )
-    return said
+    return [
+        "every node is like the one that was measured, and shares nothing with another",
+        f"the results need {COLLECTIVES} x ceil(log2 nodes) messages, one after the other, with "
+        f"latency {_seconds(asked.latency)} (--latency), and {asked.bandwidth / 1e9:.3g} GB/s into "
+        "rank 0 (--bandwidth)",
+        *said,
+        "the network fits in a node's memory"
+        if budget is None
+        else f"the network is streamed in {format_bytes(budget.memory)} a node: "
+        f"{len(prediction.blocks)} blocks of layers are read while others run, and planned within "
+        "the inference",
+    ]
 
 
 def as_json(prediction: Prediction) -> dict[str, Any]:

@@ -89,28 +89,19 @@ def test_sizes_of_results() -> None:
     assert size == pytest.approx(RANK_BYTES + 4 * BATCH_BYTES + arrays, rel=0.5)
 
 
-def test_samples_of_every_kind_of_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["text", "packed.spdnn", None])
+def test_samples_of_every_kind_of_file(kind: str | None, tmp_path: Path) -> None:
     features = ps.digits_features(64)[:50]
     generate_radixnet(tmp_path / "text", 64, 3, features=features)
     convert(tmp_path / "text", tmp_path / "packed.spdnn")
+    request = Request(neurons=64, layers=3, first_inputs=50)
+    if kind:
+        request = Request(tmp_path / kind, 64)
+    backend = ps.get_backend("scipy", 1)
+    found = measuring.calibrate(backend, request, 12, 3, "float32", lambda what: nullcontext())
+    assert (found.network_layers, found.lifetimes.source_inputs) == (3, 50)
     expected = lifetimes_in_dense_arithmetic(ps.radixnet(64, 3), features[::5])
-    for request in (
-        Request(tmp_path / "text", 64),
-        Request(tmp_path / "packed.spdnn", 64),
-        Request(neurons=64, layers=3, first_inputs=50),
-    ):
-        backend = ps.get_backend("scipy", 1)
-        found = measuring.calibrate(backend, request, 12, 3, "float32", lambda what: nullcontext())
-        assert (found.network_layers, found.lifetimes.source_inputs) == (3, 50)
-        assert (found.lifetimes.stride, list(found.lifetimes.active_after)) == (5, expected)
-
-
-def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
-    save_calibration(calibration(), tmp_path / "c.json")
-    assert load_calibration(tmp_path / "c.json") == calibration()
-    assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
-    with pytest.raises(ps.InputError, match="there is no folder"):
-        save_calibration(calibration(), tmp_path / "none" / "c.json")
+    assert (found.lifetimes.stride, list(found.lifetimes.active_after)) == (5, expected)
 
 
 @pytest.mark.parametrize(
@@ -122,20 +113,22 @@ def test_a_file_gives_back_what_was_saved(tmp_path: Path) -> None:
         ('"threads": 1,', "", "is damaged"),
         ('"calibration"', '"another"', "is damaged"),
         ("}", "", "is no calibration that can be read"),
+        ("", "\xff", "is no calibration that can be read"),
+        (None, "[]", "is no calibration"),
+        (None, "[" * 100_000, "is no calibration"),
     ],
 )
-def test_changed_files_are_refused(old: str, new: str, message: str, tmp_path: Path) -> None:
-    save_calibration(calibration(), tmp_path / "c.json")
-    text = (tmp_path / "c.json").read_text()
-    assert old in text
-    (tmp_path / "c.json").write_text(text.replace(old, new))
+def test_files_that_are_whole_and_damaged(
+    old: str | None, new: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "c.json"
+    with pytest.raises(ps.InputError, match=r"c\.json: is no calibration"):
+        load_calibration(path)
+    save_calibration(calibration(), path)
+    assert load_calibration(path) == calibration()
+    assert [one.name for one in tmp_path.iterdir()] == ["c.json"]
+    text = path.read_text()
+    assert old is None or old in text
+    path.write_bytes((new if old is None else text.replace(old, new)).encode("latin-1"))
     with pytest.raises(ps.InputError, match=message):
-        load_calibration(tmp_path / "c.json")
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff\xfe", b"[" * 100_000])
-def test_files_that_are_no_calibration(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "c.json").write_bytes(content)
-    for name in ("c.json", "absent.json"):
-        with pytest.raises(ps.InputError, match=f"{name}: is no calibration"):
-            load_calibration(tmp_path / name)
+        load_calibration(path)

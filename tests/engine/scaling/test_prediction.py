@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,15 +15,9 @@ from scaling_samples import WIDE, calibration
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.mpi.run import POLL_SECONDS
-from portable_spdnn.plans.partition import static_part
+from portable_spdnn.plans.partition import chunk_bounds, static_part
 from portable_spdnn.scaling.calibration import Calibration, Curve, Lifetimes, count_active
-from portable_spdnn.scaling.prediction import (
-    BATCH_BYTES,
-    RANK_BYTES,
-    Point,
-    Prediction,
-    Question,
-)
+from portable_spdnn.scaling.prediction import BATCH_BYTES, RANK_BYTES, Point, Prediction, Question
 from portable_spdnn.scaling.tables import as_json
 
 TINY = 1e-9
@@ -32,17 +27,29 @@ def strong(made: Calibration, layers: int, inputs: int, *nodes: int, **asked: An
     return Prediction(made, Question(layers, inputs, nodes, **asked)).strong
 
 
-def busy_seconds(made: Calibration, lifetimes: list[int], layers: int) -> float:
-    """Return what a node computes, input by input and layer by layer."""
-    seconds = 0.0
-    for first in range(0, len(lifetimes), made.batch_size):
-        batch = lifetimes[first : first + made.batch_size]
-        seconds += float(made.start(len(batch)))
-        for layer in range(made.start_layers, layers):
-            active = sum(lifetime >= min(layer, made.layers) for lifetime in batch)
-            edges = made.edges_per_layer[layer] if layer < made.layers else 100
-            seconds += made.depth_factor * edges * float(made.dense(active))
-    return seconds + made.first_batch_seconds * min(len(lifetimes), made.batch_size)
+def simulate(made: Calibration, asked: Question, nodes: int) -> tuple[float, list[float]]:
+    """Return when the last node is done and how long each computes, in plain loops."""
+    lifetimes = made.lifetimes.active_after
+    if asked.schedule == "static":
+        parts = [static_part(asked.inputs, rank, nodes) for rank in range(nodes)]
+    else:
+        parts = chunk_bounds(asked.inputs, nodes)
+    asking = 2 * asked.latency + POLL_SECONDS / 2 if nodes > 1 else 0
+    clocks, busy = [0.0] * nodes, [0.0] * nodes
+    for number, (first, end) in enumerate(parts):
+        node = number if number < nodes else clocks.index(min(clocks))
+        seconds = 0.0
+        if number < nodes:
+            seconds = made.first_batch_seconds * min(end - first, made.batch_size)
+        for begin in range(first, end, made.batch_size):
+            batch = lifetimes[begin : min(end, begin + made.batch_size)]
+            seconds += float(made.start(len(batch)))
+            for layer in range(made.start_layers, asked.layers):
+                active = sum(lifetime >= min(layer, made.layers) for lifetime in batch)
+                seconds += made.depth_factor * 100 * float(made.dense(active))
+        busy[node] += seconds
+        clocks[node] += seconds + (asking if number >= nodes else 0)
+    return max(clocks), busy
 
 
 def test_one_and_two_nodes_by_hand() -> None:
@@ -71,35 +78,40 @@ def test_one_and_two_nodes_by_hand() -> None:
     assert (one.bound, two.bound) == ("compute", "gather")
 
 
-def test_chunks_go_to_whoever_is_free() -> None:
-    # Nothing but layers; those of the first input take as long as all requests together.
-    nothing: dict[str, Any] = {"start": Curve((1,), (0.0,)), "first_batch_seconds": 0.0}
-    made = calibration(4, 0, 0, 0, dense=Curve((1,), (1e-3,)), depth_factor=1.0, **nothing)
-    (point,) = strong(made, 6, 4, 2, schedule="dynamic", latency=1e-3)
-    assert point.seconds - point.gather == pytest.approx(5 * 100 * 1e-3)
-    quick = calibration(0, 0, 0, 0, first_batch_seconds=0.0)
-    (point,) = strong(quick, 6, 4, 2, schedule="dynamic", latency=1e-3)
-    assert point.seconds - point.gather == pytest.approx(2 * 1e-5 + 2e-3 + POLL_SECONDS / 2)
-
-
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None)
 @given(
     lifetimes=st.lists(st.integers(0, 4), min_size=1, max_size=60),
     nodes=st.integers(1, 70),
     layers=st.integers(1, 9),
     batch=st.integers(1, 70),
     steps=st.lists(st.floats(0, 1), min_size=3, max_size=3).map(sorted),
+    schedule=st.sampled_from(("static", "dynamic")),
+    latency=st.floats(0, 1),
 )
-def test_the_busiest_node_as_in_plain_loops(
-    lifetimes: list[int], nodes: int, layers: int, batch: int, steps: list[float]
-) -> None:
+def test_as_in_a_simulation(
+    lifetimes: list[int], nodes: int, layers: int, batch: int, steps: list[float], schedule: str,
+    latency: float,
+) -> None:  # fmt: skip
     made = calibration(*lifetimes, batch_size=batch, dense=Curve((1, 16, 17), tuple(steps)))
-    (point,) = strong(made, layers, len(lifetimes), nodes)
-    parts = [static_part(len(lifetimes), rank, nodes) for rank in range(nodes)]
-    expected = [busy_seconds(made, lifetimes[slice(*part)], layers) for part in parts]
-    assert point.seconds - point.gather == pytest.approx(max(expected), rel=1e-6, abs=1e-9)
-    mean = sum(expected) / nodes
-    assert point.imbalance == pytest.approx(max(expected) - mean, rel=1e-6, abs=1e-9)
+    asked = Question(layers, len(lifetimes), (nodes,), schedule, latency)
+    end, busy = simulate(made, asked, nodes)
+    (point,) = Prediction(made, asked).strong
+    assert point.seconds - point.gather == pytest.approx(end, rel=1e-6, abs=1e-9)
+    mean = sum(busy) / nodes
+    assert point.compute + point.granularity == pytest.approx(mean, rel=1e-6, abs=1e-9)
+    assert point.imbalance == pytest.approx(end - mean, rel=1e-6, abs=1e-9)
+    if schedule == "static":
+        assert point.load_imbalance == pytest.approx(max(busy) / mean, rel=1e-6)
+    (alone,) = Prediction(made, replace(asked, nodes=(1,))).strong
+    assert point.compute == pytest.approx(alone.compute / nodes)
+
+
+def test_chunks_go_to_whoever_is_free() -> None:
+    # Nothing but layers; those of the first input take as long as all requests together.
+    nothing: dict[str, Any] = {"start": Curve((1,), (0.0,)), "first_batch_seconds": 0.0}
+    made = calibration(4, 0, 0, 0, dense=Curve((1,), (1e-3,)), depth_factor=1.0, **nothing)
+    (point,) = strong(made, 6, 4, 2, schedule="dynamic", latency=1e-3)
+    assert point.seconds - point.gather == pytest.approx(5 * 100 * 1e-3)
 
 
 @pytest.mark.parametrize("schedule", ["static", "dynamic"])
@@ -112,17 +124,6 @@ def test_weak_scaling_gives_every_node_as_many_inputs(schedule: str) -> None:
         parts = (point.compute, point.granularity, point.planning, point.imbalance, point.gather)
         assert sum(parts) == pytest.approx(point.seconds, rel=TINY)
     assert all(a.gather < b.gather for a, b in pairwise(answer.weak))
-
-
-@pytest.mark.parametrize("schedule", ["static", "dynamic"])
-def test_more_nodes_than_inputs_and_no_survivors(schedule: str) -> None:
-    points = strong(calibration(0, 0, 0), 1920, 3, 1, 3, 100, schedule=schedule)
-    # The first layer, and memory that is touched for the first time: no layer after it.
-    together = 3 if schedule == "static" else 1
-    assert points[0].compute == pytest.approx(3 * 1e-5 + together * 1e-6)
-    alone = points[1].seconds - points[1].gather
-    assert points[2].seconds - points[2].gather == pytest.approx(alone)
-    assert points[2].load_imbalance == pytest.approx(100 / 3)
 
 
 def test_granularity_is_what_small_batches_cost() -> None:
@@ -165,11 +166,10 @@ def test_a_node_streams_what_does_not_fit() -> None:
         Prediction(wide, Question(4, 100, (1,), memory=1 << 20))
 
 
-@given(st.lists(st.integers(0, 6), max_size=40), st.integers(1, 50))
-def test_active_inputs_are_counted_one_by_one(lifetimes: list[int], batch: int) -> None:
-    groups = [lifetimes[first : first + batch] for first in range(0, len(lifetimes), batch)]
-    expected = [[sum(one >= layer for one in group) for layer in range(7)] for group in groups]
-    assert count_active(lifetimes, batch, 6).tolist() == expected
+@given(st.lists(st.integers(0, 6), max_size=40))
+def test_active_inputs_are_counted_one_by_one(lifetimes: list[int]) -> None:
+    expected = [sum(one >= layer for one in lifetimes) for layer in range(7)]
+    assert count_active(lifetimes, 6).tolist() == expected
 
 
 @given(

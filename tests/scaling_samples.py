@@ -18,8 +18,6 @@ MADE_UP = Calibration(
 )  # fmt: skip
 """Round numbers, and costs that grow with the inputs alone."""
 
-WIDE: dict[str, Any] = {"neurons": 65536, "widest": 65536, "edges_per_layer": (1 << 21,) * 4}
-
 
 def calibration(*active_after: int, **changes: Any) -> Calibration:
     """Return the calibration with some fields changed, and inputs with these lifetimes."""

@@ -17,8 +17,9 @@ from portable_spdnn.hashing import mix64
 from portable_spdnn.io.atomic_output import atomic_output
 
 Array = npt.NDArray[Any]
-FORMAT, VERSION = "portable_spdnn scaling calibration", 2
-# A modelled input is drawn among at least so many recorded ones, so many of them survivors.
+FORMAT, VERSION = "portable_spdnn scaling calibration", 3
+# A modelled input is drawn among at least so many recorded ones, and so many survivors on average:
+# with one or two of these the predicted imbalance would be chance.
 MIN_NEIGHBOURS, MIN_SURVIVORS = 32, 16
 
 
@@ -58,21 +59,16 @@ class Lifetimes:
 
     @property
     def neighbours(self) -> int:
-        """The number of recorded inputs among which a modelled one is drawn.
-
-        Without some survivors among them the predicted imbalance would be chance.
-        """
+        """The number of recorded inputs among which a modelled one is drawn."""
         survivors, size = self.active_after.count(self.layers), len(self.active_after)
-        needed = -(-MIN_SURVIVORS * size // survivors) if survivors else size
-        return min(size, max(MIN_NEIGHBOURS, needed))
+        return min(size, max(MIN_NEIGHBOURS, -(-MIN_SURVIVORS * size // max(1, survivors))))
 
     def modelled(self, first: int, end: int, seed: int) -> Array:
         """Return after how many layers each of the inputs `first` .. `end` - 1 is last active.
 
         Where every input of the source was recorded, its inputs have their recorded lifetimes. All
         others get that of one drawn among the `neighbours` recorded inputs around their position
-        (which starts again at the end of the source): runs of similar lifetimes stay together. A
-        draw depends on the seed and the number of the input alone.
+        (which starts again at the end of the source), by the seed and their number alone.
 
         Returns
         -------
@@ -165,18 +161,16 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
     Raises
     ------
     InputError
-        If the file cannot be read, is no calibration, has another version, or was changed.
+        If the file cannot be read, is no calibration of this version, or was changed.
     """
     try:
         content = json.loads(Path(path).read_bytes(), object_hook=_with_tuples)
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: is no calibration that can be read ({error})") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InputError(f"{path}: is no calibration; one is written with save_calibration=FILE")
-    if content.get("version") != VERSION:
+    head = (content.get("format"), content.get("version")) if isinstance(content, dict) else None
+    if head != (FORMAT, VERSION):
         raise InputError(
-            f"{path}: is a calibration of version {content.get('version')}; this release reads "
-            f"version {VERSION}; measure it again, save_calibration=FILE"
+            f"{path}: is no calibration of version {VERSION}; write one with save_calibration=FILE"
         )
     fields: Any = content.get("calibration")
     if content.get("checksum") != _checksum(fields):

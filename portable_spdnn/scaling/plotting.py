@@ -64,10 +64,13 @@ def _draw(axes: Any, points: Sequence[Point], title: str) -> None:
     ideal = [one.seconds * one.efficiency for one in points]
     axes.plot(nodes, ideal, "k--", label="ideal")
     axes.plot(nodes, seconds, "o-", label="modelled")
-    for part in ("granularity", "planning", "imbalance", "gather"):
-        axes.plot(nodes, [getattr(one, part) for one in points], ".:", label=f"of it: {part}")
-    # A logarithmic axis shows no zeros and gains, nor what is far below the total.
-    axes.set(xscale="log", yscale="log", ylim=(min(ideal + seconds) / 30, None))
+    for name in ("granularity", "planning", "imbalance", "gather"):
+        part = [getattr(one, name) for one in points]
+        if max(part) > 0:
+            axes.plot(nodes, part, ".:", label=f"of it: {name}")
+    # A logarithmic axis shows no zeros and no gains.
+    axes.set(xscale="log", ylim=(min(ideal + seconds) / 100, None))
+    axes.set_yscale("log", nonpositive="mask")
     axes.set(xlabel="nodes", ylabel="inference, seconds", title=title)
     axes.set_xticks(nodes, [str(n) for n in nodes])
     axes.legend()

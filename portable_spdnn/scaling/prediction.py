@@ -169,7 +169,8 @@ class Prediction:
     def _cost_of_part(self, first: int, end: int) -> Array:
         """Return the seconds of computing and of planning, survivors and batches of a part."""
         lifetimes = self.calibration.lifetimes.modelled(first, end, self.question.seed)
-        return np.sum([self._cost_of_batch(batch) for batch in self._batches(lifetimes)], axis=0)
+        costs = [self._cost_of_batch(batch) for batch in self._batches(lifetimes)]
+        return np.asarray(np.sum(costs, axis=0))
 
     def _batches(self, lifetimes: Array) -> Iterator[Array]:
         """Cut the inputs of a part into batches, each of one piece.
@@ -195,7 +196,7 @@ class Prediction:
         calibration, piece = self.calibration, self._piece
 
         def in_pieces(curve: Curve, inputs: Any) -> Array:
-            return inputs // piece * curve(piece) + curve(inputs % piece)
+            return np.asarray(inputs // piece * curve(piece) + curve(inputs % piece))
 
         active = count_active(lifetimes, calibration.layers)
         start = self._start_share * in_pieces(calibration.start, lifetimes.size)

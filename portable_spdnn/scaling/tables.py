@@ -68,8 +68,6 @@ def _measurements(prediction: Prediction) -> list[str]:
         f"{made.lifetimes.source_inputs} inputs were recorded ({made.inputs}), and "
         f"{100 * survivors:.3g} % survive",
         f"node: {made.backend} ({made.device}), {made.threads} thread(s), {made.dtype}, one rank",
-        f"the first {made.start_layers} layer(s), in which inputs die, take "
-        f"{_seconds(made.start.seconds[-1])} for {made.start.inputs[-1]} inputs",
         f"a later layer executes {rate} on {dense.inputs[-1]} active inputs, and its seconds are "
         f"multiplied by {made.depth_factor:.3g}, as measured in depth (1 where noise hides it)",
         f"loading and planning take {_seconds(prediction.setup)} on each node before the clock "

@@ -107,7 +107,7 @@ def test_samples_of_every_kind_of_file(kind: str | None, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"version": 2', '"version": 1', "version 1; this release reads version 2"),
+        ('"version": 3', '"version": 2', "is no calibration of version 3"),
         ("spdnn scaling", "another", "c.json: is no calibration"),
         ('"threads": 1', '"threads": 2', "c.json: is damaged, or was edited by hand"),
         ('"threads": 1,', "", "is damaged"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import pickle
 import time
 import timeit
@@ -33,7 +32,6 @@ from portable_spdnn.workloads.streamed_network import LayerFacts
 
 DENSE_LAYERS = 24  # run together, so that loading and storing features is a few per cent of them
 MAX_DENSE_INPUTS, MAX_DENSE_BYTES = 4096, 1 << 28
-TURN_SECONDS = 1.0  # a measurement that takes longer is the last of its curve
 MIN_ROUNDS, MAX_ROUNDS = 3, 15
 ROUNDS_SECONDS = 4.0  # of all rounds of a curve, if there are more than the fewest
 SETTLED = 1.1  # the first layers end where active inputs are so many times the survivors
@@ -102,7 +100,7 @@ def calibrate(
     with show_progress(f"running {inputs} inputs through {len(layers)} layers"):
         first_run = plan.run(features)
         both = {one: partial(inference, one, features) for one in (plan, half)}
-        whole, halved = _least(both, math.inf).values()
+        whole, halved = _least(both).values()
     with show_progress("following inputs until they die"):
         survivors = first_run.records[-1].alive_inputs
         active_after = follow_inputs(plan, features, survivors or 0)
@@ -169,24 +167,15 @@ def _spread(inputs: int, most: int) -> int:
     return 1 if inputs <= most else -(-inputs // most) | 1
 
 
-def _least(
-    actions: Mapping[Any, Callable[[], float]], longest: float = TURN_SECONDS
-) -> dict[Any, float]:
-    """Return the seconds that each action returns, the least of several rounds of all of them.
-
-    The actions after one that takes longer than `longest` seconds are left out.
-    """
-    taken: dict[Any, list[float]] = {}
-    rounds, spent = 0, 0.0
-    while rounds < MIN_ROUNDS or (rounds < MAX_ROUNDS and spent < ROUNDS_SECONDS):
-        for key in list(taken) or actions:
-            seconds = actions[key]()
-            taken.setdefault(key, []).append(seconds)
-            spent += seconds
-            if not rounds and seconds > longest:
-                break
-        rounds += 1
-    return {key: min(seconds) for key, seconds in taken.items()}
+def _least(actions: Mapping[Any, Callable[[], float]]) -> dict[Any, float]:
+    """Return the seconds that each action returns, the least of several rounds of all of them."""
+    rounds: list[list[float]] = []
+    begin = time.perf_counter()
+    while len(rounds) < MIN_ROUNDS or (
+        len(rounds) < MAX_ROUNDS and time.perf_counter() - begin < ROUNDS_SECONDS
+    ):
+        rounds.append([action() for action in actions.values()])
+    return dict(zip(actions, np.min(rounds, axis=0).tolist(), strict=True))
 
 
 def _rising(measured: Mapping[int, float]) -> Curve:

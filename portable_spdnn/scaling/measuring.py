@@ -142,7 +142,7 @@ def calibrate(
 
 
 def _load_sample(source: Source, neurons: int, most: int) -> tuple[Features, int, int]:
-    """Load every n-th input; returns them, how many the source has, and n."""
+    """Load every n-th input; return them, how many the source has, and n."""
     counted = source.count_inputs()
     if counted is None:
         features, _ = source.load_inputs()
@@ -197,14 +197,13 @@ def _measure_dense(backend: Backend, network: Network, options: PlanOptions) -> 
     most = min(MAX_DENSE_INPUTS, plan.batch_size, max(1, MAX_DENSE_BYTES // row_bytes))
     rows = np.random.default_rng(0).uniform(1, 2, (most, few.neurons)).astype(options.dtype)
 
-    def seconds_an_edge(inputs: int) -> float:
-        run = partial(plan.run_batch, rows[:inputs], lambda done: None)
-        return timeit.timeit(run, number=1)
+    def run(inputs: int) -> float:
+        return timeit.timeit(lambda: plan.run_batch(rows[:inputs], lambda done: None), number=1)
 
     # Powers of two, and numbers just beyond and between them, where vectors and tiles end.
     sizes = {1 << power for power in range(most.bit_length())}
     sizes |= {size + step for size in (8, 16, 32, 64, 128) for step in (1, size // 2)}
-    seconds = _least({n: partial(seconds_an_edge, n) for n in sorted(sizes) if n <= most})
+    seconds = _least({n: partial(run, n) for n in sorted(sizes) if n <= most})
     return _rising({n: one / max(few.edges, 1) for n, one in seconds.items()})
 
 

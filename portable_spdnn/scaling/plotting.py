@@ -11,8 +11,6 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.io.atomic_output import atomic_output
 from portable_spdnn.scaling.prediction import Point, Prediction
 
-FORMATS = (".png", ".svg")
-
 
 def check_plot(path: Path) -> None:
     """Check, before anything is measured, that a picture can be drawn.
@@ -20,10 +18,10 @@ def check_plot(path: Path) -> None:
     Raises
     ------
     InputError
-        If the name ends in none of `FORMATS`, or matplotlib is missing.
+        If the name ends neither in .png nor in .svg, or matplotlib is missing.
     """
-    if path.suffix.lower() not in FORMATS:
-        raise InputError(f"{path}: a plot is a file that ends in {' or '.join(FORMATS)}")
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise InputError(f"{path}: a plot is a file that ends in .png or .svg")
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:

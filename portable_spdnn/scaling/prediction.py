@@ -173,12 +173,12 @@ class Prediction:
         return np.asarray(np.sum(costs, axis=0))
 
     def _batches(self, lifetimes: Array) -> Iterator[Array]:
-        """Cut the inputs of a part into batches, each of one piece.
+        """Cut the inputs of a part into batches of one piece, or of more for a streamed network.
 
-        One of a streamed network takes in pieces until its survivors of the first block might not
-        fit in memory.
+        There a batch takes in pieces until its survivors of the first block might not fit.
         """
         calibration, piece = self.calibration, self._piece
+        # Where nothing is streamed, nothing may wait for a second piece.
         room, waits = 0, np.ones(lifetimes.size, bool)
         if self.budget is not None:
             room = self.budget.pool // (calibration.widest * self.budget.itemsize)
@@ -192,7 +192,7 @@ class Prediction:
         yield lifetimes[first:]
 
     def _cost_of_batch(self, lifetimes: Array) -> tuple[float, float, int, int]:
-        """Return what `_cost_of_part` does, of one batch."""
+        """Return for one batch what `_cost_of_part` returns."""
         calibration, piece = self.calibration, self._piece
 
         def in_pieces(curve: Curve, inputs: Any) -> Array:

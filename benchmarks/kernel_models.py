@@ -11,11 +11,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn.kernel_model import KernelModel
-from portable_spdnn_cpu.jit.activations import Activation
-from portable_spdnn_cpu.jit.cpu_info import cache_bytes
+from portable_spdnn_cpu.activations import Activation
 from portable_spdnn_cpu.layout.packing import (
     pack_product,
 )
+from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 
 WRITTEN = 2  # a line that is written is read first, then written back
 SPARSE_INDEX = 4

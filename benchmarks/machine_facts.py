@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from portable_spdnn.host import usable_cores
-from portable_spdnn_cpu.jit.cpu_info import l2_bytes, processor_name
-from portable_spdnn_cpu.jit.thread_pool import default_threads
+from portable_spdnn_cpu.machine.cpu_info import cache_bytes, processor_name
+from portable_spdnn_cpu.machine.thread_pool import default_threads
 
 LIBRARIES = ("portable-spdnn", "numpy", "scipy", "numba", "llvmlite", "cupy", "pytest-benchmark")
 
@@ -22,7 +22,7 @@ def machine_facts() -> dict[str, Any]:
     -------
     dict
         ``cpu``, ``cores`` (that this process may use), ``threads`` (default of backends that
-        have several), ``l2_bytes`` (of one core), ``load_average`` (over the last minute:
+        have several), ``cache_bytes`` (of one core), ``load_average`` (over the last minute:
         timings taken beside other work say so), ``system``, ``machine``, ``python``,
         ``versions``.
     """
@@ -30,7 +30,7 @@ def machine_facts() -> dict[str, Any]:
         "cpu": processor_name(),
         "cores": usable_cores(),
         "threads": default_threads(),
-        "l2_bytes": l2_bytes(),
+        "cache_bytes": cache_bytes(2),
         "load_average": load_average(),
         "system": platform.system(),
         "machine": platform.machine(),

@@ -19,7 +19,7 @@ _HOME = {
     "Availability": "backend",
     "Backend": "backend",
     "Epilogue": "epilogue",
-    "BackendUnavailable": "backend",
+    "BackendUnavailable": "errors",
     "InputError": "errors",
     "Layer": "layer",
     "LayerHandle": "operations.handles",
@@ -50,9 +50,9 @@ __all__ = [*sorted(_HOME), "__version__"]
 if TYPE_CHECKING:
     from portable_spdnn.backend import Availability as Availability
     from portable_spdnn.backend import Backend as Backend
-    from portable_spdnn.backend import BackendUnavailable as BackendUnavailable
     from portable_spdnn.engine import infer as infer
     from portable_spdnn.epilogue import Epilogue as Epilogue
+    from portable_spdnn.errors import BackendUnavailable as BackendUnavailable
     from portable_spdnn.errors import InputError as InputError
     from portable_spdnn.errors import NumericalError as NumericalError
     from portable_spdnn.errors import SpdnnError as SpdnnError

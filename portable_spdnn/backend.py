@@ -71,39 +71,29 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
-from portable_spdnn.errors import InputError, SpdnnError
+from portable_spdnn.errors import InputError
 from portable_spdnn.host import checked_threads
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.network import Network
 from portable_spdnn.operations.feature_queries import FeatureQueries
-from portable_spdnn.operations.handles import LayerHandle, Prepared, SpgemmHandle, SpmmHandle
+from portable_spdnn.operations.handles import Prepared, SpgemmHandle
 from portable_spdnn.operations.interface import Operations
-from portable_spdnn.operations.operands import DenseOperand, SparseOperand, canonical, host_array
+from portable_spdnn.operations.operands import (
+    AnyArray,
+    DenseOperand,
+    Operand,
+    SparseOperand,
+    canonical,
+    host_array,
+)
 
 if TYPE_CHECKING:
     from portable_spdnn.plans.base import NetworkPlan
     from portable_spdnn.plans.options import PlanOptions
 
-__all__ = [
-    "OPERATIONS",
-    "OPTIONAL_OPERATIONS",
-    "Availability",
-    "Backend",
-    "BackendUnavailable",
-    "Epilogue",
-    "LayerHandle",
-    "Prepared",
-    "SpgemmHandle",
-    "SpmmHandle",
-]
-
 Array = npt.NDArray[Any]
 OPERATIONS = ("spmm", "spgemm", "layer", "plan")
 OPTIONAL_OPERATIONS = ("sddmm", "sparse_softmax", "conv2d", "depthwise_conv2d")
-
-
-class BackendUnavailable(SpdnnError, RuntimeError):
-    """A backend was named that cannot run here; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +109,12 @@ class Availability:
         What it would run on, for people: "AMD EPYC, 2 threads".
     versions : dict of str to str
         Libraries it uses.
+
+    Examples
+    --------
+    >>> import portable_spdnn as ps
+    >>> ps.get_backend("scipy").availability().available
+    True
     """
 
     available: bool
@@ -137,10 +133,10 @@ class Availability:
         return cls(False, reason, "", versions or {})
 
 
-def _absent(operation: str) -> Callable[..., Any]:
+def _absent(operation: str) -> Callable[..., AnyArray]:
     """Return the method of an optional operation that a backend does not have."""
 
-    def missing(self: Backend, *operands: Any, **options: Any) -> NoReturn:
+    def missing(self: Backend, *operands: object, **options: object) -> NoReturn:
         others = ", ".join(self.backends_with(operation)) or "none yet"
         raise NotImplementedError(
             f"backend {self.name} has no {operation}; backends that have it: {others}"
@@ -161,6 +157,15 @@ class Backend(Operations, FeatureQueries, ABC):
     ------
     InputError
         If `threads` is no whole number, less than 1, or far beyond the number of cores.
+
+    Examples
+    --------
+    >>> import numpy as np, portable_spdnn as ps
+    >>> backend = ps.get_backend("scipy")
+    >>> backend.name, backend.execution_space, backend.memory_space, backend.threads
+    ('scipy', 'serial', 'host', 1)
+    >>> backend.download(backend.upload(np.eye(2))).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
     """
 
     name: ClassVar[str]
@@ -190,11 +195,11 @@ class Backend(Operations, FeatureQueries, ABC):
 
     # -- memory ---------------------------------------------------------------------------
 
-    def upload(self, array: Any) -> Any:
+    def upload(self, array: Array | SparseOperand) -> AnyArray:
         """Return `array` (ndarray or scipy.sparse) in the backend's memory space."""
         return sp.csr_array(array) if sp.issparse(array) else np.asarray(array)
 
-    def download(self, array: Any) -> Any:
+    def download(self, array: AnyArray) -> AnyArray:
         """Return `array` as an ndarray or csr_array in host memory."""
         return array
 
@@ -221,7 +226,7 @@ class Backend(Operations, FeatureQueries, ABC):
         Y: DenseOperand | SparseOperand,
         epilogue: Epilogue,
         residual: DenseOperand | None,
-    ) -> Any:
+    ) -> Operand:
         """Y' = Y W, finished; see the module's text for what the arguments are."""
 
     def make_spmm(self, A: SparseOperand, columns: int | None, epilogue: Epilogue) -> Prepared:
@@ -246,7 +251,7 @@ class Backend(Operations, FeatureQueries, ABC):
         """Return a backend like this one, on the device of a number; may be this one."""
         raise NotImplementedError(f"backend {self.name} cannot be opened on a device")
 
-    def bound(self) -> AbstractContextManager[Any]:
+    def bound(self) -> AbstractContextManager[object]:
         """Return a context in which the calling thread may use this backend's device.
 
         It stands around everything that a plan of several devices does with this backend, in
@@ -260,7 +265,7 @@ class Backend(Operations, FeatureQueries, ABC):
 
     # -- validation: overridden where arrays of other libraries are taken ---------------------
 
-    def sparse_operand(self, name: str, array: Any) -> SparseOperand:
+    def sparse_operand(self, name: str, array: object) -> SparseOperand:
         """Return a sparse operand in canonical form, or raise InputError that names it `name`."""
         if not self.is_sparse(array):
             raise InputError(
@@ -268,7 +273,7 @@ class Backend(Operations, FeatureQueries, ABC):
             )
         return canonical(name, array)
 
-    def dense_operand(self, name: str, array: Any) -> DenseOperand:
+    def dense_operand(self, name: str, array: AnyArray) -> DenseOperand:
         """Return a dense operand of two dimensions, or raise InputError that names it `name`."""
         if self.memory_space == "host" or isinstance(array, list | tuple):
             array = host_array(name, array)
@@ -285,7 +290,7 @@ class Backend(Operations, FeatureQueries, ABC):
     depthwise_conv2d = _absent("depthwise_conv2d")
 
 
-def _into(out: Any, result: Any) -> Any:
+def _into(out: AnyArray, result: Operand) -> AnyArray:
     if out is None:
         return result
     out[...] = result

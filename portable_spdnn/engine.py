@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.backend import Backend
+from portable_spdnn.features import FeaturesLike
 from portable_spdnn.network import Network
 from portable_spdnn.plans.base import Progress
 from portable_spdnn.plans.planner import plan
@@ -18,7 +18,7 @@ from portable_spdnn.plans.result import Result
 
 def infer(
     network: Network,
-    features: Any,
+    features: FeaturesLike,
     backend: str | Backend = "auto",
     *,
     threads: int | None = None,
@@ -101,6 +101,7 @@ def infer(
     Kepner, Alford, Gadepally, Jones, Milechin, Robinett, Samsi, "Sparse Deep Neural Network
     Graph Challenge", HPEC 2019.
     """
+    shape: tuple[int, ...] = getattr(features, "shape", ())
     made = plan(
         network,
         backend,
@@ -116,12 +117,7 @@ def infer(
         device_memory=device_memory,
         devices=devices,
         profile=profile,
-        expected_inputs=len_of(features),
+        # Where it is no table of numbers, validation says so.
+        expected_inputs=shape[0] if len(shape) == 2 else None,
     )
     return made.run(features, progress, checkpoint)
-
-
-def len_of(features: Any) -> int | None:
-    """Return how many inputs features hold; None where that is for validation to say."""
-    shape: tuple[int, ...] = getattr(features, "shape", ())
-    return shape[0] if len(shape) == 2 else None

@@ -33,8 +33,9 @@ Backends compute gelu, gelu_tanh, silu, sigmoid and tanh in the type of the prod
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,8 @@ import scipy.sparse as sp
 from portable_spdnn.errors import InputError
 
 Array = npt.NDArray[Any]
+# A number or a vector where it is given, an ndarray once it is checked: one field has one type.
+Bias: TypeAlias = Any
 
 
 def _gelu(z: Array) -> Array:
@@ -103,7 +106,7 @@ class Epilogue:
     [[1.5, 0.0], [6.0, 2.0]]
     """
 
-    bias: Any = None
+    bias: Bias = None
     activation: str = "none"
     lower: float | None = None
     upper: float | None = None
@@ -132,7 +135,7 @@ class Epilogue:
         bias.flags.writeable = False
         object.__setattr__(self, "bias", bias)
 
-    def prepared(self, name: str, outputs: int, dtype: np.dtype[Any]) -> Epilogue:
+    def prepared(self, name: str, outputs: int, dtype: np.dtype[np.generic]) -> Epilogue:
         """Return the epilogue with its bias as `dtype`, one for each of so many outputs.
 
         Parameters
@@ -202,7 +205,7 @@ class Epilogue:
             found = np.clip(found, self.lower, self.upper)
         return bool((found == 0).all())
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[type[Epilogue], tuple[object, ...]]:
         return Epilogue, (self.bias, self.activation, self.lower, self.upper)
 
     def activated(self, values: Array) -> Array:
@@ -215,7 +218,9 @@ class Epilogue:
             found = np.clip(found, self.lower, self.upper)
         return found
 
-    def apply(self, sums: Any, residual: Any = None, per_row: bool = False) -> Any:
+    def apply(
+        self, sums: Array | sp.csr_array, residual: Any = None, per_row: bool = False
+    ) -> Array | sp.csr_array:
         """Return the result of sums in host memory; what a backend may fall back on.
 
         Parameters
@@ -227,8 +232,12 @@ class Epilogue:
             Added before the activation; not with sparse sums.
         per_row : bool
             Whether the bias has one entry for each row (``spmm``), not each column (``layer``).
+
+        Returns
+        -------
+        ndarray or csr_array, of the shape and type of `sums`
         """
-        if sp.issparse(sums):
+        if not isinstance(sums, np.ndarray):
             if self.bias is not None:
                 sums.data += np.broadcast_to(self.bias, sums.shape[1:])[sums.indices]
             sums.data = self.activated(sums.data)
@@ -241,16 +250,15 @@ class Epilogue:
         return self.activated(sums)
 
 
-def _bound(name: str, value: Any) -> float | None:
+def _bound(name: str, value: object) -> float | None:
     """Return the bound "lower" or "upper" as a float, None for none, or raise InputError."""
     if value is None:
         return None
     none = -np.inf if name == "lower" else np.inf
-    number = isinstance(value, int | float | np.integer | np.floating)
-    try:
-        bound = float(value) if number and not isinstance(value, bool) else np.nan
-    except OverflowError:
-        bound = np.nan
+    bound = np.nan
+    if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
+        with suppress(OverflowError):
+            bound = float(value)
     if not (np.isfinite(bound) or bound == none):
         raise InputError(
             f"{name} is {str(value)[:40]!r}; a finite number, or None for no bound, is expected"

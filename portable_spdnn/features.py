@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.operations.operands import host_array
+from portable_spdnn.operations.operands import AnyArray, SparseOperand, host_array
 from portable_spdnn.sparse_arrays import canonical_csr, real_dtype
 
 Array = npt.NDArray[Any]
@@ -75,14 +75,14 @@ class PackedFeatures:
         """Number of ones."""
         return int(np.bitwise_count(self.bits).sum(dtype=np.int64))
 
-    def __getitem__(self, rows: slice) -> PackedFeatures:
+    def __getitem__(self, rows: slice | Array) -> PackedFeatures:
         return PackedFeatures(self.bits[rows], self.neurons)
 
     def dense(self, dtype: npt.DTypeLike = np.float32) -> Array:
         """Return the features as a new array (inputs, neurons) of zeros and ones."""
         return np.unpackbits(self.bits, axis=1, count=self.neurons).astype(dtype)
 
-    def csr(self, dtype: npt.DTypeLike = np.float32) -> Any:
+    def csr(self, dtype: npt.DTypeLike = np.float32) -> sp.csr_array:
         """Return the features as a new `scipy.sparse.csr_array`."""
         # Blocks of rows keep the unpacked bytes small: 65,536 neurons take 64 KB an input.
         step = max(1, (1 << 24) // max(self.neurons, 1))
@@ -98,10 +98,11 @@ class PackedFeatures:
         return f"PackedFeatures({self.shape[0]} inputs x {self.neurons} neurons)"
 
 
-Features = PackedFeatures | Array | Any  # the last: scipy.sparse.csr_array, which has no types
+Features: TypeAlias = PackedFeatures | Array | sp.csr_array
+FeaturesLike: TypeAlias = PackedFeatures | npt.ArrayLike | SparseOperand
 
 
-def as_features(features: Any, neurons: int, name: str = "features") -> Features:
+def as_features(features: FeaturesLike, neurons: int, name: str = "features") -> Features:
     """Validate features and bring them to one of the forms that plans take.
 
     Parameters
@@ -129,7 +130,7 @@ def as_features(features: Any, neurons: int, name: str = "features") -> Features
         _check_width(features.shape, neurons, name)
         return features
     if sp.issparse(features):
-        _check_width(features.shape, neurons, name)
+        _check_width(np.shape(features), neurons, name)
         csr = canonical_csr(name, features)
         csr = csr.astype(real_dtype(csr.dtype, name), copy=False)
         if not np.isfinite(csr.data).all():
@@ -176,7 +177,7 @@ def _raise_not_finite(name: str, row: int, neuron: int) -> None:
     )
 
 
-def cast_features(features: Features, dtype: npt.DTypeLike, sparse: bool) -> Any:
+def cast_features(features: Features, dtype: npt.DTypeLike, sparse: bool) -> AnyArray:
     """Return features as a csr_array or as a dense array of `dtype`, copying where needed."""
     if isinstance(features, PackedFeatures):
         return features.csr(dtype) if sparse else features.dense(dtype)

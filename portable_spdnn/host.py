@@ -15,7 +15,7 @@ from portable_spdnn.errors import InputError
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
           "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30, "TI": 1 << 40}  # fmt: skip
-_AMOUNT = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
+_AMOUNT = re.compile(r"\s*(\d{1,18}(?:\.\d{0,18})?|\.\d{1,18})\s*([KMGT]?I?)B?\s*", re.IGNORECASE)
 
 
 def usable_cores() -> int:
@@ -44,12 +44,12 @@ def cache_folder() -> Path:
     return Path(base) / "portable_spdnn"
 
 
-def parse_bytes(amount: str | int, option: str) -> int:
-    """Return an amount of memory in bytes.
+def parse_limit(amount: str | int | None, option: str) -> int | None:
+    """Return a limit on memory in bytes, None where there is none.
 
     Parameters
     ----------
-    amount : str or int
+    amount : str, int or None
         A number of bytes, or one with a unit: ``4GiB`` (2^30 bytes each), ``500MB`` (10^6).
     option : str
         What error messages call it.
@@ -59,17 +59,15 @@ def parse_bytes(amount: str | int, option: str) -> int:
     InputError
         If it is no positive amount.
     """
+    if amount is None:
+        return None
     match = _AMOUNT.fullmatch(str(amount))
     unit = _UNITS.get(match[2].upper()) if match else None
     value = int(float(match[1]) * unit) if match and unit else 0
-    if value < 1:
-        raise InputError(f"{option} is {amount!r}; give an amount such as 4GiB or 500MB")
+    if not 1 <= value < 1 << 63:
+        shown = str(amount)[:40]
+        raise InputError(f"{option} is {shown!r}; give an amount such as 4GiB or 500MB")
     return value
-
-
-def parse_limit(amount: str | int | None, option: str) -> int | None:
-    """Return a limit on memory in bytes, None where there is none; see `parse_bytes`."""
-    return None if amount is None else parse_bytes(amount, option)
 
 
 def format_bytes(amount: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,21 +11,15 @@ import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
-from portable_spdnn.sparse_arrays import canonical_csr, check_compressed, real_dtype
+from portable_spdnn.sparse_arrays import (
+    canonical_csr,
+    check_compressed,
+    common_value,
+    index_dtype,
+    real_dtype,
+)
 
 Array = npt.NDArray[Any]
-
-
-def index_dtype(extent: int) -> np.dtype[Any]:
-    """Return the narrowest of uint16, int32 and int64 that holds 0 .. `extent` - 1."""
-    if extent <= 1 << 16:
-        return np.dtype(np.uint16)
-    return np.dtype(np.int32 if extent <= 1 << 31 else np.int64)
-
-
-def common_value(array: Array) -> Any:
-    """Return the value that all entries of a vector have, None where they differ or are none."""
-    return array[0] if array.size and (array == array[0]).all() else None
 
 
 class Immutable:
@@ -109,25 +104,24 @@ class Layer(Immutable):
 
     def __init__(
         self,
-        weights: Any,
+        weights: npt.ArrayLike | sp.sparray | sp.spmatrix,
         bias: npt.ArrayLike = 0.0,
         activation: str = "relu",
         lower: float | None = None,
         upper: float | None = None,
     ) -> None:
-        if not sp.issparse(weights):
-            weights = np.asarray(weights)
-        if weights.ndim != 2:
+        given: Any = weights if sp.issparse(weights) else np.asarray(weights)
+        if given.ndim != 2:
             raise InputError(
-                f"layer weights have {weights.ndim} dimension(s); "
+                f"layer weights have {given.ndim} dimension(s); "
                 "expected 2 (neurons_in x neurons_out)"
             )
-        dtype = real_dtype(weights.dtype, "layer: weights")
-        if not sp.issparse(weights):
-            weights = sp.csr_array(weights.astype(dtype, copy=False))
-        csr = canonical_csr("layer: weights", weights).astype(dtype, copy=True)
-        self._set(csr.indptr, csr.indices, csr.data, csr.shape, np.array(bias))
-        self._set_epilogue(activation, lower, upper)
+        dtype = real_dtype(given.dtype, "layer: weights")
+        if not sp.issparse(given):
+            given = sp.csr_array(given.astype(dtype, copy=False))
+        csr = canonical_csr("layer: weights", given).astype(dtype, copy=True)
+        epilogue = Epilogue(None, activation, lower, upper)
+        self._set(csr.indptr, csr.indices, csr.data, csr.shape, np.array(bias), epilogue)
 
     @classmethod
     def from_csr(
@@ -166,8 +160,8 @@ class Layer(Immutable):
             or for any reason that the constructor names.
         """
         layer = cls.__new__(cls)
-        layer._set(indptr, indices, data, shape, bias)
-        layer._set_epilogue(activation, lower, upper)
+        epilogue = Epilogue(None, activation, lower, upper)
+        layer._set(indptr, indices, data, shape, bias, epilogue)
         return layer
 
     def _set(
@@ -177,6 +171,7 @@ class Layer(Immutable):
         data: Array | float,
         shape: tuple[int, int],
         bias: npt.ArrayLike,
+        epilogue: Epilogue,
     ) -> None:
         rows, columns = (int(extent) for extent in shape)
         indptr, indices = np.asarray(indptr), np.asarray(indices)
@@ -201,13 +196,10 @@ class Layer(Immutable):
         self.indices = _frozen(indices)
         self.data = _real_vector("weight", data, nnz)
         self.bias = _real_vector("bias", bias, columns, np.dtype(np.float64))
+        self.activation = epilogue.activation
+        self.lower, self.upper = epilogue.lower, epilogue.upper
 
-    def _set_epilogue(self, activation: str, lower: float | None, upper: float | None) -> None:
-        checked = Epilogue(None, activation, lower, upper)
-        self.activation = activation
-        self.lower, self.upper = checked.lower, checked.upper
-
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[..., Layer], tuple[object, ...]]:
         # One number for all weights, or biases, stays one.
         shared = [a[:1] if a.size and a.strides == (0,) else a for a in (self.data, self.bias)]
         rest = self.shape, self.activation, self.lower, self.upper
@@ -252,7 +244,7 @@ class Layer(Immutable):
         """
         return self.epilogue().zeros_stay
 
-    def csr(self, dtype: npt.DTypeLike | None = None) -> Any:
+    def csr(self, dtype: npt.DTypeLike | None = None) -> sp.csr_array:
         """Return W as a new `scipy.sparse.csr_array` of `dtype` (default: as stored)."""
         wide = np.int32 if max(self.nnz, *self.shape) < 1 << 31 else np.int64
         return sp.csr_array(
@@ -285,7 +277,7 @@ def _frozen(array: Array) -> Array:
 
 
 def _real_vector(
-    what: str, values: npt.ArrayLike, length: int, dtype: np.dtype[Any] | None = None
+    what: str, values: npt.ArrayLike, length: int, dtype: np.dtype[np.generic] | None = None
 ) -> Array:
     """Check `length` real, finite numbers; broadcast one number where all are equal."""
     array = np.asarray(values)

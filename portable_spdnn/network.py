@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, Protocol
 
 import numpy as np
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.layer import Immutable, Layer
+
+
+class KnownLayer(Protocol):
+    """What is known of a layer before it is read; a `Layer` has it too."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(neurons_in, neurons_out)."""
+
+    @property
+    def nnz(self) -> int:
+        """Number of weights."""
+
+    @property
+    def zeros_stay(self) -> bool:
+        """Whether a row of zeros stays one; see `Layer.zeros_stay`."""
 
 
 class Network(Immutable):
@@ -45,14 +62,17 @@ class Network(Immutable):
 
     def __init__(self, layers: Iterable[Layer], y_max: float | None = None) -> None:
         self.layers = tuple(layers)
-        if not self.layers:
-            raise InputError("a network needs at least one layer")
         for number, layer in enumerate(self.layers, start=1):
             if not isinstance(layer, Layer):
                 raise InputError(f"layer {number} is a {type(layer).__name__}, not a Layer")
-        for number, (first, second) in enumerate(
-            zip(self.layers, self.layers[1:], strict=False), start=1
-        ):
+        self._set(y_max)
+
+    def _set(self, y_max: float | None) -> None:
+        """Check that the layers make a chain, and take the bound."""
+        known = self._known()
+        if not known:
+            raise InputError("a network needs at least one layer")
+        for number, (first, second) in enumerate(pairwise(known), start=1):
             if first.shape[1] != second.shape[0]:
                 raise InputError(
                     f"layer {number} gives {first.shape[1]} outputs "
@@ -60,30 +80,34 @@ class Network(Immutable):
                 )
         self.y_max = checked_y_max(y_max)
 
+    def _known(self) -> Sequence[KnownLayer]:
+        """Return what is known of the layers without reading them, where they are not at hand."""
+        return self.layers
+
     @property
     def neurons(self) -> int:
         """Number of input neurons."""
-        return self.layers[0].shape[0]
+        return self._known()[0].shape[0]
 
     @property
     def neurons_out(self) -> int:
         """Number of neurons of the last layer."""
-        return self.layers[-1].shape[1]
+        return self._known()[-1].shape[1]
 
     @property
     def widest(self) -> int:
         """Largest number of neurons on either side of any layer."""
-        return max(max(layer.shape) for layer in self.layers)
+        return max(max(layer.shape) for layer in self._known())
 
     @property
     def edges(self) -> int:
         """Number of weights of all layers together."""
-        return sum(layer.nnz for layer in self.layers)
+        return sum(layer.nnz for layer in self._known())
 
     @property
     def layers_filling_zeros(self) -> tuple[int, ...]:
         """Layers that turn a row of zeros into nonzeros, counted from 0; see `Layer.zeros_stay`."""
-        return tuple(n for n, layer in enumerate(self.layers) if not layer.zeros_stay)
+        return tuple(n for n, layer in enumerate(self._known()) if not layer.zeros_stay)
 
     @property
     def sparse_features_exact(self) -> bool:
@@ -123,7 +147,7 @@ def checked_y_max(y_max: Any) -> float | None:
         bound = float(y_max)
     except (TypeError, ValueError, OverflowError):
         bound = np.nan
-    if isinstance(y_max, str | bool) or not bound > 0:
+    if isinstance(y_max, str | bytes | bool) or not bound > 0:
         raise InputError(
             f"y_max is {str(y_max)[:40]}; it must be a positive number, or None for no bound"
         )

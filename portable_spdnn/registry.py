@@ -7,8 +7,8 @@ import os
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
-from portable_spdnn.backend import OPERATIONS, Availability, Backend, BackendUnavailable
-from portable_spdnn.errors import InputError
+from portable_spdnn.backend import OPERATIONS, Availability, Backend
+from portable_spdnn.errors import BackendUnavailable, InputError
 
 GROUP = "portable_spdnn.backends"
 ENVIRONMENT_VARIABLE = "PORTABLE_SPDNN_BACKEND"
@@ -59,6 +59,17 @@ def registered() -> dict[str, EntryPoint]:
 def backends() -> list[BackendInfo]:
     """Survey every registered backend, available or not, the highest priority first.
 
+    Returns
+    -------
+    list of BackendInfo
+        Of a backend that cannot run here, `availability.reason` says why.
+
+    Raises
+    ------
+    InputError
+        If two distributions register different classes under one name, or what the user set for
+        a backend (such as NUMBA_NUM_THREADS) has no valid value.
+
     Examples
     --------
     >>> import portable_spdnn as ps
@@ -75,21 +86,7 @@ def backends_with(operation: str) -> list[str]:
 
 
 def load_backend(name: str) -> type[Backend]:
-    """Return the class of an available backend.
-
-    Parameters
-    ----------
-    name : str
-        A registered name, or "auto": what PORTABLE_SPDNN_BACKEND names, else the available
-        backend of the highest `Backend.priority`; of several, the first by name.
-
-    Raises
-    ------
-    InputError
-        If no backend of that name is registered.
-    BackendUnavailable
-        If it cannot run here; the message gives the reason and the usable ones.
-    """
+    """Return the class of an available backend; names and errors are those of `get_backend`."""
     source = ""
     if name == "auto":
         name = os.environ.get(ENVIRONMENT_VARIABLE, "") or "auto"
@@ -117,7 +114,22 @@ def load_backend(name: str) -> type[Backend]:
 
 
 def get_backend(name: str = "auto", threads: int | None = None) -> Backend:
-    """Return a backend ready to use; arguments and errors as `load_backend` and `Backend`.
+    """Return a backend ready to use.
+
+    Parameters
+    ----------
+    name : str, default "auto"
+        A registered name, or "auto": what PORTABLE_SPDNN_BACKEND names, else the available
+        backend of the highest `Backend.priority`; of several, the first by name.
+    threads : int, optional
+        Threads that it uses, at least 1; a serial backend has one. Default: the backend's own.
+
+    Raises
+    ------
+    InputError
+        If no backend of that name is registered, or `threads` is less than 1.
+    BackendUnavailable
+        If the backend cannot run here; the message gives the reason and the usable ones.
 
     Examples
     --------

@@ -7,7 +7,7 @@ every operation anew, since whoever owns the arrays may have changed them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,19 @@ import scipy.sparse as sp
 from portable_spdnn.errors import InputError
 
 Array = npt.NDArray[Any]
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+def index_dtype(extent: int) -> np.dtype[Any]:
+    """Return the narrowest of uint16, int32 and int64 that holds 0 .. `extent` - 1."""
+    if extent <= 1 << 16:
+        return np.dtype(np.uint16)
+    return np.dtype(np.int32 if extent <= 1 << 31 else np.int64)
+
+
+def common_value(array: npt.NDArray[Scalar]) -> Scalar | None:
+    """Return the value that all entries of a vector have, None where they differ or are none."""
+    return array[0] if array.size and (array == array[0]).all() else None
 
 
 def real_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
@@ -38,7 +51,7 @@ def real_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
         If the type is not real: complex numbers, texts, objects, dates.
     """
     if dtype.kind not in "fiub":
-        raise InputError(f"{name}: type {dtype}; real numbers are expected")
+        raise InputError(f"{name} has type {dtype}; real numbers are expected")
     return np.dtype(np.float64 if dtype.itemsize >= 8 else np.float32)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from portable_spdnn_gpu.compile.catalog import ARCHITECTURES, OLDEST_OF_CUDA_13
+from portable_spdnn_gpu.compile.catalog import ARCHITECTURES
 from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError, compiler_version
 
 
@@ -15,6 +15,7 @@ def _compiles_for_old_ones() -> bool:
         return False
 
 
+OLDEST_OF_CUDA_13 = 75
 COMPILES_FOR_OLD_ONES = _compiles_for_old_ones()
 
 

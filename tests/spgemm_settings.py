@@ -23,7 +23,7 @@ def forced(accumulator: str) -> Iterator[None]:
         if accumulator == "bitmap":
             patch.setattr(operands, "BITMAP_WORDS_PER_ENTRY", 1 << 40)
         else:
-            patch.setattr(operands, "MOST_BITMAP_BYTES", -1)
+            patch.setattr(operands, "MAX_BITMAP_BYTES", -1)
 
             def choose(products: Any, columns: int, entries: Any = None) -> Any:
                 if accumulator == "mixed":
@@ -35,7 +35,7 @@ def forced(accumulator: str) -> Iterator[None]:
                 row_bins, "symbolic_accumulators", lambda *rows: np.minimum(choose(*rows), HASH)
             )
         # Small chunks: several, of whatever size the matrices are.
-        patch.setattr(row_bins, "LEAST_PRODUCTS", 16)
+        patch.setattr(row_bins, "MIN_PRODUCTS", 16)
         yield
 
 

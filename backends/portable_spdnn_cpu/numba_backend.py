@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
+import scipy.sparse as sp
 
 from portable_spdnn.backend import Availability, Backend
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.network import Network
 from portable_spdnn.operations.handles import DescribedCall, Prepared, SpgemmHandle
+from portable_spdnn.operations.operands import Array, DenseOperand, SparseOperand
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn_cpu.jit.cpu_info import processor_name
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool, default_threads
+from portable_spdnn_cpu.machine.cpu_info import processor_name
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool, default_threads
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    from portable_spdnn_cpu.spmm.handle import DenseLayer
 
 
 class NumbaBackend(Backend):
@@ -57,53 +59,56 @@ class NumbaBackend(Backend):
         """The processor and the number of threads in use."""
         return f"{processor_name()}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
-    def run_spmm(self, A: Any, B: Any, epilogue: Epilogue, residual: Any) -> Any:
+    def run_spmm(
+        self, A: SparseOperand, B: DenseOperand, epilogue: Epilogue, residual: DenseOperand | None
+    ) -> DenseOperand:
         """C = A B, finished: the inputs of a tile are the columns of B."""
-        return self._product(A, epilogue, prepare=False)(B, None, residual)
+        multiply: Prepared = self._dense_layer(A, epilogue).multiply
+        C: DenseOperand = multiply(B, None, residual)
+        return C
 
-    def make_spmm(self, A: Any, columns: int | None, epilogue: Epilogue) -> Prepared:
+    def make_spmm(self, A: SparseOperand, columns: int | None, epilogue: Epilogue) -> Prepared:
         """Return the function (B, out, residual) -> C, with A clustered and packed."""
-        return self._product(A, epilogue, prepare=True, columns=columns)
-
-    def _product(
-        self, A: Any, epilogue: Epilogue, prepare: bool, columns: int | None = None
-    ) -> Prepared:
-        """Return C = A B as the layer C^T = B^T A^T, whose outputs are the rows of A."""
-        layer = self._dense_layer(A, epilogue, prepare, columns)
-
-        def run(B: Any, out: Any, residual: Any) -> Any:
-            turned = (None if one is None else one.T for one in (out, residual))
-            return layer(B.T, *turned).T
-
-        return DescribedCall(run, layer.describe)
+        layer = self._dense_layer(A, epilogue, prepare=True, columns=columns)
+        return DescribedCall(layer.multiply, layer.describe_product)
 
     def _dense_layer(
-        self, by_output: Any, epilogue: Epilogue, prepare: bool, columns: int | None = None
-    ) -> Any:
-        """Return the layer for dense features: (Y, out, residual) -> Y'."""
+        self,
+        by_output: SparseOperand,
+        epilogue: Epilogue,
+        prepare: bool = False,
+        columns: int | None = None,
+    ) -> DenseLayer:
         from portable_spdnn_cpu.spmm.handle import DenseLayer
 
         return DenseLayer(self.workers, by_output, epilogue, prepare, columns)
 
-    def make_spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
+    def make_spgemm_handle(self, A: SparseOperand, B: SparseOperand) -> SpgemmHandle:
         """Return a handle for C = A B."""
         from portable_spdnn_cpu.spgemm.handle import RowSpgemmHandle
 
         return RowSpgemmHandle(self.workers, A, B)
 
-    def run_layer(self, W: Any, Y: Any, epilogue: Epilogue, residual: Any) -> Any:
+    def run_layer(
+        self,
+        W: sp.csr_array,
+        Y: DenseOperand | SparseOperand,
+        epilogue: Epilogue,
+        residual: DenseOperand | None,
+    ) -> Any:
         """Y' = Y W, finished, in one pass."""
         if self.is_sparse(Y):
             from portable_spdnn_cpu.spgemm.fused_layer import sparse_layer
 
             return sparse_layer(self.workers, W, Y, epilogue)
-        return self._dense_layer(W.T.tocsr(), epilogue, prepare=False)(Y, None, residual)
+        layer: Prepared = self._dense_layer(W.T.tocsr(), epilogue)
+        return layer(Y, None, residual)
 
-    def make_layer(self, W: Any, epilogue: Epilogue) -> Prepared:
+    def make_layer(self, W: sp.csr_array, epilogue: Epilogue) -> Prepared:
         """Return the function (Y, out, residual) -> Y', with W clustered and packed."""
         dense = self._dense_layer(W.T.tocsr(), epilogue, prepare=True)
 
-        def run(Y: Any, out: Any, residual: Any) -> Any:
+        def run(Y: Array | sp.csr_array, out: Array | None, residual: Array | None) -> Any:
             sparse = self.is_sparse(Y)
             return self.run_layer(W, Y, epilogue, None) if sparse else dense(Y, out, residual)
 
@@ -119,6 +124,6 @@ class NumbaBackend(Backend):
 
     def measure_limits(self) -> Limits:
         """Measure the processor with all threads; takes some seconds."""
-        from portable_spdnn_cpu.jit.peaks import measure
+        from portable_spdnn_cpu.machine.peaks import measure
 
         return measure(self.workers)

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import scipy
 import scipy.sparse as sp
 
 from portable_spdnn.backend import Availability, Backend
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.handles import SpgemmHandle
-from portable_spdnn.operations.operands import with_values
-from portable_spdnn_cpu.jit.cpu_info import processor_name
-
-Array = npt.NDArray[Any]
+from portable_spdnn.operations.operands import Array, DenseOperand, with_values
+from portable_spdnn_cpu.machine.cpu_info import processor_name
 
 
 class ScipyBackend(Backend):
@@ -36,15 +31,23 @@ class ScipyBackend(Backend):
         versions = {"scipy": scipy.__version__, "numpy": np.__version__}
         return Availability.yes(f"{processor_name()}, 1 thread", versions)
 
-    def run_spmm(self, A: Any, B: Any, epilogue: Epilogue, residual: Any) -> Array:
+    def run_spmm(
+        self, A: sp.csr_array, B: DenseOperand, epilogue: Epilogue, residual: DenseOperand | None
+    ) -> Array:
         """C = A B, finished."""
         return np.asarray(epilogue.apply(A @ B, residual, per_row=True))
 
-    def make_spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
+    def make_spgemm_handle(self, A: sp.csr_array, B: sp.csr_array) -> SpgemmHandle:
         """Return a handle for C = A B."""
         return ScipySpgemmHandle(A, B)
 
-    def run_layer(self, W: Any, Y: Any, epilogue: Epilogue, residual: Any) -> Any:
+    def run_layer(
+        self,
+        W: sp.csr_array,
+        Y: DenseOperand | sp.csr_array,
+        epilogue: Epilogue,
+        residual: DenseOperand | None,
+    ) -> Array | sp.csr_array:
         """Y' = Y W, finished; of a sparse product the stored entries, since zeros stay zeros."""
         return epilogue.apply(Y @ W, residual)
 
@@ -52,7 +55,7 @@ class ScipyBackend(Backend):
 class ScipySpgemmHandle(SpgemmHandle):
     """C = A B by `A @ B`; the symbolic phase multiplies the patterns."""
 
-    def __init__(self, A: Any, B: Any) -> None:
+    def __init__(self, A: sp.csr_array, B: sp.csr_array) -> None:
         self.A, self.B = A, B
         self._indptr: Array | None = None
 
@@ -66,7 +69,7 @@ class ScipySpgemmHandle(SpgemmHandle):
             self._indptr = (ones[0] @ ones[1]).indptr.astype(np.int64)
         return self._indptr
 
-    def numeric(self, A_data: Array | None = None, B_data: Array | None = None) -> Any:
+    def numeric(self, A_data: Array | None = None, B_data: Array | None = None) -> sp.csr_array:
         """Return C; see `SpgemmHandle.numeric`."""
         C = with_values("A", self.A, A_data) @ with_values("B", self.B, B_data)
         C.sort_indices()

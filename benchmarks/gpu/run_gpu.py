@@ -35,7 +35,7 @@ from targets import judged  # noqa: E402
 
 import portable_spdnn as ps  # noqa: E402
 from portable_spdnn.backend import Backend  # noqa: E402
-from portable_spdnn.challenge_table.time_budget import Measured, Predictor, parse_duration  # noqa: E402
+from portable_spdnn.challenge_table.time_budget import parse_duration, predict  # noqa: E402
 from portable_spdnn.errors import InputError  # noqa: E402
 from portable_spdnn.graphchallenge.configurations import Configuration  # noqa: E402
 from portable_spdnn.workloads.loading import load_inputs  # noqa: E402
@@ -99,7 +99,7 @@ class Run:
         except Exception as wrong:  # noqa: BLE001 - recorded; networks run without limits too
             error = f"{type(wrong).__name__}: {wrong}"
         self.bench = Bench(backend, ps.get_backend(options.reference), limits, budget)
-        self.predictor = Predictor()
+        self.done: list[Record] = []  # what networks took, to predict others by
         self.apart = 0.0  # seconds of a network that do not grow with its edges
         self.record: Record = {
             "datetime": datetime.datetime.now(datetime.UTC).isoformat(),
@@ -124,8 +124,10 @@ class Run:
         about = {"neurons": neurons, "layers": layers}
         left = self.bench.budget.left()
         configuration = Configuration(neurons, layers, 0.0)
-        expected = self.predictor.predict(configuration, self._inputs()) + self.apart
-        if left <= 0 or expected > left:  # NaN, where nothing is known: it is tried
+        expected = 0.0  # where nothing is known: it is tried
+        if self.done:
+            expected = predict(self.done, configuration, self._inputs()) + self.apart
+        if left <= 0 or expected > left:
             reason = f"{expected:.0f} s predicted, {left:.0f} s left"
             if left <= 0:
                 reason = "the time is used up"
@@ -174,8 +176,9 @@ class Run:
         setup = row["generate_seconds"] + sum(one["plan_seconds"] for one in done)
         runs = (1 + LEAST_REPEAT) * sum(one["least_seconds"] for one in done)
         self.apart = max(row["seconds"] - setup - runs, 0.0)
-        measured = Measured(row["neurons"], row["layers"], row["edges"], row["inputs"], setup, runs)
-        self.predictor.add(measured)
+        spent = {"load_seconds": setup, "plan_seconds": 0.0, "inference_seconds": runs}
+        spent |= {"inputs_load_seconds": 0.0, "reference_seconds": 0.0}
+        self.done.append({**row, **spent})
 
     def finish(self) -> Record:
         """Judge the targets and return the record as it stands."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from portable_spdnn.challenge_table.published import REFERENCES
-from portable_spdnn.graphchallenge.configurations import CONFIGURATIONS
+from portable_spdnn.challenge_table.published import COLUMNS, fastest
 
 # Challenge edge rates, edges/s, by neurons and layers.
 EDGE_RATES = {
@@ -24,9 +23,8 @@ Record = dict[str, Any]
 
 def champion(neurons: int, layers: int) -> float | None:
     """Return the champion's published rate on one A100, edges/s; None where there is none."""
-    (column,) = (one for one in REFERENCES if "A100" in one.label)
-    network = [one for one in CONFIGURATIONS if (one.neurons, one.layers) == (neurons, layers)]
-    return column.edge_rate(network[0]) if network else None
+    (column,) = (series for label, series in COLUMNS.items() if "A100" in label)
+    return fastest(column, neurons, layers)
 
 
 def judged(record: Record) -> list[Record]:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.backend import BackendUnavailable
-from portable_spdnn.errors import InputError
+from portable_spdnn.errors import BackendUnavailable, InputError
 from portable_spdnn_gpu.device.interface import Device, LaunchError
 from portable_spdnn_gpu.device.matrices import INDEX_LIMIT, first_line
 

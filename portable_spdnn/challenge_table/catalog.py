@@ -32,12 +32,10 @@ class Catalog:
         self, data: Path | None, inputs: Path | None, wanted: Iterable[Configuration]
     ) -> None:
         self.data, self.named = data, inputs
-        self._deepest: dict[int, int] = {}
-        for one in wanted:
-            self._deepest[one.neurons] = max(one.layers, self._deepest.get(one.neurons, 0))
-        self._stores: dict[int, list[PackedStore]] = {}
+        self._deepest = {one.neurons: one.layers for one in sorted(wanted, key=lambda n: n.layers)}
+        self._stores: list[PackedStore] = []
         self._texts: dict[int, Path] = {}
-        self._text_layers = cache(self._count_text_layers)  # an archive is looked through once
+        self._layers_present = cache(layers_present)  # an archive is looked through once
         if inputs is not None:
             check_inputs(inputs, sorted(self._deepest))
         if data is None:
@@ -48,9 +46,8 @@ class Catalog:
             self._texts = network_paths(data)
         for path in sorted(data.iterdir()) if data.is_dir() else [data]:
             if is_packed_store(path):
-                store = PackedStore(path)
-                self._stores.setdefault(store.neurons, []).append(store)
-        held = (*self._stores, *self._texts)
+                self._stores.append(PackedStore(path))
+        held = {*(store.neurons for store in self._stores), *self._texts}
         if not any(one in held or inputs_path(data, one) for one in self._deepest):
             raise InputError(
                 f"{data}: holds neither network nor inputs of {', '.join(map(str, self._deepest))} "
@@ -61,19 +58,21 @@ class Catalog:
     def network(self, configuration: Configuration) -> Path | None:
         """Return the store, or else the folder, that holds a network; None where none does."""
         neurons, layers = configuration.neurons, configuration.layers
-        deep = [one for one in self._stores.get(neurons, ()) if one.layers >= layers]
+        deep = [one for one in self._stores if one.neurons == neurons and one.layers >= layers]
         if deep:
             # One with the truth, then one with inputs, before others.
             best = max(deep, key=lambda one: (layers in one.truth_layers, bool(one.input_shape)))
             return best.path
-        return self.data if self._text_layers(neurons) >= layers else None
+        path, deepest = self._texts.get(neurons), self._deepest[neurons]
+        there = path is not None and self._layers_present(path, neurons, deepest) >= layers
+        return self.data if there else None
 
     def inputs(self, neurons: int) -> Path | None:
         """Return what was named, or the store, or else the folder, that holds inputs."""
         if self.named is not None:
             return self.named
-        for store in self._stores.get(neurons, ()):
-            if store.input_shape is not None:
+        for store in self._stores:
+            if store.neurons == neurons and store.input_shape is not None:
                 return store.path
         return self.data if self.data and inputs_path(self.data, neurons) else None
 
@@ -91,10 +90,6 @@ class Catalog:
         places = dict.fromkeys((place, self.data or place))
         found = (load_truth(one, neurons, layers, total, used) for one in places)
         return next((truth for truth in found if truth is not None), None)
-
-    def _count_text_layers(self, neurons: int) -> int:
-        path = self._texts.get(neurons)
-        return layers_present(path, neurons, self._deepest[neurons]) if path else 0
 
 
 def check_inputs(path: Path, sizes: Sequence[int]) -> None:

@@ -7,54 +7,56 @@ network for which a source prints nothing has no figure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
-from portable_spdnn.graphchallenge.configurations import CONFIGURATIONS, Configuration
-
-Figures = dict[tuple[int, int], float]
-"""By (neurons, layers)."""
+from portable_spdnn.graphchallenge.configurations import CONFIGURATIONS
 
 
 @dataclass(frozen=True)
 class Publication:
-    """What the table calls it, its citation, and the machine that it measured on."""
+    """Its citation, and the machine that it measured on."""
 
-    label: str
     citation: str
     hardware: str
 
 
 @dataclass(frozen=True)
 class Series:
-    """One column of a publication: challenge edge rates in edges/s, and seconds where printed.
+    """One column of a publication.
 
-    `where` names the table that the figures stand in; `threads` is None on a GPU.
+    Attributes
+    ----------
+    source : Publication
+    program : str
+    where : str
+        The table that the figures stand in.
+    threads : int or None
+        None on a GPU.
+    figures : mapping
+        By (neurons, layers): the challenge edge rate in edges/s, and the seconds where printed.
     """
 
     source: Publication
     program: str
     where: str
     threads: int | None
-    edge_rates: Figures
-    seconds: Figures = field(default_factory=dict)
+    figures: Mapping[tuple[int, int], tuple[float, float | None]]
 
 
 DAVIS = Publication(
-    "SuiteSparse:GraphBLAS",
     'T. Davis, "Sparse DNN Results with the MATLAB interface to SuiteSparse:GraphBLAS", '
     "2 September 2019, updated 20 February 2020; dnn_summary.tex in GraphBLAS/demo/dnn_results "
     "of the SuiteSparse sources",
     "Intel Xeon E5-2698 v4 at 2.2 GHz, 20 cores, 256 GB, GCC 5.4",
 )
 HIDAYETOGLU = Publication(
-    "SpDNN",
     "M. Hidayetoglu, C. Pearson, V. S. Mailthody, E. Ebrahimi, J. Xiong, R. Nagi and W. Hwu, "
     '"At-Scale Sparse Deep Neural Network Inference with Efficient GPU Implementation", '
     "IEEE HPEC 2020, arXiv:2007.14152",
     "one NVIDIA A100",
 )
 KK_SPDNN = Publication(
-    "KK-SpDNN",
     'J. A. Ellis and S. Rajamanickam, "Scalable Inference for Sparse Deep Neural Networks using '
     'Kokkos Kernels", IEEE HPEC 2019',
     "Intel Skylake nodes",
@@ -66,10 +68,12 @@ def _davis(
     seconds: tuple[float, ...],
 ) -> Series:  # fmt: skip
     """Give figures to the twelve networks, in the order of the official table."""
-    networks = [(one.neurons, one.layers) for one in CONFIGURATIONS]
+    figures = {
+        (one.neurons, one.layers): (1e9 * rate, spent)
+        for one, rate, spent in zip(CONFIGURATIONS, giga_rates, seconds, strict=True)
+    }
     where = f"run times and rates of GraphBLAS {version}, {threads} thread(s)"
-    rates = {network: 1e9 * rate for network, rate in zip(networks, giga_rates, strict=True)}
-    return Series(DAVIS, program, where, threads, rates, dict(zip(networks, seconds, strict=True)))
+    return Series(DAVIS, program, where, threads, figures)
 
 
 SERIES = (
@@ -107,43 +111,32 @@ SERIES = (
     ),
     Series(
         HIDAYETOGLU, "optimised kernels", "single-GPU throughput", None,
-        {(1024, 1920): 20.7e12, (4096, 1920): 19.9e12, (16384, 1920): 15.3e12,
-         (65536, 120): 8.2e12, (65536, 1920): 9.3e12},
+        {(1024, 1920): (20.7e12, None), (4096, 1920): (19.9e12, None),
+         (16384, 1920): (15.3e12, None), (65536, 120): (8.2e12, None),
+         (65536, 1920): (9.3e12, None)},
     ),
 )  # fmt: skip
 """Everything published that belongs to a network, as far as it is known here."""
 
 REMARKS = (
-    (HIDAYETOGLU, "up to 180 TeraEdges/s on many NVIDIA V100 GPUs of a whole machine"),
+    (HIDAYETOGLU, "SpDNN: up to 180 TeraEdges/s on many NVIDIA V100 GPUs of a whole machine"),
     (
         KK_SPDNN,
-        "1.16 TeraEdges/s on 20 nodes; 120 to 500 times the serial reference on a single node",
+        "KK-SpDNN: 1.16 TeraEdges/s on 20 nodes; 120 to 500 times the serial reference on a "
+        "single node",
     ),
 )
 """Published figures that belong to no single network of the table."""
 
-
-@dataclass(frozen=True)
-class Reference:
-    """A column of published figures: the fastest of some series, network by network.
-
-    The series are of one publication and one kind of hardware; none is left out because it is
-    fast.
-    """
-
-    label: str
-    series: tuple[Series, ...]
-
-    def edge_rate(self, configuration: Configuration) -> float | None:
-        """Return the largest published edge rate of a network, edges/s; None if there is none."""
-        network = (configuration.neurons, configuration.layers)
-        rates = [one.edge_rates[network] for one in self.series if network in one.edge_rates]
-        return max(rates, default=None)
+COLUMNS = {
+    "GraphBLAS, 1 thread": [one for one in SERIES if one.threads == 1],
+    "GraphBLAS, 40 threads": [one for one in SERIES if one.threads == 40],
+    "SpDNN, one A100": [one for one in SERIES if one.threads is None],
+}
+"""What stands beside the rows of a table: series of one publication and one kind of hardware."""
 
 
-REFERENCES = (
-    Reference("GraphBLAS, 1 thread", tuple(one for one in SERIES if one.threads == 1)),
-    Reference("GraphBLAS, 40 threads", tuple(one for one in SERIES if one.threads == 40)),
-    Reference("SpDNN, one A100", tuple(one for one in SERIES if one.threads is None)),
-)
-"""What stands beside the rows of a table."""
+def fastest(series: Iterable[Series], neurons: int, layers: int) -> float | None:
+    """Return the largest published edge rate of a network, edges/s; None if there is none."""
+    figures = (one.figures.get((neurons, layers)) for one in series)
+    return max((figure[0] for figure in figures if figure), default=None)

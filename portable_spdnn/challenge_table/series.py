@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from portable_spdnn.backend import Backend
 from portable_spdnn.challenge_table.catalog import Catalog
 from portable_spdnn.challenge_table.records import BATCHES, Json, Records
-from portable_spdnn.challenge_table.time_budget import Measured, Predictor
+from portable_spdnn.challenge_table.time_budget import predict
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
 from portable_spdnn.graphchallenge.categories import judge
 from portable_spdnn.graphchallenge.configurations import Configuration
-from portable_spdnn.plans.base import Progress
 from portable_spdnn.plans.checkpoint import features_fingerprint
 from portable_spdnn.plans.memory_budget import streaming_memory
-from portable_spdnn.plans.options import OPTIONAL_PLAN_OPTIONS, PlanOptions
+from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.report import run_report
-from portable_spdnn.report.comparison import REFERENCE_NAME, judge_by_reference, run_reference
+from portable_spdnn.report.comparison import (
+    REFERENCE_NAME,
+    ShowProgress,
+    judge_by_reference,
+    run_reference,
+)
 from portable_spdnn.workloads.inputs import InputsSource
-from portable_spdnn.workloads.loading import Workload
+from portable_spdnn.workloads.loading import Workload, load_workload
 from portable_spdnn.workloads.sources import Request, Source, resolve
 
-ShowProgress = Callable[[str], AbstractContextManager[Progress | None]]
 WARM_UP_INPUTS = 512
 
 
@@ -65,6 +67,10 @@ class _Inputs:
     def count(self) -> int:
         return int(self.features.shape[0])
 
+    def key(self, network: str) -> Json:
+        """Return what names a network, by its fingerprint, and these inputs."""
+        return {"network": network, "inputs": self.count, "features": self.fingerprint}
+
 
 class Series:
     """The networks of the table on one backend.
@@ -76,7 +82,7 @@ class Series:
     ----------
     backend : Backend
     options : ChallengeOptions
-    show_progress : callable, optional
+    show_progress : callable
         Given what runs, returns a context manager that yields a progress callback or None.
 
     Attributes
@@ -89,10 +95,7 @@ class Series:
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        options: ChallengeOptions,
-        show_progress: ShowProgress = lambda what: nullcontext(None),
+        self, backend: Backend, options: ChallengeOptions, show_progress: ShowProgress
     ) -> None:
         self.backend, self.options = backend, options
         self._show = show_progress
@@ -102,7 +105,6 @@ class Series:
             if reason := self._source(one).network.why_not_streamed:
                 raise InputError(reason)
         self._versions = type(backend).availability().versions
-        defaults = PlanOptions()
         self.identity: Json = {
             "versions": run_report.versions(self._versions),
             "backend": backend.name,
@@ -111,17 +113,13 @@ class Series:
             "dtype": str(options.plan.dtype),
             **{name: getattr(options.plan, name) for name in ("path", "batch_size", "memory")},
             "exact_passes": list(options.plan.exact_passes),
-            # What not every backend takes, where it is not left alone.
-            **{
-                option: value
-                for option in OPTIONAL_PLAN_OPTIONS
-                if (value := getattr(options.plan, option)) != getattr(defaults, option)
-            },
+            **options.plan.backend_specific(),
             "verify": options.verify,
         }
         kept = options.checkpoint
         self._records = None if kept is None else Records(kept, self.identity)
-        self._predictor = Predictor()
+        self._calibration: Json = {}  # the record of the warm-up
+        self._done: list[Json] = []
         self._inputs: _Inputs | None = None
         self.warm_up_seconds: float | None = None
 
@@ -134,7 +132,7 @@ class Series:
         for configuration in self.options.configurations:
             row = self._row(configuration)
             if row["state"] == "done":
-                self._predictor.add(_measured(row))
+                self._done.append(row)
             yield row
 
     def _source(self, one: Configuration) -> Source:
@@ -157,30 +155,28 @@ class Series:
         }
         if records is not None and records.path(configuration).exists():
             inputs = self._inputs_of(configuration.neurons)
-            found = records.load(configuration, _key(layers.fingerprint(), inputs))
-            row |= {"inputs_kind": inputs.kind, "state": "done", "from_checkpoint": True}
-            return row | self._judged(configuration, inputs, *found)
-        if self._inputs is None:
-            self._inputs_of(configuration.neurons)
-        self._warm_up()
-        if self.options.time_budget is not None:
-            predicted = self._predicted(configuration)
-            left = self.options.time_budget - (time.monotonic() - self._start)
-            row["predicted_seconds"] = predicted
-            if predicted > left:
-                reason = f"{predicted:.3g} s predicted, {max(left, 0):.3g} s left"
-                return row | {"skipped_because": reason}
-        inputs = self._inputs_of(configuration.neurons)
-        row["inputs_kind"] = inputs.kind
-        memory = streaming_memory(layers.facts, inputs.count, self.options.plan)
-        if memory is not None and source.network.why_not_streamed:
-            return row | {"skipped_because": source.network.why_not_streamed}
-        record, categories = self._run(source, inputs, configuration, memory)
-        if records is not None:
-            key = _key(layers.fingerprint(), inputs)
-            records.save(configuration, key, record, categories)
-        judged = self._judged(configuration, inputs, record, categories)
-        return row | {"state": "done"} | judged
+            found = records.load(configuration, inputs.key(layers.fingerprint()))
+            row["from_checkpoint"] = True
+        else:
+            loaded = self._inputs or self._inputs_of(configuration.neurons)
+            self._warm_up()
+            if self.options.time_budget is not None:
+                done = self._done or [self._calibration]
+                # Inputs of another size are taken to be as many as those that are loaded.
+                row["predicted_seconds"] = predicted = predict(done, configuration, loaded.count)
+                left = self.options.time_budget - (time.monotonic() - self._start)
+                if predicted > left:
+                    reason = f"{predicted:.3g} s predicted, {max(left, 0):.3g} s left"
+                    return row | {"skipped_because": reason}
+            inputs = self._inputs_of(configuration.neurons)
+            memory = streaming_memory(layers.statistics, inputs.count, self.options.plan)
+            if memory is not None and (reason := source.network.why_not_streamed):
+                return row | {"inputs_kind": inputs.kind, "skipped_because": reason}
+            found = self._run(source, inputs, configuration, memory)
+            if records is not None:
+                records.save(configuration, inputs.key(layers.fingerprint()), *found)
+        row |= {"inputs_kind": inputs.kind, "state": "done"}
+        return row | self._judged(configuration, inputs, *found)
 
     def _inputs_of(self, neurons: int) -> _Inputs:
         """Return the inputs of a size; those of one size are in memory at a time."""
@@ -204,29 +200,15 @@ class Series:
         if self.warm_up_seconds is not None:
             return
         start = time.perf_counter()
-        source = resolve(Request(first_inputs=WARM_UP_INPUTS))
-        network, (features, _) = source.load_network(), source.load_inputs()
-        load_seconds = time.perf_counter() - start
         options = replace(self.options.plan, memory=None, batch_size=None)
         with self._show("warming up"):
+            work = load_workload(Request(first_inputs=WARM_UP_INPUTS))
             for _ in range(2):
-                result = make_plan(self.backend, network, options).run(features)
-        times = (load_seconds + result.plan_seconds, result.inference_seconds)
-        self._predictor.calibration = Measured(
-            result.neurons, result.layers, result.edges, result.inputs, *times
+                result = make_plan(self.backend, work.network, options).run(work.features)
+        self._calibration = run_report.run_record(
+            work, result, None, {}, {"inputs_load_seconds": 0.0, "reference_seconds": None}
         )
         self.warm_up_seconds = time.perf_counter() - start
-
-    def _predicted(self, configuration: Configuration) -> float:
-        """Return the seconds that a network will take, with its inputs if they are not loaded.
-
-        Those of another size are taken to be as many as those that are.
-        """
-        assert self._inputs is not None  # those of the first row are always loaded
-        seconds = self._predictor.predict(configuration, self._inputs.count)
-        if self._inputs.neurons != configuration.neurons:
-            seconds += self._inputs.seconds * configuration.neurons / self._inputs.neurons
-        return seconds
 
     def _run(
         self, source: Source, inputs: _Inputs, configuration: Configuration, memory: int | None
@@ -278,17 +260,3 @@ class Series:
             passed, against = judge(categories, truth).passed, truth.source
         verdict = {True: "PASSED", False: "FAILED", None: None}[passed]
         return {**record, "verdict": verdict, "verdict_against": verdict and against}
-
-
-def _key(network: str, inputs: _Inputs) -> Json:
-    """Return what names a network and its inputs."""
-    return {"network": network, "inputs": inputs.count, "features": inputs.fingerprint}
-
-
-def _measured(record: Json) -> Measured:
-    verifying = record["reference_seconds"] or 0.0
-    return Measured(
-        **{name: record[name] for name in ("neurons", "layers", "edges", "inputs")},
-        setup_seconds=record["load_seconds"] + record["plan_seconds"],
-        run_seconds=record["inference_seconds"] + verifying,
-    )

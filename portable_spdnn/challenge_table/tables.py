@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from portable_spdnn.challenge_table.published import REFERENCES, REMARKS, SERIES
+from portable_spdnn.challenge_table import published
 from portable_spdnn.challenge_table.records import Json
 from portable_spdnn.challenge_table.series import Series
-from portable_spdnn.graphchallenge.configurations import INPUTS, Configuration
+from portable_spdnn.graphchallenge.configurations import INPUTS
 from portable_spdnn.host import format_bytes, peak_resident_bytes
 from portable_spdnn.plans.memory_budget import SHARE
 from portable_spdnn.plans.options import OPTIONAL_PLAN_OPTIONS
@@ -86,41 +86,44 @@ def as_json(series: Series, rows: Sequence[Json]) -> Json:
         "networks": list(rows),
         "published": [
             {
-                "source": one.source.citation, "hardware": one.source.hardware,
-                "program": one.program, "where": one.where, "threads": one.threads,
+                "source": one.source.citation,
+                "hardware": one.source.hardware,
+                "program": one.program,
+                "where": one.where,
+                "threads": one.threads,
                 "figures": [
-                    {"neurons": network[0], "layers": network[1], "edge_rate": rate,
-                     "seconds": one.seconds.get(network)}
-                    for network, rate in one.edge_rates.items()
+                    {"neurons": neurons, "layers": layers, "edge_rate": rate, "seconds": seconds}
+                    for (neurons, layers), (rate, seconds) in one.figures.items()
                 ],
             }
-            for one in SERIES
+            for one in published.SERIES
         ],
-    }  # fmt: skip
+    }
 
 
 def as_markdown(series: Series, rows: Sequence[Json]) -> str:
     """Return the table with published figures beside it, and their sources below."""
-    columns = {one.label: one.series[0].source for one in REFERENCES}
-    cited = [*columns.values(), *(source for source, _ in REMARKS)]
-    marks = {source: f"[^{n}]" for n, source in enumerate(dict.fromkeys(cited), start=1)}
-    align = ["---:"] * 3 + ["---"] * 2 + ["---:"] * 3 + ["---"] * 2 + ["---:"] * len(REFERENCES)
+    sources = [column[0].source for column in published.COLUMNS.values()]
+    cited = dict.fromkeys([*sources, *(source for source, _ in published.REMARKS)])
+    marks = {source: f"[^{number}]" for number, source in enumerate(cited, start=1)}
+    beside = zip(published.COLUMNS, sources, strict=True)
+    align = ["---:"] * 3 + ["---"] * 2 + ["---:"] * 3 + ["---"] * 2 + ["---:"] * len(sources)
     lines = [
         "# Sparse DNN Graph Challenge",
         "",
-        _table_line([*COLUMNS, *(f"{label} {marks[source]}" for label, source in columns.items())]),
+        _table_line([*COLUMNS, *(f"{label} {marks[source]}" for label, source in beside)]),
         _table_line(align),
     ]
     for row in rows:
-        network = Configuration(row["neurons"], row["layers"], 0.0)
-        published = [one.edge_rate(network) for one in REFERENCES]
-        shown = [NOTHING if rate is None else run_report.rate(rate) for rate in published]
+        network = row["neurons"], row["layers"]
+        found = [published.fastest(column, *network) for column in published.COLUMNS.values()]
+        shown = [NOTHING if rate is None else run_report.rate(rate) for rate in found]
         lines.append(_table_line([*cells(row), *shown]))
     lines += [
         "",
         "Seconds run from features on the host to categories on the host; loading, planning and "
         "compiling are not in them. The challenge edge rate is inputs x edges / seconds and "
-        "counts work that dropping dead inputs and exact passes avoid; the executed edge rate "
+        "counts work that dropping inactive inputs and exact passes avoid; the executed edge rate "
         "counts the multiply-adds really done.",
         "",
         *(f"- {name}: {text}" for name, text in facts(series, rows)),
@@ -130,7 +133,7 @@ def as_markdown(series: Series, rows: Sequence[Json]) -> str:
         f"with the {INPUTS} official inputs on the machines named, not measured here. Where a "
         "source prints several versions of one program, the fastest stands here.",
         "",
-        *(f"- {source.label}: {text} {marks[source]}" for source, text in REMARKS),
+        *(f"- {text} {marks[source]}" for source, text in published.REMARKS),
         "",
         *(f"{mark}: {one.citation}. Hardware: {one.hardware}." for one, mark in marks.items()),
     ]

@@ -2,15 +2,17 @@
 
 A prediction is ``edges x inputs / edge rate + edges x (loading + planning) per edge``, both
 measured on the nearest network that is done: the same number of neurons if there is one, then
-the nearest number of layers. Deeper networks tend to run faster than that, because few inputs are
-active by then, and wider ones slower, because features leave the caches.
+the nearest number of layers. Inputs of another number of neurons are loaded besides, in as much
+time for each feature. Deeper networks tend to run faster than that, because few inputs are active
+by then, and wider ones slower, because features leave the caches.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import Any
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import Configuration
@@ -31,40 +33,22 @@ def parse_duration(text: str, option: str) -> float:
     return seconds
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What one network took: to load or generate and plan it, and to run (and verify) it."""
+def predict(done: Iterable[dict[str, Any]], configuration: Configuration, inputs: int) -> float:
+    """Return the seconds that a network will take: to load its inputs and it, plan, run, verify.
 
-    neurons: int
-    layers: int
-    edges: int
-    inputs: int
-    setup_seconds: float
-    run_seconds: float
+    `done` are the records of finished networks, at least one (`report.run_report.run_record`).
+    """
 
+    def distance(one: dict[str, Any]) -> tuple[float, float]:
+        return (
+            abs(math.log2(one["neurons"] / configuration.neurons)),
+            abs(math.log2(one["layers"] / configuration.layers)),
+        )
 
-class Predictor:
-    """Predicts by the networks that are done; while there are none, by `calibration`."""
-
-    def __init__(self) -> None:
-        self.calibration: Measured | None = None
-        self._done: list[Measured] = []
-
-    def add(self, measured: Measured) -> None:
-        """Take note of a network that is done."""
-        self._done.append(measured)
-
-    def predict(self, configuration: Configuration, inputs: int) -> float:
-        """Return the seconds that a network will take; NaN where there is nothing to go by."""
-
-        def distance(one: Measured) -> tuple[float, float]:
-            return (
-                abs(math.log2(one.neurons / configuration.neurons)),
-                abs(math.log2(one.layers / configuration.layers)),
-            )
-
-        nearest = min(self._done, key=distance, default=self.calibration)
-        if nearest is None:
-            return math.nan
-        edges = configuration.edges / nearest.edges
-        return edges * (nearest.setup_seconds + nearest.run_seconds * inputs / nearest.inputs)
+    nearest = min(done, key=distance)
+    setup = nearest["load_seconds"] + nearest["plan_seconds"]
+    run = nearest["inference_seconds"] + (nearest["reference_seconds"] or 0.0)
+    edges = configuration.edges / nearest["edges"]
+    wider = configuration.neurons / nearest["neurons"]
+    loading = 0.0 if wider == 1 else wider * nearest["inputs_load_seconds"]
+    return float(edges * (setup + run * inputs / nearest["inputs"]) + loading)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import traceback
-from typing import NoReturn
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
@@ -16,47 +16,81 @@ ARGUMENT = re.compile(r"\b(neurons|layers|bias|inputs|save_calibration)=(?=\w)")
 def main() -> None:
     """Run the command line and exit: 0 done, 1 wrong categories, 2 usage or input error.
 
-    Under an MPI launcher a rank that fails ends the whole job: the others would wait for it.
+    An interrupted command exits with 130. Under an MPI launcher a rank that fails ends the whole
+    job: the others would wait for it.
     """
+    rank: int | None = None
+    name = "portable-spdnn"
+    try:
+        _open_missing_streams()
+        from portable_spdnn.mpi.ranks import launched_rank, launched_ranks
+
+        rank = launched_rank() if launched_ranks() > 1 else None
+        name = name if rank is None else f"{name}: rank {rank}"
+        code, message = _run(rank)
+    except KeyboardInterrupt:
+        code, message = INTERRUPTED, "interrupted"
+    if message:
+        print(f"{name}: {message}", file=sys.stderr)
+    if code and rank is not None:
+        from portable_spdnn.mpi.ranks import abort, others_may_wait
+
+        # What all ranks agreed on ends them in order; what one of them met alone does not.
+        if others_may_wait():
+            abort(code)
+    sys.exit(code)
+
+
+def _run(rank: int | None) -> tuple[int, str]:
+    """Run the command that was asked for; return the exit code, and what is left to say."""
+    import typer
+
     from portable_spdnn.cli.app import app
     from portable_spdnn.errors import SpdnnError
-    from portable_spdnn.mpi.ranks import launched_rank, launched_ranks, unfinished
+    from portable_spdnn.mpi.ranks import Ranks, others_may_wait
 
-    rank = launched_rank() if launched_ranks() > 1 else None
-    name = "portable-spdnn" if rank is None else f"portable-spdnn: rank {rank}"
+    arguments = sys.argv[1:] or ["--help"]
     try:
-        app()
+        code = app(arguments, prog_name="portable-spdnn", standalone_mode=False)
+        if rank is not None and not code and others_may_wait():
+            # It was asked for help, say. Where others were asked to run, they wait for it here.
+            with Ranks() as ranks:
+                ranks.require_equal({"the command": " ".join(arguments)})
+    except typer.TyperException as error:  # of the options: one unknown, missing or ill-formed
+        return USAGE_ERROR, f"error: {_usage_error(error)}"
+    except BrokenPipeError:
+        # Whoever read the output has left; there is nobody to tell.
+        sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+        return USAGE_ERROR, ""
     except (SpdnnError, OSError, MemoryError) as error:
-        if isinstance(error, BrokenPipeError):
-            # Whoever read the output has left; there is nobody to tell.
-            sys.stderr.close()
-        else:
-            print(f"{name}: error: {_one_line(error)}", file=sys.stderr)
-        _end(USAGE_ERROR, rank)
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted", file=sys.stderr)
-        _end(INTERRUPTED, rank)
-    except SystemExit as ended:
-        # What all ranks agreed on ends them in order; what one of them met alone does not.
-        if rank is None or not ended.code or not unfinished():
-            raise
-        what = "interrupted" if ended.code == INTERRUPTED else "ended early"
-        print(f"{name}: {what}", file=sys.stderr)
-        _end(ended.code if isinstance(ended.code, int) else 1, rank)
+        return USAGE_ERROR, f"error: {_one_line(error)}"
     except Exception:
         if rank is None:
             raise
-        print(f"{name}: failed", file=sys.stderr)
         traceback.print_exc()
-        _end(1, rank)
+        return 1, "failed"
+    if code == INTERRUPTED:
+        return code, "interrupted"
+    return code if isinstance(code, int) else 0, ""
 
 
-def _end(code: int, rank: int | None) -> NoReturn:
-    if rank is not None:
-        from portable_spdnn.mpi.ranks import abort
+def _open_missing_streams() -> None:
+    """Open the null device in place of standard streams that the caller has closed.
 
-        abort(code)
-    sys.exit(code)
+    Else the next file to be opened would take the place of the standard output, and what is
+    printed would go there.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115
+
+
+def _usage_error(error: Exception) -> str:
+    """Return in a line what is wrong with the options, and where they are told."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "portable-spdnn"
+    text = " ".join(getattr(error, "format_message", error.__str__)().split())
+    return f"{text.rstrip('.')}; see {command} --help"
 
 
 def _one_line(error: BaseException) -> str:

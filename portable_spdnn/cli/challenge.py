@@ -142,7 +142,8 @@ def choose_configurations(sizes: str, layers: str) -> tuple[Configuration, ...]:
     from portable_spdnn.errors import InputError
     from portable_spdnn.graphchallenge.configurations import CONFIGURATIONS
 
-    def chosen(text: str, option: str, official: dict[str, int]) -> set[int]:
+    def chosen(text: str, option: str, values: list[int]) -> list[int]:
+        official = {str(value): value for value in values}
         parts = [part.strip() for part in text.split(",") if part.strip()] or [text]
         for part in parts:
             if part not in official:
@@ -150,8 +151,8 @@ def choose_configurations(sizes: str, layers: str) -> tuple[Configuration, ...]:
                     f"{option}: {part!r} is not in the official table; choose from "
                     f"{', '.join(official)}"
                 )
-        return {official[part] for part in parts}
+        return [official[part] for part in parts]
 
-    neurons = chosen(sizes, "--sizes", {str(one.neurons): one.neurons for one in CONFIGURATIONS})
-    depths = chosen(layers, "--layers", {str(one.layers): one.layers for one in CONFIGURATIONS})
+    neurons = chosen(sizes, "--sizes", [one.neurons for one in CONFIGURATIONS])
+    depths = chosen(layers, "--layers", [one.layers for one in CONFIGURATIONS])
     return tuple(one for one in CONFIGURATIONS if one.neurons in neurons and one.layers in depths)

@@ -75,16 +75,11 @@ def compare(
     rows = []
     for one, verdict in zip(compared, verdicts, strict=True):
         record = run_report.run_record(work, one.result, verdict, one.versions, {})
-        record |= {
-            "inference_seconds": one.inference_seconds,
-            "edge_rate": one.edge_rate,
-            "executed_edge_rate": one.executed_edge_rate,
-            "speed_up": one.speed_up,
-            "categories_agree": one.categories_agree,
-            "largest_absolute_difference": one.largest_absolute_difference,
-            "largest_relative_difference": one.largest_relative_difference,
-            "repeat": repeat,
-        }
+        measured = (
+            "inference_seconds", "edge_rate", "executed_edge_rate", "speed_up", "categories_agree",
+            "largest_absolute_difference", "largest_relative_difference",
+        )  # fmt: skip
+        record |= {name: getattr(one, name) for name in measured} | {"repeat": repeat}
         records.append(record)
         rows.append(
             (

@@ -23,6 +23,7 @@ WRONG_CATEGORIES = 1
 
 
 def run(
+    context: typer.Context,
     backend: flag.BackendName = "auto",
     data: flag.Data = None,
     neurons: flag.Neurons = None,
@@ -38,7 +39,7 @@ def run(
     bias: flag.Bias = None,
     y_max: flag.YMax = None,
     keep_dead_inputs: Annotated[
-        bool, typer.Option("--keep-dead-inputs", help="Compute inputs to the end, dead or not.")
+        bool, typer.Option("--keep-dead-inputs", help="Compute inputs to the end, active or not.")
     ] = False,
     exact_passes: flag.ExactPasses = "none",
     memory: flag.Memory = None,
@@ -74,11 +75,15 @@ def run(
     2: usage or input error.
     """
     from portable_spdnn.host import parse_limit
+    from portable_spdnn.io.atomic_output import check_output
     from portable_spdnn.mpi.ranks import Ranks, launched_ranks
     from portable_spdnn.passes import parse_passes
     from portable_spdnn.plans.options import PlanOptions
     from portable_spdnn.workloads.sources import Request
 
+    for output in (save_categories, None if json == "-" else json):
+        if output is not None:
+            check_output(output)
     options = PlanOptions(
         dtype=dtype.value,
         path=path.value,
@@ -96,6 +101,13 @@ def run(
         data, neurons, layers, inputs, truth, first_inputs, seed, bias, y_max, memory is not None
     )
     ranks = Ranks() if launched_ranks() else None
+    if ranks is not None:
+        ranks.require_equal(
+            {
+                f"--{name.replace('_', '-')}": getattr(value, "value", value)
+                for name, value in context.params.items()
+            }
+        )
     leads = ranks is None or ranks.rank == 0
     progress = leads and not no_progress
     done = _execute(backend, threads, request, options, ranks, schedule, checkpoint, progress)

@@ -26,11 +26,6 @@ Array = npt.NDArray[Any]
 _OFFICIAL_TRUTH = re.compile(r"neuron([1-9]\d*)-l([1-9]\d*)-categories\.tsv")
 
 
-def truth_name(neurons: int, layers: int) -> str:
-    """Return the official name of the file with the truth after `layers` layers."""
-    return f"neuron{neurons}-l{layers}-categories.tsv"
-
-
 def layers_of_truth(name: str, neurons: int) -> int | None:
     """Return the number of layers in an official truth file's name, None for other names."""
     match = _OFFICIAL_TRUTH.fullmatch(name)

@@ -2,7 +2,7 @@
 
 One file a layer, one line a weight: ``row TAB column TAB value``, counted from 1; the row is
 the input neuron, the column the output neuron. `graphchallenge.folder_layout` says where the files
-lie. Inputs and writers of both are in modules of their own and offered here as well.
+lie.
 """
 
 from __future__ import annotations
@@ -19,51 +19,9 @@ import scipy.sparse as sp
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import challenge_bias
 from portable_spdnn.graphchallenge.folder_layout import LayerTexts
-from portable_spdnn.graphchallenge.inputs_tsv import read_inputs
 from portable_spdnn.graphchallenge.tsv_triples import TripleFormat, map_in_threads, parse_triples
-from portable_spdnn.graphchallenge.tsv_writing import write_inputs, write_layer
-from portable_spdnn.io.compressed import open_decompressed, read_text
 from portable_spdnn.io.packed_store import PackedStore, PackedStoreWriter
 from portable_spdnn.layer import Layer
-
-__all__ = [
-    "iter_layers",
-    "read_inputs",
-    "read_layer",
-    "read_layers",
-    "stream_layers",
-    "write_inputs",
-    "write_layer",
-]
-
-
-def read_layer(file: str | os.PathLike[str], neurons: int, bias: float | None = None) -> Layer:
-    """Read one layer.
-
-    Parameters
-    ----------
-    file : path-like
-        Plain text, or compressed by gzip or xz.
-    neurons : int
-        The layer has as many inputs as outputs.
-    bias : float, optional
-        Default: that of the challenge network with so many neurons.
-
-    Returns
-    -------
-    Layer
-        float32; duplicated entries are summed (in float64) before rounding.
-
-    Raises
-    ------
-    InputError
-        Naming file and line where a line is not a row, a column and a finite weight, or an
-        index is outside 1 .. neurons; naming the file if it is empty, truncated or damaged.
-    """
-    with open_decompressed(file) as stream:
-        text = read_text(stream, str(file))
-    bias = challenge_bias(neurons) if bias is None else bias
-    return _parse_layer(text, str(file), neurons, bias)
 
 
 def stream_layers(
@@ -83,7 +41,7 @@ def stream_layers(
 
     def parse(item: tuple[int, str, bytes]) -> tuple[int, Layer]:
         number, source, text = item
-        return number, _parse_layer(text, source, neurons, bias)
+        return number, parse_layer(text, source, neurons, bias)
 
     for done, (number, layer) in enumerate(map_in_threads(parse, texts), start=1):
         yield number, layer
@@ -168,7 +126,13 @@ def read_layers(
     return [found[number] for number in sorted(found)]
 
 
-def _parse_layer(text: bytes, source: str, neurons: int, bias: float) -> Layer:
+def parse_layer(text: bytes, source: str, neurons: int, bias: float) -> Layer:
+    """Return the layer that the text of a file gives; `source` is the file, for messages.
+
+    It is float32; duplicated entries are summed (in float64) before rounding. Raises InputError,
+    naming file and line, where a line is not a row, a column and a finite weight, or an index is
+    outside 1 .. neurons, and naming the file where it has no lines.
+    """
     form = TripleFormat(("row", "column", "weight"), (neurons, neurons))
     rows, columns, weights = parse_triples(text, form, source)
     if not rows.size:

@@ -9,17 +9,19 @@ the official layers, whose permutations follow the form stated here).
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.arguments import checked_count
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import challenge_bias
-from portable_spdnn.layer import Layer, index_dtype
+from portable_spdnn.host import require_memory
+from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
+from portable_spdnn.sparse_arrays import index_dtype
 
 Array = npt.NDArray[Any]
 
@@ -83,9 +85,6 @@ def radixnet_layers(
     connections of input neuron i, is row p_b[i] of the layer of block 0 with the same t.
     Columns stay where they are.
 
-    With p_b = p_0, a layer is the transpose of the layer that `general_radixnet_layers` gives
-    for the systems ``[(2,) * s]`` and widths of 16.
-
     Only p_b mod m matters, because rows m apart are equal. p_b is the stable sorting order of
     the first N raw 64-bit outputs of ``numpy.random.PCG64([seed, b])``.
 
@@ -112,11 +111,11 @@ def radixnet_layers(
         At once, if an argument is outside the stated range; with the first layer, if `bias`
         does not fit it.
     """
-    per_block = _layers_per_block(neurons)
-    layers = _whole_number("layers", layers, least=1)
-    seed = _whole_number("seed", seed, least=0)
+    _layers_per_block(neurons)
+    layers = checked_count("layers", layers)
+    seed = checked_count("seed", seed, least=0)
     bias = challenge_bias(neurons) if bias is None else bias
-    return _challenge_layers(neurons, per_block, layers, seed, bias)
+    return (radixnet_layer(neurons, index, seed, bias) for index in range(layers))
 
 
 def radixnet_layer(
@@ -142,28 +141,17 @@ def radixnet_layer(
         If an argument is outside the stated range.
     """
     per_block = _layers_per_block(neurons)
-    block, t = divmod(_whole_number("layer index", index, least=0), per_block)
-    sources = _source_rows(neurons, _whole_number("seed", seed, least=0), block)
-    return _challenge_layer(
-        neurons, 1 << t, sources, challenge_bias(neurons) if bias is None else bias
-    )
-
-
-def _challenge_layers(
-    neurons: int, per_block: int, layers: int, seed: int, bias: npt.ArrayLike
-) -> Iterator[Layer]:
-    for index in range(layers):
-        block, t = divmod(index, per_block)
-        if t == 0:
-            sources = _source_rows(neurons, seed, block)
-        yield _challenge_layer(neurons, 1 << t, sources, bias)
-
-
-def _challenge_layer(neurons: int, step: int, sources: Array, bias: npt.ArrayLike) -> Layer:
+    block, t = divmod(checked_count("layer index", index, least=0), per_block)
+    sources = _source_rows(neurons, checked_count("seed", seed, least=0), block)
+    # Node n of the base goes to nodes n and n - 2^t; each has a copy every N / 16 neurons.
     nodes = neurons // COPIES
     node = np.arange(nodes)
-    rows = _outgoing(np.stack([node, node - step], axis=1), nodes, COPIES)
-    return _equal_rows_layer(rows[sources], neurons, 1 / COPIES, bias)
+    targets = np.sort(np.stack([node, node - (1 << t)], axis=1) % nodes, axis=1)
+    columns = (nodes * np.arange(COPIES)[:, None] + targets[:, None, :]).reshape(nodes, -1)
+    columns = columns.astype(index_dtype(neurons))[sources]
+    indptr = np.arange(0, columns.size + 1, columns.shape[1])
+    bias = challenge_bias(neurons) if bias is None else bias
+    return Layer.from_csr(indptr, columns.reshape(-1), 1 / COPIES, (neurons, neurons), bias)
 
 
 @functools.lru_cache(maxsize=2)  # layers of a block, asked for one by one, share it
@@ -178,33 +166,10 @@ def _source_rows(neurons: int, seed: int, block: int) -> Array:
 
 
 def _layers_per_block(neurons: int) -> int:
-    nodes, rest = divmod(_whole_number("neurons", neurons, least=0), COPIES)
+    nodes, rest = divmod(checked_count("neurons", neurons, 2 * COPIES), COPIES)
     if rest or nodes < 2 or nodes & (nodes - 1):
         raise InputError(f"neurons must be 16 * 2^s with s >= 1, e.g. 1024; got {neurons}")
+    # The nodes of its edges, as integers of 8 bytes, before and after they are permuted.
+    if neurons > 1 << 20:
+        require_memory(32 * 2 * 8 * neurons, f"neurons is {neurons}: to generate a layer")
     return nodes.bit_length() - 1
-
-
-def _outgoing(targets: Array, nodes: int, copies: int) -> Array:
-    """Wrap the targets of each node and repeat them in every copy of the nodes, sorted."""
-    targets = np.sort(targets % nodes, axis=1)
-    offsets = nodes * np.arange(copies)
-    columns = (offsets[:, None] + targets[:, None, :]).reshape(len(targets), -1)
-    return columns.astype(index_dtype(copies * nodes))
-
-
-def _equal_rows_layer(columns: Array, neurons_out: int, weight: float, bias: Any) -> Layer:
-    """Return a layer of one weight whose rows have as many entries each, at given columns."""
-    rows, length = columns.shape
-    indptr = np.arange(0, columns.size + 1, length)
-    return Layer.from_csr(indptr, columns.reshape(-1), weight, (rows, neurons_out), bias)
-
-
-def _whole_number(what: str, value: Any, *, least: int) -> int:
-    """Return a whole number of at least `least`, or raise InputError that says `what` is not."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise InputError(f"{what} is {value!r}; a whole number is expected") from None
-    if number < least:
-        raise InputError(f"{what} is {number}; it must be at least {least}")
-    return number

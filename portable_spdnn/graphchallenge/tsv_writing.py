@@ -95,7 +95,7 @@ def write_inputs(path: str | os.PathLike[str], features: Features) -> None:
         for start, rows, indices, values in _entries(checked):
             numbers = _decimal_table(start + 1, start + 1 + int(rows[-1]))
             different, which = np.unique(values, return_inverse=True)
-            texts = _value_table(different)
+            texts = _text_table(np.where(different == 1, b"1", _shortest(different)))
             stream.write(_lines((numbers, rows), (columns, indices), (texts, which.reshape(-1))))
             last = start + int(rows[-1])
         if last < inputs - 1:
@@ -127,10 +127,6 @@ def _weight_table(weights: Array) -> Array:
     official = np.array([f"{weight:e}".encode() for weight in weights.tolist()])
     survives = official.astype(np.float64).astype(weights.dtype) == weights
     return _text_table(np.where(survives, official, _shortest(weights)))
-
-
-def _value_table(values: Array) -> Array:
-    return _text_table(np.where(values == 1, b"1", _shortest(values)))
 
 
 def _shortest(values: Array) -> Array:

@@ -48,13 +48,7 @@ def atomic_output(path: str | os.PathLike[str], seekable: bool = False) -> Itera
         or the output must be seekable and is not.
     """
     asked = Path(path)
-    try:
-        target = asked.resolve()
-        found = target.stat() if target.exists() else None
-    except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a zero byte
-        raise InputError(f"{asked}: cannot be written ({error})") from error
-    if found is not None and stat.S_ISDIR(found.st_mode):
-        raise InputError(f"{asked}: is a folder; the name of a file is expected")
+    target, found = _target(asked)
     if found is not None and not stat.S_ISREG(found.st_mode):
         if seekable:
             raise InputError(f"{asked}: is no regular file; this output needs one")
@@ -73,6 +67,31 @@ def atomic_output(path: str | os.PathLike[str], seekable: bool = False) -> Itera
             raise _cannot_write(asked, error) from error
     finally:
         partial.unlink(missing_ok=True)
+
+
+def check_output(path: str | os.PathLike[str]) -> None:
+    """Raise InputError where `atomic_output` could not write, as far as that can be told before.
+
+    For commands that compute for long before they write.
+    """
+    asked = Path(path)
+    target, found = _target(asked)
+    replaced = found is None or stat.S_ISREG(found.st_mode)
+    within = target.parent if replaced else target
+    if not os.access(within, os.W_OK) or (replaced and not within.is_dir()):
+        raise _cannot_write(asked, OSError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
+def _target(asked: Path) -> tuple[Path, os.stat_result | None]:
+    """Return what a path leads to, and its status where it exists; InputError for a folder."""
+    try:
+        target = asked.resolve()
+        found = target.stat() if target.exists() else None
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a zero byte
+        raise InputError(f"{asked}: cannot be written ({error})") from error
+    if found is not None and stat.S_ISDIR(found.st_mode):
+        raise InputError(f"{asked}: is a folder; the name of a file is expected")
+    return target, found
 
 
 @contextmanager
@@ -182,7 +201,7 @@ class _Output(io.FileIO):
 
 
 def _cannot_write(path: Path, error: OSError) -> InputError:
-    if isinstance(error, FileNotFoundError | NotADirectoryError):
+    if not path.parent.is_dir():
         return InputError(f"{path}: there is no folder {path.parent}; create it first")
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         remedy = "nothing was kept; free some space or write to another disk"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from portable_spdnn.io.packed_layout import (
 )
 from portable_spdnn.io.packed_writer import PackedStoreWriter
 from portable_spdnn.layer import Layer
-from portable_spdnn.network import Network
 from portable_spdnn.sparse_arrays import check_compressed
 
 __all__ = ["PackedStore", "PackedStoreWriter", "is_packed_store"]
@@ -99,7 +97,7 @@ class PackedStore:
         except InputError as error:
             raise InputError(f"{self.path}, {name}: {error}") from error
 
-    def layer_facts(
+    def layer_statistics(
         self, number: int, bias: npt.ArrayLike | None = None
     ) -> tuple[tuple[int, int], int, int, bool]:
         """Tell of a layer, counted from 1, what the index knows; `bias` replaces the stored one.
@@ -135,56 +133,16 @@ class PackedStore:
                 if isinstance(part, StoredArray):
                     release_pages(self._mapped, part.offset, part.octets)
 
-    def iter_layers(
-        self, layers: int | None = None, bias: npt.ArrayLike | None = None
-    ) -> Iterator[Layer]:
-        """Yield the first `layers` layers (default: all) in order."""
-        wanted = self.check_layers(layers)
-        return (self.layer(number, bias) for number in range(1, wanted + 1))
-
-    def network(
-        self,
-        layers: int | None = None,
-        bias: npt.ArrayLike | None = None,
-        y_max: float | None = None,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> Network:
-        """Return the network of the first `layers` layers.
-
-        Parameters
-        ----------
-        layers : int, optional
-            Default: all.
-        bias : float or array_like, optional
-            Replaces the stored bias of every layer.
-        y_max : float, optional
-            Replaces the stored bound; infinity removes it.
-        progress : callable, optional
-            Called with (layers done, layers in all).
-
-        Returns
-        -------
-        Network
-        """
-        wanted = self.check_layers(layers)
-        found: list[Layer] = []
-        for layer in self.iter_layers(wanted, bias):
-            found.append(layer)
-            if progress is not None:
-                progress(len(found), wanted)
-        return Network(found, self.y_max if y_max is None else y_max)
-
     @property
     def input_shape(self) -> tuple[int, int] | None:
         """(inputs, neurons) of the stored inputs, None where there are none."""
         return None if self._inputs is None else self._inputs.shape
 
-    def inputs(self, first: int | None = None, verify: bool = True) -> Features:
-        """Return the inputs, or only the `first` of them.
+    def inputs(self, verify: bool = True) -> Features:
+        """Return the inputs.
 
         Parameters
         ----------
-        first : int, optional
         verify : bool
             Verify the checksum, which reads all inputs. A process that needs a few of them may
             leave that to another one. The structure of sparse inputs is always checked.
@@ -196,20 +154,17 @@ class PackedStore:
         if self._inputs is None:
             raise InputError(f"{self.path}: holds no inputs; name a file of them, inputs=FILE")
         inputs, neurons = self._inputs.shape
-        if first is not None and not 1 <= first <= inputs:
-            raise InputError(f"{self.path}: holds {inputs} inputs, not {first}")
         if self._inputs.bits is not None:
             bits = self._array(self._inputs.bits, "inputs", verify)
-            return PackedFeatures(bits.reshape(inputs, -(-neurons // 8))[:first], neurons)
+            return PackedFeatures(bits.reshape(inputs, -(-neurons // 8)), neurons)
         names = ("data", "indices", "indptr")
         parts = [self._array(getattr(self._inputs, name), "inputs", verify) for name in names]
         data, indices, indptr = parts
         try:
             check_compressed("features", indptr, indices, data.shape, (inputs, neurons))
-            csr = as_features(sp.csr_array((data, indices, indptr), (inputs, neurons)), neurons)
+            return as_features(sp.csr_array((data, indices, indptr), (inputs, neurons)), neurons)
         except InputError as error:
             raise InputError(f"{self.path}, inputs: {error}") from error
-        return csr[:first] if first is not None else csr
 
     @property
     def truth_layers(self) -> tuple[int, ...]:

@@ -56,8 +56,8 @@ class PackedStoreWriter:
     >>> path = os.path.join(tempfile.mkdtemp(), "network.spdnn")
     >>> with PackedStoreWriter(path, y_max=32.0) as store:
     ...     store.add_layer(1, Layer(np.eye(4), -0.3))
-    >>> PackedStore(path).network()
-    Network(4 neurons, 1 layers, 4 edges, y_max=32.0)
+    >>> PackedStore(path).layer(1)
+    Layer(4 x 4, 4 edges)
     """
 
     def __init__(self, path: str | os.PathLike[str], *, y_max: float | None) -> None:

@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -94,6 +94,8 @@ class Ranks:
         self.host = socket.gethostname()
         self._windows: list[Any] = []
         _open.add(self)
+        global _opened
+        _opened = True
 
     def __enter__(self) -> Self:
         return self
@@ -111,6 +113,24 @@ class Ranks:
         self.node.Free()
         self.comm.Free()
         _open.discard(self)
+
+    def require_equal(self, options: Mapping[str, Any]) -> None:
+        """Raise InputError, on all ranks, where an option of one differs from rank 0's.
+
+        Parameters
+        ----------
+        options : mapping of str
+            What the ranks were called with, by name; compared as text.
+        """
+        said = self.comm.allgather({name: repr(value) for name, value in options.items()})
+        for rank, theirs in enumerate(said):
+            for name in sorted(said[0].keys() | theirs.keys()):
+                first, other = said[0].get(name), theirs.get(name)
+                if first != other:
+                    raise InputError(
+                        f"{name} is {other} on rank {rank} but {first} on rank 0; all ranks take "
+                        "the same options"
+                    )
 
     def threads_each(self) -> int:
         """Return how many threads a rank should have: cores, over the ranks that share them.
@@ -203,11 +223,12 @@ class Ranks:
 
 
 _open: set[Ranks] = set()
+_opened = False
 
 
-def unfinished() -> bool:
-    """Whether this process holds ranks that it has not closed: others may wait for it."""
-    return bool(_open)
+def others_may_wait() -> bool:
+    """Whether other ranks may wait for this one: its ranks are open, or were never opened."""
+    return bool(_open) or not _opened
 
 
 def abort(code: int) -> None:

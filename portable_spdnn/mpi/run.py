@@ -2,7 +2,8 @@
 
 Inputs never meet in a network, so ranks need not talk while they run. Parts are fixed beforehand
 (``static``: as many inputs to each) or handed out as ranks ask for them (``dynamic``: what an
-input costs depends on when it dies). Results come together on rank 0 in the order of the inputs.
+input costs depends on how long it is active). Results come together on rank 0 in the order of
+the inputs.
 """
 
 from __future__ import annotations
@@ -13,13 +14,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import scipy.sparse as sp
-
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, as_features
+from portable_spdnn.mpi.gathering import gather_batches
 from portable_spdnn.mpi.ranks import Ranks
 from portable_spdnn.network import Network
 from portable_spdnn.plans.base import NetworkPlan, Progress
@@ -31,7 +29,6 @@ from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.plans.result import Result, replica_records
 from portable_spdnn.registry import get_backend
 
-Array = npt.NDArray[Any]
 Rows = Callable[[int, int], Features]
 
 SCHEDULES = ("static", "dynamic")
@@ -81,6 +78,18 @@ def infer_distributed(
     InputError
         As `infer`; or if mpi4py is missing. The other ranks then wait for ever, unless the
         job runs under ``python -m mpi4py`` or the caller calls `ranks.abort`.
+
+    Examples
+    --------
+    Four ranks share the inputs where ``mpiexec -n 4 python -m mpi4py script.py`` runs this. A
+    process that no launcher started is a job of one rank.
+
+    >>> import numpy as np, portable_spdnn as ps
+    >>> network = ps.Network([ps.Layer(np.eye(3), -0.5)])
+    >>> result = ps.infer_distributed(network, np.eye(3), backend="scipy")
+    >>> if result is not None:  # on rank 0
+    ...     print(result.categories.tolist(), [one.rank for one in result.replicas])
+    [0, 1, 2] [0]
     """
     valid = as_features(features, network.neurons)
     with Ranks(comm) as ranks:
@@ -166,7 +175,7 @@ def run_on_ranks(
     if not scores:
         batches = [replace(one, output=replace(one.output, rows=None)) for one in batches]
     mine = replica_records(plan.replicas(), batches, ranks.host, ranks.rank, load_seconds)
-    gathered = _gather(ranks, batches)
+    gathered = gather_batches(ranks, batches)
     told = ranks.comm.gather((mine, plan.plan_seconds))
     seconds = time.perf_counter() - start
     if gathered is None or told is None:
@@ -271,38 +280,3 @@ def _open_checkpoint(
         kept = Checkpoint(folder, identity)
     ranks.comm.Barrier()
     return kept if ranks.rank == 0 else Checkpoint(folder, identity)
-
-
-def _gather(ranks: Ranks, batches: list[Batch]) -> list[list[Batch]] | None:
-    """Bring all batches to rank 0; returns them by rank there, None elsewhere."""
-    rows = [batch.output.fetched().rows for batch in batches]
-    light = [replace(batch, output=replace(batch.output, rows=None)) for batch in batches]
-    forms = [None if row is None else isinstance(row, np.ndarray) for row in rows]
-    gathered = ranks.comm.gather((light, forms))
-    if gathered is None:
-        for row in rows:
-            for array in _arrays_of(row):
-                ranks.send_array(array, 0)
-        return None
-    complete = [batches]
-    for rank, (theirs, dense) in enumerate(gathered[1:], start=1):
-        complete.append([])
-        for batch, is_dense in zip(theirs, dense, strict=True):
-            row = None if is_dense is None else _receive_rows(ranks, rank, is_dense)
-            complete[-1].append(replace(batch, output=replace(batch.output, rows=row)))
-    return complete
-
-
-def _arrays_of(rows: Any) -> list[Array]:
-    if rows is None:
-        return []
-    if isinstance(rows, np.ndarray):
-        return [rows]
-    return [np.array(rows.shape), rows.data, rows.indices, rows.indptr]
-
-
-def _receive_rows(ranks: Ranks, source: int, dense: bool) -> Any:
-    if dense:
-        return ranks.receive_array(source)
-    shape, data, indices, indptr = (ranks.receive_array(source) for _ in range(4))
-    return sp.csr_array((data, indices, indptr), shape=tuple(int(n) for n in shape))

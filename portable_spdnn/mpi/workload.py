@@ -96,23 +96,31 @@ def load_ranked_workload(
 def _share_network(ranks: Ranks, loaded: Network | None) -> Network:
     """Share a network that the first rank of each node has loaded."""
     layers = [] if loaded is None else list(loaded)
-    forms = [(layer.shape, layer.constant, layer.bias.strides == (0,)) for layer in layers]
+    forms = [
+        (
+            layer.shape,
+            layer.constant,
+            layer.bias.strides == (0,),
+            (layer.activation, layer.lower, layer.upper),
+        )
+        for layer in layers
+    ]
     forms, y_max = ranks.node.bcast(None if loaded is None else (forms, loaded.y_max))
     arrays: list[Any] | None = None
     if loaded is not None:
         arrays = []
-        for layer, (_, constant, plain) in zip(layers, forms, strict=True):
+        for layer, (_, constant, plain, _) in zip(layers, forms, strict=True):
             values = layer.data[:1] if constant is not None else layer.data
             arrays += [layer.indptr, layer.indices, values, layer.bias[:1] if plain else layer.bias]
     parts = iter(ranks.share_on_node(arrays))
     shared = []
-    for shape, constant, plain in forms:
+    for shape, constant, plain, finish in forms:
         indptr, indices, data, bias = (next(parts) for _ in range(4))
         if constant is not None:
             data = np.broadcast_to(data[0], indices.shape)
         if plain:
             bias = np.broadcast_to(bias[0], shape[1:]) if bias.size else bias
-        shared.append(Layer.from_csr(indptr, indices, data, shape, bias))
+        shared.append(Layer.from_csr(indptr, indices, data, shape, bias, *finish))
     return Network(shared, y_max)
 
 

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.operations.operands import (
+    AnyArray,
+    DenseLike,
     DenseOperand,
+    Operand,
+    SparseOperand,
     cast_to_prepared,
     check_inner,
     check_out,
@@ -24,8 +27,8 @@ if TYPE_CHECKING:
     from portable_spdnn.operations.interface import Operations
 
 Array = npt.NDArray[Any]
-# From a dense operand, an array for the result or None, and a residual or None, to the result.
-Prepared = Callable[[Any, Any, Any], Any]
+# From an operand, an array for the result or None, and a residual or None, to the result.
+Prepared = Callable[[AnyArray, AnyArray, AnyArray], AnyArray]
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class DescribedCall:
     run: Prepared
     describe: Callable[[], str]
 
-    def __call__(self, operand: Any, out: Any, residual: Any) -> Any:
+    def __call__(self, operand: AnyArray, out: AnyArray, residual: AnyArray) -> AnyArray:
         """Return the result."""
         return self.run(operand, out, residual)
 
@@ -73,8 +76,10 @@ class SpgemmHandle(ABC):
         """
 
     @abstractmethod
-    def numeric(self, A_data: Array | None = None, B_data: Array | None = None) -> Any:
+    def numeric(self, A_data: Array | None = None, B_data: Array | None = None) -> SparseOperand:
         """Return C, a canonical csr_array (or its like in the backend's memory space).
+
+        Its type is that of the operands: float64 if one is, else float32.
 
         Parameters
         ----------
@@ -99,19 +104,20 @@ class _PreparedHandle:
     """What handles of prepared products share."""
 
     def __init__(
-        self, backend: Operations, shape: tuple[int, int], dtype: Any, run: Prepared
+        self,
+        backend: Operations,
+        shape: tuple[int, int],
+        dtype: npt.DTypeLike,
+        run: Prepared,
+        zeros_stay: bool = True,
     ) -> None:
         self.shape, self.dtype = shape, np.dtype(dtype)
-        self._backend, self._run = backend, run
+        self._backend, self._run, self._zeros_stay = backend, run, zeros_stay
 
     def describe(self) -> str:
         """Return what was chosen when the handle was made, and why, for people."""
         describe = getattr(self._run, "describe", None)
         return "nothing was prepared" if describe is None else str(describe())
-
-    def _finish(self, operand: Any, out: Any, residual: Any) -> Any:
-        result = self._run(operand, out, residual)
-        return result if out is None else out
 
 
 class SpmmHandle(_PreparedHandle):
@@ -133,7 +139,9 @@ class SpmmHandle(_PreparedHandle):
     [[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]
     """
 
-    def multiply(self, B: Any, out: Any = None, residual: Any = None) -> DenseOperand:
+    def multiply(
+        self, B: DenseLike, out: DenseOperand | None = None, residual: DenseLike | None = None
+    ) -> DenseOperand:
         """Return C = A B, finished by the handle's epilogue.
 
         Parameters
@@ -157,9 +165,12 @@ class SpmmHandle(_PreparedHandle):
         B = cast_to_prepared(self._backend.dense_operand("spmm: B", B), "spmm: B", self.dtype)
         check_inner("spmm", self.shape, B.shape)
         shape = self.shape[0], B.shape[1]
-        residual = check_residual(self._backend, "spmm", residual, shape, self.dtype)
-        check_out("spmm", out, shape, self.dtype, B, residual)
-        return self._finish(B, out, residual)  # type: ignore[no-any-return]
+        if residual is not None:
+            residual = self._backend.dense_operand("spmm: residual", residual)
+        added = check_residual("spmm", residual, shape, self.dtype)
+        check_out("spmm", out, shape, self.dtype, B, added)
+        C: DenseOperand = self._run(B, out, added)
+        return C if out is None else out
 
 
 class LayerHandle(_PreparedHandle):
@@ -180,18 +191,12 @@ class LayerHandle(_PreparedHandle):
     [[0.0, 2.0]]
     """
 
-    def __init__(
+    def apply(
         self,
-        backend: Operations,
-        shape: tuple[int, int],
-        dtype: Any,
-        run: Prepared,
-        epilogue: Epilogue,
-    ) -> None:
-        super().__init__(backend, shape, dtype, run)
-        self._zeros_stay = epilogue.zeros_stay
-
-    def apply(self, features: Any, out: Any = None, residual: Any = None) -> Any:
+        features: DenseLike | SparseOperand,
+        out: DenseOperand | None = None,
+        residual: DenseLike | None = None,
+    ) -> Operand:
         """Return Y' = Y W, finished by the layer's epilogue.
 
         Parameters
@@ -218,26 +223,31 @@ class LayerHandle(_PreparedHandle):
         backend, sparse = self._backend, self._backend.is_sparse(features)
         take = backend.sparse_operand if sparse else backend.dense_operand
         Y = cast_to_prepared(take("layer: features", features), "layer: features", self.dtype)
-        check_layer_operands(self.shape, Y.shape, sparse, self._zeros_stay)
-        if sparse and out is not None:
-            raise InputError("layer: out takes the result of dense features; these are sparse")
+        dense_only = {"out": out, "residual": residual}
+        check_layer_operands(self.shape, Y.shape, sparse, self._zeros_stay, **dense_only)
         shape = Y.shape[0], self.shape[1]
-        residual = check_residual(backend, "layer", residual, shape, self.dtype, sparse)
-        check_out("layer", out, shape, self.dtype, Y, residual)
-        return self._finish(Y, out, residual)
+        if residual is not None:
+            residual = backend.dense_operand("layer: residual", residual)
+        added = check_residual("layer", residual, shape, self.dtype)
+        check_out("layer", out, shape, self.dtype, Y, added)
+        result: Operand = self._run(Y, out, added)
+        return result if out is None else out
 
 
 def check_layer_operands(
-    weights: tuple[int, ...], features: tuple[int, ...], sparse: bool, zeros_stay: bool
+    W: tuple[int, ...], Y: tuple[int, ...], sparse: bool, zeros_stay: bool, **dense_only: object
 ) -> None:
-    """Raise InputError where features of a shape do not fit a layer."""
-    if features[1] != weights[0]:
+    """Raise InputError where features of shape Y, or what goes with dense ones, do not fit W."""
+    if Y[1] != W[0]:
         raise InputError(
-            f"layer: weights are {weights[0]} x {weights[1]} but features have "
-            f"{features[1]} columns; they must have {weights[0]}"
+            f"layer: weights are {W[0]} x {W[1]} but features have "
+            f"{Y[1]} columns; they must have {W[0]}"
         )
     if sparse and not zeros_stay:
         raise InputError(
             "layer: the epilogue turns zeros into nonzeros (a positive bias under ReLU, or "
             "activation(bias) other than 0); pass dense features"
         )
+    for what, given in dense_only.items():
+        if sparse and given is not None:
+            raise InputError(f"layer: {what} goes with dense features; these are sparse")

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
@@ -23,7 +22,10 @@ from portable_spdnn.operations.handles import (
     check_layer_operands,
 )
 from portable_spdnn.operations.operands import (
+    DenseLike,
     DenseOperand,
+    DType,
+    Operand,
     SparseOperand,
     cast,
     check_inner,
@@ -31,24 +33,27 @@ from portable_spdnn.operations.operands import (
     common_dtype,
 )
 
-Array = npt.NDArray[Any]
-
 
 class Operations:
     """What users call on a backend: arguments are checked here and brought to one form."""
 
     # What a backend gives; `portable_spdnn.backend` says what each does.
-    is_sparse: Callable[[Any], bool]
-    sparse_operand: Callable[[str, Any], Any]
-    dense_operand: Callable[[str, Any], Any]
-    run_spmm: Callable[[Any, Any, Epilogue, Any], DenseOperand]
-    make_spmm: Callable[[Any, int | None, Epilogue], Prepared]
-    make_spgemm_handle: Callable[[Any, Any], SpgemmHandle]
-    run_layer: Callable[[Any, Any, Epilogue, Any], Any]
-    make_layer: Callable[[Any, Epilogue], Prepared]
+    is_sparse: Callable[[object], bool]
+    sparse_operand: Callable[[str, object], SparseOperand]
+    dense_operand: Callable[[str, object], DenseOperand]
+    run_spmm: Callable[[SparseOperand, DenseOperand, Epilogue, DenseOperand | None], DenseOperand]
+    make_spmm: Callable[[SparseOperand, int | None, Epilogue], Prepared]
+    make_spgemm_handle: Callable[[SparseOperand, SparseOperand], SpgemmHandle]
+    # Features are dense or sparse: of either operand type.
+    run_layer: Callable[[SparseOperand, Any, Epilogue, DenseOperand | None], Operand]
+    make_layer: Callable[[SparseOperand, Epilogue], Prepared]
 
     def spmm(
-        self, A: Any, B: Any, epilogue: Epilogue | None = None, residual: Any = None
+        self,
+        A: SparseOperand,
+        B: DenseLike,
+        epilogue: Epilogue | None = None,
+        residual: DenseLike | None = None,
     ) -> DenseOperand:
         """C = A B with A sparse and B dense, finished by an epilogue.
 
@@ -84,12 +89,12 @@ class Operations:
         residual = None if residual is None else self.dense_operand("spmm: residual", residual)
         dtype = common_dtype(A, B, residual)
         shape = A.shape[0], B.shape[1]
-        residual = check_residual(self, "spmm", residual, shape, dtype)
+        residual = check_residual("spmm", residual, shape, dtype)
         finish = _checked("spmm", epilogue).prepared("spmm", A.shape[0], dtype)
         return self.run_spmm(cast(A, dtype), cast(B, dtype), finish, residual)
 
     def spmm_handle(
-        self, A: Any, columns: int | None = None, epilogue: Epilogue | None = None
+        self, A: SparseOperand, columns: int | None = None, epilogue: Epilogue | None = None
     ) -> SpmmHandle:
         """Prepare A, sparse of shape (m, k), once, to be multiplied by many B.
 
@@ -122,27 +127,46 @@ class Operations:
         run = self.make_spmm(_own(A, dtype), columns, finish)
         return SpmmHandle(self, (A.shape[0], A.shape[1]), dtype, run)
 
-    def spgemm(self, A: Any, B: Any) -> SparseOperand:
-        """C = A B with A (m, k) and B (k, n) sparse; returns a canonical sparse C.
-
-        Whether an entry that cancels to zero is stored is up to the backend. Raises as
-        `spgemm_handle`.
-        """
-        C: SparseOperand = self.spgemm_handle(A, B).numeric()
-        return C
-
-    def spgemm_handle(self, A: Any, B: Any) -> SpgemmHandle:
-        """Return a reusable handle for C = A B.
+    def spgemm(self, A: SparseOperand, B: SparseOperand) -> SparseOperand:
+        """C = A B with A and B sparse.
 
         Parameters
         ----------
         A : sparse, shape (m, k)
         B : sparse, shape (k, n)
 
+        Returns
+        -------
+        sparse, shape (m, n), canonical
+            float64 if an operand is, else float32. Whether an entry that cancels to zero is
+            stored is up to the backend.
+
         Raises
         ------
         InputError
             If the shapes do not fit, or an operand is not sparse or not real.
+
+        Examples
+        --------
+        >>> import numpy as np, scipy.sparse as sp, portable_spdnn as ps
+        >>> A = sp.csr_array(np.array([[0.0, 2.0], [1.0, 0.0]]))
+        >>> ps.get_backend("scipy").spgemm(A, A).toarray().tolist()
+        [[2.0, 0.0], [0.0, 2.0]]
+        """
+        return self.spgemm_handle(A, B).numeric()
+
+    def spgemm_handle(self, A: SparseOperand, B: SparseOperand) -> SpgemmHandle:
+        """Return a handle for C = A B, reusable with new values while the patterns stay.
+
+        Takes A and B as `spgemm` does, and raises what it raises.
+
+        Examples
+        --------
+        >>> import numpy as np, scipy.sparse as sp, portable_spdnn as ps
+        >>> A = sp.csr_array(np.array([[0.0, 2.0], [1.0, 0.0]]))
+        >>> handle = ps.get_backend("scipy").spgemm_handle(A, A)
+        >>> handle.numeric(B_data=[5.0, 3.0]).toarray().tolist()
+        [[6.0, 0.0], [0.0, 5.0]]
         """
         A, B = self.sparse_operand("spgemm: A", A), self.sparse_operand("spgemm: B", B)
         check_inner("spgemm", A.shape, B.shape)
@@ -151,14 +175,14 @@ class Operations:
 
     def layer(
         self,
-        weights: Any,
-        features: Any,
+        weights: Layer | SparseOperand,
+        features: DenseLike | SparseOperand,
         bias: npt.ArrayLike | None = None,
         y_max: float | None = None,
         *,
         epilogue: Epilogue | None = None,
-        residual: Any = None,
-    ) -> Any:
+        residual: DenseLike | None = None,
+    ) -> Operand:
         """Y' = Y W finished by an epilogue, in one pass where the backend can.
 
         By default it is a layer of the Graph Challenge, ``min(max(Y W + bias, 0), y_max)``.
@@ -199,18 +223,17 @@ class Operations:
         sparse = self.is_sparse(features)
         take = self.sparse_operand if sparse else self.dense_operand
         Y = take("layer: features", features)
-        check_layer_operands(W.shape, Y.shape, sparse, finish.zeros_stay)
-        if residual is not None and not sparse:
-            residual = self.dense_operand("layer: residual", residual)
-        dtype = common_dtype(W, Y, None if sparse else residual)
+        check_layer_operands(W.shape, Y.shape, sparse, finish.zeros_stay, residual=residual)
+        residual = None if residual is None else self.dense_operand("layer: residual", residual)
+        dtype = common_dtype(W, Y, residual)
         shape = Y.shape[0], W.shape[1]
-        residual = check_residual(self, "layer", residual, shape, dtype, sparse)
+        residual = check_residual("layer", residual, shape, dtype)
         finish = finish.prepared("layer", W.shape[1], dtype)
         return self.run_layer(cast(W, dtype), cast(Y, dtype), finish, residual)
 
     def layer_handle(
         self,
-        weights: Any,
+        weights: Layer | SparseOperand,
         bias: npt.ArrayLike | None = None,
         y_max: float | None = None,
         *,
@@ -219,15 +242,27 @@ class Operations:
         """Prepare a layer once, to be applied to features many times.
 
         Takes weights, bias, y_max and epilogue as `layer` does, and raises what it raises.
+
+        Examples
+        --------
+        >>> import numpy as np, scipy.sparse as sp, portable_spdnn as ps
+        >>> handle = ps.get_backend("scipy").layer_handle(sp.csr_array(np.eye(2)), bias=-1, y_max=4)
+        >>> handle.apply(np.array([[0.5, 9.0]])).tolist()
+        [[0.0, 4.0]]
         """
         W, finish = self._layer_operands(weights, bias, y_max, epilogue)
         dtype = common_dtype(W)
         finish = finish.prepared("layer", W.shape[1], dtype)
         shape = W.shape[0], W.shape[1]
-        return LayerHandle(self, shape, dtype, self.make_layer(_own(W, dtype), finish), finish)
+        run = self.make_layer(_own(W, dtype), finish)
+        return LayerHandle(self, shape, dtype, run, finish.zeros_stay)
 
     def _layer_operands(
-        self, weights: Any, bias: Any, y_max: float | None, epilogue: Epilogue | None
+        self,
+        weights: Layer | SparseOperand,
+        bias: npt.ArrayLike | None,
+        y_max: float | None,
+        epilogue: Epilogue | None,
     ) -> tuple[SparseOperand, Epilogue]:
         """Return the weights, and the epilogue that is meant."""
         y_max = checked_y_max(y_max)
@@ -247,12 +282,12 @@ class Operations:
         return self.sparse_operand("layer: weights", weights), finish
 
 
-def _own(matrix: Any, dtype: np.dtype[Any]) -> Any:
+def _own(matrix: SparseOperand, dtype: DType) -> SparseOperand:
     """Return a sparse operand as `dtype`, a copy: what its owner does to it reaches no handle."""
     return matrix.astype(dtype) if sp.issparse(matrix) else cast(matrix, dtype)
 
 
-def _checked(name: str, epilogue: Any) -> Epilogue:
+def _checked(name: str, epilogue: object) -> Epilogue:
     """Return an epilogue, the empty one for None, or raise InputError."""
     if epilogue is None:
         return Epilogue()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,18 +12,19 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.sparse_arrays import canonical_csr, real_dtype
 
 Array = npt.NDArray[Any]
+DType: TypeAlias = np.dtype[Any]
 # DLPack's kDLCPU and kDLCUDAHost, which the host reads; kDLCUDA and kDLCUDAManaged.
 HOST_MEMORY, CUDA_MEMORY = (1, 3), (2, 13)
 # What array libraries raise where they cannot or will not give an array away.
 EXPORT_ERRORS = (AttributeError, BufferError, RuntimeError, TypeError, ValueError)
 
 
-def is_foreign_sparse(array: Any) -> bool:
+def is_foreign_sparse(array: object) -> bool:
     """Whether `array` is a sparse matrix of a library that names things as SciPy does."""
     return hasattr(array, "tocsr") and hasattr(array, "format") and not sp.issparse(array)
 
 
-def memory_kind(array: Any) -> int:
+def memory_kind(array: object) -> int:
     """Return where the entries of an array are, as DLPack's device type; 1 for the host.
 
     An array that speaks no protocol counts as the host's: NumPy is to try it. Of a sparse matrix
@@ -38,7 +39,7 @@ def memory_kind(array: Any) -> int:
     return CUDA_MEMORY[0] if hasattr(array, "__cuda_array_interface__") else HOST_MEMORY[0]
 
 
-def host_array(name: str, array: Any) -> Array:
+def host_array(name: str, array: object) -> Array:
     """Return an array_like of host memory as an ndarray, without a copy where that can be.
 
     Parameters
@@ -75,39 +76,62 @@ def host_array(name: str, array: Any) -> Array:
         ) from error
 
 
-class DenseOperand(Protocol):
-    """A dense array of two dimensions: an ndarray, or one in a backend's memory space."""
+# An array of a type that only its library knows: a backend's own, or what a user hands in.
+AnyArray: TypeAlias = Any
+
+
+class Operand(Protocol):
+    """A matrix, dense or sparse, in host memory or in a backend's memory space."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Rows and columns."""
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """Type of the entries."""
 
+    def astype(self, dtype: DType, /) -> Self:
+        """Return a copy with entries of another type."""
 
-class SparseOperand(DenseOperand, Protocol):
-    """A sparse matrix in canonical CSR: a csr_array, or its like in a backend's memory space."""
+
+class DenseOperand(Operand, Protocol):
+    """A dense array of two dimensions: an ndarray, or one in a backend's memory space."""
+
+    @property
+    def flags(self) -> object:
+        """How the entries lie in memory, as of an ndarray."""
+
+
+class SparseOperand(Operand, Protocol):
+    """A matrix in CSR: of scipy.sparse, or its like in a backend's memory space.
+
+    Users pass any format; `canonical` makes it CSR, which is what backends get and give.
+    """
 
     @property
     def nnz(self) -> int:
         """Number of stored entries."""
 
     @property
-    def indptr(self) -> Any:
+    def indptr(self) -> AnyArray:
         """Where rows begin, shape (rows + 1,)."""
 
     @property
-    def indices(self) -> Any:
+    def indices(self) -> AnyArray:
         """Columns, rising within a row, shape (nnz,)."""
 
     @property
-    def data(self) -> Any:
+    def data(self) -> AnyArray:
         """Values, shape (nnz,)."""
 
 
-def canonical(name: str, array: Any) -> SparseOperand:
+# Lists and arrays of other libraries become dense operands.
+DenseLike: TypeAlias = npt.ArrayLike | DenseOperand
+Kind = TypeVar("Kind", bound=Operand)
+
+
+def canonical(name: str, array: AnyArray) -> SparseOperand:
     """Return a sparse operand with sorted, unique columns, or raise InputError.
 
     A type that is not SciPy's is that of a backend, which keeps it canonical.
@@ -120,7 +144,7 @@ def canonical(name: str, array: Any) -> SparseOperand:
     return operand
 
 
-def common_dtype(*operands: DenseOperand | None) -> np.dtype[Any]:
+def common_dtype(*operands: Operand | None) -> DType:
     """Return float64 where an operand needs it, else float32; None is no operand.
 
     Raises
@@ -132,12 +156,12 @@ def common_dtype(*operands: DenseOperand | None) -> np.dtype[Any]:
     return np.dtype(np.float64 if np.dtype(np.float64) in given else np.float32)
 
 
-def cast(array: Any, dtype: np.dtype[Any]) -> Any:
+def cast(array: Kind, dtype: DType) -> Kind:
     """Return `array` as `dtype`, itself where it has it."""
     return array if array.dtype == dtype else array.astype(dtype)
 
 
-def cast_to_prepared(array: Any, name: str, dtype: np.dtype[Any]) -> Any:
+def cast_to_prepared(array: Kind, name: str, dtype: DType) -> Kind:
     """Return an operand in the type that weights were prepared in, or raise InputError."""
     if array.dtype != dtype and common_dtype(array).itemsize > dtype.itemsize:
         raise InputError(
@@ -154,23 +178,28 @@ def check_inner(name: str, A: tuple[int, ...], B: tuple[int, ...]) -> None:
 
 
 def check_out(
-    name: str, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any], *operands: Any
+    name: str,
+    out: DenseOperand | None,
+    shape: tuple[int, ...],
+    dtype: DType,
+    *operands: Operand | None,
 ) -> None:
     """Raise InputError where `out` is given and cannot take the result of `operands`."""
     if out is None:
         return
-    if not hasattr(out, "flags"):
+    flags = getattr(out, "flags", None)
+    if flags is None:
         raise InputError(
             f"{name}: out is {type(out).__name__}; an ndarray, or an array of the backend's own "
             "type, is expected"
         )
-    if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
-        order = "C" if out.flags.c_contiguous else "another"
+    if out.shape != shape or out.dtype != dtype or not flags.c_contiguous:
+        order = "C" if flags.c_contiguous else "another"
         raise InputError(
             f"{name}: out is {out.dtype} of shape {out.shape} in {order} order; "
             f"{dtype} of shape {shape} in C order is expected"
         )
-    if not getattr(out.flags, "writeable", True):
+    if not getattr(flags, "writeable", True):
         raise InputError(f"{name}: out is read-only")
     for operand in operands:
         on_host = isinstance(operand, np.ndarray) and isinstance(out, np.ndarray)
@@ -179,38 +208,26 @@ def check_out(
 
 
 def check_residual(
-    backend: Any,
-    name: str,
-    residual: Any,
-    shape: tuple[int, int],
-    dtype: np.dtype[Any],
-    sparse: bool = False,
-) -> Any:
+    name: str, residual: DenseOperand | None, shape: tuple[int, int], dtype: DType
+) -> DenseOperand | None:
     """Return a residual in the result's type, None where none is given, or raise InputError.
 
     Parameters
     ----------
-    backend : Backend
-        Whose `dense_operand` takes it.
     name : str
         The operation, for messages.
     residual : dense or None
     shape, dtype
         Of the result.
-    sparse : bool
-        Whether features, and so the result, are sparse.
     """
     if residual is None:
         return None
-    if sparse:
-        raise InputError(f"{name}: a residual goes with dense features; these are sparse")
-    found = backend.dense_operand(f"{name}: residual", residual)
-    if found.shape != shape:
-        raise InputError(f"{name}: residual has shape {found.shape}; the result has {shape}")
-    return cast_to_prepared(found, f"{name}: residual", dtype)
+    if residual.shape != shape:
+        raise InputError(f"{name}: residual has shape {residual.shape}; the result has {shape}")
+    return cast_to_prepared(residual, f"{name}: residual", dtype)
 
 
-def with_values(name: str, matrix: Any, data: Array | None) -> Any:
+def with_values(name: str, matrix: sp.csr_array, data: npt.ArrayLike | None) -> sp.csr_array:
     """Return a csr_array with `data` as its values, sharing its pattern, or raise InputError."""
     if data is None:
         return matrix

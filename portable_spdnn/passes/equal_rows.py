@@ -113,21 +113,22 @@ def _bits(values: Array) -> Array:
 def _by_hash(hashes: Array) -> tuple[Array, Array]:
     """Group equal hashes; groups in the order of their first rows."""
     _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
-    order = np.argsort(first, kind="stable")
-    place = np.empty_like(order)
-    place[order] = np.arange(order.size)
-    return first[order].astype(np.int64), place[group.reshape(-1)].astype(np.int64)
+    return _in_order(first.astype(np.int64), group.reshape(-1).astype(np.int64))
 
 
 def _split(first: Array, group: Array, same: Array) -> tuple[Array, Array]:
     """Give rows that differ from the first of their group groups of their own."""
     alone = np.flatnonzero(~same)
-    if alone.size:
-        group = group.copy()
-        group[alone] = first.size + np.arange(alone.size)
-        first = np.concatenate((first, alone))
-        order = np.argsort(first, kind="stable")
-        place = np.empty_like(order)
-        place[order] = np.arange(order.size)
-        first, group = first[order], place[group]
-    return first, group
+    if not alone.size:
+        return first, group
+    group = group.copy()
+    group[alone] = first.size + np.arange(alone.size)
+    return _in_order(np.concatenate((first, alone)), group)
+
+
+def _in_order(first: Array, group: Array) -> tuple[Array, Array]:
+    """Number groups anew, in the order of their first rows."""
+    order = np.argsort(first, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(order.size)
+    return first[order], place[group]

@@ -16,7 +16,7 @@ random permutations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,31 +64,21 @@ def merge_neurons(
         Exact up to the order of additions: a layer of float32 in which a sum of weights would be
         rounded becomes one of float64.
     """
-    layers, outputs = [], np.arange(network.neurons_out)
-    for layer, classes in merged_layers(network):
-        layers.append(layer)
-        outputs = classes
-        check(layer)
-    return MergedNetwork(Network(layers, network.y_max), outputs)
-
-
-def merged_layers(layers: Iterable[Layer]) -> Iterator[tuple[Layer, Array]]:
-    """Merge layers one by one, in memory for one layer.
-
-    Yields
-    ------
-    layer : Layer
-    classes : ndarray of int64
-        Output of `layer` that stands for each output of the original layer.
-    """
+    layers: list[Layer] = []
     classes: Array | None = None
-    for layer in layers:
+    for layer in network:
         merged, classes = _merge_layer(layer, classes)
-        yield merged, classes
+        layers.append(merged)
+        check(merged)
+    assert classes is not None  # a network has a layer
+    return MergedNetwork(Network(layers, network.y_max), classes)
 
 
 def _merge_layer(layer: Layer, classes: Array | None) -> tuple[Layer, Array]:
-    """Merge one layer whose input neuron i is represented by ``classes[i]``."""
+    """Merge one layer whose input neuron i is represented by ``classes[i]``.
+
+    Returns the layer, and the output of it that stands for each output of the original.
+    """
     inputs = layer.shape[0] if classes is None else int(classes.max(initial=-1)) + 1
     source = np.repeat(np.arange(layer.shape[0]), np.diff(layer.indptr))
     if classes is not None:

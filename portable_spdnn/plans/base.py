@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.backend import Backend
-from portable_spdnn.features import Features, as_features
+from portable_spdnn.features import Features, FeaturesLike, as_features
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
 from portable_spdnn.plans.batch import Batch, BatchOutput, positive_rows, resumed_seconds
-from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint, run_identity
+from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint
 from portable_spdnn.plans.options import BATCH_MEMORY, PlanOptions
-from portable_spdnn.plans.result import LayerRecord, Result, replica_records
+from portable_spdnn.plans.result import Result, layer_records, replica_records
+from portable_spdnn.version import __version__
 
 Array = npt.NDArray[Any]
 Progress = Callable[[int, int], None]
@@ -33,13 +34,20 @@ class NetworkPlan(ABC):
 
     A backend that improves on the layer loop derives from this class and implements
     `run_batch` and `describe`. Splitting into batches, the clock, the categories and the
-    records are the same for all and stand here.
+    records are the same for all and stand here. `plan_seconds` is what planning took.
 
     Parameters
     ----------
     backend : Backend
     network : Network
     options : PlanOptions
+
+    Examples
+    --------
+    >>> import numpy as np, portable_spdnn as ps
+    >>> plan = ps.plan(ps.Network([ps.Layer(np.eye(2))]), backend="scipy", batch_size=64)
+    >>> plan.run(np.eye(2)).categories.tolist(), plan.batch_size
+    ([0, 1], 64)
     """
 
     def __init__(self, backend: Backend, network: Network, options: PlanOptions) -> None:
@@ -52,7 +60,7 @@ class NetworkPlan(ABC):
         self.first_prunable_layer = max(network.layers_filling_zeros, default=-1) + 1
 
     def may_drop_after(self, layer: int) -> bool:
-        """Whether inputs that are dead after `layer` (from 0; -1: before all) may leave."""
+        """Whether inputs that are inactive after `layer` (from 0; -1: before all) may leave."""
         return not self.options.keep_dead_inputs and layer + 1 >= self.first_prunable_layer
 
     @property
@@ -122,7 +130,7 @@ class NetworkPlan(ABC):
 
     def run(
         self,
-        features: Any,
+        features: FeaturesLike,
         progress: Progress | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
     ) -> Result:
@@ -159,8 +167,7 @@ class NetworkPlan(ABC):
             kept = Checkpoint(checkpoint, self.identity(valid.shape[0], fingerprint))
         start = time.perf_counter()
         batches = list(self.finished_batches(valid, progress=progress, checkpoint=kept))
-        seconds = time.perf_counter() - start
-        seconds += resumed_seconds(batches)
+        seconds = time.perf_counter() - start + resumed_seconds(batches)
         result = self.result(valid.shape[0], batches, seconds)
         if not self.options.devices:
             return result
@@ -168,8 +175,23 @@ class NetworkPlan(ABC):
         return replace(result, replicas=records)
 
     def identity(self, inputs: int, fingerprint: int) -> dict[str, Any]:
-        """Return what tells a run of this plan from others; see `checkpoint.run_identity`."""
-        return run_identity(self.backend.name, self.network, self.options, inputs, fingerprint)
+        """Return what tells a run of this plan from others: all that its answer depends on.
+
+        `fingerprint` is the `features_fingerprint` of all `inputs`.
+        """
+        options = self.options
+        return {
+            "version": __version__,
+            "backend": self.backend.name,
+            "network": self.network.fingerprint(),
+            "inputs": inputs,
+            "features": f"{fingerprint:016x}",
+            "dtype": str(options.dtype),
+            "path": options.path,
+            "storage": options.storage,
+            "keep_dead_inputs": options.keep_dead_inputs,
+            "exact_passes": list(options.exact_passes),
+        }
 
     def finished_batches(
         self,
@@ -204,7 +226,11 @@ class NetworkPlan(ABC):
             if checkpoint is not None:
                 batch = checkpoint.load(first + done, first + inputs)
             if batch is None:
-                report = _ignore if progress is None else _reporter(progress, done, inputs, layers)
+
+                def report(work: int, before: int = done) -> None:
+                    if progress is not None:
+                        progress(before * layers + work, inputs * layers)
+
                 batch = self._run_one(features[done : done + self.batch_size], first + done, report)
                 if checkpoint is not None:
                     batch = checkpoint.save(batch)
@@ -218,9 +244,8 @@ class NetworkPlan(ABC):
     def _run_one(self, features: Features, first: int, report: Callable[[int], None]) -> Batch:
         start = time.perf_counter()
         output = self.run_batch(features, report)
-        positive = output.positive
-        if positive is None:
-            positive = positive_rows(output.fetched().rows)
+        known = output.positive
+        positive = positive_rows(output.fetched().rows) if known is None else known
         categories = first + output.active[positive]
         inputs = features.shape[0] if output.inputs is None else output.inputs
         return Batch(first, inputs, categories, time.perf_counter() - start, output)
@@ -237,29 +262,6 @@ class NetworkPlan(ABC):
             Of the whole, those that earlier runs spent included.
         """
         network = self.network
-        active = np.zeros(len(network), np.int64)
-        seconds_per_layer: Array | None = np.zeros(len(network))
-        computed: Array | None = np.zeros(len(network), np.int64)
-        for output in (batch.output for batch in batches):
-            unknown = (active < 0) | (output.active_per_layer < 0)
-            active = np.where(unknown, -1, active + output.active_per_layer)
-            if seconds_per_layer is not None and output.seconds_per_layer is not None:
-                seconds_per_layer = seconds_per_layer + output.seconds_per_layer
-            else:
-                seconds_per_layer = None
-            if computed is not None and output.computed_per_layer is not None:
-                computed = computed + output.computed_per_layer
-            else:
-                computed = None
-        records = tuple(
-            LayerRecord(
-                number + 1,
-                int(active[number]) if active[number] >= 0 else None,
-                None if seconds_per_layer is None else float(seconds_per_layer[number]),
-                None if computed is None else int(computed[number]),
-            )
-            for number in range(len(network))
-        )
         return Result(
             backend=self.backend.name,
             device="; ".join(device for device, _ in self.replicas()),
@@ -275,17 +277,8 @@ class NetworkPlan(ABC):
             plan_seconds=self.plan_seconds,
             inference_seconds=seconds,
             executed_edges=sum(batch.output.executed_edges for batch in batches),
-            records=records,
+            records=layer_records(batches, len(network)),
             exact_passes=self.options.exact_passes,
             resumed_inputs=sum(batch.inputs for batch in batches if batch.resumed),
             _batches=tuple(batches),
         )
-
-
-def _ignore(done: int) -> None:
-    """Report to nobody."""
-
-
-def _reporter(progress: Progress, before: int, inputs: int, layers: int) -> Callable[[int], None]:
-    """Return what tells `progress` of the work done in a batch that `before` inputs precede."""
-    return lambda done: progress(before * layers + done, inputs * layers)

@@ -11,7 +11,6 @@ and the ``.npz`` last.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import zlib
 from dataclasses import replace
@@ -24,13 +23,10 @@ import scipy.sparse as sp
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.io.atomic_output import atomic_output
-from portable_spdnn.network import Network
+from portable_spdnn.io.run_folder import claim_folder
 from portable_spdnn.plans.batch import Batch, BatchOutput
-from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.sparse_arrays import check_compressed
-from portable_spdnn.version import __version__
 
-_IDENTITY = "checkpoint.json"
 _OPTIONAL = ("columns", "seconds_per_layer")
 _CSR = ("data", "indices", "indptr")
 
@@ -43,7 +39,7 @@ class Checkpoint:
     folder : path-like
         Made where there is none.
     identity : dict
-        What names the run; see `run_identity`.
+        What names the run; see `NetworkPlan.identity`.
 
     Raises
     ------
@@ -53,33 +49,7 @@ class Checkpoint:
 
     def __init__(self, folder: str | os.PathLike[str], identity: dict[str, Any]) -> None:
         self.folder = Path(folder)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            found = [entry.name for entry in self.folder.iterdir()]
-        except OSError as error:
-            reason = error.strerror or error
-            raise InputError(f"{self.folder}: cannot hold a checkpoint ({reason})") from error
-        if _IDENTITY in found:
-            self._compare(identity)
-        elif any(not name.startswith(".") for name in found):
-            raise InputError(f"{self.folder}: holds files but no checkpoint; name a new folder")
-        else:
-            with atomic_output(self.folder / _IDENTITY) as stream:
-                stream.write(json.dumps(identity, indent=2).encode() + b"\n")
-
-    def _compare(self, mine: dict[str, Any]) -> None:
-        path = self.folder / _IDENTITY
-        try:
-            theirs = json.loads(path.read_bytes())
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path}: cannot be read; name a new folder ({error})") from error
-        for key, value in mine.items():
-            if not isinstance(theirs, dict) or theirs.get(key) != value:
-                there = theirs.get(key) if isinstance(theirs, dict) else None
-                raise InputError(
-                    f"{self.folder}: is the checkpoint of another run: its {key} is {there}, "
-                    f"here it is {value}; name a new folder"
-                )
+        claim_folder(self.folder, "checkpoint.json", identity)
 
     def load(self, first: int, end: int) -> Batch | None:
         """Return the batch that begins with input `first` and stays before `end`, if finished.
@@ -173,35 +143,6 @@ class Checkpoint:
 def _crc32(path: Path) -> int:
     """Return the CRC-32 of a file, its header included, without holding it in memory."""
     return zlib.crc32(np.memmap(path, np.uint8, mode="r").data)
-
-
-def run_identity(
-    backend: str, network: Network, options: PlanOptions, inputs: int, fingerprint: int
-) -> dict[str, Any]:
-    """Return what tells a run from others: what its answer, and the form of it, depend on.
-
-    Parameters
-    ----------
-    backend : str
-        Its name.
-    network : Network
-    options : PlanOptions
-    inputs : int
-    fingerprint : int
-        `features_fingerprint` of all of them.
-    """
-    return {
-        "version": __version__,
-        "backend": backend,
-        "network": network.fingerprint(),
-        "inputs": inputs,
-        "features": f"{fingerprint:016x}",
-        "dtype": str(options.dtype),
-        "path": options.path,
-        "storage": options.storage,
-        "keep_dead_inputs": options.keep_dead_inputs,
-        "exact_passes": list(options.exact_passes),
-    }
 
 
 def features_fingerprint(features: Features, first: int = 0) -> int:

@@ -11,11 +11,11 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 SAMPLE_INPUTS = 256
-LEAST_SAMPLE_INPUTS, SAMPLE_ENTRIES = 8, 1 << 18
+MIN_SAMPLE_INPUTS, SAMPLE_ENTRIES = 8, 1 << 18
 # A sparse product is the cheaper, for a multiply-add, the denser its operand is: its cost is
 # measured at a first guess, and again at the density that this gives.
 FIRST_DENSITY = 0.02
-LEAST_DENSITY, MOST_DENSITY = 0.002, 0.5
+MIN_DENSITY, MAX_DENSITY = 0.002, 0.5
 TURNS = 3
 
 
@@ -50,7 +50,7 @@ def break_even_density(
         products = max(int(row_nnz[Y.indices].sum(dtype=np.int64)), 1)
         seconds = least_seconds(lambda: run_sparse(Y)) / products  # noqa: B023 - called at once
         even = float(dense_seconds / seconds)
-        density = min(max(even, LEAST_DENSITY), MOST_DENSITY)
+        density = min(max(even, MIN_DENSITY), MAX_DENSITY)
     return even
 
 
@@ -65,7 +65,7 @@ def dense_seconds_per_edge(W: Any, run_dense: Callable[[Any], Any], dtype: npt.D
     dtype : numpy dtype
     """
     rows = max(int(W.shape[0]), 1)
-    inputs = min(SAMPLE_INPUTS, max(LEAST_SAMPLE_INPUTS, SAMPLE_ENTRIES // rows))
+    inputs = min(SAMPLE_INPUTS, max(MIN_SAMPLE_INPUTS, SAMPLE_ENTRIES // rows))
     Y = np.ones((inputs, W.shape[0]), dtype)
     return least_seconds(lambda: run_dense(Y)) / max(inputs * int(W.nnz), 1)
 
@@ -73,7 +73,7 @@ def dense_seconds_per_edge(W: Any, run_dense: Callable[[Any], Any], dtype: npt.D
 def sample_features(neurons: int, density: float, dtype: npt.DTypeLike) -> Any:
     """Return features of ones at random places: csr_array, shape (some inputs, neurons)."""
     each = max(1, int(density * neurons))
-    inputs = min(SAMPLE_INPUTS, max(LEAST_SAMPLE_INPUTS, SAMPLE_ENTRIES // each))
+    inputs = min(SAMPLE_INPUTS, max(MIN_SAMPLE_INPUTS, SAMPLE_ENTRIES // each))
     rng = np.random.default_rng(0)
     columns = np.sort(rng.integers(0, neurons, (inputs, each)), axis=1).ravel()
     indptr = np.arange(0, columns.size + 1, each)

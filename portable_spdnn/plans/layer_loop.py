@@ -40,9 +40,10 @@ class LayerLoopPlan(NetworkPlan):
         self.always_sparse = options.path == "spgemm"
         if options.path == "auto" and network.sparse_features_exact:
             self.break_even = self._measure()
-        # Compiles what the backend compiles: a run without inputs.
-        self._run(PackedFeatures.empty(network.neurons), lambda done: None)
         self.sparse_layers: list[bool] = []  # of the last batch
+        # Compiles what the backend compiles: a run without inputs.
+        self.run_batch(PackedFeatures.empty(network.neurons), lambda done: None)
+        self.sparse_layers = []
 
     def _measure(self) -> float:
         """Return the density at which the first layer costs the same on either path."""
@@ -68,23 +69,21 @@ class LayerLoopPlan(NetworkPlan):
             choice = f"{'sparse' if self.always_sparse else 'dense'} (asked for)"
         if self.break_even is not None and self.sparse_layers:
             choice += f"; in the last batch {_layers_in_words(self.sparse_layers)}"
-        dead = "kept (asked for)" if self.options.keep_dead_inputs else "dropped after each layer"
-        if not self.options.keep_dead_inputs and self.first_prunable_layer:
-            dead += (
+        keep = self.options.keep_dead_inputs
+        inactive = "kept (asked for)" if keep else "dropped after each layer"
+        if not keep and self.first_prunable_layer:
+            inactive += (
                 f" from layer {self.first_prunable_layer} on, the last to turn zeros into nonzeros"
             )
         return (
             f"layer loop on {self.backend.name}\n"
             f"features between layers: {choice}\n"
-            f"dead inputs: {dead}\n"
+            f"inactive inputs: {inactive}\n"
             f"batches of {self.batch_size} inputs"
         )
 
     def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         """Run the layer loop on one batch; see `NetworkPlan.run_batch`."""
-        return self._run(features, report)
-
-    def _run(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         backend = self.backend
         inputs, layers = features.shape[0], len(self.network)
         count = np.count_nonzero(features) if isinstance(features, np.ndarray) else features.nnz

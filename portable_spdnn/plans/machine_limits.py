@@ -12,7 +12,7 @@ from pathlib import Path
 
 from portable_spdnn.backend import Backend
 from portable_spdnn.host import cache_folder
-from portable_spdnn.io.atomic_output import atomic_output
+from portable_spdnn.io.run_folder import write_json
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.version import __version__
 
@@ -53,8 +53,7 @@ def limits_of(backend: Backend, refresh: bool = False) -> Limits:
     if refresh or key not in known:
         known = {**known, key: asdict(backend.measure_limits())}
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_output(path) as stream:
-            stream.write((json.dumps(known, indent=1) + "\n").encode())
+        write_json(path, known)
     return Limits(**known[key])
 
 

@@ -12,7 +12,7 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.host import available_bytes, format_bytes, resident_bytes
 from portable_spdnn.network import Network
 from portable_spdnn.plans.options import BATCH_MEMORY, PlanOptions
-from portable_spdnn.workloads.streamed_network import LayerFacts, StreamedNetwork
+from portable_spdnn.workloads.streamed_network import LayerStatistics, StreamedNetwork
 
 CODE_BYTES = 192 << 20  # compilers and compiled kernels, which appear with the first plan
 WEIGHTS_SHARE = 1 / 4  # of what is free; the rest is for features
@@ -61,19 +61,21 @@ class Budget:
         InputError
             If it does not suffice for one layer and one input; the message says what would.
         """
-        return cls.of(memory, resident_bytes(), facts_of(network), network.widest, dtype, threads)
+        return cls.of(
+            memory, resident_bytes(), statistics_of(network), network.widest, dtype, threads
+        )
 
     @classmethod
     def of(
         cls,
         memory: int,
         held: int,
-        facts: Iterable[LayerFacts],
+        statistics: Iterable[LayerStatistics],
         widest: int,
         dtype: np.dtype[Any],
         threads: int,
     ) -> Budget:
-        """Share out `memory`, less the `held` bytes, for layers of which only facts are known.
+        """Share out `memory`, less the `held` bytes, for layers of which only statistics are known.
 
         Raises
         ------
@@ -82,7 +84,7 @@ class Budget:
         """
         row = max(1, widest) * dtype.itemsize
         taken = held + CODE_BYTES + threads * WORKER_ROWS * row
-        layer = 2 * max(running_bytes(one, dtype.itemsize) for one in facts)
+        layer = 2 * max(running_bytes(one, dtype.itemsize) for one in statistics)
         free = max(layer / WEIGHTS_SHARE, 2 * COPIES * row / (1 - WEIGHTS_SHARE))
         if memory < taken + free:
             raise InputError(
@@ -94,10 +96,10 @@ class Budget:
         pool = (memory - taken - weights) // 2
         return cls(memory, weights, pool, pool // (COPIES * row), dtype.itemsize)
 
-    def cut_blocks(self, facts: Iterable[LayerFacts]) -> Iterator[tuple[int, int]]:
+    def cut_blocks(self, statistics: Iterable[LayerStatistics]) -> Iterator[tuple[int, int]]:
         """Cut layers into blocks (first, end), two of which the budget holds: one runs."""
         first = end = used = 0
-        for one in facts:
+        for one in statistics:
             size = running_bytes(one, self.itemsize)
             used += size
             if used > self.weights / 2 and end > first:
@@ -107,31 +109,34 @@ class Budget:
         yield first, end
 
 
-def facts_of(network: Network) -> list[LayerFacts]:
-    """Return the facts of all layers, without reading them where the network is streamed."""
+def statistics_of(network: Network) -> list[LayerStatistics]:
+    """Return the statistics of all layers, without reading them where the network is streamed."""
     if isinstance(network, StreamedNetwork):
-        return list(network.source.facts)
-    return [LayerFacts.of(layer) for layer in network]
+        return list(network.source.statistics)
+    return [LayerStatistics.of(layer) for layer in network]
 
 
-def planned_bytes(facts: LayerFacts, itemsize: int) -> int:
+def planned_bytes(statistics: LayerStatistics, itemsize: int) -> int:
     """Return the most memory of a layer in a plan of any backend, with values of `itemsize`."""
-    return (4 + max(facts.value_bytes, itemsize)) * facts.nnz + 40 * sum(facts.shape)
+    return (4 + max(statistics.value_bytes, itemsize)) * statistics.nnz + 40 * sum(statistics.shape)
 
 
-def running_bytes(facts: LayerFacts, itemsize: int) -> int:
+def running_bytes(statistics: LayerStatistics, itemsize: int) -> int:
     """Return the memory of a layer in use: read ahead, and planned."""
-    return 2 * facts.bytes + planned_bytes(facts, itemsize)
+    return 2 * statistics.bytes + planned_bytes(statistics, itemsize)
 
 
 def streaming_memory(
-    facts: Iterable[LayerFacts], inputs: int, options: PlanOptions, available: int | None = None
+    statistics: Iterable[LayerStatistics],
+    inputs: int,
+    options: PlanOptions,
+    available: int | None = None,
 ) -> int | None:
     """Decide whether a network is held in memory or streamed.
 
     Parameters
     ----------
-    facts : iterable of LayerFacts
+    statistics : iterable of LayerStatistics
         Of all layers.
     inputs : int
     options : PlanOptions
@@ -150,16 +155,16 @@ def streaming_memory(
     if options.memory is not None:
         return options.memory
     available = available_bytes() if available is None else available
-    if available is None or needed_bytes(facts, inputs, options) <= SHARE * available:
+    if available is None or needed_bytes(statistics, inputs, options) <= SHARE * available:
         return None
     return resident_bytes() + int(SHARE * available)
 
 
-def needed_bytes(facts: Iterable[LayerFacts], inputs: int, options: PlanOptions) -> int:
+def needed_bytes(statistics: Iterable[LayerStatistics], inputs: int, options: PlanOptions) -> int:
     """Return the memory that a network takes when it is loaded, planned and run at once."""
     itemsize = np.dtype(options.dtype).itemsize
     weights = widest = 0
-    for one in facts:
+    for one in statistics:
         weights += one.bytes + planned_bytes(one, itemsize)
         widest = max(widest, *one.shape)
     before_and_after = 2 * widest * itemsize

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -106,6 +107,11 @@ class PlanOptions:
             raise InputError(
                 f"devices is {self.devices!r}; give 'all' or numbers separated by commas: 0,1"
             )
+
+    def backend_specific(self) -> dict[str, Any]:
+        """Return the options that only some backends take, where they are not the default."""
+        given = ((name, getattr(self, name)) for name in OPTIONAL_PLAN_OPTIONS)
+        return {name: value for name, value in given if value != getattr(PlanOptions, name)}
 
     def check(self, network: Network) -> None:
         """Raise InputError where the options do not fit the network."""

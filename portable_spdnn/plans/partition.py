@@ -13,6 +13,4 @@ def static_part(inputs: int, rank: int, size: int) -> tuple[int, int]:
 def chunk_bounds(inputs: int, size: int) -> list[tuple[int, int]]:
     """Return (first, end) of the chunks that the dynamic schedule hands out to `size` ranks."""
     chunks = min(inputs, CHUNKS_EACH * size)
-    return [
-        (inputs * number // chunks, inputs * (number + 1) // chunks) for number in range(chunks)
-    ]
+    return [static_part(inputs, number, chunks) for number in range(chunks)]

@@ -17,12 +17,10 @@ from portable_spdnn.passes import parse_passes
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.layer_loop import LayerLoopPlan
 from portable_spdnn.plans.multi_device import MultiDevicePlan
-from portable_spdnn.plans.options import OPTIONAL_PLAN_OPTIONS, PlanOptions
+from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.rewritten import RewrittenPlan
 from portable_spdnn.plans.streamed import StreamedPlan
 from portable_spdnn.registry import get_backend
-
-_DEFAULTS = PlanOptions()
 
 
 def plan(
@@ -151,9 +149,8 @@ def _check_magnitudes(network: Network, dtype: np.dtype[Any]) -> None:
 
 def check_plan_options(backend: Backend, options: PlanOptions) -> None:
     """Raise InputError for an option that only other backends take."""
-    for option in OPTIONAL_PLAN_OPTIONS:
-        value = getattr(options, option)
-        if value != getattr(_DEFAULTS, option) and option not in backend.plan_options:
+    for option, value in options.backend_specific().items():
+        if option not in backend.plan_options:
             raise InputError(f"backend {backend.name} takes no option {option} ({value!r})")
     if options.kernel not in backend.kernels:
         raise InputError(

@@ -29,7 +29,7 @@ class LayerRecord:
     seconds : float or None
         None where the plan does not run layer by layer.
     computed_inputs : int or None
-        Inputs that the layer computed, dead ones that had not left yet among them; None where
+        Inputs that the layer computed, inactive ones that had not left yet included; None where
         not counted.
     """
 
@@ -118,7 +118,7 @@ class Result:
         Inputs with any positive score after the last layer, counted from 0, rising. (Graph
         Challenge files count from 1.)
     plan_seconds : float
-        Choosing formats, packing weights, compiling: once a plan.
+        What choosing formats, packing weights and compiling took, once for the plan.
     inference_seconds : float
         From features on the host to categories on the host.
     executed_edges : int
@@ -130,6 +130,16 @@ class Result:
         Inputs that an earlier run had finished, read from a checkpoint; their time is counted.
     replicas : tuple of ReplicaRecord
         Of the ranks or devices that shared the inputs; empty for one process on one device.
+
+    Examples
+    --------
+    >>> import numpy as np, portable_spdnn as ps
+    >>> network = ps.Network([ps.Layer(np.eye(3), -0.5)] * 2)
+    >>> result = ps.infer(network, np.diag([2.0, 0.6, 4.0]), backend="scipy")
+    >>> result.categories.tolist(), [record.alive_inputs for record in result.records]
+    ([0, 2], [3, 2])
+    >>> result.score_rows(2, 3).tolist()
+    [[0.0, 0.0, 3.0]]
     """
 
     backend: str
@@ -181,7 +191,7 @@ class Result:
     def scores(self) -> Array:
         """Features after the last layer, a new array of shape (inputs, neurons_out).
 
-        Built on every call: inputs that died cost nothing until then.
+        Built on every call: inactive inputs cost nothing until then.
         """
         return self.score_rows(0, self.inputs)
 
@@ -206,3 +216,29 @@ class Result:
             part = part if output.columns is None else part[:, output.columns]
             scores[batch.first + output.active[begin:stop] - first] = part
         return scores
+
+
+def layer_records(batches: Sequence[Batch], layers: int) -> tuple[LayerRecord, ...]:
+    """Return a record of each layer, over all batches; None where one of them does not tell."""
+    outputs = [batch.output for batch in batches]
+    active = np.zeros(layers, np.int64)
+    for output in outputs:
+        unknown = (active < 0) | (output.active_per_layer < 0)
+        active = np.where(unknown, -1, active + output.active_per_layer)
+    seconds = _summed([output.seconds_per_layer for output in outputs], layers)
+    computed = _summed([output.computed_per_layer for output in outputs], layers)
+    return tuple(
+        LayerRecord(
+            number + 1,
+            int(active[number]) if active[number] >= 0 else None,
+            None if seconds is None else float(seconds[number]),
+            None if computed is None else int(computed[number]),
+        )
+        for number in range(layers)
+    )
+
+
+def _summed(parts: Sequence[Array | None], layers: int) -> Array | None:
+    """Return the sum over batches for each layer; None where one of them does not tell."""
+    known = [part for part in parts if part is not None]
+    return sum(known, np.zeros(layers)) if len(known) == len(parts) else None

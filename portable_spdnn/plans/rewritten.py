@@ -22,14 +22,14 @@ from portable_spdnn.passes.uniform_rows import Signature, advance, signature, un
 from portable_spdnn.plans.base import Build, NetworkPlan
 from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.device_report import DeviceReport, merged
-from portable_spdnn.plans.memory_budget import Budget, facts_of, running_bytes
+from portable_spdnn.plans.memory_budget import Budget, running_bytes, statistics_of
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn.workloads.streamed_network import LayerFacts
+from portable_spdnn.workloads.streamed_network import LayerStatistics
 
 Array = npt.NDArray[Any]
 
 FIRST_SEGMENT = 8  # layers: inputs look alike only after some; early checks cost little
-LEAST_COPIES = 1 / 16  # of the rows; fewer are not worth losing count of the inputs active
+MIN_COPIES = 1 / 16  # of the rows; fewer are not worth losing count of the inputs active
 SEGMENTS_OF_A_LENGTH = 4  # then lengths double: checks grow with the logarithm of the depth
 
 
@@ -62,7 +62,7 @@ class State:
     inputs : ndarray of int64
         Inputs of the batch that may be active, rising.
     owner : ndarray of int64, shape of `inputs`
-        The row of each; -1 where it died, or is outside for now.
+        The row of each; -1 where it is inactive, or outside for now.
     """
 
     rows: Any
@@ -74,13 +74,13 @@ class State:
         return np.bincount(self.owner[self.owner >= 0], minlength=self.rows.shape[0])
 
     def keep(self, rows: Array) -> None:
-        """Keep the given rows; the others' inputs have died, or are outside for now."""
+        """Keep the given rows; the inputs of the others are inactive, or outside for now."""
         place = np.full(self.rows.shape[0] + 1, -1, np.int64)  # the last: where -1 points
         place[rows] = np.arange(rows.size)
         self.owner = place[self.owner]
 
-    def drop_dead(self) -> None:
-        """Forget inputs that have died."""
+    def drop_inactive(self) -> None:
+        """Forget inputs that are inactive."""
         active = self.owner >= 0
         self.inputs, self.owner = self.inputs[active], self.owner[active]
 
@@ -106,11 +106,11 @@ class RewrittenPlan(NetworkPlan):
             dtype = np.dtype(options.dtype)
             self.budget = Budget.share(options.memory, network, dtype, backend.threads)
         if MERGE_NEURONS in options.exact_passes:
-            merged = merge_neurons(network, lambda layer: self._hold(LayerFacts.of(layer)))
+            merged = merge_neurons(network, lambda layer: self._hold(LayerStatistics.of(layer)))
             self.rewritten, self.columns = merged.network, merged.outputs
         else:
-            for facts in facts_of(network):
-                self._hold(facts)
+            for statistics in statistics_of(network):
+                self._hold(statistics)
         self.rows_merged = self.layers_skipped = 0
         checks = {MERGE_INPUTS, FIXED_POINT} & set(options.exact_passes)
         ends = segment_ends(len(network)) if checks else [len(network)]
@@ -125,9 +125,9 @@ class RewrittenPlan(NetworkPlan):
             return super().batch_size
         return self.budget.piece
 
-    def _hold(self, facts: LayerFacts) -> None:
+    def _hold(self, statistics: LayerStatistics) -> None:
         """Count a layer; raise InputError where all, held at once, exceed the memory for them."""
-        self._held += running_bytes(facts, np.dtype(self.options.dtype).itemsize)
+        self._held += running_bytes(statistics, np.dtype(self.options.dtype).itemsize)
         if self.budget is not None and self._held > self.budget.weights:
             raise InputError(
                 f"exact passes {', '.join(self.options.exact_passes)} hold the rewritten network "
@@ -138,7 +138,7 @@ class RewrittenPlan(NetworkPlan):
 
     def _segment(self, first: int, end: int) -> Segment:
         layers = self.rewritten.layers[first:end]
-        # A dead input may not leave while a later segment could revive it.
+        # An inactive input may not leave while a later segment could make it active again.
         keep = self.options.keep_dead_inputs or end < self.first_prunable_layer
         network = Network(layers, self.network.y_max)
         if self.segments:
@@ -206,7 +206,7 @@ class RewrittenPlan(NetworkPlan):
                 state.rows = np.empty((0, width), np.dtype(self.options.dtype))
             active_per_layer[segment.first : segment.end] = counts
             self._join(state, *outside)
-            state.drop_dead()
+            state.drop_inactive()
             report(inputs * segment.end)
         rows = state.rows[state.owner]
         return BatchOutput(
@@ -221,10 +221,10 @@ class RewrittenPlan(NetworkPlan):
     def _merge_equal(self, state: State) -> None:
         """Make one row of equal ones."""
         first, group = equal_rows(state.rows)
-        if group.size - first.size > LEAST_COPIES * group.size:
+        if group.size - first.size > MIN_COPIES * group.size:
             self.rows_merged += group.size - first.size
             state.owner = np.append(group, -1)[state.owner]
-            state.rows = _take(state.rows, first)
+            state.rows = state.rows[first]
 
     def _run_uniform(self, state: State, segment: Segment) -> tuple[tuple[Array, Array], Array]:
         """Take uniform rows out and through the segment.
@@ -254,7 +254,7 @@ class RewrittenPlan(NetworkPlan):
         times = np.bincount(taken.owner[taken.owner >= 0], minlength=chosen.size)
         others = np.flatnonzero(~uniform)
         state.keep(others)
-        state.rows = _take(state.rows, others)
+        state.rows = state.rows[others]
         return (taken.owner, after), nonzero.astype(np.int64) @ times
 
     def _join(self, state: State, owner: Array, values: Array) -> None:
@@ -282,9 +282,3 @@ def segment_ends(layers: int) -> list[int]:
                 break
         length *= 2
     return ends
-
-
-def _take(rows: Any, chosen: Array) -> Any:
-    if isinstance(rows, PackedFeatures):
-        return PackedFeatures(rows.bits[chosen], rows.neurons)
-    return rows[chosen]

@@ -26,7 +26,7 @@ from portable_spdnn.network import Network
 from portable_spdnn.plans.base import Build, NetworkPlan
 from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.device_report import DeviceReport, merged
-from portable_spdnn.plans.memory_budget import Budget, facts_of
+from portable_spdnn.plans.memory_budget import Budget, statistics_of
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.workloads.streamed_network import StreamedNetwork
 
@@ -78,7 +78,7 @@ class StreamedPlan(NetworkPlan):
         super().__init__(backend, network, options)
         self._build = build
         self.budget = Budget.share(memory, network, np.dtype(options.dtype), backend.threads)
-        self.blocks = list(self.budget.cut_blocks(facts_of(network)))
+        self.blocks = list(self.budget.cut_blocks(statistics_of(network)))
         self.seconds_waiting = 0.0
         self._row_bytes = max(1, network.widest) * np.dtype(options.dtype).itemsize
         # The first block tells what the backend chooses; the others take its measurements over.
@@ -140,7 +140,9 @@ class StreamedPlan(NetworkPlan):
                     break
         finally:
             reader.shutdown(wait=True, cancel_futures=True)
-        last = self._joined(pool)
+        width, dtype = self.network.neurons_out, np.dtype(self.options.dtype)
+        nobody = Piece(np.empty(0, np.int64), np.empty((0, width), dtype))
+        last = _join(pool) if pool else nobody
         return BatchOutput(
             last.inputs,
             last.rows,
@@ -161,7 +163,7 @@ class StreamedPlan(NetworkPlan):
         """Plan a block, and let its layers go."""
         first, end = self.blocks[number]
         network = Network(layers, self.network.y_max)
-        # A dead input may not leave while a later block could revive it.
+        # An inactive input may not leave while a later block could make it active again.
         keep = self.options.keep_dead_inputs or end < self.first_prunable_layer
         if number == 0:
             options = replace(
@@ -188,12 +190,6 @@ class StreamedPlan(NetworkPlan):
         inputs = sum(piece.inputs.size for piece in pool)
         sparse = any(sp.issparse(piece.rows) for piece in pool)
         return inputs * self._row_bytes * (2 if sparse else 1)
-
-    def _joined(self, pool: list[Piece]) -> Piece:
-        if not pool:
-            nothing = np.empty((0, self.network.neurons_out), np.dtype(self.options.dtype))
-            return Piece(np.empty(0, np.int64), nothing)
-        return _join(pool)
 
 
 def _taken_from(pool: list[Piece], most: int) -> Iterator[Piece]:

@@ -115,7 +115,7 @@ def compare(
     Raises
     ------
     InputError, BackendUnavailable
-        As `get_backend` and `Backend.plan`; before anything runs if a backend cannot.
+        As `get_backend` and `portable_spdnn.plan`; before anything runs if a backend cannot.
     """
     names = [REFERENCE, *(name for name in dict.fromkeys(backends) if name != REFERENCE)]
     chosen = [get_backend(name, threads) for name in names]

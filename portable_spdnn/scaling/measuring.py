@@ -28,7 +28,7 @@ from portable_spdnn.plans.result import ReplicaRecord
 from portable_spdnn.scaling.calibration import Calibration, Curve, Lifetimes, count_active
 from portable_spdnn.scaling.prediction import SURVIVOR_BYTES
 from portable_spdnn.workloads.sources import DEFAULT_LAYERS, Request, Source, resolve
-from portable_spdnn.workloads.streamed_network import LayerFacts
+from portable_spdnn.workloads.streamed_network import LayerStatistics
 
 DENSE_LAYERS = 24  # run together, so that loading and storing features is a few per cent of them
 MAX_DENSE_INPUTS, MAX_DENSE_BYTES = 4096, 1 << 28
@@ -85,7 +85,7 @@ def calibrate(
         load_seconds = time.perf_counter() - begin
         layers, neurons = tuple(network), network.neurons
         features, source_inputs, stride = _load_sample(source, neurons, sample_inputs)
-    facts = [LayerFacts.of(layer) for layer in layers]
+    facts = [LayerStatistics.of(layer) for layer in layers]
     edges, total = np.array([one.nnz for one in facts]), max(network.edges, 1)
     with show_progress(f"planning on {backend.name}"):
         # A first small run, so that no measurement includes compiling.

@@ -24,7 +24,7 @@ from portable_spdnn.plans.memory_budget import SHARE, Budget, needed_bytes
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.partition import chunk_bounds, static_part
 from portable_spdnn.scaling.calibration import Calibration, Curve, count_active
-from portable_spdnn.workloads.streamed_network import LayerFacts
+from portable_spdnn.workloads.streamed_network import LayerStatistics
 
 Array = npt.NDArray[Any]
 
@@ -118,7 +118,9 @@ class Prediction:
         """Decide whether one node, which has the most inputs, holds the network or streams it."""
         calibration, inputs = self.calibration, self.question.inputs
         shape = (calibration.widest, calibration.widest)
-        facts = [LayerFacts(shape, int(nnz), calibration.value_bytes, True) for nnz in self.edges]
+        facts = [
+            LayerStatistics(shape, int(nnz), calibration.value_bytes, True) for nnz in self.edges
+        ]
         held = calibration.program_bytes + inputs * -(-calibration.neurons // 8)
         memory, options = self.question.memory, PlanOptions(calibration.dtype)
         if memory is None:

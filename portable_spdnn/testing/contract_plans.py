@@ -92,10 +92,10 @@ def test_plan_takes_features_in_every_form(backend: ps.Backend, dtype: Any) -> N
         np.testing.assert_allclose(again.scores, first.scores, rtol=1e-5, atol=1e-6)
 
 
-def test_plan_drops_dead_inputs_and_says_what_it_did(backend: ps.Backend) -> None:
+def test_plan_drops_inactive_inputs_and_says_what_it_did(backend: ps.Backend) -> None:
     network = ps.Network([ps.Layer(np.eye(8), -0.2) for _ in range(6)], y_max=32)
     Y = np.zeros((50, 8))
-    Y[::5] = 8  # one in five lives on; the others die in the first layer
+    Y[::5] = 8  # one in five stays active; the others do not after the first layer
     Y[1] = 0.3
     result = make_plan(backend, network).run(Y)
     expected = oracle.infer(network, Y)
@@ -109,8 +109,8 @@ def test_plan_drops_dead_inputs_and_says_what_it_did(backend: ps.Backend) -> Non
     assert make_plan(backend, network).describe()
 
 
-def test_positive_bias_brings_dead_inputs_back(backend: ps.Backend) -> None:
-    # Everything dies in layer 1 and is revived by layer 2; nothing may be dropped before that.
+def test_positive_bias_brings_inactive_inputs_back(backend: ps.Backend) -> None:
+    # Nothing is active after layer 1, all is after layer 2; nothing may be dropped before that.
     network = ps.Network([ps.Layer(np.eye(4), -1.0), ps.Layer(np.eye(4), [0, 0.5, 0, 0])])
     result = make_plan(backend, network).run(np.zeros((3, 4)))
     assert result.categories.tolist() == [0, 1, 2]

@@ -83,7 +83,7 @@ def test_spmm_names_what_does_not_fit(backend: ps.Backend) -> None:
     with refused("spmm", "A", "4 x 5", "B", 6):
         backend.spmm(A, np.zeros((6, 2)))
     with refused("spmm", "A", "ndarray"):
-        backend.spmm(np.zeros((4, 5)), np.zeros((5, 2)))
+        backend.spmm(np.zeros((4, 5)), np.zeros((5, 2)))  # type: ignore[arg-type]
     with refused("spmm", "B", "1 dimension"):
         backend.spmm(A, np.zeros(5))
     with refused("complex128"):
@@ -230,4 +230,4 @@ def test_spgemm_propagates_nan_and_names_what_does_not_fit(backend: ps.Backend) 
     with refused("spgemm", "A", "2 x 2", "B", 3):
         backend.spgemm(A, sp.csr_array((3, 3)))
     with refused("spgemm", "B", "ndarray"):
-        backend.spgemm(A, np.eye(2))
+        backend.spgemm(A, np.eye(2))  # type: ignore[arg-type]

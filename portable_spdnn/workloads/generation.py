@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 from portable_spdnn.features import Features
 from portable_spdnn.graphchallenge.configurations import Y_MAX, challenge_bias
@@ -11,8 +10,7 @@ from portable_spdnn.graphchallenge.radixnet import radixnet_layers
 from portable_spdnn.graphchallenge.tsv_writing import write_inputs, write_layer
 from portable_spdnn.io.atomic_output import atomic_folder
 from portable_spdnn.io.packed_store import PackedStoreWriter
-
-Progress = Callable[[int, int], None]
+from portable_spdnn.workloads.networks import Progress
 
 
 def generate_radixnet(

@@ -115,7 +115,7 @@ def binary_features(
 ) -> PackedFeatures:
     """Resize images to one pixel for each neuron and compare them with a threshold.
 
-    ``Y[k, c * side + r] = 1`` where pixel (r, c) of image k, resized by `resize_fourier` to
+    ``Y[k, c * side + r] = 1`` where pixel (r, c) of image k, resized by `interpolation` to
     side x side, exceeds `threshold`, else 0, with ``side = sqrt(neurons)``: images are stored
     by columns, as in the official files.
 
@@ -142,7 +142,7 @@ def binary_features(
     bits = np.empty((len(images), -(-neurons // 8)), np.uint8)
     # At most 2^19 pixels (4 MB of float64) at a time, before or after resizing: they stay in cache.
     step = max(1, (1 << 19) // max(neurons, images.shape[1] * images.shape[2]))
-    across, down = _interpolation(images.shape[2], side), _interpolation(images.shape[1], side)
+    across, down = interpolation(images.shape[2], side), interpolation(images.shape[1], side)
     for start in range(0, len(images), step):
         chunk = images[start : start + step].astype(np.float64)
         _check_finite(chunk, start)
@@ -152,45 +152,21 @@ def binary_features(
     return PackedFeatures(bits, neurons)
 
 
-def resize_fourier(images: Array, side: int) -> Array:
-    """Resize images by trigonometric interpolation, the same along rows and columns.
+def interpolation(pixels: int, side: int) -> Array:
+    """Return the matrix that resizes one axis of images by trigonometric interpolation.
 
-    Along each axis of n pixels, the discrete spectrum is padded with zeros, or cropped, to
-    `side` terms; output pixel q is the value at ``q * n / side``, so that pixel 0 stays where it
-    is. The Nyquist term of an even number of pixels is shared by both its frequencies when the
-    spectrum grows and the two are joined when it shrinks, which keeps the values real. Images
-    count as periodic, so that sharp edges ring: values may leave the range of the input.
-
-    Parameters
-    ----------
-    images : ndarray of real numbers, shape (images, rows, columns)
-    side : int
-        Rows and columns of the result.
-
-    Returns
-    -------
-    ndarray of float64, shape (images, side, side)
-
-    Raises
-    ------
-    InputError
-        If `side` is below 1, or the images are not as stated, finite and non-empty.
-    """
-    if side < 1:
-        raise InputError(f"images cannot be resized to {side} x {side} pixels; 1 is the least")
-    _check_images(images)
-    pixels = images.astype(np.float64)
-    _check_finite(pixels, 0)
-    down, across = _interpolation(images.shape[1], side), _interpolation(images.shape[2], side)
-    resized: Array = down @ pixels @ across.T
-    return resized
-
-
-def _interpolation(pixels: int, side: int) -> Array:
-    """Return the (side, pixels) matrix that resizes one axis.
+    The discrete spectrum of n pixels is padded with zeros, or cropped, to `side` terms; output
+    pixel q is the value at ``q * n / side``, so that pixel 0 stays where it is. The Nyquist term
+    of an even number of pixels is shared by both its frequencies when the spectrum grows and the
+    two are joined when it shrinks, which keeps the values real. Images count as periodic, so that
+    sharp edges ring: values may leave the range of the input.
 
     Resampling is linear: the matrix of its results for unit vectors resizes any number of images
     in two matrix products, several times faster than transforms of each.
+
+    Returns
+    -------
+    ndarray of float64, shape (side, pixels)
     """
     if pixels == side:
         return np.eye(side)
@@ -199,8 +175,6 @@ def _interpolation(pixels: int, side: int) -> Array:
     kept = min(pixels, side)
     resized[: kept // 2 + 1] = spectrum[: kept // 2 + 1]
     if kept % 2 == 0:
-        # The Nyquist term stands for two frequencies: shared by them when the spectrum grows,
-        # joined from them when it shrinks.
         resized[kept // 2] *= 0.5 if side > pixels else 2.0
     matrix: Array = np.fft.irfft(resized, side, axis=0) * (side / pixels)
     return matrix

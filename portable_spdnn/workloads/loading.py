@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,16 +17,16 @@ from portable_spdnn.features import Features
 from portable_spdnn.graphchallenge.categories import Truth, read_categories
 from portable_spdnn.graphchallenge.configurations import Y_MAX
 from portable_spdnn.graphchallenge.folder_layout import inputs_path, truth_paths
-from portable_spdnn.graphchallenge.layers_tsv import read_inputs, stream_layers
+from portable_spdnn.graphchallenge.inputs_tsv import read_inputs
+from portable_spdnn.graphchallenge.layers_tsv import stream_layers
 from portable_spdnn.io.packed_store import PackedStoreWriter
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
-from portable_spdnn.workloads.networks import TextNetwork
+from portable_spdnn.workloads.networks import Progress, TextNetwork
 from portable_spdnn.workloads.sources import Request, Source, resolve
 from portable_spdnn.workloads.streamed_network import StreamedNetwork
 
 PathLike = str | os.PathLike[str]
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def load_network(
     Examples
     --------
     >>> import pathlib, tempfile, numpy as np, portable_spdnn as ps
-    >>> from portable_spdnn.graphchallenge.layers_tsv import write_inputs, write_layer
+    >>> from portable_spdnn.graphchallenge.tsv_writing import write_layer
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> (folder / "neuron32").mkdir()
     >>> write_layer(folder / "neuron32" / "n32-l1.tsv", ps.Layer(np.eye(32) / 16))
@@ -167,7 +167,7 @@ def iter_layers(
     Examples
     --------
     >>> import pathlib, tempfile, numpy as np, portable_spdnn as ps
-    >>> from portable_spdnn.graphchallenge.layers_tsv import write_inputs, write_layer
+    >>> from portable_spdnn.graphchallenge.tsv_writing import write_layer
     >>> folder = pathlib.Path(tempfile.mkdtemp())
     >>> (folder / "neuron32").mkdir()
     >>> write_layer(folder / "neuron32" / "n32-l1.tsv", ps.Layer(np.eye(32) / 16))
@@ -203,7 +203,7 @@ def load_inputs(path: PathLike, neurons: int, first: int | None = None) -> Featu
     Examples
     --------
     >>> import os, tempfile, numpy as np, portable_spdnn as ps
-    >>> from portable_spdnn.graphchallenge.layers_tsv import write_inputs
+    >>> from portable_spdnn.graphchallenge.tsv_writing import write_inputs
     >>> path = os.path.join(tempfile.mkdtemp(), "sparse-images-32.tsv")
     >>> write_inputs(path, ps.PackedFeatures.from_dense(np.eye(3, 32)))
     >>> ps.load_inputs(path, neurons=32).nnz

@@ -10,10 +10,11 @@ from pathlib import Path
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge import layers_tsv
 from portable_spdnn.graphchallenge.folder_layout import network_paths, resolve_neurons
+from portable_spdnn.host import require_memory
 from portable_spdnn.io.packed_store import PackedStore
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
-from portable_spdnn.workloads.streamed_network import LayerFacts, LayerSource, StreamedNetwork
+from portable_spdnn.workloads.streamed_network import LayerSource, LayerStatistics, StreamedNetwork
 
 TEXT, STORE, GENERATED = "files", "packed store", "generated"
 
@@ -62,11 +63,15 @@ class NetworkSource:
 
         `progress` is called with (layers done, layers in all; 0 while not known).
         """
+        if self.kind == GENERATED:
+            statistics = self.layers.statistics
+            octets = sum(4 * one.nnz + 8 * one.shape[0] for one in statistics[:1]) * len(statistics)
+            require_memory(octets, f"{self.name}, {len(statistics)} layers: all in memory at once")
         found: list[Layer] = []
         for layer in self.iter_layers():
             found.append(layer)
             if progress is not None:
-                progress(len(found), len(self.layers.facts))
+                progress(len(found), len(self.layers.statistics))
         return Network(found, self.y_max)
 
     def open(self) -> StreamedNetwork:
@@ -75,7 +80,7 @@ class NetworkSource:
 
     def iter_layers(self) -> Iterator[Layer]:
         """Return the layers in order, in bounded memory."""
-        return map(self.layers.read, range(len(self.layers.facts)))
+        return map(self.layers.read, range(len(self.layers.statistics)))
 
 
 class TextNetwork(NetworkSource):
@@ -121,7 +126,7 @@ class TextLayers(LayerSource):
 
     def __init__(self, folder: Path, neurons: int, layers: int) -> None:
         self.path, self.neurons = network_paths(folder)[neurons], neurons
-        self.facts = [LayerFacts((neurons, neurons), 32 * neurons, 0, True)] * layers
+        self.statistics = [LayerStatistics((neurons, neurons), 32 * neurons, 0, True)] * layers
 
     def read(self, number: int) -> Layer:
         """Raise InputError; see `TextNetwork.open`."""
@@ -133,7 +138,7 @@ class TextLayers(LayerSource):
         It holds names, sizes and times: to read weights for it would take as long as to load
         them.
         """
-        numbers = range(1, len(self.facts) + 1)
+        numbers = range(1, len(self.statistics) + 1)
         each = [self.path / f"n{self.neurons}-l{number}.tsv" for number in numbers]
         digest = hashlib.sha256(str(len(numbers)).encode())
         for file in each if self.path.is_dir() else [self.path]:

@@ -5,22 +5,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.errors import InputError
+from portable_spdnn.arguments import checked_count
 from portable_spdnn.graphchallenge.configurations import challenge_bias
 from portable_spdnn.graphchallenge.radixnet import radixnet_layer, radixnet_layers
 from portable_spdnn.io.packed_store import PackedStore
-from portable_spdnn.layer import Layer, index_dtype
-from portable_spdnn.network import Network, checked_y_max
+from portable_spdnn.layer import Layer
+from portable_spdnn.network import KnownLayer, Network
+from portable_spdnn.sparse_arrays import index_dtype
+
+MAX_LAYERS = 1 << 20  # of a generated network: what is known of each is kept
 
 
 @dataclass(frozen=True)
-class LayerFacts:
+class LayerStatistics:
     """What is known of a layer before it is read.
 
     Attributes
@@ -47,8 +49,8 @@ class LayerFacts:
         return (index + self.value_bytes) * self.nnz + 8 * (self.shape[0] + 1)
 
     @classmethod
-    def of(cls, layer: Layer) -> LayerFacts:
-        """Return the facts of a layer at hand."""
+    def of(cls, layer: Layer) -> LayerStatistics:
+        """Return the statistics of a layer at hand."""
         width = 0 if layer.constant is not None else layer.data.itemsize
         return cls(layer.shape, layer.nnz, width, layer.zeros_stay)
 
@@ -58,11 +60,11 @@ class LayerSource(ABC):
 
     Attributes
     ----------
-    facts : sequence of LayerFacts
+    statistics : sequence of LayerStatistics
         Of every layer, in order.
     """
 
-    facts: Sequence[LayerFacts]
+    statistics: Sequence[LayerStatistics]
 
     @abstractmethod
     def read(self, number: int) -> Layer:
@@ -93,48 +95,25 @@ class StreamedNetwork(Network):
     ------
     InputError
         If there is no layer, two neighbours do not fit, or `y_max` is not positive.
+
+    Examples
+    --------
+    >>> import portable_spdnn as ps
+    >>> from portable_spdnn.workloads.streamed_network import GeneratedLayers
+    >>> network = ps.StreamedNetwork(GeneratedLayers(1024, layers=120), y_max=32)
+    >>> network.edges, network.layers[119]
+    (3932160, Layer(1024 x 1024, 32768 edges))
     """
 
     __slots__ = ("source",)
 
     def __init__(self, source: LayerSource, y_max: float | None = None) -> None:
-        if not source.facts:
-            raise InputError("a network needs at least one layer")
-        for number, (first, second) in enumerate(pairwise(source.facts), start=1):
-            if first.shape[1] != second.shape[0]:
-                raise InputError(
-                    f"layer {number} gives {first.shape[1]} outputs "
-                    f"but layer {number + 1} takes {second.shape[0]} inputs"
-                )
         self.source = source
         self.layers = _ReadOnUse(source)
-        self.y_max = checked_y_max(y_max)
+        self._set(y_max)
 
-    @property
-    def neurons(self) -> int:
-        """Number of input neurons."""
-        return self.source.facts[0].shape[0]
-
-    @property
-    def neurons_out(self) -> int:
-        """Number of neurons of the last layer."""
-        return self.source.facts[-1].shape[1]
-
-    @property
-    def widest(self) -> int:
-        """Largest number of neurons on either side of any layer."""
-        return max(max(facts.shape) for facts in self.source.facts)
-
-    @property
-    def edges(self) -> int:
-        """Number of weights of all layers together."""
-        return sum(facts.nnz for facts in self.source.facts)
-
-    @property
-    def layers_filling_zeros(self) -> tuple[int, ...]:
-        """Layers that turn a row of zeros into nonzeros, counted from 0."""
-        facts = enumerate(self.source.facts)
-        return tuple(number for number, one in facts if not one.zeros_stay)
+    def _known(self) -> Sequence[KnownLayer]:
+        return self.source.statistics
 
     def __iter__(self) -> Iterator[Layer]:
         for number in range(len(self)):
@@ -151,7 +130,7 @@ class _ReadOnUse(Sequence[Layer]):
         self._source = source
 
     def __len__(self) -> int:
-        return len(self._source.facts)
+        return len(self._source.statistics)
 
     @overload
     def __getitem__(self, index: int) -> Layer: ...
@@ -182,7 +161,9 @@ class StoredLayers(LayerSource):
     ) -> None:
         self.store, self.bias = store, bias
         wanted = store.check_layers(layers)
-        self.facts = [LayerFacts(*store.layer_facts(n, bias)) for n in range(1, wanted + 1)]
+        self.statistics = [
+            LayerStatistics(*store.layer_statistics(n, bias)) for n in range(1, wanted + 1)
+        ]
 
     def read(self, number: int) -> Layer:
         """Return a layer; its arrays are views of the file, their checksums verified."""
@@ -195,7 +176,7 @@ class StoredLayers(LayerSource):
     def fingerprint(self) -> str:
         """Return the checksum of the store's index, which holds those of all arrays."""
         bias = None if self.bias is None else np.asarray(self.bias, np.float64).tolist()
-        return f"store {self.store.checksum:08x}, {len(self.facts)} layers, bias {bias}"
+        return f"store {self.store.checksum:08x}, {len(self.statistics)} layers, bias {bias}"
 
 
 class GeneratedLayers(LayerSource):
@@ -209,11 +190,12 @@ class GeneratedLayers(LayerSource):
     """
 
     def __init__(self, neurons: int, layers: int, seed: int = 0, bias: float | None = None) -> None:
+        layers = checked_count("layers", layers, most=MAX_LAYERS)
         radixnet_layers(neurons, layers, seed)  # raises where an argument is outside its range
         self.neurons, self.seed = neurons, seed
         self.bias = challenge_bias(neurons) if bias is None else bias
-        one = LayerFacts((neurons, neurons), 32 * neurons, 0, self.bias <= 0)
-        self.facts = [one] * layers
+        one = LayerStatistics((neurons, neurons), 32 * neurons, 0, self.bias <= 0)
+        self.statistics = [one] * layers
 
     def read(self, number: int) -> Layer:
         """Generate a layer."""
@@ -222,6 +204,6 @@ class GeneratedLayers(LayerSource):
     def fingerprint(self) -> str:
         """Return what the layers are generated from."""
         return (
-            f"RadiX-Net of {self.neurons} neurons, {len(self.facts)} layers, seed {self.seed}, "
-            f"bias {self.bias}"
+            f"RadiX-Net of {self.neurons} neurons, {len(self.statistics)} layers, "
+            f"seed {self.seed}, bias {self.bias}"
         )

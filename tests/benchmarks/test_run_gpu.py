@@ -236,7 +236,10 @@ def test_time_that_is_used_up_skips(script: ModuleType, mnist: Path, tmp_path: P
 def test_a_network_that_would_take_too_long_is_skipped(script: ModuleType, mnist: Path) -> None:
     options = script.parser().parse_args(["--budget", "100", "--inputs", "40"])
     one = script.Run(EveryOption(), script.find_images(mnist), options)
-    one.predictor.add(script.Measured(64, 3, 6144, 40, 1.0, 1.0))
+    network = {"neurons": 64, "layers": 3, "edges": 6144, "inputs": 40}
+    spent = {"load_seconds": 1.0, "plan_seconds": 0.0, "inference_seconds": 1.0}
+    apart = {"inputs_load_seconds": 0.0, "reference_seconds": 0.0}
+    one.done.append({**network, **spent, **apart})
     one.apart = 7.0
     one.case(64, 3000)
     assert one.record["networks"][0]["state"] == "skipped"

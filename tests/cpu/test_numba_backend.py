@@ -15,18 +15,14 @@ from tile_settings import set_tile_costs
 import portable_spdnn as ps
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.testing import oracle
-from portable_spdnn_cpu.jit.activations import Activation
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
-from portable_spdnn_cpu.layout.packing import (
-    ABSENT,
-    FIRST_VALUE,
-    pack_layers,
-)
+from portable_spdnn_cpu.activations import Activation
+from portable_spdnn_cpu.layout.packing import ABSENT, FIRST_VALUE, pack_layers
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.network import plan as depth_first
 
 
-def dying_network(neurons: int = 48, layers: int = 12) -> ps.Network:
-    """Random weights and a bias under which inputs die all along the way."""
+def thinning_network(neurons: int = 48, layers: int = 12) -> ps.Network:
+    """Random weights and a bias under which inputs become inactive all along the way."""
     rng = np.random.default_rng(0)
     return ps.Network(
         [
@@ -50,7 +46,7 @@ def inputs_of_every_strength(count: int = 700, neurons: int = 48) -> Any:
 def test_tiles_are_spilled_and_regrouped_without_changing_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    network, Y = dying_network(), inputs_of_every_strength()
+    network, Y = thinning_network(), inputs_of_every_strength()
     set_tile_costs(monkeypatch, 32)
     stages: list[tuple[int, int]] = []
     launch = depth_first.launch
@@ -77,7 +73,7 @@ def test_tiles_are_spilled_and_regrouped_without_changing_an_answer(
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_answers_are_the_same_to_the_bit(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the batch size, the threads and the width of tiles."""
-    network, Y = dying_network(), inputs_of_every_strength(300)
+    network, Y = thinning_network(), inputs_of_every_strength(300)
     first = ps.infer(network, Y, "numba", dtype=dtype, threads=1).scores
     for threads in (1, 2, 3):
         for batch_size in (1, 5, 64, 299, None):
@@ -133,7 +129,7 @@ def test_a_worker_that_fails_or_an_interrupt_reaches_the_caller() -> None:
 
     with pytest.raises(ZeroDivisionError, match="worker 2"):
         workers.run(fail)
-    plan = make_plan(ps.get_backend("numba", threads=2), dying_network())
+    plan = make_plan(ps.get_backend("numba", threads=2), thinning_network())
 
     def interrupt(done: int, total: int) -> None:
         stopped.append(True)
@@ -222,7 +218,7 @@ def test_no_form_of_features_compiles_after_planning(path: str, dtype: Any) -> N
     from portable_spdnn_cpu.spgemm import epilogue, gustavson
     from portable_spdnn_cpu.tiles import kernel as depth_first_tiles
 
-    network, Y = dying_network(), inputs_of_every_strength(50)
+    network, Y = thinning_network(), inputs_of_every_strength(50)
     csr = sp.csr_array(Y)
     frozen = sp.csr_array((read_only(csr.data), read_only(csr.indices), csr.indptr), csr.shape)
     long = sp.csr_array(

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from cuda_emulation.emulated_streams import EmulatedEvent, EmulatedStream
 
-from portable_spdnn_gpu.compile.catalog import SHARED_LIMITS, Kernel, headers, kernel_folder
+from portable_spdnn_gpu.compile.catalog import SHARED_LIMITS, Kernel
+from portable_spdnn_gpu.compile.nvrtc import headers, kernel_folder
 from portable_spdnn_gpu.device.interface import LaunchError, check_grid, check_home
 
 HERE = Path(__file__).resolve().parent
@@ -182,9 +183,9 @@ class EmulatedDevice:
                 return EmulatedArray(memory, values)
         raise ValueError(f"address {address:#x} is not in the device's memory")
 
-    def empty(self, shape: tuple[int, ...], dtype: Any, order: str = "C") -> EmulatedArray:
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> EmulatedArray:
         self._not_recording("empty")
-        array = allocate(np.empty(shape, dtype, order))
+        array = allocate(np.empty(shape, dtype))
         array.memory[:] = POISON
         return self._count(array)
 

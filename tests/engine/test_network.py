@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import portable_spdnn as ps
-from portable_spdnn.layer import index_dtype
+from portable_spdnn.sparse_arrays import index_dtype
 
 
 def test_a_layer_keeps_what_it_was_given() -> None:
@@ -124,7 +124,7 @@ def test_indices_are_as_narrow_as_they_fit(extent: int, expected: str) -> None:
         (np.zeros(3), 0, r"1 dimension\(s\); expected 2"),
         (np.array([[np.nan, 1.0]]), 0, r"weight is NaN or infinite \(entry 0\)"),
         (np.array([[1.0, np.inf]]), 0, r"weight is NaN or infinite \(entry 1\)"),
-        (np.array([[1j, 1.0]]), 0, r"weights: type complex128; real"),
+        (np.array([[1j, 1.0]]), 0, r"weights has type complex128; real"),
         (np.eye(2), [1, 2, 3], r"bias has shape \(3,\); \(2,\) or one number fits"),
         (np.eye(2), np.nan, "bias is NaN"),
         (np.eye(2), [0, -np.inf], r"bias is NaN or infinite \(entry 1\)"),

@@ -1,1 +1,1 @@
-"""Compiling kernels, intrinsics, threads, and what the processor can do at most."""
+"""Compiling kernels, and intrinsics: single instructions that Numba has no name for."""

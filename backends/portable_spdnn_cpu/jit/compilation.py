@@ -17,7 +17,11 @@ from typing import Any, TypeVar, cast
 import numba
 import numba.extending
 import numpy.typing as npt
+from numba.core.typing.templates import Signature
 
+Array = npt.NDArray[Any]  # what kernels compute on
+# What an intrinsic returns: the signature of a call, and the function that emits its code.
+Emission = tuple[Signature, Callable[..., Any]]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -79,7 +83,7 @@ def sources_digest() -> str:
     return digest.hexdigest()
 
 
-def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
+def intrinsic(function: Callable[..., Emission]) -> Callable[..., Any]:
     """Register a function that emits the LLVM code of a call.
 
     Parameters
@@ -96,7 +100,7 @@ def intrinsic(function: Callable[..., Any]) -> Callable[..., Any]:
     return cast(Callable[..., Any], numba.extending.intrinsic(function))
 
 
-def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def read_only(array: Array) -> Array:
     """Return a read-only view.
 
     To Numba an array that may be written is of another type than one that may not, and each

@@ -6,18 +6,24 @@ kernels call it with the arguments alone, which the first line of its documentat
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.core.typing.templates import Signature
 
-from portable_spdnn_cpu.jit.compilation import intrinsic
+from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
+
+
+def broadcast(builder: Any, vector: Any, scalar: Any) -> Any:
+    """Return a vector, of an LLVM type, each lane of which holds a number; for other intrinsics."""
+    undefined = ir.Constant(vector, ir.Undefined)
+    first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None)
+    return builder.shuffle_vector(first, undefined, lanes)
 
 
 @intrinsic
-def prefetch(typingctx: Any, array: Any, index: Any) -> tuple[Signature, Callable[..., Any]]:
+def prefetch(typingctx: Any, array: Any, index: Any) -> Emission:
     """Begin to load the cache line of array[index], and go on at once.
 
     For addresses that no hardware prefetcher foresees, asked for so early that the line has
@@ -42,7 +48,7 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> tuple[Signature, Callabl
 
 
 @intrinsic
-def trailing_zeros(typingctx: Any, word: Any) -> tuple[Signature, Callable[..., Any]]:
+def trailing_zeros(typingctx: Any, word: Any) -> Emission:
     """Return the number of zero bits below the lowest set bit of a uint64 that is not 0.
 
     With ``word &= word - 1`` it steps through the set bits without looking at the others.
@@ -57,7 +63,7 @@ def trailing_zeros(typingctx: Any, word: Any) -> tuple[Signature, Callable[..., 
 
 
 @intrinsic
-def bit_length(typingctx: Any, word: Any) -> tuple[Signature, Callable[..., Any]]:
+def bit_length(typingctx: Any, word: Any) -> Emission:
     """Return the number of bits that a uint64 needs: floor(log2(word)) + 1, and 0 for 0."""
     signature = types.int64(types.uint64)
 
@@ -69,7 +75,7 @@ def bit_length(typingctx: Any, word: Any) -> tuple[Signature, Callable[..., Any]
 
 
 @intrinsic
-def bit_count(typingctx: Any, word: Any) -> tuple[Signature, Callable[..., Any]]:
+def bit_count(typingctx: Any, word: Any) -> Emission:
     """Return the number of set bits of a uint64."""
     signature = types.int64(types.uint64)
 
@@ -80,9 +86,7 @@ def bit_count(typingctx: Any, word: Any) -> tuple[Signature, Callable[..., Any]]
 
 
 @intrinsic
-def fetch_add(
-    typingctx: Any, counters: Any, index: Any, amount: Any
-) -> tuple[Signature, Callable[..., Any]]:
+def fetch_add(typingctx: Any, counters: Any, index: Any, amount: Any) -> Emission:
     """Add `amount` to counters[index] atomically, and return what was there before.
 
     So threads share work out: each number is given to one of them. Other memory is not ordered
@@ -98,7 +102,7 @@ def fetch_add(
 
 
 @intrinsic
-def polynomial(typingctx: Any, x: Any, coefficients: Any) -> tuple[Signature, Callable[..., Any]]:
+def polynomial(typingctx: Any, x: Any, coefficients: Any) -> Emission:
     """Return c[0] x^n + ... + c[n] by Horner's rule, for a tuple of coefficients of x's type.
 
     Each step is one fused multiply-add where the processor has that instruction, else two

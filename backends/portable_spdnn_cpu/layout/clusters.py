@@ -14,20 +14,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.hashing import mix64
-from portable_spdnn_cpu.jit.compilation import kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER
-
-Array = npt.NDArray[Any]
 
 SALT_SHIFT = 40  # beyond any index: each round hashes other words
 ROUNDS = 3  # of min-wise hashing; each finds most of what those before missed
 # A round that put fewer than this part of the outputs into clusters is the last.
 WORTH_ANOTHER = 1 / 16
 # A cluster is taken where it saves at least this part of the loads.
-LEAST_SAVING = 1 / 4
+MIN_SAVING = 1 / 4
 
 
 def cluster_outputs(offsets: Array, indices: Array) -> tuple[Array, int]:
@@ -79,6 +76,8 @@ def pick_clusters(
     offsets: Array, indices: Array, outputs: Array, agreed: Array, clustered: Array
 ) -> None:
     """Mark runs of CLUSTER outputs that agree in `agreed`, which is sorted, and share enough."""
+    # Outputs that agree are neighbours, so that one pass tries all: a cluster that does not pay
+    # gives up its first output, and the next begins one further on.
     start = 0
     while start + CLUSTER <= outputs.size:
         chosen = outputs[start : start + CLUSTER]
@@ -91,7 +90,7 @@ def pick_clusters(
 
 
 @kernel
-def set_hash(row: Array, hashes: Array) -> Any:
+def set_hash(row: Array, hashes: Array) -> np.uint64:
     """Return a hash of a set of inputs."""
     total = np.uint64(0)
     for index in row:
@@ -100,7 +99,7 @@ def set_hash(row: Array, hashes: Array) -> Any:
 
 
 @kernel
-def least_hashes(row: Array, hashes: Array) -> Any:
+def least_hashes(row: Array, hashes: Array) -> np.uint64:
     """Return the least of two hashes over a set: the upper half to agree in, the lower to rank."""
     mask = np.uint64(0xFFFFFFFF)
     upper = lower = mask
@@ -113,7 +112,7 @@ def least_hashes(row: Array, hashes: Array) -> Any:
 
 @kernel
 def saves_enough(offsets: Array, indices: Array, outputs: Array) -> bool:
-    """Whether loading the common inputs of `outputs` once saves LEAST_SAVING of all loads."""
+    """Whether loading the common inputs of `outputs` once saves MIN_SAVING of all loads."""
     if same_inputs(offsets, indices, outputs):
         return bool(offsets[outputs[0] + 1] > offsets[outputs[0]])
     loads = common = 0
@@ -122,7 +121,7 @@ def saves_enough(offsets: Array, indices: Array, outputs: Array) -> bool:
     at = offsets[outputs]
     for k in range(offsets[outputs[0]], offsets[outputs[0] + 1]):
         common += in_all(offsets, indices, outputs, at, indices[k])
-    return loads > 0 and (outputs.size - 1) * common >= LEAST_SAVING * loads
+    return loads > 0 and (outputs.size - 1) * common >= MIN_SAVING * loads
 
 
 @kernel
@@ -161,7 +160,7 @@ def lay_out(
     clusters: int,
     laid_offsets: Array,
     laid_indices: Array,
-    laid_values: Any,
+    laid_values: Array | None,
 ) -> None:
     """Write the entries of outputs in the order and form that cluster microkernels read.
 
@@ -184,7 +183,7 @@ def lay_out(
     laid_offsets[0] = 0
     for cluster in range(clusters):
         outputs = order[CLUSTER * cluster : CLUSTER * (cluster + 1)]
-        if same_inputs(offsets, indices, outputs):
+        if same_inputs(offsets, indices, outputs):  # nothing of their own: no merge is needed
             for k in range(offsets[outputs[0]], offsets[outputs[0] + 1]):
                 laid_indices[top] = indices[k]
                 top += 1
@@ -235,7 +234,7 @@ def lay_out_own(
     top: int,
     value: int,
     laid_indices: Array,
-    laid_values: Any,
+    laid_values: Array | None,
 ) -> tuple[int, int]:
     """Write, from `top` and `value` on, the entries of an output that are not among the common.
 

@@ -16,16 +16,11 @@ Symmetric Matrices", ACM National Conference 1969; here over the graph of cluste
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.compilation import kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.layout.clusters import same_inputs
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER
-
-Array = npt.NDArray[Any]
 
 NO_ROW = -1
 
@@ -99,6 +94,7 @@ def breadth_first(
     Each search begins with the least position that none before reached. `begins`, of as many as
     inputs and one, comes as zeros.
     """
+    # The readers of each input, by a counting sort: readers[begins[n] : ends[n]] for input n.
     for output in outputs:
         for k in range(offsets[output], offsets[output + 1]):
             begins[indices[k] + 1] += 1
@@ -110,6 +106,7 @@ def breadth_first(
         for k in range(offsets[outputs[position]], offsets[outputs[position] + 1]):
             readers[ends[indices[k]]] = position
             ends[indices[k]] += 1
+    # `order` is its own queue. Every input is gone through once, so that the time is linear.
     reached = np.zeros(outputs.size, np.bool_)
     head = tail = 0
     for start in range(outputs.size):

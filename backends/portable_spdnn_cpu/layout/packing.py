@@ -1,7 +1,4 @@
-"""Networks packed for depth-first kernels.
-
-Layers stand end to end in a few arrays.
-"""
+"""Networks packed for depth-first kernels: layers stand end to end in a few arrays."""
 
 from __future__ import annotations
 
@@ -13,15 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.layer import Layer, common_value, index_dtype
-from portable_spdnn_cpu.jit.activations import Activation
-from portable_spdnn_cpu.jit.compilation import kernel, read_only
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn.layer import Layer
+from portable_spdnn.operations.operands import SparseOperand
+from portable_spdnn.sparse_arrays import common_value, index_dtype
+from portable_spdnn_cpu.activations import Activation
+from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 from portable_spdnn_cpu.layout.clusters import cluster_outputs, lay_out
 from portable_spdnn_cpu.layout.orders import order_clusters, permute_rows
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER
-
-Array = npt.NDArray[Any]
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
 # Columns of PackedLayers.table.
 (
@@ -207,17 +204,13 @@ def _joined(arrays: list[Array], dtype: npt.DTypeLike) -> Array:
 
 @kernel
 def transpose(
-    indptr: Array,
-    indices: Array,
-    data: Any,
-    offsets: Array,
-    by_output: Array,
-    values: Array | None,
+    indptr: Array, indices: Array, data: Any, offsets: Array, by_output: Array, values: Array | None
 ) -> None:
     """Turn CSR by input into CSR by output; `offsets` comes as zeros.
 
     `data` and `values` are None where the pattern is all.
     """
+    # A counting sort by output; rows come in order, so that the inputs of an output rise.
     for k in range(indices.size):
         offsets[indices[k] + 1] += 1
     for output in range(offsets.size - 1):
@@ -233,7 +226,7 @@ def transpose(
 
 
 def pack_product(
-    by_output: Any, bias: Array, activation: Activation, prepare: bool
+    by_output: SparseOperand, bias: Array, activation: Activation, prepare: bool
 ) -> tuple[PackedLayers, PackedLayers]:
     """Pack one matrix that already has a row per output.
 

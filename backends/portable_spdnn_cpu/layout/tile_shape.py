@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from llvmlite import binding
 
-from portable_spdnn_cpu.jit.peaks import native_vector_bytes
+from portable_spdnn_cpu.machine.peaks import native_vector_bytes
 
 BLOCK_BYTES = 64
 CLUSTER = 4  # outputs that share loads
-MOST_COUNTED = 255  # inputs of an output whose sums of bits fit into bytes
+MAX_COUNTED = 255  # inputs of an output whose sums of bits fit into bytes
 # Sums that are added to by turns: an addition takes four cycles, and two start in each.
 SUMS_IN_FLIGHT = 8
 

@@ -1,44 +1,31 @@
-"""Depth-first execution of networks.
-
-Tiles of inputs run several layers in cache, survivors regroup.
-"""
+"""Depth-first execution: tiles of inputs run several layers in cache, survivors regroup."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from portable_spdnn.backend import Backend
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.network import Network
 from portable_spdnn.plans.base import Build, NetworkPlan
 from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn_cpu.jit.activations import activation_of
+from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.jit.compilation import read_only
-from portable_spdnn_cpu.jit.cpu_info import aligned_empty, l2_bytes
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
-from portable_spdnn_cpu.layout.packing import (
-    CLUSTERS,
-    EDGES,
-    FIRST_VALUE,
-    NEURONS_OUT,
-    pack_layers,
-)
-from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, MOST_COUNTED
+from portable_spdnn_cpu.layout.packing import CLUSTERS, EDGES, FIRST_VALUE, NEURONS_OUT, pack_layers
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES, CLUSTER, MAX_COUNTED
+from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
+from portable_spdnn_cpu.machine.thread_pool import ForkSafeLock, ThreadPool
 from portable_spdnn_cpu.network.sparse_prefix import SparsePrefix, SparsePrefixResult
 from portable_spdnn_cpu.network.survivors import SurvivorPools, Survivors, join
 from portable_spdnn_cpu.tiles import kernel as kernels
-from portable_spdnn_cpu.tiles.launch import Workspace, cut_tiles, launch
+from portable_spdnn_cpu.tiles.launch import TileWorkspace, cut_tiles, launch
 from portable_spdnn_cpu.tiles.sources import SPILLED, make_source
 from portable_spdnn_cpu.tiles.spilling import SpillCosts, spilled_size
 from portable_spdnn_cpu.tiles.tuning import measure_tile_costs
-
-Array = npt.NDArray[Any]
 
 FEW_TILES = 4  # for each thread: more inputs go on by themselves
 # Of the features of all inputs: for those that are spilled, those that are spilled again while
@@ -66,7 +53,7 @@ class DepthFirstPlan(NetworkPlan):
 
     def __init__(
         self,
-        backend: Any,
+        backend: Backend,
         workers: ThreadPool,
         network: Network,
         options: PlanOptions,
@@ -81,13 +68,13 @@ class DepthFirstPlan(NetworkPlan):
         # Sums of bits that fit into bytes.
         self.counts = (
             self.layers.table[0, FIRST_VALUE] < 0
-            and np.bincount(network.layers[0].indices).max(initial=0) <= MOST_COUNTED
+            and np.bincount(network.layers[0].indices).max(initial=0) <= MAX_COUNTED
         )
         if like is None:
             self.costs = measure_tile_costs(
-                workers, self.layers, network.widest, self.dtype, bool(self.may_drop.any())
+                workers, self.layers, network.widest, bool(self.may_drop.any())
             )
-            self.workspace, self._one_at_a_time = Workspace(), threading.Lock()
+            self.workspace, self._one_at_a_time = TileWorkspace(), ForkSafeLock()
         else:
             self.costs = like.costs
             self.workspace, self._one_at_a_time = like.workspace, like._one_at_a_time
@@ -137,7 +124,7 @@ class DepthFirstPlan(NetworkPlan):
             f"Tiles of {width} inputs go depth first through the layers, in {self.dtype}, on "
             f"{threads} thread{'s' if threads > 1 else ''}.\n"
             f"The two buffers of a tile take {kib:.0f} KiB; the second-level cache has "
-            f"{l2_bytes() // 1024} KiB.\n"
+            f"{cache_bytes(2) // 1024} KiB.\n"
             f"Tiles of {widths} inputs were timed on these layers, at {rates} G edges/s.\n"
             f"{constant} of {len(table)} layers have one weight for all edges, multiplied after "
             f"each sum; {len(table) - constant} have a weight for each edge.\n"
@@ -168,15 +155,9 @@ class DepthFirstPlan(NetworkPlan):
         active_per_layer[: prefix.layers] = prefix.active_per_layer
         room = spilled_size(network.widest, 1, BLOCK_BYTES // self.dtype.itemsize)
         pools = SurvivorPools(SPILL_SHARE * prefix.inputs.size * room if packs else 0)
-        self.workspace.fit(
-            threads,
-            network.widest,
-            self.width(prefix.inputs.size),
-            self.dtype,
-            pools.room,
-            network.neurons if self.counts else 0,
-        )
-        # Only inputs that finish are written, and read: small pages where most may die.
+        width, counted = self.width(prefix.inputs.size), network.neurons if self.counts else 0
+        self.workspace.fit(threads, network.widest, width, self.dtype, pools.room, counted)
+        # Only inputs that finish are written, and read: small pages where most may leave.
         shape = (inputs, network.neurons_out)
         out = np.empty(shape, self.dtype) if packs else aligned_empty(shape, self.dtype)
         finished: list[Survivors] = []
@@ -226,7 +207,7 @@ class DepthFirstPlan(NetworkPlan):
         """Return the layer at which `left` inputs stop for others: all layers for none.
 
         They stop where running the rest of the network together saves more than spilling costs.
-        Of many, tiles are nearly full as they are, and most may die on the way.
+        Of many, tiles are nearly full as they are, and most may leave on the way.
         """
         later, threads = pools.next_layer(), self.workers.threads
         if later is None or left > FEW_TILES * threads * self.costs.width:

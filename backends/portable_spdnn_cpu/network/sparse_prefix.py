@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.features import Features, cast_features
 from portable_spdnn.network import Network
 from portable_spdnn.plans.crossover import break_even_density
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spgemm.fused_layer import sparse_layer
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ class SparsePrefix:
         self, workers: ThreadPool, network: Network, dtype: np.dtype[Any], dense_seconds: float
     ) -> None:
         self.workers, self.network, self.dtype = workers, network, dtype
-        self._weights: dict[int, Any] = {}
+        self._layer = functools.cache(lambda number: network.layers[number].csr(self.dtype))
         self._epilogues = [layer.epilogue(network.y_max) for layer in network]
         W = self._layer(0)
         # Without a bias nothing is lost below zero: what comes out costs time too.
         epilogue = Epilogue(activation="relu", upper=network.y_max)
 
-        def run_sparse(Y: Any) -> Any:
+        def run_sparse(Y: sp.csr_array) -> sp.csr_array:
             return sparse_layer(workers, W, Y, epilogue)
 
         self.break_even = break_even_density(W, dense_seconds, run_sparse, dtype)
@@ -98,8 +98,3 @@ class SparsePrefix:
         if isinstance(features, np.ndarray) or not inputs or not neurons:
             return False  # finding the nonzeros costs as much as a layer
         return bool(features.nnz < self.break_even * inputs * neurons)
-
-    def _layer(self, number: int) -> Any:
-        if number not in self._weights:
-            self._weights[number] = self.network.layers[number].csr(self.dtype)
-        return self._weights[number]

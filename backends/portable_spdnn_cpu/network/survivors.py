@@ -9,6 +9,7 @@ enough.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,7 @@ from portable_spdnn_cpu.tiles.kernel import Tiles
 Array = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Survivors:
+class Survivors(NamedTuple):
     """The inputs that are left of some tiles.
 
     Attributes
@@ -114,8 +114,4 @@ def join(parts: list[Survivors]) -> Survivors:
     """Put survivors end to end: those that were spilled side by side stay so."""
     if not parts:
         parts = [Survivors(*(np.empty(0, np.int64),) * 3)]
-    return Survivors(
-        np.concatenate([part.inputs for part in parts]),
-        np.concatenate([part.position for part in parts]),
-        np.concatenate([part.stride for part in parts]),
-    )
+    return Survivors(*map(np.concatenate, zip(*parts, strict=True)))

@@ -29,15 +29,12 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.compilation import kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import bit_length, prefetch
 from portable_spdnn_cpu.spgemm.operands import ONE, CsrOperand
 from portable_spdnn_cpu.spgemm.radix_sort import BUCKETS, PADDING
 from portable_spdnn_cpu.spgemm.row_bins import DENSE, HASH, RowBin
-
-Array = npt.NDArray[Any]
 
 # 2^64 over the golden ratio: spreads columns in arithmetic progressions, which layers have. The
 # upper bits of a product with it are the slot to begin at: its lower bits depend on the column's
@@ -45,7 +42,7 @@ Array = npt.NDArray[Any]
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-class Workspace(NamedTuple):
+class RowWorkspace(NamedTuple):
     """A thread's memory for one accumulator; arrays that it does not need are empty.
 
     Attributes
@@ -74,7 +71,7 @@ class Workspace(NamedTuple):
 
 def make_workspace(
     accumulator: int, row_bin: RowBin, B: CsrOperand, symbolic: bool = False
-) -> Workspace:
+) -> RowWorkspace:
     """Make the memory that an accumulator needs for the rows of a bin, in one of the phases.
 
     The hash table has at least two slots for each entry of the longest row. The system gives
@@ -84,21 +81,21 @@ def make_workspace(
     if accumulator == DENSE:
         bits = np.zeros(-(-B.columns // 64), np.uint64)
         sums = none.sums if symbolic else np.zeros(B.columns, B.data.dtype)
-        return Workspace(bits, sums, *none[2:])
+        return RowWorkspace(bits, sums, *none[2:])
     slots = 1 << (2 * row_bin.longest - 1).bit_length() if accumulator == HASH else 0
     keys, order = np.zeros(slots, B.indices.dtype), np.empty(row_bin.longest + PADDING, np.int64)
     if symbolic:
         return none._replace(keys=keys, order=order)
     sums = np.empty(slots or row_bin.longest, B.data.dtype)
     digits = np.empty(BUCKETS, np.int64)
-    return Workspace(none.bits, sums, keys, order, np.empty_like(order), digits)
+    return RowWorkspace(none.bits, sums, keys, order, np.empty_like(order), digits)
 
 
 @cache
-def _no_memory(value_type: Any, index_type: Any) -> Workspace:
+def _no_memory(value_type: np.dtype[Any], index_type: np.dtype[Any]) -> RowWorkspace:
     none = np.empty(0, np.int64)
     bits, sums = np.empty(0, np.uint64), np.empty(0, value_type)
-    return Workspace(bits, sums, np.empty(0, index_type), none, none, none)
+    return RowWorkspace(bits, sums, np.empty(0, index_type), none, none, none)
 
 
 @kernel_part
@@ -119,7 +116,7 @@ def prefetch_ahead(
 
 
 @kernel_part
-def hash_shape(bound: int) -> tuple[Any, Any, Any]:
+def hash_shape(bound: int) -> tuple[np.uint64, np.uint64, np.uint64]:
     """Return log2 of the slots for a row of up to `bound` entries, slots - 1, and 64 - log2."""
     length = np.uint64(bit_length(np.uint64(2 * bound - 1)))
     return length, (ONE << length) - ONE, np.uint64(64) - length

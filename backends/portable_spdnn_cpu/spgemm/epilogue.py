@@ -11,12 +11,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.activations import NONE, RELU, activate
-from portable_spdnn_cpu.jit.compilation import kernel, kernel_part, read_only
-
-Array = npt.NDArray[Any]
+from portable_spdnn_cpu.activations import NONE, RELU, activate
+from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part, read_only
 
 
 class RowEpilogue(NamedTuple):
@@ -34,8 +31,8 @@ class RowEpilogue(NamedTuple):
 
     bias: Array
     activation: int
-    lower: Any
-    upper: Any
+    lower: np.floating[Any]
+    upper: np.floating[Any]
 
 
 @cache
@@ -112,6 +109,7 @@ def apply_epilogue(row: int, sink: RowSink, start: int, end: int) -> int:
 def gather_rows(sink: RowSink, C_indptr: Array, C_indices: Array, C_data: Array) -> None:
     """Copy the rows that the sink's thread has to their places in the result."""
     columns, values = sink.columns, sink.values
+    # By the thread that wrote them: they may still be in its caches. Bound: memory.
     for row in range(sink.owners.size):
         if sink.owners[row] == sink.thread:
             source, place = sink.starts[row], C_indptr[row]

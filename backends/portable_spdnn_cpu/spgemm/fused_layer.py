@@ -6,19 +6,18 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
-from portable_spdnn_cpu.jit.activations import RELU, activation_of
+from portable_spdnn.operations.operands import SparseOperand
+from portable_spdnn_cpu.activations import RELU, activation_of
 from portable_spdnn_cpu.jit.compilation import read_only
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spgemm import row_bins
 from portable_spdnn_cpu.spgemm.accumulators import make_workspace
 from portable_spdnn_cpu.spgemm.epilogue import RowEpilogue, RowSink, gather_rows
 from portable_spdnn_cpu.spgemm.gustavson import add_rows, count_products, count_products_of_rows
 from portable_spdnn_cpu.spgemm.operands import (
-    NO_BITMAPS,
-    CsrOperand,
     Product,
     as_csr,
     as_operand,
@@ -26,12 +25,12 @@ from portable_spdnn_cpu.spgemm.operands import (
 )
 from portable_spdnn_cpu.spgemm.row_bins import DENSE, RowBin
 
-Array = npt.NDArray[Any]
-
 FIRST_CAPACITY = 1 << 12  # entries that a thread's buffers begin with
 
 
-def sparse_layer(pool: ThreadPool, W: Any, Y: Any, epilogue: Epilogue) -> Any:
+def sparse_layer(
+    pool: ThreadPool, W: SparseOperand, Y: sp.csr_array, epilogue: Epilogue
+) -> sp.csr_array:
     """Y' = Y W for sparse Y, finished by an epilogue, in one pass over Y.
 
     Only entries of Y W are computed: the result is right where zeros stay zeros.
@@ -99,17 +98,13 @@ def _grown(sink: RowSink, used: int, needed: int) -> RowSink:
 
 
 @cache
-def _compile_layer(dtype: Any, *index_dtypes: Any) -> None:
+def _compile_layer(dtype: np.dtype[Any], *index_dtypes: np.dtype[Any]) -> None:
     """Compile, or load, all that `sparse_layer` may call, though its first input be empty."""
     zero, none = np.zeros(1, np.int64), np.empty(0, np.int64)
     values = np.empty(0, dtype)
-    left, right = (
-        CsrOperand(
-            read_only(zero), read_only(np.empty(0, index)), read_only(values), 1,
-            dtype.type(np.nan), NO_BITMAPS,
-        )
-        for index in index_dtypes
-    )  # fmt: skip
+    widths = [1 if index == np.uint32 else 1 << 32 for index in index_dtypes]
+    empty = [as_operand(sp.csr_array((1, width), dtype=dtype)) for width in widths]
+    left, right = (operand._replace(columns=1) for operand in empty)  # few sums to allocate
     row_bin = RowBin(none, zero, none, 1)
     epilogue = RowEpilogue(read_only(values), RELU, dtype.type(0), dtype.type(0))
     sink = RowSink(True, epilogue, 0, none, none, none, np.empty(0, right.indices.dtype), values)

@@ -13,16 +13,13 @@ Transposition", ACM TOMS 4 (1978); the two phases as in Kokkos Kernels.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from portable_spdnn.layer import common_value
-from portable_spdnn_cpu.jit.compilation import kernel, kernel_part
+from portable_spdnn.sparse_arrays import common_value
+from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
-from portable_spdnn_cpu.spgemm.accumulators import Workspace
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spgemm.accumulators import RowWorkspace
 from portable_spdnn_cpu.spgemm.epilogue import RowSink
 from portable_spdnn_cpu.spgemm.numeric import (
     add_dense,
@@ -34,8 +31,6 @@ from portable_spdnn_cpu.spgemm.numeric import (
 from portable_spdnn_cpu.spgemm.operands import CsrOperand, Product
 from portable_spdnn_cpu.spgemm.row_bins import DENSE, HASH, RowBin
 from portable_spdnn_cpu.spgemm.symbolic import count_bitmaps, count_dense, count_hash
-
-Array = npt.NDArray[Any]
 
 COUNTED_ROWS = 1 << 10  # rows whose products a thread counts at a time
 
@@ -53,7 +48,10 @@ def count_products(pool: ThreadPool, A: CsrOperand, B: CsrOperand) -> Array:
 
 @kernel
 def count_products_of_rows(counter: Array, A: CsrOperand, B_indptr: Array, products: Array) -> None:
-    """products[i] = multiply-adds of row i of A B, for all rows that the counter gives."""
+    """products[i] = multiply-adds of row i of A B, for all rows that the counter gives.
+
+    Bound: the scattered reads of B's offsets, one for each entry of A.
+    """
     indptr, indices = A.indptr, A.indices
     rows = products.size
     first = fetch_add(counter, 0, COUNTED_ROWS)
@@ -65,12 +63,6 @@ def count_products_of_rows(counter: Array, A: CsrOperand, B_indptr: Array, produ
                 count += B_indptr[middle + 1] - B_indptr[middle]
             products[row] = count
         first = fetch_add(counter, 0, COUNTED_ROWS)
-
-
-@kernel_part
-def next_rows(counter: Array, row_bin: RowBin) -> Array:
-    """Return the rows of the next chunk; none when all chunks are taken."""
-    return chunk_rows(row_bin, fetch_add(counter, 0, 1))
 
 
 @kernel_part
@@ -87,7 +79,7 @@ def count_rows(
     counter: Array,
     row_bin: RowBin,
     product: Product,
-    work: Workspace,
+    work: RowWorkspace,
     counts: Array,
 ) -> None:
     """Symbolic phase: counts[i] = entries of row i of A B, for all rows that the counter gives.
@@ -96,18 +88,12 @@ def count_rows(
     ----------
     accumulator : int
         DENSE or HASH.
-    counter : ndarray of int64, shape (1,)
-        The number of chunks that threads have taken.
-    row_bin : RowBin
-        The accumulator's rows.
-    product : Product
-        What to count; values are not read.
-    work : Workspace
-        For the accumulator, in this phase.
+    counter, row_bin, product, work
+        As in `add_rows`; values are not read.
     counts : ndarray of int64
         Takes the result.
     """
-    rows = next_rows(counter, row_bin)
+    rows = chunk_rows(row_bin, fetch_add(counter, 0, 1))
     while rows.size:
         if accumulator == HASH:
             count_hash(rows, product, work, counts)
@@ -115,7 +101,7 @@ def count_rows(
             count_bitmaps(rows, product, counts)
         else:
             count_dense(rows, product, work, counts)
-        rows = next_rows(counter, row_bin)
+        rows = chunk_rows(row_bin, fetch_add(counter, 0, 1))
 
 
 @kernel
@@ -124,7 +110,7 @@ def add_rows(
     counter: Array,
     row_bin: RowBin,
     product: Product,
-    work: Workspace,
+    work: RowWorkspace,
     sink: RowSink,
     used: int,
     chunk: int,
@@ -141,7 +127,7 @@ def add_rows(
         The accumulator's rows.
     product : Product
         What to compute.
-    work : Workspace
+    work : RowWorkspace
         For the accumulator, in this phase.
     sink : RowSink
         Takes the rows.
@@ -177,7 +163,7 @@ def refill_rows(
     counter: Array,
     row_bin: RowBin,
     product: Product,
-    work: Workspace,
+    work: RowWorkspace,
     sink: RowSink,
 ) -> None:
     """Numeric phase where the columns are known: write the values of the rows of A B.
@@ -194,10 +180,10 @@ def refill_rows(
     sink : RowSink
         Has the columns and takes the values; not fused.
     """
-    rows = next_rows(counter, row_bin)
+    rows = chunk_rows(row_bin, fetch_add(counter, 0, 1))
     while rows.size:
         if accumulator == HASH:
             refill_hash(rows, product, work, sink)
         else:
             refill_dense(rows, product, work, sink)
-        rows = next_rows(counter, row_bin)
+        rows = chunk_rows(row_bin, fetch_add(counter, 0, 1))

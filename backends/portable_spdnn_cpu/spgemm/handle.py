@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
+import scipy.sparse as sp
 
 from portable_spdnn.operations.handles import SpgemmHandle
-from portable_spdnn.operations.operands import with_values
-from portable_spdnn_cpu.jit.compilation import read_only
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn.operations.operands import SparseOperand, with_values
+from portable_spdnn_cpu.jit.compilation import Array, read_only
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spgemm import row_bins
 from portable_spdnn_cpu.spgemm.accumulators import make_workspace
 from portable_spdnn_cpu.spgemm.epilogue import RowSink, no_epilogue
@@ -25,8 +23,6 @@ from portable_spdnn_cpu.spgemm.operands import (
 )
 from portable_spdnn_cpu.spgemm.row_bins import DENSE, SORTED, RowBin
 
-Array = npt.NDArray[Any]
-
 
 class RowSpgemmHandle(SpgemmHandle):
     """C = A B row by row on all threads; see `gustavson`, and `accumulators` for adding up a row.
@@ -35,7 +31,7 @@ class RowSpgemmHandle(SpgemmHandle):
     row takes, an entry of C is 0 plus its products in the order of A's columns.
     """
 
-    def __init__(self, pool: ThreadPool, A: Any, B: Any) -> None:
+    def __init__(self, pool: ThreadPool, A: SparseOperand, B: SparseOperand) -> None:
         self.pool, self.A, self.B = pool, A, B
         left, right = as_operand(A), with_bitmaps(as_operand(B))
         self._operands = left, right
@@ -76,7 +72,7 @@ class RowSpgemmHandle(SpgemmHandle):
             self._indptr, self._starts, self._entries = read_only(indptr), indptr[:-1], offsets[1:]
         return self._indptr
 
-    def numeric(self, A_data: Array | None = None, B_data: Array | None = None) -> Any:
+    def numeric(self, A_data: Array | None = None, B_data: Array | None = None) -> sp.csr_array:
         """Return C; see `SpgemmHandle.numeric`."""
         A, B = self._operands
         if A_data is not None:

@@ -7,16 +7,13 @@ where the next row goes. Those named `refill` find the columns in the sink, and 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.compilation import kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import bit_length, trailing_zeros
 from portable_spdnn_cpu.spgemm.accumulators import (
     GOLDEN,
-    Workspace,
+    RowWorkspace,
     hash_shape,
     prefetch_ahead,
     unite_bitmaps,
@@ -24,8 +21,6 @@ from portable_spdnn_cpu.spgemm.accumulators import (
 from portable_spdnn_cpu.spgemm.epilogue import RowSink, apply_epilogue
 from portable_spdnn_cpu.spgemm.operands import LOW_SIX, ONE, SIX, CsrOperand, Product
 from portable_spdnn_cpu.spgemm.radix_sort import sort_keys
-
-Array = npt.NDArray[Any]
 
 
 @kernel_part
@@ -48,7 +43,7 @@ def add_to_sums(row: int, A: CsrOperand, B: CsrOperand, sums: Array) -> None:
 
 
 @kernel_part
-def add_dense(rows: Array, product: Product, work: Workspace, sink: RowSink, used: int) -> int:
+def add_dense(rows: Array, product: Product, work: RowWorkspace, sink: RowSink, used: int) -> int:
     """Add up rows densely; bits marked on the way, or bitmaps of B, tell the columns."""
     A, B, _ = product
     A_indptr, A_indices, A_data = A.indptr, A.indices, A.data
@@ -87,7 +82,7 @@ def add_dense(rows: Array, product: Product, work: Workspace, sink: RowSink, use
 
 
 @kernel_part
-def refill_dense(rows: Array, product: Product, work: Workspace, sink: RowSink) -> None:
+def refill_dense(rows: Array, product: Product, work: RowWorkspace, sink: RowSink) -> None:
     """Add up rows densely, then read the sums of the known columns."""
     A, B, entries = product
     sums = work.sums
@@ -100,7 +95,7 @@ def refill_dense(rows: Array, product: Product, work: Workspace, sink: RowSink) 
 
 
 @kernel_part
-def add_hash(rows: Array, product: Product, work: Workspace, sink: RowSink, used: int) -> int:
+def add_hash(rows: Array, product: Product, work: RowWorkspace, sink: RowSink, used: int) -> int:
     """Add up rows in a hash table, and sort what was inserted."""
     A, B, bounds = product
     A_indptr, A_indices, A_data = A.indptr, A.indices, A.data
@@ -148,7 +143,7 @@ def add_hash(rows: Array, product: Product, work: Workspace, sink: RowSink, used
 
 
 @kernel_part
-def refill_hash(rows: Array, product: Product, work: Workspace, sink: RowSink) -> None:
+def refill_hash(rows: Array, product: Product, work: RowWorkspace, sink: RowSink) -> None:
     """Enter the known columns of a row into the table, then add products, which all find one."""
     A, B, entries = product
     A_indptr, A_indices, A_data = A.indptr, A.indices, A.data
@@ -182,7 +177,7 @@ def refill_hash(rows: Array, product: Product, work: Workspace, sink: RowSink) -
 
 
 @kernel_part
-def add_sorted(rows: Array, product: Product, work: Workspace, sink: RowSink, used: int) -> int:
+def add_sorted(rows: Array, product: Product, work: RowWorkspace, sink: RowSink, used: int) -> int:
     """List the products of a row, sort them by column, and add up neighbours in one column."""
     A, B, _ = product
     A_indptr, A_indices, A_data = A.indptr, A.indices, A.data

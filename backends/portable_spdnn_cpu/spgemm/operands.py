@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
-from portable_spdnn.layer import common_value
-from portable_spdnn_cpu.jit.compilation import kernel, read_only
-
-Array = npt.NDArray[Any]
+from portable_spdnn.operations.operands import SparseOperand
+from portable_spdnn.sparse_arrays import common_value
+from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 
 # Column c has bit c & 63 of word c >> 6.
 ONE, SIX, LOW_SIX = np.uint64(1), np.uint64(6), np.uint64(63)
@@ -19,7 +17,7 @@ ONE, SIX, LOW_SIX = np.uint64(1), np.uint64(6), np.uint64(63)
 # Bitmaps of rows pay where B has an entry for every two of their words: a word of 64 columns costs
 # about as much as a scattered addition, though four go at once.
 BITMAP_WORDS_PER_ENTRY = 2
-MOST_BITMAP_BYTES = 1 << 24
+MAX_BITMAP_BYTES = 1 << 24
 NO_BITMAPS = read_only(np.empty((0, 0), np.uint64))
 
 
@@ -48,7 +46,7 @@ class CsrOperand(NamedTuple):
     indices: Array
     data: Array
     columns: int
-    uniform: Any
+    uniform: np.floating[Any]
     bitmaps: Array
 
 
@@ -68,7 +66,7 @@ class Product(NamedTuple):
     bounds: Array
 
 
-def as_operand(matrix: Any) -> CsrOperand:
+def as_operand(matrix: SparseOperand) -> CsrOperand:
     """Bring a csr_array into the form that kernels take; copies only arrays of another type."""
     narrow = np.int32 if matrix.shape[1] <= 1 << 31 else np.int64
     unsigned = np.uint32 if narrow == np.int32 else np.uint64
@@ -95,7 +93,7 @@ def with_bitmaps(B: CsrOperand) -> CsrOperand:
     rows, words = B.indptr.size - 1, -(-B.columns // 64)
     if rows * words > BITMAP_WORDS_PER_ENTRY * B.indices.size:
         return B
-    if 8 * rows * words > MOST_BITMAP_BYTES:
+    if 8 * rows * words > MAX_BITMAP_BYTES:
         return B
     bitmaps = np.zeros((rows, words), np.uint64)
     fill_bitmaps(B, bitmaps)
@@ -116,7 +114,7 @@ def result_index_type(nnz: int, B: CsrOperand) -> np.dtype[Any]:
     return B.indices.dtype if nnz < 1 << 31 else np.dtype(np.uint64)
 
 
-def as_csr(data: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -> Any:
+def as_csr(data: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -> sp.csr_array:
     """Return a result as a csr_array, with offsets of 32 bits where those suffice."""
     signed = np.int32 if indices.dtype == np.uint32 else np.int64
     indices = indices.view(signed)

@@ -8,12 +8,11 @@ shares its core, takes fewer.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from portable_spdnn_cpu.jit.compilation import Array
 
 # Accumulators; see `accumulators`.
 DENSE, HASH, SORTED = range(3)
@@ -36,7 +35,7 @@ MIXED_FROM, SORTED_FROM = 0.1, 0.7
 DENSE_TO_IF_UNKNOWN = 128
 SORTED_TO_IF_UNKNOWN = 64
 # For each thread: many, so that all end at about the same time, if of some tens of microseconds.
-CHUNKS, LEAST_PRODUCTS = 128, 1 << 13
+CHUNKS, MIN_PRODUCTS = 128, 1 << 13
 
 
 class RowBin(NamedTuple):
@@ -131,7 +130,7 @@ def bin_rows(
     dict from accumulator to RowBin
         Only of accumulators that have rows.
     """
-    chunk_products = max(int(products.sum()) // (CHUNKS * threads), LEAST_PRODUCTS)
+    chunk_products = max(int(products.sum()) // (CHUNKS * threads), MIN_PRODUCTS)
     bins = {}
     accumulators = np.where(products > 0, accumulators, -1)
     for accumulator in (DENSE, HASH, SORTED):

@@ -6,27 +6,22 @@ the accumulator's memory; counts[i] becomes the entries of row i.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.compilation import kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import bit_count
 from portable_spdnn_cpu.spgemm.accumulators import (
     GOLDEN,
-    Workspace,
+    RowWorkspace,
     hash_shape,
     prefetch_ahead,
     unite_bitmaps,
 )
 from portable_spdnn_cpu.spgemm.operands import LOW_SIX, ONE, SIX, Product
 
-Array = npt.NDArray[Any]
-
 
 @kernel_part
-def count_dense(rows: Array, product: Product, work: Workspace, counts: Array) -> None:
+def count_dense(rows: Array, product: Product, work: RowWorkspace, counts: Array) -> None:
     """Count the bits that become set."""
     A, B, bounds = product
     A_indptr, A_indices = A.indptr, A.indices
@@ -43,6 +38,7 @@ def count_dense(rows: Array, product: Product, work: Workspace, counts: Array) -
             for q in range(B_indptr[middle], B_indptr[middle + 1]):
                 column = np.uint64(B_indices[q])
                 word = bits[column >> SIX]
+                # Without a branch: which columns are new is as good as random.
                 count += word >> (column & LOW_SIX) & ONE == 0
                 bits[column >> SIX] = word | ONE << (column & LOW_SIX)
         # Few bits are cleared one by one.
@@ -72,7 +68,7 @@ def count_bitmaps(rows: Array, product: Product, counts: Array) -> None:
 
 
 @kernel_part
-def count_hash(rows: Array, product: Product, work: Workspace, counts: Array) -> None:
+def count_hash(rows: Array, product: Product, work: RowWorkspace, counts: Array) -> None:
     """Count the columns that the hash table takes."""
     A, B, bounds = product
     A_indptr, A_indices = A.indptr, A.indices

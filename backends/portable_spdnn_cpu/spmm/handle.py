@@ -5,29 +5,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.epilogue import Epilogue
-from portable_spdnn_cpu.jit.activations import NONE, activation_of
-from portable_spdnn_cpu.jit.compilation import read_only
-from portable_spdnn_cpu.jit.cpu_info import CACHE_LINE
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
-from portable_spdnn_cpu.layout.packing import (
-    ACTIVATION,
-    PackedLayers,
-    pack_product,
-)
+from portable_spdnn.operations.operands import SparseOperand
+from portable_spdnn_cpu.activations import NONE, activation_of
+from portable_spdnn_cpu.jit.compilation import Array, read_only
+from portable_spdnn_cpu.layout.packing import ACTIVATION, PackedLayers, pack_product
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.kernel import add_residual, multiply_copied, multiply_in_place
-from portable_spdnn_cpu.spmm.tuning import Product, Variant, fastest, predict, variants
-from portable_spdnn_cpu.tiles.launch import Workspace
+from portable_spdnn_cpu.spmm.tuning import ProductSize, Variant, fastest, predict, variants
+from portable_spdnn_cpu.tiles.launch import TileWorkspace
 
-Array = npt.NDArray[Any]
-
-MOST_TRIAL_BYTES = 1 << 28  # of made-up features and results; larger products are not tried
+MAX_TRIAL_BYTES = 1 << 28  # of made-up features and results; larger products are not tried
 
 
 class DenseLayer:
@@ -55,7 +49,7 @@ class DenseLayer:
     def __init__(
         self,
         workers: ThreadPool,
-        by_output: Any,
+        by_output: SparseOperand,
         epilogue: Epilogue,
         prepare: bool,
         columns: int | None = None,
@@ -68,17 +62,14 @@ class DenseLayer:
             bias = np.zeros(by_output.shape[0], self.dtype)
         # By whether the activation is left for later, as it is where a residual comes before it.
         natural, permuted = pack_product(by_output, bias, self.activation, prepare)
-        self.packed = {
-            False: (natural, permuted),
-            True: (linear(natural), linear(permuted)),
-        }
+        self.packed = {False: (natural, permuted), True: (linear(natural), linear(permuted))}
         neurons_out, neurons_in = by_output.shape
-        self.product = Product(
+        self.product = ProductSize(
             neurons_in, neurons_out, int(by_output.nnz), natural.indices.size,
             self.dtype.itemsize, workers.threads,
         )  # fmt: skip
         self._variants: dict[tuple[int, bool], Variant] = {}  # by inputs and Fortran order
-        if columns and columns * sum(by_output.shape) * self.dtype.itemsize <= MOST_TRIAL_BYTES:
+        if columns and columns * sum(by_output.shape) * self.dtype.itemsize <= MAX_TRIAL_BYTES:
             self._try_variants(columns)
         elif prepare:
             self._try_variants(2 * BLOCK_BYTES // self.dtype.itemsize)  # compiles all variants
@@ -119,12 +110,24 @@ class DenseLayer:
             self._finish(out, np.asarray(residual, order="F" if fortran else "C"), variant.threads)
         return out
 
+    def multiply(self, B: Array, out: Array | None = None, residual: Array | None = None) -> Array:
+        """Return C = A B, for A = W^T: C^T = B^T W, where the inputs are the columns of B."""
+        turned = (None if one is None else one.T for one in (out, residual))
+        return self(B.T, *turned).T
+
     def describe(self) -> str:
         """Return the variants that were chosen so far, a sentence each."""
+        return self._describe("Features of {} input{} in {} order are", "input", ("C", "Fortran"))
+
+    def describe_product(self) -> str:
+        """Return what `describe` does to a user of `multiply`, who has columns of B."""
+        return self._describe("B of {} column{} in {} order is", "column", ("Fortran", "C"))
+
+    def _describe(self, operand: str, unit: str, orders: tuple[str, str]) -> str:
         return "\n".join(
-            f"Features of {inputs} inputs in {'Fortran' if fortran else 'C'} order are "
+            f"{operand.format(inputs, 's' if inputs != 1 else '', orders[fortran])} "
             f"{'read in place' if variant.in_place else 'copied'} in panels of {variant.width} "
-            f"inputs, on {variant.threads} thread{'s' if variant.threads > 1 else ''}, "
+            f"{unit}s, on {variant.threads} thread{'s' if variant.threads > 1 else ''}, "
             f"{'the fastest in a trial' if (inputs, fortran) in self._tried else 'by a model'}."
             for (inputs, fortran), variant in self._variants.items()
         )
@@ -132,7 +135,7 @@ class DenseLayer:
     def _try_variants(self, inputs: int) -> None:
         """Choose by a trial on made-up features, in each order."""
         for fortran in (False, True):
-            order: Any = "F" if fortran else "C"
+            order: Literal["F", "C"] = "F" if fortran else "C"
             features = np.ones((inputs, self.product.neurons_in), self.dtype, order)
             out = np.empty((inputs, self.product.neurons_out), self.dtype, order)
             run = functools.partial(self._run, features=features, out=out, fortran=fortran)
@@ -182,15 +185,15 @@ def linear(packed: PackedLayers) -> PackedLayers:
     )
 
 
-_spare: list[Workspace] = []
+_spare: list[TileWorkspace] = []
 
 
 @contextmanager
-def spare_workspace() -> Iterator[Workspace]:
+def spare_workspace() -> Iterator[TileWorkspace]:
     """Lend buffers that an earlier call left; concurrent calls each get their own."""
     try:
         workspace = _spare.pop()
     except IndexError:
-        workspace = Workspace()
+        workspace = TileWorkspace()
     yield workspace
     _spare[:] = [workspace]

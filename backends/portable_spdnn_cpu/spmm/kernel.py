@@ -2,27 +2,21 @@
 
 A worker takes the next panel from a shared counter. Features in Fortran order lie as in a tile,
 and may be read where they are; those of a panel that is copied are neighbours, and start on a
-cache line, as whole vector loads want.
-
-Everything here computes on validated arrays and runs without the interpreter's lock.
+cache line, as whole vector loads want. Bound: that of `tiles.layer`, and for few entries a row of
+weights the copies, which go through memory once.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.activations import activate_span
-from portable_spdnn_cpu.jit.compilation import kernel
+from portable_spdnn_cpu.activations import activate_span
+from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.layout.packing import PackedLayers
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles.copies import load_dense, store_tile
 from portable_spdnn_cpu.tiles.layer import apply_layer
-
-Array = npt.NDArray[Any]
 
 SPAN = 2048
 

@@ -5,19 +5,19 @@ A user's call never measures, so that its time is predictable. Variants give the
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from portable_spdnn_cpu.jit.cpu_info import l2_bytes
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.machine.cpu_info import cache_bytes
+from portable_spdnn_cpu.machine.timing import seconds_of
 
 # Inputs of a panel: fewer make too little of each row that is copied, more leave the caches.
 WIDTHS = (32, 64, 128)
 PANELS_EACH = 8  # at least: other threads start late, and one of them ends last
 L2_SHARE = 0.5  # of the second-level cache for a panel and its sums: indices take the rest
 # Inputs up to which rows are near enough to each other to be read where they are.
-MOST_IN_PLACE = 96
+MAX_IN_PLACE = 96
 # Seconds, in units of four bytes, on one thread; measured on a server core of 2023 with AVX-512.
 # They need be right within a factor of two.
 ADDITION = 1e-11
@@ -29,7 +29,7 @@ TURNS = 2
 
 
 @dataclass(frozen=True)
-class Product:
+class ProductSize:
     """What a choice depends on, besides the number of inputs.
 
     Attributes
@@ -70,7 +70,7 @@ class Variant:
     width: int
 
 
-def variants(product: Product, inputs: int, fortran: bool) -> list[Variant]:
+def variants(product: ProductSize, inputs: int, fortran: bool) -> list[Variant]:
     """Return all variants for so many inputs; `fortran`: whether features lie as in a tile."""
     return [
         Variant(threads, in_place, width)
@@ -80,7 +80,7 @@ def variants(product: Product, inputs: int, fortran: bool) -> list[Variant]:
     ]
 
 
-def predict(product: Product, inputs: int, fortran: bool, aligned: bool) -> Variant:
+def predict(product: ProductSize, inputs: int, fortran: bool, aligned: bool) -> Variant:
     """Choose a variant by a model of its costs; `aligned`: features start on a cache line."""
     sums = product.edges * ADDITION + product.loads * LOAD
     copies = product.neurons_in * COPY
@@ -88,7 +88,7 @@ def predict(product: Product, inputs: int, fortran: bool, aligned: bool) -> Vari
         copies = 2 * (product.neurons_in + product.neurons_out) * COPY
     splits = 0.0 if aligned else product.loads * SPLIT_LOAD
     may_stay = _may_stay(product, inputs, fortran)
-    in_place = may_stay and inputs <= MOST_IN_PLACE and splits < copies
+    in_place = may_stay and inputs <= MAX_IN_PLACE and splits < copies
     seconds = inputs * (sums + (splits if in_place else copies)) * product.itemsize / 4
     threads = product.threads if seconds * (1 - 1 / product.threads) > WAKING else 1
     narrow, usual, wide = WIDTHS
@@ -96,7 +96,7 @@ def predict(product: Product, inputs: int, fortran: bool, aligned: bool) -> Vari
     if fortran and 2 * product.loads <= product.edges:
         width = wide  # clusters go through a panel once, and longer pieces of rows copy faster
     elif (threads > 1 and inputs < PANELS_EACH * threads * usual) or (
-        not fortran and usual * row > L2_SHARE * l2_bytes()
+        not fortran and usual * row > L2_SHARE * cache_bytes(2)
     ):
         width = narrow
     else:
@@ -106,23 +106,19 @@ def predict(product: Product, inputs: int, fortran: bool, aligned: bool) -> Vari
 
 def fastest(choices: list[Variant], run: Callable[[Variant], None]) -> Variant:
     """Return the fastest of some variants after a short trial of each."""
-
-    def seconds(choice: Variant) -> float:
-        start = time.perf_counter()
-        run(choice)
-        return time.perf_counter() - start
-
     for choice in choices:
         run(choice)  # compiles, or loads from the cache, and touches pages
-    return min(choices, key=lambda choice: min(seconds(choice) for _ in range(TURNS)))
+    return min(
+        choices, key=lambda choice: min(seconds_of(lambda: run(choice)) for _ in range(TURNS))
+    )
 
 
-def _may_stay(product: Product, inputs: int, fortran: bool) -> bool:
+def _may_stay(product: ProductSize, inputs: int, fortran: bool) -> bool:
     """Whether features may be read where they are: they lie as in a tile, in whole blocks."""
     return fortran and inputs * product.itemsize % BLOCK_BYTES == 0
 
 
-def _shared(width: int, product: Product, inputs: int, threads: int) -> int:
+def _shared(width: int, product: ProductSize, inputs: int, threads: int) -> int:
     """Return the widest panel, at most `width`, of which every thread can have one.
 
     A whole number of vector blocks, and of pairs of them where there are two.

@@ -12,9 +12,9 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
+from portable_spdnn_cpu.jit.intrinsics import broadcast
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
-INT32 = ir.IntType(32)
 Value = Any  # an LLVM value; llvmlite has no types
 
 
@@ -30,19 +30,11 @@ class MicrokernelSpec:
         Its width in vector blocks of inputs.
     chains : int
         Sums that the entries of each output are dealt out to, by turns.
-    block_bytes : int
-        Size of a vector block.
     """
 
     outputs: int
     blocks: int
     chains: int = 1
-    block_bytes: int = BLOCK_BYTES
-
-    def registers(self, vector_bytes: int) -> int:
-        """Return how many vector registers of a size the sums take."""
-        vectors = max(1, self.block_bytes // vector_bytes)
-        return self.outputs * self.blocks * self.chains * vectors
 
 
 class Addresses:
@@ -66,10 +58,10 @@ class Addresses:
         self.bits = element.bitwidth
         self.scalar = context.get_value_type(element)
         self.word = context.get_value_type(types.intp)
-        self.vector = ir.VectorType(self.scalar, spec.block_bytes * 8 // self.bits)
+        self.vector = ir.VectorType(self.scalar, BLOCK_BYTES * 8 // self.bits)
         # Bytes that are 0 or 1 are counted in bytes, a block of which is four of float32.
         self.counts = self._kinds["src"].dtype == types.uint8
-        self.addend = ir.VectorType(ir.IntType(8), spec.block_bytes) if self.counts else self.vector
+        self.addend = ir.VectorType(ir.IntType(8), BLOCK_BYTES) if self.counts else self.vector
 
     def given(self, name: str) -> bool:
         """Whether an operand is there: what is None takes no code."""
@@ -123,7 +115,4 @@ class Addresses:
 
     def spread(self, value: Value) -> Value:
         """Return a block of which each lane holds a number."""
-        undefined = ir.Constant(self.vector, ir.Undefined)
-        first = self.builder.insert_element(undefined, value, INT32(0))
-        lanes = ir.Constant(ir.VectorType(INT32, self.vector.count), None)
-        return self.builder.shuffle_vector(first, undefined, lanes)
+        return broadcast(self.builder, self.vector, value)

@@ -1,7 +1,6 @@
 """Copies between features and tiles: whole vector blocks, and squares that are transposed.
 
-Tiles hold a column for each input, features in C order a row. Everything here computes on
-validated arrays and runs without the interpreter's lock.
+Tiles hold a column for each input, features in C order a row.
 """
 
 from __future__ import annotations
@@ -10,25 +9,19 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from llvmlite import ir
 from numba.core import types
-from numba.core.typing.templates import Signature
 
-from portable_spdnn_cpu.jit.compilation import intrinsic, kernel
+from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel
 from portable_spdnn_cpu.jit.intrinsics import prefetch
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-
-Array = npt.NDArray[Any]
 
 TRANSPOSE_BYTES = 32  # of a row of a square: 8 x 8 float32 or 4 x 4 float64
 ROWS_AHEAD = 16  # rows are far apart in memory, where no hardware prefetcher follows
 
 
 @intrinsic
-def copy_block(
-    typingctx: Any, dst: Any, to: Any, src: Any, start: Any
-) -> tuple[Signature, Callable[..., Any]]:
+def copy_block(typingctx: Any, dst: Any, to: Any, src: Any, start: Any) -> Emission:
     """Copy one vector block between arrays of one type: items from `start` on, to `to` on.
 
     Positions count items from the first of each array, whatever its shape.
@@ -57,7 +50,7 @@ def _make_transpose(to_tile: bool) -> Callable[..., None]:
     @intrinsic
     def transpose(
         typingctx: Any, tile: Any, rows: Any, neuron: Any, column: Any, features: Any, inputs: Any
-    ) -> tuple[Signature, Callable[..., Any]]:
+    ) -> Emission:
         """tile[rows[neuron + q], column + p] = features[inputs[column + p], neuron + q], or back.
 
         For p, q in 0 .. TRANSPOSE_BYTES / item size - 1; both arrays in C order; `rows` is of
@@ -138,7 +131,7 @@ def load_dense(
     if count < width:
         for neuron in range(neurons):
             tile[neuron, count:width] = 0
-    if features.strides[0] == features.itemsize:
+    if features.strides[0] == features.itemsize:  # a neuron's inputs are neighbours: plain copies
         leading = features.shape[0]
         lanes = BLOCK_BYTES // tile.itemsize
         whole = count // lanes * lanes
@@ -151,6 +144,8 @@ def load_dense(
             for column in range(whole, count):
                 tile[rows[neuron], column] = features[first + column, neuron]
         return
+    # An input's neurons are neighbours: squares turned in registers, so that both sides are read
+    # and written in vectors; one by one what is left over at the right and below.
     side = TRANSPOSE_BYTES // tile.itemsize
     inputs = np.arange(first, first + count)
     square = count // side * side

@@ -10,13 +10,13 @@ from __future__ import annotations
 from llvmlite import ir
 from numba.core import cgutils
 
-from portable_spdnn_cpu.tiles.addresses import INT32, Addresses, Value
+from portable_spdnn_cpu.tiles.addresses import Addresses, Value
 
 FUSED = ("contract",)  # a multiplication and an addition may become one instruction
 Sums = list[list[Value]]  # of each output, in each block
 
 
-class Accumulation:
+class AccumulationEmitter:
     """Sums of outputs over their entries: sum_k w_k src[indices[k], column].
 
     A cluster's entries come in this order: those that all its outputs have in common, then those
@@ -59,7 +59,7 @@ class Accumulation:
             common = builder.mul(builder.sub(end, begin), at.number(self.spec.outputs))
             own_values = builder.sub(at.add(self.first_value, common), end)
             has_own = builder.icmp_signed("<", end, self.bounds[-1])
-            with builder.if_then(has_own, likely=False):
+            with builder.if_then(has_own, likely=False):  # most clusters share all inputs
                 for output in range(self.spec.outputs):
                     first, last = self.bounds[output + 1 : output + 3]
                     self._add_own(column, sums[output], first, last, own_values)
@@ -134,7 +134,7 @@ class Accumulation:
         return total
 
 
-class Epilogue:
+class EpilogueEmitter:
     """What becomes of sums: dst[row, column + shift] = clamp(weight x sum + bias).
 
     Parameters
@@ -185,7 +185,7 @@ class Epilogue:
         at, builder = self.at, self.at.builder
         if not at.counts:
             return [total]
-        lanes = ir.VectorType(INT32, at.vector.count)
+        lanes = ir.VectorType(ir.IntType(32), at.vector.count)
         pieces = []
         for first in range(0, total.type.count, lanes.count):
             chosen = ir.Constant(lanes, list(range(first, first + lanes.count)))

@@ -2,20 +2,17 @@
 
 A tile holds up to `tile width` inputs, innermost: ``tile[row of neuron, input]``. A worker takes
 the next tile from a shared counter, loads it, and alternates between two buffers, layer after
-layer. Dead inputs leave the tile, or the tile is spilled and its survivors are regrouped with
+layer. Inactive inputs leave the tile, or the tile is spilled and its survivors are regrouped with
 those of others; see `spilling`. What finishes is written to the output.
-
-Everything here computes on validated arrays and runs without the interpreter's lock.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.compilation import kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.layout.packing import (
     EDGES,
@@ -27,9 +24,9 @@ from portable_spdnn_cpu.layout.packing import (
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles.copies import store_tile
 from portable_spdnn_cpu.tiles.layer import activate, apply_layer, multiply_columns
-from portable_spdnn_cpu.tiles.sources import BITS, Source, load_bytes, load_tile
+from portable_spdnn_cpu.tiles.sources import BITS, TileSource, load_bytes, load_tile
 from portable_spdnn_cpu.tiles.spilling import (
-    MOST_SURVIVORS,
+    MAX_SURVIVORS,
     SpillCosts,
     compact_columns,
     should_spill,
@@ -37,8 +34,6 @@ from portable_spdnn_cpu.tiles.spilling import (
     spilled_size,
     wasted_seconds,
 )
-
-Array = npt.NDArray[Any]
 
 # Entries of the shared counters.
 NEXT_TILE, SPILL_TOP, FINISHED, WORK_DONE, EXECUTED_EDGES = range(5)
@@ -63,7 +58,7 @@ class Tiles(NamedTuple):
     packs : bool
         Whether inputs that finish are written one after the other, not each in its own row.
     may_drop : ndarray of bool, shape (layers,)
-        Whether dead inputs may leave after each layer.
+        Whether inactive inputs may leave after each layer.
     next_layer, position : ndarray of int64, shape (tiles,)
         Written by the kernel: where a spilled tile goes on (0: it finished), and where it is:
         in the spill buffer, or the first of its rows of the output.
@@ -107,7 +102,7 @@ class Buffers(NamedTuple):
 @kernel
 def run_tiles(
     counters: Array,
-    source: Source,
+    source: TileSource,
     tiles: Tiles,
     costs: SpillCosts,
     layers: PackedLayers,
@@ -122,7 +117,7 @@ def run_tiles(
     ----------
     counters : ndarray of int64, shape (COUNTERS,)
         Shared by all workers.
-    source : Source
+    source : TileSource
     tiles : Tiles
     costs : SpillCosts
     layers : PackedLayers
@@ -133,7 +128,7 @@ def run_tiles(
     spill_buffer : ndarray
         Takes the survivors of tiles that stop early, [neuron][input] for each.
     out : ndarray in C order, shape (inputs, neurons_out)
-        Takes the features of inputs that finish. Packed, no memory is touched for those that die.
+        Takes the features of inputs that finish. Packed, no memory is touched for those that leave.
     """
     counted, front, back, active = buffers
     lanes = BLOCK_BYTES // front.itemsize
@@ -165,14 +160,14 @@ def run_tiles(
         spilled = False
         while layer < layer_count and count > 0 and not spilled:
             active[:] = 0
-            if counts and layer == 0:
+            if counts and layer == 0:  # in bytes: 64 inputs to a block, not 16 or 8
                 whole = (count + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
                 features = counted.view(np.uint8)
                 multiply_columns(layers, layer, features, back, active, 0, whole, 0, None)
                 activate(layers, layer, back, active, 0, width, 0)
             else:
                 apply_layer(layers, layer, front, back, active, 0, width, 0)
-            front, back = back, front
+            front, back = back, front  # the tile never leaves this pair of buffers
             edges, neurons = layers.table[layer, EDGES], layers.table[layer, NEURONS_OUT]
             executed += count * edges
             active_count = 0
@@ -185,13 +180,13 @@ def run_tiles(
                 ahead = costs.edges_from[layer]
                 spilled = layer == tiles.stop_layer or (
                     tiles.may_spill
-                    and active_count <= MOST_SURVIVORS * started
+                    and active_count <= MAX_SURVIVORS * started
                     and should_spill(costs, wasted, ahead, neurons, active_count, lanes)
                 )
                 narrow = (active_count + lanes - 1) // lanes * lanes
                 # Few columns move, in the cache: that costs less than one layer saves.
                 if spilled or narrow < width:
-                    compact_columns(front, neurons, active, inputs, count)
+                    compact_columns(front, neurons, active, inputs, active_count)
                     count, width = active_count, narrow
         if spilled and count > 0:
             position = fetch_add(counters, SPILL_TOP, spilled_size(neurons, count, lanes))

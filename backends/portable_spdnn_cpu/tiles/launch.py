@@ -7,21 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.cpu_info import aligned_empty
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.packing import PackedLayers
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.machine.cpu_info import aligned_empty
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.tiles import kernel as kernels
-from portable_spdnn_cpu.tiles.sources import Source
+from portable_spdnn_cpu.tiles.sources import TileSource
 from portable_spdnn_cpu.tiles.spilling import SpillCosts
-
-Array = npt.NDArray[Any]
 
 
 @dataclass
-class Workspace:
+class TileWorkspace:
     """Buffers of all workers, kept between runs; a worker's pages are first touched by it."""
 
     widest: int = 0
@@ -57,9 +55,7 @@ class Workspace:
             self.buffers = [
                 kernels.Buffers(
                     np.empty(0, np.uint64),
-                    aligned_empty((size,), dtype),
-                    aligned_empty((size,), dtype),
-                    aligned_empty((width,), dtype),
+                    *(aligned_empty((items,), dtype) for items in (size, size, width)),
                 )
                 for _ in range(threads)
             ]
@@ -87,9 +83,9 @@ class Workspace:
 
 def launch(
     workers: ThreadPool,
-    workspace: Workspace,
+    workspace: TileWorkspace,
     counters: Array,
-    source: Source,
+    source: TileSource,
     tiles: kernels.Tiles,
     costs: SpillCosts,
     layers: PackedLayers,
@@ -101,16 +97,9 @@ def launch(
     counters[kernels.NEXT_TILE] = 0
 
     def work(worker: int) -> None:
+        buffers, spill_buffer = workspace.tile(worker, tiles.width), workspace.spill_buffer
         kernels.run_tiles(
-            counters,
-            source,
-            tiles,
-            costs,
-            layers,
-            workspace.tile(worker, tiles.width),
-            active[worker],
-            workspace.spill_buffer,
-            out,
+            counters, source, tiles, costs, layers, buffers, active[worker], spill_buffer, out
         )
 
     def stop() -> None:
@@ -131,16 +120,7 @@ def cut_tiles(
 ) -> kernels.Tiles:
     """Cut inputs into tiles of `width` that run layers `layer` .. stop_layer - 1; see `Tiles`."""
     count = -(-inputs.size // width)
-    return kernels.Tiles(
-        inputs,
-        layer,
-        stop_layer,
-        width,
-        may_spill,
-        packs,
-        may_drop,
-        np.zeros(count, np.int64),
-        np.zeros(count, np.int64),
-        np.zeros(count, np.int64),
-        np.zeros((count, width), np.int64),
-    )
+    next_layer, position, survivor_count = np.zeros((3, count), np.int64)
+    survivors = np.zeros((count, width), np.int64)
+    asked = inputs, layer, stop_layer, width, may_spill, packs, may_drop
+    return kernels.Tiles(*asked, next_layer, position, survivor_count, survivors)

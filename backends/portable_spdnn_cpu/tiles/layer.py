@@ -2,19 +2,14 @@
 
 Bound: with clusters arithmetic, four additions a load; without, the loads, one for each edge and
 vector block, from the cache that holds the tile.
-
-Everything here computes on validated arrays and runs without the interpreter's lock.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.activations import RELU, activate_span
-from portable_spdnn_cpu.jit.compilation import kernel
+from portable_spdnn_cpu.activations import RELU, activate_span
+from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.layout.packing import (
     ACTIVATION,
     CLUSTERS,
@@ -34,8 +29,6 @@ from portable_spdnn_cpu.tiles.microkernels import (
     wide_cluster,
     wide_single,
 )
-
-Array = npt.NDArray[Any]
 
 
 @kernel
@@ -131,6 +124,8 @@ def multiply_columns(
     )  # fmt: skip
     lanes = BLOCK_BYTES // src.itemsize
     first_value = 0
+    # Outputs outside, columns inside: the indices of an output are read once, and then come from
+    # the first cache. As many columns as go run in the wide register tile, the rest in a narrow.
     wide = CLUSTER_BLOCKS * lanes
     whole = begin + (end - begin) // wide * wide
     for number in range(clusters):

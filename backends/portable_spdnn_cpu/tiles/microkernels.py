@@ -10,7 +10,7 @@ that have inputs in common: each of those is loaded once and added to all their 
 chains enough. What an output has for itself is added first, in one chain.
 
 Where features are 0 or 1 they come as bytes, 64 to a vector block, and sums are counts in bytes,
-four times as many in a register as float32; no output may then have more than MOST_COUNTED inputs.
+four times as many in a register as float32; no output may then have more than MAX_COUNTED inputs.
 
 The order of additions depends on the pattern alone, not on widths, tiles or threads, so results
 are bitwise the same for every batch size and thread count.
@@ -21,16 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy.typing as npt
 from numba.core import cgutils, types
-from numba.core.typing.templates import Signature
 
-from portable_spdnn_cpu.jit.compilation import intrinsic
+from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER, CLUSTER_BLOCKS
 from portable_spdnn_cpu.tiles.addresses import Addresses, MicrokernelSpec
-from portable_spdnn_cpu.tiles.emitters import Accumulation, Epilogue
-
-Array = npt.NDArray[Any]
+from portable_spdnn_cpu.tiles.emitters import AccumulationEmitter, EpilogueEmitter
 
 
 class LayerOperands(NamedTuple):
@@ -78,7 +74,7 @@ def make_microkernel(spec: MicrokernelSpec) -> Callable[..., None]:
         first_row: Any,
         begin: Any,
         end: Any,
-    ) -> tuple[Signature, Callable[..., Any]]:
+    ) -> Emission:
         """dst[row, c + shift] = min(max(sum_k w_k src[indices[k], c] + bias, lower), upper).
 
         For the rows rows[first_row + o], o = 0 .. outputs - 1, and for c in the whole register
@@ -92,8 +88,8 @@ def make_microkernel(spec: MicrokernelSpec) -> Callable[..., None]:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             operands, first_offset, first_value, first_row, begin, end = args
             at = Addresses(spec, context, builder, sig.args[0], operands)
-            accumulation = Accumulation(at, first_offset, first_value)
-            epilogue = Epilogue(at, first_row)
+            accumulation = AccumulationEmitter(at, first_offset, first_value)
+            epilogue = EpilogueEmitter(at, first_row)
             width = at.number(spec.blocks * at.addend.count)
             stop = at.add(builder.sub(end, width), 1)
             with cgutils.for_range_slice(builder, begin, stop, width, at.word) as (column, _):

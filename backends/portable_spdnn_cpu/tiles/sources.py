@@ -1,27 +1,21 @@
-"""Sources: the forms of features that tiles are loaded from.
-
-Kernels compute on validated arrays and run without the interpreter's lock.
-"""
+"""Sources: the forms of features that tiles are loaded from."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.features import Features, PackedFeatures
-from portable_spdnn_cpu.jit.compilation import kernel, read_only
+from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 from portable_spdnn_cpu.tiles.copies import load_dense
 from portable_spdnn_cpu.tiles.spilling import load_spilled
 
-Array = npt.NDArray[Any]
-
-# Kinds of Source.
+# Kinds of TileSource.
 BITS, DENSE, CSR, SPILLED = range(4)
 
 
-class Source(NamedTuple):
+class TileSource(NamedTuple):
     """Where tiles come from: one of four kinds; the arrays of the others are empty.
 
     Attributes
@@ -46,7 +40,7 @@ class Source(NamedTuple):
     stride: Array
 
 
-def make_source(features: Features, dtype: np.dtype[Any]) -> Source:
+def make_source(features: Features, dtype: np.dtype[Any]) -> TileSource:
     """Describe features in host memory as the first source of tiles."""
     kind, bits, dense = BITS, np.empty((0, 0), np.uint8), np.empty((0, 0), dtype)
     indptr, indices, data = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, dtype)
@@ -61,12 +55,12 @@ def make_source(features: Features, dtype: np.dtype[Any]) -> Source:
         data = features.data.astype(dtype, copy=False)
     none = np.empty(0, np.int64)
     arrays = (bits, dense, indptr, indices, data, none, none)
-    return Source(kind, *map(read_only, arrays))
+    return TileSource(kind, *map(read_only, arrays))
 
 
 @kernel
 def load_tile(
-    source: Source, buffer: Array, first: int, count: int, rows: Array, tile: Array, width: int
+    source: TileSource, buffer: Array, first: int, count: int, rows: Array, tile: Array, width: int
 ) -> None:
     """Fill tile[:neurons, :width] with inputs first .. first + count - 1, then zeros.
 
@@ -80,7 +74,7 @@ def load_tile(
         load_spilled(source.position, source.stride, buffer, first, count, neurons, tile)
         for neuron in range(neurons):
             tile[neuron, count:width] = 0
-    else:
+    else:  # the two that name their nonzeros, which are few: zeros in order, then a scatter
         for neuron in range(neurons):
             tile[neuron, :width] = 0
     if source.kind == BITS:

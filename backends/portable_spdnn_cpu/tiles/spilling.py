@@ -1,26 +1,21 @@
-"""Spilling: what becomes of tiles from which inputs have died.
+"""Spilling: what becomes of tiles of which some inputs have become inactive.
 
-Columns of dead inputs are closed up where that frees a vector block. A tile that has wasted
-enough time on dead columns is *spilled*: its survivors are copied to the spill buffer, to be
+Columns of inactive inputs are closed up where that frees a vector block. A tile that has wasted
+enough time on inactive columns is *spilled*: its survivors are copied to the spill buffer, to be
 regrouped with those of other tiles, and its worker takes another tile.
-
-Everything here computes on validated arrays and runs without the interpreter's lock.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.compilation import kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles.copies import copy_block
 
-Array = npt.NDArray[Any]
-
-MOST_SURVIVORS = 0.75  # of a tile that is spilled: a fuller one has little to gain
+MAX_SURVIVORS = 0.75  # of a tile that is spilled: a fuller one has little to gain
 
 
 class SpillCosts(NamedTuple):
@@ -79,7 +74,7 @@ def should_spill(
 
         R >= P   and   E (c(w) - a c1) >= P:
 
-    the rent has reached the price, and as much would still be paid if no other input died.
+    the rent has reached the price, and as much would still be paid if all others stayed active.
     """
     price = costs.per_feature * neurons * active
     blocks = (active + lanes - 1) // lanes
@@ -87,23 +82,23 @@ def should_spill(
 
 
 @kernel
-def compact_columns(tile: Array, neurons: int, active: Array, inputs: Array, count: int) -> None:
-    """Move the last active columns of `count`, and their inputs, to where inactive ones are."""
-    active_count = 0
-    for column in range(count):
-        active_count += active[column] != 0
-    targets = np.empty(count, np.int64)
-    sources = np.empty(count, np.int64)
-    moves = 0
+def compact_columns(
+    tile: Array, neurons: int, active: Array, inputs: Array, active_count: int
+) -> None:
+    """Move the last of `active_count` active columns, and their inputs, to where inactive ones are.
+
+    No column moves that need not; rows are gone through once, in the order of memory.
+    """
+    targets = np.empty(active_count, np.int64)
+    sources = np.empty(active_count, np.int64)
+    moves, source = 0, active_count
     for column in range(active_count):
         if active[column] == 0:
-            targets[moves] = column
+            while active[source] == 0:
+                source += 1
+            targets[moves], sources[moves] = column, source
             moves += 1
-    moves = 0
-    for column in range(active_count, count):
-        if active[column] != 0:
-            sources[moves] = column
-            moves += 1
+            source += 1
     for move in range(moves):
         inputs[targets[move]] = inputs[sources[move]]
     for neuron in range(neurons):
@@ -132,13 +127,7 @@ def spill_tile(tile: Array, neurons: int, count: int, buffer: Array, position: i
 
 @kernel
 def load_spilled(
-    position: Array,
-    stride: Array,
-    buffer: Array,
-    first: int,
-    count: int,
-    neurons: int,
-    tile: Array,
+    position: Array, stride: Array, buffer: Array, first: int, count: int, neurons: int, tile: Array
 ) -> None:
     """tile[n, c] = buffer[position[first + c] + n stride[first + c]].
 

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from portable_spdnn_cpu.jit.compilation import kernel, read_only
-from portable_spdnn_cpu.jit.cpu_info import aligned_empty
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 from portable_spdnn_cpu.layout.packing import EDGES, PackedLayers
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.machine.cpu_info import aligned_empty
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.timing import seconds_each
 from portable_spdnn_cpu.tiles.layer import apply_layer
 from portable_spdnn_cpu.tiles.spilling import load_spilled, spill_tile, spilled_size
 
-Array = npt.NDArray[Any]
-
 CANDIDATES = (2, 4, 8)  # vector blocks of a full tile
 SAMPLED_LAYERS = 3
-MOST_SAMPLED_EDGES = 1 << 22  # beyond, one layer tells enough
+MAX_SAMPLED_EDGES = 1 << 22  # beyond, one layer tells enough
 TURNS = 3
-LONG = 2e-2  # seconds; what takes longer needs no repetition
 SECONDS = 5e-4  # of one timing at least, where a layer takes less
-# A wider tile wastes less of its last vector block, and is regrouped less often where inputs die.
+# A wider tile wastes less of its last vector block, and is regrouped less often where inputs leave.
 WIDER_IS_WORTH = 1.1
 # Of a few inputs: narrow tiles share them out better, but each is loaded and stored.
 FEWER_ARE_WORTH = 1.2
@@ -91,7 +85,7 @@ class TileCosts:
 
 
 def measure_tile_costs(
-    workers: ThreadPool, layers: PackedLayers, widest: int, dtype: np.dtype[Any], some_leave: bool
+    workers: ThreadPool, layers: PackedLayers, widest: int, some_leave: bool
 ) -> TileCosts:
     """Time layers of a plan on tiles of several widths and choose one.
 
@@ -101,7 +95,6 @@ def measure_tile_costs(
     layers : PackedLayers
     widest : int
         Neurons of the widest layer.
-    dtype : numpy dtype
     some_leave : bool
         Whether inputs may leave: then the widest tile is taken that is nearly the fastest.
 
@@ -109,11 +102,11 @@ def measure_tile_costs(
     -------
     TileCosts
     """
-    lanes = BLOCK_BYTES // dtype.itemsize
+    lanes = BLOCK_BYTES // layers.bias.itemsize
     chosen = np.unique(np.linspace(0, len(layers.table) - 1, SAMPLED_LAYERS + 2).astype(int)[1:-1])
-    if layers.table[chosen, EDGES].sum() > MOST_SAMPLED_EDGES:
+    if layers.table[chosen, EDGES].sum() > MAX_SAMPLED_EDGES:
         chosen = chosen[:1]
-    timed = {blocks: _Timed(workers, layers, chosen, widest, dtype, blocks * lanes)
+    timed = {blocks: _Timed(workers, layers, chosen, widest, blocks * lanes)
              for blocks in CANDIDATES}  # fmt: skip
     costs = {blocks: one.per_edge(blocks) for blocks, one in timed.items()}
     cheapest = min(costs, key=lambda blocks: costs[blocks] / blocks)
@@ -138,14 +131,9 @@ class _Timed:
     """Tiles of one width, a pair of buffers for each worker."""
 
     def __init__(
-        self,
-        workers: ThreadPool,
-        layers: PackedLayers,
-        chosen: Array,
-        widest: int,
-        dtype: np.dtype[Any],
-        width: int,
+        self, workers: ThreadPool, layers: PackedLayers, chosen: Array, widest: int, width: int
     ) -> None:
+        dtype = layers.bias.dtype
         self.workers, self.layers, self.chosen, self.width = workers, layers, chosen, width
         self.lanes = BLOCK_BYTES // dtype.itemsize
         self.buffers: list[tuple[Array, Array, Array]] = []
@@ -166,7 +154,7 @@ class _Timed:
                 self.layers, self.chosen, *self.buffers[worker], blocks * self.lanes, times
             )
 
-        return _seconds(self.workers, work) / edges
+        return seconds_each(self.workers, work, SECONDS, TURNS) / edges
 
     def per_feature(self) -> float:
         """Return the seconds to spill a feature of half a tile and to load it again."""
@@ -180,28 +168,7 @@ class _Timed:
             tile = self.buffers[worker][0]
             repeat_spills(tile, neurons, count, spill_buffers[worker], position, times)
 
-        return _seconds(self.workers, work) / (neurons * count)
-
-
-def _seconds(workers: ThreadPool, work: Callable[[int, int], None]) -> float:
-    """Return the least seconds of one repetition of work(worker, times), on all workers."""
-    taken = [0.0] * workers.threads
-
-    def run(times: int) -> float:
-        def timed(worker: int) -> None:  # by its own clock: waking it is no part of the work
-            start = time.perf_counter()
-            work(worker, times)
-            taken[worker] = time.perf_counter() - start
-
-        workers.run(timed)
-        return max(taken)
-
-    run(0)  # compiles, or loads from the cache
-    once = run(1)
-    if once > LONG:
-        return min(once, run(1))  # the first may have met cold caches
-    times = max(1, int(SECONDS / max(once, 1e-7)))
-    return min(run(times) for _ in range(TURNS)) / times
+        return seconds_each(self.workers, work, SECONDS, TURNS) / (neurons * count)
 
 
 @kernel

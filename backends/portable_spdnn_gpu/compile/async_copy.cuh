@@ -27,6 +27,7 @@ template <> struct __align__(16) CopiedBytes<16> {
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* shared, const void* global) {
 #if __CUDA_ARCH__ >= 800
+    // cp.async takes an address within shared memory, of 32 bits, and no generic pointer.
     const unsigned to = unsigned(__cvta_generic_to_shared(shared));
     if constexpr (BYTES == 16) {  // through L2 alone: in L1 the data would be kept twice
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(global)
@@ -43,6 +44,7 @@ __device__ __forceinline__ void copy_async(void* shared, const void* global) {
     *static_cast<Type*>(shared) = *static_cast<const Type*>(global);
 }
 
+// Here and below "memory" keeps the compiler from moving accesses to shared memory across.
 __device__ __forceinline__ void commit_copies() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");

@@ -12,8 +12,13 @@ from pathlib import Path
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import cache_folder
 from portable_spdnn.io.atomic_output import atomic_output
-from portable_spdnn_gpu.compile.catalog import Kernel, headers, kernel_folder
-from portable_spdnn_gpu.compile.nvrtc import compile_source, compiler_version
+from portable_spdnn_gpu.compile.catalog import Kernel
+from portable_spdnn_gpu.compile.nvrtc import (
+    compile_source,
+    compiler_version,
+    headers,
+    kernel_folder,
+)
 
 DIGEST = hashlib.sha256().digest_size
 
@@ -41,13 +46,19 @@ def machine_code(kernel: Kernel, architecture: int) -> bytes:
     if code and hashlib.sha256(code).digest() == digest:
         return code
     code, _ = compile_source(kernel, architecture)
+    keep(path, hashlib.sha256(code).digest() + code)  # or it is compiled again the next time
+    return code
+
+
+def keep(path: Path, content: bytes) -> str:
+    """Write a file of the cache; return why it could not be written, or nothing."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_output(path) as stream:
-            stream.write(hashlib.sha256(code).digest() + code)
-    except (OSError, InputError):
-        return code  # it cannot be kept, and is compiled again the next time
-    return code
+            stream.write(content)
+    except (OSError, InputError) as error:
+        return str(error)
+    return ""
 
 
 def code_path(kernel: Kernel, architecture: int) -> Path:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from importlib import resources
-from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from portable_spdnn.epilogue import ACTIVATIONS
 from portable_spdnn_gpu.compile.precision import PRECISIONS, SINGLE, Precision
@@ -15,7 +14,6 @@ from portable_spdnn_gpu.compile.precision import PRECISIONS, SINGLE, Precision
 # Tests compile for all of these, with no device: Volta, which CUDA 12 alone still compiles for,
 # Turing, Ampere, Hopper, Blackwell.
 ARCHITECTURES = (70, 75, 80, 90, 100)
-OLDEST_OF_CUDA_13 = 75
 # Bytes of shared memory that a block may ask for. CUDA C++ Programming Guide, "Technical
 # Specifications per Compute Capability".
 SHARED_LIMITS = {70: 96 << 10, 75: 64 << 10, 80: 163 << 10, 90: 227 << 10, 100: 227 << 10}
@@ -83,6 +81,8 @@ PERSISTENT_STATE = 32
 PERSISTENT_WIDTHS = range(64, 4097, 64)
 LIMIT_THREADS = 256
 LIMIT_VECTORS = 1024  # vectors of 16 bytes that `read_shared` stages
+LAYOUT_KERNELS = ("unpack_bits", "spread_csr", "turn_rows", "collect_rows", "number_inputs")
+ROW_KERNELS = ("mark_active", "count_nonzeros", "take_dense", "take_sparse", "transpose")
 LIMITS = ("fma_chains", "read_shared", "fill_words", "read_global", "copy_global")
 
 
@@ -141,34 +141,33 @@ def staged_configs(precision: Precision) -> tuple[StagedConfig, ...]:
     return STAGED_CONFIGS[precision.storage.name]
 
 
-def _macros(dtype: Any, half: bool = False, **more: int) -> tuple[tuple[str, str], ...]:
-    scalar = {4: "float", 8: "double"}[np.dtype(dtype).itemsize]
-    macros = {"SCALAR": scalar, **{name: str(value) for name, value in more.items()}}
-    if half:
-        macros["HALF_STORAGE"] = "1"
-    return tuple(macros.items())
-
-
-def _epilogue(kind: int) -> dict[str, int]:
-    """Return the macros of what follows the sums."""
-    if kind < ANY_EPILOGUE:
-        return {"EPILOGUE": kind}
-    return {"EPILOGUE": ANY_EPILOGUE, "ACTIVATION": kind - ANY_EPILOGUE}
+def _macros(
+    precision: Precision, epilogue: int | None = None, **sizes: int
+) -> tuple[tuple[str, str], ...]:
+    """Return the macros of a kernel; `epilogue` is what follows the sums of a product."""
+    macros: dict[str, int] = {}
+    if epilogue is not None:
+        macros["EPILOGUE"] = min(epilogue, ANY_EPILOGUE)
+    if epilogue is not None and epilogue >= ANY_EPILOGUE:
+        macros["ACTIVATION"] = epilogue - ANY_EPILOGUE
+    macros |= sizes
+    if precision.half:
+        macros["HALF_STORAGE"] = 1
+    scalar = {4: "float", 8: "double"}[precision.sums.itemsize]
+    return ("SCALAR", scalar), *((name, str(value)) for name, value in macros.items())
 
 
 def csr_spmm(precision: Precision, epilogue: int) -> Kernel:
     """Return the kernel that multiplies one row of A by a column panel of B."""
-    macros = _macros(precision.sums, precision.half, **_epilogue(epilogue))
     registers = 64 if precision.sums.itemsize == 4 else 80
-    return Kernel("csr_spmm", "spmm/csr_spmm.cu", 128, macros, registers)
+    return Kernel("csr_spmm", "spmm/csr_spmm.cu", 128, _macros(precision, epilogue), registers)
 
 
 def clustered_spmm(precision: Precision, epilogue: int) -> Kernel:
     """Return the kernel that multiplies sixteen rows of A by a column panel of B."""
     size = precision.sums.itemsize
     return Kernel(
-        "clustered_spmm", "spmm/clustered_spmm.cu", 128,
-        _macros(precision.sums, precision.half, **_epilogue(epilogue)),
+        "clustered_spmm", "spmm/clustered_spmm.cu", 128, _macros(precision, epilogue),
         registers=96 if size == 4 else 168, static_shared=64 * (16 * size + 4),
     )  # fmt: skip
 
@@ -181,8 +180,8 @@ def staged_spmm(precision: Precision, epilogue: int, config: StagedConfig | None
     registers = 64 if words <= 16 else 128
     blocks = REGISTERS // registers // config.rows
     macros = _macros(
-        precision.sums, precision.half, **_epilogue(epilogue), ROWS=config.rows,
-        MINIBATCH=config.minibatch, STAGE=config.stage, BLOCKS=blocks,
+        precision, epilogue, ROWS=config.rows, MINIBATCH=config.minibatch, STAGE=config.stage,
+        BLOCKS=blocks,
     )  # fmt: skip
     return Kernel(
         "staged_spmm", "spmm/staged_spmm.cu", config.rows, macros, registers,
@@ -190,46 +189,41 @@ def staged_spmm(precision: Precision, epilogue: int, config: StagedConfig | None
     )  # fmt: skip
 
 
-def spgemm(phase: str, dtype: Any, epilogue: int) -> Kernel:
+def spgemm(phase: str, dtype: npt.DTypeLike, epilogue: int) -> Kernel:
     """Return the kernel of the phase "count" or "fill" of C = A B, where all three are sparse."""
     return Kernel(
-        f"spgemm_{phase}", "spgemm/spgemm.cu", 128, _macros(dtype, False, **_epilogue(epilogue)),
+        f"spgemm_{phase}", "spgemm/spgemm.cu", 128, _macros(Precision(np.dtype(dtype)), epilogue),
         registers=64, static_shared=4 * (1024 * np.dtype(dtype).itemsize + 1024 // 8),
     )  # fmt: skip
 
 
-def feature_rows(name: str, dtype: Any) -> Kernel:
+def feature_rows(name: str, dtype: npt.DTypeLike) -> Kernel:
     """Return the kernel that finds, counts or takes inputs of features, by its name."""
-    tile = TRANSPOSE_TILE * (TRANSPOSE_TILE + 1) * np.dtype(dtype).itemsize
-    shared = tile if name == "transpose" else 0
-    return Kernel(
-        name, "device/feature_rows.cu", FEATURE_THREADS, _macros(dtype), 48, static_shared=shared
-    )
+    return _feature_kernel(name, "device/feature_rows.cu", Precision(np.dtype(dtype)), 48)
+
+
+def feature_layout(name: str, precision: Precision) -> Kernel:
+    """Return the kernel that brings features into the device's layout or back, by its name."""
+    return _feature_kernel(name, "device/feature_layout.cu", precision, 40)
+
+
+def _feature_kernel(name: str, source: str, precision: Precision, registers: int) -> Kernel:
+    transposes = name in ("transpose", "turn_rows", "collect_rows")
+    tile = TRANSPOSE_TILE * (TRANSPOSE_TILE + 1) * precision.sums.itemsize if transposes else 0
+    return Kernel(name, source, FEATURE_THREADS, _macros(precision), registers, static_shared=tile)
 
 
 def limit_kernel(name: str) -> Kernel:
     """Return the kernel that measures one limit of the device, by its name in LIMITS."""
     shared = 16 * LIMIT_VECTORS if name == "read_shared" else 0
-    macros = _macros(np.float32)
+    macros = _macros(Precision())
     return Kernel(name, "device/limits.cu", LIMIT_THREADS, macros, 64, static_shared=shared)
-
-
-def feature_layout(name: str, precision: Precision) -> Kernel:
-    """Return the kernel that brings features into the device's layout or back, by its name."""
-    turns = name in ("turn_rows", "collect_rows")
-    tile = TRANSPOSE_TILE * (TRANSPOSE_TILE + 1) * precision.sums.itemsize if turns else 0
-    return Kernel(
-        name, "device/feature_layout.cu", FEATURE_THREADS,
-        _macros(precision.sums, precision.half), 40, static_shared=tile,
-    )  # fmt: skip
 
 
 def list_active() -> Kernel:
     """Return the kernel that lists the inputs that go on to the next layer."""
-    return Kernel(
-        "list_active", "device/input_lists.cu", LIST_THREADS, _macros(np.float32), 64,
-        static_shared=128,
-    )  # fmt: skip
+    macros = _macros(Precision())
+    return Kernel("list_active", "device/input_lists.cu", LIST_THREADS, macros, 64, 128)
 
 
 def persistent_layers(precision: Precision, widest: int, shared: int) -> Kernel | None:
@@ -256,10 +250,10 @@ def persistent_layers(precision: Precision, widest: int, shared: int) -> Kernel 
         dynamic = (widest + 1) * tile * precision.storage.itemsize + PERSISTENT_STATE
         for threads, of_warp in PERSISTENT_BLOCKS:
             if groups <= threads // 32 * of_warp and dynamic <= shared:
-                macros = {"TILE": tile, "THREADS": threads, "GROUPS": of_warp}
+                sizes = {"TILE": tile, "THREADS": threads, "GROUPS": of_warp}
                 return Kernel(
                     "persistent_layers", "persistent/persistent_layers.cu", threads,
-                    _macros(precision.sums, precision.half, **macros),
+                    _macros(precision, **sizes),
                     registers=128, dynamic_shared=dynamic,
                 )  # fmt: skip
     return None
@@ -273,38 +267,22 @@ def catalog(architecture: int | None = None) -> list[Kernel]:
     architecture : int, optional
         An architecture, whose device chooses no other kernels. By default all are included.
     """
-    persistent = {}  # the widest of each configuration
-    for shared in sorted({SHARED_LIMITS[a] for a in ARCHITECTURES if architecture in (None, a)}):
-        for precision in PRECISIONS:
-            for widest in PERSISTENT_WIDTHS:
-                kernel = persistent_layers(precision, widest, shared)
-                if kernel is not None:
-                    persistent[kernel.defines] = kernel
+    limits = sorted({SHARED_LIMITS[a] for a in ARCHITECTURES if architecture in (None, a)})
+    persistent = {  # the widest of each configuration
+        kernel.defines: kernel
+        for shared, precision, widest in itertools.product(limits, PRECISIONS, PERSISTENT_WIDTHS)
+        if (kernel := persistent_layers(precision, widest, shared)) is not None
+    }
     kernels = [list_active(), *(limit_kernel(name) for name in LIMITS), *persistent.values()]
     for precision in PRECISIONS:
         for epilogue in (NO_EPILOGUE, BOUNDED, GELU):
-            kernels += [
-                csr_spmm(precision, epilogue),
-                clustered_spmm(precision, epilogue),
-                staged_spmm(precision, epilogue),
-            ]
+            for product in (csr_spmm, clustered_spmm, staged_spmm):
+                kernels.append(product(precision, epilogue))
         # Linear and ReLU layers are tuned, other products are not.
         kernels += [staged_spmm(precision, BOUNDED, c) for c in staged_configs(precision)[1:]]
-        for name in ("unpack_bits", "spread_csr", "turn_rows", "collect_rows", "number_inputs"):
-            kernels.append(feature_layout(name, precision))
+        kernels += [feature_layout(name, precision) for name in LAYOUT_KERNELS]
     for dtype in (np.float32, np.float64):
         for epilogue in (NO_EPILOGUE, BOUNDED, GELU):
             kernels += [spgemm("count", dtype, epilogue), spgemm("fill", dtype, epilogue)]
-        for name in ("mark_active", "count_nonzeros", "take_dense", "take_sparse", "transpose"):
-            kernels.append(feature_rows(name, dtype))
+        kernels += [feature_rows(name, dtype) for name in ROW_KERNELS]
     return kernels
-
-
-def kernel_folder() -> Path:
-    """Return the folder below which the kernels' sources lie: the package's own."""
-    return Path(str(resources.files("portable_spdnn_gpu")))
-
-
-def headers(folder: Path) -> list[Path]:
-    """Return the headers that sources below `folder` include by their names alone."""
-    return sorted(folder.glob("*/*.cuh"))

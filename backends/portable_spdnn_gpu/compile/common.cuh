@@ -11,6 +11,8 @@
 #define DYNAMIC_SHARED(type, name)                                  \
     extern __shared__ __align__(16) unsigned char dynamic_shared[]; \
     type* name = reinterpret_cast<type*>(dynamic_shared)
+// In assembly: cuda_fp16.h, which has these as functions, is not among the headers that NVRTC is
+// given. `rn` rounds to the nearest number, ties to even, as NumPy does.
 __device__ __forceinline__ float half_to_float(unsigned short h) {
     float f;
     asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
@@ -23,6 +25,8 @@ __device__ __forceinline__ unsigned short float_to_half(float f) {
 }
 #endif
 
+// The lanes that meet in a warp intrinsic: all of them. Since sm_70 the lanes of a warp may run
+// apart, and an intrinsic waits for those that its mask names.
 #define FULL_WARP 0xffffffffu
 
 #if HALF_STORAGE

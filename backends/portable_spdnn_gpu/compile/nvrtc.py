@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from portable_spdnn.errors import SpdnnError
-from portable_spdnn_gpu.compile.catalog import Kernel, headers, kernel_folder
+from portable_spdnn_gpu.compile.catalog import Kernel
 
 
 class KernelCompilationError(SpdnnError, RuntimeError):
     """A kernel did not compile, or NVRTC cannot be loaded; the message holds the whole log."""
+
+
+def kernel_folder() -> Path:
+    """Return the folder below which the kernels' sources lie: the package's own."""
+    return Path(str(resources.files("portable_spdnn_gpu")))
+
+
+def headers(folder: Path) -> list[Path]:
+    """Return the headers that sources below `folder` include by their names alone."""
+    return sorted(folder.glob("*/*.cuh"))
 
 
 def compile_source(kernel: Kernel, architecture: int) -> tuple[bytes, str]:
@@ -33,12 +45,7 @@ def compile_source(kernel: Kernel, architecture: int) -> tuple[bytes, str]:
     KernelCompilationError
         With the compiler's log.
     """
-    try:
-        from cupy.cuda import nvrtc
-    except ImportError as error:
-        raise KernelCompilationError(
-            f"{kernel.name}: CuPy does not import ({error}); install the extra cuda12 or cuda13"
-        ) from error
+    nvrtc = _library()
     folder = kernel_folder()
     source = (folder / kernel.source).read_text()
     included = headers(folder)
@@ -48,15 +55,12 @@ def compile_source(kernel: Kernel, architecture: int) -> tuple[bytes, str]:
         "--ptxas-options=-v",
         *kernel.options,
     )
-    try:
-        program = nvrtc.createProgram(
-            source,
-            kernel.source,
-            [header.read_bytes() for header in included],
-            [header.name.encode() for header in included],
-        )
-    except (RuntimeError, OSError) as error:
-        raise KernelCompilationError(f"NVRTC cannot be loaded: {error}") from error
+    program = nvrtc.createProgram(
+        source,
+        kernel.source,
+        [header.read_bytes() for header in included],
+        [header.name.encode() for header in included],
+    )
     try:
         try:
             nvrtc.compileProgram(program, options)
@@ -78,14 +82,19 @@ def compiler_version() -> str:
     KernelCompilationError
         If CuPy or NVRTC cannot be loaded.
     """
+    return ".".join(map(str, _library().getVersion()))
+
+
+def _library() -> Any:
     try:
         from cupy.cuda import nvrtc
 
-        return ".".join(map(str, nvrtc.getVersion()))
+        nvrtc.getVersion()  # CuPy loads it when it is first called
     except (ImportError, RuntimeError, OSError) as error:
         raise KernelCompilationError(
             f"NVRTC cannot be loaded ({error}); install the extra cuda12 or cuda13"
         ) from error
+    return nvrtc
 
 
 def _log(nvrtc: Any, program: Any) -> str:

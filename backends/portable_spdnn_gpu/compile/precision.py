@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
 
 SINGLE = np.dtype(np.float32)
 
 
-def check_half_range(what: str, values: Any) -> None:
+def check_half_range(what: str, values: npt.NDArray[Any] | sp.sparray) -> None:
     """Raise InputError if a number is beyond what half precision holds.
 
     Parameters
@@ -43,15 +45,15 @@ class Precision:
         Whether features and weights are kept as float16, which goes with sums in float32.
     """
 
-    sums: Any = SINGLE
+    sums: np.dtype[Any] = SINGLE
     half: bool = False
 
     @property
-    def storage(self) -> Any:
+    def storage(self) -> np.dtype[Any]:
         """The type in which features and weights are kept."""
-        return np.dtype(np.float16) if self.half else np.dtype(self.sums)
+        return np.dtype(np.float16) if self.half else self.sums
 
-    def stored(self, values: Any) -> Any:
+    def stored(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return values in the type in which they are kept.
 
         Raises

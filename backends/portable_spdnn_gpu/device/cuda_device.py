@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ import numpy.typing as npt
 from portable_spdnn_gpu.compile.cache import machine_code
 from portable_spdnn_gpu.compile.catalog import SHARED_UNASKED, Kernel
 from portable_spdnn_gpu.device.interface import (
+    Argument,
+    Array,
+    DeviceArray,
     DeviceMemoryError,
     LaunchError,
     Recording,
@@ -19,7 +22,6 @@ from portable_spdnn_gpu.device.interface import (
     check_home,
 )
 
-Array = npt.NDArray[Any]
 MIB = 2**20
 
 
@@ -43,7 +45,7 @@ class CudaDevice:
         self.number = int(self._device.id)
         self.architecture = int(self._device.compute_capability)
         self._functions: dict[Kernel, Any] = {}
-        self._resident: dict[Kernel, int] = {}
+        self._occupancy: dict[Kernel, int] = {}
         properties = cupy.cuda.runtime.getDeviceProperties(self._device.id)
         self.description = f"{properties['name'].decode()}, sm_{self.architecture}"
         self.multiprocessors = int(properties["multiProcessorCount"])
@@ -57,64 +59,65 @@ class CudaDevice:
         context: AbstractContextManager[Any] = self._cupy.cuda.Device(self.number)
         return context
 
-    def owns(self, array: Any) -> bool:
+    def owns(self, array: object) -> TypeGuard[DeviceArray]:
         """Whether `array` is a cupy.ndarray."""
         return isinstance(array, self._cupy.ndarray)
 
-    def adopt(self, array: Any) -> Any:
+    def adopt(self, array: object) -> DeviceArray:
         """Return a cupy.ndarray on the memory of an array of another library."""
         # PyTorch's interface names no stream while its DLPack export orders the two streams.
         names_stream = "stream" in getattr(array, "__cuda_array_interface__", {})
-        if hasattr(array, "__dlpack__") and not names_stream:
-            adopted = self._cupy.from_dlpack(array)
-        else:
-            adopted = self._cupy.asarray(array)
+        by_dlpack = hasattr(array, "__dlpack__") and not names_stream
+        adopted = self._cupy.from_dlpack(array) if by_dlpack else self._cupy.asarray(array)
         if adopted.device.id != self._device.id:
             raise ValueError(
                 f"it is on CUDA device {adopted.device.id} and the backend on device "
                 f"{self._device.id}; copy it there"
             )
-        return adopted
+        mine: DeviceArray = adopted
+        return mine
 
-    def empty(self, shape: tuple[int, ...], dtype: Any, order: str = "C") -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
         """Return an array with unset content."""
+        return self._allocated(shape, dtype, lambda: self._cupy.empty(shape, dtype))
+
+    def upload(self, array: Array) -> DeviceArray:
+        """Return a copy of a host array, in its order."""
+        return self._allocated(array.shape, array.dtype, lambda: self._cupy.array(array, order="K"))
+
+    def _allocated(
+        self, shape: tuple[int, ...], dtype: npt.DTypeLike, allocate: Callable[[], DeviceArray]
+    ) -> DeviceArray:
         try:
-            array = self._cupy.empty(shape, dtype, order)
+            array = allocate()
         except self._cupy.cuda.memory.OutOfMemoryError as error:
-            raise self._too_large(shape, dtype) from error
-        self._note_memory()
+            _, total = self._device.mem_info
+            raise memory_error(shape, dtype, self.free_memory(), total) from error
+        self._peak = max(self._peak, int(self._cupy.get_default_memory_pool().used_bytes()))
         return array
 
-    def upload(self, array: Array) -> Any:
-        """Return a copy of a host array, in its order."""
-        try:
-            copy = self._cupy.array(array, order="K")
-        except self._cupy.cuda.memory.OutOfMemoryError as error:
-            raise self._too_large(array.shape, array.dtype) from error
-        self._note_memory()
-        return copy
-
-    def download(self, array: Any) -> Array:
+    def download(self, array: DeviceArray) -> Array:
         """Return a copy in host memory."""
         with self._faults():
             return np.asarray(self._cupy.asnumpy(array, order="A"))
 
-    def contiguous(self, array: Any) -> Any:
+    def contiguous(self, array: DeviceArray) -> DeviceArray:
         """Return `array` itself where it is in C or F order, else a copy in C order."""
         if array.flags.c_contiguous or array.flags.f_contiguous:
             return array
-        return self._cupy.ascontiguousarray(array)
+        copy: DeviceArray = self._cupy.ascontiguousarray(array)
+        return copy
 
-    def overlaps(self, one: Any, other: Any) -> bool:
+    def overlaps(self, one: DeviceArray, other: DeviceArray) -> bool:
         """Whether two arrays may share memory."""
         return bool(self._cupy.may_share_memory(one, other))
 
-    def launch(self, kernel: Kernel, grid: tuple[int, int], arguments: Sequence[Any]) -> None:
+    def launch(self, kernel: Kernel, grid: tuple[int, int], arguments: Sequence[Argument]) -> None:
         """Start a kernel on the current stream."""
         if not check_grid(kernel, grid):
             return
         for position, argument in enumerate(arguments):
-            if self.owns(argument):
+            if isinstance(argument, self._cupy.ndarray):
                 check_home(kernel, position, argument.device.id, self.number)
         function = self._function(kernel)
         try:
@@ -129,30 +132,27 @@ class CudaDevice:
             module.load(machine_code(kernel, self.architecture))
             function = module.get_function(kernel.name)
             if kernel.shared > SHARED_UNASKED:
-                self._ask_for_shared(kernel, function)
+                driver = self._cupy.cuda.driver
+                most = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                try:
+                    driver.funcSetAttribute(function.ptr, most, kernel.dynamic_shared)
+                except driver.CUDADriverError as error:
+                    raise LaunchError(
+                        f"{kernel.name}: {kernel.dynamic_shared} bytes of shared memory for a "
+                        f"block were refused; {self.description} gives {self.shared_limit} at most"
+                    ) from error
             self._functions[kernel] = function
         return function
 
-    def _ask_for_shared(self, kernel: Kernel, function: Any) -> None:
-        driver = self._cupy.cuda.driver
-        most = driver.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        try:
-            driver.funcSetAttribute(function.ptr, most, kernel.dynamic_shared)
-        except driver.CUDADriverError as error:
-            raise LaunchError(
-                f"{kernel.name}: {kernel.dynamic_shared} bytes of shared memory for a block were "
-                f"refused; {self.description} gives {self.shared_limit} at most"
-            ) from error
-
     def resident_blocks(self, kernel: Kernel) -> int:
         """Compile a kernel; return how many blocks of it are resident on the device at a time."""
-        blocks = self._resident.get(kernel)
+        blocks = self._occupancy.get(kernel)
         if blocks is None:
             each = self._cupy.cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(
                 self._function(kernel).ptr, kernel.threads, kernel.dynamic_shared
             )
             blocks = max(1, int(each)) * self.multiprocessors
-            self._resident[kernel] = blocks
+            self._occupancy[kernel] = blocks
         return blocks
 
     def capture(self, work: Callable[[], None]) -> Recording:
@@ -166,9 +166,12 @@ class CudaDevice:
                 graph = stream.end_capture()
         return _Graph(self._cupy, graph)
 
-    def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    def view(
+        self, memory: Any, offset: int, shape: tuple[int, ...], dtype: npt.DTypeLike
+    ) -> DeviceArray:
         """Return a part of an array of uint8 as an array in C order."""
-        return self._cupy.ndarray(shape, dtype, memptr=memory.data + offset)
+        part: DeviceArray = self._cupy.ndarray(shape, dtype, memptr=memory.data + offset)
+        return part
 
     def pinned(self, nbytes: int) -> Array:
         """Return page-locked host memory."""
@@ -218,10 +221,6 @@ class CudaDevice:
         """Return the most bytes that arrays have taken at a time."""
         return self._peak
 
-    def _note_memory(self) -> None:
-        used = int(self._cupy.get_default_memory_pool().used_bytes())
-        self._peak = max(self._peak, used)
-
     def synchronize(self) -> None:
         """Wait until the current stream has done its work."""
         with self._faults():
@@ -234,11 +233,6 @@ class CudaDevice:
             yield
         except self._cupy.cuda.runtime.CUDARuntimeError as error:
             raise LaunchError(f"a kernel failed: {error}") from error
-
-    def _too_large(self, shape: tuple[int, ...], dtype: Any) -> DeviceMemoryError:
-        free, total = self._device.mem_info
-        free += self._cupy.get_default_memory_pool().free_bytes()
-        return memory_error(shape, dtype, free, total)
 
 
 class _Graph:
@@ -255,7 +249,9 @@ class _Graph:
             raise LaunchError(f"a graph of kernels could not be started: {error}") from error
 
 
-def memory_error(shape: tuple[int, ...], dtype: Any, free: int, total: int) -> DeviceMemoryError:
+def memory_error(
+    shape: tuple[int, ...], dtype: npt.DTypeLike, free: int, total: int
+) -> DeviceMemoryError:
     """Return the error for an array that does not fit, with the part of it that would."""
     needed = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     part = f"about {100 * free // needed} % of it would fit"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+import numpy.typing as npt
 
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
 from portable_spdnn_gpu.compile.catalog import ANY_EPILOGUE, BOUNDED, NO_EPILOGUE
-from portable_spdnn_gpu.device.interface import Device
+from portable_spdnn_gpu.device.interface import Argument, Device, DeviceArray
 
 
 class DeviceEpilogue:
@@ -25,20 +24,30 @@ class DeviceEpilogue:
         The type of sums.
     """
 
-    def __init__(self, device: Device, epilogue: Epilogue, rows: int, dtype: Any) -> None:
+    def __init__(self, device: Device, epilogue: Epilogue, rows: int, dtype: npt.DTypeLike) -> None:
         self.epilogue = epilogue
         bias = np.zeros(max(rows, 1), dtype)  # some memory, though there be no rows
         if epilogue.bias is not None:
             bias[:rows] = epilogue.bias
         self.bias = device.upload(bias)
         bounds = epilogue.interval or epilogue.bounds
-        self.scalars = [np.dtype(dtype).type(bound) for bound in bounds]
+        self.scalars: list[np.generic] = list(np.asarray(bounds, dtype))
 
     def kind(self, adds: bool = False, marks: bool = False) -> int:
-        """Return what kernels are compiled for; see `kind_of`."""
-        return kind_of(self.epilogue, adds, marks)
+        """Return what kernels are compiled for; see `catalog.ANY_EPILOGUE`.
 
-    def arguments(self, residual: Any, stand_in: Any) -> list[Any]:
+        Parameters
+        ----------
+        adds : bool
+            Whether a residual is added.
+        marks : bool
+            Whether active inputs are marked, which kernels without an epilogue do not do.
+        """
+        if adds or self.epilogue.interval is None:
+            return ANY_EPILOGUE + ACTIVATIONS.index(self.epilogue.activation)
+        return NO_EPILOGUE if self.epilogue.is_identity and not marks else BOUNDED
+
+    def arguments(self, residual: DeviceArray | None, stand_in: DeviceArray) -> list[Argument]:
         """Return the last arguments of a product.
 
         Parameters
@@ -47,21 +56,5 @@ class DeviceEpilogue:
         stand_in : device array of the stored type
             Takes the place of a residual that is not there; it is not read.
         """
-        adds = residual is not None
-        return [self.bias, *self.scalars, np.int32(adds), residual if adds else stand_in]
-
-
-def kind_of(epilogue: Epilogue, adds: bool = False, marks: bool = False) -> int:
-    """Return what kernels are compiled for; see `catalog.ANY_EPILOGUE`.
-
-    Parameters
-    ----------
-    epilogue : Epilogue
-    adds : bool
-        Whether a residual is added.
-    marks : bool
-        Whether active inputs are marked, which kernels without an epilogue do not do.
-    """
-    if adds or epilogue.interval is None:
-        return ANY_EPILOGUE + ACTIVATIONS.index(epilogue.activation)
-    return NO_EPILOGUE if epilogue.is_identity and not marks else BOUNDED
+        adds = np.int32(residual is not None)
+        return [self.bias, *self.scalars, adds, stand_in if residual is None else residual]

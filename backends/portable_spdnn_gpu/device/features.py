@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn_gpu.compile.catalog import (
     FEATURE_THREADS,
+    LAYOUT_KERNELS,
     TRANSPOSE_TILE,
     UNPACK_BYTES,
     Kernel,
@@ -20,10 +19,8 @@ from portable_spdnn_gpu.compile.catalog import (
     list_active,
 )
 from portable_spdnn_gpu.compile.precision import Precision
-from portable_spdnn_gpu.device.interface import Device
+from portable_spdnn_gpu.device.interface import Argument, Device, DeviceArray
 from portable_spdnn_gpu.device.matrices import upload_csr
-
-Array = npt.NDArray[Any]
 
 PITCH = 64  # inputs; the features of every neuron begin with a cache line
 KEEP, DROP, ALWAYS = np.int32(0), np.int32(1), np.int32(2)  # policies of list_active
@@ -49,14 +46,14 @@ class StepOperands:
         The kernels set it to 1 for each column that is not zero after the activation.
     """
 
-    from_: Any
-    to: Any
+    from_: DeviceArray
+    to: DeviceArray
     pitch: int
-    state: Any
-    source: Any
-    active: Any
+    state: DeviceArray
+    source: DeviceArray
+    active: DeviceArray
 
-    def arguments(self) -> list[Any]:
+    def arguments(self) -> list[Argument]:
         """Return the operands in the order in which kernels take them."""
         return [self.from_, self.to, np.int32(self.pitch), self.state, self.source, self.active]
 
@@ -77,6 +74,13 @@ def pitch_of(capacity: int) -> int:
         The most inputs of a batch.
     """
     return -(-capacity // PITCH) * PITCH if capacity > PITCH else max(capacity, 1)
+
+
+def capacity_within(free: int, wanted: int, input_bytes: int) -> int:
+    """Return how many of the wanted inputs fit so many bytes of device memory; may be 0."""
+    fitting = free // input_bytes
+    capacity = min(wanted, fitting)
+    return capacity if pitch_of(capacity) <= fitting else capacity // PITCH * PITCH
 
 
 class DeviceFeatures:
@@ -120,8 +124,7 @@ class DeviceFeatures:
 
     def kernels(self) -> list[Kernel]:
         """Return the kernels that bring features in, list the active inputs and collect scores."""
-        names = ("unpack_bits", "spread_csr", "turn_rows", "collect_rows", "number_inputs")
-        return [list_active(), *(feature_layout(name, self.precision) for name in names)]
+        return [list_active(), *(feature_layout(name, self.precision) for name in LAYOUT_KERNELS)]
 
     def load(self, features: Features) -> None:
         """Bring features of the host into the first buffer, and mark the active inputs.
@@ -131,47 +134,36 @@ class DeviceFeatures:
         features : PackedFeatures, ndarray or csr_array, shape (inputs, neurons)
             Features in host memory, of no more inputs than the capacity.
         """
-        device, pitch, precision = self.device, np.int32(self.pitch), self.precision
+        device, precision, given = self.device, self.precision, list[Argument]()
         inputs, neurons = features.shape
         count = np.int32(inputs)
         device.clear(self.active)
-        across = -(-inputs // FEATURE_THREADS)
-        device.launch(feature_layout("number_inputs", precision), (across, 1), [self.ids[0], count])
+        grid = -(-inputs // FEATURE_THREADS), 1
+        device.launch(feature_layout("number_inputs", precision), grid, [self.ids[0], count])
         if isinstance(features, PackedFeatures):
-            bits = device.upload(features.bits)
             row_bytes = features.bits.shape[1]
-            device.launch(
-                feature_layout("unpack_bits", precision),
-                (across, -(-row_bytes // UNPACK_BYTES)),
-                [
-                    bits, np.int32(row_bytes), np.int32(neurons), count, self.buffers[0], pitch,
-                    self.active,
-                ],
-            )  # fmt: skip
+            name, grid = "unpack_bits", (grid[0], -(-row_bytes // UNPACK_BYTES))
+            given = [device.upload(features.bits), np.int32(row_bytes), np.int32(neurons)]
         elif sp.issparse(features):
             device.clear(self.buffers[0])
             csr = upload_csr(device, features.astype(precision.sums, copy=False))
-            device.launch(
-                feature_layout("spread_csr", precision),
-                (-(-inputs // (FEATURE_THREADS // 32)), 1),
-                [
-                    csr.offsets, csr.indices, csr.data, count, self.buffers[0], pitch, self.active,
-                ],
-            )  # fmt: skip
+            name, grid = "spread_csr", (-(-inputs // (FEATURE_THREADS // 32)), 1)
+            given = [csr.indptr, csr.indices, csr.data]
         else:
+            name, grid = "turn_rows", (-(-inputs // TRANSPOSE_TILE), -(-neurons // TRANSPOSE_TILE))
             rows = device.upload(np.ascontiguousarray(features, precision.sums))
-            device.launch(
-                feature_layout("turn_rows", precision),
-                (-(-inputs // TRANSPOSE_TILE), -(-neurons // TRANSPOSE_TILE)),
-                [rows, np.int32(neurons), count, self.buffers[0], pitch, self.active],
-            )
+            given = [rows, np.int32(neurons)]
+        to: list[Argument] = [count, self.buffers[0], np.int32(self.pitch), self.active]
+        device.launch(feature_layout(name, precision), grid, [*given, *to])
 
-    def operands(self, turn: int, state: Any) -> StepOperands:
+    def operands(self, turn: int, state: DeviceArray) -> StepOperands:
         """Return the operands of a step, from how many came before it and its InputState."""
         before, after = self.buffers[turn % 2], self.buffers[(turn + 1) % 2]
         return StepOperands(before, after, self.pitch, state, self.source, self.active)
 
-    def list_active(self, turn: int, before: Any, after: Any, policy: np.int32) -> None:
+    def list_active(
+        self, turn: int, before: DeviceArray, after: DeviceArray, policy: np.int32
+    ) -> None:
         """Start to list the inputs that go on to the next step.
 
         Parameters
@@ -181,7 +173,7 @@ class DeviceFeatures:
         before, after : device arrays of int32, shape (STATE,)
             The InputState of the last step, and of the next one, which is written.
         policy : KEEP, DROP or ALWAYS
-            Whether dead inputs stay, leave once they are enough, or leave in any case.
+            Whether inactive inputs stay, leave once they are enough, or leave in any case.
         """
         self.device.launch(
             list_active(),
@@ -192,7 +184,7 @@ class DeviceFeatures:
             ],
         )  # fmt: skip
 
-    def collect(self, turn: int, state: Any, inputs: int, neurons: int) -> Any:
+    def collect(self, turn: int, state: DeviceArray, inputs: int, neurons: int) -> DeviceArray:
         """Return the features of the inputs in a buffer as a device array (inputs, neurons).
 
         Parameters

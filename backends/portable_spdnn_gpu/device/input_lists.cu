@@ -1,22 +1,23 @@
-// Which inputs go on to the next step: dead ones leave, and the host is not asked.
+// Which inputs go on to the next step: inactive ones leave, and the host is not asked.
 //
-// Idea: layers mark the active inputs. One block counts the marks; where enough inputs have died
-// it lists the others, in order, so that the next step reads its features through the list and
-// writes them side by side: no launch only moves features. The marks are cleared on the way.
+// Idea: layers mark the active inputs. One block counts the marks; where enough inputs have
+// become inactive it lists the others, in order, so that the next step reads its features through
+// the list and writes them side by side: no launch only moves features. The marks are cleared on
+// the way.
 //
 // Bound: latency, of some passes of one block over a byte for each input; the marks of 60,000
 // inputs are read twice in about a hundred rounds.
 //
 // Configuration:
 // THREADS 1024: one block alone, so that order and counts need no second launch and no atomics.
-// SHARE 16:     inputs leave when a sixteenth of them is dead: reading through the list costs,
-//               once, the sectors in which dead inputs lie, which fewer of them do not earn.
+// SHARE 16:     inputs leave when a sixteenth is inactive: reading through the list costs,
+//               once, the sectors in which inactive inputs lie, which fewer do not earn.
 #include "common.cuh"
 
 #define THREADS 1024
 #define WARPS (THREADS / 32)
 #define SHARE 16
-#define KEEP 0    // dead inputs stay, and are counted
+#define KEEP 0    // inactive inputs stay, and are counted
 #define DROP 1    // they leave once they are enough
 #define ALWAYS 2  // all of them leave
 
@@ -25,6 +26,7 @@
 // known; the second keeps the next call from writing them while they are read.
 __device__ __forceinline__ int place_in_block(bool is_set, int* warp_sums, int& total) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    // A bit for each lane: all of them counted are the warp's, those below a lane's own its place.
     const unsigned votes = __ballot_sync(FULL_WARP, is_set);
     if (lane == 0) warp_sums[warp] = __popc(votes);
     __syncthreads();
@@ -50,11 +52,12 @@ list_active(int* before, int* after, unsigned char* __restrict__ active,
     int found = 0;
     for (int round = 0; round < rounds; ++round) {
         const int i = round * THREADS + threadIdx.x;
+        // One barrier that also counts, over the block, the threads for which this holds.
         found += __syncthreads_count(i < inputs.count && active[i] != 0);
     }
-    const int dead = inputs.count - found;
-    const bool leave = policy == ALWAYS || (policy == DROP && dead > 0 &&
-                                            dead >= inputs.count / SHARE);
+    const int inactive = inputs.count - found;
+    const bool leave = policy == ALWAYS || (policy == DROP && inactive > 0 &&
+                                            inactive >= inputs.count / SHARE);
     int top = 0;
     for (int round = 0; round < rounds; ++round) {
         const int i = round * THREADS + threadIdx.x;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from portable_spdnn.errors import SpdnnError
 from portable_spdnn_gpu.compile.catalog import Kernel
 
-Array = npt.NDArray[Any]
+Array = npt.NDArray[Any]  # in host memory
 # The most blocks in a grid's second extent; the first goes to 2^31 - 1.
 GRID_Y_LIMIT = 65535
 
@@ -25,6 +25,27 @@ class DeviceMemoryError(SpdnnError, MemoryError):
     """An array does not fit the device's memory; the message says how much would."""
 
 
+class DeviceArray(Protocol):
+    """An array in a device's memory; its attributes are as NumPy has them."""
+
+    shape: tuple[int, ...]
+    ndim: int
+    size: int
+    nbytes: int
+    dtype: np.dtype[Any]
+    flags: Any
+
+    @property
+    def T(self) -> DeviceArray:  # noqa: N802 - NumPy's name
+        """The transpose, on the same memory."""
+
+    def astype(self, dtype: npt.DTypeLike) -> DeviceArray:
+        """Return a copy of another type, in the same order."""
+
+
+Argument = DeviceArray | np.generic  # of a kernel
+
+
 class Recording(Protocol):
     """Recorded launches that are started together, without the host between them."""
 
@@ -35,9 +56,8 @@ class Recording(Protocol):
 class Device(Protocol):
     """Memory and launches: a CUDA device, or the emulated one of the tests.
 
-    Arrays are of the device's own type, with `shape`, `ndim`, `size`, `dtype`, `nbytes`, `flags`,
-    `T` and `reshape` as NumPy's have them. Copies and launches are in order on the current
-    stream; streams are ordered among each other by events alone.
+    Copies and launches are in order on the current stream; streams are ordered among each other
+    by events alone.
 
     Attributes
     ----------
@@ -67,10 +87,10 @@ class Device(Protocol):
         Memory is allocated on the thread's current device, and launches need it to be this one.
         """
 
-    def owns(self, array: Any) -> bool:
+    def owns(self, array: object) -> TypeGuard[DeviceArray]:
         """Whether `array` lives on this kind of device."""
 
-    def adopt(self, array: Any) -> Any:
+    def adopt(self, array: object) -> DeviceArray:
         """Return an array of this device on the memory of another library's array.
 
         Nothing is copied. What is started on it later waits for what its library has started. An
@@ -78,22 +98,22 @@ class Device(Protocol):
         any of the types in `portable_spdnn.operations.operands.EXPORT_ERRORS`.
         """
 
-    def empty(self, shape: tuple[int, ...], dtype: Any, order: str = "C") -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
         """Return an array with unset content; raises DeviceMemoryError."""
 
-    def upload(self, array: Array) -> Any:
+    def upload(self, array: Array) -> DeviceArray:
         """Return a copy of a host array, in its order (C or F)."""
 
-    def download(self, array: Any) -> Array:
+    def download(self, array: DeviceArray) -> Array:
         """Return a copy in host memory; waits for all that was started before."""
 
-    def contiguous(self, array: Any) -> Any:
+    def contiguous(self, array: DeviceArray) -> DeviceArray:
         """Return `array` itself where it is in C or F order, else a copy in C order."""
 
-    def overlaps(self, one: Any, other: Any) -> bool:
+    def overlaps(self, one: DeviceArray, other: DeviceArray) -> bool:
         """Whether two arrays may share memory."""
 
-    def launch(self, kernel: Kernel, grid: tuple[int, int], arguments: Sequence[Any]) -> None:
+    def launch(self, kernel: Kernel, grid: tuple[int, int], arguments: Sequence[Argument]) -> None:
         """Start a kernel on arrays and NumPy scalars of its parameters' types.
 
         A grid without blocks starts nothing. Raises LaunchError, also if an array is on another
@@ -109,19 +129,21 @@ class Device(Protocol):
         The kernels have been compiled before (`resident_blocks`).
         """
 
-    def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: Any) -> Any:
+    def view(
+        self, memory: DeviceArray, offset: int, shape: tuple[int, ...], dtype: npt.DTypeLike
+    ) -> DeviceArray:
         """Return a part of a one-dimensional array of uint8 as an array in C order."""
 
     def pinned(self, nbytes: int) -> Array:
         """Return page-locked host memory, uint8, which is copied while the host goes on."""
 
-    def copy_in(self, host: Array, array: Any) -> None:
+    def copy_in(self, host: Array, array: DeviceArray) -> None:
         """Start to copy host memory to an array of the same size, both without gaps.
 
         Pinned memory must stay as it is until the copy is done.
         """
 
-    def clear(self, array: Any) -> None:
+    def clear(self, array: DeviceArray) -> None:
         """Start to set all bytes of an array without gaps to zero."""
 
     def new_stream(self) -> Any:
@@ -147,6 +169,14 @@ class Device(Protocol):
 
     def synchronize(self) -> None:
         """Wait until all that was started is done; raises LaunchError if any of it failed."""
+
+
+def seconds_of(device: Device, work: Callable[[], None], calls: int = 1) -> float:
+    """Return the seconds of some calls of `work`, which starts kernels, on the current stream."""
+    start = device.mark()
+    for _ in range(calls):
+        work()
+    return device.seconds(start, device.mark())
 
 
 def check_home(kernel: Kernel, position: int, home: int, number: int) -> None:

@@ -6,6 +6,9 @@
 // compiler can leave no step out. What is read is whole numbers, which have the same sum modulo
 // 2^32 in every order: the host compares it with a formula after each timing.
 //
+// Threads: as many blocks as fit the device at a time, all with the same work; neighbours read
+// neighbouring vectors of 16 bytes.
+//
 // Bound, each by what it measures: `fma_chains` by the float pipes; `read_shared` by the 128
 // bytes that shared memory gives a multiprocessor in a cycle; `read_global` by L2 where the array
 // fits it, else by device memory; `copy_global` by device memory, reads and writes together.
@@ -46,7 +49,8 @@ __device__ __forceinline__ void add(uint4& sums, uint4 value) {
     sums.w += value.w;
 }
 
-// `rounds` x UNROLL steps x = factor x + term in each chain, from start + chain; their sums.
+// `rounds` x UNROLL steps x = factor x + term in each chain, from start + chain; their sums. fmaf
+// is one instruction, whatever the compiler's options make of a product and a sum.
 extern "C" __global__ void __launch_bounds__(THREADS)
 fma_chains(int rounds, SCALAR factor, SCALAR term, const SCALAR* __restrict__ starts,
            SCALAR* __restrict__ results) {
@@ -103,8 +107,8 @@ fill_words(int chunks, unsigned* __restrict__ words) {
 }
 
 // All blocks together read an array of `chunks` x gridDim.x chunks in each of `rounds`, every
-// block other chunks each time. The loads bypass the first-level cache, which would otherwise
-// serve a part of them.
+// block other chunks each time. The loads bypass the first-level cache (__ldcg), which would
+// otherwise serve a part of them.
 extern "C" __global__ void __launch_bounds__(THREADS)
 read_global(int rounds, int chunks, const unsigned* __restrict__ words,
             unsigned* __restrict__ results) {

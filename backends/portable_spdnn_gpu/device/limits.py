@@ -7,9 +7,8 @@ done. Source of the model: see `Limits`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +16,7 @@ import numpy.typing as npt
 from portable_spdnn.errors import SpdnnError
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn_gpu.compile.catalog import LIMIT_THREADS, LIMIT_VECTORS, limit_kernel
-from portable_spdnn_gpu.device.interface import Device
-
-Array = npt.NDArray[Any]
+from portable_spdnn_gpu.device.interface import Argument, Array, Device, DeviceArray, seconds_of
 
 # As in limits.cu.
 CHAINS, UNROLL, READS = 8, 16, 4
@@ -50,7 +47,7 @@ class GlobalArray:
         How many chunks each block reads.
     """
 
-    words: Any
+    words: DeviceArray
     chunks: int
 
     @property
@@ -91,11 +88,7 @@ def fma_rate(device: Device) -> float:
     threads = _blocks(device) * LIMIT_THREADS
     starts = (np.arange(threads) % 1024 / 1024).astype(np.float32)
     given, results = device.upload(starts), device.empty((threads,), np.float32)
-
-    def run(rounds: int) -> float:
-        return _launch(device, "fma_chains", [np.int32(rounds), factor, term, given, results])
-
-    rounds, seconds = _timed(run)
+    rounds, seconds = _timed_rounds(device, "fma_chains", [factor, term, given, results])
     # UNROLL is even: every chain is back where it began.
     expected = CHAINS * starts + np.float32(CHAINS * (CHAINS - 1) / 2)
     _check("fma_chains", device.download(results), expected)
@@ -106,11 +99,7 @@ def shared_read_rate(device: Device) -> float:
     """Return bytes per second read from shared memory, by all multiprocessors together."""
     threads = _blocks(device) * LIMIT_THREADS
     results = device.empty((threads,), np.uint32)
-
-    def run(rounds: int) -> float:
-        return _launch(device, "read_shared", [np.int32(rounds), results])
-
-    rounds, seconds = _timed(run)
+    rounds, seconds = _timed_rounds(device, "read_shared", [results])
     _check("read_shared", device.download(results).reshape(-1, LIMIT_THREADS), shared_sums(rounds))
     return float(threads) * SHARED_READS * VECTOR * rounds / seconds
 
@@ -141,11 +130,8 @@ def global_read_rate(device: Device, size: int) -> float:
     """Return bytes per second read from an array of about `size` bytes, again and again."""
     array = global_array(device, size)
     results = device.empty((_blocks(device) * LIMIT_THREADS,), np.uint32)
-
-    def run(rounds: int) -> float:
-        return _read(device, array, rounds, results)
-
-    rounds, seconds = _timed(run)
+    arguments: list[Argument] = [np.int32(array.chunks), array.words, results]
+    rounds, seconds = _timed_rounds(device, "read_global", arguments)
     _check_total(device, results, rounds * array.total)
     return float(array.words.nbytes) * rounds / seconds
 
@@ -154,17 +140,10 @@ def copy_rate(device: Device) -> float:
     """Return the bytes per second that a copy in memory moves, read and written together."""
     array = global_array(device, BEYOND_L2 * device.l2_bytes // 2)
     copy = GlobalArray(device.empty(array.words.shape, np.uint32), array.chunks)
-    arguments = [np.int32(array.chunks), array.words, copy.words]
-
-    def run(times: int) -> float:
-        start = device.mark()
-        for _ in range(times):
-            device.launch(limit_kernel("copy_global"), (_blocks(device), 1), arguments)
-        return device.seconds(start, device.mark())
-
-    times, seconds = _timed(run)
+    arguments: list[Argument] = [np.int32(array.chunks), array.words, copy.words]
+    times, seconds = _timed(lambda times: _launch(device, "copy_global", arguments, times))
     results = device.empty((_blocks(device) * LIMIT_THREADS,), np.uint32)
-    _read(device, copy, 1, results)
+    _launch(device, "read_global", [np.int32(1), np.int32(copy.chunks), copy.words, results])
     _check_total(device, results, array.total)
     return 2.0 * float(array.words.nbytes) * times / seconds
 
@@ -173,16 +152,15 @@ def _blocks(device: Device) -> int:
     return BLOCKS * device.multiprocessors
 
 
-def _read(device: Device, array: GlobalArray, rounds: int, results: Any) -> float:
-    arguments = [np.int32(rounds), np.int32(array.chunks), array.words, results]
-    return _launch(device, "read_global", arguments)
+def _launch(device: Device, name: str, arguments: Sequence[Argument], times: int = 1) -> float:
+    """Start a kernel on all multiprocessors, `times` times, and return the seconds."""
+    kernel, grid = limit_kernel(name), (_blocks(device), 1)
+    return seconds_of(device, lambda: device.launch(kernel, grid, arguments), times)
 
 
-def _launch(device: Device, name: str, arguments: list[Any]) -> float:
-    """Start a kernel on all multiprocessors and return its seconds."""
-    start = device.mark()
-    device.launch(limit_kernel(name), (_blocks(device), 1), arguments)
-    return device.seconds(start, device.mark())
+def _timed_rounds(device: Device, name: str, arguments: Sequence[Argument]) -> tuple[int, float]:
+    """Time a kernel whose first parameter is the number of its rounds, as `_timed` does."""
+    return _timed(lambda rounds: _launch(device, name, [np.int32(rounds), *arguments]))
 
 
 def _timed(run: Callable[[int], float]) -> tuple[int, float]:
@@ -194,12 +172,12 @@ def _timed(run: Callable[[int], float]) -> tuple[int, float]:
     return amount, min(run(amount) for _ in range(TURNS))
 
 
-def _check_total(device: Device, results: Any, expected: int) -> None:
+def _check_total(device: Device, results: DeviceArray, expected: int) -> None:
     found = int(device.download(results).sum(dtype=np.uint32))
     _check("read_global", np.uint32(found), np.uint32(expected % 2**32))
 
 
-def _check(kernel: str, found: Any, expected: Any) -> None:
+def _check(kernel: str, found: npt.ArrayLike, expected: npt.ArrayLike) -> None:
     if not np.array_equal(np.broadcast_to(expected, np.shape(found)), found):
         raise WrongAnswerError(
             f"{kernel}: the answer is wrong, so that its time means nothing; check the device and "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,9 +11,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
-from portable_spdnn_gpu.device.interface import Device
+from portable_spdnn_gpu.device.interface import Array, Device, DeviceArray
 
-Array = npt.NDArray[Any]
 INDEX_LIMIT = np.iinfo(np.int32).max
 
 
@@ -24,18 +24,15 @@ class DeviceCsr:
     ----------
     device : Device
     shape : tuple of int
-    offsets, indices : device arrays of int32, shapes (rows + 1,) and (nnz,)
+    indptr, indices : device arrays of int32, shapes (rows + 1,) and (nnz,)
     data : device array of float32 or float64, shape (nnz,)
-    prepared : dict
-        What was derived from the matrix and is kept to be used again, by name.
     """
 
     device: Device
     shape: tuple[int, int]
-    offsets: Any
-    indices: Any
-    data: Any
-    prepared: dict[str, Any] = field(default_factory=dict, repr=False)
+    indptr: DeviceArray
+    indices: DeviceArray
+    data: DeviceArray
 
     ndim = 2
 
@@ -45,17 +42,17 @@ class DeviceCsr:
         return int(self.data.size)
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype[Any]:
         """The type of the entries."""
         return self.data.dtype
 
-    def astype(self, dtype: Any) -> DeviceCsr:
+    def astype(self, dtype: npt.DTypeLike) -> DeviceCsr:
         """Return the matrix with entries of another type; it shares the pattern."""
         return self.with_data(self.data.astype(dtype))
 
-    def with_data(self, data: Any) -> DeviceCsr:
+    def with_data(self, data: DeviceArray) -> DeviceCsr:
         """Return the matrix with other entries; it shares the pattern."""
-        return DeviceCsr(self.device, self.shape, self.offsets, self.indices, data)
+        return DeviceCsr(self.device, self.shape, self.indptr, self.indices, data)
 
     def to_cupyx(self) -> Any:
         """Return the matrix as `cupyx.scipy.sparse.csr_matrix`, which shares its arrays.
@@ -68,7 +65,7 @@ class DeviceCsr:
         from cupyx.scipy.sparse import csr_matrix
 
         try:
-            shared = csr_matrix((self.data, self.indices, self.offsets), shape=self.shape)
+            shared = csr_matrix((self.data, self.indices, self.indptr), shape=self.shape)
         except ImportError as error:
             raise InputError(
                 f"cupyx.scipy.sparse needs cuSPARSE, which does not load ({first_line(error)}); "
@@ -77,15 +74,22 @@ class DeviceCsr:
         shared.has_canonical_format = True
         return shared
 
+    @cached_property
     def row_nnz(self) -> Array:
-        """Return how many entries each row stores, in host memory; counted once."""
-        if "row_nnz" not in self.prepared:
-            offsets = self.device.download(self.offsets)
-            self.prepared["row_nnz"] = np.diff(offsets).astype(np.int64)
-        return np.asarray(self.prepared["row_nnz"])
+        """How many entries each row stores, int64 in host memory; counted once."""
+        return np.diff(self.device.download(self.indptr)).astype(np.int64)
 
 
-def upload_csr(device: Device, matrix: Any) -> DeviceCsr:
+def check_size(name: str, shape: tuple[int, ...], nnz: int) -> None:
+    """Raise InputError for a matrix with more entries or columns than 32-bit indices count."""
+    if max(nnz, *shape) > INDEX_LIMIT:
+        raise InputError(
+            f"{name}: {shape[0]} x {shape[1]} with {nnz} entries is too large for the cupy "
+            f"backend, which counts to {INDEX_LIMIT}; divide it, or take fewer rows at a time"
+        )
+
+
+def upload_csr(device: Device, matrix: sp.sparray) -> DeviceCsr:
     """Return a copy of a scipy.sparse matrix on the device, in canonical form.
 
     Raises
@@ -97,11 +101,7 @@ def upload_csr(device: Device, matrix: Any) -> DeviceCsr:
     if not csr.has_canonical_format:
         csr = csr.copy()
         csr.sum_duplicates()
-    if max(csr.nnz, *csr.shape) > INDEX_LIMIT:
-        raise InputError(
-            f"a matrix of {csr.shape[0]} x {csr.shape[1]} with {csr.nnz} entries is too large for "
-            f"the cupy backend, which counts to {INDEX_LIMIT}; divide it"
-        )
+    check_size("matrix", csr.shape, csr.nnz)
     data = csr.data if csr.dtype in (np.float32, np.float64) else csr.data.astype(np.float32)
     return DeviceCsr(
         device,
@@ -112,7 +112,9 @@ def upload_csr(device: Device, matrix: Any) -> DeviceCsr:
     )
 
 
-def empty_csr(device: Device, shape: tuple[int, int], row_offsets: Array, dtype: Any) -> DeviceCsr:
+def empty_csr(
+    device: Device, shape: tuple[int, int], row_offsets: Array, dtype: npt.DTypeLike
+) -> DeviceCsr:
     """Return a matrix whose rows begin where `row_offsets` says, with columns and entries unset.
 
     Parameters
@@ -130,11 +132,7 @@ def empty_csr(device: Device, shape: tuple[int, int], row_offsets: Array, dtype:
         If the matrix has more entries than 32-bit indices count.
     """
     nnz = int(row_offsets[-1])
-    if nnz > INDEX_LIMIT:
-        raise InputError(
-            f"the sparse result has {nnz} entries; the cupy backend counts to {INDEX_LIMIT}: "
-            "give fewer rows at a time, or dense features"
-        )
+    check_size("sparse result", shape, nnz)
     return DeviceCsr(
         device,
         shape,
@@ -144,11 +142,10 @@ def empty_csr(device: Device, shape: tuple[int, int], row_offsets: Array, dtype:
     )
 
 
-def download_csr(matrix: DeviceCsr) -> Any:
+def download_csr(matrix: DeviceCsr) -> sp.csr_array:
     """Return a copy in host memory as csr_array."""
-    device = matrix.device
-    parts = (matrix.data, matrix.indices, matrix.offsets)
-    return sp.csr_array(tuple(device.download(part) for part in parts), shape=matrix.shape)
+    parts = (matrix.data, matrix.indices, matrix.indptr)
+    return sp.csr_array(tuple(map(matrix.device.download, parts)), shape=matrix.shape)
 
 
 def first_line(error: Exception) -> str:

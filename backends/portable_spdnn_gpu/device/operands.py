@@ -27,23 +27,23 @@ from portable_spdnn.operations.operands import (
     is_foreign_sparse,
     memory_kind,
 )
-from portable_spdnn_gpu.device.interface import Device
-from portable_spdnn_gpu.device.matrices import INDEX_LIMIT, DeviceCsr
+from portable_spdnn_gpu.device.interface import Device, DeviceArray
+from portable_spdnn_gpu.device.matrices import DeviceCsr, check_size
 
 
-def is_on_device(device: Device, array: Any) -> bool:
+def is_on_device(device: Device, array: object) -> bool:
     """Whether the entries of an array, dense or sparse, are anywhere but in host memory."""
     if is_foreign_sparse(array):
         return is_on_device(device, getattr(array, "data", None))
     return device.owns(array) or memory_kind(array) not in HOST_MEMORY
 
 
-def is_device_sparse(device: Device, array: Any) -> bool:
+def is_device_sparse(device: Device, array: object) -> bool:
     """Whether `array` is a sparse matrix of another library with its entries on a device."""
     return is_foreign_sparse(array) and is_on_device(device, array)
 
 
-def adopt_dense(device: Device, name: str, array: Any) -> Any:
+def adopt_dense(device: Device, name: str, array: object) -> DeviceArray:
     """Return an array of the device on the memory of `array`, whoever made that.
 
     Parameters
@@ -67,20 +67,14 @@ def adopt_dense(device: Device, name: str, array: Any) -> Any:
         has no type that the device computes with, or its library does not export it.
     """
     if device.owns(array):
-        adopted = array
-    else:
-        kind = memory_kind(array)
-        if kind not in CUDA_MEMORY:
-            raise InputError(
-                f"{name} is in the memory of a device of another kind (number {kind} of DLPack); "
-                "copy it to host memory or to a CUDA device"
-            )
-        adopted = _export(device, name, array)
-    check_type(name, adopted.dtype)
-    return adopted
-
-
-def _export(device: Device, name: str, array: Any) -> Any:
+        check_type(name, array.dtype)
+        return array
+    kind = memory_kind(array)
+    if kind not in CUDA_MEMORY:
+        raise InputError(
+            f"{name} is in the memory of a device of another kind (number {kind} of DLPack); "
+            "copy it to host memory or to a CUDA device"
+        )
     try:
         interface = getattr(array, "__cuda_array_interface__", {})
     except EXPORT_ERRORS as error:  # PyTorch raises where the tensor takes part in a gradient
@@ -92,12 +86,14 @@ def _export(device: Device, name: str, array: Any) -> Any:
     if "typestr" in interface:
         check_type(name, np.dtype(interface["typestr"]))
     try:
-        return device.adopt(array)
+        adopted = device.adopt(array)
     except EXPORT_ERRORS as error:
         raise _not_given(name, array, error) from error
+    check_type(name, adopted.dtype)
+    return adopted
 
 
-def _not_given(name: str, array: Any, error: Exception) -> InputError:
+def _not_given(name: str, array: object, error: Exception) -> InputError:
     return InputError(f"{name}: {type(array).__name__} cannot be used where it is: {error}")
 
 
@@ -142,11 +138,7 @@ def adopt_sparse(device: Device, name: str, matrix: Any) -> DeviceCsr:
         adopt_dense(device, f"{name}: {part}", getattr(csr, part))
         for part in ("indptr", "indices", "data")
     )
-    if max(data.size, rows, columns) > INDEX_LIMIT:
-        raise InputError(
-            f"{name}: {rows} x {columns} with {data.size} entries is too large for the cupy "
-            f"backend, which counts to {INDEX_LIMIT}; divide it"
-        )
+    check_size(name, (rows, columns), data.size)
     if offsets.shape != (rows + 1,) or indices.shape != data.shape or data.ndim != 1:
         raise InputError(
             f"{name}: row offsets of shape {offsets.shape}, columns of {indices.shape} and "

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.network import Network
-from portable_spdnn_gpu.compile.catalog import Kernel
-from portable_spdnn_gpu.compile.precision import Precision
-from portable_spdnn_gpu.device.epilogue import DeviceEpilogue, kind_of
+from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.device.features import (
     ACTIVE,
     ALWAYS,
@@ -21,18 +18,17 @@ from portable_spdnn_gpu.device.features import (
     NANS,
     STATE,
     DeviceFeatures,
+    StepOperands,
 )
+from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.network.steps import Step
 from portable_spdnn_gpu.network.weights import DeviceWeights
 from portable_spdnn_gpu.persistent.launch import (
     DeviceSegment,
     LayerCounts,
     PackedSegment,
-    read_counts,
 )
 from portable_spdnn_gpu.spmm.launch import DeviceSpmm
-
-Array = npt.NDArray[Any]
 
 
 class StepLaunches:
@@ -48,7 +44,7 @@ class StepLaunches:
     features : DeviceFeatures
         The two buffers that steps read and write by turns.
     drops : sequence of bool
-        Whether dead inputs may leave before all layers, and after each.
+        Whether inactive inputs may leave before all layers, and after each.
 
     Attributes
     ----------
@@ -65,28 +61,30 @@ class StepLaunches:
         drops: Sequence[bool],
     ) -> None:
         self._device, self._steps, self._features = features.device, steps, features
-        self._y_max = network.y_max
-        # The policies after each step; after the last one all dead inputs leave.
+        # The policies after each step; after the last one all inactive inputs leave.
         self._first_policy = DROP if drops[0] else KEEP
         self._policies = [DROP if drops[step.end] else KEEP for step in steps]
         self._policies[-1] = ALWAYS
         device, precision = self._device, features.precision
-        for kernel in {*_kernels(steps, network, precision), *features.kernels()}:
-            device.resident_blocks(kernel)  # compiles it, before launches may be recorded
-        self._products: list[DeviceSpmm | DeviceSegment] = []
-        self._beside: list[Any] = []  # the epilogue of a layer, or the counts of a segment
-        for step, memory in zip(steps, weights.places, strict=True):
+        kernels = {*features.kernels()}
+        self._segments: dict[int, DeviceSegment] = {}  # by the number of the step
+        self._launches: list[Callable[[StepOperands], None]] = []
+        for number, (step, memory) in enumerate(zip(steps, weights.places, strict=True)):
             if isinstance(step.packed, PackedSegment):
                 segment = DeviceSegment(device, step.packed, memory)
-                self._products.append(segment)
-                self._beside.append(segment.new_counts())
+                self._segments[number] = segment
+                self._launches.append(partial(segment.launch, y_max=network.y_max))
+                kernels.add(step.packed.kernel)
             else:
-                self._products.append(DeviceSpmm(device, step.packed, memory, precision))
+                product = DeviceSpmm(device, step.packed, memory, precision)
                 layer = network.layers[step.first]
-                epilogue = layer.epilogue(network.y_max)
-                self._beside.append(
-                    DeviceEpilogue(device, epilogue, layer.shape[1], precision.sums)
-                )
+                finish = layer.epilogue(network.y_max)
+                epilogue = DeviceEpilogue(device, finish, layer.shape[1], precision.sums)
+                self._launches.append(partial(product.launch, epilogue=epilogue))
+                kind = epilogue.kind(marks=True)
+                kernels |= {launch.kernel(precision, kind) for launch in step.packed.launches}
+        for kernel in kernels:
+            device.resident_blocks(kernel)  # compiles it, before launches may be recorded
         rows, row = len(steps) + 2, STATE * np.dtype(np.int32).itemsize
         memory = device.empty((rows * row,), np.uint8)
         self._states = device.view(memory, 0, (rows, STATE), np.int32)
@@ -105,35 +103,21 @@ class StepLaunches:
     def start(self, number: int) -> None:
         """Start a step and the list after it."""
         features, state = self._features, self.state[number + 1]
-        product, beside = self._products[number], self._beside[number]
-        operands = features.operands(number, state)
-        if isinstance(product, DeviceSegment):
-            product.launch(operands, self._y_max, beside)
-        else:
-            product.launch(operands, beside)
+        self._launches[number](features.operands(number, state))
         features.list_active(number + 1, state, self.state[number + 2], self._policies[number])
 
     def counts(self) -> tuple[LayerCounts, int]:
         """Wait for the steps; return what each layer counted, and the inputs active at the end."""
         states = self._device.download(self._states)
         counted = []
-        for number, step in enumerate(self._steps):
-            if isinstance(step.packed, PackedSegment):
-                counted.append(read_counts(self._device.download(self._beside[number])))
+        for number in range(len(self._steps)):
+            if number in self._segments:
+                counted.append(self._segments[number].counts())
             else:
                 before, after = states[[number + 1]], states[[number + 2]]
                 counted.append(LayerCounts(after[:, ACTIVE], before[:, COUNT], before[:, NANS]))
         whole = (np.concatenate(each).astype(np.int64) for each in zip(*counted, strict=True))
         return LayerCounts(*whole), int(states[-1, COUNT])
-
-
-def _kernels(steps: Sequence[Step], network: Network, precision: Precision) -> Iterator[Kernel]:
-    for step in steps:
-        if isinstance(step.packed, PackedSegment):
-            yield step.packed.kernel
-        else:
-            kind = kind_of(network.layers[step.first].epilogue(), marks=True)
-            yield from (launch.kernel(precision, kind) for launch in step.packed.launches)
 
 
 def seconds_by_layer(

@@ -6,10 +6,10 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
+import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError, NumericalError
 from portable_spdnn.features import Features, PackedFeatures
@@ -22,23 +22,19 @@ from portable_spdnn.plans.device_report import DeviceReport
 from portable_spdnn.plans.machine_limits import known_limits
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn_gpu.compile.precision import Precision, check_half_range
-from portable_spdnn_gpu.device.features import (
-    PITCH,
-    DeviceFeatures,
-    bytes_for_input,
-    pitch_of,
-)
-from portable_spdnn_gpu.device.interface import Device, Recording
+from portable_spdnn_gpu.device.features import DeviceFeatures, bytes_for_input, capacity_within
+from portable_spdnn_gpu.device.interface import Array, Device, DeviceArray, Recording
 from portable_spdnn_gpu.device.properties import device_properties
 from portable_spdnn_gpu.network.costs import step_cost
 from portable_spdnn_gpu.network.launches import StepLaunches, seconds_by_layer
-from portable_spdnn_gpu.network.steps import RESIDENT, StepChooser
+from portable_spdnn_gpu.network.steps import PERSISTENT, StepChooser
 from portable_spdnn_gpu.network.weights import DeviceWeights, StreamTimes
 from portable_spdnn_gpu.spmm.tuning import TunedStaged, layer_class, tune_staged
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    from portable_spdnn_gpu.cupy_backend import CupyBackend
 
-MOST_INPUTS = 65536  # in a batch by default: the challenge's 60,000 go through together
+MAX_INPUTS = 65536  # in a batch by default: the challenge's 60,000 go through together
 MEMORY_SHARE = 0.6  # part of the free memory that a plan may allocate
 WEIGHTS_SHARE = 1 / 2  # part of the memory limit that weights may take at least
 
@@ -75,11 +71,11 @@ class DevicePlan(NetworkPlan):
         Whether the next runs time every step by itself.
     """
 
-    backend: Any
+    backend: CupyBackend
 
     def __init__(
         self,
-        backend: Any,
+        backend: CupyBackend,
         network: Network,
         options: PlanOptions,
         tuned: dict[str, TunedStaged] | None = None,
@@ -88,6 +84,9 @@ class DevicePlan(NetworkPlan):
         self.device: Device = backend.cuda
         self.precision = Precision(np.dtype(options.dtype), options.storage == "float16")
         self._input_bytes = bytes_for_input(network.widest, self.precision)
+        # How many inputs should go through the network together, if memory suffices.
+        expected, most = options.expected_inputs, options.batch_size or MAX_INPUTS
+        self._wanted = max(1, min(most, MAX_INPUTS if expected is None else expected))
         share = self._weights_share()
         self._measures = tuned is None and backend.tunes
         self._tuned: dict[str, TunedStaged] = {} if tuned is None else tuned
@@ -95,26 +94,20 @@ class DevicePlan(NetworkPlan):
         self.weights = DeviceWeights(self.device, [step.packed for step in self.steps], share)
         self.features = self._shared_features()
         self._capacity = min(self._wanted, self.features.capacity)
-        self._lazy_rows: list[weakref.ref[LazyRows]] = []
+        self._lazy_rows: weakref.WeakSet[LazyRows] = weakref.WeakSet()
         # Values, and no methods of this plan: a cycle of references would keep the device's memory
         # until the garbage collector runs.
         drops = [self.may_drop_after(number) for number in range(-1, len(network))]
         self.launches = StepLaunches(network, self.steps, self.weights, self.features, drops)
         self.profile = options.profile
-        self._ends_in_relu = network.layers[-1].is_plain_relu
         self._recording: Recording | None = None
-        if self.weights.resident == len(self.steps) and not options.profile:
+        if self.weights.steps_on_device == len(self.steps) and not options.profile:
             self._recording = self.device.capture(self.launches.start_all)
-
-    @property
-    def _wanted(self) -> int:
-        """How many inputs should go through the network together, if memory suffices."""
-        expected, most = self.options.expected_inputs, self.options.batch_size or MOST_INPUTS
-        return max(1, min(most, MOST_INPUTS if expected is None else expected))
+        self.device.synchronize()  # it may run on another stream than it was made on
 
     def _chooser(self, share: int) -> StepChooser:
         options, network = self.options, self.network
-        reviving = set(network.layers_filling_zeros)
+        activating = set(network.layers_filling_zeros)
         sizes = (layer.nnz * (4 + self.precision.storage.itemsize) for layer in network)
         return StepChooser(
             options.kernel,
@@ -125,10 +118,10 @@ class DevicePlan(NetworkPlan):
             sum(sizes) <= share,
             self._tune,
             self.may_drop_after,
-            lambda layer: not options.keep_dead_inputs and layer not in reviving,
+            lambda layer: not options.keep_dead_inputs and layer not in activating,
         )
 
-    def _tune(self, A: Any) -> TunedStaged | None:
+    def _tune(self, A: sp.csr_array) -> TunedStaged | None:
         """Return the measured configuration of staged_spmm for layers like A, if there is one."""
         layers = layer_class(A, self.precision)
         if self._measures and A.nnz and layers not in self._tuned:
@@ -139,9 +132,7 @@ class DevicePlan(NetworkPlan):
     def for_layers(self, network: Network, keep_dead_inputs: bool, build: Build) -> NetworkPlan:
         """Return a plan for other layers that measures nothing; see `NetworkPlan.for_layers`."""
         options = replace(self.options, keep_dead_inputs=keep_dead_inputs)
-        plan = DevicePlan(self.backend, network, options, self._tuned)
-        self.device.synchronize()  # it may run on another stream than it was made on
-        return plan
+        return DevicePlan(self.backend, network, options, self._tuned)
 
     def _weights_share(self) -> int:
         """Return the bytes of device memory that weights may take."""
@@ -153,27 +144,24 @@ class DevicePlan(NetworkPlan):
 
     def _shared_features(self) -> DeviceFeatures:
         """Return buffers for a batch: those of another plan of the backend, if they suffice."""
-        neurons, limit = self.network.widest, self.options.device_memory
+        limit = self.options.device_memory
         free = int(MEMORY_SHARE * self.device.free_memory())
         if limit is not None:
             free = min(free, limit - self.weights.device_bytes)
-        fitting = free // self._input_bytes
-        capacity = min(self._wanted, fitting)
-        if pitch_of(capacity) > fitting:
-            capacity = capacity // PITCH * PITCH
-        held: DeviceFeatures | None = self.backend.features.get(self.precision)
+        held, widest = self.backend.features.get(self.precision), self.network.widest
         # They are taken where they are no smaller than new ones beside them would be.
-        if held is not None and held.widest >= neurons and held.capacity >= max(capacity, 1):
+        capacity = max(capacity_within(free, self._wanted, self._input_bytes), 1)
+        if held is not None and held.widest >= widest and held.capacity >= capacity:
             taken = held.capacity * bytes_for_input(held.widest, self.precision)
             if limit is None or taken <= free:
                 return held
-        if capacity < 1:
+        if free < self._input_bytes:
             raise InputError(
                 f"device memory: {format_bytes(max(free, 0))} are left beside the weights, and an "
                 f"input of this network takes {format_bytes(self._input_bytes)}; "
                 "raise device_memory"
             )
-        made = DeviceFeatures(self.device, neurons, capacity, self.precision)
+        made = DeviceFeatures(self.device, widest, capacity, self.precision)
         self.backend.features[self.precision] = made
         return made
 
@@ -192,8 +180,8 @@ class DevicePlan(NetworkPlan):
             f"{len(self.steps)} steps, started {how}",
             *self._describe_steps(),
             self.weights.describe(),
-            f"dead inputs may leave after {pruned} of {layers} layers, between steps; the device "
-            "lists the active ones",
+            f"inactive inputs may leave after {pruned} of {layers} layers, between steps; the "
+            "device lists the active ones",
             f"batches of {self.batch_size} inputs, {format_bytes(self._input_bytes)} each",
             *(tuned.describe() for tuned in self._tuned.values()),
         ]
@@ -209,13 +197,12 @@ class DevicePlan(NetworkPlan):
         for variant, group in itertools.groupby(self.steps, lambda step: step.variant):
             steps = list(group)
             first, end = steps[0].first + 1, steps[-1].end
-            layers = f"layers {first} to {end}" if end > first else f"layer {end}"
+            span = f"layers {first} to {end}" if end > first else f"layer {end}"
             edges = sum(int(np.sum(step.packed.nnz)) for step in steps)
             saved = 1 - sum(step.packed.loads for step in steps) / max(edges, 1)
-            if variant == RESIDENT:
-                variant += f" in {len(steps)} fused segment{'s' * (len(steps) > 1)}"
-            reason = steps[0].reason
-            yield f"{layers}: {variant}, {100 * saved:.0f} % of the loads shared ({reason})"
+            if variant == PERSISTENT:
+                variant = f"persistent kernel, {len(steps)} fused segment{'s' * (len(steps) > 1)}"
+            yield f"{span}: {variant}, {100 * saved:.0f} % of the loads shared ({steps[0].reason})"
 
     def layer_models(self, inputs: Sequence[int]) -> list[KernelModel]:
         """Return what each layer needs for an edge; see costs.py."""
@@ -254,7 +241,6 @@ class DevicePlan(NetworkPlan):
         ids = device.download(held.ids[(steps + 1) % 2])[:count]
         neurons_out = self.network.neurons_out
         rows = self._keep_rows(held.collect(steps, self.launches.state[-1], count, neurons_out))
-        computed = counts.computed
         edges = np.concatenate([np.atleast_1d(step.packed.nnz) for step in self.steps])
         kernels = device.seconds(loaded, done)
         copies = device.seconds(begin, loaded) + device.seconds(done, device.mark())
@@ -262,18 +248,18 @@ class DevicePlan(NetworkPlan):
         if times is not None:
             copied, waited = times.copying(), times.waiting()
             if self.profile:
-                seconds = seconds_by_layer(self.steps, times.of_steps(), computed * edges)
+                seconds = seconds_by_layer(self.steps, times.of_steps(), counts.computed * edges)
                 gaps = max(0.0, kernels - float(seconds.sum()) - waited)
         return BatchOutput(
             ids.astype(np.int64),
             rows,
             counts.active,
-            int(computed @ edges),
+            int(counts.computed @ edges),
             seconds,
             # After ReLU an active input has a positive score; else the rows are to be asked.
-            positive=np.ones(count, bool) if self._ends_in_relu else None,
+            positive=np.ones(count, bool) if self.network.layers[-1].is_plain_relu else None,
             device=DeviceReport(kernels, copies, copied, waited, gaps, device.peak_memory()),
-            computed_per_layer=computed,
+            computed_per_layer=counts.computed,
         )
 
     def _check_range(self, unusable: Array) -> None:
@@ -286,19 +272,18 @@ class DevicePlan(NetworkPlan):
         if unusable[-1]:
             raise NumericalError(OVERFLOW)
 
-    def _keep_rows(self, rows: Any) -> Any:
-        """Return rows that stay on the device, or host memory where too many would wait there."""
+    def _keep_rows(self, scores: DeviceArray) -> Array | LazyRows:
+        """Return scores that stay on the device, or host memory where too many would wait there."""
         device = self.device
 
         def fetch() -> Array:
             with device.bound():  # the caller's thread may be bound to another device
-                return device.download(rows)
+                return device.download(scores)
 
-        late = LazyRows(rows.shape, rows.dtype, fetch)
-        waiting = [row for row in (ref() for ref in self._lazy_rows) if row is not None]
-        waiting = [row for row in waiting if row.on_device]
-        self._lazy_rows = [weakref.ref(row) for row in [*waiting, late]]
-        size = sum(np.prod(row.shape) * row.dtype.itemsize for row in [*waiting, late])
+        late = LazyRows((scores.shape[0], scores.shape[1]), scores.dtype, fetch)
+        waiting = [late, *(rows for rows in self._lazy_rows if rows.on_device)]
+        self._lazy_rows = weakref.WeakSet(waiting)
+        size = sum(np.prod(rows.shape) * rows.dtype.itemsize for rows in waiting)
         # There is memory for the scores of one batch.
         most = self._capacity * self.network.widest * self.precision.sums.itemsize
         return late.fetched() if size > most else late

@@ -2,9 +2,9 @@
 
 A step is a layer by itself, in the variant that its estimate favours (spmm/selection.py), or a
 fused segment: consecutive layers of a narrow network in one launch of the persistent kernel
-(persistent_layers.cu). Dead inputs leave between steps alone, so that layers after which many die
-are steps of their own, and segments grow from SEGMENT_LENGTHS[0] layers on, as fewer and fewer
-inputs are left to die.
+(persistent_layers.cu). Inactive inputs leave between steps alone, so that layers after which many
+become inactive are steps of their own, and segments grow from SEGMENT_LENGTHS[0] layers on, as
+fewer and fewer inputs become inactive.
 
 Segments are taken where the estimates (costs.py) say that their layers cost less than one by one.
 A layer by itself costs its estimate and a second launch, which lists the active inputs.
@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import usable_cores
@@ -35,14 +35,14 @@ from portable_spdnn_gpu.spmm.packing import VARIANTS, PackedSpmm, by_output, pac
 from portable_spdnn_gpu.spmm.selection import LAUNCH, Choice, choose_variant, layer_statistics
 from portable_spdnn_gpu.spmm.tuning import TunedStaged
 
-RESIDENT = "resident"  # what users call fused segments: features stay resident on a multiprocessor
-KERNELS = ("auto", *VARIANTS, RESIDENT)
+PERSISTENT = "resident"  # the persistent kernel, as users name it: `--kernel resident`
+KERNELS = ("auto", *VARIANTS, PERSISTENT)
 # Layers of the segments, one after the other; the last one takes as many as are left.
 SEGMENT_LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 # The part of the challenge's images that is active before each of the first layers, and later.
 ACTIVE_SHARES = (1.0, 0.92, 0.66, 0.35, 0.16, 0.08, 0.05)
 ACTIVE_SHARE_LATER = 0.03
-BEFORE_SEGMENTS = len(ACTIVE_SHARES)  # layers after which many inputs may die
+BEFORE_SEGMENTS = len(ACTIVE_SHARES)  # layers after which many inputs may become inactive
 SAMPLED = 3  # layers whose statistics decide about segments
 
 
@@ -68,7 +68,7 @@ class Step:
     @property
     def variant(self) -> str:
         """The name of the variant, one of KERNELS."""
-        return self.packed.variant if isinstance(self.packed, PackedSpmm) else RESIDENT
+        return self.packed.variant if isinstance(self.packed, PackedSpmm) else PERSISTENT
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ class StepChooser:
     tuned : callable
         A -> TunedStaged or None: the measured tile sizes of staged_spmm for layers like A.
     may_drop_after : callable
-        Layer -> whether dead inputs may leave after it.
-    keeps_dead : callable
-        Layer -> whether an input that is dead before it is dead after it.
+        Layer -> whether inactive inputs may leave after it.
+    keeps_inactive : callable
+        Layer -> whether an input that is inactive before it is inactive after it.
     """
 
     kernel: str
@@ -101,9 +101,9 @@ class StepChooser:
     properties: DeviceProperties
     inputs: int
     segments: bool
-    tuned: Callable[[Any], TunedStaged | None]
+    tuned: Callable[[sp.csr_array], TunedStaged | None]
     may_drop_after: Callable[[int], bool]
-    keeps_dead: Callable[[int], bool]
+    keeps_inactive: Callable[[int], bool]
 
     def steps(self, network: Network) -> list[Step]:
         """Cut a network into steps, and pack their weights.
@@ -122,7 +122,7 @@ class StepChooser:
                 SegmentLayer(
                     self._by_output(network, number),
                     np.asarray(network.layers[number].bias, self.precision.sums),
-                    self.keeps_dead(number),
+                    self.keeps_inactive(number),
                 )
                 for number in range(begin, end)
             ]
@@ -138,7 +138,7 @@ class StepChooser:
         share = ACTIVE_SHARES[layer] if layer < len(ACTIVE_SHARES) else ACTIVE_SHARE_LATER
         return max(1, int(share * self.inputs))
 
-    def _by_output(self, network: Network, number: int) -> Any:
+    def _by_output(self, network: Network, number: int) -> sp.csr_array:
         return by_output(network.layers[number].csr(self.precision.sums))
 
     def _single_layers(self, network: Network, count: int) -> list[Step]:
@@ -155,18 +155,19 @@ class StepChooser:
                 Step(number, number + 1, packed.result(), why) for number, packed, why in waiting
             ]
 
-    def _choose(self, network: Network, A: Any, number: int) -> tuple[Choice, TunedStaged | None]:
-        if self.kernel in VARIANTS:
-            bounded = network.layers[number].epilogue().interval is not None
-            tuned = self.tuned(A) if self.kernel == "staged" and bounded else None
-            return Choice(self.kernel, {}, "asked for"), tuned
-        choice = self._least(A, number)
+    def _choose(
+        self, network: Network, A: sp.csr_array, number: int
+    ) -> tuple[Choice, TunedStaged | None]:
+        asked = self.kernel in VARIANTS
+        choice = Choice(self.kernel, {}, "asked for") if asked else self._least(A, number)
         # Configurations are measured, and compiled, for linear and ReLU layers.
         bounded = network.layers[number].epilogue().interval is not None
         tuned = self.tuned(A) if choice.variant == "staged" and bounded else None
-        return (choice if tuned is None else self._least(A, number, tuned)), tuned
+        if tuned is not None and not asked:
+            choice = self._least(A, number, tuned)
+        return choice, tuned
 
-    def _least(self, A: Any, number: int, tuned: TunedStaged | None = None) -> Choice:
+    def _least(self, A: sp.csr_array, number: int, tuned: TunedStaged | None = None) -> Choice:
         """Return the variant of a layer with the least estimate, or measured time."""
         statistics = layer_statistics(A, self.precision, tuned.config if tuned else None)
         inputs, measured = self.active_inputs(number), tuned.measured if tuned else None
@@ -175,10 +176,11 @@ class StepChooser:
     def _begin_of_segments(self, network: Network) -> tuple[int, str]:
         """Return the first layer of the fused segments, or the number of layers, and why."""
         end = len(network)
-        begin_of_relu = _plain_relu_from(network)
+        others = [number for number, layer in enumerate(network) if not layer.is_plain_relu]
+        begin_of_relu = max(others, default=-1) + 1  # from there on ReLU without bounds of its own
         widths = [network.neurons, *(layer.shape[1] for layer in network)]
         limit = self.device.shared_limit
-        if self.kernel == RESIDENT:
+        if self.kernel == PERSISTENT:
             if begin_of_relu:
                 raise InputError(
                     f"kernel 'resident': layer {begin_of_relu} is not ReLU without bounds of its "
@@ -215,9 +217,3 @@ class StepChooser:
             f"{1e6 * alone / len(sample):.3g} us, for {self.active_inputs(begin)} inputs, estimated"
         )
         return (begin, why) if together < alone else (end, "")
-
-
-def _plain_relu_from(network: Network) -> int:
-    """Return the first layer from which on all are ReLU without bounds of their own."""
-    others = [number for number, layer in enumerate(network) if not layer.is_plain_relu]
-    return max(others, default=-1) + 1

@@ -10,11 +10,12 @@ import numpy as np
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import format_bytes
-from portable_spdnn_gpu.device.interface import Device
+from portable_spdnn_gpu.device.interface import Array, Device, DeviceArray
 from portable_spdnn_gpu.persistent.launch import PackedSegment
 from portable_spdnn_gpu.spmm.packing import PackedSpmm
 
 SLOTS = 2
+Span = tuple[Any, Any]  # events of a device before and after some work
 
 
 class DeviceWeights:
@@ -39,7 +40,7 @@ class DeviceWeights:
 
     Attributes
     ----------
-    resident : int
+    steps_on_device : int
         How many steps, the first ones, stay in device memory.
     device_bytes, streamed_bytes : int
         The bytes of device memory that are taken, and of the steps that are copied.
@@ -55,27 +56,28 @@ class DeviceWeights:
     ) -> None:
         self.device = device
         sizes = [step.memory.size for step in packed]
-        self.resident = count_resident(sizes, limit)
-        slot_size = max(sizes[self.resident :], default=0)
+        self.steps_on_device = steps_that_fit(sizes, limit)
+        slot_size = max(sizes[self.steps_on_device :], default=0)
         slots = [
             device.empty((slot_size,), np.uint8)
-            for _ in range(min(SLOTS, len(packed) - self.resident))
+            for _ in range(min(SLOTS, len(packed) - self.steps_on_device))
         ]
-        self.device_bytes = sum(sizes[: self.resident]) + slot_size * len(slots)
-        self.streamed_bytes = sum(sizes[self.resident :])
-        self.places: list[Any] = []
-        self._copies: list[tuple[Any, Any]] = []  # host memory, and its place on the device
+        self.device_bytes = sum(sizes[: self.steps_on_device]) + slot_size * len(slots)
+        self.streamed_bytes = sum(sizes[self.steps_on_device :])
+        self.places: list[DeviceArray] = []
+        # Host memory, and its place on the device.
+        self._copies: list[tuple[Array, DeviceArray]] = []
         for number, step in enumerate(packed):
-            if number < self.resident:
+            if number < self.steps_on_device:
                 memory = device.upload(step.memory)
             else:
-                slot = slots[(number - self.resident) % SLOTS]
+                slot = slots[(number - self.steps_on_device) % SLOTS]
                 memory = device.view(slot, 0, step.memory.shape, np.uint8)
                 host = device.pinned(step.memory.size)
                 host[:] = step.memory
                 self._copies.append((host, memory))
             self.places.append(memory)
-            step.release_host()
+            step.memory = np.empty(0, np.uint8)  # frees the host's copy
         self._copying = device.new_stream() if self._copies else None
 
     def describe(self) -> str:
@@ -98,10 +100,10 @@ class DeviceWeights:
         """
         device = self.device
         begin = device.mark()
-        copies: list[tuple[Any, Any]] = []
-        kernels: list[tuple[Any, Any]] = []
+        copies: list[Span] = []
+        kernels: list[Span] = []
         for number in range(len(self.places)):
-            streamed = number - self.resident
+            streamed = number - self.steps_on_device
             if streamed >= 0:
                 # A slot is free when the step that had it before has run.
                 free = kernels[number - SLOTS][1] if streamed >= SLOTS else begin
@@ -132,8 +134,8 @@ class StreamTimes:
 
     device: Device
     begin: Any
-    copies: list[tuple[Any, Any]]
-    kernels: list[tuple[Any, Any]]
+    copies: list[Span]
+    kernels: list[Span]
 
     def copying(self) -> float:
         """Return the seconds of all copies."""
@@ -151,7 +153,7 @@ class StreamTimes:
         return [self.device.seconds(*pair) for pair in self.kernels]
 
 
-def count_resident(sizes: Sequence[int], limit: int | None) -> int:
+def steps_that_fit(sizes: Sequence[int], limit: int | None) -> int:
     """Return how many steps, the first ones, stay on the device.
 
     Parameters

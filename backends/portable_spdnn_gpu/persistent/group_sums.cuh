@@ -34,7 +34,7 @@ enum {
     OWN,                // ROWS integers: where the own entries of row r of a part end, in STEPS
     NEXT = OWN + ROWS,  // where the data of the next layer begin, in units
     NEXT_LINES,         // and how many cache lines they are
-    MAY_STOP            // whether no later layer revives a dead input
+    MAY_STOP            // whether no later layer activates an inactive input
 };
 
 // Four numbers that are moved in one access: the compiler does so with its own vector types alone.
@@ -77,6 +77,8 @@ __device__ __forceinline__ void add_group(const unsigned char* __restrict__ data
                                           const Four<STORED>* features, int lane,
                                           SCALAR (&sums)[ROWS][COLUMNS]) {
     const int cluster = lane / LANES, part = cluster * HALVES + (lane & 1);
+    // The header is spread over the lanes: a shuffle hands one of its integers to all of them, in
+    // place of a load that every address below would wait for.
     const int common = __shfl_sync(FULL_WARP, header, COMMON);
     const Four<unsigned short>* columns = fours<unsigned short>(data) + cluster;
     data += size_t(common) * (CLUSTERS * STEPS * sizeof(unsigned short));

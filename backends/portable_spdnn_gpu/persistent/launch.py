@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
+import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
 from portable_spdnn_gpu.compile.catalog import Kernel, persistent_layers
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.features import StepOperands
-from portable_spdnn_gpu.device.interface import Device
+from portable_spdnn_gpu.device.interface import Argument, Array, Device, DeviceArray
 from portable_spdnn_gpu.persistent.packing import (
     BEGIN,
     HEADER,
@@ -26,8 +26,6 @@ from portable_spdnn_gpu.persistent.packing import (
     empty_group,
     pack_layer,
 )
-
-Array = npt.NDArray[Any]
 
 ALIGNMENT = 256  # bytes: headers and data begin at multiples of it
 TALLIES = 3  # numbers that the kernel counts for each layer: the fields of LayerCounts
@@ -42,13 +40,13 @@ class SegmentLayer:
     A : csr_array, canonical, shape (neurons_out, neurons_in)
         The transposed weights.
     bias : ndarray, shape (neurons_out,)
-    keeps_dead : bool
-        Whether an input that is dead before the layer is dead after it.
+    keeps_inactive : bool
+        Whether an input that is inactive before the layer is inactive after it.
     """
 
-    A: Any
+    A: sp.csr_array
     bias: Array
-    keeps_dead: bool
+    keeps_inactive: bool
 
 
 @dataclass(eq=False)
@@ -82,10 +80,6 @@ class PackedSegment:
     loads: int
     memory: Array
     data: int
-
-    def release_host(self) -> None:
-        """Free the host's copy, once it has been copied to the device."""
-        self.memory = np.empty(0, np.uint8)
 
 
 def pack_segment(
@@ -135,8 +129,8 @@ def pack_segment(
         loads += packed.loads
     headers[:-1, :, NEXT] = np.array(begins[1:-1])[:, None] // UNIT
     headers[:-1, :, NEXT_LINES] = np.diff(begins)[1:, None] // LINE
-    # A tile whose inputs have all died stops after a layer when no later one revives them.
-    keeps = [layer.keeps_dead for layer in layers[1:]] + [True]
+    # A tile without active inputs stops after a layer when no later one activates any.
+    keeps = [layer.keeps_inactive for layer in layers[1:]] + [True]
     headers[:, :, MAY_STOP] = np.logical_and.accumulate(keeps[::-1])[::-1, None]
     gap = np.zeros(-headers.nbytes % ALIGNMENT, np.uint8)
     return PackedSegment(
@@ -145,58 +139,6 @@ def pack_segment(
         np.concatenate([headers.reshape(-1).view(np.uint8), gap, *parts]),
         headers.nbytes + gap.size,
     )  # fmt: skip
-
-
-class DeviceSegment:
-    """A fused segment in device memory: to its caller, one very deep fused layer.
-
-    Parameters
-    ----------
-    device : Device
-    packed : PackedSegment
-        The packed segment; its host memory may have been released.
-    memory : device array of uint8
-        The device memory that holds the segment, or will hold it when the kernel runs.
-    """
-
-    def __init__(self, device: Device, packed: PackedSegment, memory: Any) -> None:
-        self.device, self.packed = device, packed
-        shape = (packed.layers, packed.layout.groups, HEADER)
-        self._headers = device.view(memory, 0, shape, np.int32)
-        size = memory.size - packed.data
-        self._data = device.view(memory, packed.data, (size,), np.uint8)
-
-    def new_counts(self) -> Any:
-        """Return device memory, int32, for what `launch` counts."""
-        return self.device.empty((1 + TALLIES * self.packed.layers,), np.int32)
-
-    def launch(self, operands: StepOperands, y_max: float | None, counts: Any) -> None:
-        """Start all layers; the launch may be captured in a graph.
-
-        Parameters
-        ----------
-        operands : StepOperands
-            The features before the first layer and after the last. `nans` of the state is set
-            where any layer makes a feature unusable.
-        y_max : float or None
-            The upper bound of the activation; None for none.
-        counts : device array of int32
-            Memory of `new_counts`, for `read_counts` to take apart.
-        """
-        packed = self.packed
-        tiles = -(-operands.pitch // packed.layout.tile)
-        blocks = min(tiles, self.device.resident_blocks(packed.kernel))
-        limit = packed.layout.precision.sums.type(np.inf if y_max is None else y_max)
-        sizes = (packed.layers, packed.neurons_in, packed.neurons_out, packed.layout.zero_row)
-        self.device.clear(counts)
-        self.device.launch(
-            packed.kernel,
-            (blocks, 1),
-            [
-                self._headers, self._data, *map(np.int32, sizes), *operands.arguments(), limit,
-                counts,
-            ],
-        )  # fmt: skip
 
 
 class LayerCounts(NamedTuple):
@@ -217,6 +159,48 @@ class LayerCounts(NamedTuple):
     unusable: Array
 
 
-def read_counts(counts: Array) -> LayerCounts:
-    """Return what a launch counted, from its counts in host memory."""
-    return LayerCounts(*counts[1:].reshape(-1, TALLIES).T)  # behind the tiles that were taken
+class DeviceSegment:
+    """A fused segment in device memory: to its caller, one very deep fused layer.
+
+    Parameters
+    ----------
+    device : Device
+    packed : PackedSegment
+        The packed segment; its host memory may have been released.
+    memory : device array of uint8
+        The device memory that holds the segment, or will hold it when the kernel runs.
+    """
+
+    def __init__(self, device: Device, packed: PackedSegment, memory: DeviceArray) -> None:
+        self.device, self.packed = device, packed
+        shape = (packed.layers, packed.layout.groups, HEADER)
+        self._headers = device.view(memory, 0, shape, np.int32)
+        size = memory.size - packed.data
+        self._data = device.view(memory, packed.data, (size,), np.uint8)
+        self._counts = device.empty((1 + TALLIES * packed.layers,), np.int32)
+
+    def launch(self, operands: StepOperands, y_max: float | None) -> None:
+        """Start all layers; the launch may be captured in a graph.
+
+        Parameters
+        ----------
+        operands : StepOperands
+            The features before the first layer and after the last. `nans` of the state is set
+            where any layer makes a feature unusable.
+        y_max : float or None
+            The upper bound of the activation; None for none.
+        """
+        packed = self.packed
+        tiles = -(-operands.pitch // packed.layout.tile)
+        blocks = min(tiles, self.device.resident_blocks(packed.kernel))
+        limit = packed.layout.precision.sums.type(np.inf if y_max is None else y_max)
+        sizes = (packed.layers, packed.neurons_in, packed.neurons_out, packed.layout.zero_row)
+        self.device.clear(self._counts)
+        arguments: list[Argument] = [self._headers, self._data, *map(np.int32, sizes)]
+        arguments += [*operands.arguments(), limit, self._counts]
+        self.device.launch(packed.kernel, (blocks, 1), arguments)
+
+    def counts(self) -> LayerCounts:
+        """Wait for the last launch; return what it counted."""
+        counts = self.device.download(self._counts)[1:]  # behind the tiles that were taken
+        return LayerCounts(*counts.reshape(-1, TALLIES).T)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_gpu.compile.catalog import CLUSTER, Kernel
 from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.spmm.clusters import Clusters, cluster_rows
-
-Array = npt.NDArray[Any]
 
 STEPS = 4  # entries that a lane reads together
 ROWS = 8  # rows of a cluster that a lane computes
@@ -101,7 +99,7 @@ def empty_group(layout: Layout) -> Array:
     return data
 
 
-def pack_layer(A: Any, bias: Array, layout: Layout) -> PackedLayer:
+def pack_layer(A: SparseOperand, bias: Array, layout: Layout) -> PackedLayer:
     """Pack a layer.
 
     Parameters
@@ -164,7 +162,7 @@ def pack_layer(A: Any, bias: Array, layout: Layout) -> PackedLayer:
     return PackedLayer(headers, data, int(steps.sum() + own_steps.sum()))
 
 
-def _own_entries(A: Any, found: Clusters) -> tuple[Array, Array, Array]:
+def _own_entries(A: SparseOperand, found: Clusters) -> tuple[Array, Array, Array]:
     """Return the row, the rank in it and the offset in A of entries outside common columns."""
     row = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
     cluster_of = np.full(A.shape[0], -1)

@@ -5,8 +5,8 @@
 // features lie in shared memory, [neuron][input], in one buffer: a thread keeps its sums of a
 // layer in registers until all have read, then writes its outputs over them. No launch, no
 // message from the host and no traffic of features stand between two layers: what remains of one
-// is two barriers. Blocks take tiles until none is left; a tile whose inputs have all died ends
-// where no later layer revives them.
+// is two barriers. Blocks take tiles until none is left; a tile without active inputs ends where
+// no later layer activates any.
 //
 // The sums are those of group_sums.cuh. Weights are read once for TILE inputs, past shared memory.
 // A layer's weights are together in memory; at the start of a layer the running blocks divide the
@@ -34,6 +34,8 @@
 //             to four entries of weights on their way.
 #include "group_sums.cuh"
 
+// CUDA C++ has no function that brings a cache line to L2 and no further; the instruction does, and
+// takes no register for what arrives.
 #ifndef PREFETCH_L2
 #define PREFETCH_L2(address) asm volatile("prefetch.global.L2 [%0];" ::"l"(address))
 #endif
@@ -80,6 +82,7 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
     for (int turn = 0;;) {
         __syncthreads();  // the last tile has been copied out
         if (threadIdx.x == 0) {
+            // A counter and no fixed share: blocks whose tiles stop early take more of them.
             shared_state[TAKEN] = atomicAdd(counts, 1);
             shared_state[HERE] = min(TILE, inputs->count - shared_state[TAKEN] * TILE);
             shared_state[RUNNING] = min((inputs->count + TILE - 1) / TILE, int(gridDim.x));
@@ -168,7 +171,7 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
                         part * 2 + h);
 
             __syncthreads();  // all have read the features of this layer
-            if (lane == 0 && mask) atomicOr(&masks[turn], mask);
+            if (lane == 0 && mask) atomicOr(&masks[turn], mask);  // all warps add to one mask
 #pragma unroll
             for (int g = 0; g < GROUPS; ++g)
 #pragma unroll

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -12,10 +10,10 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.operations.handles import SpgemmHandle
 from portable_spdnn_gpu.compile.catalog import NO_EPILOGUE, SPGEMM_ROWS, spgemm
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
-from portable_spdnn_gpu.device.interface import Device
+from portable_spdnn_gpu.device.interface import Argument, Array, Device, DeviceArray
 from portable_spdnn_gpu.device.matrices import DeviceCsr, empty_csr
 
-Array = npt.NDArray[Any]
+Values = Array | DeviceArray | None  # new ones, of the host or the device; None for the old ones
 
 
 class DeviceSpgemmHandle(SpgemmHandle):
@@ -32,19 +30,19 @@ class DeviceSpgemmHandle(SpgemmHandle):
             self._offsets = count_entries(self.A, self.B)
         return self._offsets
 
-    def numeric(self, A_data: Any = None, B_data: Any = None) -> DeviceCsr:
+    def numeric(self, A_data: Values = None, B_data: Values = None) -> DeviceCsr:
         """Return C; see `SpgemmHandle.numeric`."""
         A, B = with_values("A", self.A, A_data), with_values("B", self.B, B_data)
         return fill_entries(A, B, self.symbolic())
 
 
-def compile_spgemm(device: Device, dtype: Any, epilogue: int) -> None:
+def compile_spgemm(device: Device, dtype: npt.DTypeLike, epilogue: int) -> None:
     """Compile both phases, before a product is asked for."""
     for phase in ("count", "fill"):
         device.resident_blocks(spgemm(phase, dtype, epilogue))
 
 
-def with_values(name: str, matrix: DeviceCsr, data: Any) -> DeviceCsr:
+def with_values(name: str, matrix: DeviceCsr, data: Values) -> DeviceCsr:
     """Return `matrix` with `data`, from the host or the device, as its values."""
     if data is None:
         return matrix
@@ -80,7 +78,7 @@ def fill_entries(
 ) -> DeviceCsr:
     """Return C, whose rows begin where `offsets` says, or the finished product."""
     C = empty_csr(A.device, (A.shape[0], B.shape[1]), offsets, A.dtype)
-    _launch("fill", A, B, epilogue, [C.offsets, C.indices, C.data])
+    _launch("fill", A, B, epilogue, [C.indptr, C.indices, C.data])
     return C
 
 
@@ -89,16 +87,14 @@ def _launch(
     A: DeviceCsr,
     B: DeviceCsr,
     epilogue: DeviceEpilogue | None,
-    results: list[Any],
+    results: list[DeviceArray],
 ) -> None:
     # A layer keeps only what is not 0: it needs an epilogue, be it one that changes nothing.
     kind = NO_EPILOGUE if epilogue is None else epilogue.kind(marks=True)
     last = epilogue or DeviceEpilogue(A.device, Epilogue(), 1, A.dtype)
-    A.device.launch(
-        spgemm(phase, A.dtype, kind),
-        (-(-A.shape[0] // SPGEMM_ROWS), 1),
-        [
-            A.offsets, A.indices, A.data, B.offsets, B.indices, B.data, np.int32(A.shape[0]),
-            np.int32(B.shape[1]), last.bias, *last.scalars, *results,
-        ],
-    )  # fmt: skip
+    arguments: list[Argument] = [
+        A.indptr, A.indices, A.data, B.indptr, B.indices, B.data, np.int32(A.shape[0]),
+        np.int32(B.shape[1]), last.bias, *last.scalars, *results,
+    ]  # fmt: skip
+    grid = -(-A.shape[0] // SPGEMM_ROWS), 1
+    A.device.launch(spgemm(phase, A.dtype, kind), grid, arguments)

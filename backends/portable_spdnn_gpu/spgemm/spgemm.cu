@@ -6,6 +6,9 @@
 // bitmap in order gives the columns of C sorted, with no sort and no hash table. Sums are formed
 // in the order of A's entries, so that repeated runs agree to the bit.
 //
+// Threads: warp w of block b has row WARPS b + w; lane l has the columns l, l + 32, ... of a
+// window, and every 32nd entry of a row of B.
+//
 // Bound: for each window and entry of A a binary search in a row of B, so that latency binds; good
 // where B has few windows (up to some thousands of columns), or the rows of B are short.
 //
@@ -56,6 +59,7 @@ __device__ __forceinline__ void sum_window(
             const int column = B_indices[j] - low;
             if (column >= WINDOW) break;
             sums[column] += value * B_values[j];
+            // Lanes with different columns may share a word of the bitmap.
             atomicOr(&bitmap[column / 32], 1u << (column % 32));
         }
         __syncwarp();

@@ -7,6 +7,9 @@
 // from there. What the rows do not share follows row by row. How many columns there are is read
 // on the device: blocks take items, a cluster and a panel, until none is left.
 //
+// Threads: thread t of a block has the columns t and t + THREADS of its panel in all 16 rows; all
+// threads stage the values.
+//
 // Source of the idea: the 2021 Graph Challenge champions keep weights in shared memory and
 // reuse each loaded feature in registers; here the rows are found by a general search
 // (clusters.py) instead of the challenge's known pattern.

@@ -11,23 +11,21 @@ Source: A. Z. Broder, "On the Resemblance and Containment of Documents", SEQUENC
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from portable_spdnn.hashing import mix64
+from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_gpu.compile.catalog import CLUSTER
-
-Array = npt.NDArray[Any]
+from portable_spdnn_gpu.device.interface import Array
 
 ROUNDS = 3  # rounds of hashing; each finds most of what those before missed
 SALT_SHIFT = 40  # bits, beyond any index: each round hashes other words
-LEAST_SAVING = 1 / 4  # part of the loads that a cluster has to save to be taken
-LEAST_ORDERED = 256  # clusters; fewer are computed at the same time, in whatever order
-MOST_SHARERS = 16  # columns that more clusters share than this are left out of the ordering
+MIN_SAVING = 1 / 4  # part of the loads that a cluster has to save to be taken
+MIN_ORDERED = 256  # clusters; fewer are computed at the same time, in whatever order
+MAX_SHARERS = 16  # columns that more clusters share than this are left out of the ordering
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Clusters:
         return self.starts.size - 1
 
 
-def cluster_rows(A: Any) -> Clusters:
+def cluster_rows(A: SparseOperand) -> Clusters:
     """Find the clusters of a canonical csr_array and lay them out."""
     rest = np.flatnonzero(np.diff(A.indptr))
     equal, alike = [], []
@@ -75,7 +73,7 @@ def cluster_rows(A: Any) -> Clusters:
         same = _have_equal_columns(A, candidates)
         others = candidates[~same]
         equal.append(candidates[same])
-        alike.append(others[savings(A, others) >= LEAST_SAVING])
+        alike.append(others[savings(A, others) >= MIN_SAVING])
         rest = np.setdiff1d(rest, np.concatenate([equal[-1], alike[-1]]))
     nothing = np.empty((0, CLUSTER), np.int64)
     groups = np.concatenate([nothing, *equal])
@@ -86,7 +84,7 @@ def cluster_rows(A: Any) -> Clusters:
     )
 
 
-def neighbours_first(A: Any, groups: Array) -> Array:
+def neighbours_first(A: SparseOperand, groups: Array) -> Array:
     """Return an order of clusters in which those that share columns come soon after each other.
 
     Blocks take clusters in their order, so that a row of B that several clusters load is still in
@@ -103,7 +101,7 @@ def neighbours_first(A: Any, groups: Array) -> Array:
     E. Cuthill and J. McKee, "Reducing the Bandwidth of Sparse Symmetric Matrices", Proceedings
     of the 24th National Conference of the ACM, 1969.
     """
-    if len(groups) < LEAST_ORDERED:
+    if len(groups) < MIN_ORDERED:
         return np.arange(len(groups))
     first = groups[:, 0]
     lengths = A.indptr[first + 1] - A.indptr[first]
@@ -111,7 +109,7 @@ def neighbours_first(A: Any, groups: Array) -> Array:
     entries = np.arange(begins[-1]) + np.repeat(A.indptr[first] - begins[:-1], lengths)
     columns = A.indices[entries]
     # A column that most clusters share tells nothing, and would make every two neighbours.
-    rare = np.bincount(columns, minlength=A.shape[1])[columns] <= MOST_SHARERS
+    rare = np.bincount(columns, minlength=A.shape[1])[columns] <= MAX_SHARERS
     cluster = np.repeat(np.arange(len(groups)), lengths)[rare]
     ones = np.ones(cluster.size, np.int32)
     shape = (len(groups), A.shape[1])
@@ -120,7 +118,7 @@ def neighbours_first(A: Any, groups: Array) -> Array:
     return np.asarray(reverse_cuthill_mckee(shared, symmetric_mode=True), np.int64)
 
 
-def candidate_groups(A: Any, rows: Array, attempt: int) -> Array:
+def candidate_groups(A: SparseOperand, rows: Array, attempt: int) -> Array:
     """Return groups of CLUSTER rows that agree in a hash, shape (groups, CLUSTER).
 
     Parameters
@@ -148,7 +146,7 @@ def candidate_groups(A: Any, rows: Array, attempt: int) -> Array:
     return np.asarray(rows[order[kept]]).reshape(-1, CLUSTER)
 
 
-def _by_column(A: Any, rows: Array) -> tuple[Array, Array]:
+def _by_column(A: SparseOperand, rows: Array) -> tuple[Array, Array]:
     """Return the length of the rows of each group, which is one, and the offsets of their entries.
 
     The offsets have shape (columns, CLUSTER): entry k of all rows of a group, then entry k + 1.
@@ -159,7 +157,7 @@ def _by_column(A: Any, rows: Array) -> tuple[Array, Array]:
     return lengths, A.indptr[rows][group] + within[:, None]
 
 
-def _have_equal_columns(A: Any, rows: Array) -> Array:
+def _have_equal_columns(A: SparseOperand, rows: Array) -> Array:
     """Whether the rows of each group, none of them empty, have the same columns."""
     lengths = np.diff(A.indptr)[rows]
     same = np.asarray((lengths == lengths[:, :1]).all(axis=1))
@@ -171,7 +169,7 @@ def _have_equal_columns(A: Any, rows: Array) -> Array:
     return same
 
 
-def _entries(A: Any, rows: Array) -> tuple[Array, Array, Array]:
+def _entries(A: SparseOperand, rows: Array) -> tuple[Array, Array, Array]:
     """Return the group, the member and the offset in A of every entry of grouped rows."""
     flat = rows.ravel()
     lengths = np.diff(A.indptr)[flat]
@@ -180,14 +178,14 @@ def _entries(A: Any, rows: Array) -> tuple[Array, Array, Array]:
     return owner // CLUSTER, owner % CLUSTER, A.indptr[flat[owner]] + within
 
 
-def _is_common(A: Any, group: Array, place: Array) -> Array:
+def _is_common(A: SparseOperand, group: Array, place: Array) -> Array:
     """Whether the column of each entry is in all rows of its group."""
     key = group * np.int64(A.shape[1]) + A.indices[place]
     _, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
     return np.asarray(counts[inverse] == CLUSTER)
 
 
-def savings(A: Any, rows: Array) -> Array:
+def savings(A: SparseOperand, rows: Array) -> Array:
     """Return the part of the loads that each group of CLUSTER rows saves."""
     group, _, place = _entries(A, rows)
     common = np.bincount(group[_is_common(A, group, place)], minlength=len(rows)) / CLUSTER
@@ -205,7 +203,7 @@ class _LaidOut:
     values: Array
 
 
-def _lay_out_equal(A: Any, rows: Array) -> _LaidOut:
+def _lay_out_equal(A: SparseOperand, rows: Array) -> _LaidOut:
     lengths, place = _by_column(A, rows)
     counts = np.zeros((len(rows), CLUSTER + 1), lengths.dtype)
     counts[:, 0] = lengths
@@ -213,7 +211,7 @@ def _lay_out_equal(A: Any, rows: Array) -> _LaidOut:
     return _LaidOut(rows, counts.ravel(), columns, lengths * CLUSTER, A.data[place.ravel()])
 
 
-def _lay_out(A: Any, rows: Array) -> _LaidOut:
+def _lay_out(A: SparseOperand, rows: Array) -> _LaidOut:
     group, member, place = _entries(A, rows)
     common = _is_common(A, group, place)
     section = np.where(common, 0, member + 1)
@@ -227,7 +225,7 @@ def _lay_out(A: Any, rows: Array) -> _LaidOut:
     return _LaidOut(rows, counts, column[listed], sizes, A.data[place[order]])
 
 
-def _joined(A: Any, *parts: _LaidOut) -> Clusters:
+def _joined(A: SparseOperand, *parts: _LaidOut) -> Clusters:
     rows = np.concatenate([part.rows.ravel() for part in parts])
     counts = np.concatenate([part.counts for part in parts])
     sizes = np.concatenate([part.sizes for part in parts])

@@ -7,6 +7,9 @@
 // be cleared before. How many columns there are is read on the device: blocks take items, a row
 // and a panel, until none is left.
 //
+// Threads: thread t of a block has the columns t, t + THREADS, ... of its panel, so that a warp
+// reads and writes 32 neighbours at a time.
+//
 // Bound: the loads of B. Each multiply-add costs one element of B, from L2 at best: nothing is
 // shared between the rows of A. Rows that share their indices belong to clustered_spmm.
 //

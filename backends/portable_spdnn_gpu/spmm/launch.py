@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.epilogue import Epilogue
+from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_gpu.compile.catalog import CSR_PANEL, csr_spmm, feature_rows
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
+from portable_spdnn_gpu.device.feature_rows import columns_innermost
 from portable_spdnn_gpu.device.features import StepOperands
-from portable_spdnn_gpu.device.interface import Device
+from portable_spdnn_gpu.device.interface import Device, DeviceArray
 from portable_spdnn_gpu.device.matrices import DeviceCsr
 from portable_spdnn_gpu.spmm.packing import PackedLaunch, PackedSpmm, pack
 
-Array = npt.NDArray[Any]
 STATES = 64  # how many numbers of columns a product remembers, the latest ones
 
 
@@ -34,7 +32,7 @@ class DeviceSpmm:
     """
 
     def __init__(
-        self, device: Device, packed: PackedSpmm, memory: Any, precision: Precision
+        self, device: Device, packed: PackedSpmm, memory: DeviceArray, precision: Precision
     ) -> None:
         self.device, self.packed, self.precision = device, packed, precision
         self._arrays = [
@@ -48,16 +46,16 @@ class DeviceSpmm:
         launches = (PackedLaunch(csr_spmm, (), rows, rows, CSR_PANEL),) if rows else ()
         nothing = np.empty(0, np.uint8)
         packed = PackedSpmm("csr", matrix.shape, matrix.nnz, matrix.nnz, nothing, launches)
-        made = cls(matrix.device, packed, None, Precision(np.dtype(matrix.dtype)))
+        made = cls(matrix.device, packed, matrix.data, Precision(np.dtype(matrix.dtype)))
         every = matrix.device.upload(np.arange(rows, dtype=np.int32))
-        made._arrays = [[matrix.offsets, matrix.indices, matrix.data, every]][: len(launches)]
+        made._arrays = [[matrix.indptr, matrix.indices, matrix.data, every]][: len(launches)]
         return made
 
     def launch(
         self,
         operands: StepOperands,
         epilogue: DeviceEpilogue,
-        residual: Any = None,
+        residual: DeviceArray | None = None,
         marks: bool = True,
     ) -> None:
         """Start the kernels.
@@ -102,7 +100,7 @@ class PreparedSpmm:
         If there is no such variant.
     """
 
-    def __init__(self, device: Device, A: Any, variant: str) -> None:
+    def __init__(self, device: Device, A: SparseOperand, variant: str) -> None:
         self.device, self.shape, self.dtype = device, A.shape, np.dtype(A.dtype)
         if isinstance(A, DeviceCsr):
             self._spmm = DeviceSpmm.of_csr(A)
@@ -111,7 +109,7 @@ class PreparedSpmm:
             packed = pack(A, variant, precision)
             self._spmm = DeviceSpmm(device, packed, device.upload(packed.memory), precision)
         self._identity = DeviceEpilogue(device, Epilogue(), 1, self.dtype)
-        self._states: dict[int, Any] = {}  # by the number of columns, the latest last
+        self._states: dict[int, DeviceArray] = {}  # by the number of columns, the latest last
 
     def describe(self) -> str:
         """Return which kernels run on how many rows."""
@@ -127,37 +125,40 @@ class PreparedSpmm:
 
     def run(
         self,
-        B: Any,
+        B: DeviceArray,
         epilogue: DeviceEpilogue | None = None,
-        residual: Any = None,
-        out: Any = None,
-    ) -> Any:
+        residual: DeviceArray | None = None,
+        out: DeviceArray | None = None,
+    ) -> DeviceArray:
         """Return C, shape (m, n), in C order.
 
         Parameters
         ----------
-        B : device array, shape (k, n), in C order, of A's type
+        B : device array, shape (k, n), of A's type
+            Where it is not in C order a copy is transposed on the device, as of the residual.
         epilogue : DeviceEpilogue, optional
-        residual : device array, shape (m, n), in C order, of A's type, optional
+        residual : device array, shape (m, n), of A's type, optional
             Added before the activation.
         out : device array, shape (m, n), in C order, optional
             The memory for C, which shares none with B.
         """
         device, columns = self.device, int(B.shape[1])
+        B = columns_innermost(device, B)
+        added = None if residual is None else columns_innermost(device, residual)
         C = device.empty((self.shape[0], columns), self.dtype) if out is None else out
         state = self._state(columns)
         marks = device.empty((max(columns, 1),), np.uint8)
         operands = StepOperands(B, C, columns, state, state, marks)
-        self._spmm.launch(operands, epilogue or self._identity, residual, marks=False)
+        self._spmm.launch(operands, epilogue or self._identity, added, marks=False)
         return C
 
-    def _state(self, columns: int) -> Any:
+    def _state(self, columns: int) -> DeviceArray:
         """Return the `InputState` of so many columns, on the device."""
         state = self._states.pop(columns, None)
         if state is None:
             state = self.device.upload(np.array([columns, 0, 0, 0], np.int32))
         self._states[columns] = state
-        # Each takes a block of the memory pool, and where inputs die batches differ in width.
+        # Each takes a block of the memory pool, and where inputs leave batches differ in width.
         if len(self._states) > STATES:
             self._states.pop(next(iter(self._states)))
         return state

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
@@ -24,11 +23,13 @@ from portable_spdnn_gpu.compile.catalog import (
     staged_spmm,
 )
 from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.spmm.clusters import cluster_rows
 from portable_spdnn_gpu.spmm.staging import stage_rows
 
-Array = npt.NDArray[Any]
 VARIANTS = ("csr", "clustered", "staged")
+# Where an array is in the memory of a packed matrix: offset, shape, type.
+Placed = tuple[int, tuple[int, ...], np.dtype[Any]]
 ALIGNMENT = 256  # bytes: every array begins at a multiple of it in the memory of a packed matrix
 
 
@@ -51,7 +52,7 @@ class PackedLaunch:
     """
 
     kernel: Callable[[Precision, int], Kernel]
-    arrays: tuple[tuple[int, tuple[int, ...], Any], ...]
+    arrays: tuple[Placed, ...]
     rows: int
     units: int
     panel: int
@@ -82,10 +83,6 @@ class PackedSpmm:
     memory: Array
     launches: tuple[PackedLaunch, ...]
 
-    def release_host(self) -> None:
-        """Free the host's copy, once it has been copied to the device."""
-        self.memory = np.empty(0, np.uint8)
-
     def describe(self) -> str:
         """Return which kernels run on how many rows."""
         return ", ".join(
@@ -102,7 +99,7 @@ class _Memory:
         self.parts: list[Array] = []
         self.size = 0
 
-    def add(self, *arrays: Array) -> tuple[tuple[int, tuple[int, ...], Any], ...]:
+    def add(self, *arrays: Array) -> tuple[Placed, ...]:
         placed = []
         for array in arrays:
             placed.append((self.size, array.shape, array.dtype))
@@ -118,7 +115,7 @@ class _Memory:
 
 
 def pack(
-    A: Any, variant: str, precision: Precision, config: StagedConfig | None = None
+    A: sp.csr_array, variant: str, precision: Precision, config: StagedConfig | None = None
 ) -> PackedSpmm:
     """Pack a canonical csr_array.
 
@@ -179,7 +176,7 @@ def pack(
     return PackedSpmm(variant, A.shape, A.nnz, loads, memory.joined(), tuple(launches))
 
 
-def by_output(W: Any) -> Any:
+def by_output(W: sp.sparray) -> sp.csr_array:
     """Return W transposed, as a canonical csr_array."""
     transposed = sp.csr_array(W.T)
     transposed.sort_indices()

@@ -35,10 +35,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import scipy.sparse as sp
 
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn_gpu.compile.catalog import (
@@ -49,13 +48,12 @@ from portable_spdnn_gpu.compile.catalog import (
     staged_configs,
 )
 from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.device.properties import DeviceProperties
-from portable_spdnn_gpu.spmm.clusters import LEAST_SAVING, candidate_groups, savings
+from portable_spdnn_gpu.spmm.clusters import MIN_SAVING, candidate_groups, savings
 from portable_spdnn_gpu.spmm.costs import LayerSize, clustered_cost, csr_cost, staged_cost
 from portable_spdnn_gpu.spmm.packing import VARIANTS
 from portable_spdnn_gpu.spmm.staging import stage_rows
-
-Array = npt.NDArray[Any]
 
 LAUNCH = 3e-6  # seconds; in a graph of launches, with the pause between two kernels
 SAMPLED_GROUPS = 64  # candidates for clusters whose savings are counted
@@ -97,7 +95,7 @@ class LayerStatistics:
 
 
 def layer_statistics(
-    A: Any, precision: Precision, config: StagedConfig | None = None
+    A: sp.csr_array, precision: Precision, config: StagedConfig | None = None
 ) -> LayerStatistics:
     """Return the statistics of a matrix, counted on samples of its rows.
 
@@ -117,7 +115,7 @@ def layer_statistics(
     )  # fmt: skip
 
 
-def _count_clusters(A: Any) -> tuple[int, float]:
+def _count_clusters(A: sp.csr_array) -> tuple[int, float]:
     """Estimate how many rows are clustered, and how many loads that saves."""
     filled = np.flatnonzero(np.diff(A.indptr))
     if filled.size < CLUSTER:
@@ -127,14 +125,14 @@ def _count_clusters(A: Any) -> tuple[int, float]:
         return 0, 0.0
     sample = candidates[_spread(len(candidates), SAMPLED_GROUPS)]
     saving = savings(A, sample)
-    taken = saving >= LEAST_SAVING
+    taken = saving >= MIN_SAVING
     entries = np.diff(A.indptr)[sample].sum(axis=1)
     scale = len(candidates) / len(sample)
     saved = float((entries * saving)[taken].sum()) * scale
     return round(int(taken.sum()) * scale) * CLUSTER, saved
 
 
-def _count_stages(A: Any, config: StagedConfig) -> tuple[float, float, float]:
+def _count_stages(A: sp.csr_array, config: StagedConfig) -> tuple[float, float, float]:
     """Estimate the rows of B staged, the padding, and the passes through shared memory."""
     blocks = -(-A.shape[0] // config.rows)
     staged = slots = entries = passes = reads = 0

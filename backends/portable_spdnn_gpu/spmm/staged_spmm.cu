@@ -168,7 +168,8 @@ staged_spmm(const int* __restrict__ block_stages, const int* __restrict__ stage_
             if (i < columns && y != SCALAR(0)) nonzero |= 1u << i;
             if (i < columns && UNUSABLE(y)) is_nan = true;
         }
-        // One lane marks a column for its whole warp.
+        // One lane marks a column for its whole warp: a butterfly of shuffles gives every lane
+        // the bits of all 32 rows, without shared memory.
 #pragma unroll
         for (int other = 16; other; other /= 2)
             nonzero |= __shfl_xor_sync(FULL_WARP, nonzero, other);

@@ -15,14 +15,13 @@ Multiplication for GPU Architectures", HiPEAC 2010, for sliced ELL; for maps see
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_gpu.compile.catalog import StagedConfig
+from portable_spdnn_gpu.device.interface import Array
 
-Array = npt.NDArray[Any]
 WARP = 32
 
 
@@ -55,7 +54,7 @@ class Stages:
     values: Array
 
 
-def stage_rows(A: Any, config: StagedConfig) -> Stages:
+def stage_rows(A: SparseOperand, config: StagedConfig) -> Stages:
     """Lay out a canonical csr_array for a configuration of the kernel."""
     capacity, block_rows = config.stage, config.rows
     warps = block_rows // WARP

@@ -14,34 +14,36 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import scipy.sparse as sp
 
 from portable_spdnn import __version__
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import cache_folder
-from portable_spdnn.io.atomic_output import atomic_output
+from portable_spdnn_gpu.compile.cache import keep
 from portable_spdnn_gpu.compile.catalog import (
     BOUNDED,
     StagedConfig,
-    headers,
-    kernel_folder,
     staged_configs,
     staged_spmm,
 )
-from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError
+from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError, headers, kernel_folder
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.device.features import StepOperands
-from portable_spdnn_gpu.device.interface import Device, DeviceMemoryError, LaunchError
+from portable_spdnn_gpu.device.interface import (
+    Array,
+    Device,
+    DeviceMemoryError,
+    LaunchError,
+    seconds_of,
+)
 from portable_spdnn_gpu.spmm.launch import DeviceSpmm
 from portable_spdnn_gpu.spmm.packing import pack
-
-Array = npt.NDArray[Any]
 
 # Rows and inputs of the sample for each multiprocessor: all of them get several blocks of every
 # configuration, some milliseconds of work.
@@ -97,7 +99,7 @@ class TunedStaged:
 
 def tune_staged(
     device: Device,
-    A: Any,
+    A: sp.csr_array,
     precision: Precision,
     versions: Mapping[str, str] | None = None,
     folder: Path | None = None,
@@ -139,7 +141,11 @@ def tune_staged(
         ],
         sort_keys=True,
     )  # fmt: skip
-    configs = _allowed(device, precision)
+    configs = [  # those whose blocks have the shared memory that they need
+        config
+        for config in staged_configs(precision)
+        if staged_spmm(precision, BOUNDED, config).shared <= device.shared_limit
+    ]
     name = f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
     path = (cache_folder() / "staged_spmm" if folder is None else folder) / name
     known = _read(path, key, layers, configs)
@@ -153,11 +159,13 @@ def tune_staged(
             + "; ".join(f"{config}: {why}" for config, why in refused.items())
         )
     best = max(right, key=lambda config: rates[str(config)])
-    kept = _write(path, {"key": key, "config": str(best), "rates": rates, "refused": refused})
-    return TunedStaged(best, rates, refused, layers, f"measured{kept}")
+    record = {"key": key, "config": str(best), "rates": rates, "refused": refused}
+    why = keep(path, (json.dumps(record, indent=1) + "\n").encode())
+    origin = f"measured, not kept: {why}" if why else "measured"
+    return TunedStaged(best, rates, refused, layers, origin)
 
 
-def layer_class(A: Any, precision: Precision) -> str:
+def layer_class(A: sp.csr_array, precision: Precision) -> str:
     """Return in words what layers must have in common to share a choice.
 
     These are, each to the nearest power of two, the sizes, the entries in a row, and how often a
@@ -186,19 +194,12 @@ def _sources() -> str:
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def _allowed(device: Device, precision: Precision) -> list[StagedConfig]:
-    """Return the configurations whose blocks have the shared memory that they need."""
-    return [
-        config
-        for config in staged_configs(precision)
-        if staged_spmm(precision, BOUNDED, config).shared <= device.shared_limit
-    ]
-
-
 class _Sample:
     """A part of a layer with random features, on which products are timed and checked."""
 
-    def __init__(self, device: Device, A: Any, precision: Precision, inputs: int | None) -> None:
+    def __init__(
+        self, device: Device, A: sp.csr_array, precision: Precision, inputs: int | None
+    ) -> None:
         self.device, self.precision = device, precision
         self.A = A[: ROWS * device.multiprocessors]
         most = FEATURE_BYTES // (precision.storage.itemsize * max(A.shape[1], 1))
@@ -236,19 +237,18 @@ class _Sample:
 
     def rate(self, product: DeviceSpmm) -> float:
         """Return the edges per second of a product."""
-        device = self.device
         product.launch(self.timed, self.epilogue)  # warms caches and clocks up
-        least = math.inf
-        for _ in range(TURNS):
-            start = device.mark()
-            for _ in range(CALLS):
-                product.launch(self.timed, self.epilogue)
-            least = min(least, device.seconds(start, device.mark()) / CALLS)
+        launch = partial(product.launch, self.timed, self.epilogue)
+        least = min(seconds_of(self.device, launch, CALLS) for _ in range(TURNS)) / CALLS
         return float(self.multiply_adds / max(least, 1e-9))
 
 
 def _measure(
-    device: Device, A: Any, precision: Precision, configs: list[StagedConfig], inputs: int | None
+    device: Device,
+    A: sp.csr_array,
+    precision: Precision,
+    configs: list[StagedConfig],
+    inputs: int | None,
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Return the rates by configuration, and why some configurations have none."""
     sample = _Sample(device, A, precision, inputs)
@@ -286,14 +286,3 @@ def _read(path: Path, key: str, layers: str, configs: list[StagedConfig]) -> Tun
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None  # the choice is measured again, and the file replaced
     return TunedStaged(best, rates, refused, layers, "from disk") if whole else None
-
-
-def _write(path: Path, record: dict[str, Any]) -> str:
-    """Keep a choice on disk; return why it could not be kept, or nothing."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_output(path) as stream:
-            stream.write((json.dumps(record, indent=1) + "\n").encode())
-    except (InputError, OSError) as error:
-        return f", not kept: {error}"
-    return ""

@@ -16,7 +16,7 @@ from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.layout import clusters as clustering
 from portable_spdnn_cpu.layout.clusters import cluster_outputs, lay_out
-from portable_spdnn_cpu.layout.tile_shape import CLUSTER, MOST_COUNTED
+from portable_spdnn_cpu.layout.tile_shape import CLUSTER, MAX_COUNTED
 
 
 def unlaid(W: Any, valued: bool) -> tuple[Any, int]:
@@ -133,7 +133,7 @@ def test_a_cluster_must_save_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("length", [1, 32, MOST_COUNTED, MOST_COUNTED + 1])
+@pytest.mark.parametrize("length", [1, 32, MAX_COUNTED, MAX_COUNTED + 1])
 @pytest.mark.parametrize("inputs", [1, 63, 200, 257])
 def test_bits_are_summed_exactly_at_every_row_length(
     length: int, inputs: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
@@ -153,7 +153,7 @@ def test_bits_are_summed_exactly_at_every_row_length(
     plan = make_plan(ps.get_backend("numba", threads=1), network, ps.PlanOptions(dtype))
     scores = plan.run(Y).scores
     in_bytes = plan.workspace.tile(0, plan.width(inputs)).counted.size > 0
-    assert in_bytes == (length <= MOST_COUNTED and inputs >= 63)
+    assert in_bytes == (length <= MAX_COUNTED and inputs >= 63)
     np.testing.assert_array_equal(scores, oracle.infer(network, Y.astype(float))[1])
     assert scores[0, 0] == min(length / 2 - 0.25, 100)
     as_features = ps.infer(network, Y.astype(dtype), "numba", dtype=dtype).scores

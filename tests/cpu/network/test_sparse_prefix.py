@@ -33,18 +33,14 @@ def sparse_inputs(density: float) -> Any:
 @pytest.mark.parametrize("form", ["csr", "bits"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_answers_do_not_depend_on_where_tiles_begin(
-    network: ps.Network,
-    form: str,
-    break_even: float,
-    dtype: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    network: ps.Network, form: str, break_even: float, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Y = sparse_inputs(0.03)
     if form == "bits":
         Y = (Y > 0).astype(np.float32)
     given = sp.csr_array(Y) if form == "csr" else np.packbits(Y > 0, axis=1)
     lanes = 64 // np.dtype(dtype).itemsize
-    set_tile_costs(monkeypatch, lanes, lanes)  # tiles so narrow that they stop where inputs die
+    set_tile_costs(monkeypatch, lanes, lanes)  # tiles so narrow that they stop where inputs leave
     plan = make_plan(ps.get_backend("numba", threads=2), network, ps.PlanOptions(dtype))
     monkeypatch.setattr(plan.sparse_prefix, "break_even", break_even)
     starts: list[int] = []
@@ -59,15 +55,15 @@ def test_answers_do_not_depend_on_where_tiles_begin(
     result = plan.run(given)
     assert starts == [{0.0: 0, 0.05: 1, 0.3: starts[0], 2.0: 4}[break_even]]
     assert f"is nonzero: in the last batch, for {starts[0]} layers.\n" in plan.describe()
-    categories, scores, alive = oracle.infer(network, Y)
+    categories, scores, active = oracle.infer(network, Y)
     assert result.categories.tolist() == categories
     np.testing.assert_allclose(result.scores, scores, rtol=1e-5, atol=1e-6)
-    assert [record.alive_inputs for record in result.records] == alive
+    assert [record.alive_inputs for record in result.records] == active
     dense = ps.infer(network, Y.astype(dtype), "numba", dtype=dtype, keep_dead_inputs=True)
     assert dense.executed_edges == 300 * network.edges > result.executed_edges
 
 
-def test_all_inputs_may_die_on_the_way(
+def test_all_inputs_may_leave_on_the_way(
     network: ps.Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = make_plan(ps.get_backend("numba"), network)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cpu.test_numba_backend import dying_network, inputs_of_every_strength
+from cpu.test_numba_backend import inputs_of_every_strength, thinning_network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tile_settings import set_tile_costs
@@ -93,7 +93,7 @@ def test_gaps_never_overlap_what_is_spilled(launches: list[tuple[int, int]], ran
 
 
 def run_recorded(monkeypatch: pytest.MonkeyPatch, width: int) -> tuple[Any, list[Any]]:
-    """Run the network in which inputs die all along; return the result and all launches."""
+    """Run the network whose inputs become inactive all along; return the result and launches."""
     set_tile_costs(monkeypatch, width)
     launches: list[Any] = []
     launch = depth_first.launch
@@ -103,18 +103,18 @@ def run_recorded(monkeypatch: pytest.MonkeyPatch, width: int) -> tuple[Any, list
         return launch(*arguments, **options)
 
     monkeypatch.setattr(depth_first, "launch", recorded)
-    network = dying_network()
+    network = thinning_network()
     result = ps.infer(network, inputs_of_every_strength(), "numba", threads=2)
     return result, [tiles for tiles in launches if tiles.inputs.size]
 
 
 def test_few_inputs_stop_where_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     result, launches = run_recorded(monkeypatch, 64)
-    stopped = [tiles for tiles in launches if tiles.stop_layer < len(dying_network())]
+    stopped = [tiles for tiles in launches if tiles.stop_layer < len(thinning_network())]
     assert stopped
     layers = [tiles.layer for tiles in launches]
     assert all(tiles.stop_layer in layers[layers.index(tiles.layer) :] for tiles in stopped)
-    wanted = oracle.infer(dying_network(), inputs_of_every_strength())
+    wanted = oracle.infer(thinning_network(), inputs_of_every_strength())
     assert result.categories.tolist() == wanted[0]
     np.testing.assert_allclose(result.scores, wanted[1], rtol=1e-4, atol=1e-5)
     assert [record.alive_inputs for record in result.records] == wanted[2]

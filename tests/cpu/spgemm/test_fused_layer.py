@@ -15,8 +15,8 @@ from spgemm_settings import forced, matrix, same_bits
 import portable_spdnn as ps
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.testing import oracle
-from portable_spdnn_cpu.jit.activations import ACTIVATIONS
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.activations import ACTIVATIONS
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spgemm.fused_layer import sparse_layer
 
 

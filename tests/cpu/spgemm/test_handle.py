@@ -174,7 +174,7 @@ def test_a_handle_says_what_it_chose() -> None:
     B = sp.csr_array((np.ones(rows.size), (rows, places)), shape=(3, columns))
     few = sp.csr_array(np.eye(3)[[0, 1, 1, 2]])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operands, "MOST_BITMAP_BYTES", 0)
+        patch.setattr(operands, "MAX_BITMAP_BYTES", 0)
         said = backend.spgemm_handle(few, B).describe()
     assert said == "rows: 1 dense, 2 sorted, 1 empty; 4e+04 multiply-adds in 2 chunks"
     dense = sp.csr_array(np.ones((4, 4)))
@@ -214,7 +214,7 @@ def test_spgemm_by_bitmaps_agrees_with_spgemm_without(
     B.data[::7] = 0  # stored zeros are entries
     backend = ps.get_backend("numba", threads=2)
     with_bitmaps = backend.spgemm_handle(A, B)
-    monkeypatch.setattr(operands, "MOST_BITMAP_BYTES", 0)
+    monkeypatch.setattr(operands, "MAX_BITMAP_BYTES", 0)
     without = backend.spgemm_handle(A, B)
     assert with_bitmaps._has_bitmaps
     assert not without._has_bitmaps

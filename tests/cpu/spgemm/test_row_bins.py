@@ -16,7 +16,7 @@ def test_chunks_have_about_equal_work_and_no_row_without() -> None:
     accumulators = rng.integers(0, 3, products.size)
     bounds = np.minimum(products, 30)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_bins, "LEAST_PRODUCTS", 100)
+        patch.setattr(row_bins, "MIN_PRODUCTS", 100)
         bins = row_bins.bin_rows(products, accumulators, bounds, threads=2)
     rows = np.concatenate([row_bin.rows for row_bin in bins.values()])
     np.testing.assert_array_equal(np.sort(rows), np.flatnonzero(products))

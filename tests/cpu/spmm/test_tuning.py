@@ -11,18 +11,18 @@ import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.testing import oracle
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import handle, tuning
 from portable_spdnn_cpu.spmm.handle import DenseLayer
-from portable_spdnn_cpu.spmm.tuning import WIDTHS, Product, Variant, fastest, predict, variants
+from portable_spdnn_cpu.spmm.tuning import WIDTHS, ProductSize, Variant, fastest, predict, variants
 
-CHALLENGE = Product(1024, 1024, 1024 * 32, 1024 * 8, 4, threads=2)
-SCATTERED = Product(4096, 4096, 4096 * 32, 4096 * 32, 4, threads=2)
+CHALLENGE = ProductSize(1024, 1024, 1024 * 32, 1024 * 8, 4, threads=2)
+SCATTERED = ProductSize(4096, 4096, 4096 * 32, 4096 * 32, 4, threads=2)
 
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning, "l2_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(tuning, "cache_bytes", lambda level: 1 << 20)
 
 
 @pytest.mark.parametrize(
@@ -38,11 +38,11 @@ def cache(monkeypatch: pytest.MonkeyPatch) -> None:
         (SCATTERED, 4096, True, True, Variant(2, False, 64)),
         (SCATTERED, 17, False, True, Variant(1, False, 32)),
         (SCATTERED, 0, False, True, Variant(1, False, 16)),
-        (Product(0, 5, 0, 0, 8, threads=3), 1, False, True, Variant(1, False, 8)),
+        (ProductSize(0, 5, 0, 0, 8, threads=3), 1, False, True, Variant(1, False, 8)),
     ],
 )
 def test_the_model_weighs_copies_against_loads_and_work_against_waking(
-    product: Product, inputs: int, fortran: bool, aligned: bool, expected: Variant
+    product: ProductSize, inputs: int, fortran: bool, aligned: bool, expected: Variant
 ) -> None:
     assert predict(product, inputs, fortran, aligned) == expected
 
@@ -109,6 +109,7 @@ def test_calls_never_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(trials) == 2
     assert layer.describe().count("the fastest in a trial") == 2
     assert "64 inputs in Fortran order" in layer.describe()
+    assert "B of 64 columns in C order is" in layer.describe_product()
     before = dict(layer._variants)
     for inputs in (64, 7, 64):
         for order in "CF":
@@ -116,6 +117,6 @@ def test_calls_never_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(trials) == 2
     assert layer._variants.items() >= before.items()
     assert layer.describe().count("by a model") == 2
-    monkeypatch.setattr(handle, "MOST_TRIAL_BYTES", 1000)
+    monkeypatch.setattr(handle, "MAX_TRIAL_BYTES", 1000)
     large = DenseLayer(*arguments, prepare=True, columns=64)
     assert (64, True) not in large._variants

@@ -13,20 +13,18 @@ from tile_settings import set_tile_costs
 import portable_spdnn as ps
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
 from portable_spdnn.plans.planner import make_plan
-from portable_spdnn_cpu.jit.activations import Activation
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
-from portable_spdnn_cpu.layout.packing import (
-    pack_layers,
-)
+from portable_spdnn_cpu.activations import Activation
+from portable_spdnn_cpu.layout.packing import pack_layers
 from portable_spdnn_cpu.layout.tile_shape import (
+    BLOCK_BYTES,
     CLUSTER,
     CLUSTER_BLOCKS,
     VECTOR_BYTES,
     VECTOR_REGISTERS,
     blocks_in_registers,
 )
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.handle import DenseLayer
-from portable_spdnn_cpu.tiles.addresses import MicrokernelSpec
 
 FUNCTIONS = {
     0: lambda z: z,
@@ -121,5 +119,5 @@ def test_sums_of_a_cluster_leave_registers_for_what_is_added(
     vector_bytes: int, registers: int, blocks: int
 ) -> None:
     assert blocks_in_registers(CLUSTER, vector_bytes, registers) == blocks
-    used = MicrokernelSpec(CLUSTER, CLUSTER_BLOCKS).registers(VECTOR_BYTES)
+    used = CLUSTER * CLUSTER_BLOCKS * BLOCK_BYTES // VECTOR_BYTES
     assert VECTOR_BYTES == 16 or used <= VECTOR_REGISTERS // 2

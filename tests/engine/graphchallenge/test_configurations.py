@@ -16,7 +16,6 @@ from portable_spdnn.graphchallenge.categories import (
     layers_of_truth,
     read_categories,
     truth_for,
-    truth_name,
     write_categories,
 )
 from portable_spdnn.graphchallenge.configurations import CONFIGURATIONS, challenge_bias
@@ -52,7 +51,6 @@ def test_bias_of_foreign_sizes_must_be_given(neurons):
 
 
 def test_truth_names():
-    assert truth_name(1024, 120) == OFFICIAL
     assert layers_of_truth(OFFICIAL, 1024) == 120
     assert layers_of_truth(OFFICIAL, 4096) is None
     assert layers_of_truth("neuron1024-l120-categories.tsv.bak", 1024) is None

@@ -129,10 +129,10 @@ def test_neurons_outside_the_family(neurons: int) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"layers": 0}, "layers is 0; it must be at least 1"),
-        ({"layers": 1.5}, "layers is 1.5; a whole number"),
-        ({"neurons": 1024.0}, "neurons is 1024.0; a whole number"),
-        ({"seed": -1}, "seed is -1; it must be at least 0"),
+        ({"layers": 0}, "layers is 0; it must be a whole number, at least 1"),
+        ({"layers": 1.5}, "layers is 1.5; it must be a whole number"),
+        ({"neurons": 1024.0}, "neurons is 1024.0; it must be a whole number"),
+        ({"seed": -1}, "seed is -1; it must be a whole number, at least 0"),
         ({"bias": [0.0, 1.0]}, "bias has shape"),
         ({"bias": math.nan}, "bias is NaN"),
     ],

@@ -16,15 +16,16 @@ import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import PackedFeatures
+from portable_spdnn.graphchallenge.configurations import challenge_bias
+from portable_spdnn.graphchallenge.inputs_tsv import read_inputs
 from portable_spdnn.graphchallenge.layers_tsv import (
     iter_layers,
-    read_inputs,
-    read_layer,
+    parse_layer,
     read_layers,
     stream_layers,
-    write_inputs,
-    write_layer,
 )
+from portable_spdnn.graphchallenge.tsv_writing import write_inputs, write_layer
+from portable_spdnn.io.compressed import open_decompressed
 from portable_spdnn.layer import Layer
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
@@ -40,6 +41,13 @@ def layer_texts(neurons, layers, seed=0):
         lines = zip(rows + 1, columns + 1, weights, strict=True)
         texts[number] = "".join(f"{r}\t{c}\t{w:e}\n" for r, c, w in lines).encode()
     return texts
+
+
+def read_layer(path, neurons, bias=None):
+    """Read a file of one layer, compressed or not, wherever it lies."""
+    with open_decompressed(path) as stream:
+        text = stream.read()
+    return parse_layer(text, str(path), neurons, challenge_bias(neurons) if bias is None else bias)
 
 
 def reference(text, neurons):

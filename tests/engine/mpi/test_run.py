@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mpi_job import run_job
 
 import portable_spdnn as ps
 from portable_spdnn.mpi.ranks import Ranks, launched_rank, launched_ranks
 from portable_spdnn.mpi.run import run_on_ranks
-from portable_spdnn.plans.partition import static_part
 from portable_spdnn.plans.planner import make_plan
 
 CHECKS = Path(__file__).with_name("rank_checks.py")
@@ -150,16 +146,6 @@ def test_input_errors_name_the_rank(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "error: " in done.stderr
     assert "there is no such file or folder" in done.stderr
-
-
-@given(inputs=st.integers(0, 10**6), size=st.integers(1, 5000))
-def test_static_parts_cover_the_inputs_evenly(inputs: int, size: int) -> None:
-    parts = [static_part(inputs, rank, size) for rank in range(size)]
-    assert parts[0][0] == 0
-    assert parts[-1][1] == inputs
-    assert all(a[1] == b[0] for a, b in itertools.pairwise(parts))
-    lengths = [end - first for first, end in parts]
-    assert max(lengths) - min(lengths) <= 1
 
 
 def test_launchers_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import portable_spdnn as ps
-from portable_spdnn.kernel_model import KernelModel, Limits
+from portable_spdnn.kernel_model import Limits
 from portable_spdnn.plans.machine_limits import cache_file, limits_of
-from portable_spdnn_cpu.jit import peaks
 from portable_spdnn_cpu.jit.compilation import kernel
-from portable_spdnn_cpu.jit.peaks import FMA_CHAINS, LANES, fma_chains, measure, read_all
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine import peaks
+from portable_spdnn_cpu.machine.peaks import FMA_CHAINS, LANES, fma_chains, measure, read_all
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.numba_backend import NumbaBackend
 
 SOME = Limits(flops=400e9, l1=800e9, l2=200e9, l3=80e9, memory=20e9)
@@ -25,15 +25,6 @@ SOME = Limits(flops=400e9, l1=800e9, l2=200e9, l3=80e9, memory=20e9)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path
-
-
-def test_the_smaller_of_bandwidth_and_peak_binds() -> None:
-    assert KernelModel({"l2": 4}, 2).bound(SOME) == (50e9, "l2")
-    assert KernelModel({"l1": 5}, 2).bound(SOME) == (160e9, "l1")
-    assert KernelModel({"l2": 0.5}, 2).bound(SOME) == (200e9, "flops")
-    assert KernelModel({"l1": 8, "memory": 1, "l3": 0}, 2).bound(SOME) == (20e9, "memory")
-    with pytest.raises(ps.InputError, match="level is 'l4'; choose one of l1, l2, l3, memory"):
-        KernelModel({"l4": 4}, 2)
 
 
 def test_limits_are_measured_once_for_a_backend_and_its_threads(

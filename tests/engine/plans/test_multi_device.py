@@ -5,66 +5,26 @@ What one gives, in order, or an error that names the device.
 
 from __future__ import annotations
 
-import itertools
 import json
-import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from command_line import Cli
-from cuda_emulation.emulated_backend import EmulatedCupyBackend, cache_folder
-from cuda_emulation.emulated_device import EmulatedDevice, compiler
+from cuda_emulation.emulated_backend import EmulatedCupyBackend
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpi_job import run_job
+from several_devices import FEATURES, NETWORK, HostDevices, alive, needs_compiler, planned
 
 import portable_spdnn as ps
-from portable_spdnn.backend import Backend
 from portable_spdnn.mpi.ranks import Ranks
 from portable_spdnn.mpi.run import run_on_ranks
-from portable_spdnn.plans.batch import Batch, BatchOutput, resumed_seconds
-from portable_spdnn.plans.multi_device import MultiDevicePlan
+from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.partition import static_part
 from portable_spdnn.plans.planner import make_plan
-from portable_spdnn.plans.result import Result, replica_records
-from portable_spdnn_cpu.scipy_backend import ScipyBackend
-from portable_spdnn_gpu.compile.catalog import feature_rows
-from portable_spdnn_gpu.device.availability import cuda_device_numbers
-from portable_spdnn_gpu.device.cuda_device import CudaDevice
-from portable_spdnn_gpu.device.interface import DeviceMemoryError, LaunchError
-
-needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C++ compiler (g++, clang++)")
-NETWORK = ps.radixnet(64, 6, seed=2, bias=-0.25)
-FEATURES = ps.digits_features(64)[:40]
-
-
-class HostDevices(ScipyBackend):
-    """Two devices that are the host: what a backend of another make has to give."""
-
-    name = "host-devices"
-    plan_options = frozenset({"devices"})
-
-    def device_numbers(self) -> tuple[int, ...]:
-        return (3, 5)
-
-    def on_device(self, number: int) -> Backend:
-        return HostDevices()
-
-
-def planned(devices: str, **options: Any) -> MultiDevicePlan:
-    wanted = ps.PlanOptions(devices=devices, **{"path": "spmm"} | options)
-    plan = make_plan(EmulatedCupyBackend(), NETWORK, wanted)
-    assert isinstance(plan, MultiDevicePlan)
-    return plan
-
-
-def alive(result: Result) -> list[int | None]:
-    return [record.alive_inputs for record in result.records]
 
 
 @needs_compiler
@@ -178,133 +138,6 @@ def test_devices_run_at_the_same_time_each_in_a_thread_bound_to_it(
     assert [now > before for before, now in zip(launches, after, strict=True)] == [1, 0, 0]
 
 
-def fail_on_device_1(
-    monkeypatch: pytest.MonkeyPatch, plan: MultiDevicePlan, method: str, error: Exception
-) -> list[int]:
-    """Let a method of device 1 fail when the others are in their first batch, which ends later.
-
-    Returns a list that comes to hold the device of every batch that was finished.
-    """
-    failed, finished = threading.Event(), []
-    thread: list[threading.Thread] = []
-    running = threading.Barrier(len(plan.plans), timeout=60)
-
-    def fail(*arguments: Any) -> None:
-        thread.append(threading.current_thread())
-        failed.set()
-        raise error
-
-    monkeypatch.setattr(plan.plans[1].backend.cuda, method, fail)
-    for number, one in enumerate(plan.plans):
-
-        def run(
-            features: Any, report: Any, inner: Any = one.run_batch, number: int = number
-        ) -> BatchOutput:
-            if not failed.is_set():
-                running.wait()
-            output: BatchOutput = inner(features, report)
-            assert failed.wait(60)
-            thread[0].join(60)
-            finished.append(number)
-            return output
-
-        monkeypatch.setattr(one, "run_batch", run)
-    return finished
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    ("method", "error", "message"),
-    [
-        ("upload", DeviceMemoryError("an array of 3 x 4 does not fit"), "device 1: an array of 3"),
-        ("launch", LaunchError("csr_spmm: the launch failed"), "device 1: csr_spmm: the launch"),
-        ("download", KeyError("a defect"), "a defect"),
-    ],
-)
-def test_an_error_on_one_device_stops_the_others_and_names_it(
-    method: str, error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan = planned("all", batch_size=1)
-    with monkeypatch.context() as patches:
-        finished = fail_on_device_1(patches, plan, method, error)
-        with pytest.raises(type(error), match=message) as caught:
-            plan.run(FEATURES)
-    assert caught.value is error
-    assert sorted(finished) == [0, 2]  # of 13 batches of each, the one they were in
-    if isinstance(error, KeyError):
-        assert error.__notes__ == ["on device 1"]
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("spdnn-")]
-    # Nothing is left of it in the plan.
-    expected = ps.infer(NETWORK, FEATURES, "scipy")
-    np.testing.assert_array_equal(plan.run(FEATURES).categories, expected.categories)
-
-
-@needs_compiler
-def test_an_error_at_planning_names_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    upload = EmulatedDevice.upload
-
-    def fail(device: EmulatedDevice, array: Any) -> Any:
-        if device.number == 2:
-            raise DeviceMemoryError("an array of 3 x 4 does not fit")
-        return upload(device, array)
-
-    monkeypatch.setattr(EmulatedDevice, "upload", fail)
-    with pytest.raises(DeviceMemoryError, match=r"^device 2: an array of 3 x 4 does not fit"):
-        planned("all")
-    assert len(planned("0,1").plans) == 2
-
-
-def test_an_error_in_the_callers_progress_stops_all() -> None:
-    plan = make_plan(HostDevices(), NETWORK, ps.PlanOptions(devices="all", batch_size=1))
-
-    def interrupted(done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        plan.run(FEATURES, interrupted)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("spdnn-")]
-
-
-@needs_compiler
-def test_a_run_goes_on_from_a_checkpoint_with_any_number_of_devices(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    expected = ps.infer(NETWORK, FEATURES, "scipy", path="spmm")
-    plan = planned("all", batch_size=4)
-    with monkeypatch.context() as patches:
-        fail_on_device_1(patches, plan, "launch", LaunchError("planted"))
-        with pytest.raises(LaunchError):
-            plan.run(FEATURES, checkpoint=tmp_path / "kept")
-    # Batches fit where they begin and end within a part: 0, 4, 8, 12 and 13 of those of three.
-    for devices, resumed in (("all", 8), ("0,2", 17), ("1", 40)):
-        result = planned(devices, batch_size=4).run(FEATURES, checkpoint=tmp_path / "kept")
-        np.testing.assert_array_equal(result.categories, expected.categories)
-        np.testing.assert_allclose(result.scores, expected.scores, rtol=1e-5)
-        assert alive(result) == alive(expected)
-        assert result.executed_edges == expected.executed_edges
-        assert sum(one.inputs for one in result.replicas) == 40
-        assert result.resumed_inputs == resumed
-        assert result.inference_seconds >= max(one.busy_seconds for one in result.replicas)
-
-
-def test_devices_that_are_not_there_or_named_twice() -> None:
-    def plan(devices: str, **options: Any) -> None:
-        make_plan(HostDevices(), NETWORK, ps.PlanOptions(devices=devices, **options))
-
-    with pytest.raises(ps.InputError, match=r"host-devices sees no devices 0, 4; there are: 3, 5$"):
-        plan("0,3,4")
-    with pytest.raises(ps.InputError, match=r"devices 3,3: a device is named twice"):
-        plan("3,3")
-    with pytest.raises(ps.InputError, match=r"memory goes with one device, not 2: each would"):
-        plan("all", memory=8 << 30)
-    with pytest.raises(NotImplementedError, match="backend bare does not tell its devices"):
-        make_plan(
-            type("Bare", (ScipyBackend,), {"name": "bare", "plan_options": {"devices"}})(),
-            NETWORK,
-            ps.PlanOptions(devices="all"),
-        )
-
-
 @needs_compiler
 def test_one_device_under_a_memory_limit(tmp_path: Path) -> None:
     options: dict[str, Any] = {"devices": "2", "path": "spmm", "memory": "16GiB"}
@@ -314,28 +147,6 @@ def test_one_device_under_a_memory_limit(tmp_path: Path) -> None:
     np.testing.assert_array_equal(result.categories, expected.categories)
     np.testing.assert_allclose(result.scores, expected.scores, rtol=1e-5)
     assert not backend.cuda.launches  # that of the backend is device 0
-
-
-# -- records ------------------------------------------------------------------------------------
-
-
-def test_imbalance_and_time_of_devices() -> None:
-    def batch(replica: int, seconds: float, resumed: bool = False) -> Batch:
-        output = BatchOutput(np.arange(0), None, np.zeros(6, np.int64), 100)
-        return Batch(0, 10, np.arange(0), seconds, output, resumed, replica)
-
-    batches = [batch(0, 1.0), batch(0, 2.0, True), batch(1, 0.5, True), batch(1, 0.5)]
-    records = replica_records([("0: a", 0.25), ("1: b", 0.5), ("2: c", 0.75)], batches, "host")
-    assert [(one.inputs, one.busy_seconds, one.executed_edges) for one in records] == [
-        (20, 3.0, 200), (20, 1.0, 200), (0, 0.0, 0),
-    ]  # fmt: skip
-    assert resumed_seconds(batches) == 2.0  # they ran at the same time
-    assert resumed_seconds([]) == 0.0
-    result = Result(
-        "b", "d", "cuda", 40, 64, 64, 6, 1, np.arange(0), 0.0, 4.0, 1, (), replicas=records
-    )
-    assert result.imbalance == 3.0 * 3 / 4.0
-    assert result.parallel_efficiency == (3.0 + 1.0) / 3 / 4.0
 
 
 def test_one_rank_may_drive_several_devices() -> None:
@@ -394,121 +205,3 @@ def test_the_command_reports_each_device(
     failed = cli("run", "--data", tmp_path / "text", "--devices", "0,3", "--no-progress")
     assert failed.code == 2
     assert "devices 0,3: backend cupy sees no device 3; there are: 0, 1, 2" in failed.err
-
-
-# -- a mix-up of devices shows ------------------------------------------------------------------
-
-
-@needs_compiler
-def test_a_launch_refuses_arrays_of_another_device() -> None:
-    devices = [EmulatedDevice(cache_folder(), number=number) for number in range(2)]
-    kernel = feature_rows("transpose", np.dtype(np.float32))
-
-    def transpose(number: int, matrix: Any, out: Any) -> None:
-        shape = [np.int32(extent) for extent in matrix.shape]
-        devices[number].launch(kernel, (1, 1), [matrix, *shape, out])
-
-    values = np.arange(6, dtype=np.float32).reshape(2, 3)
-    homes: list[Any] = []
-    for device in devices:
-        with device.bound():
-            homes.append((device.upload(values), device.empty((3, 2), np.float32)))
-    for number, device in enumerate(devices):
-        with device.bound():
-            transpose(number, *homes[number])
-            np.testing.assert_array_equal(device.download(homes[number][1]), values.T)
-            for own, other in itertools.permutations(range(2)):
-                wrong = (homes[own][0], homes[other][1])
-                position = 0 if own != number else 3
-                message = (
-                    f"argument {position} lives on device {1 - number}, "
-                    f"the launch is on device {number}"
-                )
-                with pytest.raises(LaunchError, match=message):
-                    transpose(number, *wrong)
-            with pytest.raises(LaunchError, match=f"lives on device {1 - number}"):
-                transpose(number, homes[1 - number][0].T.T, homes[number][1].reshape(3, 2))
-    with pytest.raises(LaunchError, match="current device is 0, the launch is on device 1"):
-        transpose(1, *homes[1])
-
-
-class FakeArray:
-    """What `CudaDevice` asks of a CuPy array."""
-
-    def __init__(self, device: int) -> None:
-        self.device = SimpleNamespace(id=device)
-
-
-def test_cuda_devices_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    current = [0]
-
-    class Device:
-        compute_capability = "90"
-
-        def __init__(self, number: int | None = None) -> None:
-            self.id = current[-1] if number is None else number
-
-        def __enter__(self) -> None:
-            current.append(self.id)
-
-        def __exit__(self, *error: object) -> None:
-            current.pop()
-
-    launched: list[Any] = []
-    asked: list[Any] = []
-
-    def set_attribute(function: Any, attribute: int, value: int) -> None:
-        asked.append((function, attribute, value))
-        if value > 227 << 10:
-            raise OSError("invalid value")
-
-    def function(*arguments: Any, **options: Any) -> None:
-        launched.append(current[-1])
-
-    function.ptr = 5  # type: ignore[attr-defined]
-    runtime = SimpleNamespace(
-        getDeviceProperties=lambda number: {
-            "name": b"GPU %d" % number,
-            "multiProcessorCount": 1,
-            "l2CacheSize": 1 << 20,
-            "sharedMemPerBlockOptin": 227 << 10,
-        },
-        getDeviceCount=lambda: 2,
-    )
-    module = SimpleNamespace(
-        load=lambda code: None,
-        get_function=lambda name: function,
-    )
-    cuda = SimpleNamespace(
-        Device=Device,
-        runtime=runtime,
-        function=SimpleNamespace(Module=lambda: module),
-        driver=SimpleNamespace(
-            CUDADriverError=OSError,
-            funcSetAttribute=set_attribute,
-            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES=8,
-        ),
-    )
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=cuda, ndarray=FakeArray))
-    monkeypatch.setattr("portable_spdnn_gpu.device.cuda_device.machine_code", lambda *_: b"")
-    assert cuda_device_numbers() == (0, 1)
-    assert CudaDevice().number == 0
-    device = CudaDevice(1)
-    assert device.number == 1
-    assert device.description == "GPU 1, sm_90"
-    kernel = feature_rows("transpose", np.dtype(np.float32))
-    with device.bound():
-        assert CudaDevice().number == 1
-        device.launch(kernel, (1, 1), [FakeArray(1), np.int32(1), np.int32(1), FakeArray(1)])
-        with pytest.raises(LaunchError, match="argument 3 lives on device 0, the launch is on d"):
-            device.launch(kernel, (1, 1), [FakeArray(1), np.int32(1), np.int32(1), FakeArray(0)])
-    assert launched == [1]
-    assert current == [0]
-    # Shared memory beyond 48 KiB is asked for, once, and no other.
-    assert asked == []
-    wide = replace(kernel, dynamic_shared=100 << 10)
-    for _ in range(2):
-        device.launch(wide, (1, 1), [])
-    assert asked == [(5, 8, 100 << 10)]
-    with pytest.raises(LaunchError, match="refused; GPU 1, sm_90 gives 232448 at most"):
-        device.launch(replace(kernel, dynamic_shared=300 << 10), (1, 1), [])

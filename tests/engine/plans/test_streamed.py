@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import subprocess
 import sys
@@ -11,23 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import portable_spdnn as ps
-from portable_spdnn.host import (
-    format_bytes,
-    parse_bytes,
-    parse_limit,
-    peak_resident_bytes,
-    resident_bytes,
-)
-from portable_spdnn.plans import memory_budget
-from portable_spdnn.plans.memory_budget import Budget, facts_of, running_bytes
+from portable_spdnn.plans.memory_budget import Budget, running_bytes
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.plans.streamed import Piece, StreamedPlan
 from portable_spdnn.testing import oracle
-from portable_spdnn.workloads.streamed_network import GeneratedLayers, LayerFacts, StreamedNetwork
+from portable_spdnn.workloads.streamed_network import GeneratedLayers, StreamedNetwork
 
 GIB = 1 << 30
 BACKENDS = [info.name for info in ps.backends() if info.availability.available]
@@ -137,7 +126,7 @@ def test_dead_batches_stop_reading(budget: Any) -> None:
             return super().read(number)
 
     network = StreamedNetwork(Watched(64, 40), 32.0)
-    budget(2 * 2 * running_bytes(network.source.facts[0], 4), 1 << 20, 10)
+    budget(2 * 2 * running_bytes(network.source.statistics[0], 4), 1 << 20, 10)
     plan = make_plan(ps.get_backend("scipy"), network, ps.PlanOptions(memory=GIB))
     result = plan.run(sp.csr_array((30, 64)))
     assert result.categories.size == 0
@@ -156,37 +145,6 @@ def test_an_error_while_reading_ahead_is_raised(budget: Any) -> None:
     plan = make_plan(ps.get_backend("scipy"), network, ps.PlanOptions(memory=GIB))
     with pytest.raises(ps.InputError, match="layer 6: damaged"):
         plan.run(np.ones((3, 64)))
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    sizes=st.lists(st.integers(0, 10**6), min_size=1, max_size=30),
-    weights=st.integers(1, 10**8),
-)
-def test_blocks_cover_all_layers_and_fit(sizes: list[int], weights: int) -> None:
-    facts = [LayerFacts((10, 10), nnz, 4, True) for nnz in sizes]
-    blocks = list(Budget(GIB, weights, 1, 1, 4).cut_blocks(facts))
-    assert [first for first, _ in blocks] == [0, *(end for _, end in blocks[:-1])]
-    assert blocks[-1][1] == len(facts)
-    for first, end in blocks:
-        used = sum(running_bytes(one, 4) for one in facts[first:end])
-        assert end == first + 1 or used <= weights / 2
-    # Greedy: two neighbours never fit into one.
-    for (first, _), (_, end) in itertools.pairwise(blocks):
-        assert sum(running_bytes(one, 4) for one in facts[first:end]) > weights / 2
-
-
-def test_too_little_memory_says_what_would_do() -> None:
-    network = StreamedNetwork(GeneratedLayers(65536, 4), 32.0)
-    backend = ps.get_backend("numba")
-    with pytest.raises(ps.InputError, match=r"needs \d.* here") as refused:
-        make_plan(backend, network, ps.PlanOptions(memory=1 << 20))
-    needed = str(refused.value).rpartition("needs ")[2].removesuffix(" here")
-    share = Budget.share(
-        parse_bytes(needed, "needed"), network, np.dtype(np.float32), backend.threads
-    )
-    assert share.piece >= 1
-    assert share.weights >= running_bytes(facts_of(network)[0], 4)
 
 
 def test_memory_and_exact_passes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +169,7 @@ from portable_spdnn.workloads.streamed_network import GeneratedLayers, StreamedN
 network = StreamedNetwork(GeneratedLayers(16384, 240), 32.0)
 features = ps.digits_features(16384)[:600]
 result = ps.infer(network, features, "numba", memory={limit})
-weights = sum(facts.bytes for facts in network.source.facts)
+weights = sum(statistics.bytes for statistics in network.source.statistics)
 print(peak_resident_bytes(), weights, result.categories.size, len(result.records))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -221,38 +179,3 @@ print(peak_resident_bytes(), weights, result.categories.size, len(result.records
     assert weights > 250 << 20
     assert survivors > 0
     assert layers == 240
-
-
-@pytest.mark.parametrize(
-    ("text", "amount"),
-    [("4GiB", 4 * GIB), ("500MB", 500 * 10**6), ("1.5k", 1500), (" 2 kib ", 2048), ("7", 7),
-     ("12B", 12), (".5GiB", GIB // 2)],
-)  # fmt: skip
-def test_amounts_of_memory(text: str, amount: int) -> None:
-    assert parse_bytes(text, "--memory") == amount
-
-
-@pytest.mark.parametrize("text", ["", "GiB", "-1GiB", "4 giga", "0", "1e9", "nan"])
-def test_no_amounts_of_memory(text: str) -> None:
-    with pytest.raises(ps.InputError, match=r"--memory is .*; give an amount such as 4GiB"):
-        parse_bytes(text, "--memory")
-    with pytest.raises(ps.InputError, match=r"--memory is .*; give an amount such as 4GiB"):
-        parse_limit(text, "--memory")
-
-
-def test_limits_on_memory_may_be_absent() -> None:
-    assert parse_limit(None, "--memory") is None
-    assert parse_limit("2KiB", "--memory") == 2048
-
-
-def test_shown_amounts_and_what_the_process_holds() -> None:
-    assert [format_bytes(n) for n in (0, 1023, 1536, 4 * GIB, 3 << 40, 5000 << 40)] == [
-        "0 B", "1023 B", "1.5 KiB", "4 GiB", "3 TiB", "5000 TiB",
-    ]  # fmt: skip
-    gc.collect()
-    held = resident_bytes()
-    block = np.ones(256 << 20, np.uint8)
-    assert resident_bytes() - held > 160 << 20  # what others let go meanwhile counts against it
-    assert peak_resident_bytes() >= held
-    assert block.sum() == 256 << 20
-    assert memory_budget.CODE_BYTES > 0

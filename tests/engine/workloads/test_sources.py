@@ -55,7 +55,7 @@ def test_a_source_gives_network_inputs_and_truth(
     network = source.load_network()
     assert (network.neurons, len(network)) == (64, 2)
     assert [layer.nnz for layer in source.network.iter_layers()] == [32 * 64] * 2
-    assert [one.nnz for one in source.network.layers.facts] == [32 * 64] * 2
+    assert [one.nnz for one in source.network.layers.statistics] == [32 * 64] * 2
     features, total = source.load_inputs()
     assert features.shape == (4, 64)
     assert source.count_inputs() == (None if kinds[1] == TEXT else (4, total))
@@ -81,3 +81,11 @@ def test_what_does_not_fit_is_told_before_anything_is_loaded(folder: Path) -> No
     for first in (0, INPUTS + 1):
         with pytest.raises(InputError, match=f"there are {INPUTS} inputs, not {first}"):
             resolve(Request(folder / "packed.spdnn", first_inputs=first)).count_inputs()
+
+
+def test_the_fingerprint_of_text_files_changes_when_one_is_replaced(folder: Path) -> None:
+    before, after = (resolve(Request(folder / "text", 64, 2)).network.layers for _ in range(2))
+    identity = before.fingerprint()
+    assert after.fingerprint() == identity
+    (folder / "text" / "neuron64" / "n64-l2.tsv").write_text("1\t1\t1\n")
+    assert after.fingerprint() != identity

@@ -1,4 +1,4 @@
-"""Networks that are read on use: the same layers, no weights held, facts without reading."""
+"""Networks that are read on use: the same layers, no weights held, statistics without reading."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import portable_spdnn as ps
 from portable_spdnn.io.packed_store import PackedStore, PackedStoreWriter
 from portable_spdnn.workloads.streamed_network import (
     GeneratedLayers,
-    LayerFacts,
+    LayerStatistics,
     StoredLayers,
     StreamedNetwork,
 )
@@ -27,12 +27,12 @@ def assert_same_layers(got: ps.Network, expected: ps.Network) -> None:
             np.testing.assert_array_equal(getattr(ours, name), getattr(theirs, name))
 
 
-def assert_same_facts(got: ps.Network, expected: ps.Network) -> None:
+def assert_same_statistics(got: ps.Network, expected: ps.Network) -> None:
     for name in ("neurons", "neurons_out", "widest", "edges", "y_max", "layers_filling_zeros",
                  "sparse_features_exact"):  # fmt: skip
         assert getattr(got, name) == getattr(expected, name), name
-    facts = got.source.facts  # type: ignore[attr-defined]
-    assert facts == [LayerFacts.of(layer) for layer in expected]
+    statistics = got.source.statistics  # type: ignore[attr-defined]
+    assert statistics == [LayerStatistics.of(layer) for layer in expected]
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def store(tmp_path: Path, odd_network: ps.Network) -> PackedStore:
 
 def test_a_store_read_on_use_is_the_store(store: PackedStore, odd_network: ps.Network) -> None:
     network = StreamedNetwork(StoredLayers(store), store.y_max)
-    assert_same_facts(network, odd_network)
+    assert_same_statistics(network, odd_network)
     assert network.layers_filling_zeros == (3,)
     for _ in range(2):  # released pages are read again
         assert_same_layers(network, odd_network)
@@ -68,15 +68,16 @@ def test_a_store_read_on_use_is_the_store(store: PackedStore, odd_network: ps.Ne
     assert [layer.shape for layer in network.layers[1:3]] == [(33, 1), (1, 70)]
     assert network.layers[-1].shape == (70, 26)
     opened = ps.open_network(store.path, layers=2, bias=-0.5)
-    assert_same_facts(opened, store.network(2, -0.5))
-    assert_same_layers(opened, store.network(2, -0.5))
+    loaded = ps.load_network(store.path, layers=2, bias=-0.5)
+    assert_same_statistics(opened, loaded)
+    assert_same_layers(opened, loaded)
     assert ps.open_network(store.path, y_max=3.0).y_max == 3.0
 
 
 def test_generated_layers_are_those_of_the_network() -> None:
     network = StreamedNetwork(GeneratedLayers(64, 7, seed=3), 32.0)
     expected = ps.radixnet(64, 7, seed=3)
-    assert_same_facts(network, expected)
+    assert_same_statistics(network, expected)
     assert_same_layers(network, expected)
     lifted = StreamedNetwork(GeneratedLayers(64, 3, bias=0.1))
     assert lifted.layers_filling_zeros == (0, 1, 2)
@@ -121,7 +122,7 @@ def test_what_cannot_be_streamed_says_so(tmp_path: Path, store: PackedStore) -> 
     class Misfit(GeneratedLayers):
         def __init__(self) -> None:
             super().__init__(64, 2)
-            self.facts = [self.facts[0], LayerFacts((32, 64), 5, 0, True)]
+            self.statistics = [self.statistics[0], LayerStatistics((32, 64), 5, 0, True)]
 
     with pytest.raises(ps.InputError, match="layer 1 gives 64 outputs but layer 2 takes 32"):
         StreamedNetwork(Misfit())

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from nvrtc_architectures import COMPILES_FOR_OLD_ONES, needs_compiler_of
+from nvrtc_architectures import COMPILES_FOR_OLD_ONES, OLDEST_OF_CUDA_13, needs_compiler_of
 from ptxas_reports import MULTIPROCESSORS, ResourceReport, occupancy, resident_blocks, resources
 
 from portable_spdnn.host import usable_cores
@@ -16,19 +16,21 @@ from portable_spdnn_gpu.compile.catalog import (
     ARCHITECTURES,
     BOUNDED,
     NO_EPILOGUE,
-    OLDEST_OF_CUDA_13,
     SHARED_LIMITS,
     SHARED_UNASKED,
     Kernel,
     catalog,
     csr_spmm,
-    headers,
-    kernel_folder,
     persistent_layers,
     staged_configs,
     staged_spmm,
 )
-from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError, compile_source
+from portable_spdnn_gpu.compile.nvrtc import (
+    KernelCompilationError,
+    compile_source,
+    headers,
+    kernel_folder,
+)
 from portable_spdnn_gpu.compile.precision import PRECISIONS, Precision
 
 nvrtc = pytest.importorskip("cupy.cuda", reason="CuPy is not installed: extra cuda13").nvrtc

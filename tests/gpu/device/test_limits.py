@@ -19,9 +19,9 @@ from portable_spdnn_gpu.compile.catalog import (
     LIMIT_THREADS,
     LIMIT_VECTORS,
     LIMITS,
-    kernel_folder,
     limit_kernel,
 )
+from portable_spdnn_gpu.compile.nvrtc import kernel_folder
 from portable_spdnn_gpu.device import limits
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.limits import (

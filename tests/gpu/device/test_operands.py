@@ -15,7 +15,7 @@ from cuda_emulation.emulated_device import EmulatedArray, allocate, compiler
 import portable_spdnn as ps
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.testing import oracle
-from portable_spdnn_gpu.device import operands
+from portable_spdnn_gpu.device import matrices
 from portable_spdnn_gpu.device.cuda_device import CudaDevice
 from portable_spdnn_gpu.device.matrices import DeviceCsr, upload_csr
 from portable_spdnn_gpu.device.operands import adopt_dense, adopt_sparse
@@ -227,14 +227,14 @@ def test_canonical_csr_shares_all_its_parts(backend: EmulatedCupyBackend, dtype:
         assert adopted.shape == (11, 13)
         assert adopted.dtype == dtype
         for ours, theirs in zip(
-            (adopted.offsets, adopted.indices, adopted.data),
+            (adopted.indptr, adopted.indices, adopted.data),
             (foreign.indptr, foreign.indices, foreign.data),
             strict=True,
         ):
             assert address(ours) == address(theirs)
     wide = ForeignCsr(host, np.int64)
     adopted = adopt_sparse(backend.cuda, "A", wide)
-    assert adopted.offsets.dtype == adopted.indices.dtype == np.int32
+    assert adopted.indptr.dtype == adopted.indices.dtype == np.int32
     assert address(adopted.data) == address(wide.data)
     np.testing.assert_array_equal(backend.download(adopted).toarray(), host.toarray())
 
@@ -311,7 +311,7 @@ def test_refused_sparse_operands(
     short.indptr = allocate(np.zeros(3, np.int32))
     with pytest.raises(ps.InputError, match=r"spmm: A: row offsets of shape \(3,\), .* 3 rows"):
         backend.spmm(short, B)
-    monkeypatch.setattr(operands, "INDEX_LIMIT", 5)
+    monkeypatch.setattr(matrices, "INDEX_LIMIT", 5)
     with pytest.raises(ps.InputError, match="spmm: A: 3 x 3 with 6 entries is too large"):
         backend.spmm(ForeignCsr(sp.csr_array(np.triu(np.ones((3, 3))))), B)
 
@@ -330,7 +330,7 @@ def test_results_become_cupyx_matrices_without_a_copy(
     C = upload_csr(backend.cuda, sp.csr_array(np.eye(2, 3)))
     monkeypatch.setattr(sys.modules["cupyx.scipy.sparse"], "csr_matrix", csr_matrix, raising=False)
     made = C.to_cupyx()
-    assert made.parts == (C.data, C.indices, C.offsets)
+    assert made.parts == (C.data, C.indices, C.indptr)
     assert made.shape == (2, 3)
     assert made.has_canonical_format
     monkeypatch.setattr(sys.modules["cupyx.scipy.sparse"], "csr_matrix", no_library)

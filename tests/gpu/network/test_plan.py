@@ -29,7 +29,7 @@ from portable_spdnn.plans.machine_limits import known_limits, limits_of
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.cupy_backend import CupyBackend
-from portable_spdnn_gpu.network.weights import count_resident
+from portable_spdnn_gpu.network.weights import steps_that_fit
 from portable_spdnn_gpu.spmm.tuning import TunedStaged, tune_staged
 
 pytestmark = needs_device
@@ -41,7 +41,7 @@ def backend() -> CupyBackend:
 
 
 def network_of(layers: int, neurons: int = 60, seed: int = 0, bias: float = -0.2) -> ps.Network:
-    """Return layers in which inputs die one after the other."""
+    """Return layers in which inputs become inactive one after the other."""
     rng = np.random.default_rng(seed)
     weights = [
         sp.csr_array(
@@ -89,21 +89,21 @@ def test_one_recording_serves_batches_of_any_size(backend: CupyBackend) -> None:
     plan = make_plan(backend, network, ps.PlanOptions(batch_size=70))
     for inputs in (0, 1, 69, 70, 71, 200):
         Y = binary(inputs)
-        categories, scores, alive = oracle.infer(network, Y)
+        categories, scores, active = oracle.infer(network, Y)
         result = plan.run(Y)
         assert result.categories.tolist() == categories
         np.testing.assert_allclose(result.scores, scores, rtol=1e-4, atol=1e-5)
-        assert [record.alive_inputs for record in result.records] == alive
+        assert [record.alive_inputs for record in result.records] == active
 
 
 def test_dead_inputs_leave_on_the_device(backend: CupyBackend) -> None:
     network, Y = network_of(8), binary(150)
-    alive = np.array(oracle.infer(network, Y)[2])
-    assert alive[-1] < alive[0] < 150
+    active = np.array(oracle.infer(network, Y)[2])
+    assert active[-1] < active[0] < 150
     dropped = ps.infer(network, Y, backend)
-    before = np.concatenate(([np.count_nonzero(Y.any(axis=1))], alive[:-1]))
+    before = np.concatenate(([np.count_nonzero(Y.any(axis=1))], active[:-1]))
     edges = [layer.nnz for layer in network]
-    # Some dead inputs may stay: fewer than a sixteenth of those that a layer computes.
+    # Some inactive inputs may stay: fewer than a sixteenth of those that a layer computes.
     assert before @ edges <= dropped.executed_edges <= 16 / 15 * (before @ edges) + sum(edges)
     kept = ps.infer(network, Y, backend, keep_dead_inputs=True)
     assert kept.executed_edges == 150 * network.edges
@@ -141,11 +141,11 @@ def test_weights_beyond_the_limit_are_copied_while_others_run(
     # Two batches: the first layers of the second wait for the last of the first.
     Y = binary(75)
     result = plan.run(Y)
-    categories, scores, alive = oracle.infer(network, Y)
+    categories, scores, active = oracle.infer(network, Y)
     assert result.categories.tolist() == categories
     rtol = 1e-4 if storage == "same" else 1e-2
     np.testing.assert_allclose(result.scores, scores, rtol=rtol, atol=rtol)
-    assert [record.alive_inputs for record in result.records] == alive
+    assert [record.alive_inputs for record in result.records] == active
     assert "of 9 layers" in plan.describe()
     assert "copied while others run" in plan.describe()
     report = result.device_report
@@ -161,15 +161,15 @@ def test_a_limit_that_two_layers_exceed(backend: CupyBackend) -> None:
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=12), st.integers(1, 400))
 def test_as_many_layers_stay_as_fit(sizes: list[int], limit: int) -> None:
-    def needed(resident: int) -> int:
-        return sum(sizes[:resident]) + 2 * max(sizes[resident:], default=0)
+    def needed(on_device: int) -> int:
+        return sum(sizes[:on_device]) + 2 * max(sizes[on_device:], default=0)
 
     fitting = [n for n in range(len(sizes) + 1) if needed(n) <= limit]
     if not fitting:
         with pytest.raises(InputError, match="do not hold two layers"):
-            count_resident(sizes, limit)
+            steps_that_fit(sizes, limit)
     else:
-        assert count_resident(sizes, limit) == fitting[-1]
+        assert steps_that_fit(sizes, limit) == fitting[-1]
 
 
 def test_half_precision_states_its_error_and_keeps_to_it(backend: CupyBackend) -> None:
@@ -290,11 +290,11 @@ def test_any_network_gives_what_the_oracle_gives(backend: CupyBackend, data: st.
         keep_dead_inputs=draw(st.booleans()),
         device_memory=draw(st.sampled_from([None, 200_000])),
     )
-    categories, scores, alive = oracle.infer(network, Y)
+    categories, scores, active = oracle.infer(network, Y)
     result = make_plan(backend, network, options).run(Y)
     assert result.categories.tolist() == categories
     np.testing.assert_allclose(result.scores, scores, rtol=1e-9, atol=1e-9)
-    assert [record.alive_inputs for record in result.records] == alive
+    assert [record.alive_inputs for record in result.records] == active
 
 
 def test_the_command_reports_where_the_time_went(
@@ -370,7 +370,7 @@ def test_narrow_networks_run_many_layers_in_a_launch(shared: Path) -> None:
     plan = make_plan(backend, network, ps.PlanOptions(batch_size=1200))
     told = plan.describe()
     assert "layers 1 to 7: clustered, 94 % of the loads shared (least of csr" in told
-    assert "layers 8 to 120: resident in 4 fused segments" in told
+    assert "layers 8 to 120: persistent kernel, 4 fused segments" in told
     steps = [line for line in told.splitlines() if line.startswith("layers ")]
     assert [line.endswith(" inputs, estimated)") for line in steps] == [True, True]
     backend.cuda.launches.clear()  # type: ignore[attr-defined]
@@ -379,11 +379,11 @@ def test_narrow_networks_run_many_layers_in_a_launch(shared: Path) -> None:
     np.testing.assert_array_equal(
         result.categories, read_categories(data / "neuron1024-l120-categories.tsv")[:19]
     )
-    # Rounding aside, and no more dead inputs than may stay, as layer by layer.
+    # Rounding aside, and no more inactive inputs than may stay, as layer by layer.
     alone = ps.infer(network, inputs, backend, kernel="clustered", batch_size=1200)
     np.testing.assert_allclose(result.scores, alone.scores, rtol=1e-5, atol=1e-5)
-    alive = [record.alive_inputs for record in result.records]
-    assert alive == [record.alive_inputs for record in alone.records]
+    active = [record.alive_inputs for record in result.records]
+    assert active == [record.alive_inputs for record in alone.records]
     assert alone.executed_edges <= result.executed_edges <= 1.1 * alone.executed_edges
 
 
@@ -393,7 +393,7 @@ def test_wide_or_exact_networks_run_layer_by_layer() -> None:
     wide = make_plan(Large(), ps.radixnet(16384, 9), ps.PlanOptions(batch_size=64))
     assert "layers 1 to 9: clustered" in wide.describe()
     double = make_plan(Large(), network_of(12), ps.PlanOptions(np.float64))
-    assert "resident" not in double.describe()
+    assert "persistent" not in double.describe()
 
 
 def test_segments_that_cannot_be_are_errors(backend: CupyBackend) -> None:

@@ -27,7 +27,6 @@ from portable_spdnn_gpu.persistent.launch import (
     LayerCounts,
     SegmentLayer,
     pack_segment,
-    read_counts,
 )
 
 pytestmark = needs_device
@@ -88,33 +87,31 @@ def launch(
     state = device.upload(np.array([inputs, int(gathers), inputs, 0], np.int32))
     source = device.upload(places.astype(np.int32) if inputs else np.zeros(1, np.int32))
     active = device.upload(np.zeros(pitch, np.uint8))
-    counts = segment.new_counts()
     operands = StepOperands(device.upload(from_), to, pitch, state, source, active)
     if captured:
         device.resident_blocks(packed.kernel)
-        recording = device.capture(lambda: segment.launch(operands, y_max, counts))
+        recording = device.capture(lambda: segment.launch(operands, y_max))
         recording.replay()
         recording.replay()
     else:
-        segment.launch(operands, y_max, counts)
+        segment.launch(operands, y_max)
     out, marks = device.download(to), device.download(active)
     assert (out[:, inputs:] == -7).all()
     assert not marks[inputs:].any()
-    tallies = read_counts(device.download(counts))
-    return out[:, :inputs].T, marks[:inputs], tallies, device.download(state)
+    return out[:, :inputs].T, marks[:inputs], segment.counts(), device.download(state)
 
 
 def expected(
     Ws: Sequence[Any], biases: Sequence[Array], Y: Array, y_max: float | None, precision: Precision
 ) -> tuple[Array, list[int]]:
-    """Return features after all layers, and inputs alive after each."""
-    alive = []
+    """Return features after all layers, and inputs active after each."""
+    active = []
     for W, bias in zip(Ws, biases, strict=True):
         Y = oracle.layer(W, Y, bias, y_max)
         if precision.half:
             Y = Y.astype(np.float32).astype(np.float16).astype(np.float64)
-        alive.append(int((Y != 0).any(axis=1).sum()))
-    return Y, alive
+        active.append(int((Y != 0).any(axis=1).sum()))
+    return Y, active
 
 
 def check(
@@ -129,12 +126,12 @@ def check(
     """Compare a segment with the oracle; return its counts."""  # fmt: skip
     layers = segment_layers(Ws, biases)
     out, marks, counts, state = launch(device, layers, Y, y_max, precision, **options)
-    wanted, alive = expected(Ws, biases, Y, y_max, precision)
+    wanted, active = expected(Ws, biases, Y, y_max, precision)
     # A sum that lies between two numbers of half precision may round to either.
     tolerance = 2e-5 if not precision.half else 2e-3
     np.testing.assert_allclose(out, wanted, rtol=tolerance, atol=tolerance)
     np.testing.assert_array_equal(marks.astype(bool), (wanted != 0).any(axis=1))
-    assert counts.active.tolist() == alive
+    assert counts.active.tolist() == active
     assert (counts.computed <= len(Y)).all()
     assert state.tolist()[3] == counts.unusable.any() == np.isnan(wanted).any()
     return counts
@@ -209,8 +206,8 @@ def test_empty_layers_and_rows(device: Device) -> None:
     assert counts.active.tolist() == [0, 5]
 
 
-def test_tiles_stop_where_no_layer_revives(device: Device) -> None:
-    # Input i lives through layer i // 16 alone: each tile dies after its own layer.
+def test_tiles_stop_where_no_layer_activates(device: Device) -> None:
+    # Tile t holds inputs 16 t to 16 t + 15, which become inactive in layer t.
     layers, neurons = 5, 6
     steps = sp.csr_array(np.eye(neurons, k=-1, dtype=np.float32))
     Y = np.zeros((70, neurons), np.float32)
@@ -218,14 +215,14 @@ def test_tiles_stop_where_no_layer_revives(device: Device) -> None:
     none = [np.zeros(neurons, np.float32)] * layers
     counts = check(device, [steps] * layers, none, Y)
     assert counts.active.tolist() == [54, 38, 22, 6, 0]
-    # Tile 0 is computed once and dies; of the last six inputs every layer is.
+    # Tile 0 is computed once and becomes inactive; of the last six inputs every layer is.
     assert counts.computed.tolist() == [70, 54, 38, 22, 6]
-    # Where the fourth layer revives, the third is the last that the dead pass for nothing.
-    revived = [*none[:3], np.full(neurons, 0.5, np.float32), none[4]]
-    counts = check(device, [steps] * layers, revived, Y)
+    # Where the fourth layer activates, the third is the last that inactive tiles pass.
+    activated = [*none[:3], np.full(neurons, 0.5, np.float32), none[4]]
+    counts = check(device, [steps] * layers, activated, Y)
     assert counts.computed.tolist() == [70] * 5
     assert counts.active.tolist() == [54, 38, 22, 70, 70]
-    # A positive bias that all layers after are without: the dead may stop behind it.
+    # A positive bias that all layers after are without: inactive tiles may stop behind it.
     first = [np.full(neurons, 0.5, np.float32), *(np.full(neurons, -2.0, np.float32),) * 4]
     counts = check(device, [steps] * layers, first, Y)
     assert counts.computed.tolist() == [70, 70, 0, 0, 0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from portable_spdnn.kernel_model import Limits, speed, speed_text
-from portable_spdnn_gpu.compile.catalog import kernel_folder
+from portable_spdnn_gpu.compile.nvrtc import kernel_folder
 from portable_spdnn_gpu.spmm.costs import (
     CLUSTER_COLUMNS,
     CSR_COLUMNS,

@@ -158,7 +158,7 @@ def test_every_configuration_of_staged_rows(
     A.data = A.data.astype(precision.storage).astype(precision.sums)
     inputs, pitch = config.minibatch + 3, config.minibatch + 16
     B = rng.uniform(-1, 1, (A.shape[1], pitch)).astype(precision.storage)
-    B[:, inputs - 1] = 0  # dies where the bias is not positive
+    B[:, inputs - 1] = 0  # inactive where the bias is not positive
     source = rng.permutation(pitch)[:inputs].astype(np.int32)
     if apart:
         B = np.ascontiguousarray(
@@ -280,9 +280,9 @@ Y = sp.csr_array(np.where(rng.random((9, 51)) < 0.3, 1, 0).astype(np.float32))
 W = sp.csr_array((rng.random((51, 1050)) < 0.1).astype(np.float32))
 for features in (Y, Y.toarray()):
     out = backend.layer(W, features, -1.0, 2.0)
-    alive = backend.active_inputs(out)
-    taken = backend.download(backend.take_inputs(out, alive))
-    expected = np.clip(Y @ W.toarray() - 1, 0, 2)[alive]
+    active = backend.active_inputs(out)
+    taken = backend.download(backend.take_inputs(out, active))
+    expected = np.clip(Y @ W.toarray() - 1, 0, 2)[active]
     np.testing.assert_array_equal(taken.toarray() if sp.issparse(taken) else taken, expected)
     assert backend.nonzeros(out) == np.count_nonzero(expected) > 0
 print(sorted(set(backend.cuda.launches)))

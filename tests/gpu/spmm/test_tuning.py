@@ -14,7 +14,8 @@ from cuda_emulation.emulated_backend import cache_folder as kernel_cache
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
 
 from portable_spdnn.errors import InputError
-from portable_spdnn_gpu.compile.catalog import BOUNDED, Kernel, kernel_folder, staged_configs
+from portable_spdnn_gpu.compile.catalog import BOUNDED, Kernel, staged_configs
+from portable_spdnn_gpu.compile.nvrtc import kernel_folder
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import LaunchError
 from portable_spdnn_gpu.spmm import tuning

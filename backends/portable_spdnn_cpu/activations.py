@@ -14,29 +14,31 @@ reduction of the argument with a constant in two parts.
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
-from portable_spdnn_cpu.jit.compilation import kernel
-from portable_spdnn_cpu.jit.cpu_info import CACHE_LINE
+from portable_spdnn_cpu.jit.compilation import Array, Function, kernel
 from portable_spdnn_cpu.jit.intrinsics import polynomial, prefetch
-
-Array = npt.NDArray[Any]
+from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 
 # The code of an activation is its place in `ACTIVATIONS`.
 NONE, RELU, GELU, GELU_TANH, SILU, HARDSWISH, SIGMOID, TANH = range(len(ACTIVATIONS))
 
-# Division by zero gives infinity: the branch to Python's error would keep loops from being vectors.
-elementwise = functools.partial(kernel, error_model="numpy")
-formula = functools.partial(elementwise, no_cpython_wrapper=True)  # only kernels call it
+
+def elementwise(function: Function, **options: Any) -> Function:
+    """Compile for loops that are to be vectors: a branch to Python's ZeroDivisionError is none."""
+    return kernel(function, error_model="numpy", **options)
 
 
-def _single(*constants: float) -> Any:
+def formula(function: Function) -> Function:
+    """Compile what `elementwise` kernels alone call."""
+    return elementwise(function, no_cpython_wrapper=True)
+
+
+def _single(*constants: float) -> tuple[np.float32, ...]:
     """Round to float32; Numba would compute in float64 with Python's floats."""
     return tuple(np.float32(constant) for constant in constants)
 
@@ -74,9 +76,9 @@ ZERO, HALF, ONE, TWO, THREE, SIX = _single(0, 0.5, 1, 2, 3, 6)
 LOG2_E, SCALE_32, CUBIC_32 = _single(math.log2(math.e), TANH_SCALE, TANH_CUBIC)
 # -ln 2 in two parts; a multiple of the first by up to 2^15 is exact.
 MINUS_LN2_HIGH, MINUS_LN2_LOW = _single(-0.693359375, 2.12194440e-4)
-EXP_LEAST = np.float32(-88)  # here the power of two has become 0
+EXP_MIN = np.float32(-88)  # here the power of two has become 0
 # With these as their least, or most, arguments the functions below give what they tend to.
-SIGMOID_LEAST, HARDSWISH_LEAST, TAIL_MOST = _single(-104, -4, 14)
+SIGMOID_MIN, HARDSWISH_MIN, TAIL_MAX = _single(-104, -4, 14)
 
 # expm1(r) = r + r^2 P(r) for |r| <= ln(2) / 2: minimax in exp's relative error, 3.3e-9.
 EXPM1 = _single(
@@ -96,7 +98,7 @@ TAIL_Q = _single(
 
 
 @elementwise
-def activate(value: Any, code: int) -> float:
+def activate(value: float, code: int) -> float:
     """Return the activation of one value.
 
     Parameters
@@ -165,7 +167,7 @@ def activate_span(
 
 
 @formula
-def activate_block(span: Array, code: int, low: Any, high: Any) -> None:
+def activate_block(span: Array, code: int, low: np.floating[Any], high: np.floating[Any]) -> None:
     """Do what `activate_span` does, with `low` at least 0 for ReLU."""
     # One loop for each function: a choice inside would keep the loop from being vectors.
     if code <= RELU:
@@ -205,9 +207,9 @@ def clamp(z: Any, lower: Any, upper: Any) -> Any:
 
 
 @formula
-def exp_parts(x: Any) -> Any:
+def exp_parts(x: np.float32) -> tuple[np.float32, np.float32]:
     """Return expm1(r) and 2^n with x = n ln 2 + r, for x <= 0; 2^n is 0 where exp(x) underflows."""
-    x = x if x > EXP_LEAST else EXP_LEAST  # NaN too: the conversion of NaN is not defined
+    x = x if x > EXP_MIN else EXP_MIN  # NaN too: the conversion of NaN is not defined
     n = np.int32(x * LOG2_E - HALF)  # cut off towards 0: rounds what is negative
     whole = np.float32(n)
     r = polynomial(whole, (MINUS_LN2_LOW, polynomial(whole, (MINUS_LN2_HIGH, x))))
@@ -216,7 +218,7 @@ def exp_parts(x: Any) -> Any:
 
 
 @formula
-def sigmoid(z: Any) -> Any:
+def sigmoid(z: np.float32) -> np.float32:
     """Return 1 / (1 + exp(-z)), from exp(-|z|), which cannot overflow."""
     expm1, power = exp_parts(-abs(z))
     decay = polynomial(power, (expm1, power))
@@ -225,7 +227,7 @@ def sigmoid(z: Any) -> Any:
 
 
 @formula
-def tanh(z: Any) -> Any:
+def tanh(z: np.float32) -> np.float32:
     """Return tanh(z) = -m / (2 + m) with m = expm1(-2 |z|), and the sign of z."""
     expm1, power = exp_parts(-TWO * abs(z))
     m = polynomial(power, (expm1, power - ONE))
@@ -235,31 +237,34 @@ def tanh(z: Any) -> Any:
 
 
 @formula
-def silu(z: Any) -> Any:
+def silu(z: np.float32) -> np.float32:
     """Return z sigmoid(z)."""
-    z = SIGMOID_LEAST if z < SIGMOID_LEAST else z
+    z = SIGMOID_MIN if z < SIGMOID_MIN else z
     return z * sigmoid(z)
 
 
 @formula
-def gelu_tanh(z: Any) -> Any:
+def gelu_tanh(z: np.float32) -> np.float32:
     """Return z (1 + tanh(sqrt(2 / pi) (z + 0.044715 z^3))) / 2."""
-    z = SIGMOID_LEAST if z < SIGMOID_LEAST else z
+    z = SIGMOID_MIN if z < SIGMOID_MIN else z
     return z * sigmoid(SCALE_32 * polynomial(z * z * z, (CUBIC_32, z)))
 
 
 @formula
-def gelu(z: Any) -> Any:
+def gelu(z: np.float32) -> np.float32:
     """Return z (1 + erf(z / sqrt 2)) / 2 = max(z, 0) - t erfc(t / sqrt 2) / 2 with t = |z|."""
     t = abs(z)
-    t = t if t < TAIL_MOST else TAIL_MOST
+    t = t if t < TAIL_MAX else TAIL_MAX
     expm1, power = exp_parts(-HALF * t * t)
-    tail = polynomial(power, (expm1, power)) * polynomial(t, TAIL_P) / polynomial(t, TAIL_Q)
+    tail: np.float32 = (
+        polynomial(power, (expm1, power)) * polynomial(t, TAIL_P) / polynomial(t, TAIL_Q)
+    )
     return (ZERO if z < ZERO else z) - t * tail
 
 
 @formula
-def hardswish(z: Any) -> Any:
+def hardswish(z: np.float32) -> np.float32:
     """Return z min(max(z + 3, 0), 6) / 6."""
-    z = HARDSWISH_LEAST if z < HARDSWISH_LEAST else z
-    return z * (clamp(z + THREE, ZERO, SIX) / SIX)
+    z = HARDSWISH_MIN if z < HARDSWISH_MIN else z
+    part: np.float32 = clamp(z + THREE, ZERO, SIX) / SIX
+    return z * part

@@ -54,11 +54,6 @@ def cache_bytes(level: int) -> int:
     return COMMON_CACHE_BYTES.get(level, 0)
 
 
-def l2_bytes() -> int:
-    """Return the size of one core's second-level cache in bytes."""
-    return cache_bytes(2)
-
-
 def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Return an uninitialised array that starts on a cache line, in large pages if it is large.
 

@@ -6,29 +6,26 @@ toolchain could reach.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from llvmlite import binding, ir
 from numba.core import cgutils, types
-from numba.core.typing.templates import Signature
 
 from portable_spdnn.kernel_model import Limits
-from portable_spdnn_cpu.jit.compilation import intrinsic, kernel
-from portable_spdnn_cpu.jit.cpu_info import aligned_empty, cache_bytes
-from portable_spdnn_cpu.jit.thread_pool import ThreadPool
-
-Array = npt.NDArray[Any]
+from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel
+from portable_spdnn_cpu.jit.intrinsics import broadcast
+from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.timing import seconds_each
 
 # Sums that do not wait for each other: enough to hide a latency of 4 to 5 cycles where two
 # multiply-adds begin in each, and few enough for 16 registers.
 FMA_CHAINS = 12
 READ_CHAINS = 8
-SECONDS = 0.03  # the least that is timed
-REPETITIONS = 5  # of which the fastest counts
+FMA_ROUNDS = 1 << 12  # of one repetition: a few microseconds
+SECONDS = 0.03  # of one timing
+TURNS = 5
 BEYOND_CACHE = 1 << 28  # bytes a thread, larger than any third-level cache's share
 
 
@@ -44,16 +41,15 @@ LANES = native_vector_bytes() // 4
 
 
 @intrinsic
-def fma_chains(
-    typingctx: Any, rounds: Any, factor: Any, term: Any
-) -> tuple[Signature, Callable[..., Any]]:
+def fma_chains(typingctx: Any, rounds: Any, factor: Any, term: Any) -> Emission:
     """Do `rounds` fused multiply-adds in each of FMA_CHAINS vectors; returns a lane of the sum."""
     signature = types.float32(types.intp, types.float32, types.float32)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         vector = ir.VectorType(ir.FloatType(), LANES)
         rounds, factor, term = args
-        factors, terms = (_broadcast(builder, vector, scalar) for scalar in (factor, term))
+        factors, terms = (broadcast(builder, vector, scalar) for scalar in (factor, term))
+        # Stack slots, which LLVM promotes to registers; unequal, so that none is left out.
         sums = [
             cgutils.alloca_once_value(builder, ir.Constant(vector, [float(chain)] * LANES))
             for chain in range(FMA_CHAINS)
@@ -68,7 +64,7 @@ def fma_chains(
 
 
 @intrinsic
-def read_all(typingctx: Any, array: Any) -> tuple[Signature, Callable[..., Any]]:
+def read_all(typingctx: Any, array: Any) -> Emission:
     """Read an array of float32 once, a whole number of READ_CHAINS vectors; returns a lane."""
     signature = types.float32(array)
 
@@ -91,13 +87,6 @@ def read_all(typingctx: Any, array: Any) -> tuple[Signature, Callable[..., Any]]
         return _sum_lane(builder, sums)
 
     return signature, codegen
-
-
-def _broadcast(builder: Any, vector: Any, scalar: Any) -> Any:
-    lanes = ir.VectorType(ir.IntType(32), vector.count)
-    undefined = ir.Constant(vector, ir.Undefined)
-    first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(first, undefined, ir.Constant(lanes, None))
 
 
 def _sum_lane(builder: Any, sums: list[Any]) -> Any:
@@ -153,12 +142,11 @@ def _fma_rate(pool: ThreadPool) -> float:
     # Below one, so that sums stay finite; the compiler does not know the values.
     factor, term = np.float32(0.999), np.float32(0.5)
 
-    def run(rounds: int) -> float:
-        return _seconds(pool, lambda thread: repeat_fma(rounds, factor, term))
+    def work(thread: int, times: int) -> None:
+        repeat_fma(FMA_ROUNDS * times, factor, term)
 
-    rounds = _enough(run, 1 << 12)
-    best = min(run(rounds) for _ in range(REPETITIONS))
-    return pool.threads * rounds * FMA_CHAINS * LANES * 2 / best
+    flops = pool.threads * FMA_ROUNDS * FMA_CHAINS * LANES * 2
+    return flops / seconds_each(pool, work, SECONDS, TURNS)
 
 
 def _read_rate(pool: ThreadPool, size: int) -> float:
@@ -173,23 +161,7 @@ def _read_rate(pool: ThreadPool, size: int) -> float:
 
     pool.run(fill)
 
-    def run(times: int) -> float:
-        return _seconds(pool, lambda thread: repeat_reads(arrays[thread], times))
+    def work(thread: int, times: int) -> None:
+        repeat_reads(arrays[thread], times)
 
-    times = _enough(run, 1)
-    best = min(run(times) for _ in range(REPETITIONS))
-    return pool.threads * times * items * 4 / best
-
-
-def _seconds(pool: ThreadPool, work: Callable[[int], Any]) -> float:
-    start = time.perf_counter()
-    pool.run(work)
-    return time.perf_counter() - start
-
-
-def _enough(run: Callable[[int], float], amount: int) -> int:
-    """Double an amount of work until it takes long enough to time; compiles on the way."""
-    run(amount)
-    while run(amount) < SECONDS:
-        amount *= 2
-    return amount
+    return pool.threads * items * 4 / seconds_each(pool, work, SECONDS, TURNS)

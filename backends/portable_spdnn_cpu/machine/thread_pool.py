@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -76,13 +77,30 @@ class ThreadPool:
             future.result()
 
 
+class ForkSafeLock:
+    """A lock that is open in a forked child, whatever thread of the parent held it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        _LOCKS.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
 _POOLS: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
+_LOCKS: weakref.WeakSet[ForkSafeLock] = weakref.WeakSet()
 
 
 def _forget_threads() -> None:
-    """Let the pools of a forked child start threads of its own: only the caller's is copied."""
+    """Make pools and locks of a forked child anew: it has a copy of the forking thread alone."""
     for pool in _POOLS:
         pool._pool = None
+    for lock in _LOCKS:
+        lock._lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget_threads)

@@ -1,0 +1,49 @@
+"""Handles: what they say of themselves, and what goes with dense features alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import portable_spdnn as ps
+from portable_spdnn.operations.handles import DescribedCall
+from portable_spdnn_cpu.scipy_backend import ScipyBackend
+
+EYE = sp.csr_array(np.eye(3))
+
+
+class Preparing(ScipyBackend):
+    """A backend that says what it prepared."""
+
+    def make_spmm(self, A: Any, columns: int | None, epilogue: ps.Epilogue) -> Any:
+        run = super().make_spmm(A, columns, epilogue)
+        return DescribedCall(run, lambda: f"made for {columns} columns")
+
+
+def test_a_handle_says_what_its_backend_prepared() -> None:
+    handle = Preparing().spmm_handle(EYE, columns=7)
+    assert handle.describe() == "made for 7 columns"
+    assert (handle.shape, handle.dtype) == ((3, 3), np.float64)
+    np.testing.assert_array_equal(np.asarray(handle.multiply(np.eye(3))), np.eye(3))
+    assert ps.get_backend("scipy").spmm_handle(EYE).describe() == "nothing was prepared"
+    spgemm = ps.get_backend("scipy").spgemm_handle(EYE, EYE)
+    assert spgemm.describe() == "all rows are computed in the same way"
+
+
+def test_out_and_residual_go_with_dense_features() -> None:
+    handle = ps.get_backend("scipy").layer_handle(EYE)
+    for name in ("out", "residual"):
+        with pytest.raises(ps.InputError, match=f"layer: {name} goes with dense features; these"):
+            handle.apply(EYE, **{name: np.zeros((3, 3))})
+    out = np.full((2, 3), np.nan)
+    assert handle.apply(np.ones((2, 3)), out, residual=np.ones((2, 3))) is out
+    assert (out == 2).all()
+
+
+def test_the_same_memory_is_not_both_features_and_result() -> None:
+    both = np.ones((3, 3))
+    with pytest.raises(ps.InputError, match="layer: out overlaps a dense operand"):
+        ps.get_backend("scipy").layer_handle(EYE).apply(both, both)

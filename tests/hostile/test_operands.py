@@ -1,0 +1,178 @@
+"""Sparse operands whose offsets or indices lie, and arguments of other types: always InputError."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import portable_spdnn as ps
+
+BACKENDS = [info.name for info in ps.backends() if info.availability.available]
+SIZE = 20
+
+
+def intact(form: str = "csr") -> Any:
+    rng = np.random.default_rng(1)
+    A = sp.random_array((SIZE, SIZE), density=0.3, rng=rng, dtype=np.float32, format="csr")
+    return sp.bsr_array(A, blocksize=(2, 2)) if form == "bsr" else A.asformat(form)
+
+
+def changed(form: str, part: str, at: int, value: int) -> Any:
+    A = intact(form)
+    getattr(A, part)[at] = value
+    return A
+
+
+def empty_with_offsets() -> Any:
+    A = sp.csr_array((SIZE, SIZE), dtype=np.float32)
+    A.indptr[5] = 7
+    return A
+
+
+def without_values() -> Any:
+    A = intact()
+    A.data = A.data[:5]
+    return A
+
+
+def with_float_indices() -> Any:
+    A = intact()
+    A.indices = A.indices.astype(float)
+    return A
+
+
+def coo_with(index: int) -> Any:
+    A = intact("coo")
+    A.coords[0][2] = index
+    return A
+
+
+LIES: dict[str, Callable[[], Any]] = {
+    "column beyond": lambda: changed("csr", "indices", 3, SIZE),
+    "column far beyond": lambda: changed("csr", "indices", 3, 2**30),
+    "column below": lambda: changed("csr", "indices", 3, -1),
+    "offsets fall": lambda: changed("csr", "indptr", 5, int(intact().indptr[6]) + 3),
+    "offset below": lambda: changed("csr", "indptr", 3, -5),
+    "offsets begin late": lambda: changed("csr", "indptr", 0, 3),
+    "offsets end beyond": lambda: changed("csr", "indptr", -1, 10**9),
+    "offsets of no entries": empty_with_offsets,
+    "fewer values": without_values,
+    "indices are floats": with_float_indices,
+    "row of csc beyond": lambda: changed("csc", "indices", 3, 500),
+    "offsets of csc fall": lambda: changed("csc", "indptr", 5, 10**6),
+    "row of coo below": lambda: coo_with(-7),
+    "row of coo beyond": lambda: coo_with(SIZE),
+    "block of bsr beyond": lambda: changed("bsr", "indices", 1, 99),
+    "complex": lambda: intact().astype(complex),
+    "one dimension": lambda: sp.coo_array(np.ones(SIZE)),
+}
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("lie", LIES)
+def test_no_operation_takes_a_matrix_that_lies(name: str, lie: str) -> None:
+    backend, good, dense = ps.get_backend(name), intact(), np.ones((SIZE, 3), np.float32)
+    network = ps.Network([ps.Layer(good)])
+    handle, plan = backend.layer_handle(good), ps.plan(network, backend)
+    operations: list[Callable[[Any], Any]] = [
+        lambda A: backend.spmm(A, dense),
+        lambda A: backend.spmm_handle(A, columns=3),
+        lambda A: backend.spgemm(A, good),
+        lambda A: backend.spgemm_handle(good, A),
+        lambda A: backend.layer(A, dense.T),
+        lambda A: backend.layer(good, A),
+        handle.apply,
+        plan.run,
+        ps.Layer,
+    ]
+    for operation in operations:
+        with pytest.raises(ps.InputError):
+            operation(LIES[lie]())
+
+
+def test_matrices_that_only_look_odd_are_taken() -> None:
+    good, dense = intact(), np.ones((SIZE, 3), np.float32)
+    spare = intact()
+    spare.data = np.append(spare.data, [9, 9]).astype(np.float32)
+    spare.indices = np.append(spare.indices, [10**6, -1]).astype(spare.indices.dtype)
+    unsorted = good[:, ::-1][:, ::-1]
+    duplicated = sp.csr_array(
+        (np.repeat(good.data / 2, 2), np.repeat(good.indices, 2), 2 * good.indptr), good.shape
+    )
+    wide = good.copy()
+    wide.indptr = wide.indptr.astype(np.int64)
+    for name in BACKENDS:
+        backend = ps.get_backend(name)
+        expected = backend.download(backend.spmm(good, dense))
+        for A in (spare, unsorted, duplicated, wide, *map(intact, ("csc", "coo", "bsr", "dia"))):
+            found = backend.download(backend.spmm(A, dense))
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize(
+    "values", [np.ones(3), 1j * np.ones(intact().nnz), ["x"] * intact().nnz, "x", [None]]
+)
+def test_new_values_are_numbers_one_for_each_entry(name: str, values: Any) -> None:
+    handle = ps.get_backend(name).spgemm_handle(intact(), intact())
+    for arguments in ({"A_data": values}, {"B_data": values}):
+        with pytest.raises(ps.InputError, match="spgemm: new values for"):
+            handle.numeric(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("action", "name"),
+    [
+        (lambda value: ps.Network([ps.Layer(np.eye(2))], value), "y_max"),
+        (lambda value: ps.PlanOptions(batch_size=value), "batch_size"),
+        (lambda value: ps.PlanOptions(exact_passes=value), "exact"),
+        (lambda value: ps.PlanOptions(dtype=value), "dtype"),
+        (lambda value: ps.get_backend("numba", threads=value), "threads"),
+        (lambda value: ps.get_backend("scipy").spmm_handle(intact(), columns=value), "columns"),
+        (lambda value: ps.Epilogue(activation=value), "activation"),
+    ],
+)
+@pytest.mark.parametrize("value", ["x", -1, 0.5j, True, b"1", [2, 3], 10**30])
+def test_arguments_of_other_types_are_named(
+    action: Callable[[Any], Any], name: str, value: Any
+) -> None:
+    if (name, value) == ("y_max", 10**30):
+        assert action(value).y_max == 1e30
+        return
+    with pytest.raises(ps.InputError, match=name):
+        action(value)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("dtype", ["f2", ">f4", ">f8", ">i2", "i1", "i8", "u8", "?", "g"])
+def test_dense_numbers_of_every_type_are_taken(name: str, dtype: str) -> None:
+    backend = ps.get_backend(name)
+    A, B = np.array([[1, 0], [1, 1]], dtype), np.array([[1, 0], [0, 1]], dtype)
+    layer = ps.Layer(A)
+    scores = ps.infer(ps.Network([layer]), B, backend).scores
+    np.testing.assert_array_equal(np.asarray(scores), A.astype(float))
+    product = backend.download(backend.spmm(layer.csr(), B))
+    np.testing.assert_array_equal(product, A.astype(float))
+    assert product.dtype == (np.float64 if np.dtype(dtype).itemsize >= 8 else np.float32)
+
+
+def test_a_weight_beyond_float32_is_named() -> None:
+    network = ps.Network([ps.Layer(np.eye(2)), ps.Layer(np.array([[1e300], [1.0]]))])
+    with pytest.raises(ps.InputError, match=r"layer 2: a weight of magnitude 1e\+300"):
+        ps.plan(network, "scipy")
+    found = ps.infer(network, np.eye(2), "scipy", dtype="float64").scores
+    np.testing.assert_array_equal(np.asarray(found), [[1e300], [1]])
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_merging_neurons_rounds_no_sum_of_weights(name: str) -> None:
+    first = ps.Layer(np.ones((1, 2), np.float32))
+    second = ps.Layer(np.array([[1], [2.0**-30]], np.float32), -1)
+    network = ps.Network([first, second])
+    for passes in ("none", "merge-neurons"):
+        options = {"dtype": "float64", "exact_passes": passes}
+        assert ps.infer(network, np.ones((1, 1)), name, **options).categories.tolist() == [0]

@@ -16,7 +16,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ sys.path.insert(0, str(FOLDER))
 from machine_facts import cpu_slug, load_average, machine_facts  # noqa: E402
 
 from portable_spdnn.io.atomic_output import atomic_output  # noqa: E402
+from portable_spdnn.scaling.calibration import load_calibration, save_calibration  # noqa: E402
 
 IMAGES = FOLDER.parent.parent / "shared" / "mnist" / "train-images-idx3-ubyte.gz"
 DOCS = FOLDER.parent / "docs" / "results"
@@ -113,9 +114,7 @@ def predict(case: Case, source: list[object], folder: Path) -> dict[int, tuple[f
         "--sample-layers", case.sample_layers, "--save-calibration", kept,
     )  # fmt: skip
     first = json.loads(target.read_text())["strong"]
-    calibration = json.loads(kept.read_text())
-    calibration["first_batch_seconds"] = 0.0
-    kept.write_text(json.dumps(calibration))
+    save_calibration(replace(load_calibration(kept), first_batch_seconds=0.0), kept)
     model(case.network, ranks, *asked, "--calibration", kept)
     again = json.loads(target.read_text())["strong"]
     return {a["nodes"]: (a["seconds"], b["seconds"]) for a, b in zip(first, again, strict=True)}

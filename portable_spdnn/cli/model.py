@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -14,39 +13,27 @@ from portable_spdnn.cli import options as flag
 from portable_spdnn.cli.progress import show_progress
 from portable_spdnn.errors import InputError
 
-# What a calibration is measured with: no flags for one that is at hand.
+# These say what is to be measured, and contradict --calibration.
 _MEASURING = ("backend", "threads", "data", "inputs", "first_inputs", "seed", "bias", "y_max",
               "dtype", "sample_inputs", "sample_layers")  # fmt: skip
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
-_PREFIXES = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "ki": 2.0**10,
-             "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}  # fmt: skip
-_RATES = {
-    prefix + unit + per: scale / bits
-    for prefix, scale in _PREFIXES.items()
-    for unit, bits in (("B", 1), ("bit", 8), ("b", 8))
-    for per in ("/s", "ps")
-}
+_RATES = {"MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12, "MiB/s": 2.0**20, "GiB/s": 2.0**30,
+          "Mbit/s": 125e3, "Gbit/s": 125e6, "Tbit/s": 125e9}  # fmt: skip
+MAX_NODES = 1 << 20
 
 
 def model(
     context: typer.Context,
     nodes: Annotated[
         str,
-        typer.Option(
-            metavar="A..B|N,...",
-            help="Numbers of nodes: the powers of two in a range with both ends, or a list.",
-        ),
+        typer.Option(metavar="A..B|N,...", help="Powers of two in a range with its ends; a list."),
     ] = "1..1024",
     network: Annotated[
         str | None,
-        typer.Option(
-            metavar="NxL",
-            help="Neurons and layers. Default: 1024x120, or those of --data or --calibration.",
-        ),
+        typer.Option(metavar="NxL", help="Default: 1024x120, or that of --data or --calibration."),
     ] = None,
     total_inputs: Annotated[
-        int,
-        typer.Option(metavar="K", min=1, help="Inputs in all (strong), and of each node (weak)."),
+        int, typer.Option(metavar="K", min=1, help="In all (strong), and of each node (weak).")
     ] = 60000,
     schedule: flag.ScheduleOption = flag.Schedule.static,
     latency: Annotated[
@@ -109,20 +96,21 @@ def model(
     from portable_spdnn.scaling.prediction import Prediction, Question
     from portable_spdnn.workloads.sources import Request
 
-    counts = parse_nodes(nodes)
-    wide, deep = (None, None) if network is None else parse_network(network)
-    delay, speed = parse_latency(latency), parse_bandwidth(bandwidth)
+    counts = _parse_nodes(nodes)
+    wide, deep = (None, None) if network is None else _parse_network(network)
+    delay = _parse_amount(latency, _TIMES, "--latency", "2us or 0.5ms")
+    speed = _parse_amount(bandwidth, _RATES, "--bandwidth", "10GB/s or 100Gbit/s")
+    if not speed:
+        raise InputError(f"--bandwidth is {bandwidth!r}; it must be more than 0")
     limit = parse_limit(memory, "--memory")
     if plot is not None:
         plotting.check_plot(plot)
     if calibration is not None:
-        for name in _MEASURING:
-            source = context.get_parameter_source(name)
+        sources = {name: context.get_parameter_source(name) for name in _MEASURING}
+        for name, source in sources.items():
             if source is not None and source.name == "COMMANDLINE":
-                raise InputError(
-                    f"--{name.replace('_', '-')} has no say where --calibration gives what was "
-                    "measured; leave one of them out"
-                )
+                option = f"--{name.replace('_', '-')}"
+                raise InputError(f"{option} has no effect where --calibration is given; omit it")
         measured = load_calibration(calibration)
     else:
         measured = measuring.calibrate(
@@ -140,46 +128,34 @@ def model(
     if save_calibration is not None:
         save(measured, save_calibration)
     layers = deep or measured.network_layers
-    question = Question(
-        layers, total_inputs, counts, schedule.value, delay, speed, limit, draw_seed
-    )
-    answer = Prediction(measured, question)
-    aside = json == "-"
-    run_report.print_facts(list(tables.facts(answer).items()), aside)
-    for kind, points in (("strong", answer.strong), ("weak", answer.weak)):
-        share = "in all" if kind == "strong" else "a node"
-        typer.echo(f"{kind} scaling: {total_inputs} inputs {share}", err=aside)
-        rows = [[text(point) for text in tables.COLUMNS.values()] for point in points]
-        run_report.print_table(list(tables.COLUMNS), rows, aside)
-    for line in tables.chart(answer):
-        typer.echo(line, err=aside)
+    asked = (layers, total_inputs, counts, schedule.value, delay, speed, limit, draw_seed)
+    prediction = Prediction(measured, Question(*asked))
+    tables.show(prediction, to_stderr=json == "-")
     if json is not None:
-        run_report.write_json(tables.as_json(answer), json)
+        run_report.write_json(tables.as_json(prediction), json)
     if plot is not None:
-        plotting.plot(answer, plot)
+        plotting.plot(prediction, plot)
 
 
-def parse_nodes(text: str) -> tuple[int, ...]:
-    """Return the numbers of nodes of ``1..1024`` or ``1,2,3``, rising; raises InputError."""
-    span = re.fullmatch(r"\s*(\d{1,9})\s*\.\.\s*(\d{1,9})\s*", text)
+def _parse_nodes(text: str) -> tuple[int, ...]:
+    """Return the numbers of nodes of ``1..1024`` or ``1,2,3``, rising."""
+    span = re.fullmatch(r"\s*(\d{1,7})\s*\.\.\s*(\d{1,7})\s*", text)
+    numbers: set[int] = set()
     if span:
         first, last = int(span[1]), int(span[2])
-        if first > last:
-            raise InputError(f"--nodes is {text!r}: the range ends before it begins")
-        numbers = {first, last, *(1 << n for n in range(21) if first <= 1 << n <= last)}
-    elif re.fullmatch(r"\s*\d{1,9}\s*(,\s*\d{1,9}\s*)*", text):
+        numbers = {n for n in (first, last, *(1 << n for n in range(21))) if first <= n <= last}
+    elif re.fullmatch(r"\s*\d{1,7}\s*(,\s*\d{1,7}\s*)*", text):
         numbers = set(map(int, text.split(",")))
-    else:
+    if not numbers or min(numbers) < 1 or max(numbers) > MAX_NODES:
         raise InputError(
-            f"--nodes is {text!r}; give a range such as 1..1024 or a list such as 1,2,4"
+            f"--nodes is {text!r}; give a rising range such as 1..1024 or a list such as 1,2,4, "
+            f"of numbers from 1 to {MAX_NODES}"
         )
-    if min(numbers) < 1 or max(numbers) > 1 << 20:
-        raise InputError(f"--nodes is {text!r}: numbers of nodes are 1 to {1 << 20}")
     return tuple(sorted(numbers))
 
 
-def parse_network(text: str) -> tuple[int, int]:
-    """Return neurons and layers of ``65536x1920``; raises InputError if it is not two numbers."""
+def _parse_network(text: str) -> tuple[int, int]:
+    """Return neurons and layers of ``65536x1920``."""
     match = re.fullmatch(r"\s*([1-9]\d{0,9})\s*[xX×]\s*([1-9]\d{0,9})\s*", text)
     if not match:
         raise InputError(
@@ -188,28 +164,13 @@ def parse_network(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def parse_latency(text: str) -> float:
-    """Return seconds of ``2us``, ``0.5ms`` or ``1s``; raises InputError if it is no such time."""
-    seconds = _amount(text.lower(), _TIMES)
-    if not seconds < math.inf:
-        raise InputError(f"--latency is {text!r}; give a time with its unit, such as 2us or 0.5ms")
-    return seconds
-
-
-def parse_bandwidth(text: str) -> float:
-    """Return bytes a second of ``10GB/s``, ``1GiB/s`` or ``100Gbit/s``, more than 0.
-
-    Raises InputError if it is no such rate.
-    """
-    rate = _amount(text, _RATES)
-    if not 0 < rate < math.inf:
+def _parse_amount(text: str, units: dict[str, float], option: str, examples: str) -> float:
+    """Return a number with one of the units, in seconds or bytes a second."""
+    match = re.fullmatch(r"\s*(\d+\.?\d*(?:e[+-]?\d+)?)\s*(\S+)\s*", text)
+    amount = float(match[1]) * units.get(match[2], math.nan) if match else math.nan
+    if not amount < math.inf:
         raise InputError(
-            f"--bandwidth is {text!r}; give a rate with its unit, such as 10GB/s or 100Gbit/s"
+            f"{option} is {text!r}; give a number and a unit, such as {examples}; "
+            f"units are {', '.join(units)}"
         )
-    return rate
-
-
-def _amount(text: str, units: Mapping[str, float]) -> float:
-    """Return a number with one of the units in base units, NaN where it is none."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:e[+-]?\d+)?|\.\d+)\s*(\S+)\s*", text)
-    return float(match[1]) * units.get(match[2], math.nan) if match else math.nan
+    return amount

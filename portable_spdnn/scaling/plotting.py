@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.io.atomic_output import atomic_output
-from portable_spdnn.report.run_report import rate
-from portable_spdnn.scaling.prediction import Prediction
-
-FORMATS = (".png", ".svg")
-_BLUE, _RED, _GREY = "#1f5fa8", "#c2452d", "#777777"
-_PARTS = {
-    "granularity": "#e0a030", "planning": "#7b4ea3", "imbalance": _RED, "gather": "#3a8f4f",
-}  # fmt: skip
+from portable_spdnn.scaling.prediction import Point, Prediction
 
 
 def check_plot(path: Path) -> None:
-    """Raise InputError where a picture could not be drawn, before anything is measured."""
-    if path.suffix.lower() not in FORMATS:
-        raise InputError(f"{path}: a plot is a file that ends in {' or '.join(FORMATS)}")
+    """Check, before anything is measured, that a picture can be drawn.
+
+    Raises
+    ------
+    InputError
+        If the name ends neither in .png nor in .svg, or matplotlib is missing.
+    """
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise InputError(f"{path}: a plot is a file that ends in .png or .svg")
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -32,66 +31,44 @@ def check_plot(path: Path) -> None:
         ) from error
 
 
-def plot(answer: Prediction, path: Path) -> None:
-    """Draw strong scaling, its parts, and weak scaling; all modelled, and labelled so.
+def plot(prediction: Prediction, path: Path) -> None:
+    """Draw the seconds of strong and of weak scaling, with the ideal and their parts.
 
-    The file appears whole or not at all; raises InputError if it cannot be written.
+    Raises
+    ------
+    InputError
+        If the file, which appears whole or not at all, cannot be written.
     """
     from matplotlib.figure import Figure
 
+    asked, made = prediction.question, prediction.calibration
     figure = Figure(figsize=(11, 4.8), layout="constrained")
     left, right = figure.subplots(1, 2)
-    question, calibration = answer.question, answer.calibration
-    strong, weak = answer.strong, answer.weak
-    nodes = np.array(question.nodes)
-
-    seconds = np.array([point.seconds for point in strong])
-    ideal = strong[0].seconds * strong[0].speed_up / nodes
-    left.plot(nodes, ideal, "--", color=_GREY, label="ideal")
-    left.plot(nodes, seconds, "o-", color=_BLUE, lw=2, label="modelled")
-    least = min(ideal.min(), seconds.min()) / 30
-    for name, colour in _PARTS.items():
-        part = np.array([getattr(point, name) for point in strong])
-        if part.max() > least:
-            # What is nothing, or a gain, has no place on a logarithmic axis.
-            part = np.where(part > 0, part, np.nan)
-            left.plot(nodes, part, ":", marker=".", color=colour, label=f"of it: {name}")
-    left.set_ylim(bottom=least)
-    left.set_ylabel("inference, seconds")
-    left.set_title(f"Strong scaling: {question.inputs:,} inputs in all")
-
-    ideal = weak[0].edge_rate / weak[0].speed_up * nodes
-    right.plot(nodes, ideal, "--", color=_GREY, label="ideal")
-    for points, kind, mark, colour, place, align in (
-        (weak, "weak", "o-", _BLUE, (-14, 0), "center"),
-        (strong, "strong", "s-", _RED, (0, -12), "top"),
-    ):
-        rates = [point.edge_rate for point in points]
-        right.plot(nodes, rates, mark, lw=2, label=f"modelled, {kind}", color=colour)
-        right.annotate(
-            f"{rate(rates[-1])}\n{100 * points[-1].efficiency:.0f} % of ideal",
-            (nodes[-1], rates[-1]), xytext=place, textcoords="offset points", ha="right",
-            va=align, fontsize=8,
-        )  # fmt: skip
-    right.set_ylabel("challenge edge rate, edges/s")
-    right.set_title(f"Weak ({question.inputs:,} inputs a node) and strong")
-
-    for axes in (left, right):
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.set_xticks(nodes, [str(n) for n in nodes], fontsize=8)
-        axes.set_xticks([], minor=True)
-        axes.set_xlabel("nodes")
-        axes.grid(visible=True, which="major", color="#dddddd", lw=0.6)
-        axes.legend(fontsize=8)
+    _draw(left, prediction.strong, f"strong scaling: {asked.inputs:,} inputs in all")
+    _draw(right, prediction.weak, f"weak scaling: {asked.inputs:,} inputs a node")
     figure.suptitle(
-        f"{calibration.neurons:,} neurons x {question.layers:,} layers, {question.schedule} "
-        f"schedule{', layers streamed' if answer.budget else ''}: a model, calibrated on one node\n"
-        f"{calibration.backend}, {calibration.device}; assumed latency "
-        f"{1e6 * question.latency:.3g} us, bandwidth {question.bandwidth / 1e9:.3g} GB/s",
-        fontsize=10,
+        f"{made.neurons:,} neurons x {asked.layers:,} layers, modelled from one node: "
+        f"{made.backend}, {made.device}"
     )
     drawn = io.BytesIO()
     figure.savefig(drawn, format=path.suffix.lower()[1:], dpi=120)
     with atomic_output(path) as stream:
         stream.write(drawn.getvalue())
+
+
+def _draw(axes: Any, points: Sequence[Point], title: str) -> None:
+    """Draw the seconds of one kind of scaling by the number of nodes."""
+    nodes, seconds = [one.nodes for one in points], [one.seconds for one in points]
+    ideal = [one.seconds * one.efficiency for one in points]
+    axes.plot(nodes, ideal, "k--", label="ideal")
+    axes.plot(nodes, seconds, "o-", label="modelled")
+    for name in ("granularity", "planning", "imbalance", "gather"):
+        part = [getattr(one, name) for one in points]
+        if max(part) > 0:
+            axes.plot(nodes, part, ".:", label=f"of it: {name}")
+    # A logarithmic axis shows no zeros and no gains.
+    axes.set(xscale="log", ylim=(min(ideal + seconds) / 100, None))
+    axes.set_yscale("log", nonpositive="mask")
+    axes.set(xlabel="nodes", ylabel="inference, seconds", title=title)
+    axes.set_xticks(nodes, [str(n) for n in nodes])
+    axes.legend()

@@ -1,16 +1,17 @@
 """The model: seconds of data-parallel inference on many nodes, from a calibration of one.
 
 A node runs its inputs in batches. A batch of n inputs takes ``start(n)`` for the first layers,
-and for each later layer ``depth_factor x edges x dense(live inputs)``. The busiest node decides,
-and then rank 0 gathers. A network that does not fit in a node's memory is streamed: it passes,
-block of layers by block, once for each batch of as many inputs as fit.
+and for each later layer ``depth_factor x edges x dense(active inputs)``. The inference ends when
+the busiest node has finished and rank 0 has gathered the results. A network that does not fit in
+a node's memory is streamed: blocks of layers are read one after the other, once for every batch of
+as many inputs as fit.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -22,14 +23,15 @@ from portable_spdnn.mpi.run import POLL_SECONDS
 from portable_spdnn.plans.memory_budget import SHARE, Budget, needed_bytes
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.partition import chunk_bounds, static_part
-from portable_spdnn.scaling.calibration import Calibration, Curve, count_live
+from portable_spdnn.scaling.calibration import Calibration, Curve, count_active
 from portable_spdnn.workloads.streamed_network import LayerStatistics
 
 Array = npt.NDArray[Any]
 
-COLLECTIVES = 4  # rounds of messages of a gathering: sizes and contents, of batches and of records
-LAYER_BYTES = 8  # of a batch's message for each layer: the inputs that were alive after it
-SURVIVOR_BYTES = 16  # for each survivor: its number, as alive and as a category
+COLLECTIVES = 4  # gatherings of results: sizes and contents, of batches and of records
+# Sizes of the pickled results of a rank: of itself, of each batch, and in each batch of each layer
+# (how many inputs were active after it) and each survivor (its number, as active and as category).
+RANK_BYTES, BATCH_BYTES, LAYER_BYTES, SURVIVOR_BYTES = 500, 150, 8, 16
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class Question:
     schedule: str = "static"  # or "dynamic"; see `portable_spdnn.mpi.run`
     latency: float = 2e-6  # seconds of a message between two nodes
     bandwidth: float = 10e9  # bytes a second into a node
-    memory: int | None = None  # bytes of a node's process; None: stream what would not fit
-    seed: int = 0  # of the draw of inputs that were not recorded
+    memory: int | None = None  # bytes of a node's process; None: stream only what does not fit
+    seed: int = 0  # of the draw of lifetimes for inputs that were not recorded
 
 
 @dataclass(frozen=True)
@@ -60,26 +62,34 @@ class Point:
     edge_rate: float  # challenge edge rate: inputs x edges / seconds
     speed_up: float  # edge rate over that of one node
     efficiency: float  # speed-up over the nodes
-    load_imbalance: float  # busy seconds of the busiest node over the mean
-    live_imbalance: float  # layers x inputs that are computed, of the busiest node over the mean
-    compute: float  # a node's share of what one node computes
-    granularity: float  # what smaller batches take longer; less than 0 where they take less
+    load_imbalance: float  # busy seconds of the busiest node over the mean of the nodes
+    compute: float  # a node's share of what one node alone computes
+    granularity: float  # additional time because batches are smaller; may be negative
     planning: float  # reading and planning layers during inference, where they are streamed
-    imbalance: float  # from the mean of the nodes to the last one, asking for chunks included
+    imbalance: float  # from the mean of the nodes to the last one, requests for chunks included
     gather: float
-    setup: float  # loading and planning before inference; not part of the seconds
     bound: str  # the largest of the five parts
 
 
 class Prediction:
-    """The answer to a question, from one calibration.
+    """The predicted strong and weak scaling.
 
-    `strong` and `weak` have a point for each number of nodes, for as many inputs in all and on
-    each node. `edges` are those of each layer; `budget` and `blocks`, the (first, end) of layers
-    that are read together, are None and empty where a node holds the network. `setup` are the
-    seconds of loading and planning before the clock starts.
+    Attributes
+    ----------
+    strong, weak : list of Point
+        One for each number of nodes, for `question.inputs` in all and on each node.
+    edges : ndarray of float64, shape (layers,)
+    budget : Budget or None
+        How a node shares out its memory; None where it holds the whole network.
+    blocks : list of (int, int)
+        First and end of the layers that are read together; empty where `budget` is None.
+    setup : float
+        Seconds of loading and planning before the clock starts.
 
-    Raises InputError if the network has to be streamed and the memory does not suffice for it.
+    Raises
+    ------
+    InputError
+        If the network has to be streamed and the memory does not suffice for that.
     """
 
     def __init__(self, calibration: Calibration, question: Question) -> None:
@@ -92,12 +102,13 @@ class Prediction:
         per_edge = calibration.load_seconds_edge + calibration.plan_seconds_edge
         first = self.blocks[0][1] if self.blocks else layers
         self.setup = float(calibration.plan_seconds + per_edge * self.edges[:first].sum())
-        # A network that ends within the first layers takes its part of them.
+        # A network that ends within the first layers takes a share of their time.
         self._start_share = self.edges[:start].sum() / max(measured[:start].sum(), 1)
-        # For each column of `count_live`: layers, and edges of those after the first layers.
-        column = np.minimum(np.arange(layers), run)
-        self._layers = np.bincount(column, minlength=run + 1)
-        self._edges = np.bincount(column[start:], self.edges[start:], run + 1)
+        # For each number of `count_active` the edges of the layers after the first ones.
+        number = np.minimum(np.arange(layers), run)
+        self._edges = np.bincount(number[start:], self.edges[start:], run + 1)
+        # Inputs that go through a layer together.
+        self._piece = calibration.batch_size if self.budget is None else self.budget.piece
         self._cost = cache(self._cost_of_part)  # parts recur between numbers of nodes
         inputs, alone = question.inputs, self._point(1, question.inputs, None)
         self.strong = [self._point(nodes, inputs, alone) for nodes in question.nodes]
@@ -122,35 +133,31 @@ class Prediction:
         return budget, list(budget.cut_blocks(facts))
 
     def _point(self, nodes: int, inputs: int, alone: Point | None) -> Point:
-        """Predict beside one node alone, for which `alone` is None."""
+        """Predict one number of nodes, in relation to one node alone (None: this is it)."""
         calibration, question = self.calibration, self.question
-        static = question.schedule == "static"
-        if static:
-            parts = [static_part(inputs, rank, nodes) for rank in range(nodes)]
+        if question.schedule == "static":
+            used = min(nodes, inputs)
+            parts = [static_part(inputs, rank, used) for rank in range(used)]
         else:
             parts = chunk_bounds(inputs, nodes)
         costs = np.array([self._cost(*part) for part in parts])
-        batch = calibration.batch_size if self.budget is None else self.budget.piece
-        batch = min(batch, max(end - first for first, end in parts))
-        last = 0.0
-        if not static:
-            # A question and an answer, and half the time between two looks of rank 0.
-            asking = 2 * question.latency + POLL_SECONDS / 2 if nodes > 1 else 0.0
-            owners, last = _hand_out(costs[:, 1] + costs[:, 2], nodes, asking)
-            chunks, costs = costs, np.zeros((nodes, costs.shape[1]))
-            np.add.at(costs, owners, chunks)
-        inputs_each, compute, planning, live, survivors, batches = costs.T
-        touching = calibration.first_batch_seconds * np.minimum(inputs_each, batch)
-        busy = compute + planning + touching
-        end = float(busy.max() if static else last + touching.max())
-        computed, planned = float((compute + touching).mean()), float(planning.mean())
+        # With its first part a node touches its memory for the first time.
+        touched = [min(end - first, self._piece) for first, end in parts[:nodes]]
+        costs[:nodes, 0] += calibration.first_batch_seconds * np.array(touched)
+        taken = costs[:, 0] + costs[:, 1]
+        # A request and an answer, and on average half of the time between two polls of rank 0.
+        asking = 2 * question.latency + POLL_SECONDS / 2 if nodes > 1 else 0.0
+        owners, end = _hand_out(taken.tolist(), nodes, asking)
+        busy = np.bincount(owners, taken, nodes)
+        computing, planning, survivors, batches = costs.sum(axis=0).tolist()
+        computed, planned = computing / nodes, planning / nodes
         share = computed if alone is None else alone.compute * inputs / alone.inputs / nodes
         seconds = {
             "compute": share,
             "granularity": computed - share,
             "planning": planned,
             "imbalance": end - computed - planned,
-            "gather": self._gather(nodes, float(batches.sum()), float(survivors.sum())),
+            "gather": self._gather(nodes, batches, survivors),
         }
         total = end + seconds["gather"]
         rate = inputs * float(self.edges.sum()) / total
@@ -158,81 +165,75 @@ class Prediction:
         return Point(
             nodes, inputs, total, rate, speed_up, speed_up / nodes,
             load_imbalance=float(busy.max() / busy.mean()) if busy.any() else 1.0,
-            live_imbalance=float(live.max() / live.mean()) if live.any() else 1.0,
-            **seconds, setup=self.setup, bound=max(seconds, key=seconds.__getitem__),
+            **seconds, bound=max(seconds, key=seconds.__getitem__),
         )  # fmt: skip
 
     def _cost_of_part(self, first: int, end: int) -> Array:
-        """Return what a part of the inputs costs a node, as `_compute` does.
-
-        A batch of a streamed network is offered pieces of inputs until its survivors of the
-        first block might not fit. A block is read while the one before it runs, and planned when
-        its turn comes.
-        """
-        calibration, budget = self.calibration, self.budget
-        lives = calibration.lives.modelled(first, end, self.question.seed)
-        if budget is None or not lives.size:
-            return self._compute(lives, calibration.batch_size, calibration.batch_size)
-        room = budget.pool // (calibration.widest * np.dtype(calibration.dtype).itemsize)
-        survive = lives >= min(self.blocks[0][1], calibration.layers)
-        costs, at = [], 0
-        while at < lives.size:
-            begin, waiting = at, 0
-            while piece := min(budget.piece, lives.size - at):
-                if waiting and waiting + piece > room:
-                    break
-                waiting += int(survive[at : at + piece].sum())
-                at += piece
-            costs.append(self._compute(lives[begin:at], at - begin, budget.piece))
-            longest = lives[begin:at].max()
-            reached = [(b, e) for b, e in self.blocks[1:] if longest >= min(b, calibration.layers)]
-            edges = sum(self.edges[b:e].sum() for b, e in reached)
-            planning = calibration.plan_seconds_edge * edges
-            # What runs while layers are read hides that much of it.
-            reading = calibration.load_seconds_edge * edges - planning - costs[-1][1]
-            costs[-1][2] = planning + max(0.0, reading)
+        """Return the seconds of computing and of planning, survivors and batches of a part."""
+        lifetimes = self.calibration.lifetimes.modelled(first, end, self.question.seed)
+        costs = [self._cost_of_batch(batch) for batch in self._batches(lifetimes)]
         return np.asarray(np.sum(costs, axis=0))
 
-    def _compute(self, lives: Array, batch: int, piece: int) -> Array:
-        """Return what batches of inputs cost, pieces of which go through a layer together.
+    def _batches(self, lifetimes: Array) -> Iterator[Array]:
+        """Cut the inputs of a part into batches of one piece, or of more for a streamed network.
 
-        Inputs, seconds of computing and of planning, the sum over layers of the inputs that take
-        part, survivors, batches.
+        There a batch takes in pieces until its survivors of the first block might not fit.
         """
+        calibration, piece = self.calibration, self._piece
+        # Where nothing is streamed, nothing may wait for a second piece.
+        room, waits = 0, np.ones(lifetimes.size, bool)
+        if self.budget is not None:
+            room = self.budget.pool // (calibration.widest * self.budget.itemsize)
+            waits = lifetimes >= min(self.blocks[0][1], calibration.layers)
+        first = waiting = 0
+        for at in range(0, lifetimes.size, piece):
+            if waiting and waiting + min(piece, lifetimes.size - at) > room:
+                yield lifetimes[first:at]
+                first, waiting = at, 0
+            waiting += int(waits[at : at + piece].sum())
+        yield lifetimes[first:]
 
-        def in_pieces(curve: Curve, inputs: Any) -> Any:
-            return inputs // piece * curve(piece) + curve(inputs % piece)
+    def _cost_of_batch(self, lifetimes: Array) -> tuple[float, float, int, int]:
+        """Return for one batch what `_cost_of_part` returns."""
+        calibration, piece = self.calibration, self._piece
 
-        calibration = self.calibration
-        live = count_live(lives, batch, calibration.layers)
-        start = self._start_share * in_pieces(calibration.start, lives.size)
-        deep = calibration.depth_factor * (in_pieces(calibration.dense, live) @ self._edges).sum()
-        survivors = live[:, min(self.question.layers, calibration.layers)].sum()
-        layers = (live @ self._layers).sum()
-        return np.array([lives.size, start + deep, 0.0, layers, survivors, len(live)])
+        def in_pieces(curve: Curve, inputs: Any) -> Array:
+            return np.asarray(inputs // piece * curve(piece) + curve(inputs % piece))
+
+        active = count_active(lifetimes, calibration.layers)
+        start = self._start_share * in_pieces(calibration.start, lifetimes.size)
+        deep = calibration.depth_factor * in_pieces(calibration.dense, active) @ self._edges
+        # A block is read while the previous one runs, and planned before it runs.
+        reached = [(b, e) for b, e in self.blocks[1:] if active[min(b, calibration.layers)]]
+        edges = sum(self.edges[b:e].sum() for b, e in reached)
+        planning = calibration.plan_seconds_edge * edges
+        # Computing and planning hide as much of the reading as they take themselves.
+        reading = max(0.0, calibration.load_seconds_edge * edges - planning - start - deep)
+        survivors = active[min(self.question.layers, calibration.layers)]
+        return float(start + deep), planning + reading, survivors, 1
 
     def _gather(self, nodes: int, batches: float, survivors: float) -> float:
-        """Return the seconds until rank 0 has what all nodes found."""
-        messages, question = self.calibration.messages, self.question
-        content = LAYER_BYTES * question.layers * batches + SURVIVOR_BYTES * survivors
-        size = messages.bytes_each * nodes + messages.bytes_batch * batches + content
+        """Return the seconds until rank 0 has received and unpickled what all nodes found."""
+        made, question = self.calibration, self.question
+        arrays = LAYER_BYTES * question.layers * batches + SURVIVOR_BYTES * survivors
+        size = RANK_BYTES * nodes + BATCH_BYTES * batches + arrays
         return (
             question.latency * COLLECTIVES * math.ceil(math.log2(nodes))
-            + size * (nodes - 1) / nodes / question.bandwidth
-            + messages.pickle_seconds
-            + messages.unpickle_seconds * nodes
-            + messages.unpickle_seconds_batch * batches
-            + messages.unpickle_seconds_byte * content
+            + size * (nodes - 1) / nodes / question.bandwidth  # its own results stay in place
+            + made.unpickle_seconds_rank * nodes
+            + made.unpickle_seconds_batch * batches
+            + made.unpickle_seconds_byte * arrays
         )
 
 
-def _hand_out(seconds: Iterable[float], nodes: int, asking: float) -> tuple[list[int], float]:
-    """Hand chunks out as nodes ask; returns the node of each, and when the last is done."""
-    free = [(0.0, node) for node in range(nodes)]
-    owners = []
-    for number, one in enumerate(seconds):
+def _hand_out(seconds: list[float], nodes: int, asking: float) -> tuple[list[int], float]:
+    """Hand out parts as nodes ask; returns the node of each part, and when the last is done."""
+    # A node begins with the part of its own number, for which it need not ask.
+    free = [(one, node) for node, one in enumerate(seconds[:nodes])]
+    owners = list(range(len(free)))
+    heapq.heapify(free)
+    for one in seconds[nodes:]:
         when, node = free[0]
         owners.append(node)
-        # The first chunk of a rank is its own number, and it need not ask for it.
-        heapq.heapreplace(free, (when + one + (asking if number >= nodes else 0.0), node))
+        heapq.heapreplace(free, (when + asking + one, node))
     return owners, max(free)[0]

@@ -1,8 +1,9 @@
-"""Predictions against numbers worked out by hand and plain loops; limits of the model."""
+"""Predictions against numbers worked out by hand and a simulation in plain loops."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,142 +11,107 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scaling_samples import WIDE, busy_seconds, calibration
+from scaling_samples import calibration
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.mpi.run import POLL_SECONDS
 from portable_spdnn.plans.partition import chunk_bounds, static_part
-from portable_spdnn.scaling.calibration import (
-    LONG_LIVED,
-    NEIGHBOURS,
-    Calibration,
-    Curve,
-    Lives,
-    count_live,
-)
-from portable_spdnn.scaling.prediction import Point, Prediction, Question
+from portable_spdnn.scaling.calibration import Calibration, Curve, Lifetimes
+from portable_spdnn.scaling.prediction import BATCH_BYTES, RANK_BYTES, Prediction, Question
+from portable_spdnn.scaling.tables import as_json
 
 TINY = 1e-9
-SCHEDULES = ("static", "dynamic")
 
 
-def strong(made: Calibration, layers: int, inputs: int, *nodes: int, **asked: Any) -> list[Point]:
-    return Prediction(made, Question(layers, inputs, nodes, **asked)).strong
+def simulate(made: Calibration, asked: Question, nodes: int) -> tuple[float, list[float]]:
+    """Return when the last node is done and how long each computes, in plain loops."""
+    lifetimes = made.lifetimes.active_after
+    if asked.schedule == "static":
+        parts = [static_part(asked.inputs, rank, nodes) for rank in range(nodes)]
+    else:
+        parts = chunk_bounds(asked.inputs, nodes)
+    asking = 2 * asked.latency + POLL_SECONDS / 2 if nodes > 1 else 0
+    clocks, busy = [0.0] * nodes, [0.0] * nodes
+    for number, (first, end) in enumerate(parts):
+        node = number if number < nodes else clocks.index(min(clocks))
+        seconds = 0.0
+        if number < nodes:
+            seconds = made.first_batch_seconds * min(end - first, made.batch_size)
+        for begin in range(first, end, made.batch_size):
+            batch = lifetimes[begin : min(end, begin + made.batch_size)]
+            seconds += float(made.start(len(batch)))
+            for layer in range(made.start_layers, asked.layers):
+                active = sum(lifetime >= min(layer, made.layers) for lifetime in batch)
+                seconds += made.depth_factor * 100 * float(made.dense(active))
+        busy[node] += seconds
+        clocks[node] += seconds + (asking if number >= nodes else 0)
+    return max(clocks), busy
 
 
-def test_one_node_by_hand() -> None:
-    (point,) = strong(calibration(), 6, 8, 1)
-    # Live inputs of layers 1 to 5 (from 0): 6, 5, 4, and 4 in each of the two that were not run.
+def test_one_and_two_nodes_by_hand() -> None:
+    prediction = Prediction(calibration(), Question(6, 8, (1, 2), latency=1e-3, bandwidth=1e6))
+    one, two = prediction.strong
+    assert prediction.setup == pytest.approx(0.5 + 600 * 5e-9, rel=TINY)
+    # Active inputs of layers 1 to 5 (from 0): 6, 5, 4, and 4 in each of the two that were not run.
     compute = 8 * 1e-5 + 2 * 100 * 1e-9 * (6 + 5 + 4 + 4 + 4) + 8 * 1e-6
-    gather = 1e-6 + 2e-6 + 3e-6 + 1e-9 * (8 * 6 + 16 * 4)
-    assert point.seconds == pytest.approx(compute + gather, rel=TINY)
-    assert point.compute == pytest.approx(compute, rel=TINY)
-    assert point.gather == pytest.approx(gather, rel=TINY)
-    assert point.edge_rate == pytest.approx(8 * 600 / (compute + gather), rel=TINY)
-    assert point.setup == pytest.approx(0.5 + 600 * 5e-9, rel=TINY)
-    assert (point.granularity, point.planning) == (pytest.approx(0, abs=1e-15), 0)
-    assert (point.speed_up, point.efficiency, point.load_imbalance) == pytest.approx((1, 1, 1))
-    assert point.bound == "compute"
-
-
-def test_two_nodes_by_hand() -> None:
-    (point,) = strong(calibration(), 6, 8, 2, latency=1e-3, bandwidth=1e6)
-    # Inputs 0 to 3: live 3, 2, 1, 1, 1; inputs 4 to 7: live 3 all along.
+    gather = 2e-6 + 3e-6 + 1e-9 * (8 * 6 + 16 * 4)
+    assert (one.compute, one.gather) == pytest.approx((compute, gather), rel=TINY)
+    assert one.seconds == pytest.approx(compute + gather, rel=TINY)
+    assert one.edge_rate == pytest.approx(8 * 600 / (compute + gather), rel=TINY)
+    assert (one.granularity, one.planning) == (0, 0)
+    assert (one.speed_up, one.efficiency, one.load_imbalance) == pytest.approx((1, 1, 1))
+    # Active among inputs 0 to 3: 3, 2, 1, 1, 1; among inputs 4 to 7: 3 all along.
     first = 4e-5 + 2e-7 * 8 + 4e-6
     second = 4e-5 + 2e-7 * 15 + 4e-6
     content = 2 * 8 * 6 + 16 * 4
-    size = 2 * 200 + 2 * 100 + content
-    gather = 4 * 1e-3 + size / 2 / 1e6 + 1e-6 + 2 * 2e-6 + 2 * 3e-6 + 1e-9 * content
-    assert point.seconds == pytest.approx(second + gather, rel=TINY)
-    assert point.imbalance == pytest.approx((second - first) / 2, rel=TINY)
-    assert point.load_imbalance == pytest.approx(2 * second / (first + second), rel=TINY)
-    # Every input takes part in the first layer.
-    assert point.live_imbalance == pytest.approx(2 * 19 / (12 + 19), rel=TINY)
-    assert point.bound == "gather"
-    parts = (point.compute, point.granularity, point.planning, point.imbalance, point.gather)
-    assert sum(parts) == pytest.approx(point.seconds, rel=TINY)
+    size = 2 * RANK_BYTES + 2 * BATCH_BYTES + content
+    gather = 4 * 1e-3 + size / 2 / 1e6 + 2 * 2e-6 + 2 * 3e-6 + 1e-9 * content
+    assert two.seconds == pytest.approx(second + gather, rel=TINY)
+    assert two.speed_up == pytest.approx(one.seconds / two.seconds, rel=TINY)
+    assert two.imbalance == pytest.approx((second - first) / 2, rel=TINY)
+    assert two.load_imbalance == pytest.approx(2 * second / (first + second), rel=TINY)
+    assert (one.bound, two.bound) == ("compute", "gather")
 
 
-def test_chunks_go_to_whoever_is_free() -> None:
-    # Nothing but layers, and those of the first input as long as all asking together.
-    nothing: dict[str, Any] = {"start": Curve((1,), (0.0,)), "first_batch_seconds": 0.0}
-    made = calibration(4, 0, 0, 0, dense=Curve((1,), (1e-3,)), depth_factor=1.0, **nothing)
-    (point,) = strong(made, 6, 4, 2, schedule="dynamic", latency=1e-3)
-    assert point.seconds - point.gather == pytest.approx(5 * 100 * 1e-3)
-    quick = calibration(0, 0, 0, 0, first_batch_seconds=0.0)
-    (point,) = strong(quick, 6, 4, 2, schedule="dynamic", latency=1e-3)
-    assert point.seconds - point.gather == pytest.approx(2 * 1e-5 + 2e-3 + POLL_SECONDS / 2)
-
-
-@settings(deadline=None, max_examples=60)
+@pytest.mark.parametrize("schedule", ["static", "dynamic"])
+@settings(deadline=None)
 @given(
-    lives=st.lists(st.integers(0, 4), min_size=1, max_size=60),
+    lifetimes=st.lists(st.integers(0, 4), min_size=1, max_size=60),
     nodes=st.integers(1, 70),
     layers=st.integers(1, 9),
     batch=st.integers(1, 70),
     steps=st.lists(st.floats(0, 1), min_size=3, max_size=3).map(sorted),
+    latency=st.floats(0, 1),
 )
-def test_the_busiest_node_as_in_plain_loops(
-    lives: list[int], nodes: int, layers: int, batch: int, steps: list[float]
-) -> None:
-    made = calibration(*lives, batch_size=batch, dense=Curve((1, 16, 17), tuple(steps)))
-    (point,) = strong(made, layers, len(lives), nodes)
-    parts = [static_part(len(lives), rank, nodes) for rank in range(nodes)]
-    expected = [busy_seconds(made, lives[slice(*part)], layers) for part in parts]
-    assert point.seconds - point.gather == pytest.approx(max(expected), rel=1e-6, abs=1e-9)
-    mean = sum(expected) / nodes
-    assert point.imbalance == pytest.approx(max(expected) - mean, rel=1e-6, abs=1e-9)
-
-
-@settings(deadline=None, max_examples=20)
-@given(
-    lives=st.lists(st.integers(0, 4), min_size=1, max_size=50),
-    inputs=st.integers(1, 300),
-    schedule=st.sampled_from(SCHEDULES),
-    seed=st.integers(0, 9),
-)
-def test_limits_where_costs_are_linear(
-    lives: list[int], inputs: int, schedule: str, seed: int
-) -> None:
-    nodes = (1, 2, 3, 8, 64)
-    answer = Prediction(calibration(*lives), Question(20, inputs, nodes, schedule, seed=seed))
-    for points in (answer.strong, answer.weak):
-        assert points[0].speed_up == pytest.approx(1)
-        for point in points:
-            # A node for itself can be luckier than the average of the draw, in weak scaling.
-            if points[0].inputs == point.inputs:
-                assert point.efficiency <= 1 + 1e-9
-            assert point.load_imbalance >= 1 - 1e-9
-            assert point.imbalance >= -1e-12
-            assert point.seconds > 0
-            assert math.isfinite(point.edge_rate)
-        assert all(a.gather <= b.gather for a, b in pairwise(points))
-    assert [point.inputs for point in points] == [inputs * n for n in nodes]
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_more_nodes_than_inputs_and_no_survivors(schedule: str) -> None:
-    points = strong(calibration(0, 0, 0), 1920, 3, 1, 3, 100, schedule=schedule)
-    # The first layer, and memory that is touched for the first time: no layer after it.
-    together = 3 if schedule == "static" else 1
-    assert points[0].compute == pytest.approx(3 * 1e-5 + together * 1e-6)
-    alone = points[1].seconds - points[1].gather
-    assert points[2].seconds - points[2].gather == pytest.approx(alone)
-    assert points[2].load_imbalance == pytest.approx(100 / 3)
-
-
-def test_granularity_is_what_small_batches_cost() -> None:
-    # A tile of 16 costs the same however full it is.
-    tiles = Curve((1, 16, 17, 32), (1e-6, 1e-6, 2e-6, 2e-6))
-    points = strong(calibration(*[4] * 32, dense=tiles), 1000, 32, 2, 32)
-    assert points[0].granularity == pytest.approx(0, abs=1e-9)
-    assert points[1].granularity == pytest.approx(999 * 2 * 100 * 1e-6 * (1 - 1 / 16), rel=1e-6)
-    assert points[1].bound == "granularity"
+def test_as_in_a_simulation(
+    schedule: str, lifetimes: list[int], nodes: int, layers: int, batch: int, steps: list[float],
+    latency: float,
+) -> None:  # fmt: skip
+    made = calibration(*lifetimes, batch_size=batch, dense=Curve((1, 16, 17), tuple(steps)))
+    asked = Question(layers, len(lifetimes), (1, nodes), schedule, latency)
+    end, busy = simulate(made, asked, nodes)
+    mean = sum(busy) / nodes
+    answer = Prediction(made, asked)
+    (alone, point), weak = answer.strong, answer.weak
+    assert point.seconds - point.gather == pytest.approx(end, rel=1e-6, abs=TINY)
+    assert point.compute == pytest.approx(alone.compute / nodes)
+    assert point.compute + point.granularity == pytest.approx(mean, rel=1e-6, abs=TINY)
+    assert point.imbalance == pytest.approx(end - mean, rel=1e-6, abs=TINY)
+    if schedule == "static":
+        assert point.load_imbalance == pytest.approx(max(busy) / mean)
+    assert weak[0] == alone
+    assert (weak[1].inputs, weak[1].compute) == (nodes * asked.inputs, pytest.approx(alone.compute))
+    for one in (point, weak[1]):
+        parts = (one.compute, one.granularity, one.planning, one.imbalance, one.gather)
+        assert sum(parts) == pytest.approx(one.seconds, rel=TINY)
 
 
 def test_streamed_networks_are_planned_within_the_inference() -> None:
     quick: dict[str, Any] = {"start": Curve((1,), (1e-9,)), "dense": Curve((1,), (1e-15,))}
-    wide = calibration(*[4] * 8, program_bytes=100 << 20, first_batch_seconds=0.0, **quick, **WIDE)
+    wide = calibration(
+        *[4] * 8, program_bytes=100 << 20, first_batch_seconds=0.0, neurons=65536, widest=65536,
+        edges_per_layer=(1 << 21,) * 4, **quick,
+    )  # fmt: skip
     held = Prediction(wide, Question(100, 2000, (1, 2)))
     assert (held.budget, held.strong[0].planning) == (None, 0)
     streamed = Prediction(wide, Question(100, 2000, (1, 2), memory=2 << 30))
@@ -154,58 +120,49 @@ def test_streamed_networks_are_planned_within_the_inference() -> None:
     assert budget is not None
     assert (blocks[0][0], blocks[-1][1]) == (0, 100)
     assert len(blocks) > 1
-    # All live: pieces go in while the pool takes them and one more.
+    # All are active: pieces go in while the pool takes them and one more.
     batch = budget.piece
     while (batch + budget.piece) * 4 * 65536 <= budget.pool:
         batch += budget.piece
     later = (100 - blocks[0][1]) * 2**21
     assert one.planning == pytest.approx(math.ceil(2000 / batch) * 3e-9 * later, rel=1e-3)
     assert two.planning == pytest.approx(math.ceil(1000 / batch) * 3e-9 * later, rel=1e-3)
-    assert one.setup == pytest.approx(0.5 + 5e-9 * blocks[0][1] * 2**21)
+    assert streamed.setup == pytest.approx(0.5 + 5e-9 * blocks[0][1] * 2**21)
     assert one.bound == "planning"
-
-
-def test_a_node_streams_what_does_not_fit() -> None:
-    wide = calibration(memory=4 << 30, **WIDE)
-    assert strong(wide, 4, 100, 1)[0].planning == 0
-    assert strong(wide, 1920, 100, 1)[0].planning > 0
+    assert "streamed in 2 GiB" in as_json(streamed)["assumptions"][-1]
+    # Without a limit, what does not fit in three quarters of the node's memory is streamed.
+    small = replace(wide, memory=4 << 30)
+    assert [bool(Prediction(small, Question(n, 100, (1,))).blocks) for n in (4, 1920)] == [0, 1]
     with pytest.raises(InputError, match="memory is 1 MiB"):
         Prediction(wide, Question(4, 100, (1,), memory=1 << 20))
 
 
-@given(st.lists(st.integers(0, 6), max_size=40), st.integers(1, 50))
-def test_live_inputs_are_counted_as_one_by_one(lives: list[int], batch: int) -> None:
-    groups = [lives[first : first + batch] for first in range(0, len(lives), batch)]
-    expected = [[sum(life >= layer for life in group) for layer in range(7)] for group in groups]
-    assert count_live(lives, batch, 6).tolist() == expected
-
-
 @given(
-    lives=st.lists(st.integers(0, 9), min_size=1, max_size=200),
+    lifetimes=st.lists(st.integers(0, 9), min_size=1, max_size=200),
     cuts=st.lists(st.integers(0, 1000), min_size=2, max_size=5).map(sorted),
     stride=st.sampled_from((1, 3, 7)),
     seed=st.integers(0, 2**63),
 )
 def test_parts_of_any_size_cut_the_same_inputs(
-    lives: list[int], cuts: list[int], stride: int, seed: int
+    lifetimes: list[int], cuts: list[int], stride: int, seed: int
 ) -> None:
-    source = (len(lives) - 1) * stride + 1
-    record = Lives(9, source, stride, tuple(lives))
-    # Drawn among enough that live on.
+    source = (len(lifetimes) - 1) * stride + 1
+    record = Lifetimes(9, source, stride, tuple(lifetimes))
     window = record.neighbours
-    assert min(len(lives), NEIGHBOURS) <= window <= len(lives)
-    assert window == len(lives) or window * lives.count(9) / len(lives) >= LONG_LIVED
+    assert min(len(lifetimes), 32) <= window <= len(lifetimes)
+    assert window == len(lifetimes) or window * lifetimes.count(9) / len(lifetimes) >= 16
     whole = record.modelled(cuts[0], cuts[-1], seed)
     parts = [record.modelled(a, b, seed) for a, b in pairwise(cuts)]
     np.testing.assert_array_equal(whole, np.concatenate(parts))
-    for number, life in zip(range(cuts[0], cuts[-1]), whole, strict=True):
+    for number, lifetime in zip(range(cuts[0], cuts[-1]), whole, strict=True):
         place = number % source // stride
-        near = lives[max(0, place - window) : place + window]
-        assert life == lives[place] if stride == 1 and number < source else life in near
+        near = lifetimes[max(0, place - window) : place + window]
+        exact = stride == 1 and number < source
+        assert lifetime == lifetimes[place] if exact else lifetime in near
 
 
 def test_draws_keep_the_rates_of_the_record_and_follow_the_seed() -> None:
-    record = Lives(2, 5000, 5, (0, 1, 2, 2) * 250)
+    record = Lifetimes(2, 5000, 5, (0, 1, 2, 2) * 250)
     drawn = record.modelled(0, 100_000, 1)
     np.testing.assert_allclose(np.bincount(drawn) / 100_000, [0.25, 0.25, 0.5], atol=0.01)
     assert (drawn != record.modelled(0, 100_000, 2)).any()
@@ -215,11 +172,3 @@ def test_curves_go_through_what_was_measured_and_on_as_from_first_to_last() -> N
     curve = Curve((2, 4, 10), (1.0, 1.5, 9.0))
     assert curve([0, 1, 2, 3, 4, 10, 12]) == pytest.approx([0, 1, 1, 1.25, 1.5, 9, 11])
     assert Curve((2,), (1.0,))(6) == pytest.approx(3)
-
-
-@given(st.integers(0, 3000), st.integers(1, 100))
-def test_chunks_cover_all_inputs_once(inputs: int, size: int) -> None:
-    chunks = chunk_bounds(inputs, size)
-    assert sum(end - first for first, end in chunks) == inputs
-    assert all(a[1] == b[0] for a, b in pairwise(chunks))
-    assert len(chunks) == min(inputs, 8 * size)

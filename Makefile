@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := .venv-peers
 
-.PHONY: run test lint bench bench-compare bench-gpu validate-model peers history clean
+.PHONY: run test fuzz lint bench bench-compare bench-gpu validate-model peers history clean
 
 run: $(STAMP)
 	$(BIN)/portable-spdnn run
@@ -13,6 +13,12 @@ run: $(STAMP)
 # A file's tests stay together: they share what is compiled.
 test: lint
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+
+# Ten minutes, before a release: every reader of files, and random networks on every backend.
+fuzz: $(STAMP)
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3.0'
+	$(BIN)/python tests/hostile/fuzz.py --seconds 420
+	$(BIN)/python -m pytest tests/hostile/test_networks.py --hypothesis-profile fuzz
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

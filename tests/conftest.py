@@ -12,6 +12,12 @@ from cuda_emulation.device_at_hand import ON_GPU
 from cuda_emulation.device_at_hand import device as device
 from cuda_emulation.emulated_backend import build_ahead
 from cuda_emulation.emulated_device import compiler
+from hypothesis import settings
+
+# In `make test` the same examples each time; `make fuzz` looks for others.
+settings.register_profile("same", derandomize=True, database=None, deadline=None)
+settings.register_profile("fuzz", max_examples=2500, deadline=None)
+settings.load_profile("same")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 WHOLE_SUITE = 2000  # tests; a few of them need few kernels

@@ -8,6 +8,7 @@ paths through the code, where it is installed. The input of a fault is kept, and
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import random
 import resource
 import signal
@@ -19,11 +20,18 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from targets import TARGETS, Target
+if "--guided" in sys.argv:  # what is to be guided through is instrumented as it is loaded
+    import atheris
 
-from portable_spdnn.errors import SpdnnError
+    with atheris.instrument_imports(include=["portable_spdnn"]):
+        from targets import TARGETS, Target
+else:
+    from targets import TARGETS, Target
+
+from portable_spdnn.errors import SpdnnError  # noqa: E402
 
 GIB = 1 << 30
 SECONDS_EACH = 20  # that one input may take
@@ -55,8 +63,7 @@ def fuzz_at_random(name: str, seconds: float, runs: int, seed: int, keep: Path) 
     target, rng = TARGETS[name], random.Random(seed)
     samples, accepted, done = target.samples(), 0, 0
     for sample in samples:
-        intact = target.mutate is not None and "gzip" not in name and name != "layers"
-        if intact and "xz" not in name and not read(target, sample):
+        if not read(target, target.pack(sample)):
             raise Fault(f"{name}: an intact sample is refused")
     end = time.monotonic() + seconds
     while done < runs and time.monotonic() < end:
@@ -67,34 +74,23 @@ def fuzz_at_random(name: str, seconds: float, runs: int, seed: int, keep: Path) 
     print(f"{name}: {done} inputs, {accepted} of them accepted, no fault")
 
 
-def fuzz_with_atheris(name: str, seconds: float, keep: Path) -> None:
+def fuzz_guided(name: str, seconds: float, keep: Path) -> None:
     """Let atheris look for inputs that take new paths; it ends the process itself."""
-    import atheris
-
     target = TARGETS[name]
     samples = target.samples()
 
     def one(data: bytes) -> None:
-        seeded = random.Random(data)
-        made = target.mutate(seeded.choice(samples), seeded) if len(data) < 8 else data
-        keep.write_bytes(made)
-        read(target, made)
+        keep.write_bytes(data)
+        read(target, data)
 
     def mutate(data: bytes, size: int, seed: int) -> bytes:
-        chosen = random.Random(seed)
-        base = data if len(data) > 8 else chosen.choice(samples)
-        if chosen.random() < 0.5:
-            try:
-                return target.mutate(base, chosen)[:size]
-            except (ValueError, IndexError, struct_error):
-                pass
-        return atheris.Mutate(base, size)
+        rng = random.Random(seed)
+        if rng.random() < 0.7:
+            return target.mutate(rng.choice(samples), rng)[:size]
+        return bytes(atheris.Mutate(data, size))
 
-    from struct import error as struct_error
-
-    arguments = [sys.argv[0], f"-max_total_time={max(1, int(seconds))}", "-max_len=8192",
-                 "-verbosity=0", "-rss_limit_mb=0"]  # fmt: skip
-    atheris.Setup(arguments, one, custom_mutator=mutate)
+    limits = [f"-max_total_time={max(1, int(seconds))}", "-max_len=8192", "-rss_limit_mb=0"]
+    atheris.Setup([sys.argv[0], *limits, "-verbosity=0"], one, custom_mutator=mutate)
     atheris.Fuzz()
 
 
@@ -102,8 +98,8 @@ def child(options: Any) -> None:
     """Run one target under limits."""
     for kind, most in ((resource.RLIMIT_AS, options.memory * GIB), (resource.RLIMIT_CORE, 0)):
         resource.setrlimit(kind, (most, most))
-    if options.atheris:
-        fuzz_with_atheris(options.target, options.seconds, options.keep)
+    if options.guided:
+        fuzz_guided(options.target, options.seconds, options.keep)
     else:
         fuzz_at_random(options.target, options.seconds, options.runs, options.seed, options.keep)
 
@@ -118,17 +114,15 @@ def main() -> int:
     parser.add_argument("--memory", type=int, default=16, help="GiB of address space of a child")
     parser.add_argument("--faults", type=Path, default=Path("fuzz-faults"))
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--atheris", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--guided", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--random", action="store_true", help="without atheris")
     parser.add_argument("--keep", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         child(options)
         return 0
-    try:
-        import atheris  # noqa: F401
-
-        ways = [False, True]
-    except ImportError:
+    ways = [False] if options.random else [False, True]
+    if len(ways) == 2 and importlib.util.find_spec("atheris") is None:
         print("atheris is not installed (extra fuzz): inputs are mutated at random alone")
         ways = [False]
     names = [options.target] if options.target else sorted(TARGETS)
@@ -148,7 +142,7 @@ def run_child(name: str, guided: bool, seconds: float, options: Any) -> bool:
                    "--seconds", str(seconds), "--runs", str(options.runs),
                    "--seed", str(options.seed), "--memory", str(options.memory)]  # fmt: skip
         if guided:
-            command.append("--atheris")
+            command.append("--guided")
         done = subprocess.run(
             command, cwd=folder, check=False, timeout=seconds + 120, capture_output=guided
         )

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from scaling_samples import calibration
 
 import portable_spdnn as ps
 from portable_spdnn.graphchallenge.categories import read_categories
@@ -30,6 +31,7 @@ from portable_spdnn.graphchallenge.inputs_tsv import read_inputs
 from portable_spdnn.graphchallenge.layers_tsv import read_layers
 from portable_spdnn.io.idx import read_idx
 from portable_spdnn.io.packed_store import PackedStore, PackedStoreWriter
+from portable_spdnn.scaling.calibration import load_calibration, save_calibration
 
 Mutate = Callable[[bytes, random.Random], bytes]
 NUMBERS = (b"0", b"-1", b"2.0", b"1e9", b"nan", b"inf", b"99999999999999999999", b"0x10", b"")
@@ -41,11 +43,18 @@ VALUES: tuple[Any, ...] = (
 
 @dataclass(frozen=True)
 class Target:
-    """A kind of file."""
+    """A kind of file: intact samples, what reads one, how content changes, how it is packed."""
 
     samples: Callable[[], list[bytes]]
     read: Callable[[Path], object]
-    mutate: Mutate
+    mutate_content: Mutate
+    pack: Callable[[bytes], bytes] = bytes
+
+    def mutate(self, content: bytes, rng: random.Random) -> bytes:
+        """Return a file of changed content; where that is packed, now and then damaged as well."""
+        packed = self.pack(self.mutate_content(content, rng))
+        damaged = self.pack is not bytes and rng.random() < 0.2
+        return mutate_bytes(packed, rng) if damaged else packed
 
 
 def mutate_bytes(data: bytes, rng: random.Random) -> bytes:
@@ -65,16 +74,6 @@ def mutate_bytes(data: bytes, rng: random.Random) -> bytes:
         else:
             found[at : at + length] = rng.choice((b"\t", b"\n", b"\r", b" ", b"\0" * 8))
     return bytes(found)
-
-
-def compressed(mutate: Mutate, pack: Callable[[bytes], bytes]) -> Mutate:
-    """Mutate what is in a compressed file, or, less often, the file itself."""
-
-    def changed(data: bytes, rng: random.Random) -> bytes:
-        inner = pack(mutate(data, rng))
-        return mutate_bytes(inner, rng) if rng.random() < 0.2 else inner
-
-    return changed
 
 
 def mutate_store(data: bytes, rng: random.Random) -> bytes:
@@ -183,21 +182,29 @@ def _read_layers(path: Path) -> None:
     read_layers(archive.parent, 64)
 
 
+def _calibrations() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kept.json"
+        save_calibration(calibration(), path)
+        return [path.read_bytes()]
+
+
 def _images() -> list[bytes]:
     return [struct.pack(">IIII", 0x803, 2, 3, 4) + bytes(range(24))]
+
+
+def _read_inputs(path: Path) -> None:
+    read_inputs(path, 64)
 
 
 TARGETS = {
     "store": Target(_stores, _read_store, mutate_store),
     "store bytes": Target(_stores, _read_store, mutate_bytes),
-    "inputs": Target(_lines, lambda path: read_inputs(path, 64), mutate_bytes),
-    "inputs gzip": Target(
-        _lines, lambda path: read_inputs(path, 64), compressed(mutate_bytes, gzip.compress)
-    ),
-    "inputs xz": Target(
-        _lines, lambda path: read_inputs(path, 64), compressed(mutate_bytes, lzma.compress)
-    ),
+    "inputs": Target(_lines, _read_inputs, mutate_bytes),
+    "inputs gzip": Target(_lines, _read_inputs, mutate_bytes, gzip.compress),
+    "inputs xz": Target(_lines, _read_inputs, mutate_bytes, lzma.compress),
     "categories": Target(lambda: [b"1\n2\n300\n"], read_categories, mutate_bytes),
-    "layers": Target(_archives, _read_layers, compressed(mutate_bytes, gzip.compress)),
+    "layers": Target(_archives, _read_layers, mutate_bytes, gzip.compress),
     "images": Target(_images, read_idx, mutate_bytes),
+    "calibration": Target(_calibrations, load_calibration, mutate_bytes),
 }

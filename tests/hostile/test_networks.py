@@ -13,7 +13,7 @@ BACKENDS = [info.name for info in ps.backends() if info.availability.available]
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(case=cases())
 def test_scores_and_categories_are_those_of_a_loop(name: str, case: Case) -> None:
     scores, bound = scores_and_bound(case)

@@ -44,14 +44,16 @@ Data = Annotated[
 Neurons = Annotated[int | None, typer.Option(metavar="N", help="Neurons per layer.")]
 Layers = Annotated[
     int | None,
-    typer.Option(metavar="L", min=1, help="Layers; default: all of --data, 120 if generated."),
+    typer.Option(
+        metavar="L", min=1, help="First layers; default: all that there are, 120 if generated."
+    ),
 ]
 Inputs = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
         help="Inputs: Graph Challenge TSV, MNIST IDX (both also gzip) or a packed store. "
-        "Default: those of --data, or the bundled digits.",
+        "Default: those of --data; without --data the bundled digits.",
     ),
 ]
 TruthFile = Annotated[
@@ -81,12 +83,16 @@ NoProgress = Annotated[bool, typer.Option("--no-progress", help="Show no progres
 Seed = Annotated[int, typer.Option(metavar="S", min=0, help="Seed of the generated network.")]
 Bias = Annotated[
     float | None,
-    typer.Option(help="Bias of every layer. Default: the challenge's for this width."),
+    typer.Option(
+        help="Bias of every neuron of every layer, in place of what a store has. Default: a "
+        "store's own, else the challenge's for this width."
+    ),
 ]
 YMax = Annotated[
     float | None,
     typer.Option(
-        help="Upper bound after ReLU layers; inf for none. Default: a store's own, else 32."
+        help="Upper bound after ReLU layers, beside bounds of their own; inf for none. Default: a "
+        "store's own, else 32."
     ),
 ]
 ExactPasses = Annotated[

@@ -24,7 +24,7 @@ with `dtype` one of ``|u1 <u2 <i4 <i8 <f4 <f8`` (NumPy's notation), `count` in e
 CRC-32 of the array's bytes. Members of the index:
 
 ``y_max``
-    Upper bound of the features after each layer: a number, or null for none.
+    Upper bound of the features after each ReLU layer: a number, or null for none.
 ``layers``
     A list of objects in the order of the layers, each with
 

@@ -45,11 +45,13 @@ def claim_folder(folder: Path, name: str, identity: dict[str, Any]) -> None:
 
 def check_identity(what: str, theirs: dict[str, Any], mine: dict[str, Any]) -> None:
     """Raise InputError, which begins with `what`, where an entry of `mine` is not as `theirs`."""
-    for name, value in mine.items():
-        if theirs.get(name) != value:
-            raise InputError(
-                f"{what}: its {name} is {theirs.get(name)}, here it is {value}; name a new folder"
-            )
+    other = [
+        f"its {name} is {theirs.get(name)}, here it is {value}"
+        for name, value in mine.items()
+        if theirs.get(name) != value
+    ]
+    if other:
+        raise InputError(f"{what}: {'; '.join(other)}; name a new folder")
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:

@@ -195,7 +195,8 @@ class Operations:
         bias : float or array_like of shape (neurons_out,), optional
             Default: the layer's own, or 0.
         y_max : float, optional
-            Upper bound of a ReLU layer; None for none.
+            Upper bound of a ReLU layer, None for none; as in a network, other layers have bounds
+            of their own alone.
         epilogue : Epilogue, optional
             In place of all of these: it goes without `bias` and `y_max`.
         residual : dense, shape (inputs, neurons_out), optional

@@ -31,6 +31,7 @@ def main(arguments: list[str]) -> int:
         pytest.main(
             [
                 *("-c", "/dev/null", "--rootdir", str(folder), "-p", "no:cacheprovider"),
+                *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
                 *("-p", "portable_spdnn.testing.plugin", "--backend", name),
                 *("-o", "python_files=contract_*.py", "--import-mode=importlib", "-q"),
                 *options,

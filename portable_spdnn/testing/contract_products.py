@@ -194,6 +194,8 @@ def test_spgemm(backend: ps.Backend, shape: Any, density: float, dtype: Any) -> 
     B = random_sparse(rng, shape[1:], density, dtype)
     expected, pattern = oracle.spgemm(A, B)
     handle = backend.spgemm_handle(A, B)
+    assert isinstance(handle, ps.SpgemmHandle)
+    assert handle.describe()
     offsets = handle.symbolic()
     assert offsets.dtype == np.int64
     rows = np.bincount([i for i, _ in pattern], minlength=shape[0])[: shape[0]]

@@ -66,7 +66,7 @@ class StoredInputs(InputsSource):
     def count(self) -> int:
         """Return how many inputs there are."""
         if self.store.input_shape is None:
-            raise InputError(f"{self.name}: holds no inputs; name an input file")
+            raise InputError(f"{self.name}: holds no inputs; name a file of them, inputs=FILE")
         return self.store.input_shape[0]
 
     def rows(self, rows: slice, verify: bool = True) -> Features:

@@ -177,7 +177,7 @@ def iter_layers(
     return resolve(Request(Path(path), neurons, layers, bias=bias)).network.iter_layers()
 
 
-def load_inputs(path: PathLike, neurons: int, first: int | None = None) -> Features:
+def load_inputs(path: PathLike, neurons: int | None = None, first: int | None = None) -> Features:
     """Load features.
 
     Parameters
@@ -185,7 +185,8 @@ def load_inputs(path: PathLike, neurons: int, first: int | None = None) -> Featu
     path : path-like
         A folder with ``sparse-images-N.tsv`` or ``.tsv.gz``, a packed store that holds inputs,
         such a text file of any name, or images in MNIST's IDX format (also gzip).
-    neurons : int
+    neurons : int, optional
+        Width of the network's input; a packed store knows its own.
     first : int, optional
         Only the first so many inputs.
 

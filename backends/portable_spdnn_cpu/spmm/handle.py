@@ -124,11 +124,12 @@ class DenseLayer:
         return self._describe("B of {} column{} in {} order is", "column", ("Fortran", "C"))
 
     def _describe(self, operand: str, unit: str, orders: tuple[str, str]) -> str:
+        how = ("by a model", "the fastest in a trial when it was made")
         return "\n".join(
             f"{operand.format(inputs, 's' if inputs != 1 else '', orders[fortran])} "
             f"{'read in place' if variant.in_place else 'copied'} in panels of {variant.width} "
             f"{unit}s, on {variant.threads} thread{'s' if variant.threads > 1 else ''}, "
-            f"{'the fastest in a trial' if (inputs, fortran) in self._tried else 'by a model'}."
+            f"{how[(inputs, fortran) in self._tried]}."
             for (inputs, fortran), variant in self._variants.items()
         )
 

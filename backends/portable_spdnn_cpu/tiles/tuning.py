@@ -40,12 +40,24 @@ class TileCosts:
         Seconds that a worker takes for an edge of a layer, by vector blocks of the tile in use.
     per_feature : float
         Seconds that a worker takes to spill a feature and to load it again.
+    some_leave : bool
+        Whether inputs may leave, so that the widest tile that is nearly the fastest was taken.
     """
 
     width: int
     rates: dict[int, float]
     per_edge: Array
     per_feature: float
+    some_leave: bool
+
+    def why(self, width: int) -> str:
+        """Return why a plan's tiles have so many inputs, in a clause."""
+        near = 100 * (WIDER_IS_WORTH - 1)
+        widest = f"the widest within {near:.0f} % of the fastest" if self.some_leave else "fastest"
+        full = f"full ones have {self.width} ({widest})"
+        if width == self.width:
+            return full
+        return f"{full}, those of a batch {width}, which its threads share out better"
 
     def cheapest(self, inputs: int, threads: int) -> tuple[int, float]:
         """Choose the tiles that run so many inputs at the least cost, or wider ones near it.
@@ -124,7 +136,7 @@ def measure_tile_costs(
         blocks * lanes: workers.threads * blocks * lanes / cost if cost else 0.0
         for blocks, cost in costs.items()
     }
-    return TileCosts(full * lanes, rates, per_edge, timed[full].per_feature())
+    return TileCosts(full * lanes, rates, per_edge, timed[full].per_feature(), some_leave)
 
 
 class _Timed:

@@ -154,10 +154,10 @@ def test_few_inputs_are_shared_out_by_narrower_tiles(
     inputs: int, threads: int, width: int, seconds: int
 ) -> None:
     """Costs go with vector blocks here; each is as wide as it may be within FEWER_ARE_WORTH."""
-    costs = TileCosts(128, {}, np.arange(9) * 16.0, 1e-12)
+    costs = TileCosts(128, {}, np.arange(9) * 16.0, 1e-12, True)
     assert costs.cheapest(inputs, threads) == (width, seconds)
 
 
 def test_narrow_tiles_that_cost_as_much_are_not_taken() -> None:
-    costs = TileCosts(64, {}, np.array([0.0, 1, 1, 1, 1]), 1e-12)
+    costs = TileCosts(64, {}, np.array([0.0, 1, 1, 1, 1]), 1e-12, True)
     assert costs.cheapest(200, 2) == (64, 2.0)

@@ -185,7 +185,7 @@ def test_converting_without_inputs_and_truth(tmp_path, layers):
     convert(tmp_path / "bare", tmp_path / "net.spdnn")
     store = PackedStore(tmp_path / "net.spdnn")
     assert (store.input_shape, store.truth_layers) == (None, ())
-    with pytest.raises(InputError, match=r"net.spdnn: holds no inputs; name an input file"):
+    with pytest.raises(InputError, match=r"net.spdnn: holds no inputs; name a file of them"):
         load_inputs(tmp_path / "net.spdnn", NEURONS)
     with pytest.raises(InputError, match=r"bare: holds no sparse-images-32.tsv .*name an input"):
         load_inputs(tmp_path / "bare", NEURONS)

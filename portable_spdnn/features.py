@@ -160,6 +160,20 @@ def as_features(features: FeaturesLike, neurons: int, name: str = "features") ->
     return array
 
 
+def check_magnitudes(features: Features, dtype: npt.DTypeLike) -> None:
+    """Raise InputError where valid features of float64 are infinite in the type of a plan."""
+    largest = float(np.finfo(np.dtype(dtype)).max)
+    values = features if isinstance(features, np.ndarray) else getattr(features, "data", None)
+    if values is None or not values.size or values.dtype.itemsize <= np.dtype(dtype).itemsize:
+        return
+    extreme = max(float(values.max()), -float(values.min()))
+    if extreme > largest:
+        raise InputError(
+            f"a feature of magnitude {extreme:.4g} does not fit in {np.dtype(dtype)}; use "
+            "dtype=float64, or scale the features"
+        )
+
+
 def _check_width(shape: tuple[int, ...], neurons: int, name: str) -> None:
     if len(shape) != 2:
         raise InputError(f"{name} have {len(shape)} dimension(s); expected (inputs, {neurons})")

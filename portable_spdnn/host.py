@@ -124,8 +124,9 @@ def available_bytes(
     """Return the memory that this process may still take; None where the system does not tell.
 
     The least of what the machine has available (``MemAvailable``: free, or given back without
-    writing to disk) and what the limits of this process's control groups leave, of either
-    version. Source: the kernel's own documents, proc(5) and cgroups(7).
+    writing to disk), what the limits of this process's control groups leave, of either version,
+    and what its limit on address space leaves. Source: the kernel's own documents, proc(5),
+    cgroups(7) and getrlimit(2).
 
     Parameters
     ----------
@@ -144,6 +145,10 @@ def available_bytes(
             )
             held = int(used) - (int(cached[1]) if cached else 0)
             left.append(max(0, int(allowed) - held))
+    space, _ = resource.getrlimit(resource.RLIMIT_AS)
+    mapped = _text(proc / "self" / "statm").split()
+    if space != resource.RLIM_INFINITY and mapped:
+        left.append(max(0, space - int(mapped[0]) * resource.getpagesize()))
     return min(left, default=None)
 
 

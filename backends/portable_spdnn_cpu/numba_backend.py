@@ -16,8 +16,9 @@ from portable_spdnn.operations.handles import DescribedCall, Prepared, SpgemmHan
 from portable_spdnn.operations.operands import Array, DenseOperand, SparseOperand
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.options import PlanOptions
+from portable_spdnn_cpu.jit import default_threads
 from portable_spdnn_cpu.machine.cpu_info import processor_name
-from portable_spdnn_cpu.machine.thread_pool import ThreadPool, default_threads
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from portable_spdnn_cpu.spmm.handle import DenseLayer

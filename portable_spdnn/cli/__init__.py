@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import traceback
+from contextlib import suppress
 
 USAGE_ERROR = 2
 INTERRUPTED = 130
@@ -31,7 +32,8 @@ def main() -> None:
     except KeyboardInterrupt:
         code, message = INTERRUPTED, "interrupted"
     if message:
-        print(f"{name}: {message}", file=sys.stderr)
+        with suppress(OSError):
+            print(f"{name}: {message}", file=sys.stderr, flush=True)
     if code and rank is not None:
         from portable_spdnn.mpi.ranks import abort, others_may_wait
 
@@ -56,9 +58,10 @@ def _run(rank: int | None) -> tuple[int, str]:
             # It was asked for help, say. Where others were asked to run, they wait for it here.
             with Ranks() as ranks:
                 ranks.require_equal({"the command": " ".join(arguments)})
+        sys.stdout.flush()
     except typer.TyperException as error:  # of the options: one unknown, missing or ill-formed
         return USAGE_ERROR, f"error: {_usage_error(error)}"
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # Typer makes the one of the other
         # Whoever read the output has left; there is nobody to tell.
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
         return USAGE_ERROR, ""
@@ -97,6 +100,9 @@ def _one_line(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         detail = f" ({error})" if str(error) else ""
         return f"out of memory{detail}; try a smaller --batch-size or --first-inputs"
-    text = " ".join(str(error).split()) or type(error).__name__
+    said = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    text = " ".join(said.split()) or type(error).__name__
     # The library speaks of arguments; here they are options.
     return ARGUMENT.sub(lambda found: f"--{found[1].replace('_', '-')} ", text)

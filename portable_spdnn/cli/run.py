@@ -104,7 +104,7 @@ def run(
     if ranks is not None:
         ranks.require_equal(
             {
-                f"--{name.replace('_', '-')}": getattr(value, "value", value)
+                f"--{name.replace('_', '-')}": value if value is None else str(value)
                 for name, value in context.params.items()
             }
         )
@@ -153,6 +153,8 @@ def _execute(
         ranks.bind_gpu(options.devices)
         threads = ranks.threads_each() if threads is None else threads
     chosen = get_backend(backend, threads)
+    if ranks is not None:
+        ranks.require_equal({"backend": chosen.name})
     with show_progress("loading", progress) as step:
         if ranks is None:
             work = load_workload(request, step)

@@ -79,9 +79,10 @@ class PackedStore:
         """Return layer `number`, counted from 1; `bias` replaces the stored one."""
         self.check_layers(number)
         entry, name = self._layers[number - 1], f"layer {number}"
+        rows, columns = entry.shape
+        # A few bytes may claim any width; whatever uses the layer takes a number for each neuron.
+        require_memory(8 * (rows + columns + 1), f"{self.path}, {name}: {rows} x {columns} neurons")
         if entry.indptr is None:
-            rows = entry.shape[0]
-            require_memory(8 * (rows + 1), f"{self.path}, {name}: {rows} rows")
             indptr = np.arange(rows + 1, dtype=np.int64) * (entry.row_length or 0)
         else:
             indptr = self._array(entry.indptr, name)
@@ -154,6 +155,7 @@ class PackedStore:
         if self._inputs is None:
             raise InputError(f"{self.path}: holds no inputs; name a file of them, inputs=FILE")
         inputs, neurons = self._inputs.shape
+        require_memory(16 * inputs, f"{self.path}: what is found for {inputs} inputs")
         if self._inputs.bits is not None:
             bits = self._array(self._inputs.bits, "inputs", verify)
             return PackedFeatures(bits.reshape(inputs, -(-neurons // 8)), neurons)

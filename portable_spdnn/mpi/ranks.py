@@ -122,7 +122,7 @@ class Ranks:
         options : mapping of str
             What the ranks were called with, by name; compared as text.
         """
-        said = self.comm.allgather({name: repr(value) for name, value in options.items()})
+        said = self.comm.allgather({name: str(value) for name, value in options.items()})
         for rank, theirs in enumerate(said):
             for name in sorted(said[0].keys() | theirs.keys()):
                 first, other = said[0].get(name), theirs.get(name)

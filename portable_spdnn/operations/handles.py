@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -113,6 +113,9 @@ class _PreparedHandle:
     ) -> None:
         self.shape, self.dtype = shape, np.dtype(dtype)
         self._backend, self._run, self._zeros_stay = backend, run, zeros_stay
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a handle holds what only its process has; pickle the weights instead")
 
     def describe(self) -> str:
         """Return what was chosen when the handle was made, and why, for people."""

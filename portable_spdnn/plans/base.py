@@ -8,13 +8,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.backend import Backend
-from portable_spdnn.features import Features, FeaturesLike, as_features
+from portable_spdnn.features import Features, FeaturesLike, as_features, check_magnitudes
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
 from portable_spdnn.plans.batch import Batch, BatchOutput, positive_rows, resumed_seconds
@@ -58,6 +58,9 @@ class NetworkPlan(ABC):
         self.plan_seconds = 0.0  # set by the planner, which holds the clock
         # Zero rows stay zero from this layer on.
         self.first_prunable_layer = max(network.layers_filling_zeros, default=-1) + 1
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a plan holds what only its process has; pickle the network, plan again")
 
     def may_drop_after(self, layer: int) -> bool:
         """Whether inputs that are inactive after `layer` (from 0; -1: before all) may leave."""
@@ -219,6 +222,7 @@ class NetworkPlan(ABC):
             In the order of the inputs. Where memory is limited and there is no checkpoint to
             hold them, without the features after the last layer.
         """
+        check_magnitudes(features, self.options.dtype)
         inputs, layers = features.shape[0], len(self.network)
         done = 0
         while done < inputs:

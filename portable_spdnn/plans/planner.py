@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
-from portable_spdnn.host import parse_limit
+from portable_spdnn.host import parse_limit, require_memory
 from portable_spdnn.network import Network
 from portable_spdnn.passes import parse_passes
 from portable_spdnn.plans.base import NetworkPlan
@@ -21,6 +21,8 @@ from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.rewritten import RewrittenPlan
 from portable_spdnn.plans.streamed import StreamedPlan
 from portable_spdnn.registry import get_backend
+
+MIN_TILE = 16  # inputs that go through a network together, at the least
 
 
 def plan(
@@ -127,6 +129,9 @@ def make_plan(
 
 def own_plan(backend: Backend, network: Network, options: PlanOptions) -> NetworkPlan:
     """Return the backend's own plan, the neutral layer loop where it has none."""
+    if network.widest > 1 << 20:
+        octets = 2 * network.widest * np.dtype(options.dtype).itemsize * MIN_TILE
+        require_memory(octets, f"features of {MIN_TILE} inputs of {network.widest} neurons")
     if isinstance(network.layers, tuple):  # else layers are read on use, and seen when they are
         _check_magnitudes(network, np.dtype(options.dtype))
     return backend.build_plan(network, options) or LayerLoopPlan(backend, network, options)

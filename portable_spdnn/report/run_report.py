@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from portable_spdnn import __version__
+from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.categories import Verdict, categories_sha256
 from portable_spdnn.host import format_bytes
 from portable_spdnn.io.atomic_output import atomic_output
@@ -221,6 +223,8 @@ def write_json(record: Any, target: str) -> None:
 def write_text(text: str, target: str) -> None:
     """Write text to a file, all or nothing, or to standard output where `target` is "-"."""
     if target == "-":
+        if getattr(sys.stdout, "name", "") == os.devnull:  # the caller has closed it
+            raise InputError("the standard output is closed; name a file in place of -")
         sys.stdout.write(text)
     else:
         with atomic_output(Path(target)) as stream:

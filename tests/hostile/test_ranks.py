@@ -14,8 +14,8 @@ RUN = ("-m", "portable_spdnn", "run", "--neurons", 64, "--layers", 3, "--backend
     [
         (("--nonsense",), "rank 1: error: No such option: --nonsense"),
         (("--layers", 4), "--layers is 4 on rank 1 but 3 on rank 0"),
-        (("--schedule", "dynamic"), "--schedule is 'dynamic' on rank 1 but 'static' on rank 0"),
-        (("--json", "/dev/null"), "--json is '/dev/null' on rank 1 but None on rank 0"),
+        (("--schedule", "dynamic"), "--schedule is dynamic on rank 1 but static on rank 0"),
+        (("--json", "/dev/null"), "--json is /dev/null on rank 1 but None on rank 0"),
         (("--help",), "all ranks take the same options"),
     ],
 )

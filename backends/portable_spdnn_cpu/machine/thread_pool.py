@@ -8,8 +8,6 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 
-from portable_spdnn.host import checked_threads, usable_cores
-
 POLL_SECONDS = 0.1
 
 
@@ -104,17 +102,3 @@ def _forget_threads() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_threads)
-
-
-def default_threads() -> int:
-    """Return NUMBA_NUM_THREADS where it is set, else the number of usable cores.
-
-    Raises
-    ------
-    InputError
-        If NUMBA_NUM_THREADS is no number of threads.
-    """
-    asked = os.environ.get("NUMBA_NUM_THREADS", "")
-    if not asked:
-        return usable_cores()
-    return checked_threads(int(asked) if asked.isdecimal() else asked, "NUMBA_NUM_THREADS")

@@ -14,6 +14,9 @@ from cuda_emulation.emulated_backend import build_ahead
 from cuda_emulation.emulated_device import compiler
 from hypothesis import settings
 
+# Loaded before a test replaces `registry.get_backend`, which it would else keep.
+import portable_spdnn.report.comparison  # noqa: F401
+
 # In `make test` the same examples each time; `make fuzz` looks for others.
 settings.register_profile("same", derandomize=True, database=None, deadline=None)
 settings.register_profile("fuzz", max_examples=2500, deadline=None)

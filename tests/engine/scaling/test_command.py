@@ -61,20 +61,16 @@ def test_a_tiny_network_end_to_end(cli: Cli, tmp_path: Path) -> None:
     ("flag", "value", "message"),
     [
         ("--nodes", "0..4", "of numbers from 1 to"),
-        ("--nodes", "8..4", "give a rising range"),
         ("--nodes", "many", "--nodes is 'many'"),
         ("--nodes", "1,,2", "--nodes is '1,,2'"),
         ("--network", "64", "--network is '64'"),
         ("--network", "128x8", "measured with 64 neurons"),
         ("--latency", "2", "--latency is '2'"),
-        ("--latency", "-2us", "--latency"),
         ("--latency", "1e999s", "--latency is"),
         ("--bandwidth", "0GB/s", "--bandwidth"),
         ("--bandwidth", "10GB", "--bandwidth is '10GB'"),
-        ("--memory", "much", "--memory"),
         ("--memory", "1MiB", "memory is 1 MiB"),
         ("--threads", "1", "--threads has no effect where --calibration is given"),
-        ("--sample-inputs", "5", "--sample-inputs has no effect"),
         ("--plot", "m.pdf", "m.pdf: a plot is a file that ends in .png or .svg"),
         ("--plot", "m.png", "pip install 'portable-spdnn[plot]'"),
     ],
@@ -100,12 +96,11 @@ def test_wrong_flags(
         ("--schedule", "dynamic", "layers", 6),  # those of the calibration
         ("--latency", "0.5 ms", "latency", 5e-4),
         ("--latency", "1.5µs", "latency", 1.5e-6),
-        ("--latency", "0s", "latency", 0),
         ("--bandwidth", "1GiB/s", "bandwidth", 2**30),
         ("--bandwidth", "100 Gbit/s", "bandwidth", 12.5e9),
     ],
 )
-def test_flags_of_the_question(
+def test_units_and_nodes(
     flag: str, text: str, field: str, value: object, cli: Cli, kept: Path
 ) -> None:
     few = () if flag == "--nodes" else ("--nodes", 1)

@@ -7,6 +7,7 @@ from typing import Any
 
 from portable_spdnn.scaling.calibration import Calibration, Curve, Lifetimes
 
+# Round numbers, and costs that grow with the inputs alone.
 MADE_UP = Calibration(
     backend="scipy", device="a processor", dtype="float32", threads=1, network="made up",
     inputs="made up", network_layers=6, neurons=64, widest=64, batch_size=1000,
@@ -15,7 +16,6 @@ MADE_UP = Calibration(
     first_batch_seconds=1e-6, load_seconds_edge=2e-9, plan_seconds_edge=3e-9,
     lifetimes=Lifetimes(4, 8, 1, (0, 1, 2, 4, 4, 4, 0, 4)), memory=0, program_bytes=0,
 )  # fmt: skip
-"""Round numbers, and costs that grow with the inputs alone."""
 
 
 def calibration(*active_after: int, **changes: Any) -> Calibration:

@@ -157,7 +157,7 @@ def _parse_nodes(text: str) -> tuple[int, ...]:
 
 def _parse_amount(option: str, text: str, units: dict[str, float], examples: str) -> float:
     """Return a number with one of the units, in seconds or bytes a second."""
-    pattern = rf"(\d{{1,15}}\.?\d*(?:e[+-]?\d\d?)?)\s*({'|'.join(units)})"
+    pattern = rf"(\d{{1,15}}(?:\.\d*)?(?:e[+-]?\d\d?)?)\s*({'|'.join(units)})"
     expected = f"a number and a unit, such as {examples}; units are {', '.join(units)}"
     number, unit = _parse(option, text, pattern, expected)
     return float(number) * units[unit]

@@ -95,9 +95,8 @@ def calibrate(
         first_run = plan.run(features)
         active_after = follow_inputs(plan, features, first_run.records[-1].alive_inputs or 0)
         active = count_active(active_after, len(layers))
-    with show_progress("measuring layers on active inputs"):
+    with show_progress("measuring layers"):
         dense = _measure_dense(backend, network, options)
-    with show_progress("measuring first layers"):
         # Some inputs cost more than others: the mean of several selections of each size counts.
         selections = {inputs: [slice(inputs)]}
         for size in (1 << power for power in range((inputs // SELECTIONS).bit_length())):

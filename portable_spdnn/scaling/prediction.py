@@ -142,8 +142,7 @@ class Prediction:
         taken = costs[:, 0] + costs[:, 1]
         # A request and an answer, and on average half of the time between two polls of rank 0.
         asking = 2 * question.latency + POLL_SECONDS / 2 if nodes > 1 else 0.0
-        owners, end = _hand_out(taken.tolist(), nodes, asking)
-        busy = np.bincount(owners, taken, nodes)
+        busy, end = _hand_out(taken.tolist(), nodes, asking)
         computing, planning, survivors, batches = costs.sum(axis=0).tolist()
         computed, planned = computing / nodes, planning / nodes
         share = computed if alone is None else alone.compute * inputs / alone.inputs / nodes
@@ -163,7 +162,7 @@ class Prediction:
         speed_up = 1.0 if alone is None else rate / alone.edge_rate
         return Point(
             nodes, inputs, total, rate, speed_up, speed_up / nodes,
-            load_imbalance=float(busy.max() / busy.mean()) if busy.any() else 1.0,
+            load_imbalance=max(busy) * nodes / sum(busy) if any(busy) else 1.0,
             **seconds, bound=max(seconds, key=seconds.__getitem__),
         )  # fmt: skip
 
@@ -179,17 +178,16 @@ class Prediction:
         There a batch takes in pieces until its survivors of the first block might not fit.
         """
         calibration, piece = self.calibration, self._piece
-        # Where nothing is streamed, nothing may wait for a second piece.
-        room, waits = 0, np.ones(lifetimes.size, bool)
+        room = block = 0  # where nothing is streamed, nothing may wait for a second piece
         if self.budget is not None:
             room = self.budget.pool // (calibration.widest * self.budget.itemsize)
-            waits = lifetimes >= min(self.blocks[0][1], calibration.layers)
+            block = min(self.blocks[0][1], calibration.layers)
         first = waiting = 0
         for at in range(0, lifetimes.size, piece):
             if waiting and waiting + min(piece, lifetimes.size - at) > room:
                 yield lifetimes[first:at]
                 first, waiting = at, 0
-            waiting += int(waits[at : at + piece].sum())
+            waiting += int((lifetimes[at : at + piece] >= block).sum())
         yield lifetimes[first:]
 
     def _cost_of_batch(self, lifetimes: Array) -> tuple[float, float, int, int]:
@@ -212,14 +210,14 @@ class Prediction:
         return float(start + deep), planning + reading, survivors, min(1, lifetimes.size)
 
 
-def _hand_out(seconds: list[float], nodes: int, asking: float) -> tuple[list[int], float]:
-    """Hand out parts as nodes ask; returns the node of each part, and when the last is done."""
+def _hand_out(seconds: list[float], nodes: int, asking: float) -> tuple[list[float], float]:
+    """Hand out parts as nodes ask; return how long each is busy, and when the last is done."""
     # A node begins with the part of its own number, for which it need not ask.
-    free = [(one, node) for node, one in enumerate(seconds[:nodes])]
-    owners = list(range(len(free)))
+    busy = (seconds + [0.0] * nodes)[:nodes]
+    free = [(one, node) for node, one in enumerate(busy)]
     heapq.heapify(free)
     for one in seconds[nodes:]:
         when, node = free[0]
-        owners.append(node)
+        busy[node] += one
         heapq.heapreplace(free, (when + asking + one, node))
-    return owners, max(free)[0]
+    return busy, max(free)[0]

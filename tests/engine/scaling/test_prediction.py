@@ -115,12 +115,8 @@ def test_networks_that_do_not_fit_are_streamed() -> None:
     assert [bool(Prediction(made, Question(n, 100, (1,))).blocks) for n in (4, 1920)] == [0, 1]
 
 
-@given(
-    lifetimes=st.lists(st.integers(0, 9), min_size=1, max_size=200),
-    first=st.integers(0, 600),
-    stride=st.sampled_from((1, 3, 7)),
-    seed=st.integers(0, 2**63),
-)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=200), st.integers(0, 600),
+       st.sampled_from((1, 3, 7)), st.integers(0, 2**63))  # fmt: skip
 def test_lifetimes_are_those_of_inputs_nearby(
     lifetimes: list[int], first: int, stride: int, seed: int
 ) -> None:

@@ -158,15 +158,14 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
         If the file cannot be read, is no calibration of this version, or was changed.
     """
     try:
-        content = json.loads(Path(path).read_bytes(), object_hook=_with_tuples)
-    except (OSError, ValueError, RecursionError) as error:
+        content: Any = json.loads(Path(path).read_bytes(), object_hook=_with_tuples)
+        head, fields = (content["format"], content["version"]), content.get("calibration")
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise InputError(f"{path}: is no calibration that can be read ({error})") from error
-    head = (content.get("format"), content.get("version")) if isinstance(content, dict) else None
     if head != (FORMAT, VERSION):
         raise InputError(
             f"{path}: is no calibration of version {VERSION}; write one with save_calibration=FILE"
         )
-    fields: Any = content.get("calibration")
     if content.get("checksum") != _checksum(fields):
         raise InputError(f"{path}: is damaged, or was edited by hand; measure it again")
     parts = {"dense": Curve, "start": Curve, "lifetimes": Lifetimes}

@@ -66,8 +66,7 @@ def test_a_calibration_of_a_small_network(backend: str) -> None:
     assert found.start.inputs == (1, 2, 4, 8, 16, 58)
     for curve in (found.dense, found.start):
         assert list(curve.seconds) == sorted(curve.seconds)
-    assert found.dense.seconds[-1] > 0
-    assert min(found.load_seconds_edge, found.plan_seconds_edge) > 0
+    assert min(found.dense.seconds[-1], found.load_seconds_edge, found.plan_seconds_edge) > 0
 
 
 def test_sizes_of_results() -> None:
@@ -88,6 +87,7 @@ def test_sizes_of_results() -> None:
         ('"threads": 1', '"threads": 2', "c.json: is damaged, or was edited by hand"),
         ("}", "", "is no calibration that can be read"),
         ("{", "[" * 100_000, "is no calibration that can be read"),
+        ('"format"', '"another"', "is no calibration that can be read"),
     ],
 )
 def test_files_that_are_whole_and_damaged(old: str, new: str, message: str, tmp_path: Path) -> None:

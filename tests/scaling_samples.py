@@ -7,16 +7,15 @@ from typing import Any
 
 from portable_spdnn.scaling.calibration import Calibration, Curve, Lifetimes
 
+# Round numbers, and costs that grow with the inputs alone.
 MADE_UP = Calibration(
     backend="scipy", device="a processor", dtype="float32", threads=1, network="made up",
     inputs="made up", network_layers=6, neurons=64, widest=64, batch_size=1000,
     edges_per_layer=(100, 100, 100, 100), value_bytes=0, dense=Curve((1, 1000), (1e-9, 1e-6)),
-    start_layers=1, start=Curve((1, 1000), (1e-5, 1e-2)), depth_factor=2.0,
-    first_batch_seconds=1e-6, load_seconds_edge=2e-9, plan_seconds=0.5, plan_seconds_edge=3e-9,
-    unpickle_seconds_rank=2e-6, unpickle_seconds_batch=3e-6, unpickle_seconds_byte=1e-9,
+    start_layers=1, start=Curve((1, 1000), (1e-5, 1e-2)),
+    first_batch_seconds=1e-6, load_seconds_edge=2e-9, plan_seconds_edge=3e-9,
     lifetimes=Lifetimes(4, 8, 1, (0, 1, 2, 4, 4, 4, 0, 4)), memory=0, program_bytes=0,
 )  # fmt: skip
-"""Round numbers, and costs that grow with the inputs alone."""
 
 
 def calibration(*active_after: int, **changes: Any) -> Calibration:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +18,7 @@ _MEASURING = ("backend", "threads", "data", "inputs", "first_inputs", "seed", "b
 _TIMES = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _RATES = {"MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12, "MiB/s": 2.0**20, "GiB/s": 2.0**30,
           "Mbit/s": 125e3, "Gbit/s": 125e6, "Tbit/s": 125e9}  # fmt: skip
-MAX_NODES = 1 << 20
+_NODES = r"[1-9]\d{0,5}"  # a number of nodes
 
 
 def model(
@@ -90,87 +89,75 @@ def model(
     from portable_spdnn.host import parse_limit
     from portable_spdnn.registry import get_backend
     from portable_spdnn.report import run_report
-    from portable_spdnn.scaling import measuring, plotting, tables
-    from portable_spdnn.scaling.calibration import load_calibration
-    from portable_spdnn.scaling.calibration import save_calibration as save
+    from portable_spdnn.scaling import calibration as calibrations
+    from portable_spdnn.scaling import measuring, output
     from portable_spdnn.scaling.prediction import Prediction, Question
     from portable_spdnn.workloads.sources import Request
 
     counts = _parse_nodes(nodes)
-    wide, deep = (None, None) if network is None else _parse_network(network)
-    delay = _parse_amount(latency, _TIMES, "--latency", "2us or 0.5ms")
-    speed = _parse_amount(bandwidth, _RATES, "--bandwidth", "10GB/s or 100Gbit/s")
+    wide = deep = None
+    if network is not None:
+        example = "neurons and layers, both from 1, such as 65536x1920"
+        pattern = r"([1-9]\d{0,9})\s*[xX×]\s*([1-9]\d{0,9})"
+        wide, deep = map(int, _parse("--network", network, pattern, example))
+    delay = _parse_amount("--latency", latency, _TIMES, "2us or 0.5ms")
+    speed = _parse_amount("--bandwidth", bandwidth, _RATES, "10GB/s or 100Gbit/s")
     if not speed:
         raise InputError(f"--bandwidth is {bandwidth!r}; it must be more than 0")
     limit = parse_limit(memory, "--memory")
     if plot is not None:
-        plotting.check_plot(plot)
+        output.check_plot(plot)
     if calibration is not None:
-        sources = {name: context.get_parameter_source(name) for name in _MEASURING}
-        for name, source in sources.items():
+        for name in _MEASURING:
+            source = context.get_parameter_source(name)
             if source is not None and source.name == "COMMANDLINE":
                 option = f"--{name.replace('_', '-')}"
                 raise InputError(f"{option} has no effect where --calibration is given; omit it")
-        measured = load_calibration(calibration)
+        measured = calibrations.load_calibration(calibration)
     else:
+        request = Request(data, wide, deep, inputs, None, first_inputs, seed, bias, y_max)
         measured = measuring.calibrate(
-            get_backend(backend, threads),
-            Request(data, wide, deep, inputs, None, first_inputs, seed, bias, y_max),
-            sample_inputs,
-            sample_layers,
-            dtype.value,
+            get_backend(backend, threads), request, sample_inputs, sample_layers, dtype.value,
             lambda what: show_progress(what, not no_progress),
-        )
+        )  # fmt: skip
     if wide not in (None, measured.neurons):
         raise InputError(
             f"{calibration}: was measured with {measured.neurons} neurons, --network has {wide}"
         )
     if save_calibration is not None:
-        save(measured, save_calibration)
+        calibrations.save_calibration(measured, save_calibration)
     layers = deep or measured.network_layers
     asked = (layers, total_inputs, counts, schedule.value, delay, speed, limit, draw_seed)
     prediction = Prediction(measured, Question(*asked))
-    tables.show(prediction, to_stderr=json == "-")
+    output.show(prediction, to_stderr=json == "-")
     if json is not None:
-        run_report.write_json(tables.as_json(prediction), json)
+        run_report.write_json(output.as_json(prediction), json)
     if plot is not None:
-        plotting.plot(prediction, plot)
+        output.plot(prediction, plot)
+
+
+def _parse(option: str, text: str, pattern: str, expected: str) -> tuple[str, ...]:
+    """Return the groups of a pattern that the whole text of a flag has to match."""
+    match = re.fullmatch(pattern, text.strip())
+    if match is None:
+        raise InputError(f"{option} is {text!r}; give {expected}")
+    return match.groups()
 
 
 def _parse_nodes(text: str) -> tuple[int, ...]:
     """Return the numbers of nodes of ``1..1024`` or ``1,2,3``, rising."""
-    span = re.fullmatch(r"\s*(\d{1,7})\s*\.\.\s*(\d{1,7})\s*", text)
-    numbers: set[int] = set()
-    if span:
-        first, last = int(span[1]), int(span[2])
-        numbers = {n for n in (first, last, *(1 << n for n in range(21))) if first <= n <= last}
-    elif re.fullmatch(r"\s*\d{1,7}\s*(,\s*\d{1,7}\s*)*", text):
-        numbers = set(map(int, text.split(",")))
-    if not numbers or min(numbers) < 1 or max(numbers) > MAX_NODES:
-        raise InputError(
-            f"--nodes is {text!r}; give a rising range such as 1..1024 or a list such as 1,2,4, "
-            f"of numbers from 1 to {MAX_NODES}"
-        )
+    pattern = rf"{_NODES}(\s*\.\.\s*{_NODES}|(\s*,\s*{_NODES})*)"
+    expected = "a range such as 1..1024 or a list such as 1,2,4, of numbers from 1 to 999999"
+    _parse("--nodes", text, pattern, expected)
+    numbers = set(map(int, re.findall(r"\d+", text)))
+    if ".." in text:
+        numbers |= {1 << n for n in range(20) if min(numbers) < 1 << n < max(numbers)}
     return tuple(sorted(numbers))
 
 
-def _parse_network(text: str) -> tuple[int, int]:
-    """Return neurons and layers of ``65536x1920``."""
-    match = re.fullmatch(r"\s*([1-9]\d{0,9})\s*[xX×]\s*([1-9]\d{0,9})\s*", text)
-    if not match:
-        raise InputError(
-            f"--network is {text!r}; give neurons and layers, both from 1, such as 65536x1920"
-        )
-    return int(match[1]), int(match[2])
-
-
-def _parse_amount(text: str, units: dict[str, float], option: str, examples: str) -> float:
+def _parse_amount(option: str, text: str, units: dict[str, float], examples: str) -> float:
     """Return a number with one of the units, in seconds or bytes a second."""
-    match = re.fullmatch(r"\s*(\d+\.?\d*(?:e[+-]?\d+)?)\s*(\S+)\s*", text)
-    amount = float(match[1]) * units.get(match[2], math.nan) if match else math.nan
-    if not amount < math.inf:
-        raise InputError(
-            f"{option} is {text!r}; give a number and a unit, such as {examples}; "
-            f"units are {', '.join(units)}"
-        )
-    return amount
+    pattern = rf"(\d{{1,15}}(?:\.\d*)?(?:e[+-]?\d\d?)?)\s*({'|'.join(units)})"
+    expected = f"a number and a unit, such as {examples}; units are {', '.join(units)}"
+    number, unit = _parse(option, text, pattern, expected)
+    return float(number) * units[unit]

@@ -17,7 +17,7 @@ from portable_spdnn.hashing import mix64
 from portable_spdnn.io.atomic_output import atomic_output
 
 Array = npt.NDArray[Any]
-FORMAT, VERSION = "portable_spdnn scaling calibration", 3
+FORMAT, VERSION = "portable_spdnn scaling calibration", 4
 # A modelled input is drawn among at least so many recorded ones, and so many survivors on average:
 # with one or two of these the predicted imbalance would be chance.
 MIN_NEIGHBOURS, MIN_SURVIVORS = 32, 16
@@ -122,15 +122,9 @@ class Calibration:
     dense: Curve  # seconds for an edge, by the number of active inputs of a layer
     start_layers: int  # the first layers, in which inputs die; measured together on real inputs
     start: Curve  # seconds of these layers and all other costs of a batch, by its inputs
-    # Measured seconds of the layers after them over what `dense` predicts; 1 where noise hides it.
-    depth_factor: float
     first_batch_seconds: float  # additional for an input of the first batch: untouched memory
     load_seconds_edge: float  # for loading or generating an edge
-    plan_seconds: float  # for planning, once,
-    plan_seconds_edge: float  # and for each edge
-    unpickle_seconds_rank: float  # for rank 0 to unpickle the results of a rank,
-    unpickle_seconds_batch: float  # for each batch in them,
-    unpickle_seconds_byte: float  # and for each byte of the arrays in these
+    plan_seconds_edge: float  # for planning an edge
     lifetimes: Lifetimes
     memory: int  # bytes that the node had available; 0 where the system did not tell
     program_bytes: int  # that the process held before anything was loaded
@@ -164,15 +158,14 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
         If the file cannot be read, is no calibration of this version, or was changed.
     """
     try:
-        content = json.loads(Path(path).read_bytes(), object_hook=_with_tuples)
-    except (OSError, ValueError, RecursionError) as error:
+        content: Any = json.loads(Path(path).read_bytes(), object_hook=_with_tuples)
+        head, fields = (content["format"], content["version"]), content.get("calibration")
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise InputError(f"{path}: is no calibration that can be read ({error})") from error
-    head = (content.get("format"), content.get("version")) if isinstance(content, dict) else None
     if head != (FORMAT, VERSION):
         raise InputError(
             f"{path}: is no calibration of version {VERSION}; write one with save_calibration=FILE"
         )
-    fields: Any = content.get("calibration")
     if content.get("checksum") != _checksum(fields):
         raise InputError(f"{path}: is damaged, or was edited by hand; measure it again")
     parts = {"dense": Curve, "start": Curve, "lifetimes": Lifetimes}

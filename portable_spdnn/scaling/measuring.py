@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 import timeit
 from collections.abc import Callable, Mapping
@@ -10,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -21,21 +21,17 @@ from portable_spdnn.features import Features, as_features
 from portable_spdnn.host import available_bytes, resident_bytes
 from portable_spdnn.network import Network
 from portable_spdnn.plans.base import NetworkPlan, Progress
-from portable_spdnn.plans.batch import Batch, BatchOutput
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.planner import make_plan, own_plan
-from portable_spdnn.plans.result import ReplicaRecord
 from portable_spdnn.scaling.calibration import Calibration, Curve, Lifetimes, count_active
-from portable_spdnn.scaling.prediction import SURVIVOR_BYTES
 from portable_spdnn.workloads.sources import DEFAULT_LAYERS, Request, Source, resolve
 from portable_spdnn.workloads.streamed_network import LayerStatistics
 
 DENSE_LAYERS = 24  # run together, so that loading and storing features is a few per cent of them
 MAX_DENSE_INPUTS, MAX_DENSE_BYTES = 4096, 1 << 28
-MIN_ROUNDS, MAX_ROUNDS = 3, 15
-ROUNDS_SECONDS = 4.0  # of all rounds of a curve, if there are more than the fewest
+MIN_ROUNDS, ROUNDS_SECONDS = 3, 2.0  # of the measurements of a curve
 SETTLED = 1.1  # the first layers end where active inputs are so many times the survivors
-BATCHES, SURVIVORS, UNPICKLE_ROUNDS = 16, 1 << 16, 50  # of results that rank 0 unpickles
+SELECTIONS = 3  # of inputs, of each number of them
 
 
 def calibrate(
@@ -69,8 +65,8 @@ def calibrate(
         If the network or the inputs cannot be loaded, or there are no inputs.
     """
 
-    def inference(plan: NetworkPlan, features: Features) -> float:
-        return plan.run(features).inference_seconds
+    def mean_seconds(selections: list[slice]) -> float:
+        return fmean(plan.run(features[rows]).inference_seconds for rows in selections)
 
     options = PlanOptions(dtype)
     memory, program_bytes = available_bytes() or 0, resident_bytes()
@@ -90,8 +86,6 @@ def calibrate(
     with show_progress(f"planning on {backend.name}"):
         # A first small run, so that no measurement includes compiling.
         make_plan(backend, Network(layers[:2], network.y_max), options).run(features[:2])
-        first_half = Network(layers[: max(1, len(layers) // 2)], network.y_max)
-        half = make_plan(backend, first_half, options)
         plan = make_plan(backend, network, options)
     # At most one batch, because all curves are functions of the inputs of one batch.
     fewer = _spread(features.shape[0], plan.batch_size)
@@ -99,43 +93,30 @@ def calibrate(
     inputs = features.shape[0]
     with show_progress(f"running {inputs} inputs through {len(layers)} layers"):
         first_run = plan.run(features)
-        both = {one: partial(inference, one, features) for one in (plan, half)}
-        whole, halved = _least(both).values()
-    with show_progress("following inputs until they die"):
-        survivors = first_run.records[-1].alive_inputs
-        active_after = follow_inputs(plan, features, survivors or 0)
+        active_after = follow_inputs(plan, features, first_run.records[-1].alive_inputs or 0)
         active = count_active(active_after, len(layers))
-    with show_progress("measuring layers on active inputs"):
+    with show_progress("measuring layers"):
         dense = _measure_dense(backend, network, options)
-    start = int(np.argmax(active[1:] <= SETTLED * active[-1])) + 1
-    # The difference between all layers and half of them is the time of layers alone, provided that
-    # no inputs die in these.
-    middle = len(half.network)
-    after = float(dense(active[middle:-1]) @ edges[middle:])
-    factor = (whole - halved) / after if after > 0 else 0.0
-    factor = factor if start <= middle and 0.5 <= factor <= 2 else 1.0
-    with show_progress("measuring first layers"):
+        # Some inputs cost more than others: the mean of several selections of each size counts.
+        selections = {inputs: [slice(inputs)]}
+        for size in (1 << power for power in range((inputs // SELECTIONS).bit_length())):
+            step = (inputs // size - 1) | 1  # odd, as in `_spread`
+            selections[size] = [slice(n, n + size * step, step) for n in range(SELECTIONS)]
+        whole_runs = _least({size: partial(mean_seconds, s) for size, s in selections.items()})
         # Whole runs, less the time of the layers after the first ones.
-        steps = {_spread(inputs, 1 << power) for power in range(inputs.bit_length())} - {1}
-        runs = {n: partial(inference, plan, features[::n]) for n in sorted(steps, reverse=True)}
-        seconds = {1: whole} | _least(runs)
-        for n in seconds:
-            later = count_active(active_after[::n], len(layers))[start:-1]
-            seconds[n] -= factor * float(dense(later) @ edges[start:])
-    per_edge = (plan.plan_seconds - half.plan_seconds) / max(total - half.network.edges, 1)
-    # Where both have as many layers, or noise hides it: all of planning grows with the edges.
-    per_edge = per_edge if per_edge > 0 else plan.plan_seconds / total
+        start, seconds = int(np.argmax(active[1:] <= SETTLED * active[-1])) + 1, {}
+        for size, rows in selections.items():
+            later = [count_active(active_after[one], len(layers))[start:-1] for one in rows]
+            seconds[size] = whole_runs[size] - float(np.mean(dense(later) @ edges[start:]))
     return Calibration(
         backend=backend.name, device=backend.device, dtype=str(options.dtype),
         threads=backend.threads, network=source.network.name, inputs=source.inputs.name,
         network_layers=wanted or len(loaded), neurons=neurons, widest=network.widest,
         batch_size=plan.batch_size, edges_per_layer=tuple(edges.tolist()),
         value_bytes=max(one.value_bytes for one in facts), dense=dense, start_layers=start,
-        start=_rising({-(-inputs // n): one for n, one in seconds.items()}), depth_factor=factor,
-        first_batch_seconds=max(0.0, first_run.inference_seconds - whole) / inputs,
-        load_seconds_edge=load_seconds / total,
-        plan_seconds=max(0.0, plan.plan_seconds - per_edge * total), plan_seconds_edge=per_edge,
-        **_measure_unpickling(),
+        start=_rising(seconds),
+        first_batch_seconds=max(0.0, first_run.inference_seconds - whole_runs[inputs]) / inputs,
+        load_seconds_edge=load_seconds / total, plan_seconds_edge=plan.plan_seconds / total,
         lifetimes=Lifetimes(len(layers), source_inputs, stride, tuple(active_after.tolist())),
         memory=memory, program_bytes=program_bytes,
     )  # fmt: skip
@@ -171,9 +152,7 @@ def _least(actions: Mapping[Any, Callable[[], float]]) -> dict[Any, float]:
     """Return the seconds that each action returns, the least of several rounds of all of them."""
     rounds: list[list[float]] = []
     begin = time.perf_counter()
-    while len(rounds) < MIN_ROUNDS or (
-        len(rounds) < MAX_ROUNDS and time.perf_counter() - begin < ROUNDS_SECONDS
-    ):
+    while len(rounds) < MIN_ROUNDS or time.perf_counter() - begin < ROUNDS_SECONDS:
         rounds.append([action() for action in actions.values()])
     return dict(zip(actions, np.min(rounds, axis=0).tolist(), strict=True))
 
@@ -240,23 +219,3 @@ def follow_inputs(plan: NetworkPlan, features: Features, survivors: int) -> npt.
         if numbers.size <= survivors:
             break
     return active_after
-
-
-def _measure_unpickling() -> dict[str, float]:
-    """Measure how long rank 0 takes to unpickle the results that `run_on_ranks` gathers."""
-    # Names of usual lengths.
-    record = ReplicaRecord(0, "node-00000", "a processor, 128 threads" * 2, 1, 1.5, 1.5, 1.5, 1)
-    seconds = []
-    for batches, survivors in ((0, 0), (BATCHES, 0), (1, SURVIVORS)):
-        active = np.arange(survivors)
-        output = BatchOutput(active, None, np.empty(0, np.int64), 0)
-        together = [Batch(n, 1, active + 1, float(n), output) for n in range(batches)]
-        results = pickle.dumps((together, [None] * batches, ((record,), 1.5)), -1)
-        load = partial(pickle.loads, results)
-        seconds.append(min(timeit.repeat(load, number=1, repeat=UNPICKLE_ROUNDS)))
-    rank, few, large = seconds
-    return {
-        "unpickle_seconds_rank": rank,
-        "unpickle_seconds_batch": (few - rank) / BATCHES,
-        "unpickle_seconds_byte": (large - rank) / (SURVIVORS * SURVIVOR_BYTES),
-    }

@@ -1,10 +1,10 @@
 """The model: seconds of data-parallel inference on many nodes, from a calibration of one.
 
 A node runs its inputs in batches. A batch of n inputs takes ``start(n)`` for the first layers,
-and for each later layer ``depth_factor x edges x dense(active inputs)``. The inference ends when
-the busiest node has finished and rank 0 has gathered the results. A network that does not fit in
-a node's memory is streamed: blocks of layers are read one after the other, once for every batch of
-as many inputs as fit.
+and for each later layer ``edges x dense(active inputs)``. The inference ends when the busiest node
+has finished and rank 0 has gathered the results. A network that does not fit in a node's memory is
+streamed: blocks of layers are read one after the other, once for every batch of as many inputs as
+fit.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from portable_spdnn.workloads.streamed_network import LayerStatistics
 Array = npt.NDArray[Any]
 
 COLLECTIVES = 4  # gatherings of results: sizes and contents, of batches and of records
-# Sizes of the pickled results of a rank: of itself, of each batch, and in each batch of each layer
-# (how many inputs were active after it) and each survivor (its number, as active and as category).
-RANK_BYTES, BATCH_BYTES, LAYER_BYTES, SURVIVOR_BYTES = 500, 150, 8, 16
+# Sizes of what is in the pickled results of a rank. Of each layer of a batch these hold how many
+# inputs were active after it, of each survivor its number, as active input and as category.
+RESULT_BYTES = {"rank": 500, "batch": 150, "layer of a batch": 8, "survivor": 16}
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Prediction:
         self.budget, self.blocks = self._decide()
         per_edge = calibration.load_seconds_edge + calibration.plan_seconds_edge
         first = self.blocks[0][1] if self.blocks else layers
-        self.setup = float(calibration.plan_seconds + per_edge * self.edges[:first].sum())
+        self.setup = float(per_edge * self.edges[:first].sum())
         # A network that ends within the first layers takes a share of their time.
         self._start_share = self.edges[:start].sum() / max(measured[:start].sum(), 1)
         # For each number of `count_active` the edges of the layers after the first ones.
@@ -116,29 +116,24 @@ class Prediction:
 
     def _decide(self) -> tuple[Budget | None, list[tuple[int, int]]]:
         """Decide whether one node, which has the most inputs, holds the network or streams it."""
-        calibration, inputs = self.calibration, self.question.inputs
-        shape = (calibration.widest, calibration.widest)
-        facts = [
-            LayerStatistics(shape, int(nnz), calibration.value_bytes, True) for nnz in self.edges
-        ]
-        held = calibration.program_bytes + inputs * -(-calibration.neurons // 8)
-        memory, options = self.question.memory, PlanOptions(calibration.dtype)
+        made, inputs, memory = self.calibration, self.question.inputs, self.question.memory
+        shape, options = (made.widest, made.widest), PlanOptions(made.dtype)
+        facts = [LayerStatistics(shape, int(n), made.value_bytes, True) for n in self.edges]
+        held = made.program_bytes + inputs * -(-made.neurons // 8)
         if memory is None:
-            allowed = SHARE * calibration.memory
+            allowed = SHARE * made.memory
             if not allowed or needed_bytes(facts, inputs, options) <= allowed:
                 return None, []
             memory = held + int(allowed)
         dtype = np.dtype(options.dtype)
-        budget = Budget.of(memory, held, facts, calibration.widest, dtype, calibration.threads)
+        budget = Budget.of(memory, held, facts, made.widest, dtype, made.threads)
         return budget, list(budget.cut_blocks(facts))
 
     def _point(self, nodes: int, inputs: int, alone: Point | None) -> Point:
         """Predict one number of nodes, in relation to one node alone (None: this is it)."""
         calibration, question = self.calibration, self.question
-        if question.schedule == "static":
-            used = min(nodes, inputs)
-            parts = [static_part(inputs, rank, used) for rank in range(used)]
-        else:
+        parts = [static_part(inputs, rank, nodes) for rank in range(nodes)]
+        if question.schedule == "dynamic":
             parts = chunk_bounds(inputs, nodes)
         costs = np.array([self._cost(*part) for part in parts])
         # With its first part a node touches its memory for the first time.
@@ -147,24 +142,27 @@ class Prediction:
         taken = costs[:, 0] + costs[:, 1]
         # A request and an answer, and on average half of the time between two polls of rank 0.
         asking = 2 * question.latency + POLL_SECONDS / 2 if nodes > 1 else 0.0
-        owners, end = _hand_out(taken.tolist(), nodes, asking)
-        busy = np.bincount(owners, taken, nodes)
+        busy, end = _hand_out(taken.tolist(), nodes, asking)
         computing, planning, survivors, batches = costs.sum(axis=0).tolist()
         computed, planned = computing / nodes, planning / nodes
         share = computed if alone is None else alone.compute * inputs / alone.inputs / nodes
+        rounds = COLLECTIVES * math.ceil(math.log2(nodes))
+        counts = (nodes, batches, question.layers * batches, survivors)
+        size = sum(n * each for n, each in zip(counts, RESULT_BYTES.values(), strict=True))
+        arriving = size * (nodes - 1) / nodes  # those of rank 0 itself stay in place
         seconds = {
             "compute": share,
             "granularity": computed - share,
             "planning": planned,
             "imbalance": end - computed - planned,
-            "gather": self._gather(nodes, batches, survivors),
+            "gather": question.latency * rounds + arriving / question.bandwidth,
         }
         total = end + seconds["gather"]
         rate = inputs * float(self.edges.sum()) / total
         speed_up = 1.0 if alone is None else rate / alone.edge_rate
         return Point(
             nodes, inputs, total, rate, speed_up, speed_up / nodes,
-            load_imbalance=float(busy.max() / busy.mean()) if busy.any() else 1.0,
+            load_imbalance=max(busy) * nodes / sum(busy) if any(busy) else 1.0,
             **seconds, bound=max(seconds, key=seconds.__getitem__),
         )  # fmt: skip
 
@@ -180,17 +178,16 @@ class Prediction:
         There a batch takes in pieces until its survivors of the first block might not fit.
         """
         calibration, piece = self.calibration, self._piece
-        # Where nothing is streamed, nothing may wait for a second piece.
-        room, waits = 0, np.ones(lifetimes.size, bool)
+        room = block = 0  # where nothing is streamed, nothing may wait for a second piece
         if self.budget is not None:
             room = self.budget.pool // (calibration.widest * self.budget.itemsize)
-            waits = lifetimes >= min(self.blocks[0][1], calibration.layers)
+            block = min(self.blocks[0][1], calibration.layers)
         first = waiting = 0
         for at in range(0, lifetimes.size, piece):
             if waiting and waiting + min(piece, lifetimes.size - at) > room:
                 yield lifetimes[first:at]
                 first, waiting = at, 0
-            waiting += int(waits[at : at + piece].sum())
+            waiting += int((lifetimes[at : at + piece] >= block).sum())
         yield lifetimes[first:]
 
     def _cost_of_batch(self, lifetimes: Array) -> tuple[float, float, int, int]:
@@ -202,7 +199,7 @@ class Prediction:
 
         active = count_active(lifetimes, calibration.layers)
         start = self._start_share * in_pieces(calibration.start, lifetimes.size)
-        deep = calibration.depth_factor * in_pieces(calibration.dense, active) @ self._edges
+        deep = in_pieces(calibration.dense, active) @ self._edges
         # A block is read while the previous one runs, and planned before it runs.
         reached = [(b, e) for b, e in self.blocks[1:] if active[min(b, calibration.layers)]]
         edges = sum(self.edges[b:e].sum() for b, e in reached)
@@ -210,30 +207,17 @@ class Prediction:
         # Computing and planning hide as much of the reading as they take themselves.
         reading = max(0.0, calibration.load_seconds_edge * edges - planning - start - deep)
         survivors = active[min(self.question.layers, calibration.layers)]
-        return float(start + deep), planning + reading, survivors, 1
-
-    def _gather(self, nodes: int, batches: float, survivors: float) -> float:
-        """Return the seconds until rank 0 has received and unpickled what all nodes found."""
-        made, question = self.calibration, self.question
-        arrays = LAYER_BYTES * question.layers * batches + SURVIVOR_BYTES * survivors
-        size = RANK_BYTES * nodes + BATCH_BYTES * batches + arrays
-        return (
-            question.latency * COLLECTIVES * math.ceil(math.log2(nodes))
-            + size * (nodes - 1) / nodes / question.bandwidth  # its own results stay in place
-            + made.unpickle_seconds_rank * nodes
-            + made.unpickle_seconds_batch * batches
-            + made.unpickle_seconds_byte * arrays
-        )
+        return float(start + deep), planning + reading, survivors, min(1, lifetimes.size)
 
 
-def _hand_out(seconds: list[float], nodes: int, asking: float) -> tuple[list[int], float]:
-    """Hand out parts as nodes ask; returns the node of each part, and when the last is done."""
+def _hand_out(seconds: list[float], nodes: int, asking: float) -> tuple[list[float], float]:
+    """Hand out parts as nodes ask; return how long each is busy, and when the last is done."""
     # A node begins with the part of its own number, for which it need not ask.
-    free = [(one, node) for node, one in enumerate(seconds[:nodes])]
-    owners = list(range(len(free)))
+    busy = (seconds + [0.0] * nodes)[:nodes]
+    free = [(one, node) for node, one in enumerate(busy)]
     heapq.heapify(free)
     for one in seconds[nodes:]:
         when, node = free[0]
-        owners.append(node)
+        busy[node] += one
         heapq.heapreplace(free, (when + asking + one, node))
-    return owners, max(free)[0]
+    return busy, max(free)[0]

@@ -16,9 +16,7 @@ from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.plans.result import ReplicaRecord
 from portable_spdnn.scaling import measuring
 from portable_spdnn.scaling.calibration import load_calibration, save_calibration
-from portable_spdnn.scaling.prediction import BATCH_BYTES, LAYER_BYTES, RANK_BYTES, SURVIVOR_BYTES
-from portable_spdnn.workloads.generation import generate_radixnet
-from portable_spdnn.workloads.loading import convert
+from portable_spdnn.scaling.prediction import RESULT_BYTES
 from portable_spdnn.workloads.sources import Request
 
 BACKENDS = [info.name for info in ps.backends() if info.availability.available]
@@ -47,40 +45,28 @@ def test_inputs_are_followed_until_they_die(backend: str, bias: list[float]) -> 
     if bias[4] > 0:
         # A positive bias makes inputs active again: nobody leaves before it.
         expected = [max(lifetime, 4) for lifetime in expected]
-    for known in (survivors, 0):
-        assert measuring.follow_inputs(plan, features, known or 0).tolist() == expected
-    assert len(set(expected)) > 1
     assert expected.count(9) == survivors
+    for known in (expected.count(9), 0):
+        assert measuring.follow_inputs(plan, features, known).tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("backend", "kind"),
-    [*((name, None) for name in BACKENDS), ("scipy", "text"), ("scipy", "packed.spdnn")],
-)
-def test_a_calibration_of_a_small_network(backend: str, kind: str | None, tmp_path: Path) -> None:
-    digits = ps.digits_features(64)[:400]
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_calibration_of_a_small_network(backend: str) -> None:
     request = Request(neurons=64, layers=300, first_inputs=400, bias=-0.25)
-    if kind:
-        generate_radixnet(tmp_path / "text", 64, 12, features=digits)
-        convert(tmp_path / "text", tmp_path / "packed.spdnn")
-        request = Request(tmp_path / kind, 64, bias=-0.25)
     found = measuring.calibrate(
         ps.get_backend(backend, 1), request, 60, 8, "float64", lambda what: nullcontext()
     )
     assert (found.backend, found.threads, found.neurons) == (backend, 1, 64)
-    assert (found.network_layers, found.edges_per_layer) == (12 if kind else 300, (64 * 32,) * 8)
+    assert (found.network_layers, found.edges_per_layer) == (300, (64 * 32,) * 8)
     # 7 is the first odd step with which the sample has at most 60 inputs.
     assert (found.lifetimes.source_inputs, found.lifetimes.stride) == (400, 7)
-    expected = lifetimes_in_dense_arithmetic(ps.radixnet(64, 8, bias=-0.25), digits[::7])
+    sample = ps.digits_features(64)[:400:7]
+    expected = lifetimes_in_dense_arithmetic(ps.radixnet(64, 8, bias=-0.25), sample)
     assert list(found.lifetimes.active_after) == expected
-    assert found.start.inputs[-1] == len(expected) == 58
+    assert found.start.inputs == (1, 2, 4, 8, 16, 58)
     for curve in (found.dense, found.start):
         assert list(curve.seconds) == sorted(curve.seconds)
-    assert found.dense.seconds[-1] > 0
-    assert 0.5 <= found.depth_factor <= 2
-    assert 1 <= found.start_layers <= 8
-    assert 0 < found.unpickle_seconds_byte < found.unpickle_seconds_batch < 1e-3
-    assert 0 < found.unpickle_seconds_rank < 1e-3
+    assert min(found.dense.seconds[-1], found.load_seconds_edge, found.plan_seconds_edge) > 0
 
 
 def test_sizes_of_results() -> None:
@@ -90,35 +76,25 @@ def test_sizes_of_results() -> None:
     record = ReplicaRecord(0, "node-00000", "a processor", 400, 1.5, 1.5, 1.5, 1)
     size = len(pickle.dumps((light, [None] * 4, ((record,), 1.5)), -1))
     survivors = sum(one.categories.size for one in batches)
-    arrays = 4 * 20 * LAYER_BYTES + SURVIVOR_BYTES * survivors
-    assert size == pytest.approx(RANK_BYTES + 4 * BATCH_BYTES + arrays, rel=0.5)
+    rank, batch, layer, survivor = RESULT_BYTES.values()
+    assert size == pytest.approx(rank + 4 * (batch + 20 * layer) + survivors * survivor, rel=0.5)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"version": 3', '"version": 2', "is no calibration of version 3"),
-        ("spdnn scaling", "another", "c.json: is no calibration"),
+        ('"version": 4', '"version": 3', "is no calibration of version 4"),
         ('"threads": 1', '"threads": 2', "c.json: is damaged, or was edited by hand"),
-        ('"threads": 1,', "", "is damaged"),
-        ('"calibration"', '"another"', "is damaged"),
         ("}", "", "is no calibration that can be read"),
-        ("{", "\xff", "is no calibration that can be read"),
-        (None, "[]", "is no calibration"),
-        (None, "[" * 100_000, "is no calibration"),
+        ("{", "[" * 100_000, "is no calibration that can be read"),
+        ('"format"', '"another"', "is no calibration that can be read"),
     ],
 )
-def test_files_that_are_whole_and_damaged(
-    old: str | None, new: str, message: str, tmp_path: Path
-) -> None:
+def test_files_that_are_whole_and_damaged(old: str, new: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "c.json"
-    with pytest.raises(ps.InputError, match=r"c\.json: is no calibration"):
-        load_calibration(path)
     save_calibration(calibration(), path)
     assert load_calibration(path) == calibration()
-    assert [one.name for one in tmp_path.iterdir()] == ["c.json"]
-    text = path.read_text()
-    assert old is None or old in text
-    path.write_bytes((new if old is None else text.replace(old, new)).encode("latin-1"))
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
     with pytest.raises(ps.InputError, match=message):
         load_calibration(path)

@@ -84,11 +84,13 @@ def challenge(
     from portable_spdnn.challenge_table.time_budget import parse_duration
     from portable_spdnn.errors import InputError
     from portable_spdnn.host import parse_limit
+    from portable_spdnn.io.atomic_output import check_outputs
     from portable_spdnn.passes import parse_passes
     from portable_spdnn.plans.options import PlanOptions
     from portable_spdnn.registry import get_backend
     from portable_spdnn.report import run_report
 
+    check_outputs(json, markdown)
     if json == markdown == "-":
         raise InputError("--json and --markdown both name standard output; give one a file")
     configurations = choose_configurations(sizes, layers)

@@ -41,17 +41,18 @@ def compare(
     """
     from portable_spdnn.errors import InputError
     from portable_spdnn.graphchallenge.categories import judge
+    from portable_spdnn.io.atomic_output import check_outputs
     from portable_spdnn.passes import parse_passes
     from portable_spdnn.plans.options import PlanOptions
+    from portable_spdnn.registry import load_backend
     from portable_spdnn.report import comparison, run_report
     from portable_spdnn.workloads.loading import load_workload
     from portable_spdnn.workloads.sources import Request
 
+    check_outputs(json)
     names = [name.strip() for name in backends.split(",") if name.strip()]
     if not names:
         raise InputError("--backends names no backend; give some, separated by commas")
-    from portable_spdnn.registry import load_backend
-
     for name in names:  # before minutes are spent on loading
         load_backend(name)
     passes = parse_passes(exact_passes)

@@ -86,7 +86,8 @@ def model(
     Costs are measured here, on a sample of the inputs and the first layers; what is assumed is
     printed. Exit code 0: done; 2: usage or input error.
     """
-    from portable_spdnn.host import parse_limit
+    from portable_spdnn.host import parse_limit, require_memory
+    from portable_spdnn.io.atomic_output import check_outputs
     from portable_spdnn.registry import get_backend
     from portable_spdnn.report import run_report
     from portable_spdnn.scaling import calibration as calibrations
@@ -105,6 +106,8 @@ def model(
     if not speed:
         raise InputError(f"--bandwidth is {bandwidth!r}; it must be more than 0")
     limit = parse_limit(memory, "--memory")
+    require_memory(64 * total_inputs, f"--total-inputs {total_inputs}: to model them")
+    check_outputs(save_calibration, plot, json)
     if plot is not None:
         output.check_plot(plot)
     if calibration is not None:

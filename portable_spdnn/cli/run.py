@@ -75,15 +75,13 @@ def run(
     2: usage or input error.
     """
     from portable_spdnn.host import parse_limit
-    from portable_spdnn.io.atomic_output import check_output
+    from portable_spdnn.io.atomic_output import check_outputs
     from portable_spdnn.mpi.ranks import Ranks, launched_ranks
     from portable_spdnn.passes import parse_passes
     from portable_spdnn.plans.options import PlanOptions
     from portable_spdnn.workloads.sources import Request
 
-    for output in (save_categories, None if json == "-" else json):
-        if output is not None:
-            check_output(output)
+    check_outputs(save_categories, json)
     options = PlanOptions(
         dtype=dtype.value,
         path=path.value,

@@ -69,17 +69,20 @@ def atomic_output(path: str | os.PathLike[str], seekable: bool = False) -> Itera
         partial.unlink(missing_ok=True)
 
 
-def check_output(path: str | os.PathLike[str]) -> None:
+def check_outputs(*paths: str | os.PathLike[str] | None) -> None:
     """Raise InputError where `atomic_output` could not write, as far as that can be told before.
 
-    For commands that compute for long before they write.
+    For commands that compute for long before they write; None and "-" are no files.
     """
-    asked = Path(path)
-    target, found = _target(asked)
-    replaced = found is None or stat.S_ISREG(found.st_mode)
-    within = target.parent if replaced else target
-    if not os.access(within, os.W_OK) or (replaced and not within.is_dir()):
-        raise _cannot_write(asked, OSError(errno.EACCES, os.strerror(errno.EACCES)))
+    for path in paths:
+        if path is None or path == "-":
+            continue
+        asked = Path(path)
+        target, found = _target(asked)
+        replaced = found is None or stat.S_ISREG(found.st_mode)
+        within = target.parent if replaced else target
+        if not os.access(within, os.W_OK) or (replaced and not within.is_dir()):
+            raise _cannot_write(asked, OSError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
 def _target(asked: Path) -> tuple[Path, os.stat_result | None]:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import portable_spdnn as ps
-from portable_spdnn.io.atomic_output import atomic_folder, atomic_output, check_output
+from portable_spdnn.io.atomic_output import atomic_folder, atomic_output, check_outputs
 from portable_spdnn.io.packed_store import PackedStoreWriter
 
 
@@ -37,7 +37,7 @@ def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
-    for refuse in (write, check_output):
+    for refuse in (write, check_outputs):
         with pytest.raises(ps.InputError, match="loop: cannot be written"):
             refuse(loop)
 
@@ -45,7 +45,7 @@ def test_a_link_is_followed_and_stays(tmp_path: Path) -> None:
 def test_a_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    check_output(pipe)
+    check_outputs(pipe)
     read: list[bytes] = []
     reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
     reader.start()
@@ -82,7 +82,7 @@ def test_what_cannot_be_written(path: str, message: str, tmp_path: Path) -> None
         write(tmp_path / path)
     if not path.startswith("/proc"):
         with pytest.raises(ps.InputError, match=message):
-            check_output(tmp_path / path)
+            check_outputs(tmp_path / path)
 
 
 KILLED = """

@@ -216,7 +216,8 @@ class DevicePlan(NetworkPlan):
         """Run the whole network on one batch; see `NetworkPlan.run_batch`."""
         if self.precision.half and not isinstance(features, PackedFeatures):
             check_half_range("features have", features)
-        with self.features.one_at_a_time, self.device.bound():
+        # The device first: a forked child is refused there, where the lock may be held for ever.
+        with self.device.bound(), self.features.one_at_a_time:
             output = self._run(features)
         report(features.shape[0] * len(self.network))
         return output

@@ -207,11 +207,10 @@ class CudaDevice:
         """Return a stream that does not wait for the null stream."""
         return self._cupy.cuda.Stream(non_blocking=True)
 
-    @contextmanager
-    def on(self, stream: Any) -> Iterator[None]:
+    def on(self, stream: Any) -> AbstractContextManager[None]:
         """Make a stream the current one for a while."""
-        with stream:
-            yield
+        context: AbstractContextManager[None] = stream
+        return context
 
     def mark(self) -> Any:
         """Return an event of the current stream."""

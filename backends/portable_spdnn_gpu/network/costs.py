@@ -18,7 +18,7 @@ from __future__ import annotations
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.properties import DeviceProperties
-from portable_spdnn_gpu.persistent.launch import PackedSegment
+from portable_spdnn_gpu.persistent.packing import PackedSegment
 from portable_spdnn_gpu.spmm.costs import packed_cost
 from portable_spdnn_gpu.spmm.packing import PackedSpmm
 from portable_spdnn_gpu.spmm.selection import LayerStatistics

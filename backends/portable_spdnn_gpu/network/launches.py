@@ -23,11 +23,8 @@ from portable_spdnn_gpu.device.features import (
 from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.network.steps import Step
 from portable_spdnn_gpu.network.weights import DeviceWeights
-from portable_spdnn_gpu.persistent.launch import (
-    DeviceSegment,
-    LayerCounts,
-    PackedSegment,
-)
+from portable_spdnn_gpu.persistent.launch import DeviceSegment, LayerCounts
+from portable_spdnn_gpu.persistent.packing import PackedSegment
 from portable_spdnn_gpu.spmm.launch import DeviceSpmm
 
 

@@ -30,7 +30,7 @@ from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.properties import DeviceProperties
 from portable_spdnn_gpu.network.costs import segment_layer_seconds
-from portable_spdnn_gpu.persistent.launch import PackedSegment, SegmentLayer, pack_segment
+from portable_spdnn_gpu.persistent.packing import PackedSegment, SegmentLayer, pack_segment
 from portable_spdnn_gpu.spmm.packing import VARIANTS, PackedSpmm, by_output, pack
 from portable_spdnn_gpu.spmm.selection import LAUNCH, Choice, choose_variant, layer_statistics
 from portable_spdnn_gpu.spmm.tuning import TunedStaged

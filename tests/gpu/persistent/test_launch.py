@@ -15,19 +15,16 @@ from cuda_emulation.emulated_device import compiler
 from cuda_emulation.sanitized_run import sanitized
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_catalog import SHARED_LIMITS
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.testing import oracle
-from portable_spdnn_gpu.compile.catalog import SHARED_LIMITS, persistent_layers
+from portable_spdnn_gpu.compile.catalog import persistent_layers
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.features import StepOperands
 from portable_spdnn_gpu.device.interface import Device
-from portable_spdnn_gpu.persistent.launch import (
-    DeviceSegment,
-    LayerCounts,
-    SegmentLayer,
-    pack_segment,
-)
+from portable_spdnn_gpu.persistent.launch import DeviceSegment, LayerCounts
+from portable_spdnn_gpu.persistent.packing import SegmentLayer, pack_segment
 
 pytestmark = needs_device
 SINGLE, HALF, DOUBLE = Precision(), Precision(half=True), Precision(np.dtype(np.float64))
@@ -281,14 +278,7 @@ def test_what_fits() -> None:
     assert not persistent_layers(DOUBLE, 1, hopper)
 
 
-def test_what_cannot_be_packed() -> None:
-    layer = SegmentLayer(sp.csr_array((3, 4), dtype=np.float32), np.zeros(3, np.float32), True)
-    with pytest.raises(InputError, match="a fused segment has no layers"):
-        pack_segment([], SINGLE, 1 << 16)
-    with pytest.raises(InputError, match="layer 2 takes 4 neurons and the layer before"):
-        pack_segment([layer, layer], SINGLE, 1 << 16)
-    with pytest.raises(InputError, match="4 neurons in float64 do not fit a block with 64 KiB"):
-        pack_segment([layer], DOUBLE, 1 << 16)
+def test_a_weight_beyond_half_precision_is_refused() -> None:
     large = SegmentLayer(sp.csr_array(np.full((1, 1), 1e5, np.float32)), np.zeros(1), True)
     with pytest.raises(InputError, match="65504 is the largest"):
         pack_segment([large], HALF, 1 << 16)

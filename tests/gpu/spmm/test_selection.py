@@ -11,11 +11,12 @@ import scipy.sparse as sp
 from cuda_emulation.emulated_device import EmulatedDevice
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_catalog import ARCHITECTURES, PRECISIONS
 
 import portable_spdnn as ps
 from portable_spdnn.kernel_model import Limits
-from portable_spdnn_gpu.compile.catalog import ARCHITECTURES, StagedConfig, staged_configs
-from portable_spdnn_gpu.compile.precision import PRECISIONS, Precision
+from portable_spdnn_gpu.compile.catalog import StagedConfig, staged_configs
+from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.properties import (
     DATA_SHEETS,
     DeviceProperties,

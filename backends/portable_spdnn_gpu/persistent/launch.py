@@ -22,13 +22,13 @@ class LayerCounts(NamedTuple):
         The inputs that are active after each layer.
     computed : ndarray
         The inputs that each layer computed.
-    unusable : ndarray
+    overflowed : ndarray
         Whether a feature became NaN, or in half precision infinite.
     """
 
     active: Array
     computed: Array
-    unusable: Array
+    overflowed: Array
 
 
 class DeviceSegment:
@@ -57,8 +57,8 @@ class DeviceSegment:
         Parameters
         ----------
         operands : StepOperands
-            The features before the first layer and after the last. `nans` of the state is set
-            where any layer makes a feature unusable.
+            The features before the first layer and after the last. `overflowed` of the state is
+            set where a feature of any layer overflowed.
         y_max : float or None
             The upper bound of the activation; None for none.
         """

@@ -130,7 +130,7 @@ def check(
     np.testing.assert_array_equal(marks.astype(bool), (wanted != 0).any(axis=1))
     assert counts.active.tolist() == active
     assert (counts.computed <= len(Y)).all()
-    assert state.tolist()[3] == counts.unusable.any() == np.isnan(wanted).any()
+    assert state.tolist()[3] == counts.overflowed.any() == np.isnan(wanted).any()
     return counts
 
 
@@ -230,16 +230,16 @@ def test_nan_and_infinity_meet_stored_entries_alone(device: Device) -> None:
     Y = np.array([[np.nan, np.nan, 1, -np.inf], [1, np.inf, np.inf, 3], [0, 0, 0, 0]], np.float32)
     bias = np.full(20, -1, np.float32)
     counts = check(device, [W], [bias], Y, 8.0)
-    assert counts.unusable.tolist() == [1]
+    assert counts.overflowed.tolist() == [1]
     counts = check(device, [W, sp.csr_array(W.T)], [bias, bias[:4]], Y[1:], None)
-    assert counts.unusable.tolist() == [0, 0]
+    assert counts.overflowed.tolist() == [0, 0]
 
 
 def test_half_precision_notes_where_it_ends(device: Device) -> None:
     W = sp.csr_array(np.eye(8, dtype=np.float32) * 300)
     layers = segment_layers([W] * 3, [np.zeros(8, np.float32)] * 3)
     _, _, counts, state = launch(device, layers, np.ones((3, 8), np.float32), None, HALF)
-    assert counts.unusable.tolist() == [0, 1, 1]
+    assert counts.overflowed.tolist() == [0, 1, 1]
     assert state.tolist() == [3, 0, 3, 1]
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from kernel_catalog import ARCHITECTURES
 
-from portable_spdnn_gpu.compile.catalog import ARCHITECTURES
 from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError, compiler_version
 
 

@@ -77,8 +77,6 @@ def _limits(record: Record) -> str:
     levels = {"l1": "shared memory", "l2": "L2", "memory": "memory, read"}
     parts = [f"{limits['flops'] / 1e12:.1f} TFLOP/s in float32"]
     parts += [f"{name} {limits[level] / 1e12:.2f} TB/s" for level, name in levels.items()]
-    if record["memory_copy"] is not None:
-        parts.append(f"memory, copy {record['memory_copy'] / 1e12:.2f} TB/s")
     return ", ".join(parts)
 
 

@@ -40,7 +40,6 @@ from portable_spdnn.errors import InputError  # noqa: E402
 from portable_spdnn.graphchallenge.configurations import Configuration  # noqa: E402
 from portable_spdnn.workloads.loading import load_inputs  # noqa: E402
 from portable_spdnn_gpu.cupy_backend import CupyBackend  # noqa: E402
-from portable_spdnn_gpu.device.limits import copy_rate  # noqa: E402
 
 IMAGES = "train-images-idx3-ubyte.gz"
 FOLDERS = (HERE.parents[2] / "shared" / "mnist", HERE.parents[1] / "shared" / "mnist")
@@ -110,14 +109,10 @@ class Run:
             "inputs": f"{images.name}, resized",
             "limits": None if limits is None else asdict(limits),
             "limits_error": error,
-            "memory_copy": self._copy_rate() if limits is not None else None,
             "networks": [],
             "layers": [],
         }
         self._features: tuple[int, Any] = (0, None)
-
-    def _copy_rate(self) -> float | None:
-        return copy_rate(self.backend.cuda) if isinstance(self.backend, CupyBackend) else None
 
     def case(self, neurons: int, layers: int) -> None:
         """Run one network, and the layers of its size if it is the first; record what comes."""

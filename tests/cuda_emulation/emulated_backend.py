@@ -6,9 +6,9 @@ import threading
 from pathlib import Path
 
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
+from kernel_catalog import catalog
 
 from portable_spdnn.backend import Availability
-from portable_spdnn_gpu.compile.catalog import catalog
 from portable_spdnn_gpu.cupy_backend import CupyBackend
 
 

@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 from cuda_emulation.emulated_streams import EmulatedEvent, EmulatedStream
+from kernel_catalog import SHARED_LIMITS
 
-from portable_spdnn_gpu.compile.catalog import SHARED_LIMITS, Kernel
+from portable_spdnn_gpu.compile.catalog import Kernel
 from portable_spdnn_gpu.compile.nvrtc import headers, kernel_folder
 from portable_spdnn_gpu.device.interface import LaunchError, check_grid, check_home
 

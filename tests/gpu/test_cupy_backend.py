@@ -14,6 +14,7 @@ import portable_spdnn as ps
 from portable_spdnn.plans.planner import make_plan, own_plan
 from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.network import plan as network_plan
+from portable_spdnn_gpu.spmm import tuning
 from portable_spdnn_gpu.spmm.tuning import TunedStaged, tune_staged
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler (g++, clang++)")
@@ -61,8 +62,10 @@ def test_plans_are_ready_when_they_are_made(
     backend: EmulatedCupyBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, kernel: str
 ) -> None:
     def tune(device: Any, A: Any, precision: Any, versions: Any) -> TunedStaged:
-        return tune_staged(device, A, precision, versions, tmp_path, inputs=24)
+        return tune_staged(device, A, precision, versions)
 
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tuning, "INPUTS", 1)
     monkeypatch.setattr(network_plan, "tune_staged", tune)
     monkeypatch.setattr(type(backend), "tunes", True)
     network, Y = ps.radixnet(64, 3), np.random.default_rng(1).random((30, 64)) < 0.4

@@ -1,12 +1,13 @@
-"""Machine code kept on disk.
+"""What is found once and kept on disk: machine code, and measured choices.
 
-A file holds a digest and then the machine code: one that was cut short or changed is compiled
-again. Its name depends on everything that the machine code depends on.
+A file holds a digest and then its content: one that was cut short or changed is made again. Its
+name depends on everything that the content depends on.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from portable_spdnn.errors import InputError
@@ -38,16 +39,37 @@ def machine_code(kernel: Kernel, architecture: int) -> bytes:
         With the compiler's log.
     """
     path = code_path(kernel, architecture)
+    code = read_kept(path)
+    if not code:
+        code, _ = compile_source(kernel, architecture)
+        keep(path, code)  # or it is compiled again the next time
+    return code
+
+
+def code_path(kernel: Kernel, architecture: int) -> Path:
+    """Return where the machine code of the file of a kernel is kept."""
+    parts = [f"sm_{architecture}", compiler_version(), *kernel.options]
+    name = f"{Path(kernel.source).stem}-sm_{architecture}-{digest_of(parts, [kernel.source])}.cubin"
+    return cache_folder() / "kernels" / name
+
+
+def digest_of(parts: Sequence[str], sources: Sequence[str]) -> str:
+    """Return a digest of texts, and of files of kernels with the headers that they include."""
+    folder = kernel_folder()
+    digest = hashlib.sha256("\0".join(parts).encode())
+    for file in (*(folder / source for source in sources), *headers(folder)):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+def read_kept(path: Path) -> bytes:
+    """Return the content of a file of the cache; nothing where it is absent or damaged."""
     try:
         kept = path.read_bytes()
     except OSError:
-        kept = b""
-    digest, code = kept[:DIGEST], kept[DIGEST:]
-    if code and hashlib.sha256(code).digest() == digest:
-        return code
-    code, _ = compile_source(kernel, architecture)
-    keep(path, hashlib.sha256(code).digest() + code)  # or it is compiled again the next time
-    return code
+        return b""
+    digest, content = kept[:DIGEST], kept[DIGEST:]
+    return content if hashlib.sha256(content).digest() == digest else b""
 
 
 def keep(path: Path, content: bytes) -> str:
@@ -55,18 +77,7 @@ def keep(path: Path, content: bytes) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_output(path) as stream:
-            stream.write(content)
+            stream.write(hashlib.sha256(content).digest() + content)
     except (OSError, InputError) as error:
         return str(error)
     return ""
-
-
-def code_path(kernel: Kernel, architecture: int) -> Path:
-    """Return where the machine code of the file of a kernel is kept."""
-    folder = kernel_folder()
-    parts = [f"sm_{architecture}", compiler_version(), *kernel.options]
-    digest = hashlib.sha256("\0".join(parts).encode())
-    for source in (folder / kernel.source, *headers(folder)):
-        digest.update(source.read_bytes())
-    name = f"{Path(kernel.source).stem}-sm_{architecture}-{digest.hexdigest()[:24]}.cubin"
-    return cache_folder() / "kernels" / name

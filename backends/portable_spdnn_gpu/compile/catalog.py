@@ -1,22 +1,14 @@
-"""Every kernel in every configuration, and the resources that each claims to stay within."""
+"""The kernels and their configurations, and the resources that each claims to stay within."""
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.epilogue import ACTIVATIONS
-from portable_spdnn_gpu.compile.precision import PRECISIONS, SINGLE, Precision
+from portable_spdnn_gpu.compile.precision import SINGLE, Precision
 
-# Tests compile for all of these, with no device: Volta, which CUDA 12 alone still compiles for,
-# Turing, Ampere, Hopper, Blackwell.
-ARCHITECTURES = (70, 75, 80, 90, 100)
-# Bytes of shared memory that a block may ask for. CUDA C++ Programming Guide, "Technical
-# Specifications per Compute Capability".
-SHARED_LIMITS = {70: 96 << 10, 75: 64 << 10, 80: 163 << 10, 90: 227 << 10, 100: 227 << 10}
 # Bytes that every block gets without asking, on every architecture.
 SHARED_UNASKED = 48 << 10
 
@@ -77,13 +69,9 @@ TRANSPOSE_TILE = 32
 PERSISTENT_TILES = (16, 8)
 PERSISTENT_BLOCKS = ((128, 1), (256, 1), (512, 1), (512, 2))
 PERSISTENT_STATE = 32
-# Widths among which every configuration of it is chosen somewhere, rising.
-PERSISTENT_WIDTHS = range(64, 4097, 64)
 LIMIT_THREADS = 256
 LIMIT_VECTORS = 1024  # vectors of 16 bytes that `read_shared` stages
 LAYOUT_KERNELS = ("unpack_bits", "spread_csr", "turn_rows", "collect_rows", "number_inputs")
-ROW_KERNELS = ("mark_active", "count_nonzeros", "take_dense", "take_sparse", "transpose")
-LIMITS = ("fma_chains", "read_shared", "fill_words", "read_global", "copy_global")
 
 
 @dataclass(frozen=True)
@@ -133,7 +121,6 @@ REGISTERS = 65536  # that a multiprocessor has
 # bias and bounds, which linear and ReLU layers need; bias, residual, activation and bounds, which
 # is the last number and the activation's code.
 NO_EPILOGUE, BOUNDED, ANY_EPILOGUE = range(3)
-GELU = ANY_EPILOGUE + ACTIVATIONS.index("gelu")  # the one that takes the most registers
 
 
 def staged_configs(precision: Precision) -> tuple[StagedConfig, ...]:
@@ -214,7 +201,7 @@ def _feature_kernel(name: str, source: str, precision: Precision, registers: int
 
 
 def limit_kernel(name: str) -> Kernel:
-    """Return the kernel that measures one limit of the device, by its name in LIMITS."""
+    """Return the kernel that measures one limit of the device, by its name in limits.cu."""
     shared = 16 * LIMIT_VECTORS if name == "read_shared" else 0
     macros = _macros(Precision())
     return Kernel(name, "device/limits.cu", LIMIT_THREADS, macros, 64, static_shared=shared)
@@ -257,32 +244,3 @@ def persistent_layers(precision: Precision, widest: int, shared: int) -> Kernel 
                     registers=128, dynamic_shared=dynamic,
                 )  # fmt: skip
     return None
-
-
-def catalog(architecture: int | None = None) -> list[Kernel]:
-    """Return every kernel in every configuration that the backend launches.
-
-    Parameters
-    ----------
-    architecture : int, optional
-        An architecture, whose device chooses no other kernels. By default all are included.
-    """
-    limits = sorted({SHARED_LIMITS[a] for a in ARCHITECTURES if architecture in (None, a)})
-    persistent = {  # the widest of each configuration
-        kernel.defines: kernel
-        for shared, precision, widest in itertools.product(limits, PRECISIONS, PERSISTENT_WIDTHS)
-        if (kernel := persistent_layers(precision, widest, shared)) is not None
-    }
-    kernels = [list_active(), *(limit_kernel(name) for name in LIMITS), *persistent.values()]
-    for precision in PRECISIONS:
-        for epilogue in (NO_EPILOGUE, BOUNDED, GELU):
-            for product in (csr_spmm, clustered_spmm, staged_spmm):
-                kernels.append(product(precision, epilogue))
-        # Linear and ReLU layers are tuned, other products are not.
-        kernels += [staged_spmm(precision, BOUNDED, c) for c in staged_configs(precision)[1:]]
-        kernels += [feature_layout(name, precision) for name in LAYOUT_KERNELS]
-    for dtype in (np.float32, np.float64):
-        for epilogue in (NO_EPILOGUE, BOUNDED, GELU):
-            kernels += [spgemm("count", dtype, epilogue), spgemm("fill", dtype, epilogue)]
-        kernels += [feature_rows(name, dtype) for name in ROW_KERNELS]
-    return kernels

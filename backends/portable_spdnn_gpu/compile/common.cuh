@@ -31,14 +31,15 @@ __device__ __forceinline__ unsigned short float_to_half(float f) {
 
 #if HALF_STORAGE
 typedef unsigned short STORED;
-// A feature is unusable if it is NaN or infinite: beyond 65,504 half precision rounds to infinity.
-#define UNUSABLE(x) (!((x) - (x) == SCALAR(0)))
+// A feature has overflowed if it is NaN or infinite: beyond 65,504 half precision rounds to
+// infinity.
+#define OVERFLOWED(x) (!((x) - (x) == SCALAR(0)))
 __device__ __forceinline__ SCALAR widen(STORED x) { return half_to_float(x); }
 __device__ __forceinline__ STORED narrow(SCALAR x) { return float_to_half(x); }
 #else
 typedef SCALAR STORED;
-// A feature is unusable if it is NaN.
-#define UNUSABLE(x) ((x) != (x))
+// A feature has overflowed if it is NaN: an infinite one is a result like others.
+#define OVERFLOWED(x) ((x) != (x))
 __device__ __forceinline__ SCALAR widen(STORED x) { return x; }
 __device__ __forceinline__ STORED narrow(SCALAR x) { return x; }
 #endif
@@ -46,15 +47,23 @@ __device__ __forceinline__ STORED narrow(SCALAR x) { return x; }
 // How the launches of a network tell each other about its inputs without asking the host: four
 // integers in device memory, which list_active (input_lists.cu) writes before each step.
 struct InputState {
-    int count;    // inputs that the step computes: the columns of its features
-    int gathers;  // whether column i is read at source[i] in the features before, else at i
-    int active;   // of the inputs before the list, those with a nonzero feature
-    int nans;     // whether the step made a feature unusable
+    int count;       // inputs that the step computes: the columns of its features
+    int gathers;     // whether column i is read at source[i] in the features before, else at i
+    int active;      // of the inputs before the list, those with a nonzero feature
+    int overflowed;  // whether a feature of the step overflowed
 };
 
 // What follows a sum is compiled by EPILOGUE: 0 nothing, 1 the bias and bounds, which is all that
-// linear and ReLU layers need, 2 bias, residual, one activation and bounds. ACTIVATION is then the
-// code of the activation, its place in portable_spdnn.epilogue.ACTIVATIONS, which has the formulas.
+// linear and ReLU layers need, 2 bias, residual, one activation and bounds. ACTIVATION is then one
+// of these codes: the places in portable_spdnn.epilogue.ACTIVATIONS, which has the formulas.
+#define ACTIVATION_NONE 0
+#define ACTIVATION_RELU 1
+#define ACTIVATION_GELU 2
+#define ACTIVATION_GELU_TANH 3
+#define ACTIVATION_SILU 4
+#define ACTIVATION_HARDSWISH 5
+#define ACTIVATION_SIGMOID 6
+#define ACTIVATION_TANH 7
 
 // min(max(y, lower), upper). Every comparison with NaN is false, so that NaN passes.
 __device__ __forceinline__ SCALAR bounded(SCALAR y, SCALAR lower, SCALAR upper) {
@@ -66,24 +75,24 @@ __device__ __forceinline__ SCALAR bounded(SCALAR y, SCALAR lower, SCALAR upper) 
 // 1 + erf(x) is erfc(-x), which does not cancel; below -1000 gelu, silu and hardswish are 0, where
 // infinity times 0 would be NaN.
 __device__ __forceinline__ SCALAR activated(SCALAR z) {
-#if ACTIVATION == 0
+#if ACTIVATION == ACTIVATION_NONE
     return z;
-#elif ACTIVATION == 1
+#elif ACTIVATION == ACTIVATION_RELU
     return z <= SCALAR(0) ? SCALAR(0) : z;
-#elif ACTIVATION == 6
+#elif ACTIVATION == ACTIVATION_SIGMOID
     return SCALAR(1) / (SCALAR(1) + SCALAR(exp(-z)));
-#elif ACTIVATION == 7
+#elif ACTIVATION == ACTIVATION_TANH
     return SCALAR(tanh(z));
 #else
     if (z < SCALAR(-1000)) return SCALAR(0);
-#if ACTIVATION == 2
+#if ACTIVATION == ACTIVATION_GELU
     return SCALAR(0.5) * z * SCALAR(erfc(SCALAR(-0.70710678118654752) * z));
-#elif ACTIVATION == 3
+#elif ACTIVATION == ACTIVATION_GELU_TANH
     const SCALAR inner = z + SCALAR(0.044715) * z * z * z;
     return z / (SCALAR(1) + SCALAR(exp(SCALAR(-1.5957691216057308) * inner)));
-#elif ACTIVATION == 4
+#elif ACTIVATION == ACTIVATION_SILU
     return z / (SCALAR(1) + SCALAR(exp(-z)));
-#else
+#else  // ACTIVATION_HARDSWISH
     return z * (bounded(z + SCALAR(3), SCALAR(0), SCALAR(6)) / SCALAR(6));
 #endif
 #endif
@@ -110,10 +119,10 @@ __device__ __forceinline__ int place_of(int column, const InputState& inputs,
     return inputs.gathers ? source[column] : column;
 }
 
-// Marks a column as active if it has a nonzero feature (NaN is one) after the step, and the step
-// if it made a feature unusable. Blocks write the same marks of a column: a plain store suffices.
-__device__ __forceinline__ void mark(bool nonzero, bool unusable, int column,
+// Marks a column as active if it has a nonzero feature (NaN is one) after the step, and the step if
+// one of its features overflowed. Blocks write the same marks of a column: a plain store suffices.
+__device__ __forceinline__ void mark(bool nonzero, bool overflowed, int column,
                                      unsigned char* __restrict__ active, int* state) {
     if (nonzero) active[column] = 1;
-    if (unusable) atomicOr(&reinterpret_cast<InputState*>(state)->nans, 1);
+    if (overflowed) atomicOr(&reinterpret_cast<InputState*>(state)->overflowed, 1);
 }

@@ -65,10 +65,3 @@ class Precision:
             return values
         check_half_range("a weight is", values)
         return values.astype(np.float16)
-
-
-PRECISIONS = (
-    Precision(),
-    Precision(np.dtype(np.float64)),
-    Precision(half=True),
-)

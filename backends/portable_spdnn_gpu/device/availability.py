@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from portable_spdnn.backend import Availability
 from portable_spdnn_gpu.device.cuda_device import CudaDevice
+from portable_spdnn_gpu.device.forks import FORKED, CudaProcess
 from portable_spdnn_gpu.device.matrices import first_line
 
-# cudaErrorInsufficientDriver and cudaErrorNoDevice.
-INSUFFICIENT_DRIVER, NO_DEVICE = 35, 100
+# cudaErrorInitializationError, cudaErrorInsufficientDriver and cudaErrorNoDevice.
+NOT_INITIALIZED, INSUFFICIENT_DRIVER, NO_DEVICE = 3, 35, 100
 
 
 def cuda_availability() -> Availability:
     """Return whether CuPy, NVRTC, a driver and a device are there; never raises."""
+    if CudaProcess.forked:
+        return Availability.no(FORKED)
     try:
         import cupy
     except ImportError as error:
@@ -61,6 +64,8 @@ def _why_no_device(status: int, runtime_version: int, driver_version: int) -> st
         )
     if status == NO_DEVICE:
         return "there is no CUDA device that this process may use (see CUDA_VISIBLE_DEVICES)"
+    if status == NOT_INITIALIZED:  # by whichever library used CUDA before the fork
+        return f"CUDA cannot be initialised (error {status}); perhaps {FORKED}"
     return f"the CUDA runtime answers with error {status}"
 
 

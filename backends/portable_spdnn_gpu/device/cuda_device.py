@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from portable_spdnn_gpu.compile.cache import machine_code
 from portable_spdnn_gpu.compile.catalog import SHARED_UNASKED, Kernel
+from portable_spdnn_gpu.device.forks import CudaProcess, check_process
 from portable_spdnn_gpu.device.interface import (
     Argument,
     Array,
@@ -35,12 +36,20 @@ class CudaDevice:
     ----------
     number : int, optional
         The number of the device. By default it is the current device of the calling thread.
+
+    Raises
+    ------
+    BackendUnavailable
+        If this process was forked from one that had opened a device; so does every use of a
+        device that was opened there.
     """
 
     def __init__(self, number: int | None = None) -> None:
+        check_process()
         import cupy
 
-        self._cupy = cupy
+        CudaProcess.opened = True
+        self._library = cupy
         self._device = cupy.cuda.Device(number)
         self.number = int(self._device.id)
         self.architecture = int(self._device.compute_capability)
@@ -52,6 +61,12 @@ class CudaDevice:
         self.l2_bytes = int(properties["l2CacheSize"])
         self.shared_limit = int(properties["sharedMemPerBlockOptin"])
         self._peak = 0
+
+    @property
+    def _cupy(self) -> Any:
+        """CuPy, through which every use of the device goes."""
+        check_process()
+        return self._library
 
     def bound(self) -> AbstractContextManager[Any]:
         """Return a context in which the calling thread's current device is this one."""
@@ -88,9 +103,10 @@ class CudaDevice:
     def _allocated(
         self, shape: tuple[int, ...], dtype: npt.DTypeLike, allocate: Callable[[], DeviceArray]
     ) -> DeviceArray:
+        memory = self._cupy.cuda.memory
         try:
             array = allocate()
-        except self._cupy.cuda.memory.OutOfMemoryError as error:
+        except memory.OutOfMemoryError as error:
             _, total = self._device.mem_info
             raise memory_error(shape, dtype, self.free_memory(), total) from error
         self._peak = max(self._peak, int(self._cupy.get_default_memory_pool().used_bytes()))
@@ -116,8 +132,9 @@ class CudaDevice:
         """Start a kernel on the current stream."""
         if not check_grid(kernel, grid):
             return
+        device_array = self._cupy.ndarray
         for position, argument in enumerate(arguments):
-            if isinstance(argument, self._cupy.ndarray):
+            if isinstance(argument, device_array):
                 check_home(kernel, position, argument.device.id, self.number)
         function = self._function(kernel)
         try:
@@ -190,11 +207,10 @@ class CudaDevice:
         """Return a stream that does not wait for the null stream."""
         return self._cupy.cuda.Stream(non_blocking=True)
 
-    @contextmanager
-    def on(self, stream: Any) -> Iterator[None]:
+    def on(self, stream: Any) -> AbstractContextManager[None]:
         """Make a stream the current one for a while."""
-        with stream:
-            yield
+        context: AbstractContextManager[None] = stream
+        return context
 
     def mark(self) -> Any:
         """Return an event of the current stream."""
@@ -214,8 +230,9 @@ class CudaDevice:
 
     def free_memory(self) -> int:
         """Return the bytes that arrays may still take."""
+        kept = self._cupy.get_default_memory_pool().free_bytes()
         free, _ = self._device.mem_info
-        return int(free + self._cupy.get_default_memory_pool().free_bytes())
+        return int(free + kept)
 
     def peak_memory(self) -> int:
         """Return the most bytes that arrays have taken at a time."""
@@ -229,9 +246,10 @@ class CudaDevice:
     @contextmanager
     def _faults(self) -> Iterator[None]:
         """Raise LaunchError where a wait for the device finds that a kernel failed."""
+        runtime = self._cupy.cuda.runtime
         try:
             yield
-        except self._cupy.cuda.runtime.CUDARuntimeError as error:
+        except runtime.CUDARuntimeError as error:
             raise LaunchError(f"a kernel failed: {error}") from error
 
 

@@ -25,7 +25,7 @@ from portable_spdnn_gpu.device.matrices import upload_csr
 PITCH = 64  # inputs; the features of every neuron begin with a cache line
 KEEP, DROP, ALWAYS = np.int32(0), np.int32(1), np.int32(2)  # policies of list_active
 STATE = 4  # integers of an InputState, in this order
-COUNT, GATHERS, ACTIVE, NANS = range(STATE)
+COUNT, GATHERS, ACTIVE, OVERFLOWED = range(STATE)
 
 
 @dataclass(frozen=True)
@@ -156,40 +156,42 @@ class DeviceFeatures:
         to: list[Argument] = [count, self.buffers[0], np.int32(self.pitch), self.active]
         device.launch(feature_layout(name, precision), grid, [*given, *to])
 
-    def operands(self, turn: int, state: DeviceArray) -> StepOperands:
-        """Return the operands of a step, from how many came before it and its InputState."""
-        before, after = self.buffers[turn % 2], self.buffers[(turn + 1) % 2]
+    def operands(self, number: int, state: DeviceArray) -> StepOperands:
+        """Return the operands of a step, from its number, counted from 0, and its InputState."""
+        parity = number % 2
+        before, after = self.buffers[parity], self.buffers[1 - parity]
         return StepOperands(before, after, self.pitch, state, self.source, self.active)
 
     def list_active(
-        self, turn: int, before: DeviceArray, after: DeviceArray, policy: np.int32
+        self, number: int, before: DeviceArray, after: DeviceArray, policy: np.int32
     ) -> None:
         """Start to list the inputs that go on to the next step.
 
         Parameters
         ----------
-        turn : int
-            How many lists came before in this batch.
+        number : int
+            The number of the list in this batch, counted from 0.
         before, after : device arrays of int32, shape (STATE,)
             The InputState of the last step, and of the next one, which is written.
         policy : KEEP, DROP or ALWAYS
             Whether inactive inputs stay, leave once they are enough, or leave in any case.
         """
+        parity = number % 2
         self.device.launch(
             list_active(),
             (1, 1),
             [
-                before, after, self.active, self.ids[turn % 2], self.ids[(turn + 1) % 2],
+                before, after, self.active, self.ids[parity], self.ids[1 - parity],
                 self.source, policy,
             ],
         )  # fmt: skip
 
-    def collect(self, turn: int, state: DeviceArray, inputs: int, neurons: int) -> DeviceArray:
+    def collect(self, steps: int, state: DeviceArray, inputs: int, neurons: int) -> DeviceArray:
         """Return the features of the inputs in a buffer as a device array (inputs, neurons).
 
         Parameters
         ----------
-        turn : int
+        steps : int
             How many steps wrote features in this batch.
         state : device array of int32, shape (STATE,)
             The InputState behind the last step.
@@ -203,7 +205,7 @@ class DeviceFeatures:
             feature_layout("collect_rows", self.precision),
             (-(-inputs // TRANSPOSE_TILE), -(-neurons // TRANSPOSE_TILE)),
             [
-                self.buffers[turn % 2], np.int32(self.pitch), state, self.source,
+                self.buffers[steps % 2], np.int32(self.pitch), state, self.source,
                 np.int32(neurons), rows,
             ],
         )  # fmt: skip

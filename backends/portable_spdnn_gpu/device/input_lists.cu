@@ -79,7 +79,7 @@ list_active(int* before, int* after, unsigned char* __restrict__ active,
         next.count = top;
         next.gathers = leave;
         next.active = found;
-        next.nans = 0;
+        next.overflowed = 0;
         *reinterpret_cast<InputState*>(after) = next;
     }
 }

@@ -11,7 +11,7 @@
 //
 // Bound, each by what it measures: `fma_chains` by the float pipes; `read_shared` by the 128
 // bytes that shared memory gives a multiprocessor in a cycle; `read_global` by L2 where the array
-// fits it, else by device memory; `copy_global` by device memory, reads and writes together.
+// fits it, else by device memory.
 //
 // Configuration:
 // THREADS 256:  with four blocks for each multiprocessor 32 warps, of up to 64 registers: all
@@ -127,20 +127,4 @@ read_global(int rounds, int chunks, const unsigned* __restrict__ words,
         }
     }
     results[blockIdx.x * THREADS + threadIdx.x] = total(sums);
-}
-
-// Copies an array of `chunks` x gridDim.x chunks.
-extern "C" __global__ void __launch_bounds__(THREADS)
-copy_global(int chunks, const unsigned* __restrict__ words, unsigned* __restrict__ copies) {
-    const uint4* from = reinterpret_cast<const uint4*>(words);
-    uint4* to = reinterpret_cast<uint4*>(copies);
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-        const size_t first = (size_t(chunk) * gridDim.x + blockIdx.x) * (THREADS * READS);
-        uint4 loaded[READS];
-#pragma unroll
-        for (int k = 0; k < READS; ++k)
-            loaded[k] = __ldcg(from + first + k * THREADS + threadIdx.x);
-#pragma unroll
-        for (int k = 0; k < READS; ++k) to[first + k * THREADS + threadIdx.x] = loaded[k];
-    }
 }

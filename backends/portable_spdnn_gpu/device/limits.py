@@ -7,7 +7,7 @@ done. Source of the model: see `Limits`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,49 +132,32 @@ def global_read_rate(device: Device, size: int) -> float:
     results = device.empty((_blocks(device) * LIMIT_THREADS,), np.uint32)
     arguments: list[Argument] = [np.int32(array.chunks), array.words, results]
     rounds, seconds = _timed_rounds(device, "read_global", arguments)
-    _check_total(device, results, rounds * array.total)
+    found = device.download(results).sum(dtype=np.uint32)
+    _check("read_global", found, np.uint32(rounds * array.total % 2**32))
     return float(array.words.nbytes) * rounds / seconds
-
-
-def copy_rate(device: Device) -> float:
-    """Return the bytes per second that a copy in memory moves, read and written together."""
-    array = global_array(device, BEYOND_L2 * device.l2_bytes // 2)
-    copy = GlobalArray(device.empty(array.words.shape, np.uint32), array.chunks)
-    arguments: list[Argument] = [np.int32(array.chunks), array.words, copy.words]
-    times, seconds = _timed(lambda times: _launch(device, "copy_global", arguments, times))
-    results = device.empty((_blocks(device) * LIMIT_THREADS,), np.uint32)
-    _launch(device, "read_global", [np.int32(1), np.int32(copy.chunks), copy.words, results])
-    _check_total(device, results, array.total)
-    return 2.0 * float(array.words.nbytes) * times / seconds
 
 
 def _blocks(device: Device) -> int:
     return BLOCKS * device.multiprocessors
 
 
-def _launch(device: Device, name: str, arguments: Sequence[Argument], times: int = 1) -> float:
-    """Start a kernel on all multiprocessors, `times` times, and return the seconds."""
+def _launch(device: Device, name: str, arguments: Sequence[Argument]) -> float:
+    """Start a kernel on all multiprocessors, and return the seconds."""
     kernel, grid = limit_kernel(name), (_blocks(device), 1)
-    return seconds_of(device, lambda: device.launch(kernel, grid, arguments), times)
+    return seconds_of(device, lambda: device.launch(kernel, grid, arguments))
 
 
 def _timed_rounds(device: Device, name: str, arguments: Sequence[Argument]) -> tuple[int, float]:
-    """Time a kernel whose first parameter is the number of its rounds, as `_timed` does."""
-    return _timed(lambda rounds: _launch(device, name, [np.int32(rounds), *arguments]))
+    """Double the rounds of a kernel until they take SECONDS; return them and their least time."""
 
+    def run(rounds: int) -> float:  # the kernel's first parameter
+        return _launch(device, name, [np.int32(rounds), *arguments])
 
-def _timed(run: Callable[[int], float]) -> tuple[int, float]:
-    """Double an amount of work until it takes SECONDS; return the amount and its least time."""
-    amount = 1
-    run(amount)  # compiles
-    while run(amount) < SECONDS:
-        amount *= 2
-    return amount, min(run(amount) for _ in range(TURNS))
-
-
-def _check_total(device: Device, results: DeviceArray, expected: int) -> None:
-    found = int(device.download(results).sum(dtype=np.uint32))
-    _check("read_global", np.uint32(found), np.uint32(expected % 2**32))
+    rounds = 1
+    run(rounds)  # compiles
+    while run(rounds) < SECONDS:
+        rounds *= 2
+    return rounds, min(run(rounds) for _ in range(TURNS))
 
 
 def _check(kernel: str, found: npt.ArrayLike, expected: npt.ArrayLike) -> None:

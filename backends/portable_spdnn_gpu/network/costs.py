@@ -18,10 +18,10 @@ from __future__ import annotations
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.properties import DeviceProperties
-from portable_spdnn_gpu.persistent.launch import PackedSegment
+from portable_spdnn_gpu.persistent.packing import PackedSegment
 from portable_spdnn_gpu.spmm.costs import packed_cost
 from portable_spdnn_gpu.spmm.packing import PackedSpmm
-from portable_spdnn_gpu.spmm.selection import LayerStatistics
+from portable_spdnn_gpu.spmm.selection import ReuseStatistics
 
 # Items of the first level for the weights of a multiply-add: of 8 rows and 4 inputs a lane reads 8
 # weights for 32 multiply-adds, and some of these reads are shared by the lanes of a row.
@@ -46,7 +46,7 @@ def segment_layer_cost(share: float, tile: int, precision: Precision) -> KernelM
 
 
 def segment_layer_seconds(
-    statistics: LayerStatistics,
+    statistics: ReuseStatistics,
     precision: Precision,
     device: DeviceProperties,
     inputs: int,
@@ -56,7 +56,7 @@ def segment_layer_seconds(
 
     Parameters
     ----------
-    statistics : LayerStatistics
+    statistics : ReuseStatistics
     precision : Precision
     device : DeviceProperties
     inputs : int

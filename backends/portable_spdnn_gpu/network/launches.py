@@ -15,7 +15,7 @@ from portable_spdnn_gpu.device.features import (
     COUNT,
     DROP,
     KEEP,
-    NANS,
+    OVERFLOWED,
     STATE,
     DeviceFeatures,
     StepOperands,
@@ -23,11 +23,8 @@ from portable_spdnn_gpu.device.features import (
 from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.network.steps import Step
 from portable_spdnn_gpu.network.weights import DeviceWeights
-from portable_spdnn_gpu.persistent.launch import (
-    DeviceSegment,
-    LayerCounts,
-    PackedSegment,
-)
+from portable_spdnn_gpu.persistent.launch import DeviceSegment, LayerCounts
+from portable_spdnn_gpu.persistent.packing import PackedSegment
 from portable_spdnn_gpu.spmm.launch import DeviceSpmm
 
 
@@ -115,7 +112,9 @@ class StepLaunches:
                 counted.append(self._segments[number].counts())
             else:
                 before, after = states[[number + 1]], states[[number + 2]]
-                counted.append(LayerCounts(after[:, ACTIVE], before[:, COUNT], before[:, NANS]))
+                counted.append(
+                    LayerCounts(after[:, ACTIVE], before[:, COUNT], before[:, OVERFLOWED])
+                )
         whole = (np.concatenate(each).astype(np.int64) for each in zip(*counted, strict=True))
         return LayerCounts(*whole), int(states[-1, COUNT])
 

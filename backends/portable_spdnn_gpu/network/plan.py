@@ -216,7 +216,8 @@ class DevicePlan(NetworkPlan):
         """Run the whole network on one batch; see `NetworkPlan.run_batch`."""
         if self.precision.half and not isinstance(features, PackedFeatures):
             check_half_range("features have", features)
-        with self.features.one_at_a_time, self.device.bound():
+        # The device first: a forked child is refused there, where the lock may be held for ever.
+        with self.device.bound(), self.features.one_at_a_time:
             output = self._run(features)
         report(features.shape[0] * len(self.network))
         return output
@@ -236,7 +237,7 @@ class DevicePlan(NetworkPlan):
             times = self.weights.run_streamed(self.launches.start)
         done = device.mark()
         counts, count = self.launches.counts()
-        self._check_range(counts.unusable)
+        self._check_range(counts.overflowed)
         # Each list goes from one array of ids to the other; there was one more than steps.
         ids = device.download(held.ids[(steps + 1) % 2])[:count]
         neurons_out = self.network.neurons_out
@@ -262,14 +263,14 @@ class DevicePlan(NetworkPlan):
             computed_per_layer=counts.computed,
         )
 
-    def _check_range(self, unusable: Array) -> None:
-        if self.precision.half and unusable.any():
-            layer = int(np.flatnonzero(unusable)[0]) + 1
+    def _check_range(self, overflowed: Array) -> None:
+        if self.precision.half and overflowed.any():
+            layer = int(np.flatnonzero(overflowed)[0]) + 1
             raise NumericalError(
                 f"layer {layer}: features left the range of half precision (65,504), or became "
                 "NaN; give the network a y_max, scale its weights, or take storage 'same'"
             )
-        if unusable[-1]:
+        if overflowed[-1]:
             raise NumericalError(OVERFLOW)
 
     def _keep_rows(self, scores: DeviceArray) -> Array | LazyRows:

@@ -30,9 +30,9 @@ from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.properties import DeviceProperties
 from portable_spdnn_gpu.network.costs import segment_layer_seconds
-from portable_spdnn_gpu.persistent.launch import PackedSegment, SegmentLayer, pack_segment
+from portable_spdnn_gpu.persistent.packing import PackedSegment, SegmentLayer, pack_segment
 from portable_spdnn_gpu.spmm.packing import VARIANTS, PackedSpmm, by_output, pack
-from portable_spdnn_gpu.spmm.selection import LAUNCH, Choice, choose_variant, layer_statistics
+from portable_spdnn_gpu.spmm.selection import LAUNCH, Choice, choose_variant, reuse_statistics
 from portable_spdnn_gpu.spmm.tuning import TunedStaged
 
 PERSISTENT = "resident"  # the persistent kernel, as users name it: `--kernel resident`
@@ -169,7 +169,7 @@ class StepChooser:
 
     def _least(self, A: sp.csr_array, number: int, tuned: TunedStaged | None = None) -> Choice:
         """Return the variant of a layer with the least estimate, or measured time."""
-        statistics = layer_statistics(A, self.precision, tuned.config if tuned else None)
+        statistics = reuse_statistics(A, self.precision, tuned.config if tuned else None)
         inputs, measured = self.active_inputs(number), tuned.measured if tuned else None
         return choose_variant(statistics, self.precision, self.properties, inputs, measured)
 
@@ -208,7 +208,7 @@ class StepChooser:
         alone = together = 0.0
         sample = sorted(set(np.linspace(begin, end - 1, SAMPLED).astype(int).tolist()))
         for number in sample:
-            statistics = layer_statistics(self._by_output(network, number), self.precision)
+            statistics = reuse_statistics(self._by_output(network, number), self.precision)
             setting = (statistics, self.precision, self.properties, self.active_inputs(number))
             alone += min(choose_variant(*setting).estimates.values()) + LAUNCH
             together += segment_layer_seconds(*setting, tile)

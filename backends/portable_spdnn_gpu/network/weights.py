@@ -11,7 +11,7 @@ import numpy as np
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import format_bytes
 from portable_spdnn_gpu.device.interface import Array, Device, DeviceArray
-from portable_spdnn_gpu.persistent.launch import PackedSegment
+from portable_spdnn_gpu.persistent.packing import PackedSegment
 from portable_spdnn_gpu.spmm.packing import PackedSpmm
 
 SLOTS = 2
@@ -30,8 +30,8 @@ class DeviceWeights:
     packed : sequence of PackedSpmm or PackedSegment
         The weights of the steps, in the order in which they run. Their host memory is released
         when it has been copied.
-    limit : int or None
-        The bytes of device memory that they may take; None for as many as they are.
+    limit : int
+        The bytes of device memory that they may take.
 
     Raises
     ------
@@ -49,10 +49,7 @@ class DeviceWeights:
     """
 
     def __init__(
-        self,
-        device: Device,
-        packed: Sequence[PackedSpmm | PackedSegment],
-        limit: int | None = None,
+        self, device: Device, packed: Sequence[PackedSpmm | PackedSegment], limit: int
     ) -> None:
         self.device = device
         sizes = [step.memory.size for step in packed]
@@ -153,22 +150,22 @@ class StreamTimes:
         return [self.device.seconds(*pair) for pair in self.kernels]
 
 
-def steps_that_fit(sizes: Sequence[int], limit: int | None) -> int:
+def steps_that_fit(sizes: Sequence[int], limit: int) -> int:
     """Return how many steps, the first ones, stay on the device.
 
     Parameters
     ----------
     sizes : sequence of int
         The bytes of each step.
-    limit : int or None
-        The bytes that all of them may take, those of the slots included; None for no limit.
+    limit : int
+        The bytes that all of them may take, those of the slots included.
 
     Raises
     ------
     InputError
         If not even two steps at a time fit.
     """
-    if limit is None or sum(sizes) <= limit:
+    if sum(sizes) <= limit:
         return len(sizes)
     # Slots are as large as the largest step that uses them.
     largest = np.maximum.accumulate(np.asarray(sizes)[::-1])[::-1]

@@ -27,6 +27,9 @@
 #define PARTS (CLUSTERS * HALVES)             // parts of a group, of ROWS rows each
 #define HEADER 16
 
+static_assert(ROWS == 8 && HALVES == 2,
+              "the lowest bit of a lane tells its half of a cluster: two vectors of 4 rows");
+
 // What a header says of a group, in the order of its integers.
 enum {
     BEGIN,              // where its data begin, in units of 16 bytes

@@ -1,16 +1,18 @@
-"""Layers in the form that `persistent_layers` reads."""
+"""Fused segments: consecutive layers in the form that `persistent_layers` reads."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.sparse as sp
 
 from portable_spdnn.operations.operands import SparseOperand
-from portable_spdnn_gpu.compile.catalog import CLUSTER, Kernel
+from portable_spdnn_gpu.compile.catalog import CLUSTER, Kernel, persistent_layers
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Array
-from portable_spdnn_gpu.spmm.clusters import Clusters, cluster_rows
+from portable_spdnn_gpu.spmm.clusters import Clusters, cluster_rows, own_entries
 
 STEPS = 4  # entries that a lane reads together
 ROWS = 8  # rows of a cluster that a lane computes
@@ -18,6 +20,7 @@ HALVES = CLUSTER // ROWS
 NO_ROW = 0xFFFF
 BANKS = 128  # bytes that all banks of shared memory give together
 UNIT, LINE = 16, 128  # bytes in which headers count, and of a cache line
+ALIGNMENT = 256  # bytes: headers and data begin at multiples of it
 # What a header says of a group, in the order of persistent_layers.cu.
 HEADER = 16
 BEGIN, COMMON, OWN, NEXT, NEXT_LINES, MAY_STOP = 0, 1, 2, 2 + ROWS, 3 + ROWS, 4 + ROWS
@@ -62,23 +65,53 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class PackedLayer:
-    """One packed layer.
+class SegmentLayer:
+    """A layer of a fused segment.
 
     Attributes
     ----------
-    headers : ndarray of int32, shape (groups, HEADER)
-        The headers of its groups; BEGIN counts from the layer's first byte, and the fields
-        about other layers are 0.
-    data : ndarray of uint8
-        The data of its groups, whole cache lines.
-    loads : int
-        How many features are read for each input.
+    A : csr_array, canonical, shape (neurons_out, neurons_in)
+        The transposed weights.
+    bias : ndarray, shape (neurons_out,)
+    keeps_inactive : bool
+        Whether an input that is inactive before the layer is inactive after it.
     """
 
-    headers: Array
-    data: Array
+    A: sp.csr_array
+    bias: Array
+    keeps_inactive: bool
+
+
+@dataclass(eq=False)
+class PackedSegment:
+    """Consecutive layers in the form of `persistent_layers`, as one piece of host memory.
+
+    Attributes
+    ----------
+    kernel : Kernel
+        The configuration of the kernel that reads them.
+    layout : Layout
+        What the form depends on beside the layers.
+    neurons_in, neurons_out : int
+        The neurons before the first layer and after the last.
+    nnz : ndarray of int64, shape (layers,)
+        The entries of each layer.
+    loads : int
+        How many features all layers read for each input.
+    memory : ndarray of uint8
+        The headers, then the data of all groups; empty once the host's copy has been released.
+    data : int
+        The offset of the data in the memory.
+    """
+
+    kernel: Kernel
+    layout: Layout
+    neurons_in: int
+    neurons_out: int
+    nnz: Array
     loads: int
+    memory: Array
+    data: int
 
 
 @dataclass(frozen=True)
@@ -91,6 +124,51 @@ class _RowPlaces:
     order: Array  # the found clusters, in the order that they take
 
 
+def pack_segment(
+    layers: Sequence[SegmentLayer], precision: Precision, shared_limit: int
+) -> PackedSegment:
+    """Pack consecutive layers: at least one, and none wider than `persistent_layers` takes.
+
+    Parameters
+    ----------
+    layers : sequence of SegmentLayer
+    precision : Precision
+    shared_limit : int
+        The bytes of shared memory that a block may ask for: `Device.shared_limit`.
+
+    Raises
+    ------
+    InputError
+        If a weight is beyond what half precision holds.
+    """
+    widths = [layers[0].A.shape[1], *(layer.A.shape[0] for layer in layers)]
+    kernel = persistent_layers(precision, max(widths), shared_limit)
+    assert kernel is not None  # whoever cuts a network into segments has asked before
+    layout = Layout.of(kernel, precision, max(widths))
+    parts = [empty_group(layout)]
+    headers = np.zeros((len(layers), layout.groups, HEADER), np.int32)
+    begins, loads = [parts[0].size], 0
+    for number, layer in enumerate(layers):
+        of_layer, data, layer_loads = pack_layer(layer.A, layer.bias, layout)
+        of_layer[:, BEGIN] += begins[-1] // UNIT
+        headers[number, : len(of_layer)] = of_layer
+        parts.append(data)
+        begins.append(begins[-1] + data.size)
+        loads += layer_loads
+    headers[:-1, :, NEXT] = np.array(begins[1:-1])[:, None] // UNIT
+    headers[:-1, :, NEXT_LINES] = np.diff(begins)[1:, None] // LINE
+    # A tile without active inputs stops after a layer when no later one activates any.
+    keeps = [layer.keeps_inactive for layer in layers[1:]] + [True]
+    headers[:, :, MAY_STOP] = np.logical_and.accumulate(keeps[::-1])[::-1, None]
+    gap = np.zeros(-headers.nbytes % ALIGNMENT, np.uint8)
+    return PackedSegment(
+        kernel, layout, widths[0], widths[-1],
+        np.array([layer.A.nnz for layer in layers], np.int64), loads,
+        np.concatenate([headers.reshape(-1).view(np.uint8), gap, *parts]),
+        headers.nbytes + gap.size,
+    )  # fmt: skip
+
+
 def empty_group(layout: Layout) -> Array:
     """Return the data of a group without rows."""
     rows = layout.parts * ROWS
@@ -99,7 +177,7 @@ def empty_group(layout: Layout) -> Array:
     return data
 
 
-def pack_layer(A: SparseOperand, bias: Array, layout: Layout) -> PackedLayer:
+def pack_layer(A: SparseOperand, bias: Array, layout: Layout) -> tuple[Array, Array, int]:
     """Pack a layer.
 
     Parameters
@@ -109,13 +187,23 @@ def pack_layer(A: SparseOperand, bias: Array, layout: Layout) -> PackedLayer:
     bias : ndarray, shape (rows of A,)
     layout : Layout
 
+    Returns
+    -------
+    headers : ndarray of int32, shape (groups, HEADER)
+        The headers of its groups; BEGIN counts from the layer's first byte, and the fields
+        about other layers are 0.
+    data : ndarray of uint8
+        The data of its groups, whole cache lines.
+    loads : int
+        How many features are read for each input.
+
     Raises
     ------
     InputError
         If a weight is beyond what half precision holds.
     """
     found = cluster_rows(A)
-    row, rank, entries = _own_entries(A, found)
+    row, rank, entries = own_entries(A, found)
     lengths = np.bincount(row, minlength=A.shape[0])
     places = _place_rows(found, lengths)
     groups = -(-places.common.size // layout.clusters)
@@ -159,36 +247,12 @@ def pack_layer(A: SparseOperand, bias: Array, layout: Layout) -> PackedLayer:
     headers[:, BEGIN] = begins[:, 0] // UNIT
     headers[:, COMMON] = common
     headers[:, OWN : OWN + ROWS] = ends
-    return PackedLayer(headers, data, int(steps.sum() + own_steps.sum()))
-
-
-def _own_entries(A: SparseOperand, found: Clusters) -> tuple[Array, Array, Array]:
-    """Return the row, the rank in it and the offset in A of entries outside common columns."""
-    row = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
-    cluster_of = np.full(A.shape[0], -1)
-    cluster_of[found.rows] = np.arange(found.rows.size) // CLUSTER
-    cluster, column, _ = _common_columns(found)
-    taken = np.isin(
-        cluster_of[row] * np.int64(A.shape[1]) + A.indices, cluster * A.shape[1] + column
-    )
-    entries = np.flatnonzero(~(taken & (cluster_of[row] >= 0)))
-    row = row[entries]
-    counts = np.bincount(row, minlength=A.shape[0])
-    return row, np.arange(row.size) - (np.cumsum(counts) - counts)[row], entries
-
-
-def _common_columns(found: Clusters) -> tuple[Array, Array, Array]:
-    """Return the cluster, the column and the rank in the cluster of every common column."""
-    first = found.bounds[:-1].reshape(-1, CLUSTER + 1)[:, 0]
-    counts = np.diff(found.bounds).reshape(-1, CLUSTER + 1)[:, 0]
-    cluster = np.repeat(np.arange(found.count), counts)
-    rank = np.arange(cluster.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    return cluster, found.indices[first[cluster] + rank].astype(np.int64), rank
+    return headers, data, int(steps.sum() + own_steps.sum())
 
 
 def _place_rows(found: Clusters, lengths: Array) -> _RowPlaces:
     """Put clusters with similar numbers of common columns together, and rows of similar lengths."""
-    counts = np.diff(found.bounds).reshape(-1, CLUSTER + 1)[:, 0]
+    counts = found.common_counts
     order = np.argsort(-counts, kind="stable")
     rest = found.rest[np.argsort(-lengths[found.rest], kind="stable")]
     cluster = np.empty(lengths.size, np.int64)
@@ -216,7 +280,7 @@ def _write_common(
 ) -> None:
     """Write the common columns of all clusters and their weights."""
     itemsize = layout.precision.storage.itemsize
-    cluster, column, rank = _common_columns(found)
+    cluster, column, rank = found.common_columns()
     moved = np.empty(found.count, np.int64)
     moved[places.order] = np.arange(found.count)
     to = moved[cluster]

@@ -48,7 +48,9 @@
 // The lanes that hold inputs 4 q to 4 q + 3.
 #define LANES_OF(q) ((FULL_WARP / ((1u << LANES) - 1u) * 3u) << (2 * (q)))
 // The mask of a layer has a bit for each active input of the tile, and this one.
-#define UNUSABLE_BIT 0x80000000u
+#define OVERFLOWED_BIT 0x80000000u
+
+static_assert(ROWS == 8, "the rows of a part are two vectors of 4: of biases, and of row numbers");
 
 // What the threads of a block tell each other, in shared memory: the tile that was taken, how many
 // inputs it has, how many blocks run. Two masks follow, of two layers by turns. All are read again
@@ -59,7 +61,7 @@ enum { TAKEN, HERE, RUNNING, SHARED_STATE };
 // the row of features that is always 0, behind those of the widest layer. from, to: the features
 // before the first layer and after the last, [neuron][pitch]. counts: zeros before the launch; the
 // tiles that were taken, then three numbers for each layer: inputs active after it, inputs that it
-// computed, and whether it made a feature unusable.
+// computed, and whether a feature of it overflowed.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 persistent_layers(const int* __restrict__ headers, const unsigned char* __restrict__ data,
                   int layers, int neurons_in, int neurons_out, int zero_row,
@@ -79,7 +81,7 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
     if (threadIdx.x < TILE) features[zero_row * TILE + threadIdx.x] = narrow(SCALAR(0));
     if (threadIdx.x < 2) masks[threadIdx.x] = 0;
 
-    for (int turn = 0;;) {
+    for (int parity = 0;;) {
         __syncthreads();  // the last tile has been copied out
         if (threadIdx.x == 0) {
             // A counter and no fixed share: blocks whose tiles stop early take more of them.
@@ -120,7 +122,7 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
                 PREFETCH_L2(next + size_t(n) * LINE);
 
             SCALAR sums[GROUPS][ROWS][COLUMNS];
-            bool nonzero[COLUMNS] = {}, unusable = false;
+            bool nonzero[COLUMNS] = {}, overflowed = false;
 #pragma unroll
             for (int g = 0; g < GROUPS; ++g) {
                 const unsigned char* group =
@@ -144,7 +146,7 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
                             y = widen(narrow(bounded(y + bias.x[r], SCALAR(0), y_max)));
                             if (quad * COLUMNS + i < shared_state[HERE]) {
                                 nonzero[i] |= y != SCALAR(0);
-                                unusable |= UNUSABLE(y);
+                                overflowed |= OVERFLOWED(y);
                             }
                         }
                 }
@@ -158,7 +160,7 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
                     is_active = (votes & LANES_OF(lane / COLUMNS)) != 0;
             }
             mask = __ballot_sync(FULL_WARP, is_active);
-            if (__any_sync(FULL_WARP, unusable)) mask |= UNUSABLE_BIT;
+            if (__any_sync(FULL_WARP, overflowed)) mask |= OVERFLOWED_BIT;
 
             Four<unsigned short> rows[GROUPS][2];
 #pragma unroll
@@ -171,7 +173,7 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
                         part * 2 + h);
 
             __syncthreads();  // all have read the features of this layer
-            if (lane == 0 && mask) atomicOr(&masks[turn], mask);  // all warps add to one mask
+            if (lane == 0 && mask) atomicOr(&masks[parity], mask);  // all warps add to one mask
 #pragma unroll
             for (int g = 0; g < GROUPS; ++g)
 #pragma unroll
@@ -184,16 +186,16 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
                 }
             const bool may_stop = __shfl_sync(FULL_WARP, header[0], MAY_STOP) != 0;
             __syncthreads();  // all have written those of the next, and the mask is whole
-            mask = masks[turn];
-            turn ^= 1;
+            mask = masks[parity];
+            parity ^= 1;
             if (threadIdx.x == 0) {
-                masks[turn] = 0;  // all have read it, before the first of these two barriers
+                masks[parity] = 0;  // all have read it, before the first of these two barriers
                 int* tallies = counts + 1 + 3 * layer;
-                atomicAdd(tallies, __popc(mask & ~UNUSABLE_BIT));
+                atomicAdd(tallies, __popc(mask & ~OVERFLOWED_BIT));
                 atomicAdd(tallies + 1, shared_state[HERE]);
-                if (mask & UNUSABLE_BIT) {
+                if (mask & OVERFLOWED_BIT) {
                     atomicOr(tallies + 2, 1);
-                    atomicOr(&reinterpret_cast<InputState*>(state)->nans, 1);
+                    atomicOr(&reinterpret_cast<InputState*>(state)->overflowed, 1);
                 }
             }
             stopped = mask == 0 && may_stop;

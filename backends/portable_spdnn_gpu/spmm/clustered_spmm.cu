@@ -95,7 +95,7 @@ clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
 
         // The columns of each row alone, then its results.
         const STORED* own = values + size_t(starts[cluster]) + size_t(common) * ROWS;
-        bool nonzero[COLUMNS] = {}, unusable[COLUMNS] = {};
+        bool nonzero[COLUMNS] = {}, overflowed[COLUMNS] = {};
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             for (int k = bound[r + 1]; k < bound[r + 2]; ++k) {
@@ -113,7 +113,7 @@ clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
 #if EPILOGUE
                     const STORED y = narrow(FINISHED(sums[r][i], bias[row], begin + column));
                     nonzero[i] |= widen(y) != SCALAR(0);
-                    unusable[i] |= UNUSABLE(widen(y));
+                    overflowed[i] |= OVERFLOWED(widen(y));
                     to[begin + column] = y;
 #else
                     to[begin + column] = narrow(sums[r][i]);
@@ -124,7 +124,7 @@ clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
 #if EPILOGUE
 #pragma unroll
         for (int i = 0; i < COLUMNS; ++i)
-            mark(nonzero[i], unusable[i], first + i * THREADS, active, state);
+            mark(nonzero[i], overflowed[i], first + i * THREADS, active, state);
 #endif
     }
 }

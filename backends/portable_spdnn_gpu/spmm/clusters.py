@@ -61,6 +61,18 @@ class Clusters:
         """How many clusters there are."""
         return self.starts.size - 1
 
+    @property
+    def common_counts(self) -> Array:
+        """How many common columns each cluster has."""
+        return np.diff(self.bounds).reshape(-1, CLUSTER + 1)[:, 0]
+
+    def common_columns(self) -> tuple[Array, Array, Array]:
+        """Return the cluster, the column and the rank in the cluster of every common column."""
+        first, counts = self.bounds[:-1].reshape(-1, CLUSTER + 1)[:, 0], self.common_counts
+        cluster = np.repeat(np.arange(self.count), counts)
+        rank = np.arange(cluster.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        return cluster, self.indices[first[cluster] + rank].astype(np.int64), rank
+
 
 def cluster_rows(A: SparseOperand) -> Clusters:
     """Find the clusters of a canonical csr_array and lay them out."""
@@ -82,6 +94,21 @@ def cluster_rows(A: SparseOperand) -> Clusters:
         _lay_out_equal(A, groups[neighbours_first(A, groups)]),
         _lay_out(A, np.concatenate([nothing, *alike])),
     )
+
+
+def own_entries(A: SparseOperand, found: Clusters) -> tuple[Array, Array, Array]:
+    """Return the row, the rank in it and the offset in A of entries outside common columns."""
+    row = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
+    cluster_of = np.full(A.shape[0], -1)
+    cluster_of[found.rows] = np.arange(found.rows.size) // CLUSTER
+    cluster, column, _ = found.common_columns()
+    taken = np.isin(
+        cluster_of[row] * np.int64(A.shape[1]) + A.indices, cluster * A.shape[1] + column
+    )
+    entries = np.flatnonzero(~(taken & (cluster_of[row] >= 0)))
+    row = row[entries]
+    counts = np.bincount(row, minlength=A.shape[0])
+    return row, np.arange(row.size) - (np.cumsum(counts) - counts)[row], entries
 
 
 def neighbours_first(A: SparseOperand, groups: Array) -> Array:

@@ -64,7 +64,7 @@ csr_spmm(const int* __restrict__ offsets, const int* __restrict__ indices,
             if (column < inputs.count) {
 #if EPILOGUE
                 const STORED y = narrow(FINISHED(sums[i], bias[row], begin + column));
-                mark(widen(y) != SCALAR(0), UNUSABLE(widen(y)), column, active, state);
+                mark(widen(y) != SCALAR(0), OVERFLOWED(widen(y)), column, active, state);
                 to[begin + column] = y;
 #else
                 to[begin + column] = narrow(sums[i]);

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_gpu.compile.catalog import CSR_PANEL, csr_spmm, feature_rows
 from portable_spdnn_gpu.compile.precision import Precision
@@ -108,16 +107,14 @@ class PreparedSpmm:
             precision = Precision(self.dtype)
             packed = pack(A, variant, precision)
             self._spmm = DeviceSpmm(device, packed, device.upload(packed.memory), precision)
-        self._identity = DeviceEpilogue(device, Epilogue(), 1, self.dtype)
         self._states: dict[int, DeviceArray] = {}  # by the number of columns, the latest last
 
     def describe(self) -> str:
         """Return which kernels run on how many rows."""
         return self._spmm.packed.describe()
 
-    def compile(self, epilogue: DeviceEpilogue | None = None) -> None:
+    def compile(self, epilogue: DeviceEpilogue) -> None:
         """Compile what `run` launches, with and without a residual, before it is called."""
-        epilogue = epilogue or self._identity
         for launch in self._spmm.packed.launches:
             for kind in {epilogue.kind(), epilogue.kind(adds=True)}:
                 self.device.resident_blocks(launch.kernel(Precision(self.dtype), kind))
@@ -126,7 +123,7 @@ class PreparedSpmm:
     def run(
         self,
         B: DeviceArray,
-        epilogue: DeviceEpilogue | None = None,
+        epilogue: DeviceEpilogue,
         residual: DeviceArray | None = None,
         out: DeviceArray | None = None,
     ) -> DeviceArray:
@@ -136,7 +133,7 @@ class PreparedSpmm:
         ----------
         B : device array, shape (k, n), of A's type
             Where it is not in C order a copy is transposed on the device, as of the residual.
-        epilogue : DeviceEpilogue, optional
+        epilogue : DeviceEpilogue
         residual : device array, shape (m, n), of A's type, optional
             Added before the activation.
         out : device array, shape (m, n), in C order, optional
@@ -149,7 +146,7 @@ class PreparedSpmm:
         state = self._state(columns)
         marks = device.empty((max(columns, 1),), np.uint8)
         operands = StepOperands(B, C, columns, state, state, marks)
-        self._spmm.launch(operands, epilogue or self._identity, added, marks=False)
+        self._spmm.launch(operands, epilogue, added, marks=False)
         return C
 
     def _state(self, columns: int) -> DeviceArray:

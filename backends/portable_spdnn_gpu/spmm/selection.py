@@ -5,7 +5,7 @@ The estimate for C = A B, or the fused layer, with E entries of A and n columns 
     seconds = launches x LAUNCH + E n' / (rate x busy)
 
 **rate**, edges per second, is what `KernelModel.bound` allows for the bytes that costs.py counts
-for the variant, with three things that only the matrix tells (`LayerStatistics`):
+for the variant, with three things that only the matrix tells (`ReuseStatistics`):
 
 - *clustered*: `loads`, the rows of B that clusters and single rows load, added up.
 - *staged*: `staged`, the rows of B that blocks list, added up; `padding`, the slots of the slices
@@ -62,8 +62,8 @@ QUARTER = 8  # lanes that shared memory serves at a time, 16 bytes each
 
 
 @dataclass(frozen=True)
-class LayerStatistics:
-    """What the estimates read of a matrix A.
+class ReuseStatistics:
+    """How often variants reuse a row of B that they loaded: what estimates read of a matrix A.
 
     Attributes
     ----------
@@ -94,9 +94,9 @@ class LayerStatistics:
     config: StagedConfig
 
 
-def layer_statistics(
+def reuse_statistics(
     A: sp.csr_array, precision: Precision, config: StagedConfig | None = None
-) -> LayerStatistics:
+) -> ReuseStatistics:
     """Return the statistics of a matrix, counted on samples of its rows.
 
     Parameters
@@ -109,7 +109,7 @@ def layer_statistics(
     config = staged_configs(precision)[0] if config is None else config
     clustered_rows, saved = _count_clusters(A)
     staged, padding, conflicts = _count_stages(A, config)
-    return LayerStatistics(
+    return ReuseStatistics(
         A.shape[0], A.shape[1], A.nnz, A.nnz - saved, clustered_rows, staged, padding, conflicts,
         config,
     )  # fmt: skip
@@ -187,7 +187,7 @@ class Choice:
 
 
 def choose_variant(
-    statistics: LayerStatistics,
+    statistics: ReuseStatistics,
     precision: Precision,
     device: DeviceProperties,
     inputs: int,
@@ -197,7 +197,7 @@ def choose_variant(
 
     Parameters
     ----------
-    statistics : LayerStatistics
+    statistics : ReuseStatistics
     precision : Precision
     device : DeviceProperties
     inputs : int
@@ -223,7 +223,7 @@ def choose_variant(
 
 def variant_seconds(
     variant: str,
-    statistics: LayerStatistics,
+    statistics: ReuseStatistics,
     precision: Precision,
     device: DeviceProperties,
     inputs: int,
@@ -251,7 +251,7 @@ def variant_seconds(
     return launches * LAUNCH + size.edges * columns / (rate * busy)
 
 
-def _grid(variant: str, statistics: LayerStatistics) -> tuple[int, int, int]:
+def _grid(variant: str, statistics: ReuseStatistics) -> tuple[int, int, int]:
     """Return the columns of a panel, what the rows are divided into, and the launches."""
     if variant == "staged":
         return statistics.config.minibatch, -(-statistics.rows // statistics.config.rows), 1
@@ -263,7 +263,7 @@ def _grid(variant: str, statistics: LayerStatistics) -> tuple[int, int, int]:
 
 
 def _model(
-    variant: str, statistics: LayerStatistics, size: LayerSize, l2_bytes: int
+    variant: str, statistics: ReuseStatistics, size: LayerSize, l2_bytes: int
 ) -> KernelModel:
     if variant == "csr" or (variant == "clustered" and not statistics.clustered_rows):
         return csr_cost(size, l2_bytes)

@@ -159,23 +159,23 @@ staged_spmm(const int* __restrict__ block_stages, const int* __restrict__ stage_
         const SCALAR own_bias = row < *all_rows ? bias[row] : SCALAR(0);
         const int lane = threadIdx.x % 32;
         unsigned nonzero = 0;
-        bool is_nan = false;
+        bool overflowed = false;
 #pragma unroll
         for (int i = 0; i < MINIBATCH; ++i) {
             const size_t at = i < columns ? size_t(row) * pitch + first + i : 0;
             results[i] = narrow(FINISHED(sums[i], own_bias, at));
             const SCALAR y = widen(results[i]);
             if (i < columns && y != SCALAR(0)) nonzero |= 1u << i;
-            if (i < columns && UNUSABLE(y)) is_nan = true;
+            if (i < columns && OVERFLOWED(y)) overflowed = true;
         }
         // One lane marks a column for its whole warp: a butterfly of shuffles gives every lane
         // the bits of all 32 rows, without shared memory.
 #pragma unroll
         for (int other = 16; other; other /= 2)
             nonzero |= __shfl_xor_sync(FULL_WARP, nonzero, other);
-        is_nan = __any_sync(FULL_WARP, is_nan);
+        overflowed = __any_sync(FULL_WARP, overflowed);
         if (lane < MINIBATCH)
-            mark(nonzero >> lane & 1u, is_nan && lane == 0, first + lane, active, state);
+            mark(nonzero >> lane & 1u, overflowed && lane == 0, first + lane, active, state);
 #else
 #pragma unroll
         for (int i = 0; i < MINIBATCH; ++i) results[i] = narrow(sums[i]);

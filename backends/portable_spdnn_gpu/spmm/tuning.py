@@ -9,13 +9,11 @@ time.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
@@ -24,14 +22,14 @@ from portable_spdnn import __version__
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import cache_folder
-from portable_spdnn_gpu.compile.cache import keep
+from portable_spdnn_gpu.compile.cache import digest_of, keep, read_kept
 from portable_spdnn_gpu.compile.catalog import (
     BOUNDED,
     StagedConfig,
     staged_configs,
     staged_spmm,
 )
-from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError, headers, kernel_folder
+from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.device.features import StepOperands
@@ -45,6 +43,8 @@ from portable_spdnn_gpu.device.interface import (
 from portable_spdnn_gpu.spmm.launch import DeviceSpmm
 from portable_spdnn_gpu.spmm.packing import pack
 
+FORM = 1  # of the files of kept choices; another one is measured again
+SOURCES = ("spmm/csr_spmm.cu", "spmm/staged_spmm.cu")  # the kernels that are measured
 # Rows and inputs of the sample for each multiprocessor: all of them get several blocks of every
 # configuration, some milliseconds of work.
 ROWS, INPUTS = 128, 32
@@ -98,16 +98,9 @@ class TunedStaged:
 
 
 def tune_staged(
-    device: Device,
-    A: sp.csr_array,
-    precision: Precision,
-    versions: Mapping[str, str] | None = None,
-    folder: Path | None = None,
-    inputs: int | None = None,
+    device: Device, A: sp.csr_array, precision: Precision, versions: Mapping[str, str]
 ) -> TunedStaged:
-    """Return the configuration of `staged_spmm` for layers like A.
-
-    It is read from disk where it was measured before; a file of another form is replaced.
+    """Return the configuration of `staged_spmm` for layers like A, from disk where it is kept.
 
     Parameters
     ----------
@@ -115,12 +108,8 @@ def tune_staged(
     A : csr_array, canonical, shape (neurons out, neurons in)
         The layer's matrix, with values of the type of the precision's sums.
     precision : Precision
-    versions : mapping of str to str, optional
+    versions : mapping of str to str
         The versions of what compiles and runs kernels; others are measured for themselves.
-    folder : Path, optional
-        The folder of kept choices. By default it lies beside the measured limits.
-    inputs : int, optional
-        How many inputs the sample has. By default the device's multiprocessors decide.
 
     Raises
     ------
@@ -134,35 +123,32 @@ def tune_staged(
             f"a layer of {A.shape[0]} x {A.shape[1]} has no entries; there is nothing to measure"
         )
     layers = layer_class(A, precision)
-    key = json.dumps(
-        [
-            device.description, device.multiprocessors, device.shared_limit, __version__,
-            dict(versions or {}), _sources(), layers,
-        ],
-        sort_keys=True,
-    )  # fmt: skip
     configs = [  # those whose blocks have the shared memory that they need
         config
         for config in staged_configs(precision)
         if staged_spmm(precision, BOUNDED, config).shared <= device.shared_limit
     ]
-    name = f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-    path = (cache_folder() / "staged_spmm" if folder is None else folder) / name
-    known = _read(path, key, layers, configs)
-    if known is not None:
-        return known
-    rates, refused = _measure(device, A, precision, configs, inputs)
-    right = [config for config in configs if str(config) in rates]
+    key = [
+        FORM, device.description, device.multiprocessors, device.shared_limit, __version__,
+        dict(versions), layers, [str(config) for config in configs],
+    ]  # fmt: skip
+    name = f"{digest_of([json.dumps(key, sort_keys=True)], SOURCES)}.choice"
+    path = cache_folder() / "staged_spmm" / name
+    known = read_kept(path)
+    if known:
+        best, rates, refused = json.loads(known)
+        return TunedStaged(configs[best], rates, refused, layers, "from disk")
+    rates, refused = _measure(device, A, precision, configs)
+    right = [number for number, config in enumerate(configs) if str(config) in rates]
     if not right:
         raise LaunchError(
             f"no configuration of staged_spmm gives the answers of csr_spmm for {layers}: "
             + "; ".join(f"{config}: {why}" for config, why in refused.items())
         )
-    best = max(right, key=lambda config: rates[str(config)])
-    record = {"key": key, "config": str(best), "rates": rates, "refused": refused}
-    why = keep(path, (json.dumps(record, indent=1) + "\n").encode())
+    best = max(right, key=lambda number: rates[str(configs[number])])
+    why = keep(path, json.dumps([best, rates, refused]).encode())
     origin = f"measured, not kept: {why}" if why else "measured"
-    return TunedStaged(best, rates, refused, layers, origin)
+    return TunedStaged(configs[best], rates, refused, layers, origin)
 
 
 def layer_class(A: sp.csr_array, precision: Precision) -> str:
@@ -187,24 +173,14 @@ def _power(number: float) -> int:
     return 1 << round(math.log2(max(number, 1)))
 
 
-def _sources() -> str:
-    """Return a hash of the kernels that are measured."""
-    folder = kernel_folder()
-    files = [folder / "spmm/csr_spmm.cu", folder / "spmm/staged_spmm.cu", *headers(folder)]
-    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
-
-
 class _Sample:
     """A part of a layer with random features, on which products are timed and checked."""
 
-    def __init__(
-        self, device: Device, A: sp.csr_array, precision: Precision, inputs: int | None
-    ) -> None:
+    def __init__(self, device: Device, A: sp.csr_array, precision: Precision) -> None:
         self.device, self.precision = device, precision
         self.A = A[: ROWS * device.multiprocessors]
         most = FEATURE_BYTES // (precision.storage.itemsize * max(A.shape[1], 1))
-        if inputs is None:
-            inputs = max(CHECKED_PITCH, min(INPUTS * device.multiprocessors, most))
+        inputs = max(CHECKED_PITCH, min(INPUTS * device.multiprocessors, most))
         pitch = -(-inputs // CHECKED_PITCH) * CHECKED_PITCH
         self.timed = self._operands(inputs, pitch)
         self.checked = self._operands(CHECKED, CHECKED_PITCH)
@@ -248,10 +224,9 @@ def _measure(
     A: sp.csr_array,
     precision: Precision,
     configs: list[StagedConfig],
-    inputs: int | None,
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Return the rates by configuration, and why some configurations have none."""
-    sample = _Sample(device, A, precision, inputs)
+    sample = _Sample(device, A, precision)
     reference = sample.product("csr")
     expected, marks = sample.answer(reference)
     tolerance = TOLERANCE[precision.storage.name] * (1 + float(np.abs(expected).max(initial=0)))
@@ -268,21 +243,3 @@ def _measure(
         except (LaunchError, DeviceMemoryError, KernelCompilationError) as error:
             refused[str(config)] = str(error).splitlines()[0]
     return rates, refused
-
-
-def _read(path: Path, key: str, layers: str, configs: list[StagedConfig]) -> TunedStaged | None:
-    """Return the choice on disk; None where it is absent, damaged, or of another form."""
-    try:
-        record = json.loads(path.read_text())
-        rates = {str(name): float(rate) for name, rate in record["rates"].items()}
-        refused = {str(name): str(why) for name, why in record["refused"].items()}
-        best = {str(config): config for config in configs}[record["config"]]
-        whole = (
-            record["key"] == key
-            and {*rates, *refused} == {"csr", *map(str, configs)}
-            and all(math.isfinite(rate) and rate > 0 for rate in rates.values())
-            and rates[str(best)] == max(r for name, r in rates.items() if name != "csr")
-        )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None  # the choice is measured again, and the file replaced
-    return TunedStaged(best, rates, refused, layers, "from disk") if whole else None

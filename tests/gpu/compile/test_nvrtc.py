@@ -8,18 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from kernel_catalog import ARCHITECTURES, PRECISIONS, SHARED_LIMITS, catalog
 from nvrtc_architectures import COMPILES_FOR_OLD_ONES, OLDEST_OF_CUDA_13, needs_compiler_of
 from ptxas_reports import MULTIPROCESSORS, ResourceReport, occupancy, resident_blocks, resources
 
 from portable_spdnn.host import usable_cores
 from portable_spdnn_gpu.compile.catalog import (
-    ARCHITECTURES,
     BOUNDED,
     NO_EPILOGUE,
-    SHARED_LIMITS,
     SHARED_UNASKED,
     Kernel,
-    catalog,
     csr_spmm,
     persistent_layers,
     staged_configs,
@@ -31,7 +29,7 @@ from portable_spdnn_gpu.compile.nvrtc import (
     headers,
     kernel_folder,
 )
-from portable_spdnn_gpu.compile.precision import PRECISIONS, Precision
+from portable_spdnn_gpu.compile.precision import Precision
 
 nvrtc = pytest.importorskip("cupy.cuda", reason="CuPy is not installed: extra cuda13").nvrtc
 try:

@@ -69,10 +69,13 @@ def fake_cupy(status: int, driver: int, devices: int = 0, nvrtc: str = "") -> An
         (fake_cupy(100, 13000), "no CUDA device that this process may use"),
         (fake_cupy(0, 13000, 0), "no CUDA device that this process may use"),
         (fake_cupy(999, 13000), "answers with error 999"),
+        (fake_cupy(3, 13000), r"cannot be initialised \(error 3\); perhaps .*'spawn'"),
         (fake_cupy(0, 13000, 1, "libnvrtc.so.13: not found"), r"NVRTC cannot be loaded \(libnv"),
     ],
-    ids=["no driver", "old driver", "no device", "none visible", "unknown", "no compiler"],
-)
+    ids=[
+        "no driver", "old driver", "no device", "none visible", "unknown", "forked", "no compiler",
+    ],
+)  # fmt: skip
 def test_unavailable_says_why(monkeypatch: pytest.MonkeyPatch, machine: Any, reason: str) -> None:
     monkeypatch.setitem(sys.modules, "cupy", machine)
     availability = cuda_availability()

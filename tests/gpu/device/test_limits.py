@@ -12,13 +12,13 @@ import pytest
 from cuda_emulation.device_at_hand import needs_device
 from cuda_emulation.emulated_backend import EmulatedCupyBackend, cache_folder
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
+from kernel_catalog import LIMITS
 from nvrtc_architectures import EACH_ARCHITECTURE
 
 from portable_spdnn.plans.machine_limits import cache_file, limits_of
 from portable_spdnn_gpu.compile.catalog import (
     LIMIT_THREADS,
     LIMIT_VECTORS,
-    LIMITS,
     limit_kernel,
 )
 from portable_spdnn_gpu.compile.nvrtc import kernel_folder
@@ -32,7 +32,6 @@ from portable_spdnn_gpu.device.limits import (
     UNROLL,
     GlobalArray,
     WrongAnswerError,
-    copy_rate,
     global_array,
     measure,
     shared_sums,
@@ -82,18 +81,13 @@ def test_shared_reads_are_those_of_every_round(device: Device, rounds: int) -> N
 
 @needs_device
 @pytest.mark.parametrize("size", [1, 3 << 20])
-def test_arrays_in_memory_are_filled_read_and_copied_whole(device: Device, size: int) -> None:
+def test_arrays_in_memory_are_filled_and_read_whole(device: Device, size: int) -> None:
     array = global_array(device, size)
     expected = words(array.words.size)
     blocks = BLOCKS * device.multiprocessors
     assert array.words.nbytes == blocks * array.chunks * LIMIT_THREADS * READS * 16
     np.testing.assert_array_equal(device.download(array.words), expected)
     assert array.total == expected.sum(dtype=np.uint32)
-
-    copy = device.empty(array.words.shape, np.uint32)
-    arguments = [np.int32(array.chunks), array.words, copy]
-    device.launch(limit_kernel("copy_global"), (blocks, 1), arguments)
-    np.testing.assert_array_equal(device.download(copy), expected)
 
     results = device.empty((blocks * LIMIT_THREADS,), np.uint32)
     for rounds in (0, 1, 3):
@@ -114,7 +108,6 @@ def test_limits_are_positive_and_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     found = limits_of(backend)
     assert found.l3 == found.memory
     assert all(value > 0 for value in dataclasses.asdict(found).values())
-    assert copy_rate(backend.cuda) > 0
     (key,) = json.loads(cache_file().read_text())
     assert "emulated CUDA device" in key
     monkeypatch.setattr(EmulatedCupyBackend, "measure_limits", lambda self: pytest.fail("again"))
@@ -140,10 +133,8 @@ def test_work_that_is_not_done_is_an_error(name: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(limits, "SECONDS", 0.0)
     device = Tampering(cache_folder())
     device.removed = name
-    # A copy is checked where it is measured, by what `read_global` finds in it.
-    measured = copy_rate if name == "copy_global" else measure
     with pytest.raises(WrongAnswerError, match="the answer is wrong, so that its time means"):
-        measured(device)
+        measure(device)
 
 
 def test_the_total_of_an_array_is_that_of_its_words() -> None:
@@ -191,12 +182,11 @@ def test_every_multiply_add_and_load_is_compiled() -> None:
     wide = shared.count("ld.shared.v4.")
     assert wide % SHARED_READS == 0 < wide
     assert shared.count("ld.shared.") == wide
-    for name in ("read_global", "copy_global"):
-        code = virtual_code(name)
-        loads = code.count("ld.global.cg.v4.")
-        assert loads % READS == 0 < loads
-        assert code.count("ld.global") == loads
-        assert code.count("st.global.v4.") == (loads if name == "copy_global" else 0)
+    code = virtual_code("read_global")
+    loads = code.count("ld.global.cg.v4.")
+    assert loads % READS == 0 < loads
+    assert code.count("ld.global") == loads
+    assert code.count("st.global.v4.") == 0
 
 
 @EACH_ARCHITECTURE

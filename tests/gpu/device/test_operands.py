@@ -387,7 +387,7 @@ def cuda_device(of_device: int = 0) -> tuple[CudaDevice, list[str]]:
         return called
 
     device = object.__new__(CudaDevice)
-    device._cupy = SimpleNamespace(from_dlpack=take("dlpack"), asarray=take("interface"))
+    device._library = SimpleNamespace(from_dlpack=take("dlpack"), asarray=take("interface"))
     device._device = SimpleNamespace(id=0)
     return device, calls
 

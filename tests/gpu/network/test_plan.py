@@ -30,6 +30,7 @@ from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.cupy_backend import CupyBackend
 from portable_spdnn_gpu.network.weights import steps_that_fit
+from portable_spdnn_gpu.spmm import tuning
 from portable_spdnn_gpu.spmm.tuning import TunedStaged, tune_staged
 
 pytestmark = needs_device
@@ -448,8 +449,10 @@ def test_staged_tiles_are_measured_once_for_a_kind_of_layers(
 
     def tune(device: Any, A: Any, precision: Any, versions: Any) -> TunedStaged:
         measured.append(A.nnz)
-        return tune_staged(device, A, precision, versions, tmp_path, inputs=24)
+        return tune_staged(device, A, precision, versions)
 
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tuning, "INPUTS", 1)
     monkeypatch.setattr("portable_spdnn_gpu.network.plan.tune_staged", tune)
     monkeypatch.setattr(type(backend), "tunes", True)
     network, Y = ps.radixnet(64, 3), binary(30, 64)

@@ -15,19 +15,16 @@ from cuda_emulation.emulated_device import compiler
 from cuda_emulation.sanitized_run import sanitized
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_catalog import SHARED_LIMITS
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.testing import oracle
-from portable_spdnn_gpu.compile.catalog import SHARED_LIMITS, persistent_layers
+from portable_spdnn_gpu.compile.catalog import persistent_layers
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.features import StepOperands
 from portable_spdnn_gpu.device.interface import Device
-from portable_spdnn_gpu.persistent.launch import (
-    DeviceSegment,
-    LayerCounts,
-    SegmentLayer,
-    pack_segment,
-)
+from portable_spdnn_gpu.persistent.launch import DeviceSegment, LayerCounts
+from portable_spdnn_gpu.persistent.packing import SegmentLayer, pack_segment
 
 pytestmark = needs_device
 SINGLE, HALF, DOUBLE = Precision(), Precision(half=True), Precision(np.dtype(np.float64))
@@ -133,7 +130,7 @@ def check(
     np.testing.assert_array_equal(marks.astype(bool), (wanted != 0).any(axis=1))
     assert counts.active.tolist() == active
     assert (counts.computed <= len(Y)).all()
-    assert state.tolist()[3] == counts.unusable.any() == np.isnan(wanted).any()
+    assert state.tolist()[3] == counts.overflowed.any() == np.isnan(wanted).any()
     return counts
 
 
@@ -233,16 +230,16 @@ def test_nan_and_infinity_meet_stored_entries_alone(device: Device) -> None:
     Y = np.array([[np.nan, np.nan, 1, -np.inf], [1, np.inf, np.inf, 3], [0, 0, 0, 0]], np.float32)
     bias = np.full(20, -1, np.float32)
     counts = check(device, [W], [bias], Y, 8.0)
-    assert counts.unusable.tolist() == [1]
+    assert counts.overflowed.tolist() == [1]
     counts = check(device, [W, sp.csr_array(W.T)], [bias, bias[:4]], Y[1:], None)
-    assert counts.unusable.tolist() == [0, 0]
+    assert counts.overflowed.tolist() == [0, 0]
 
 
 def test_half_precision_notes_where_it_ends(device: Device) -> None:
     W = sp.csr_array(np.eye(8, dtype=np.float32) * 300)
     layers = segment_layers([W] * 3, [np.zeros(8, np.float32)] * 3)
     _, _, counts, state = launch(device, layers, np.ones((3, 8), np.float32), None, HALF)
-    assert counts.unusable.tolist() == [0, 1, 1]
+    assert counts.overflowed.tolist() == [0, 1, 1]
     assert state.tolist() == [3, 0, 3, 1]
 
 
@@ -281,14 +278,7 @@ def test_what_fits() -> None:
     assert not persistent_layers(DOUBLE, 1, hopper)
 
 
-def test_what_cannot_be_packed() -> None:
-    layer = SegmentLayer(sp.csr_array((3, 4), dtype=np.float32), np.zeros(3, np.float32), True)
-    with pytest.raises(InputError, match="a fused segment has no layers"):
-        pack_segment([], SINGLE, 1 << 16)
-    with pytest.raises(InputError, match="layer 2 takes 4 neurons and the layer before"):
-        pack_segment([layer, layer], SINGLE, 1 << 16)
-    with pytest.raises(InputError, match="4 neurons in float64 do not fit a block with 64 KiB"):
-        pack_segment([layer], DOUBLE, 1 << 16)
+def test_a_weight_beyond_half_precision_is_refused() -> None:
     large = SegmentLayer(sp.csr_array(np.full((1, 1), 1e5, np.float32)), np.zeros(1), True)
     with pytest.raises(InputError, match="65504 is the largest"):
         pack_segment([large], HALF, 1 << 16)

@@ -12,13 +12,14 @@ from cuda_emulation.emulated_device import compiler
 from cuda_emulation.sanitized_run import sanitized
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_catalog import PRECISIONS
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.radixnet import radixnet
 from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.compile.catalog import StagedConfig, staged_configs
-from portable_spdnn_gpu.compile.precision import PRECISIONS, Precision
+from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.device.features import StepOperands
 from portable_spdnn_gpu.device.interface import Device
@@ -31,6 +32,10 @@ from portable_spdnn_gpu.spmm.packing import VARIANTS, by_output, pack
 from portable_spdnn_gpu.spmm.staging import stage_rows
 
 pytestmark = needs_device
+
+
+def nothing(device: Device, dtype: Any = np.float32) -> DeviceEpilogue:
+    return DeviceEpilogue(device, Epilogue(), 1, dtype)
 
 
 def relu(device: Device, bias: Any, upper: float) -> DeviceEpilogue:
@@ -80,7 +85,7 @@ def test_product_and_layer(
     bias = rng.uniform(-0.5, 0.5, A.shape[0]).astype(dtype)
     product = PreparedSpmm(device, A, variant)
     rtol = 2e-5 if dtype == np.float32 else 1e-12
-    C = device.download(product.run(device.upload(B)))
+    C = device.download(product.run(device.upload(B), nothing(device, dtype)))
     np.testing.assert_allclose(C, oracle.spmm(A, B), rtol=rtol, atol=rtol)
     Y = device.download(product.run(device.upload(B), relu(device, bias, 0.5)))
     expected = oracle.layer(A.T.tocsr(), B.T, bias, 0.5).T
@@ -98,7 +103,7 @@ def test_few_of_many_widths_are_remembered(device: Device, monkeypatch: pytest.M
     product = PreparedSpmm(device, A, "csr")
     for columns in (3, 1, 3, 5, 3, 1):
         B = np.random.default_rng(columns).random((10, columns), np.float32)
-        C = device.download(product.run(device.upload(B)))
+        C = device.download(product.run(device.upload(B), nothing(device)))
         np.testing.assert_allclose(C, oracle.spmm(A, B), rtol=2e-5, atol=2e-5)
     assert list(product._states) == [3, 1]  # 1 was forgotten for 5, and 5 for 1
 
@@ -110,7 +115,9 @@ def test_more_columns_than_a_stage_and_a_chunk_hold(device: Device, dtype: Any) 
     expected = A.astype(np.float64) @ B.astype(np.float64)
     rtol = 1e-4 if dtype == np.float32 else 1e-12
     for variant in VARIANTS:
-        C = device.download(PreparedSpmm(device, A, variant).run(device.upload(B)))
+        C = device.download(
+            PreparedSpmm(device, A, variant).run(device.upload(B), nothing(device, dtype))
+        )
         np.testing.assert_allclose(C, expected, rtol=rtol, atol=rtol)
 
 
@@ -119,7 +126,8 @@ def test_nan_and_infinity_meet_stored_entries_alone(device: Device, variant: str
     A = sp.csr_array(np.vstack([np.tile([2.0, 0, 1, 0], (16, 1)), np.eye(4)]).astype(np.float32))
     B = np.array([[np.nan, 1], [np.nan, np.inf], [1, np.inf], [-np.inf, 3]], np.float32)
     product = PreparedSpmm(device, A, variant)
-    np.testing.assert_array_equal(device.download(product.run(device.upload(B))), oracle.spmm(A, B))
+    C = device.download(product.run(device.upload(B), nothing(device)))
+    np.testing.assert_array_equal(C, oracle.spmm(A, B))
     bias = np.full(20, -1, np.float32)
     Y = device.download(product.run(device.upload(B), relu(device, bias, 8.0)))
     np.testing.assert_array_equal(Y[[0, 16, 17, 18, 19]], [
@@ -189,7 +197,7 @@ def test_local_indices_reach_columns_beyond_sixteen_bits(device: Device) -> None
     entries = sp.coo_array(dense)
     A = sp.csr_array((entries.data, (entries.row, columns[entries.col])), (3, 100_000))
     B = np.random.default_rng(0).random((100_000, 2), np.float32)
-    C = device.download(PreparedSpmm(device, A, "staged").run(device.upload(B)))
+    C = device.download(PreparedSpmm(device, A, "staged").run(device.upload(B), nothing(device)))
     np.testing.assert_allclose(C, dense @ B[columns], rtol=1e-6)
 
 
@@ -262,6 +270,8 @@ SANITIZED = """
 import numpy as np, scipy.sparse as sp
 from cuda_emulation.emulated_backend import EmulatedCupyBackend, cache_folder
 from cuda_emulation.emulated_device import EmulatedDevice
+from portable_spdnn.epilogue import Epilogue
+from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.spmm.launch import PreparedSpmm
 from portable_spdnn_gpu.spmm.packing import VARIANTS
 
@@ -274,7 +284,8 @@ rng = np.random.default_rng(0)
 A = sp.csr_array(np.repeat(rng.random((3, 570)) < 0.95, 17, axis=0).astype(np.float32))
 B = rng.random((570, 21), dtype=np.float32)
 for variant in VARIANTS:
-    C = PreparedSpmm(backend.cuda, A, variant).run(backend.upload(B))
+    epilogue = DeviceEpilogue(backend.cuda, Epilogue(), 1, A.dtype)
+    C = PreparedSpmm(backend.cuda, A, variant).run(backend.upload(B), epilogue)
     np.testing.assert_allclose(backend.download(C), A @ B, rtol=1e-4)
 Y = sp.csr_array(np.where(rng.random((9, 51)) < 0.3, 1, 0).astype(np.float32))
 W = sp.csr_array((rng.random((51, 1050)) < 0.1).astype(np.float32))

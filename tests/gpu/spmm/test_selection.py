@@ -11,11 +11,12 @@ import scipy.sparse as sp
 from cuda_emulation.emulated_device import EmulatedDevice
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_catalog import ARCHITECTURES, PRECISIONS
 
 import portable_spdnn as ps
 from portable_spdnn.kernel_model import Limits
-from portable_spdnn_gpu.compile.catalog import ARCHITECTURES, StagedConfig, staged_configs
-from portable_spdnn_gpu.compile.precision import PRECISIONS, Precision
+from portable_spdnn_gpu.compile.catalog import StagedConfig, staged_configs
+from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.properties import (
     DATA_SHEETS,
     DeviceProperties,
@@ -26,9 +27,9 @@ from portable_spdnn_gpu.spmm.packing import VARIANTS
 from portable_spdnn_gpu.spmm.selection import (
     LAUNCH,
     Choice,
-    LayerStatistics,
+    ReuseStatistics,
     choose_variant,
-    layer_statistics,
+    reuse_statistics,
     variant_seconds,
 )
 from portable_spdnn_gpu.spmm.staging import stage_rows
@@ -45,13 +46,13 @@ def challenge(neurons: int, layers: int = 2) -> Any:
 
 
 @functools.cache
-def challenge_statistics(neurons: int) -> LayerStatistics:
-    return layer_statistics(challenge(neurons), SINGLE)
+def challenge_statistics(neurons: int) -> ReuseStatistics:
+    return reuse_statistics(challenge(neurons), SINGLE)
 
 
 def choose(A: Any, inputs: int, measured: dict[str, float] | None = None) -> Choice:
     """Return the choice for a matrix on a large device."""
-    return choose_variant(layer_statistics(A, SINGLE), SINGLE, LARGE, inputs, measured)
+    return choose_variant(reuse_statistics(A, SINGLE), SINGLE, LARGE, inputs, measured)
 
 
 def unrelated(rows: int, columns: int, each: int) -> Any:
@@ -64,7 +65,7 @@ def unrelated(rows: int, columns: int, each: int) -> Any:
 
 @pytest.mark.parametrize("neurons", [1024, 4096])
 def test_counts_of_a_challenge_layer(neurons: int) -> None:
-    found = layer_statistics(challenge(neurons), SINGLE)
+    found = reuse_statistics(challenge(neurons), SINGLE)
     assert (found.rows, found.inner, found.edges) == (neurons, neurons, 32 * neurons)
     assert found.clustered_rows == neurons
     assert found.loads == 2 * neurons  # 32 entries, a sixteenth of the loads
@@ -79,7 +80,7 @@ def test_counts_are_those_of_what_is_packed() -> None:
     stacked = sp.block_diag([shared, own], format="csr")[rng.permutation(820)]
     A = sp.csr_array(stacked.astype(np.float32))
     A.sort_indices()
-    found = layer_statistics(A, SINGLE)
+    found = reuse_statistics(A, SINGLE)
     clusters, stages = cluster_rows(A), stage_rows(A, staged_configs(SINGLE)[0])
     assert found.clustered_rows == clusters.rows.size
     assert found.loads == clusters.indices.size + np.diff(A.indptr)[clusters.rest].sum()
@@ -93,7 +94,7 @@ def test_conflicts_by_hand() -> None:
     def conflicts(columns: list[int]) -> float:
         """Of 32 rows with one entry each, in an identity of columns staged in order."""
         A = sp.csr_array((np.ones(32, np.float32), columns, np.arange(33)), (32, 64))
-        return layer_statistics(A, SINGLE, config).conflicts
+        return reuse_statistics(A, SINGLE, config).conflicts
 
     assert conflicts(list(range(32))) == 1  # neighbours
     assert conflicts([5] * 32) == 1  # all read the same
@@ -114,7 +115,7 @@ def test_challenge_layers_are_clustered(neurons: int, architecture: int) -> None
 
 
 def test_clusters_are_no_slower_where_memory_binds_both() -> None:
-    found = layer_statistics(challenge(1024), SINGLE)
+    found = reuse_statistics(challenge(1024), SINGLE)
     assert choose_variant(found, SINGLE, DATA_SHEETS[75], 60_000).variant == "clustered"
 
 
@@ -139,11 +140,11 @@ def test_layers_without_entries_get_a_variant(shape: tuple[int, int]) -> None:
 
 
 @st.composite
-def statistics(draw: st.DrawFn) -> LayerStatistics:
+def statistics(draw: st.DrawFn) -> ReuseStatistics:
     rows, inner = draw(st.integers(1, 1 << 17)), draw(st.integers(1, 1 << 17))
     edges = draw(st.integers(1, 64)) * rows
     clustered = draw(st.integers(0, rows // 16)) * 16
-    return LayerStatistics(
+    return ReuseStatistics(
         rows, inner, edges, edges * draw(st.floats(1 / 16, 1)), clustered,
         edges * draw(st.floats(1 / 256, 1)), draw(st.floats(1, 4)), draw(st.floats(1, 8)),
         draw(st.sampled_from(staged_configs(SINGLE))),
@@ -156,7 +157,7 @@ def statistics(draw: st.DrawFn) -> LayerStatistics:
     st.integers(0, 1 << 20),
 )  # fmt: skip
 def test_the_least_estimate_is_taken(
-    found: LayerStatistics, precision: Precision, architecture: int, inputs: int
+    found: ReuseStatistics, precision: Precision, architecture: int, inputs: int
 ) -> None:
     device = DATA_SHEETS[architecture]
     choice = choose_variant(found, precision, device, inputs)
@@ -170,7 +171,7 @@ def test_the_least_estimate_is_taken(
 
 @settings(max_examples=50, deadline=None)
 @given(statistics(), st.sampled_from(VARIANTS), st.integers(0, 100_000))
-def test_more_inputs_never_take_less(found: LayerStatistics, variant: str, inputs: int) -> None:
+def test_more_inputs_never_take_less(found: ReuseStatistics, variant: str, inputs: int) -> None:
     few, more = (
         variant_seconds(variant, found, SINGLE, LARGE, each) for each in (inputs, inputs + 40_000)
     )
@@ -180,7 +181,7 @@ def test_more_inputs_never_take_less(found: LayerStatistics, variant: str, input
 def test_by_hand_in_the_middle() -> None:
     # One panel of 512 inputs, 1,024 rows on 4 multiprocessors: 4 bytes and 8 / 512 an edge of L2.
     limits = Limits(flops=1e15, l1=1e15, l2=1e9, l3=1e15, memory=1e15)
-    found = LayerStatistics(1024, 100, 4096, 4096, 0, 4096, 1, 1, staged_configs(SINGLE)[0])
+    found = ReuseStatistics(1024, 100, 4096, 4096, 0, 4096, 1, 1, staged_configs(SINGLE)[0])
     device = DeviceProperties(limits, 1 << 30, 4)
     seconds = variant_seconds("csr", found, SINGLE, device, 300)
     assert seconds == pytest.approx(LAUNCH + 4096 * 512 * (4 + 8 / 512) / 1e9)

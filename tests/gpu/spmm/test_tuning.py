@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from cuda_emulation.emulated_backend import cache_folder as kernel_cache
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
 
 from portable_spdnn.errors import InputError
+from portable_spdnn_gpu.compile import cache
+from portable_spdnn_gpu.compile.cache import DIGEST
 from portable_spdnn_gpu.compile.catalog import BOUNDED, Kernel, staged_configs
 from portable_spdnn_gpu.compile.nvrtc import kernel_folder
 from portable_spdnn_gpu.compile.precision import Precision
@@ -25,6 +26,8 @@ from portable_spdnn_gpu.spmm.tuning import layer_class, tune_staged
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler (g++, clang++)")
 SINGLE, DOUBLE = Precision(), Precision(np.dtype(np.float64))
 CONFIGS = staged_configs(SINGLE)
+VERSIONS = {"nvrtc": "13.0"}
+INPUTS_TIMED = tuning.CHECKED_PITCH
 
 
 class TimedDevice(EmulatedDevice):
@@ -54,10 +57,14 @@ class TimedDevice(EmulatedDevice):
 
 
 @pytest.fixture(autouse=True)
-def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of kept choices, of the test alone; let measuring be short."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tuning, "CALLS", 1)
     monkeypatch.setattr(tuning, "TURNS", 1)
     monkeypatch.setattr(tuning, "ROWS", 30)
+    monkeypatch.setattr(tuning, "INPUTS", 1)  # and so as many as the least, INPUTS_TIMED
+    return tmp_path / "cache" / "portable_spdnn" / "staged_spmm"
 
 
 def layer(dtype: Any = np.float32) -> Any:
@@ -67,16 +74,17 @@ def layer(dtype: Any = np.float32) -> Any:
 
 
 @pytest.mark.parametrize("fast", [CONFIGS[0], CONFIGS[4], CONFIGS[-1]], ids=str)
-def test_the_fastest_is_chosen_and_found_again(tmp_path: Path, fast: Any) -> None:
+def test_the_fastest_is_chosen_and_found_again(fast: Any) -> None:
     device = TimedDevice(fast)
-    tuned = tune_staged(device, layer(), SINGLE, folder=tmp_path, inputs=20)
+    tuned = tune_staged(device, layer(), SINGLE, VERSIONS)
     assert tuned.config == fast
-    assert tuned.rates == {"csr": layer().nnz * 10} | {
-        str(config): layer().nnz * (20 if config == fast else 10) for config in CONFIGS
+    done = sp.csr_array(layer()[: 30 * device.multiprocessors]).nnz * INPUTS_TIMED
+    assert tuned.rates == {"csr": done / 2} | {
+        str(config): done / (1 if config == fast else 2) for config in CONFIGS
     }
-    assert tuned.measured == {"csr": layer().nnz * 10, "staged": layer().nnz * 20}
+    assert tuned.measured == {"csr": done / 2, "staged": done}
     started = device.now
-    again = tune_staged(device, layer(), SINGLE, folder=tmp_path, inputs=20)
+    again = tune_staged(device, layer(), SINGLE, VERSIONS)
     assert device.now == started
     assert (again.config, again.rates, again.origin) == (fast, tuned.rates, "from disk")
     said = again.describe().splitlines()
@@ -89,10 +97,10 @@ def test_the_fastest_is_chosen_and_found_again(tmp_path: Path, fast: Any) -> Non
 
 
 @pytest.mark.parametrize("precision", [DOUBLE, Precision(half=True)])
-def test_every_precision_has_its_configurations(tmp_path: Path, precision: Precision) -> None:
+def test_every_precision_has_its_configurations(precision: Precision) -> None:
     fast = staged_configs(precision)[1]
     A = layer(precision.sums)
-    tuned = tune_staged(TimedDevice(fast), A, precision, folder=tmp_path, inputs=20)
+    tuned = tune_staged(TimedDevice(fast), A, precision, VERSIONS)
     assert tuned.config == fast
     assert not tuned.refused
 
@@ -100,58 +108,60 @@ def test_every_precision_has_its_configurations(tmp_path: Path, precision: Preci
 @pytest.mark.parametrize(
     "change",
     [
-        lambda record: "{ not JSON",
-        lambda record: json.dumps([record]),
-        lambda record: json.dumps(record | {"key": "of another device"}),
-        lambda record: json.dumps(record | {"config": "7 rows x 3 inputs, stages of 1"}),
-        lambda record: json.dumps(record | {"config": str(CONFIGS[1])}),
-        lambda record: json.dumps(record | {"rates": {}}),
-        lambda record: json.dumps(record | {"rates": record["rates"] | {"csr": -1.0}}),
-        lambda record: json.dumps(record | {"rates": record["rates"] | {"csr": "fast"}}),
-        lambda record: json.dumps({name: each for name, each in record.items() if name != "key"}),
-        lambda record: json.dumps(record)[:-40],
+        lambda content: b"",
+        lambda content: b"{ not a choice",
+        lambda content: content[:-40],
+        lambda content: content + b" ",
+        lambda content: content[DIGEST:],
+        lambda content: content[:DIGEST],
+        lambda content: content.replace(b"[0, ", b"[1, "),
+        lambda content: content.replace(b'"csr": ', b'"csr": -'),
     ],
     ids=[
-        "text", "list", "key", "unknown tiles", "not the fastest", "no rates", "negative",
-        "a word", "no key", "truncated",
+        "empty", "text", "truncated", "longer", "no digest", "a digest alone", "not the fastest",
+        "negative",
     ],
 )  # fmt: skip
-def test_a_file_that_is_not_whole_is_measured_again(tmp_path: Path, change: Any) -> None:
+def test_a_file_that_is_not_whole_is_measured_again(kept: Path, change: Any) -> None:
     device = TimedDevice(CONFIGS[0])
-    tune_staged(device, layer(), SINGLE, folder=tmp_path, inputs=20)
-    (file,) = tmp_path.iterdir()
-    whole = file.read_text()
-    file.write_text(change(json.loads(whole)))
+    tune_staged(device, layer(), SINGLE, VERSIONS)
+    (file,) = kept.iterdir()
+    whole = file.read_bytes()
+    changed = change(whole)
+    assert changed != whole
+    file.write_bytes(changed)
     started = device.now
-    again = tune_staged(device, layer(), SINGLE, folder=tmp_path, inputs=20)
+    again = tune_staged(device, layer(), SINGLE, VERSIONS)
     assert device.now > started
     assert (again.config, again.origin) == (CONFIGS[0], "measured")
-    assert file.read_text() == whole
-    assert list(tmp_path.iterdir()) == [file]
+    assert file.read_bytes() == whole
+    assert list(kept.iterdir()) == [file]
 
 
 def test_other_devices_versions_and_layers_are_measured_for_themselves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = TimedDevice(CONFIGS[0])
 
-    def files_after(A: Any, **more: Any) -> int:
-        tune_staged(device, A, SINGLE, folder=tmp_path, inputs=20, **more)
-        return len(list(tmp_path.iterdir()))
+    def files_after(A: Any, versions: dict[str, str] = VERSIONS) -> int:
+        tune_staged(device, A, SINGLE, versions)
+        return len(list(kept.iterdir()))
 
     assert files_after(layer()) == 1
-    assert files_after(layer(), versions={"nvrtc": "13.1"}) == 2
+    assert files_after(layer(), {"nvrtc": "13.1"}) == 2
     assert files_after(sp.csr_array(layer()[:30])) == 3
     device.description = "another device"
     assert files_after(layer()) == 4
     monkeypatch.setattr(tuning, "__version__", "0")
     assert files_after(layer()) == 5
+    monkeypatch.setattr(tuning, "FORM", 0)
+    assert files_after(layer()) == 6
     sources = tmp_path / "kernels"
     shutil.copytree(kernel_folder(), sources, ignore=shutil.ignore_patterns("__pycache__"))
     with (sources / "spmm" / "staged_spmm.cu").open("a") as stream:
         stream.write("// faster\n")
-    monkeypatch.setattr(tuning, "kernel_folder", lambda: sources)
-    assert files_after(layer()) == 7  # and the folder
+    monkeypatch.setattr(cache, "kernel_folder", lambda: sources)
+    assert files_after(layer()) == 7
 
 
 def broken(tmp_path: Path, instead: str) -> Path:
@@ -171,42 +181,34 @@ def test_a_configuration_with_wrong_answers_cannot_win(tmp_path: Path) -> None:
     wrong = configs[2]
     assert [config.minibatch for config in configs] == [8, 8, 16]
     device, A = TimedDevice(wrong, sources=sources), layer(np.float64)
-    tuned = tune_staged(device, A, DOUBLE, folder=tmp_path / "kept", inputs=20)
+    tuned = tune_staged(device, A, DOUBLE, VERSIONS)
     assert tuned.config == configs[0]
     assert set(tuned.refused) == {str(wrong)}
     assert f"{wrong}: refused, its answers are not those of csr_spmm" in tuned.describe()
-    again = tune_staged(device, A, DOUBLE, folder=tmp_path / "kept", inputs=20)
+    again = tune_staged(device, A, DOUBLE, VERSIONS)
     assert again.refused == tuned.refused
 
 
-def test_no_right_configuration_is_an_error(tmp_path: Path) -> None:
+def test_no_right_configuration_is_an_error(tmp_path: Path, kept: Path) -> None:
     device = TimedDevice(CONFIGS[0], sources=broken(tmp_path, "sums[v * WIDTH + i] -= value"))
     with pytest.raises(LaunchError, match="no configuration of staged_spmm gives the answers"):
-        tune_staged(device, layer(np.float64), DOUBLE, folder=tmp_path / "kept", inputs=20)
-    assert not (tmp_path / "kept").exists()
+        tune_staged(device, layer(np.float64), DOUBLE, VERSIONS)
+    assert not kept.exists()
 
 
-def test_a_device_with_less_shared_memory_has_fewer_configurations(tmp_path: Path) -> None:
+def test_a_device_with_less_shared_memory_has_fewer_configurations() -> None:
     device = TimedDevice(CONFIGS[0])
     device.shared_limit = 64 << 10  # as sm_75
-    tuned = tune_staged(device, layer(), SINGLE, folder=tmp_path, inputs=20)
+    tuned = tune_staged(device, layer(), SINGLE, VERSIONS)
     assert set(tuned.rates) == {"csr", *map(str, CONFIGS[:6])}
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    device = TimedDevice(CONFIGS[0])
-    tuned = tune_staged(device, layer(), SINGLE, folder=tmp_path / "file" / "in", inputs=20)
+def test_a_folder_that_cannot_be_made_is_said(kept: Path) -> None:
+    kept.parent.mkdir(parents=True)
+    kept.write_text("")
+    tuned = tune_staged(TimedDevice(CONFIGS[0]), layer(), SINGLE, VERSIONS)
     assert tuned.config == CONFIGS[0]
     assert "measured, not kept: " in tuned.describe()
-
-
-def test_choices_are_kept_beside_the_limits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    tune_staged(TimedDevice(CONFIGS[0]), layer(), SINGLE, inputs=20)
-    assert len(list((tmp_path / "portable_spdnn" / "staged_spmm").glob("*.json"))) == 1
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (5, 4)])
@@ -214,10 +216,10 @@ def test_layers_without_entries_have_a_class(shape: tuple[int, int]) -> None:
     assert "1 entries each" in layer_class(sp.csr_array(shape, dtype=np.float32), SINGLE)
 
 
-def test_a_layer_without_entries_is_not_measured(tmp_path: Path) -> None:
+def test_a_layer_without_entries_is_not_measured() -> None:
     with pytest.raises(InputError, match="5 x 4 has no entries"):
         tune_staged(
-            TimedDevice(CONFIGS[0]), sp.csr_array((5, 4), dtype=np.float32), SINGLE, folder=tmp_path
+            TimedDevice(CONFIGS[0]), sp.csr_array((5, 4), dtype=np.float32), SINGLE, VERSIONS
         )
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import traceback
+import warnings
 from contextlib import suppress
 
 USAGE_ERROR = 2
@@ -28,6 +29,9 @@ def main() -> None:
 
         rank = launched_rank() if launched_ranks() > 1 else None
         name = name if rank is None else f"{name}: rank {rank}"
+        warnings.showwarning = lambda warning, *_: print(
+            f"{name}: warning: {warning}", file=sys.stderr
+        )
         code, message = _run(rank)
     except KeyboardInterrupt:
         code, message = INTERRUPTED, "interrupted"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -63,10 +64,23 @@ def _save(kept: Any, key: Any, data: Any) -> None:
     """Keep the machine code of a signature: what `numba.core.caching.IndexDataCacheFile` does."""
     stamped = repr((kept._source_stamp, key)).encode()
     name = kept._data_name(int.from_bytes(hashlib.blake2b(stamped, digest_size=8).digest()))
-    index = kept._load_index()
-    index[key] = name
-    kept._save_data(name, data)
-    kept._save_index(index)
+    try:
+        index = kept._load_index()
+        index[key] = name
+        kept._save_data(name, data)
+        kept._save_index(index)
+    except OSError as error:
+        _warn_once(error.strerror or str(error))
+
+
+@functools.cache
+def _warn_once(reason: str) -> None:
+    warnings.warn(
+        f"compiled kernels cannot be kept ({reason}) and will be compiled again by the next "
+        "process; name another folder in NUMBA_CACHE_DIR",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def kernel_part(function: Function) -> Function:

@@ -63,3 +63,31 @@ def test_kernels_are_compiled_again_where_a_file_that_they_call_changed(folder: 
     (folder / "kernels" / "callee.py").write_text(CALLEE.format(number=2))
     assert run(folder) == ["6", "0"]
     assert run(folder) == ["6", "1"]
+
+
+FULL_DISK = """
+import resource, warnings
+import numpy as np
+from portable_spdnn_cpu.jit.compilation import kernel
+
+@kernel
+def double(x):
+    return 2 * x
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    assert double(2) == 4
+    assert double(2.5) == 5
+assert [str(one.message)[:33] for one in said] == ["compiled kernels cannot be kept ("], said
+"""
+
+
+def test_a_full_disk_costs_the_cache_and_not_the_run(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(FULL_DISK)
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, check=False,
+        env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -79,20 +79,20 @@ def format_bytes(amount: float) -> str:
     return f"{amount:.4g} TiB"
 
 
-def require_memory(octets: int, what: str) -> None:
+def require_memory(nbytes: int, what: str) -> None:
     """Raise InputError where this process may not take so many bytes more.
 
     Parameters
     ----------
-    octets : int
+    nbytes : int
         Bytes that are about to be taken.
     what : str
         What takes them, for the message: where the request stands and what is large in it.
     """
     available = available_bytes()
-    if available is not None and octets > available:
+    if available is not None and nbytes > available:
         raise InputError(
-            f"{what} would take {format_bytes(octets)} of memory; {format_bytes(available)} are "
+            f"{what} would take {format_bytes(nbytes)} of memory; {format_bytes(available)} are "
             "available"
         )
 

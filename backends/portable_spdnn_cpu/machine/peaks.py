@@ -25,7 +25,7 @@ FMA_CHAINS = 12
 READ_CHAINS = 8
 FMA_ROUNDS = 1 << 12  # of one repetition: a few microseconds
 SECONDS = 0.03  # of one timing
-TURNS = 5
+REPEATS = 5
 BEYOND_CACHE = 1 << 28  # bytes a thread, larger than any third-level cache's share
 
 
@@ -146,7 +146,7 @@ def _fma_rate(pool: ThreadPool) -> float:
         repeat_fma(FMA_ROUNDS * times, factor, term)
 
     flops = pool.threads * FMA_ROUNDS * FMA_CHAINS * LANES * 2
-    return flops / seconds_each(pool, work, SECONDS, TURNS)
+    return flops / seconds_each(pool, work, SECONDS, REPEATS)
 
 
 def _read_rate(pool: ThreadPool, size: int) -> float:
@@ -164,4 +164,4 @@ def _read_rate(pool: ThreadPool, size: int) -> float:
     def work(thread: int, times: int) -> None:
         repeat_reads(arrays[thread], times)
 
-    return pool.threads * items * 4 / seconds_each(pool, work, SECONDS, TURNS)
+    return pool.threads * items * 4 / seconds_each(pool, work, SECONDS, REPEATS)

@@ -25,7 +25,7 @@ LOAD = 3e-11  # from the second-level cache
 SPLIT_LOAD = 2e-11  # what a load takes longer that crosses a cache line
 COPY = 2e-10  # of a feature into a panel; out of it, or transposed, twice as much
 WAKING = 8e-5  # of other threads, until they have taken over data and share the work
-TURNS = 2
+REPEATS = 2
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def fastest(choices: list[Variant], run: Callable[[Variant], None]) -> Variant:
     for choice in choices:
         run(choice)  # compiles, or loads from the cache, and touches pages
     return min(
-        choices, key=lambda choice: min(seconds_of(lambda: run(choice)) for _ in range(TURNS))
+        choices, key=lambda choice: min(seconds_of(lambda: run(choice)) for _ in range(REPEATS))
     )
 
 

@@ -56,7 +56,7 @@ class TimedDevice(EmulatedDevice):
 @pytest.fixture(autouse=True)
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning, "CALLS", 1)
-    monkeypatch.setattr(tuning, "TURNS", 1)
+    monkeypatch.setattr(tuning, "REPEATS", 1)
     monkeypatch.setattr(tuning, "ROWS", 30)
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import cgutils, types
 
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel
 from portable_spdnn_cpu.jit.intrinsics import broadcast
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.machine.timing import seconds_each
@@ -26,18 +27,8 @@ READ_CHAINS = 8
 FMA_ROUNDS = 1 << 12  # of one repetition: a few microseconds
 SECONDS = 0.03  # of one timing
 REPEATS = 5
+LANES = VECTOR_BYTES // 4
 BEYOND_CACHE = 1 << 28  # bytes a thread, larger than any third-level cache's share
-
-
-def native_vector_bytes() -> int:
-    """Return the width of the processor's vector registers."""
-    features = binding.get_host_cpu_features()
-    if features.get("avx512f"):
-        return 64
-    return 32 if features.get("avx2") else 16
-
-
-LANES = native_vector_bytes() // 4
 
 
 @intrinsic

@@ -74,7 +74,8 @@ def format_bytes(amount: float) -> str:
     """Return an amount of memory with the binary unit that fits: ``3.81 GiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
-            return f"{amount:.0f} B" if unit == "B" else f"{amount:.3g} {unit}"
+            digits = 4 if amount >= 999.5 or unit == "B" else 3  # three of 1020 are 1.02e+03
+            return f"{amount:.{digits}g} {unit}"
         amount /= 1024
     return f"{amount:.4g} TiB"
 

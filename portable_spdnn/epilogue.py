@@ -150,9 +150,6 @@ class Epilogue:
         InputError
             If the bias has another number of entries.
 
-        Examples
-        --------
-        >>> import numpy as np
         >>> Epilogue(bias=0.5).prepared("layer", 3, np.dtype(np.float32)).bias
         array([0.5, 0.5, 0.5], dtype=float32)
         """
@@ -245,7 +242,6 @@ class Epilogue:
 
         Examples
         --------
-        >>> import numpy as np
         >>> relu = Epilogue(bias=[1.0, -1.0], activation="relu")
         >>> relu.apply(np.zeros((2, 2)), residual=np.eye(2), per_row=True).tolist()
         [[2.0, 1.0], [0.0, 0.0]]

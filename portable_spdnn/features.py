@@ -81,10 +81,7 @@ class PackedFeatures:
     def dense(self, dtype: npt.DTypeLike = np.float32) -> Array:
         """Return the features as a new ndarray of zeros and ones, shape (inputs, neurons).
 
-        Examples
-        --------
-        >>> import numpy as np, portable_spdnn as ps
-        >>> features = ps.PackedFeatures(np.array([[0b10100000]], np.uint8), neurons=3)
+        >>> features = PackedFeatures(np.array([[0b10100000]], np.uint8), neurons=3)
         >>> features.dense().tolist(), features.csr().indices.tolist()
         ([[1.0, 0.0, 1.0]], [0, 2])
         """

@@ -67,11 +67,9 @@ class BatchOutput:
         Multiply-adds done for real inputs; padding does not count.
     seconds_per_layer : ndarray of float64, shape (layers,), or None
     columns : ndarray of int64, shape (neurons_out,), or None
-        Column of `rows` that holds each output neuron, where several share one. Set by exact
-        passes, not by plans of backends.
+        Column of `rows` that holds each output neuron, where exact passes made several share one.
     inputs : int or None
-        How many inputs of the batch, from its start, were run; None for all, as in plans of
-        backends.
+        How many inputs of the batch, from its start, were run; None, as of backends, for all.
     positive : ndarray of bool, shape (active,), or None
         Which of the active inputs have a positive score, after a check for NaN; None where the
         engine is to find out from the rows.

@@ -194,9 +194,7 @@ class Result:
         return self.score_rows(0, self.inputs)
 
     def score_rows(self, first: int, end: int) -> Array:
-        """Return the scores of inputs `first` .. `end` - 1 (or the last), as `scores` does.
-
-        The array is new, of shape (inputs asked for, neurons_out).
+        """Return `scores` of inputs `first` .. `end` - 1, or the last: a new array, a row for each.
 
         Raises
         ------

@@ -5,9 +5,8 @@ the next tile from a shared counter, loads it, and alternates between two buffer
 layer. Inactive inputs leave the tile, or the tile is spilled and its survivors are regrouped with
 those of others; see `spilling`. What finishes is written to the output.
 
-Bound: `apply_layer`, by arithmetic or by loads from the cache that holds the two buffers; see
-`layer`. Loading, spilling and storing copy features between these and main memory, once for all of
-the layers between them.
+Bound: `layer`, by arithmetic or by loads from the cache that holds the two buffers. Loading,
+spilling and storing move features through main memory, once for all layers between them.
 """
 
 from __future__ import annotations

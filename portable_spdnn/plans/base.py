@@ -99,8 +99,7 @@ class NetworkPlan(ABC):
         Raises
         ------
         NumericalError
-            If features became NaN, where `BatchOutput.positive` is given; else the engine looks
-            for NaN in the rows, and an input with NaN has to be active.
+            If features became NaN, and `BatchOutput.positive` is given; else the rows tell.
         """
 
     def layer_models(self, inputs: Sequence[int]) -> list[KernelModel] | None:
@@ -147,9 +146,8 @@ class NetworkPlan(ABC):
         Parameters
         ----------
         features : PackedFeatures, ndarray or scipy.sparse, shape (inputs, neurons)
-            See `portable_spdnn.features.as_features`. Of a backend whose arrays are on a
-            device also any that its operations take; batches are formed in host memory, so
-            that such features are copied there first, off the clock.
+            See `portable_spdnn.features.as_features`. Also what the backend's operations take:
+            arrays on a device are first copied to host memory, off the clock.
         progress : callable, optional
             Called with (done, total) in units of inputs x layers.
         checkpoint : path-like, optional
@@ -168,8 +166,6 @@ class NetworkPlan(ABC):
         NumericalError
             If features became NaN on the way.
 
-        Examples
-        --------
         >>> import portable_spdnn as ps
         >>> plan = ps.plan(ps.Network([ps.Layer([[1.0, -1.0]], bias=-0.5)]), backend="scipy")
         >>> plan.run([[2.0], [0.25]]).scores.tolist()

@@ -1,6 +1,6 @@
 """Limits of a device, measured.
 
-Each kernel of limits.cu is started with enough rounds that one launch takes SECONDS, timed REPEATS
+Each kernel of limits.cu is started with enough rounds that one launch takes SECONDS, timed TURNS
 times between two events of the device, and its answer is checked: a rate is of work that was
 done. Source of the model: see `Limits`.
 """
@@ -27,7 +27,7 @@ CHUNK = LIMIT_THREADS * READS * VECTOR
 
 BLOCKS = 4  # for each multiprocessor; all of them are resident
 SECONDS = 0.02  # that one launch takes
-REPEATS = 10  # launches that are timed; clocks have risen by the last of them
+TURNS = 10  # launches that are timed; clocks have risen by the last of them
 L2_PART = 3  # an array of a third of L2 stays there whatever else passes
 BEYOND_L2 = 32  # an array of so many times L2 comes from memory, all but a thirtieth
 
@@ -169,7 +169,7 @@ def _timed(run: Callable[[int], float]) -> tuple[int, float]:
     run(amount)  # compiles
     while run(amount) < SECONDS:
         amount *= 2
-    return amount, min(run(amount) for _ in range(REPEATS))
+    return amount, min(run(amount) for _ in range(TURNS))
 
 
 def _check_total(device: Device, results: DeviceArray, expected: int) -> None:

@@ -1,6 +1,6 @@
 """layer: spmm, bias, ReLU and clamp in one, Y' = min(max(Y W + b, 0), y_max).
 
-Dense features are random and all alive, so that nothing can be left out: 4,096 inputs of 1,024
+Dense features are random and all active, so that nothing can be left out: 4,096 inputs of 1,024
 neurons, in C order (one input after the other) and in Fortran order (one neuron after the
 other). Sparse ones are the inputs of the challenge.
 """

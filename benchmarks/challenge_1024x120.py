@@ -3,7 +3,7 @@
 The 60,000 MNIST images through 1,024 neurons x 120 layers with the official weights: the numba
 plan against the serial reference's layer loop over all of them, in one run; the same with all
 exact passes, and on 1,920 generated layers; and the fused layer on random features that are all
-alive against scipy's csr @ dense on the same product. Needs `../shared/graphchallenge` and
+active against scipy's csr @ dense on the same product. Needs `../shared/graphchallenge` and
 `../shared/mnist` beside the checkout.
 """
 
@@ -82,7 +82,7 @@ def fastest(operation: Callable[[], Any]) -> float:
 
 
 def fused_layer(network: ps.Network) -> dict[str, float]:
-    """Time the fused layer on all-alive features, and scipy's csr @ dense beside it."""
+    """Time the fused layer on inputs that are all active, and scipy's csr @ dense beside it."""
     layer = network.layers[7]
     W, by_output = layer.csr(), layer.csr().T.tocsr()
     Y = np.random.default_rng(0).random((DENSE_INPUTS, NEURONS), dtype=np.float32) * 32

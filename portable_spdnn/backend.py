@@ -1,9 +1,6 @@
 """The contract between the engine and a backend.
 
-How to write a backend
-----------------------
-A backend is a class that derives from `Backend` and is registered under the entry-point
-group ``portable_spdnn.backends``::
+A backend is a class that derives from `Backend` and is registered under an entry point::
 
     [project.entry-points."portable_spdnn.backends"]
     mine = "my_package.my_module:MyBackend"
@@ -12,9 +9,8 @@ It is an *execution space* (where loops run: "serial", "threads", "cuda") plus a
 (where its arrays live: "host" or "device"). It states
 
 - ``name``, ``execution_space``, ``memory_space``, and a ``priority`` for the choice ``auto``;
-- ``availability()``, a classmethod that imports the backend's library lazily and answers
-  `Availability.yes(device, versions)` or `Availability.no(reason)`. It must not raise: a
-  library that is missing is a reason, not an error;
+- ``availability()``, a classmethod that imports the backend's library lazily, never raises, and
+  answers `Availability.yes(device, versions)` or `Availability.no(reason)`;
 
 and it implements three operations on validated arguments:
 
@@ -25,37 +21,42 @@ and it implements three operations on validated arguments:
   (inputs x neurons_in) dense or sparse, finished by the epilogue, whose bias has an entry for
   each column of Y'; Y' is dense where Y is, sparse and without stored zeros where Y is.
 
-The epilogue (`portable_spdnn.epilogue`) is bias, residual, activation and bounds, in that order.
-Its bias is None or an ndarray in host memory, of the operands' type and with an entry for each
-output; the residual is None or dense, of the result's shape, in the backend's memory space. For
-sparse Y the base class has checked that zeros stay zeros, and there is no residual. A backend
-that does not fuse these steps calls ``epilogue.apply`` on the product.
-
-``make_spmm(A, columns, epilogue)`` and ``make_layer(W, epilogue)`` may be overridden to prepare
-weights once for many products; they serve `spmm_handle` and `layer_handle`. What they return is
-called as (dense operand, out or None, residual or None); if it has a method ``describe``, that is
-what the handle says of itself. A choice by measurement is made there, never in a call.
-
-The public methods `spmm`, `spgemm`, `layer` and their handles check shapes, types and values,
-bring arguments to canonical form (`csr_array` with sorted, unique columns; float32 or float64,
-one type for all operands) and call those. NaN and infinity in operands propagate as IEEE 754
+Sparse operands are canonical (`csr_array` with sorted, unique columns); all operands, and so the
+result, have one type, float32 or float64. Dense ones, the residual and results may lie in memory
+in any order, with any strides. Operands are the user's own: they are not written to, and a result
+shares no memory with them. The order of additions is free. NaN and infinity propagate as IEEE 754
 says: 0 x NaN is NaN only where the sparse matrix stores the entry, and epilogues pass NaN on.
 
-A backend whose arrays live elsewhere than in host memory also overrides `upload`, `download`
-and `synchronize`, and for its own array types `active_inputs`, `take_inputs` and
-`multiply_adds`. The engine moves data only through these; it never asks where an array is.
+The epilogue (`portable_spdnn.epilogue`) is bias, residual, activation and bounds, in that order.
+Its bias is None or an ndarray in host memory, of the operands' type and with an entry for each
+output; the residual is None or dense, of the result's shape. For sparse Y there is none, and zeros
+stay zeros. A backend that does not fuse these steps calls ``epilogue.apply`` on the product.
+
+``make_spmm(A, columns, epilogue)`` and ``make_layer(W, epilogue)`` may be overridden to prepare
+weights once for many products; they serve `spmm_handle` and `layer_handle`. `columns` is how many
+columns B is going to have, None where that is not known: a hint, no limit. What they return is
+called as (operand, out or None, residual or None), in `make_layer` with sparse features too. It
+returns the result, in `out` where given: dense, in C order. If it has a method ``describe``, that
+is what the handle says of itself. A choice by measurement is made there, never in a call.
+
+The engine calls a backend from one thread, or one for each device, and holds no lock: users may
+call operations, handles and plans from several at once. A backend protects what calls share.
+
+A backend whose arrays live elsewhere than in host memory overrides `upload`, `download` (which
+returns what is in host memory as it is) and `synchronize`; `is_sparse`, if it has a sparse type of
+its own; `take_inputs`, unless NumPy's row numbers index its features; and `dense_operand` and
+`sparse_operand`, to upload what users pass in host memory, unless its operations do. For speed it
+overrides `active_inputs`, `nonzeros`, `multiply_adds` and `convert_features`, which by default
+download features.
 
 `build_plan` may be overridden to do better than one layer after the other: see
 `portable_spdnn.plans.base.NetworkPlan`. Options of a plan that not every backend takes
 (`portable_spdnn.plans.options.OPTIONAL_PLAN_OPTIONS`) are an error unless the class attribute
 ``plan_options`` names them; ``kernels`` lists what the option `kernel` may be. One that names
-"devices" implements `device_numbers`, `on_device` and `bound`; sharing inputs out over the
-devices is done for it (`portable_spdnn.plans.multi_device`). Optional operations
-(`OPTIONAL_OPERATIONS`) are declared in ``optional_operations`` and implemented under their own
-name.
+"devices" implements `device_numbers`, `on_device` and `bound`. Optional operations
+(`OPTIONAL_OPERATIONS`) are declared in ``optional_operations`` and implemented under their name.
 
-``python -m portable_spdnn.testing NAME`` runs the contract suite on a registered backend and
-tells when it is right.
+``python -m portable_spdnn.testing NAME`` tells when a registered backend is right.
 """
 
 from __future__ import annotations
@@ -148,6 +149,9 @@ def _absent(operation: str) -> Callable[..., AnyArray]:
 class Backend(Operations, FeatureQueries, ABC):
     """An execution space plus a memory space; see the module's text for how to write one.
 
+    `Operations` holds what users call, which checks arguments; `FeatureQueries` what plans ask of
+    features, answered for NumPy and SciPy; this class what a backend implements or overrides.
+
     Parameters
     ----------
     threads : int, optional
@@ -205,7 +209,6 @@ class Backend(Operations, FeatureQueries, ABC):
 
     def synchronize(self) -> None:
         """Return when all work that was started is done. Host backends have nothing to await."""
-        return None
 
     # -- operations: implemented by each backend, on validated arguments --------------------
 
@@ -230,7 +233,7 @@ class Backend(Operations, FeatureQueries, ABC):
         """Y' = Y W, finished; see the module's text for what the arguments are."""
 
     def make_spmm(self, A: SparseOperand, columns: int | None, epilogue: Epilogue) -> Prepared:
-        """Return the function (B, out, residual) -> C; by default A is not prepared."""
+        """Return the function (B, out, residual) -> C for many B; by default A is not prepared."""
         return lambda B, out, residual: _into(out, self.run_spmm(A, B, epilogue, residual))
 
     def make_layer(self, W: SparseOperand, epilogue: Epilogue) -> Prepared:
@@ -279,8 +282,7 @@ class Backend(Operations, FeatureQueries, ABC):
             array = host_array(name, array)
         if array.ndim != 2:
             raise InputError(f"{name} has {array.ndim} dimension(s); 2 are expected")
-        operand: DenseOperand = array
-        return operand
+        return array  # type: ignore[no-any-return]
 
     # -- optional operations: absent unless a backend gives them -----------------------------
 

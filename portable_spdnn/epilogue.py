@@ -149,6 +149,9 @@ class Epilogue:
         ------
         InputError
             If the bias has another number of entries.
+
+        >>> Epilogue(bias=0.5).prepared("layer", 3, np.dtype(np.float32)).bias
+        array([0.5, 0.5, 0.5], dtype=float32)
         """
         if self.bias is None:
             return self
@@ -236,6 +239,12 @@ class Epilogue:
         Returns
         -------
         ndarray or csr_array, of the shape and type of `sums`
+
+        Examples
+        --------
+        >>> relu = Epilogue(bias=[1.0, -1.0], activation="relu")
+        >>> relu.apply(np.zeros((2, 2)), residual=np.eye(2), per_row=True).tolist()
+        [[2.0, 1.0], [0.0, 0.0]]
         """
         if not isinstance(sums, np.ndarray):
             if self.bias is not None:

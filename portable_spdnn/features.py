@@ -79,11 +79,16 @@ class PackedFeatures:
         return PackedFeatures(self.bits[rows], self.neurons)
 
     def dense(self, dtype: npt.DTypeLike = np.float32) -> Array:
-        """Return the features as a new array (inputs, neurons) of zeros and ones."""
+        """Return the features as a new ndarray of zeros and ones, shape (inputs, neurons).
+
+        >>> features = PackedFeatures(np.array([[0b10100000]], np.uint8), neurons=3)
+        >>> features.dense().tolist(), features.csr().indices.tolist()
+        ([[1.0, 0.0, 1.0]], [0, 2])
+        """
         return np.unpackbits(self.bits, axis=1, count=self.neurons).astype(dtype)
 
     def csr(self, dtype: npt.DTypeLike = np.float32) -> sp.csr_array:
-        """Return the features as a new `scipy.sparse.csr_array`."""
+        """Return the features as a new `scipy.sparse.csr_array`, shape (inputs, neurons)."""
         # Blocks of rows keep the unpacked bytes small: 65,536 neurons take 64 KB an input.
         step = max(1, (1 << 24) // max(self.neurons, 1))
         blocks = [

@@ -74,25 +74,26 @@ def format_bytes(amount: float) -> str:
     """Return an amount of memory with the binary unit that fits: ``3.81 GiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
-            return f"{amount:.0f} B" if unit == "B" else f"{amount:.3g} {unit}"
+            digits = 4 if amount >= 999.5 or unit == "B" else 3  # three of 1020 are 1.02e+03
+            return f"{amount:.{digits}g} {unit}"
         amount /= 1024
     return f"{amount:.4g} TiB"
 
 
-def require_memory(octets: int, what: str) -> None:
+def require_memory(nbytes: int, what: str) -> None:
     """Raise InputError where this process may not take so many bytes more.
 
     Parameters
     ----------
-    octets : int
+    nbytes : int
         Bytes that are about to be taken.
     what : str
         What takes them, for the message: where the request stands and what is large in it.
     """
     available = available_bytes()
-    if available is not None and octets > available:
+    if available is not None and nbytes > available:
         raise InputError(
-            f"{what} would take {format_bytes(octets)} of memory; {format_bytes(available)} are "
+            f"{what} would take {format_bytes(nbytes)} of memory; {format_bytes(available)} are "
             "available"
         )
 

@@ -149,15 +149,17 @@ class Layer(Immutable):
         activation, lower, upper
             As for the constructor.
 
-        Returns
-        -------
-        Layer
-
         Raises
         ------
         InputError
             If the arrays do not form a CSR matrix of this shape with sorted, unique columns,
             or for any reason that the constructor names.
+
+        Examples
+        --------
+        >>> layer = Layer.from_csr(np.array([0, 1, 2]), np.array([1, 0]), 0.5, (2, 2), bias=-1)
+        >>> layer.csr().toarray().tolist()
+        [[0.0, 0.5], [0.5, 0.0]]
         """
         layer = cls.__new__(cls)
         epilogue = Epilogue(None, activation, lower, upper)
@@ -245,16 +247,14 @@ class Layer(Immutable):
         return self.epilogue().zeros_stay
 
     def csr(self, dtype: npt.DTypeLike | None = None) -> sp.csr_array:
-        """Return W as a new `scipy.sparse.csr_array` of `dtype` (default: as stored)."""
+        """Return W, (neurons_in, neurons_out), as a new csr_array of `dtype` (default: as stored).
+
+        >>> Layer([[0.0, 2.0]], bias=-1).csr("float32").toarray()
+        array([[0., 2.]], dtype=float32)
+        """
         wide = np.int32 if max(self.nnz, *self.shape) < 1 << 31 else np.int64
-        return sp.csr_array(
-            (
-                np.array(self.data, dtype=dtype),
-                self.indices.astype(wide),
-                self.indptr.astype(wide),
-            ),
-            shape=self.shape,
-        )
+        indices, indptr = self.indices.astype(wide), self.indptr.astype(wide)
+        return sp.csr_array((np.array(self.data, dtype=dtype), indices, indptr), shape=self.shape)
 
     def __repr__(self) -> str:
         kind = "" if self.is_plain_relu else f", {self.activation}"

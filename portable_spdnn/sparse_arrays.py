@@ -1,8 +1,8 @@
-"""Sparse arrays of users: checked before any kernel reads them, and brought to one form.
+"""Sparse operands from the user: validated, and brought to canonical CSR.
 
-SciPy's compiled routines, like the kernels here, follow row offsets and columns wherever these
-lead: one that lies is read as a foreign part of memory. So the structure is checked first, in
-every operation anew, since whoever owns the arrays may have changed them.
+Kernels, SciPy's included, use row offsets and column indices as addresses: a wrong one makes them
+read or write outside the arrays. So every operation checks the structure of its sparse operands
+before it uses them, each time, because their owner may have changed the arrays since.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class CusparsePlan(NetworkPlan):
 
     Each layer is one SpMM of the transposed weights, which are uploaded once in CSR, with dense
     features; then one fused pass for bias, ReLU and clamp, one that finds the active inputs,
-    and where some have died a gather of the others. The host waits for nothing but the number
+    and where some became inactive a gather of the others. The host waits for nothing but the number
     of active inputs. Features alternate between two arrays, so that no layer allocates any.
 
     The order of the features is measured at planning, on the layer with most weights:
@@ -108,11 +108,11 @@ class CusparsePlan(NetworkPlan):
         if self.seconds is not None:
             row, column = (f"{1e3 * seconds:.3g} ms" for seconds in self.seconds)
             why = f"measured: {row} a product row-major, {column} column-major"
-        dead = "kept (asked for)" if self.options.keep_dead_inputs else "dropped after each layer"
+        keep = self.options.keep_dead_inputs
         return (
             f"layer loop on {self.library.name} SpMM\n"
             f"features between layers: dense, neurons x inputs, {order} ({why})\n"
-            f"dead inputs: {dead}\n"
+            f"inactive inputs: {'kept (asked for)' if keep else 'dropped after each layer'}\n"
             f"batches of {self.batch_size} inputs"
         )
 

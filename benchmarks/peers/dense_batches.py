@@ -1,4 +1,4 @@
-"""The best loop for libraries that multiply sparse by dense: batches, dead inputs removed."""
+"""The best loop for libraries that multiply sparse by dense: batches, inactive inputs removed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import portable_spdnn as ps
 
 BATCH = 4096
-# Batches are compacted once so much of them has died: copying costs as much as a layer.
+# Batches are compacted once less than this part is active: copying costs as much as a layer.
 COMPACT_BELOW = 0.9
 
 
@@ -18,7 +18,7 @@ def infer_in_batches(
     weights: list[Any],
     features: ps.PackedFeatures,
     layer: Callable[[Any, Any], Any],
-    alive: Callable[[Any], Any],
+    active: Callable[[Any], Any],
     take: Callable[[Any, Any], Any],
     upload: Callable[[Any], Any],
 ) -> Any:
@@ -31,7 +31,7 @@ def infer_in_batches(
     features : PackedFeatures
     layer : callable
         (weights, Y) -> Y', one column per input.
-    alive : callable
+    active : callable
         Y -> bool ndarray, a flag per column.
     take : callable
         (Y, columns) -> those columns.
@@ -45,12 +45,12 @@ def infer_in_batches(
         Y = upload(np.ascontiguousarray(batch.dense(np.float32).T))
         for W in weights:
             Y = layer(W, Y)
-            living = alive(Y)
-            if living.sum() < COMPACT_BELOW * kept.size:
-                columns = np.flatnonzero(living)
+            flags = active(Y)
+            if flags.sum() < COMPACT_BELOW * kept.size:
+                columns = np.flatnonzero(flags)
                 Y, kept = take(Y, columns), kept[columns]
                 if not kept.size:
                     break
         if kept.size:
-            found.append(kept[alive(Y)])
+            found.append(kept[active(Y)])
     return np.concatenate(found) if found else np.empty(0, np.int64)

@@ -22,7 +22,7 @@ class Publication:
 
 
 @dataclass(frozen=True)
-class Series:
+class PublishedSeries:
     """One column of a publication.
 
     Attributes
@@ -66,14 +66,14 @@ KK_SPDNN = Publication(
 def _davis(
     program: str, version: str, threads: int, giga_rates: tuple[float, ...],
     seconds: tuple[float, ...],
-) -> Series:  # fmt: skip
+) -> PublishedSeries:  # fmt: skip
     """Give figures to the twelve networks, in the order of the official table."""
     figures = {
         (one.neurons, one.layers): (1e9 * rate, spent)
         for one, rate, spent in zip(CONFIGURATIONS, giga_rates, seconds, strict=True)
     }
     where = f"run times and rates of GraphBLAS {version}, {threads} thread(s)"
-    return Series(DAVIS, program, where, threads, figures)
+    return PublishedSeries(DAVIS, program, where, threads, figures)
 
 
 SERIES = (
@@ -109,7 +109,7 @@ SERIES = (
         (164.9, 198.5, 205.8, 152.8, 174.1, 179.6, 107.9, 114.8, 119.7, 65.8, 65.7, 67.7),
         (1.4, 4.8, 18.3, 6.2, 21.7, 84.1, 35.0, 131.5, 504.7, 229.4, 918.9, 3570.3),
     ),
-    Series(
+    PublishedSeries(
         HIDAYETOGLU, "optimised kernels", "single-GPU throughput", None,
         {(1024, 1920): (20.7e12, None), (4096, 1920): (19.9e12, None),
          (16384, 1920): (15.3e12, None), (65536, 120): (8.2e12, None),
@@ -136,7 +136,7 @@ COLUMNS = {
 """What stands beside the rows of a table: series of one publication and one kind of hardware."""
 
 
-def fastest(series: Iterable[Series], neurons: int, layers: int) -> float | None:
+def fastest(series: Iterable[PublishedSeries], neurons: int, layers: int) -> float | None:
     """Return the largest published edge rate of a network, edges/s; None if there is none."""
     figures = (one.figures.get((neurons, layers)) for one in series)
     return max((figure[0] for figure in figures if figure), default=None)

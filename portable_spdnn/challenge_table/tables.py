@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from portable_spdnn.challenge_table import published
 from portable_spdnn.challenge_table.records import Json
-from portable_spdnn.challenge_table.series import Series
+from portable_spdnn.challenge_table.run import TableRun
 from portable_spdnn.graphchallenge.configurations import INPUTS
 from portable_spdnn.host import format_bytes, peak_resident_bytes
 from portable_spdnn.plans.memory_budget import SHARE
@@ -45,9 +45,9 @@ def cells(row: Json) -> tuple[str, ...]:
     )
 
 
-def facts(series: Series, rows: Sequence[Json]) -> list[tuple[str, str]]:
+def facts(run: TableRun, rows: Sequence[Json]) -> list[tuple[str, str]]:
     """Return what holds for all rows, as (name, text)."""
-    identity = series.identity
+    identity = run.identity
     found = [
         ("backend", f"{identity['backend']} ({identity['device']}), {identity['dtype']}"),
         ("threads", str(identity["threads"])),
@@ -61,11 +61,11 @@ def facts(series: Series, rows: Sequence[Json]) -> list[tuple[str, str]]:
         share = f"{100 * SHARE:.0f} % of the available memory"
         text = f"networks that would not fit in {share}; that share was their budget"
         found.append(("streamed", text))
-    if series.warm_up_seconds is not None:
-        text = f"{run_report.seconds(series.warm_up_seconds)}, apart from every network"
+    if run.warm_up_seconds is not None:
+        text = f"{run_report.seconds(run.warm_up_seconds)}, apart from every network"
         found.append(("warm-up", text))
     found.append(("peak memory", format_bytes(peak_resident_bytes())))
-    counts = [f"{len(done)} of {len(series.options.configurations)} networks done"]
+    counts = [f"{len(done)} of {len(run.options.configurations)} networks done"]
     for count, what in (
         (sum(row["from_checkpoint"] for row in rows), "of them taken from the checkpoint"),
         (len(rows) - len(done), "skipped"),
@@ -75,13 +75,13 @@ def facts(series: Series, rows: Sequence[Json]) -> list[tuple[str, str]]:
     return [*found, ("networks", ", ".join(counts))]
 
 
-def as_json(series: Series, rows: Sequence[Json]) -> Json:
+def as_json(run: TableRun, rows: Sequence[Json]) -> Json:
     """Return the whole table, and the published figures, for scripts."""
     return {
-        **series.identity,
-        "time_budget": series.options.time_budget,
-        "seed": series.options.seed,
-        "warm_up_seconds": series.warm_up_seconds,
+        **run.identity,
+        "time_budget": run.options.time_budget,
+        "seed": run.options.seed,
+        "warm_up_seconds": run.warm_up_seconds,
         "peak_memory": peak_resident_bytes(),
         "networks": list(rows),
         "published": [
@@ -101,7 +101,7 @@ def as_json(series: Series, rows: Sequence[Json]) -> Json:
     }
 
 
-def as_markdown(series: Series, rows: Sequence[Json]) -> str:
+def as_markdown(run: TableRun, rows: Sequence[Json]) -> str:
     """Return the table with published figures beside it, and their sources below."""
     sources = [column[0].source for column in published.COLUMNS.values()]
     cited = dict.fromkeys([*sources, *(source for source, _ in published.REMARKS)])
@@ -126,7 +126,7 @@ def as_markdown(series: Series, rows: Sequence[Json]) -> str:
         "counts work that dropping inactive inputs and exact passes avoid; the executed edge rate "
         "counts the multiply-adds really done.",
         "",
-        *(f"- {name}: {text}" for name, text in facts(series, rows)),
+        *(f"- {name}: {text}" for name, text in facts(run, rows)),
         "",
         *_caveats(rows),
         "The last columns and the remarks are published figures of others: challenge edge rates "

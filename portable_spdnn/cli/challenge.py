@@ -80,7 +80,7 @@ def challenge(
     wrong; 2: usage or input error.
     """
     from portable_spdnn.challenge_table import tables
-    from portable_spdnn.challenge_table.series import ChallengeOptions, Series
+    from portable_spdnn.challenge_table.run import ChallengeOptions, TableRun
     from portable_spdnn.challenge_table.time_budget import parse_duration
     from portable_spdnn.errors import InputError
     from portable_spdnn.host import parse_limit
@@ -110,18 +110,18 @@ def challenge(
         configurations, data, inputs, first_inputs, seed, plan, verify, limit, checkpoint
     )
     chosen = get_backend(backend, threads)
-    series = Series(chosen, options, lambda what: show_progress(what, not no_progress))
+    table = TableRun(chosen, options, lambda what: show_progress(what, not no_progress))
     rows: list[dict[str, Any]] = []
 
     def write(last: bool) -> None:
         """Write what is done so far: files always, standard output at the end alone."""
         if json is not None and (last or json != "-"):
-            run_report.write_json(tables.as_json(series, rows), json)
+            run_report.write_json(tables.as_json(table, rows), json)
         if markdown is not None and (last or markdown != "-"):
-            run_report.write_text(tables.as_markdown(series, rows), markdown)
+            run_report.write_text(tables.as_markdown(table, rows), markdown)
 
     try:
-        for row in series.rows():
+        for row in table.rows():
             rows.append(row)
             write(last=False)
     finally:
@@ -130,7 +130,7 @@ def challenge(
             to_stderr = "-" in (json, markdown)
             shown = [tables.cells(row) for row in rows]
             run_report.print_table(tables.COLUMNS, shown, to_stderr)
-            run_report.print_facts(tables.facts(series, rows), to_stderr)
+            run_report.print_facts(tables.facts(table, rows), to_stderr)
     write(last=True)
     if any(map(tables.failed, rows)):
         raise typer.Exit(WRONG_CATEGORIES)

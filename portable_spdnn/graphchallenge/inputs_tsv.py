@@ -90,8 +90,8 @@ def _read_binary(path: Path, neurons: int, first: int | None) -> tuple[PackedFea
             # In place, and by half again: the whole is never copied and seldom touched.
             bits.resize((max(rows, bits.shape[0] * 3 // 2), width), refcheck=False)
         columns = columns - 1  # not in place: the parser's arrays are read-only
-        octets = (inputs - 1) * width + (columns >> 3)
-        np.bitwise_or.at(bits.reshape(-1), octets, (128 >> (columns & 7)).astype(np.uint8))
+        places = (inputs - 1) * width + (columns >> 3)
+        np.bitwise_or.at(bits.reshape(-1), places, (128 >> (columns & 7)).astype(np.uint8))
         entries += inputs.size
     bits.resize((total if first is None else min(total, first), width), refcheck=False)
     features = PackedFeatures(bits, neurons)

@@ -1,1 +1,1 @@
-"""File formats of networks, features and categories: one module for each."""
+"""The packed store, IDX images, compressed files, and output that appears whole or not at all."""

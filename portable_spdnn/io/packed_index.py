@@ -31,7 +31,7 @@ class StoredArray(msgspec.Struct, frozen=True):
     crc32: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
     @property
-    def octets(self) -> int:
+    def nbytes(self) -> int:
         """Size in bytes."""
         return self.count * BYTES[self.dtype]
 
@@ -67,7 +67,7 @@ class StoredLayer(msgspec.Struct, frozen=True):
         )
 
 
-class StoredInputs(msgspec.Struct, frozen=True, omit_defaults=True):
+class StoredInputsEntry(msgspec.Struct, frozen=True, omit_defaults=True):
     """The entry of the inputs: `bits`, or the other three arrays."""
 
     shape: tuple[Count, Count]
@@ -82,7 +82,7 @@ class Index(msgspec.Struct, frozen=True):
 
     y_max: float | None
     layers: Annotated[tuple[StoredLayer, ...], msgspec.Meta(min_length=1)]
-    inputs: StoredInputs | None
+    inputs: StoredInputsEntry | None
     truth: dict[Annotated[str, msgspec.Meta(pattern="^[1-9][0-9]{0,9}$")], StoredArray]
 
     @property
@@ -178,7 +178,7 @@ def _layer_problems(layer: StoredLayer, end: int) -> Iterator[str]:
         yield str(error)
 
 
-def _input_problems(inputs: StoredInputs, end: int) -> Iterator[str]:
+def _input_problems(inputs: StoredInputsEntry, end: int) -> Iterator[str]:
     count, neurons = inputs.shape
     csr = (inputs.indptr, inputs.indices, inputs.data)
     if inputs.bits is not None:
@@ -204,8 +204,8 @@ def _array_problems(
         yield f"{name} is of type {array.dtype}; {' or '.join(types)} is expected"
     if count is not None and array.count != count:
         yield f"{name} has {array.count} entries; {count} are expected"
-    if array.offset % ALIGNMENT or array.offset + array.octets > end:
+    if array.offset % ALIGNMENT or array.offset + array.nbytes > end:
         yield (
-            f"{name} is said to be in bytes {array.offset} to {array.offset + array.octets}, "
+            f"{name} is said to be in bytes {array.offset} to {array.offset + array.nbytes}, "
             f"which is outside the file or begins at no multiple of {ALIGNMENT}"
         )

@@ -132,7 +132,7 @@ class PackedStore:
         for entry in self._layers[first - 1 : end]:
             for part in (entry.indptr, entry.indices, entry.weights, entry.bias):
                 if isinstance(part, StoredArray):
-                    release_pages(self._mapped, part.offset, part.octets)
+                    release_pages(self._mapped, part.offset, part.nbytes)
 
     @property
     def input_shape(self) -> tuple[int, int] | None:
@@ -203,9 +203,9 @@ class PackedStore:
         return self.layers if layers is None else layers
 
     def _array(self, stored: StoredArray, owner: str, verify: bool = True) -> Array:
-        octets = self._map[stored.offset : stored.offset + stored.octets]
+        raw = self._map[stored.offset : stored.offset + stored.nbytes]
         if verify and stored not in self._verified:
-            if zlib.crc32(octets.data) != stored.crc32:
+            if zlib.crc32(raw.data) != stored.crc32:
                 raise checksum_mismatch(self.path, owner)
             self._verified.add(stored)
-        return octets.view(stored.dtype)
+        return raw.view(stored.dtype)

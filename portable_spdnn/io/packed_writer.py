@@ -20,7 +20,7 @@ from portable_spdnn.io.atomic_output import atomic_output
 from portable_spdnn.io.packed_index import (
     Index,
     StoredArray,
-    StoredInputs,
+    StoredInputsEntry,
     StoredLayer,
     stored_epilogue,
 )
@@ -64,7 +64,7 @@ class PackedStoreWriter:
         self._path = Path(path)
         self._y_max = checked_y_max(y_max)
         self._layers: dict[int, StoredLayer] = {}
-        self._inputs: StoredInputs | None = None
+        self._inputs: StoredInputsEntry | None = None
         self._truth: dict[str, StoredArray] = {}
         self._stack = ExitStack()
         self._stream: BinaryIO
@@ -123,12 +123,12 @@ class PackedStoreWriter:
         """
         checked = as_features(features, features.shape[1], f"{self._path}: inputs")
         if isinstance(checked, PackedFeatures):
-            self._inputs = StoredInputs(checked.shape, self._append(checked.bits))
+            self._inputs = StoredInputsEntry(checked.shape, self._append(checked.bits))
         else:
             csr = sp.csr_array(checked)
             wide = np.int32 if max(csr.nnz, *csr.shape) < 1 << 31 else np.int64
             arrays = csr.indptr.astype(wide), csr.indices.astype(wide), csr.data
-            self._inputs = StoredInputs(csr.shape, None, *map(self._append, arrays))
+            self._inputs = StoredInputsEntry(csr.shape, None, *map(self._append, arrays))
 
     def set_truth(self, layers: int, categories: npt.ArrayLike) -> None:
         """Append the true categories after a number of layers.
@@ -148,10 +148,10 @@ class PackedStoreWriter:
 
     def _append(self, array: Array) -> StoredArray:
         stored = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
-        octets = stored.reshape(-1).view(np.uint8)
+        raw = stored.reshape(-1).view(np.uint8)
         offset = self._align()
-        self._stream.write(octets.data)
-        return StoredArray(offset, stored.size, stored.dtype.str, zlib.crc32(octets.data))  # type: ignore[arg-type]
+        self._stream.write(raw.data)
+        return StoredArray(offset, stored.size, stored.dtype.str, zlib.crc32(raw.data))  # type: ignore[arg-type]
 
     def _align(self) -> int:
         offset = self._stream.tell()

@@ -193,14 +193,14 @@ class Ranks:
         total = max(int(starts[-1]), 1) if self.node_rank == 0 else 0
         window = self._mpi.Win.Allocate_shared(total, 1, comm=self.node)
         self._windows.append(window)
-        octets = np.frombuffer(window.Shared_query(0)[0], np.uint8)
+        raw = np.frombuffer(window.Shared_query(0)[0], np.uint8)
         if given is not None:
             for array, start, size in zip(given, starts, sizes, strict=False):
-                octets[start : start + size] = array.reshape(-1).view(np.uint8)
+                raw[start : start + size] = array.reshape(-1).view(np.uint8)
         self.node.Barrier()
-        octets.flags.writeable = False
+        raw.flags.writeable = False
         return [
-            octets[start : start + size].view(dtype).reshape(shape)
+            raw[start : start + size].view(dtype).reshape(shape)
             for (shape, dtype), start, size in zip(forms, starts, sizes, strict=False)
         ]
 
@@ -208,17 +208,17 @@ class Ranks:
         """Send an array of any size; `receive_array` takes it."""
         array = np.ascontiguousarray(array)
         self.comm.send((array.shape, array.dtype.str), to)
-        octets = array.reshape(-1).view(np.uint8)
-        for start in range(0, octets.size, _PIECE):
-            self.comm.Send(octets[start : start + _PIECE], to)
+        raw = array.reshape(-1).view(np.uint8)
+        for start in range(0, raw.size, _PIECE):
+            self.comm.Send(raw[start : start + _PIECE], to)
 
     def receive_array(self, source: int) -> Array:
         """Receive what `send_array` sends."""
         shape, dtype = self.comm.recv(source=source)
         array = np.empty(shape, dtype)
-        octets = array.reshape(-1).view(np.uint8)
-        for start in range(0, octets.size, _PIECE):
-            self.comm.Recv(octets[start : start + _PIECE], source)
+        raw = array.reshape(-1).view(np.uint8)
+        for start in range(0, raw.size, _PIECE):
+            self.comm.Recv(raw[start : start + _PIECE], source)
         return array
 
 

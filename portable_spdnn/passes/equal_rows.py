@@ -97,11 +97,11 @@ def _equal_dense(rows: Array) -> tuple[Array, Array]:
 def _words(rows: Array) -> Array:
     """View rows as unsigned words of the widest type that divides them."""
     rows = np.ascontiguousarray(rows)
-    octets = rows.view(np.uint8).reshape(rows.shape[0], rows.shape[1] * rows.itemsize)
+    raw = rows.view(np.uint8).reshape(rows.shape[0], rows.shape[1] * rows.itemsize)
     for word in (np.uint64, np.uint32, np.uint16):
-        if octets.shape[1] and octets.shape[1] % np.dtype(word).itemsize == 0:
-            return octets.view(word)
-    return octets
+        if raw.shape[1] and raw.shape[1] % np.dtype(word).itemsize == 0:
+            return raw.view(word)
+    return raw
 
 
 def _bits(values: Array) -> Array:

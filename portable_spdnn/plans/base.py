@@ -84,18 +84,25 @@ class NetworkPlan(ABC):
 
     @abstractmethod
     def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
-        """Run the whole network on one batch.
+        """Run the whole network on one batch; only threads of a user call it twice at once.
 
         Parameters
         ----------
         features : PackedFeatures, ndarray or csr_array in host memory, shape (inputs, neurons)
-            Valid; of any real type.
+            float32 or float64, whatever `options.dtype` is; not to be written to. Finite, except
+            between blocks of a network: what an earlier block gave as `rows` may hold NaN.
         report : callable
-            To be called now and then with the work done so far, out of inputs x layers.
+            May be called, in the caller's thread, with the work done so far on this batch: inputs
+            x layers, never falling. An input that was dropped counts for all layers.
 
         Returns
         -------
         BatchOutput
+
+        Raises
+        ------
+        NumericalError
+            If features became NaN, and `BatchOutput.positive` is given; else the rows tell.
         """
 
     def layer_models(self, inputs: Sequence[int]) -> list[KernelModel] | None:
@@ -142,9 +149,8 @@ class NetworkPlan(ABC):
         Parameters
         ----------
         features : PackedFeatures, ndarray or scipy.sparse, shape (inputs, neurons)
-            See `portable_spdnn.features.as_features`. Of a backend whose arrays are on a
-            device also any that its operations take; batches are formed in host memory, so
-            that such features are copied there first, off the clock.
+            See `portable_spdnn.features.as_features`. Also what the backend's operations take:
+            arrays on a device are first copied to host memory, off the clock.
         progress : callable, optional
             Called with (done, total) in units of inputs x layers.
         checkpoint : path-like, optional
@@ -162,6 +168,11 @@ class NetworkPlan(ABC):
             of another run, damaged, or cannot be written.
         NumericalError
             If features became NaN on the way.
+
+        >>> import portable_spdnn as ps
+        >>> plan = ps.plan(ps.Network([ps.Layer([[1.0, -1.0]], bias=-0.5)]), backend="scipy")
+        >>> plan.run([[2.0], [0.25]]).scores.tolist()
+        [[1.5, 0.0], [0.0, 0.0]]
         """
         valid = as_features(self.backend.download(features), self.network.neurons)
         kept = None

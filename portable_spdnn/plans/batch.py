@@ -57,20 +57,22 @@ class BatchOutput:
     Attributes
     ----------
     active : ndarray of int64, shape (active,)
-        Inputs of the batch, counted from its start and rising, whose features may be nonzero.
+        Inputs of the batch, counted from its start and rising, whose features may be nonzero
+        (or NaN). The scores of all others are zero.
     rows : ndarray or csr_array in host memory, or LazyRows; shape (active, neurons_out)
-        Their features. None where they were not kept.
+        Their features, row i those of input `active[i]`. None where they were not kept.
     active_per_layer : ndarray of int64, shape (layers,)
-        -1 where not known.
+        How many inputs have a nonzero feature after each layer; -1 where not known.
     executed_edges : int
         Multiply-adds done for real inputs; padding does not count.
     seconds_per_layer : ndarray of float64, shape (layers,), or None
     columns : ndarray of int64, shape (neurons_out,), or None
-        Column of `rows` that holds each output neuron, where several share one.
+        Column of `rows` that holds each output neuron, where exact passes made several share one.
     inputs : int or None
-        How many inputs of the batch, from its start, were run; None for all.
+        How many inputs of the batch, from its start, were run; None, as of backends, for all.
     positive : ndarray of bool, shape (active,), or None
-        Which of them have a positive score; None where the rows are to be asked.
+        Which of the active inputs have a positive score, after a check for NaN; None where the
+        engine is to find out from the rows.
     device : DeviceReport or None
         Where a device's time went.
     computed_per_layer : ndarray of int64, shape (layers,), or None

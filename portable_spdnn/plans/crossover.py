@@ -16,7 +16,7 @@ MIN_SAMPLE_INPUTS, SAMPLE_ENTRIES = 8, 1 << 18
 # measured at a first guess, and again at the density that this gives.
 FIRST_DENSITY = 0.02
 MIN_DENSITY, MAX_DENSITY = 0.002, 0.5
-TURNS = 3
+REPEATS = 3
 
 
 def break_even_density(
@@ -85,10 +85,10 @@ def sample_features(neurons: int, density: float, dtype: npt.DTypeLike) -> Any:
 
 
 def least_seconds(work: Callable[[], Any]) -> float:
-    """Return the least time of some turns, after one that does not count."""
+    """Return the least seconds of REPEATS calls, after one that does not count."""
     work()
     least = np.inf
-    for _ in range(TURNS):
+    for _ in range(REPEATS):
         start = time.perf_counter()
         work()
         least = min(least, time.perf_counter() - start)

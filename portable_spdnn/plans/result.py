@@ -138,8 +138,6 @@ class Result:
     >>> result = ps.infer(network, np.diag([2.0, 0.6, 4.0]), backend="scipy")
     >>> result.categories.tolist(), [record.alive_inputs for record in result.records]
     ([0, 2], [3, 2])
-    >>> result.score_rows(2, 3).tolist()
-    [[0.0, 0.0, 3.0]]
     """
 
     backend: str
@@ -196,12 +194,19 @@ class Result:
         return self.score_rows(0, self.inputs)
 
     def score_rows(self, first: int, end: int) -> Array:
-        """Return the scores of inputs `first` .. `end` - 1 (or the last), as `scores` does.
+        """Return `scores` of inputs `first` .. `end` - 1, or the last: a new array, a row for each.
 
         Raises
         ------
         InputError
             If they were not kept: memory was limited, and there was no checkpoint.
+
+        Examples
+        --------
+        >>> import numpy as np, portable_spdnn as ps
+        >>> result = ps.infer(ps.Network([ps.Layer(np.eye(2))]), np.diag([1.0, 2.0]), "scipy")
+        >>> result.score_rows(1, 2).tolist()
+        [[0.0, 2.0]]
         """
         end = min(end, self.inputs)
         if any(batch.output.rows is None for batch in self._batches):

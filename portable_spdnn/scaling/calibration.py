@@ -47,7 +47,7 @@ class Curve:
 class Lifetimes:
     """For how many layers inputs stay active, recorded for every `stride`-th input of a source.
 
-    An input is active as long as one of its features is not zero; after that it is dead.
+    An input is active as long as one of its features is not zero.
     """
 
     layers: int  # that the recorded inputs went through
@@ -120,7 +120,9 @@ class Calibration:
     edges_per_layer: tuple[int, ...]  # of the layers that were run
     value_bytes: int  # memory of one weight as loaded; 0 where all weights of a layer are equal
     dense: Curve  # seconds for an edge, by the number of active inputs of a layer
-    start_layers: int  # the first layers, in which inputs die; measured together on real inputs
+    start_layers: (
+        int  # the first layers, in which inputs become inactive; measured together on real inputs
+    )
     start: Curve  # seconds of these layers and all other costs of a batch, by its inputs
     first_batch_seconds: float  # additional for an input of the first batch: untouched memory
     load_seconds_edge: float  # for loading or generating an edge

@@ -65,8 +65,8 @@ class NetworkSource:
         """
         if self.kind == GENERATED:
             statistics = self.layers.statistics
-            octets = sum(4 * one.nnz + 8 * one.shape[0] for one in statistics[:1]) * len(statistics)
-            require_memory(octets, f"{self.name}, {len(statistics)} layers: all in memory at once")
+            nbytes = sum(4 * one.nnz + 8 * one.shape[0] for one in statistics[:1]) * len(statistics)
+            require_memory(nbytes, f"{self.name}, {len(statistics)} layers: all in memory at once")
         found: list[Layer] = []
         for layer in self.iter_layers():
             found.append(layer)

@@ -83,8 +83,8 @@ def test_limits_on_memory_may_be_absent() -> None:
 
 
 def test_shown_amounts_and_what_the_process_holds() -> None:
-    assert [format_bytes(n) for n in (0, 1023, 1536, 4 * GIB, 3 << 40, 5000 << 40)] == [
-        "0 B", "1023 B", "1.5 KiB", "4 GiB", "3 TiB", "5000 TiB",
+    assert [format_bytes(n) for n in (0, 1023, 1536, 1020 << 20, 4 * GIB, 3 << 40, 5000 << 40)] == [
+        "0 B", "1023 B", "1.5 KiB", "1020 MiB", "4 GiB", "3 TiB", "5000 TiB",
     ]  # fmt: skip
     gc.collect()
     held = resident_bytes()

@@ -6,9 +6,7 @@ the processor has: LLVM splits it into what fits.
 
 from __future__ import annotations
 
-from llvmlite import binding
-
-from portable_spdnn_cpu.machine.peaks import native_vector_bytes
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
 
 BLOCK_BYTES = 64
 CLUSTER = 4  # outputs that share loads
@@ -32,6 +30,4 @@ def blocks_in_registers(outputs: int, vector_bytes: int, registers: int) -> int:
     return max(1, sums // (outputs * max(1, BLOCK_BYTES // vector_bytes)))
 
 
-VECTOR_BYTES = native_vector_bytes()
-VECTOR_REGISTERS = 32 if binding.get_host_cpu_features().get("avx512f") else 16
 CLUSTER_BLOCKS = blocks_in_registers(CLUSTER, VECTOR_BYTES, VECTOR_REGISTERS)

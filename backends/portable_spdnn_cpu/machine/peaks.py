@@ -9,12 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import cgutils, types
 
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel
 from portable_spdnn_cpu.jit.intrinsics import broadcast
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.machine.timing import seconds_each
@@ -25,19 +26,9 @@ FMA_CHAINS = 12
 READ_CHAINS = 8
 FMA_ROUNDS = 1 << 12  # of one repetition: a few microseconds
 SECONDS = 0.03  # of one timing
-TURNS = 5
+REPEATS = 5
+LANES = VECTOR_BYTES // 4
 BEYOND_CACHE = 1 << 28  # bytes a thread, larger than any third-level cache's share
-
-
-def native_vector_bytes() -> int:
-    """Return the width of the processor's vector registers."""
-    features = binding.get_host_cpu_features()
-    if features.get("avx512f"):
-        return 64
-    return 32 if features.get("avx2") else 16
-
-
-LANES = native_vector_bytes() // 4
 
 
 @intrinsic
@@ -146,7 +137,7 @@ def _fma_rate(pool: ThreadPool) -> float:
         repeat_fma(FMA_ROUNDS * times, factor, term)
 
     flops = pool.threads * FMA_ROUNDS * FMA_CHAINS * LANES * 2
-    return flops / seconds_each(pool, work, SECONDS, TURNS)
+    return flops / seconds_each(pool, work, SECONDS, REPEATS)
 
 
 def _read_rate(pool: ThreadPool, size: int) -> float:
@@ -164,4 +155,4 @@ def _read_rate(pool: ThreadPool, size: int) -> float:
     def work(thread: int, times: int) -> None:
         repeat_reads(arrays[thread], times)
 
-    return pool.threads * items * 4 / seconds_each(pool, work, SECONDS, TURNS)
+    return pool.threads * items * 4 / seconds_each(pool, work, SECONDS, REPEATS)

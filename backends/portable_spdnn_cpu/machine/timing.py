@@ -18,7 +18,7 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 
 def seconds_each(
-    pool: ThreadPool, work: Callable[[int, int], object], least: float, turns: int
+    pool: ThreadPool, work: Callable[[int, int], object], least: float, repeats: int
 ) -> float:
     """Return the least seconds of one repetition of work(thread, times), on all threads.
 
@@ -29,7 +29,7 @@ def seconds_each(
         Repeats something `times` times, on thread number `thread`.
     least : float
         Seconds that a timing should last: `times` is chosen for it.
-    turns : int
+    repeats : int
         Timings, of which the shortest counts.
     """
     taken = [0.0] * pool.threads
@@ -46,5 +46,5 @@ def seconds_each(
     while seconds < least / 2:
         times = max(2 * times, int(times * least / max(seconds, 1e-7)))
         seconds = run(times)
-    turns = turns if seconds < LONG * least else 2  # the first may have met cold caches
-    return min(seconds, *(run(times) for _ in range(turns - 1))) / times
+    repeats = repeats if seconds < LONG * least else 2  # the first may have met cold caches
+    return min(seconds, *(run(times) for _ in range(repeats - 1))) / times

@@ -3,6 +3,11 @@
 They take some rows of the result by their numbers, the product, the accumulator's memory, and the
 sink that rows go to. Where that is fused, they begin at `used`, apply the epilogue, and return
 where the next row goes. Those named `refill` find the columns in the sink, and write values alone.
+
+Bound: as in `symbolic`, with the values of B to be read as well. An addition reads and writes a
+scattered place of the accumulator; the multiplication costs little beside it. On top of that come,
+for each row, a scan of n / 64 words of bits (dense), probes and a sort of the columns found
+(hash), or a sort of all products (sorted). `row_bins` has what they cost.
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 They take some rows of the result by their numbers, the product, of which values are not read, and
 the accumulator's memory; counts[i] becomes the entries of row i.
+
+Bound: where B is larger than the caches, reads of its rows from memory, in the order in which A
+names them: hence the prefetches. Else a read and a write of a word of bits, or of a slot of the
+table, for each product, in the cache level that holds them; with bitmaps, reads of n / 64 words
+for each entry of A, for n columns of B.
 """
 
 from __future__ import annotations

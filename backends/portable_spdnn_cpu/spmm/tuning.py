@@ -18,14 +18,15 @@ PANELS_EACH = 8  # at least: other threads start late, and one of them ends last
 L2_SHARE = 0.5  # of the second-level cache for a panel and its sums: indices take the rest
 # Inputs up to which rows are near enough to each other to be read where they are.
 MAX_IN_PLACE = 96
-# Seconds, in units of four bytes, on one thread; measured on a server core of 2023 with AVX-512.
-# They need be right within a factor of two.
+# Constants of the model in `predict`: seconds for four bytes, on one thread, as measured on a
+# server core of 2023 with AVX-512. They are the same on every machine: a factor of two more or less
+# hardly changes which variant is predicted to be the fastest.
 ADDITION = 1e-11
 LOAD = 3e-11  # from the second-level cache
 SPLIT_LOAD = 2e-11  # what a load takes longer that crosses a cache line
 COPY = 2e-10  # of a feature into a panel; out of it, or transposed, twice as much
 WAKING = 8e-5  # of other threads, until they have taken over data and share the work
-TURNS = 2
+REPEATS = 2
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def fastest(choices: list[Variant], run: Callable[[Variant], None]) -> Variant:
     for choice in choices:
         run(choice)  # compiles, or loads from the cache, and touches pages
     return min(
-        choices, key=lambda choice: min(seconds_of(lambda: run(choice)) for _ in range(TURNS))
+        choices, key=lambda choice: min(seconds_of(lambda: run(choice)) for _ in range(REPEATS))
     )
 
 

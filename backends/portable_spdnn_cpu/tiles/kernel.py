@@ -4,6 +4,9 @@ A tile holds up to `tile width` inputs, innermost: ``tile[row of neuron, input]`
 the next tile from a shared counter, loads it, and alternates between two buffers, layer after
 layer. Inactive inputs leave the tile, or the tile is spilled and its survivors are regrouped with
 those of others; see `spilling`. What finishes is written to the output.
+
+Bound: `layer`, by arithmetic or by loads from the cache that holds the two buffers. Loading,
+spilling and storing move features through main memory, once for all layers between them.
 """
 
 from __future__ import annotations
@@ -147,6 +150,7 @@ def run_tiles(
         started = min(tiles.width, total - first)
         count = started
         width = (count + lanes - 1) // lanes * lanes
+        # Load: inputs become columns of the tile, or of the bytes that the first layer counts.
         counts = source.kind == BITS and counted.size > 0
         if counts:
             load_bytes(source.bits, first, count, rows, counted)
@@ -154,6 +158,7 @@ def run_tiles(
             load_tile(source, spill_buffer, first, count, rows, front, width)
         for column in range(count):
             inputs[column] = tiles.inputs[first + column]
+        # Layers, until the last, or no input is active, or the tile is to be spilled.
         executed = 0
         wasted = 0.0
         layer = tiles.layer
@@ -170,6 +175,7 @@ def run_tiles(
             front, back = back, front  # the tile never leaves this pair of buffers
             edges, neurons = layers.table[layer, EDGES], layers.table[layer, NEURONS_OUT]
             executed += count * edges
+            # Drop: which inputs are still active, and whether it pays that the others leave.
             active_count = 0
             for column in range(count):
                 active_count += active[column] != 0
@@ -188,12 +194,13 @@ def run_tiles(
                 if spilled or narrow < width:
                     compact_columns(front, neurons, active, inputs, active_count)
                     count, width = active_count, narrow
+        # Spill: survivors wait for others at `layer`; `position` is the place reserved for them.
         if spilled and count > 0:
             position = fetch_add(counters, SPILL_TOP, spilled_size(neurons, count, lanes))
             spill_tile(front, neurons, count, spill_buffer, position)
             tiles.next_layer[tile], tiles.position[tile] = layer, position
             done = count * (layer - tiles.layer) + (started - count) * (layer_count - tiles.layer)
-        else:
+        else:  # store: all layers are done, or no input is left
             if tiles.packs:
                 tiles.position[tile] = fetch_add(counters, FINISHED, count)
                 for column in range(count):
@@ -202,6 +209,7 @@ def run_tiles(
             else:
                 store_tile(front, inputs, count, out)
             done = started * (layer_count - tiles.layer)
+        # What the caller collects, and the counters that progress and the report read.
         tiles.survivor_count[tile] = count
         for column in range(count):
             tiles.survivors[tile, column] = inputs[column]

@@ -18,7 +18,7 @@ from portable_spdnn_cpu.tiles.spilling import load_spilled, spill_tile, spilled_
 CANDIDATES = (2, 4, 8)  # vector blocks of a full tile
 SAMPLED_LAYERS = 3
 MAX_SAMPLED_EDGES = 1 << 22  # beyond, one layer tells enough
-TURNS = 3
+REPEATS = 3
 SECONDS = 5e-4  # of one timing at least, where a layer takes less
 # A wider tile wastes less of its last vector block, and is regrouped less often where inputs leave.
 WIDER_IS_WORTH = 1.1
@@ -166,7 +166,7 @@ class _Timed:
                 self.layers, self.chosen, *self.buffers[worker], blocks * self.lanes, times
             )
 
-        return seconds_each(self.workers, work, SECONDS, TURNS) / edges
+        return seconds_each(self.workers, work, SECONDS, REPEATS) / edges
 
     def per_feature(self) -> float:
         """Return the seconds to spill a feature of half a tile and to load it again."""
@@ -180,7 +180,7 @@ class _Timed:
             tile = self.buffers[worker][0]
             repeat_spills(tile, neurons, count, spill_buffers[worker], position, times)
 
-        return seconds_each(self.workers, work, SECONDS, TURNS) / (neurons * count)
+        return seconds_each(self.workers, work, SECONDS, REPEATS) / (neurons * count)
 
 
 @kernel

@@ -180,7 +180,7 @@ class DevicePlan(NetworkPlan):
             f"{len(self.steps)} steps, started {how}",
             *self._describe_steps(),
             self.weights.describe(),
-            f"inactive inputs may leave after {pruned} of {layers} layers, between steps; the "
+            f"inactive inputs may be dropped after {pruned} of {layers} layers, between steps; the "
             "device lists the active ones",
             f"batches of {self.batch_size} inputs, {format_bytes(self._input_bytes)} each",
             *(tuned.describe() for tuned in self._tuned.values()),

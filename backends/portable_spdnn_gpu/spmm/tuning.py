@@ -49,7 +49,7 @@ SOURCES = ("spmm/csr_spmm.cu", "spmm/staged_spmm.cu")  # the kernels that are me
 # configuration, some milliseconds of work.
 ROWS, INPUTS = 128, 32
 FEATURE_BYTES = 256 << 20  # that the sample's features take at most
-CALLS, TURNS = 4, 3  # launches between two events; the least time of several turns counts
+CALLS, REPEATS = 4, 3  # launches between two events; the least time of several repeats counts
 # Inputs whose answers are compared: the last minibatch is not full, and rows are aligned.
 CHECKED, CHECKED_PITCH = 61, 64
 PERIOD = 65521  # after which the sample's features repeat: prime, so that rows differ
@@ -215,7 +215,7 @@ class _Sample:
         """Return the edges per second of a product."""
         product.launch(self.timed, self.epilogue)  # warms caches and clocks up
         launch = partial(product.launch, self.timed, self.epilogue)
-        least = min(seconds_of(self.device, launch, CALLS) for _ in range(TURNS)) / CALLS
+        least = min(seconds_of(self.device, launch, CALLS) for _ in range(REPEATS)) / CALLS
         return float(self.multiply_adds / max(least, 1e-9))
 
 

@@ -14,13 +14,12 @@ import portable_spdnn as ps
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn_cpu.activations import Activation
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
 from portable_spdnn_cpu.layout.packing import pack_layers
 from portable_spdnn_cpu.layout.tile_shape import (
     BLOCK_BYTES,
     CLUSTER,
     CLUSTER_BLOCKS,
-    VECTOR_BYTES,
-    VECTOR_REGISTERS,
     blocks_in_registers,
 )
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool

@@ -13,7 +13,8 @@ import pytest
 from command_line import Cli, expect_error
 
 import portable_spdnn as ps
-from portable_spdnn.challenge_table import published, series
+from portable_spdnn.challenge_table import published
+from portable_spdnn.challenge_table import run as table_run
 from portable_spdnn.challenge_table.catalog import Catalog
 from portable_spdnn.challenge_table.time_budget import parse_duration, predict
 from portable_spdnn.cli.challenge import choose_configurations
@@ -39,7 +40,7 @@ Rows = Callable[..., list[dict[str, Any]]]
 @pytest.fixture
 def challenge(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> Cli:
     """Run the command in this process, on scipy unless told otherwise."""
-    monkeypatch.setattr(series, "WARM_UP_INPUTS", 8)  # the time it takes is of no interest
+    monkeypatch.setattr(table_run, "WARM_UP_INPUTS", 8)  # the time it takes is of no interest
     return lambda *arguments, backend="scipy": cli("challenge", "--backend", backend, *arguments)
 
 
@@ -171,7 +172,7 @@ def test_what_would_not_fit_in_the_time_is_skipped(
     def slow_when_deep(done: Any, network: Configuration, inputs: int) -> float:
         return 1e6 if network.layers == 480 else predict(done, network, inputs)
 
-    monkeypatch.setattr(series, "predict", slow_when_deep)
+    monkeypatch.setattr(table_run, "predict", slow_when_deep)
     target = tmp_path / "table.md"
     first, second = rows(*TWO, "--time-budget", "1h", "--markdown", target)
     assert (first["state"], second["state"]) == ("done", "skipped")
@@ -376,7 +377,7 @@ def test_an_interrupted_table_goes_on(
 
     batches.clear()
     fail_at = 0
-    monkeypatch.setattr(series.Series, "_warm_up", lambda self: None)
+    monkeypatch.setattr(table_run.TableRun, "_warm_up", lambda self: None)
     done = challenge(*asked, "--checkpoint", kept, "--json", "-")
     assert done.code == 0
     assert batches == [480, 480]  # of three batches; the first was kept

@@ -260,8 +260,8 @@ def test_layout_is_as_documented(tmp_path, layers):
     for (weights, bias), layer in zip(dense, layers, strict=True):
         np.testing.assert_array_equal(weights, layer.csr().toarray())
         np.testing.assert_array_equal(bias, layer.bias)
-    octets = array(index["inputs"]["bits"]).reshape(4, 2)
-    np.testing.assert_array_equal(np.unpackbits(octets, axis=1, count=9), bits)
+    packed = array(index["inputs"]["bits"]).reshape(4, 2)
+    np.testing.assert_array_equal(np.unpackbits(packed, axis=1, count=9), bits)
     assert array(index["truth"]["120"]).tolist() == [1, 2]
 
 

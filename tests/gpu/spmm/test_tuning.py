@@ -61,7 +61,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of kept choices, of the test alone; let measuring be short."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(tuning, "CALLS", 1)
-    monkeypatch.setattr(tuning, "TURNS", 1)
+    monkeypatch.setattr(tuning, "REPEATS", 1)
     monkeypatch.setattr(tuning, "ROWS", 30)
     monkeypatch.setattr(tuning, "INPUTS", 1)  # and so as many as the least, INPUTS_TIMED
     return tmp_path / "cache" / "portable_spdnn" / "staged_spmm"

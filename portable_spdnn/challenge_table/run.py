@@ -72,7 +72,7 @@ class _Inputs:
         return {"network": network, "inputs": self.count, "features": self.fingerprint}
 
 
-class Series:
+class TableRun:
     """The networks of the table on one backend.
 
     Raises InputError if `data` or `inputs` do not fit the networks, text files are to be

@@ -130,8 +130,8 @@ def make_plan(
 def own_plan(backend: Backend, network: Network, options: PlanOptions) -> NetworkPlan:
     """Return the backend's own plan, the neutral layer loop where it has none."""
     if network.widest > 1 << 20:
-        octets = 2 * network.widest * np.dtype(options.dtype).itemsize * MIN_TILE
-        require_memory(octets, f"features of {MIN_TILE} inputs of {network.widest} neurons")
+        nbytes = 2 * network.widest * np.dtype(options.dtype).itemsize * MIN_TILE
+        require_memory(nbytes, f"features of {MIN_TILE} inputs of {network.widest} neurons")
     if isinstance(network.layers, tuple):  # else layers are read on use, and seen when they are
         _check_magnitudes(network, np.dtype(options.dtype))
     return backend.build_plan(network, options) or LayerLoopPlan(backend, network, options)

@@ -10,7 +10,7 @@ from pathlib import Path
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
 from portable_spdnn.graphchallenge.categories import Truth, known_truth, truth_for
-from portable_spdnn.graphchallenge.configurations import Y_MAX
+from portable_spdnn.graphchallenge.configurations import INPUTS, Y_MAX
 from portable_spdnn.graphchallenge.folder_layout import truth_paths
 from portable_spdnn.io.packed_layout import is_packed_store
 from portable_spdnn.network import Network
@@ -180,6 +180,11 @@ def load_truth(
     categories = open_store(path, neurons).truth(layers)
     if categories is None:
         return None
+    if categories.size and categories[-1] >= max(INPUTS, total):
+        raise InputError(
+            f"{path}: the truth after {layers} layers names input {categories[-1] + 1}; there are "
+            f"{total}, and {INPUTS} official ones"
+        )
     used = total if inputs is None else inputs
     return known_truth(categories, used, f"{path} (truth after {layers} layers)")
 

@@ -31,6 +31,7 @@ from portable_spdnn.graphchallenge.inputs_tsv import read_inputs
 from portable_spdnn.graphchallenge.layers_tsv import read_layers
 from portable_spdnn.io.idx import read_idx
 from portable_spdnn.io.packed_store import PackedStore, PackedStoreWriter
+from portable_spdnn.io.run_folder import read_json
 from portable_spdnn.scaling.calibration import load_calibration, save_calibration
 
 Mutate = Callable[[bytes, random.Random], bytes]
@@ -193,6 +194,25 @@ def _images() -> list[bytes]:
     return [struct.pack(">IIII", 0x803, 2, 3, 4) + bytes(range(24))]
 
 
+CHECKPOINTED = ps.Network([ps.Layer(np.eye(16), -0.5)] * 2), np.eye(3, 16)
+
+
+def _checkpoints() -> list[bytes]:
+    """Return batches with sparse features: those with dense ones have a second file."""
+    with tempfile.TemporaryDirectory() as folder:
+        ps.infer(*CHECKPOINTED, "scipy", path="spgemm", checkpoint=Path(folder) / "kept")
+        return [file.read_bytes() for file in (Path(folder) / "kept").glob("batch*")]
+
+
+def _read_checkpoint(path: Path) -> None:
+    folder = path.with_name("kept")
+    expected = ps.infer(*CHECKPOINTED, "scipy", path="spgemm", checkpoint=folder)
+    (batch,) = folder.glob("batch*")
+    path.replace(batch)
+    found = ps.infer(*CHECKPOINTED, "scipy", path="spgemm", checkpoint=folder)
+    np.testing.assert_array_equal(np.asarray(found.scores), np.asarray(expected.scores))
+
+
 def _read_inputs(path: Path) -> None:
     read_inputs(path, 64)
 
@@ -206,5 +226,11 @@ TARGETS = {
     "categories": Target(lambda: [b"1\n2\n300\n"], read_categories, mutate_bytes),
     "layers": Target(_archives, _read_layers, mutate_bytes, gzip.compress),
     "images": Target(_images, read_idx, mutate_bytes),
+    "checkpoint": Target(_checkpoints, _read_checkpoint, mutate_bytes),
+    "run folder": Target(
+        lambda: [b'{"version": 1, "names": ["a"], "none": null}'],
+        lambda path: read_json(path, "name a new folder"),
+        mutate_bytes,
+    ),
     "calibration": Target(_calibrations, load_calibration, mutate_bytes),
 }

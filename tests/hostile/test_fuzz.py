@@ -10,7 +10,7 @@ import pytest
 
 FUZZ = Path(__file__).with_name("fuzz.py")
 TARGETS = ("store", "store bytes", "inputs", "inputs gzip", "inputs xz", "categories", "layers",
-           "images", "calibration")  # fmt: skip
+           "images", "checkpoint", "run folder", "calibration")  # fmt: skip
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.arrays import Progress
 from portable_spdnn.backend import Backend
 from portable_spdnn.features import FeaturesLike
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import Progress
 from portable_spdnn.plans.planner import plan
 from portable_spdnn.plans.result import Result
 

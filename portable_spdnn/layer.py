@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.sparse_arrays import (
@@ -18,8 +19,6 @@ from portable_spdnn.sparse_arrays import (
     index_dtype,
     real_dtype,
 )
-
-Array = npt.NDArray[Any]
 
 
 class Immutable:

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 
-Array = npt.NDArray[Any]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 

@@ -7,13 +7,8 @@ Network Graph Challenge", IEEE HPEC 2019, and the files at graphchallenge.mit.ed
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy.typing as npt
 
 from portable_spdnn.errors import InputError
-
-Array = npt.NDArray[Any]
 
 Y_MAX = 32.0
 """Upper bound of every feature after a layer."""

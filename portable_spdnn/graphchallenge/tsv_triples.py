@@ -10,15 +10,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import usable_cores
 
-Array = npt.NDArray[Any]
 Argument = TypeVar("Argument")
 Value = TypeVar("Value")
 

@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures, as_features
 from portable_spdnn.io.atomic_output import atomic_output
 from portable_spdnn.layer import Layer
-
-Array = npt.NDArray[Any]
 
 _LINES = 1 << 19  # formatted at once: about 40 MB of text and temporaries
 

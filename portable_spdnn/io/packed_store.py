@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures, as_features
@@ -27,8 +27,6 @@ from portable_spdnn.layer import Layer
 from portable_spdnn.sparse_arrays import check_compressed
 
 __all__ = ["PackedStore", "PackedStoreWriter", "is_packed_store"]
-
-Array = npt.NDArray[Any]
 
 
 class PackedStore:

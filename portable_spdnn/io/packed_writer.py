@@ -8,12 +8,13 @@ from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures, as_features
 from portable_spdnn.io.atomic_output import atomic_output
@@ -27,8 +28,6 @@ from portable_spdnn.io.packed_index import (
 from portable_spdnn.io.packed_layout import ALIGNMENT, pack_header
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import checked_y_max
-
-Array = npt.NDArray[Any]
 
 
 class PackedStoreWriter:

@@ -6,13 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.mpi.ranks import Ranks
 from portable_spdnn.plans.batch import Batch
-
-Array = npt.NDArray[Any]
 
 
 def gather_batches(ranks: Ranks, batches: list[Batch]) -> list[list[Batch]] | None:

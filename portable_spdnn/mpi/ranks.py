@@ -15,12 +15,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import usable_cores
-
-Array = npt.NDArray[Any]
 
 # Set by launchers: MPICH and its relatives, Open MPI, MVAPICH.
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from portable_spdnn.arrays import Progress
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, as_features
 from portable_spdnn.mpi.gathering import gather_batches
 from portable_spdnn.mpi.ranks import Ranks
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import NetworkPlan, Progress
+from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.batch import Batch, resumed_seconds
 from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint
 from portable_spdnn.plans.options import PlanOptions

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Progress
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.layer import Layer
 from portable_spdnn.mpi.ranks import Ranks
@@ -44,7 +44,7 @@ def load_ranked_workload(
     ranks: Ranks,
     request: Request,
     schedule: str,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> RankedWorkload:
     """Load or generate what `request` names, on all ranks.
 

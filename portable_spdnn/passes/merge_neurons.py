@@ -18,17 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
 from portable_spdnn.passes.equal_rows import equal_sparse_rows
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

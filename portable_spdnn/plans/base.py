@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from portable_spdnn.arrays import Progress
 from portable_spdnn.backend import Backend
 from portable_spdnn.features import Features, FeaturesLike, as_features
 from portable_spdnn.kernel_model import KernelModel
@@ -23,8 +23,6 @@ from portable_spdnn.plans.options import BATCH_MEMORY, PlanOptions
 from portable_spdnn.plans.result import Result, layer_records, replica_records
 from portable_spdnn.version import __version__
 
-Array = npt.NDArray[Any]
-Progress = Callable[[int, int], None]
 # Makes a plan of a network on a backend; the planner hands it to plans that make others.
 Build = Callable[[Backend, Network, PlanOptions], "NetworkPlan"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
@@ -25,8 +25,6 @@ from portable_spdnn.plans.device_report import DeviceReport, merged
 from portable_spdnn.plans.memory_budget import Budget, running_bytes, statistics_of
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.workloads.streamed_network import LayerStatistics
-
-Array = npt.NDArray[Any]
 
 FIRST_SEGMENT = 8  # layers: inputs look alike only after some; early checks cost little
 MIN_COPIES = 1 / 16  # of the rows; fewer are not worth losing count of the inputs active

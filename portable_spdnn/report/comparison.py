@@ -6,17 +6,16 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.arrays import Array, Progress
 from portable_spdnn.backend import Backend
 from portable_spdnn.engine import infer
 from portable_spdnn.features import Features
 from portable_spdnn.graphchallenge.categories import Truth, Verdict, judge
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import Progress
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.plans.result import Result
@@ -26,7 +25,6 @@ REFERENCE = "scipy"
 REFERENCE_NAME = "the serial scipy reference"
 ROWS_AT_ONCE = 4096
 
-Array = npt.NDArray[Any]
 ShowProgress = Callable[[str], AbstractContextManager[Progress | None]]
 
 

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.arrays import Progress
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, as_features
 from portable_spdnn.host import available_bytes, resident_bytes
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import NetworkPlan, Progress
+from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.batch import Batch, BatchOutput
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.planner import make_plan, own_plan

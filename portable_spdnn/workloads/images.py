@@ -11,16 +11,13 @@ from __future__ import annotations
 import math
 import os
 from importlib import resources
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import PackedFeatures
 from portable_spdnn.io.idx import read_idx
-
-Array = npt.NDArray[Any]
 
 MNIST_THRESHOLD = 184.6
 """Pixels brighter than this, of 255, become 1."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from portable_spdnn.arrays import Progress
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
 from portable_spdnn.graphchallenge.categories import Truth, read_categories
@@ -22,7 +23,7 @@ from portable_spdnn.graphchallenge.layers_tsv import stream_layers
 from portable_spdnn.io.packed_store import PackedStoreWriter
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
-from portable_spdnn.workloads.networks import Progress, TextNetwork
+from portable_spdnn.workloads.networks import TextNetwork
 from portable_spdnn.workloads.sources import Request, Source, resolve
 from portable_spdnn.workloads.streamed_network import StreamedNetwork
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 
+from portable_spdnn.arrays import Progress
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge import layers_tsv
 from portable_spdnn.graphchallenge.folder_layout import network_paths, resolve_neurons
@@ -17,8 +18,6 @@ from portable_spdnn.network import Network
 from portable_spdnn.workloads.streamed_network import LayerSource, LayerStatistics, StreamedNetwork
 
 TEXT, STORE, GENERATED = "files", "packed store", "generated"
-
-Progress = Callable[[int, int], None]
 
 
 class NetworkSource:

@@ -7,12 +7,13 @@ communicator is given. Extra ``mpi``: mpi4py, and MPICH as a wheel.
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -29,6 +30,7 @@ _GPUS = Path("/proc/driver/nvidia/gpus")  # where the driver lists them
 # one before the other.
 FORWARD_SECONDS = 0.2
 _PIECE = 1 << 28  # bytes of a message: MPI counts in 32 bits
+Shared = TypeVar("Shared")
 
 
 def launched_ranks() -> int:
@@ -169,38 +171,37 @@ class Ranks:
         if len(gpus) > 1 and self.node_size > 1:
             os.environ["CUDA_VISIBLE_DEVICES"] = gpus[self.node_rank % len(gpus)]
 
-    def share_on_node(self, arrays: Sequence[Array] | None) -> list[Array]:
-        """Put arrays of the node's first rank into memory that all ranks of the node read.
+    def share_on_node(self, value: Shared | None) -> Shared:
+        """Put the arrays of what the node's first rank has into memory that all its ranks read.
 
         Parameters
         ----------
-        arrays : sequence of ndarray
+        value : object that can be pickled
             On the first rank of the node; None on the others.
 
         Returns
         -------
-        list of ndarray
-            Read-only, C order; there until `close`.
+        object
+            Equal to `value`; its contiguous arrays are read-only and there until `close`.
         """
-        given = [np.ascontiguousarray(array) for array in arrays] if arrays is not None else None
-        forms = self.node.bcast(
-            None if given is None else [(array.shape, array.dtype.str) for array in given]
-        )
-        sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in forms]
+        buffers: list[pickle.PickleBuffer] = []
+        leads = self.node_rank == 0
+        text = pickle.dumps(value, 5, buffer_callback=buffers.append) if leads else b""
+        given = [np.asarray(buffer.raw()) for buffer in buffers]
+        text, sizes = self.node.bcast((text, [octets.size for octets in given]))
         starts = np.concatenate(([0], np.cumsum([-(-s // _ALIGNMENT) * _ALIGNMENT for s in sizes])))
-        total = max(int(starts[-1]), 1) if self.node_rank == 0 else 0
+        total = max(int(starts[-1]), 1) if leads else 0
         window = self._mpi.Win.Allocate_shared(total, 1, comm=self.node)
         self._windows.append(window)
-        octets = np.frombuffer(window.Shared_query(0)[0], np.uint8)
-        if given is not None:
-            for array, start, size in zip(given, starts, sizes, strict=False):
-                octets[start : start + size] = array.reshape(-1).view(np.uint8)
+        memory = np.frombuffer(window.Shared_query(0)[0], np.uint8)
+        parts = [memory[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+        for part, octets in zip(parts, given, strict=False):  # nothing is given on other ranks
+            part[:] = octets
         self.node.Barrier()
-        octets.flags.writeable = False
-        return [
-            octets[start : start + size].view(dtype).reshape(shape)
-            for (shape, dtype), start, size in zip(forms, starts, sizes, strict=False)
-        ]
+        for part in parts:
+            part.flags.writeable = False
+        shared: Shared = pickle.loads(text, buffers=parts)
+        return shared
 
     def send_array(self, array: Array, to: int) -> None:
         """Send an array of any size; `receive_array` takes it."""

@@ -72,12 +72,7 @@ class Network(Immutable):
         known = self._known()
         if not known:
             raise InputError("a network needs at least one layer")
-        for number, (first, second) in enumerate(pairwise(known), start=1):
-            if first.shape[1] != second.shape[0]:
-                raise InputError(
-                    f"layer {number} gives {first.shape[1]} outputs "
-                    f"but layer {number + 1} takes {second.shape[0]} inputs"
-                )
+        check_chain([layer.shape for layer in known])
         self.y_max = checked_y_max(y_max)
 
     def _known(self) -> Sequence[KnownLayer]:
@@ -137,6 +132,16 @@ class Network(Immutable):
             f"Network({self.neurons} neurons, {len(self)} layers, {self.edges} edges, "
             f"y_max={self.y_max})"
         )
+
+
+def check_chain(shapes: Iterable[tuple[int, int]]) -> None:
+    """Raise InputError where the outputs of a layer are not as many as the next one's inputs."""
+    for number, ((_, outputs), (inputs, _)) in enumerate(pairwise(shapes), start=1):
+        if outputs != inputs:
+            raise InputError(
+                f"layer {number} gives {outputs} outputs but layer {number + 1} takes "
+                f"{inputs} inputs"
+            )
 
 
 def checked_y_max(y_max: Any) -> float | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import zlib
 from contextlib import ExitStack
-from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -23,6 +22,7 @@ from portable_spdnn.io.packed_index import (
     StoredArray,
     StoredInputs,
     StoredLayer,
+    problems,
     stored_epilogue,
 )
 from portable_spdnn.io.packed_layout import ALIGNMENT, pack_header
@@ -162,19 +162,11 @@ class PackedStoreWriter:
         missing = next((n for n in range(1, len(layers) + 1) if n not in self._layers), None)
         if missing is not None or not layers:
             raise InputError(f"{self._path}: layer {missing or 1} was never added")
-        for number, (first, second) in enumerate(pairwise(layers), start=1):
-            if first.shape[1] != second.shape[0]:
-                raise InputError(
-                    f"{self._path}: layer {number} gives {first.shape[1]} outputs "
-                    f"but layer {number + 1} takes {second.shape[0]} inputs"
-                )
-        if self._inputs is not None and self._inputs.shape[1] != layers[0].shape[0]:
-            raise InputError(
-                f"{self._path}: inputs have {self._inputs.shape[1]} columns "
-                f"but layer 1 takes {layers[0].shape[0]} neurons"
-            )
         index = Index(self._y_max, tuple(layers), self._inputs, self._truth)
         text, offset = index.encode(), self._align()
+        problem = next(problems(index, index.version, offset), None)
+        if problem is not None:
+            raise InputError(f"{self._path}: {problem}")
         self._stream.write(text)
         self._stream.seek(0)
         self._stream.write(pack_header(text, offset, index.version))

@@ -21,7 +21,8 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import challenge_bias
 from portable_spdnn.graphchallenge.folder_layout import LayerTexts
 from portable_spdnn.graphchallenge.tsv_triples import TripleFormat, map_in_threads, parse_triples
-from portable_spdnn.io.packed_store import PackedStore, PackedStoreWriter
+from portable_spdnn.io.packed_store import PackedStore
+from portable_spdnn.io.packed_writer import PackedStoreWriter
 from portable_spdnn.layer import Layer
 
 

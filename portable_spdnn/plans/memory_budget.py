@@ -10,9 +10,9 @@ import numpy as np
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import available_bytes, format_bytes, resident_bytes
-from portable_spdnn.network import Network
+from portable_spdnn.network import LayerStatistics, Network
 from portable_spdnn.plans.options import BATCH_MEMORY, PlanOptions
-from portable_spdnn.workloads.streamed_network import LayerStatistics, StreamedNetwork
+from portable_spdnn.workloads.streamed_network import StreamedNetwork
 
 CODE_BYTES = 192 << 20  # compilers and compiled kernels, which appear with the first plan
 WEIGHTS_SHARE = 1 / 4  # of what is free; the rest is for features

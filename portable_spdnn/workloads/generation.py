@@ -10,7 +10,7 @@ from portable_spdnn.graphchallenge.configurations import Y_MAX, challenge_bias
 from portable_spdnn.graphchallenge.radixnet import radixnet_layers
 from portable_spdnn.graphchallenge.tsv_writing import write_inputs, write_layer
 from portable_spdnn.io.atomic_output import atomic_folder
-from portable_spdnn.io.packed_store import PackedStoreWriter
+from portable_spdnn.io.packed_writer import PackedStoreWriter
 
 
 def generate_radixnet(

@@ -14,8 +14,8 @@ from portable_spdnn.graphchallenge.folder_layout import network_paths, resolve_n
 from portable_spdnn.host import require_memory
 from portable_spdnn.io.packed_store import PackedStore
 from portable_spdnn.layer import Layer
-from portable_spdnn.network import Network
-from portable_spdnn.workloads.streamed_network import LayerSource, LayerStatistics, StreamedNetwork
+from portable_spdnn.network import LayerStatistics, Network
+from portable_spdnn.workloads.streamed_network import LayerSource, StreamedNetwork
 
 TEXT, STORE, GENERATED = "files", "packed store", "generated"
 

@@ -29,7 +29,8 @@ from portable_spdnn.graphchallenge.categories import read_categories
 from portable_spdnn.graphchallenge.inputs_tsv import read_inputs
 from portable_spdnn.graphchallenge.layers_tsv import read_layers
 from portable_spdnn.io.idx import read_idx
-from portable_spdnn.io.packed_store import PackedStore, PackedStoreWriter
+from portable_spdnn.io.packed_store import PackedStore
+from portable_spdnn.io.packed_writer import PackedStoreWriter
 
 Mutate = Callable[[bytes, random.Random], bytes]
 NUMBERS = (b"0", b"-1", b"2.0", b"1e9", b"nan", b"inf", b"99999999999999999999", b"0x10", b"")

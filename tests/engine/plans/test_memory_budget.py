@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import portable_spdnn as ps
 from portable_spdnn.host import parse_limit, resident_bytes
+from portable_spdnn.network import LayerStatistics
 from portable_spdnn.plans import memory_budget
 from portable_spdnn.plans.memory_budget import (
     SHARE,
@@ -23,11 +24,7 @@ from portable_spdnn.plans.memory_budget import (
 )
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.planner import make_plan
-from portable_spdnn.workloads.streamed_network import (
-    GeneratedLayers,
-    LayerStatistics,
-    StreamedNetwork,
-)
+from portable_spdnn.workloads.streamed_network import GeneratedLayers, StreamedNetwork
 
 GIB = 1 << 30
 

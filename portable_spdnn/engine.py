@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ def infer(
     path: str = "auto",
     batch_size: int | None = None,
     keep_dead_inputs: bool = False,
-    exact_passes: str | Iterable[str] = (),
+    exact_passes: Collection[str] = (),
     memory: str | int | None = None,
     kernel: str = "auto",
     storage: str = "same",

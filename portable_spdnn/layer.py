@@ -18,6 +18,7 @@ from portable_spdnn.sparse_arrays import (
     common_value,
     index_dtype,
     real_dtype,
+    wide_csr,
 )
 
 
@@ -245,15 +246,7 @@ class Layer(Immutable):
 
     def csr(self, dtype: npt.DTypeLike | None = None) -> sp.csr_array:
         """Return W as a new `scipy.sparse.csr_array` of `dtype` (default: as stored)."""
-        wide = np.int32 if max(self.nnz, *self.shape) < 1 << 31 else np.int64
-        return sp.csr_array(
-            (
-                np.array(self.data, dtype=dtype),
-                self.indices.astype(wide),
-                self.indptr.astype(wide),
-            ),
-            shape=self.shape,
-        )
+        return wide_csr(np.array(self.data, dtype=dtype), self.indices, self.indptr, self.shape)
 
     def __repr__(self) -> str:
         kind = "" if self.is_plain_relu else f", {self.activation}"

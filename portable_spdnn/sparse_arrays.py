@@ -26,6 +26,12 @@ def index_dtype(extent: int) -> np.dtype[Any]:
     return np.dtype(np.int32 if extent <= 1 << 31 else np.int64)
 
 
+def wide_csr(data: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -> sp.csr_array:
+    """Return a csr_array with new offsets and columns: int32 where it holds all, else int64."""
+    wide = np.int32 if max(indices.size, *shape) < 1 << 31 else np.int64
+    return sp.csr_array((data, indices.astype(wide), indptr.astype(wide)), shape=shape)
+
+
 def common_value(array: npt.NDArray[Scalar]) -> Scalar | None:
     """Return the value that all entries of a vector have, None where they differ or are none."""
     return array[0] if array.size and (array == array[0]).all() else None

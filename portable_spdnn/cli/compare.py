@@ -41,7 +41,6 @@ def compare(
     """
     from portable_spdnn.errors import InputError
     from portable_spdnn.graphchallenge.categories import judge
-    from portable_spdnn.passes import parse_passes
     from portable_spdnn.plans.options import PlanOptions
     from portable_spdnn.report import comparison, run_report
     from portable_spdnn.workloads.loading import load_workload
@@ -54,7 +53,7 @@ def compare(
 
     for name in names:  # before minutes are spent on loading
         load_backend(name)
-    passes = parse_passes(exact_passes)
+    options = PlanOptions(dtype.value, path.value, batch_size, exact_passes=exact_passes)
     progress = not no_progress
     request = Request(data, neurons, layers, inputs, truth, first_inputs, seed, bias, y_max)
     with show_progress("loading", progress) as step:
@@ -63,7 +62,7 @@ def compare(
         work.network,
         work.features,
         names,
-        PlanOptions(dtype.value, path.value, batch_size, exact_passes=passes),
+        options,
         threads=threads,
         repeat=repeat,
         show_progress=lambda what: show_progress(what, progress),
@@ -104,7 +103,7 @@ def compare(
         f"{work.network.neurons} neurons x {len(work.network)} layers "
         f"({work.source.network.name}), {work.features.shape[0]} inputs "
         f"({work.source.inputs.name}), {dtype.value}, "
-        f"exact passes (not on the reference): {', '.join(passes) or 'none'}"
+        f"exact passes (not on the reference): {', '.join(options.exact_passes) or 'none'}"
     )
     typer.echo(title, err=json == "-")
     run_report.print_table(columns, rows, to_stderr=json == "-")

@@ -13,6 +13,9 @@ from portable_spdnn.errors import InputError
 Y_MAX = 32.0
 """Upper bound of every feature after a layer."""
 
+OFFICIAL_NEURONS = (1024, 4096, 16384, 65536)
+"""Widths of the official networks."""
+
 INPUTS = 60_000
 """Number of official inputs: the training images of MNIST."""
 
@@ -71,7 +74,7 @@ def challenge_bias(neurons: int) -> float:
 
 CONFIGURATIONS = tuple(
     Configuration(neurons, layers, challenge_bias(neurons))
-    for neurons in (1024, 4096, 16384, 65536)
+    for neurons in OFFICIAL_NEURONS
     for layers in (120, 480, 1920)
 )
 """The twelve official networks."""

@@ -28,6 +28,7 @@ from portable_spdnn.io.packed_index import (
 from portable_spdnn.io.packed_layout import ALIGNMENT, pack_header
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import checked_y_max
+from portable_spdnn.sparse_arrays import wide_csr
 
 
 class PackedStoreWriter:
@@ -124,9 +125,9 @@ class PackedStoreWriter:
         if isinstance(checked, PackedFeatures):
             self._inputs = StoredInputs(checked.shape, self._append(checked.bits))
         else:
-            csr = sp.csr_array(checked)
-            wide = np.int32 if max(csr.nnz, *csr.shape) < 1 << 31 else np.int64
-            arrays = csr.indptr.astype(wide), csr.indices.astype(wide), csr.data
+            given = sp.csr_array(checked)
+            csr = wide_csr(given.data, given.indices, given.indptr, given.shape)
+            arrays = csr.indptr, csr.indices, csr.data
             self._inputs = StoredInputs(csr.shape, None, *map(self._append, arrays))
 
     def set_truth(self, layers: int, categories: npt.ArrayLike) -> None:

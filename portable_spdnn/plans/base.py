@@ -276,7 +276,7 @@ class NetworkPlan(ABC):
             inference_seconds=seconds,
             executed_edges=sum(batch.output.executed_edges for batch in batches),
             records=layer_records(batches, len(network)),
-            exact_passes=self.options.exact_passes,
+            exact_passes=tuple(self.options.exact_passes),
             resumed_inputs=sum(batch.inputs for batch in batches if batch.resumed),
             _batches=tuple(batches),
         )

@@ -30,6 +30,7 @@ _GPUS = Path("/proc/driver/nvidia/gpus")  # where the driver lists them
 # one before the other.
 FORWARD_SECONDS = 0.2
 _PIECE = 1 << 28  # bytes of a message: MPI counts in 32 bits
+_PLAIN = 1 << 20  # bytes of an array that needs no message of its own
 Shared = TypeVar("Shared")
 
 
@@ -184,10 +185,8 @@ class Ranks:
         object
             Equal to `value`; its contiguous arrays are read-only and there until `close`.
         """
-        buffers: list[pickle.PickleBuffer] = []
         leads = self.node_rank == 0
-        text = pickle.dumps(value, 5, buffer_callback=buffers.append) if leads else b""
-        given = [np.asarray(buffer.raw()) for buffer in buffers]
+        text, given = _pickled(value)
         text, sizes = self.node.bcast((text, [octets.size for octets in given]))
         starts = np.concatenate(([0], np.cumsum([-(-s // _ALIGNMENT) * _ALIGNMENT for s in sizes])))
         total = max(int(starts[-1]), 1) if leads else 0
@@ -195,7 +194,7 @@ class Ranks:
         self._windows.append(window)
         memory = np.frombuffer(window.Shared_query(0)[0], np.uint8)
         parts = [memory[start : start + size] for start, size in zip(starts, sizes, strict=False)]
-        for part, octets in zip(parts, given, strict=False):  # nothing is given on other ranks
+        for part, octets in zip(parts, given, strict=False):  # other ranks give nothing
             part[:] = octets
         self.node.Barrier()
         for part in parts:
@@ -203,22 +202,46 @@ class Ranks:
         shared: Shared = pickle.loads(text, buffers=parts)
         return shared
 
-    def send_array(self, array: Array, to: int) -> None:
-        """Send an array of any size; `receive_array` takes it."""
-        array = np.ascontiguousarray(array)
-        self.comm.send((array.shape, array.dtype.str), to)
-        octets = array.reshape(-1).view(np.uint8)
-        for start in range(0, octets.size, _PIECE):
-            self.comm.Send(octets[start : start + _PIECE], to)
+    def gather(self, value: Shared) -> list[Shared] | None:
+        """Bring what each rank has, with arrays of any size, to rank 0.
 
-    def receive_array(self, source: int) -> Array:
-        """Receive what `send_array` sends."""
-        shape, dtype = self.comm.recv(source=source)
-        array = np.empty(shape, dtype)
-        octets = array.reshape(-1).view(np.uint8)
-        for start in range(0, octets.size, _PIECE):
-            self.comm.Recv(octets[start : start + _PIECE], source)
-        return array
+        Parameters
+        ----------
+        value : object that can be pickled
+
+        Returns
+        -------
+        list of object, or None
+            By rank; None on all ranks but the first.
+        """
+        text, given = _pickled(value, _PLAIN)
+        told = self.comm.gather((text, [octets.size for octets in given]))
+        if told is None:
+            for octets in given:
+                for start in range(0, octets.size, _PIECE):
+                    self.comm.Send(octets[start : start + _PIECE], 0)
+            return None
+        gathered = [value]
+        for rank, (text, sizes) in enumerate(told[1:], start=1):
+            parts = [np.empty(size, np.uint8) for size in sizes]
+            for part in parts:
+                for start in range(0, part.size, _PIECE):
+                    self.comm.Recv(part[start : start + _PIECE], rank)
+            gathered.append(pickle.loads(text, buffers=parts))
+        return gathered
+
+
+def _pickled(value: object, most: int = -1) -> tuple[bytes, list[Array]]:
+    """Return an object as a pickle, and the bytes of its arrays of more than `most` bytes."""
+    apart: list[Array] = []
+
+    def stays(buffer: pickle.PickleBuffer) -> bool:
+        octets = np.asarray(buffer.raw())
+        if octets.size > most:
+            apart.append(octets)
+        return octets.size <= most
+
+    return pickle.dumps(value, 5, buffer_callback=stays), apart
 
 
 _open: set[Ranks] = set()

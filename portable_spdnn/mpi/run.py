@@ -18,7 +18,6 @@ from portable_spdnn.arrays import Progress
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, as_features
-from portable_spdnn.mpi.gathering import gather_batches
 from portable_spdnn.mpi.ranks import Ranks
 from portable_spdnn.network import Network
 from portable_spdnn.plans.base import NetworkPlan
@@ -175,8 +174,9 @@ def run_on_ranks(
             seen += end - first
     if not scores:
         batches = [replace(one, output=replace(one.output, rows=None)) for one in batches]
+    batches = [replace(one, output=one.output.fetched()) for one in batches]
     mine = replica_records(plan.replicas(), batches, ranks.host, ranks.rank, load_seconds)
-    gathered = gather_batches(ranks, batches)
+    gathered = ranks.gather(batches)
     told = ranks.comm.gather((mine, plan.plan_seconds))
     seconds = time.perf_counter() - start
     if gathered is None or told is None:

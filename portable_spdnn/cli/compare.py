@@ -75,8 +75,8 @@ def compare(
     for one, verdict in zip(compared, verdicts, strict=True):
         record = run_report.run_record(work, one.result, verdict, one.versions, {})
         measured = (
-            "inference_seconds", "edge_rate", "executed_edge_rate", "speed_up", "categories_agree",
-            "largest_absolute_difference", "largest_relative_difference",
+            "speed_up", "categories_agree", "largest_absolute_difference",
+            "largest_relative_difference",
         )  # fmt: skip
         record |= {name: getattr(one, name) for name in measured} | {"repeat": repeat}
         records.append(record)
@@ -84,10 +84,10 @@ def compare(
             (
                 one.result.backend,
                 one.result.device,
-                run_report.seconds(one.inference_seconds),
+                run_report.seconds(one.result.inference_seconds),
                 f"{one.speed_up:.3g} x",
-                run_report.rate(one.edge_rate),
-                run_report.rate(one.executed_edge_rate),
+                run_report.rate(one.result.edge_rate),
+                run_report.rate(one.result.executed_edge_rate),
                 str(one.result.categories.size),
                 "yes" if one.categories_agree else "NO",
                 f"{one.largest_absolute_difference:.2g}",

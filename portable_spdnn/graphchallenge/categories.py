@@ -188,9 +188,9 @@ def judge(categories: npt.ArrayLike, truth: Truth) -> Verdict:
     )
 
 
-def _first_few(categories: Array, few: int = 5) -> str:
-    numbers = [str(category + 1) for category in categories[:few]]
-    return ", ".join(numbers + ["..."] * (categories.size > few))
+def _first_few(categories: Array) -> str:
+    numbers = [str(category + 1) for category in categories[:5]]
+    return ", ".join(numbers + ["..."] * (categories.size > 5))
 
 
 def _official_bytes(categories: npt.ArrayLike) -> bytes:

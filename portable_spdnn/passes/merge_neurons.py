@@ -93,14 +93,5 @@ def _merge_layer(layer: Layer, classes: Array | None) -> tuple[Layer, Array]:
     kept = sp.csr_array((data, by_output.indices, by_output.indptr), shape=by_output.shape)[first]
     csr = kept.T.tocsr()
     csr.sort_indices()
-    merged = Layer.from_csr(
-        csr.indptr,
-        csr.indices,
-        csr.data,
-        csr.shape,
-        layer.bias[first],
-        layer.activation,
-        layer.lower,
-        layer.upper,
-    )
-    return merged, group
+    rest = layer.bias[first], layer.activation, layer.lower, layer.upper
+    return Layer.from_csr(csr.indptr, csr.indices, csr.data, csr.shape, *rest), group

@@ -30,7 +30,7 @@ _GPUS = Path("/proc/driver/nvidia/gpus")  # where the driver lists them
 # one before the other.
 FORWARD_SECONDS = 0.2
 _PIECE = 1 << 28  # bytes of a message: MPI counts in 32 bits
-_PLAIN = 1 << 20  # bytes of an array that needs no message of its own
+_PLAIN = 1 << 15  # bytes of an array that goes with others: all of them stay below 2^31
 Shared = TypeVar("Shared")
 
 

@@ -15,36 +15,27 @@ from typing import TYPE_CHECKING, Any
 from portable_spdnn.version import __version__ as __version__
 
 # Loaded on first use, so that importing the package stays cheap.
-_HOME = {
-    "Availability": "backend",
-    "Backend": "backend",
-    "Epilogue": "epilogue",
-    "BackendUnavailable": "errors",
-    "InputError": "errors",
-    "Layer": "layer",
-    "LayerHandle": "operations.handles",
-    "Network": "network",
-    "NetworkPlan": "plans.base",
-    "NumericalError": "errors",
-    "PackedFeatures": "features",
-    "PlanOptions": "plans.options",
-    "Result": "plans.result",
-    "SpdnnError": "errors",
-    "SpgemmHandle": "operations.handles",
-    "SpmmHandle": "operations.handles",
-    "StreamedNetwork": "workloads.streamed_network",
-    "backends": "registry",
-    "digits_features": "workloads.images",
-    "get_backend": "registry",
-    "infer": "engine",
-    "infer_distributed": "mpi.run",
-    "iter_layers": "workloads.loading",
-    "load_inputs": "workloads.loading",
-    "load_network": "workloads.loading",
-    "plan": "plans.planner",
-    "open_network": "workloads.loading",
-    "radixnet": "graphchallenge.radixnet",
+_NAMES = {
+    "backend": ("Availability", "Backend"),
+    "engine": ("infer",),
+    "epilogue": ("Epilogue",),
+    "errors": ("BackendUnavailable", "InputError", "NumericalError", "SpdnnError"),
+    "features": ("PackedFeatures",),
+    "graphchallenge.radixnet": ("radixnet",),
+    "layer": ("Layer",),
+    "mpi.run": ("infer_distributed",),
+    "network": ("Network",),
+    "operations.handles": ("LayerHandle", "SpgemmHandle", "SpmmHandle"),
+    "plans.base": ("NetworkPlan",),
+    "plans.options": ("PlanOptions",),
+    "plans.planner": ("plan",),
+    "plans.result": ("Result",),
+    "registry": ("backends", "get_backend"),
+    "workloads.images": ("digits_features",),
+    "workloads.loading": ("iter_layers", "load_inputs", "load_network", "open_network"),
+    "workloads.streamed_network": ("StreamedNetwork",),
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = [*sorted(_HOME), "__version__"]
 
 if TYPE_CHECKING:

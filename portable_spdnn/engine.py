@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.arrays import Progress
 from portable_spdnn.backend import Backend
 from portable_spdnn.features import FeaturesLike
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import Progress
 from portable_spdnn.plans.planner import plan
 from portable_spdnn.plans.result import Result
 
@@ -26,7 +26,7 @@ def infer(
     path: str = "auto",
     batch_size: int | None = None,
     keep_dead_inputs: bool = False,
-    exact_passes: str | Iterable[str] = (),
+    exact_passes: Collection[str] = (),
     memory: str | int | None = None,
     kernel: str = "auto",
     storage: str = "same",

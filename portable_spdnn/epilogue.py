@@ -38,12 +38,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 
-Array = npt.NDArray[Any]
 # A number or a vector where it is given, an ndarray once it is checked: one field has one type.
 Bias: TypeAlias = Any
 

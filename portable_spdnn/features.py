@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.operations.operands import AnyArray, SparseOperand, host_array
 from portable_spdnn.sparse_arrays import canonical_csr, real_dtype
-
-Array = npt.NDArray[Any]
 
 
 class PackedFeatures:

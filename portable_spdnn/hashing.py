@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from portable_spdnn.arrays import Array
 
 
 def mix64(words: Array) -> Array:

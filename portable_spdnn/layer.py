@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.sparse_arrays import (
@@ -17,9 +18,8 @@ from portable_spdnn.sparse_arrays import (
     common_value,
     index_dtype,
     real_dtype,
+    wide_csr,
 )
-
-Array = npt.NDArray[Any]
 
 
 class Immutable:
@@ -252,9 +252,7 @@ class Layer(Immutable):
         >>> Layer([[0.0, 2.0]], bias=-1).csr("float32").toarray()
         array([[0., 2.]], dtype=float32)
         """
-        wide = np.int32 if max(self.nnz, *self.shape) < 1 << 31 else np.int64
-        indices, indptr = self.indices.astype(wide), self.indptr.astype(wide)
-        return sp.csr_array((np.array(self.data, dtype=dtype), indices, indptr), shape=self.shape)
+        return wide_csr(np.array(self.data, dtype=dtype), self.indices, self.indptr, self.shape)
 
     def __repr__(self) -> str:
         kind = "" if self.is_plain_relu else f", {self.activation}"

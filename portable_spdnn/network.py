@@ -4,29 +4,49 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.layer import Immutable, Layer
+from portable_spdnn.sparse_arrays import index_dtype
 
 
-class KnownLayer(Protocol):
-    """What is known of a layer before it is read; a `Layer` has it too."""
+@dataclass(frozen=True)
+class LayerStatistics:
+    """What is known of a layer before it is read.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (neurons_in, neurons_out)
+    nnz : int
+        Its weights.
+    value_bytes : int
+        Bytes that a weight takes; 0 where all are equal.
+    zeros_stay : bool
+        Whether a row of zeros stays one; see `Layer.zeros_stay`.
+    """
+
+    shape: tuple[int, int]
+    nnz: int
+    value_bytes: int
+    zeros_stay: bool
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(neurons_in, neurons_out)."""
+    def bytes(self) -> int:
+        """Memory of the layer in CSR."""
+        index = index_dtype(self.shape[1]).itemsize
+        return (index + self.value_bytes) * self.nnz + 8 * (self.shape[0] + 1)
 
-    @property
-    def nnz(self) -> int:
-        """Number of weights."""
-
-    @property
-    def zeros_stay(self) -> bool:
-        """Whether a row of zeros stays one; see `Layer.zeros_stay`."""
+    @classmethod
+    def of(cls, layer: Layer) -> LayerStatistics:
+        """Return the statistics of a layer at hand."""
+        width = 0 if layer.constant is not None else layer.data.itemsize
+        return cls(layer.shape, layer.nnz, width, layer.zeros_stay)
 
 
 class Network(Immutable):
@@ -72,15 +92,10 @@ class Network(Immutable):
         known = self._known()
         if not known:
             raise InputError("a network needs at least one layer")
-        for number, (first, second) in enumerate(pairwise(known), start=1):
-            if first.shape[1] != second.shape[0]:
-                raise InputError(
-                    f"layer {number} gives {first.shape[1]} outputs "
-                    f"but layer {number + 1} takes {second.shape[0]} inputs"
-                )
+        check_chain([layer.shape for layer in known])
         self.y_max = checked_y_max(y_max)
 
-    def _known(self) -> Sequence[KnownLayer]:
+    def _known(self) -> Sequence[Layer | LayerStatistics]:
         """Return what is known of the layers without reading them, where they are not at hand."""
         return self.layers
 
@@ -137,6 +152,16 @@ class Network(Immutable):
             f"Network({self.neurons} neurons, {len(self)} layers, {self.edges} edges, "
             f"y_max={self.y_max})"
         )
+
+
+def check_chain(shapes: Iterable[tuple[int, int]]) -> None:
+    """Raise InputError where the outputs of a layer are not as many as the next one's inputs."""
+    for number, ((_, outputs), (inputs, _)) in enumerate(pairwise(shapes), start=1):
+        if outputs != inputs:
+            raise InputError(
+                f"layer {number} gives {outputs} outputs but layer {number + 1} takes "
+                f"{inputs} inputs"
+            )
 
 
 def checked_y_max(y_max: Any) -> float | None:

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 
-Array = npt.NDArray[Any]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 
@@ -24,6 +24,12 @@ def index_dtype(extent: int) -> np.dtype[Any]:
     if extent <= 1 << 16:
         return np.dtype(np.uint16)
     return np.dtype(np.int32 if extent <= 1 << 31 else np.int64)
+
+
+def wide_csr(data: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -> sp.csr_array:
+    """Return a csr_array with new offsets and columns: int32 where it holds all, else int64."""
+    wide = np.int32 if max(indices.size, *shape) < 1 << 31 else np.int64
+    return sp.csr_array((data, indices.astype(wide), indptr.astype(wide)), shape=shape)
 
 
 def common_value(array: npt.NDArray[Scalar]) -> Scalar | None:

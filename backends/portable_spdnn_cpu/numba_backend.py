@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.backend import Availability, Backend
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.network import Network
 from portable_spdnn.operations.handles import DescribedCall, Prepared, SpgemmHandle
-from portable_spdnn.operations.operands import Array, DenseOperand, SparseOperand
+from portable_spdnn.operations.operands import DenseOperand, SparseOperand
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn_cpu.jit import default_threads

@@ -6,10 +6,11 @@ import numpy as np
 import scipy
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.backend import Availability, Backend
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.handles import SpgemmHandle
-from portable_spdnn.operations.operands import Array, DenseOperand, with_values
+from portable_spdnn.operations.operands import DenseOperand, with_values
 from portable_spdnn_cpu.machine.cpu_info import processor_name
 
 

@@ -85,7 +85,6 @@ def challenge(
     from portable_spdnn.errors import InputError
     from portable_spdnn.host import parse_limit
     from portable_spdnn.io.atomic_output import check_outputs
-    from portable_spdnn.passes import parse_passes
     from portable_spdnn.plans.options import PlanOptions
     from portable_spdnn.registry import get_backend
     from portable_spdnn.report import run_report
@@ -98,7 +97,7 @@ def challenge(
         dtype=dtype.value,
         path=path.value,
         batch_size=batch_size,
-        exact_passes=parse_passes(exact_passes),
+        exact_passes=exact_passes,
         memory=parse_limit(memory, "--memory"),
         kernel=kernel,
         storage=storage.value,

@@ -42,7 +42,6 @@ def compare(
     from portable_spdnn.errors import InputError
     from portable_spdnn.graphchallenge.categories import judge
     from portable_spdnn.io.atomic_output import check_outputs
-    from portable_spdnn.passes import parse_passes
     from portable_spdnn.plans.options import PlanOptions
     from portable_spdnn.registry import load_backend
     from portable_spdnn.report import comparison, run_report
@@ -55,7 +54,7 @@ def compare(
         raise InputError("--backends names no backend; give some, separated by commas")
     for name in names:  # before minutes are spent on loading
         load_backend(name)
-    passes = parse_passes(exact_passes)
+    options = PlanOptions(dtype.value, path.value, batch_size, exact_passes=exact_passes)
     progress = not no_progress
     request = Request(data, neurons, layers, inputs, truth, first_inputs, seed, bias, y_max)
     with show_progress("loading", progress) as step:
@@ -64,7 +63,7 @@ def compare(
         work.network,
         work.features,
         names,
-        PlanOptions(dtype.value, path.value, batch_size, exact_passes=passes),
+        options,
         threads=threads,
         repeat=repeat,
         show_progress=lambda what: show_progress(what, progress),
@@ -77,8 +76,8 @@ def compare(
     for one, verdict in zip(compared, verdicts, strict=True):
         record = run_report.run_record(work, one.result, verdict, one.versions, {})
         measured = (
-            "inference_seconds", "edge_rate", "executed_edge_rate", "speed_up", "categories_agree",
-            "largest_absolute_difference", "largest_relative_difference",
+            "speed_up", "categories_agree", "largest_absolute_difference",
+            "largest_relative_difference",
         )  # fmt: skip
         record |= {name: getattr(one, name) for name in measured} | {"repeat": repeat}
         records.append(record)
@@ -86,10 +85,10 @@ def compare(
             (
                 one.result.backend,
                 one.result.device,
-                run_report.seconds(one.inference_seconds),
+                run_report.seconds(one.result.inference_seconds),
                 f"{one.speed_up:.3g} x",
-                run_report.rate(one.edge_rate),
-                run_report.rate(one.executed_edge_rate),
+                run_report.rate(one.result.edge_rate),
+                run_report.rate(one.result.executed_edge_rate),
                 str(one.result.categories.size),
                 "yes" if one.categories_agree else "NO",
                 f"{one.largest_absolute_difference:.2g}",
@@ -105,7 +104,7 @@ def compare(
         f"{work.network.neurons} neurons x {len(work.network)} layers "
         f"({work.source.network.name}), {work.features.shape[0]} inputs "
         f"({work.source.inputs.name}), {dtype.value}, "
-        f"exact passes (not on the reference): {', '.join(passes) or 'none'}"
+        f"exact passes (not on the reference): {', '.join(options.exact_passes) or 'none'}"
     )
     typer.echo(title, err=json == "-")
     run_report.print_table(columns, rows, to_stderr=json == "-")

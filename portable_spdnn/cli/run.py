@@ -77,7 +77,6 @@ def run(
     from portable_spdnn.host import parse_limit
     from portable_spdnn.io.atomic_output import check_outputs
     from portable_spdnn.mpi.ranks import Ranks, launched_ranks
-    from portable_spdnn.passes import parse_passes
     from portable_spdnn.plans.options import PlanOptions
     from portable_spdnn.workloads.sources import Request
 
@@ -87,7 +86,7 @@ def run(
         path=path.value,
         batch_size=batch_size,
         keep_dead_inputs=keep_dead_inputs,
-        exact_passes=parse_passes(exact_passes),
+        exact_passes=exact_passes,
         memory=parse_limit(memory, "--memory"),
         kernel=kernel,
         storage=storage.value,

@@ -11,17 +11,15 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import INPUTS
 from portable_spdnn.io.atomic_output import atomic_output
 from portable_spdnn.io.compressed import open_decompressed, read_text
-
-Array = npt.NDArray[Any]
 
 _OFFICIAL_TRUTH = re.compile(r"neuron([1-9]\d*)-l([1-9]\d*)-categories\.tsv")
 
@@ -190,9 +188,9 @@ def judge(categories: npt.ArrayLike, truth: Truth) -> Verdict:
     )
 
 
-def _first_few(categories: Array, few: int = 5) -> str:
-    numbers = [str(category + 1) for category in categories[:few]]
-    return ", ".join(numbers + ["..."] * (categories.size > few))
+def _first_few(categories: Array) -> str:
+    numbers = [str(category + 1) for category in categories[:5]]
+    return ", ".join(numbers + ["..."] * (categories.size > 5))
 
 
 def _official_bytes(categories: npt.ArrayLike) -> bytes:

@@ -7,16 +7,14 @@ Network Graph Challenge", IEEE HPEC 2019, and the files at graphchallenge.mit.ed
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy.typing as npt
 
 from portable_spdnn.errors import InputError
 
-Array = npt.NDArray[Any]
-
 Y_MAX = 32.0
 """Upper bound of every feature after a layer."""
+
+OFFICIAL_NEURONS = (1024, 4096, 16384, 65536)
+"""Widths of the official networks."""
 
 INPUTS = 60_000
 """Number of official inputs: the training images of MNIST."""
@@ -76,7 +74,7 @@ def challenge_bias(neurons: int) -> float:
 
 CONFIGURATIONS = tuple(
     Configuration(neurons, layers, challenge_bias(neurons))
-    for neurons in (1024, 4096, 16384, 65536)
+    for neurons in OFFICIAL_NEURONS
     for layers in (120, 480, 1920)
 )
 """The twelve official networks."""

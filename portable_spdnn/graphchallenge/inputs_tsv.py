@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.graphchallenge.tsv_triples import TripleFormat, map_in_threads, parse_triples
 from portable_spdnn.host import available_bytes
 from portable_spdnn.io.compressed import line_blocks, open_decompressed
-
-Array = npt.NDArray[Any]
 
 MAX_INPUTS = (1 << 31) - 1
 

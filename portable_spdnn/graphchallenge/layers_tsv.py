@@ -8,7 +8,7 @@ lie.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,11 +16,13 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Progress
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import challenge_bias
 from portable_spdnn.graphchallenge.folder_layout import LayerTexts
 from portable_spdnn.graphchallenge.tsv_triples import TripleFormat, map_in_threads, parse_triples
-from portable_spdnn.io.packed_store import PackedStore, PackedStoreWriter
+from portable_spdnn.io.packed_store import PackedStore
+from portable_spdnn.io.packed_writer import PackedStoreWriter
 from portable_spdnn.layer import Layer
 
 
@@ -29,7 +31,7 @@ def stream_layers(
     neurons: int,
     layers: int | None = None,
     bias: float | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Iterator[tuple[int, Layer]]:
     """Yield (number, layer) in the order in which they are stored, in one pass.
 
@@ -106,7 +108,7 @@ def read_layers(
     neurons: int,
     layers: int | None = None,
     bias: float | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Layer]:
     """Read all layers of a network into memory.
 

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.arguments import checked_count
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import challenge_bias
 from portable_spdnn.host import require_memory
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
 from portable_spdnn.sparse_arrays import index_dtype
-
-Array = npt.NDArray[Any]
 
 COPIES = 16
 """Kronecker width of the challenge networks; also the reciprocal of their weights."""

@@ -10,19 +10,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
+from portable_spdnn.graphchallenge.configurations import OFFICIAL_NEURONS
 from portable_spdnn.host import usable_cores
 
-Array = npt.NDArray[Any]
 Argument = TypeVar("Argument")
 Value = TypeVar("Value")
 
-_OFFICIAL_NEURONS = (1024, 4096, 16384, 65536)
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,4000}\s*")  # int() would take more, such as 1_000
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -127,7 +126,7 @@ def _fault(fields: list[str], form: TripleFormat) -> str | None:
             return f"{name} {field[:40]!r} is no whole number"
         index = int(field)
         if not 1 <= index <= limit:
-            larger = next((n for n in _OFFICIAL_NEURONS if n >= index > limit), None)
+            larger = next((n for n in OFFICIAL_NEURONS if n >= index > limit), None)
             hint = f"; was neurons={larger} meant?" if larger else ""
             memory = name == "input" and index > limit
             held = ", the inputs that the memory available would hold" if memory else ""

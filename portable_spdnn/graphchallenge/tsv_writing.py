@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
-import numpy.typing as npt
-import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures, as_features
 from portable_spdnn.io.atomic_output import atomic_output
 from portable_spdnn.layer import Layer
-
-Array = npt.NDArray[Any]
+from portable_spdnn.sparse_arrays import wide_csr
 
 _LINES = 1 << 19  # formatted at once: about 40 MB of text and temporaries
 
@@ -52,15 +50,10 @@ def write_layer(path: str | os.PathLike[str], layer: Layer) -> None:
         )
     # Weights are looked up by number, so that equal ones are formatted once.
     values, which = np.unique(layer.data, return_inverse=True)
-    wide = np.int32 if max(layer.nnz, *layer.shape) < 1 << 31 else np.int64
-    csr = sp.csr_array(
-        (which.reshape(-1), layer.indices.astype(wide), layer.indptr.astype(wide)),
-        shape=layer.shape,
-    )
-    csc = csr.tocsc()
+    csc = wide_csr(which.reshape(-1), layer.indices, layer.indptr, layer.shape).tocsc()
     weights = _weight_table(values)
     rows, columns = (_decimal_table(1, extent) for extent in layer.shape)
-    column_of = np.repeat(np.arange(layer.shape[1], dtype=wide), np.diff(csc.indptr))
+    column_of = np.repeat(np.arange(layer.shape[1], dtype=csc.indices.dtype), np.diff(csc.indptr))
     with _text_output(path) as stream:
         for start in range(0, layer.nnz, _LINES):
             part = slice(start, start + _LINES)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.io.compressed import open_decompressed
 
-Array = npt.NDArray[Any]
 PathLike = str | os.PathLike[str]
 
 _IMAGES_MAGIC = 0x00000803

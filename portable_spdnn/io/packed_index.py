@@ -7,7 +7,6 @@ wrong content: nothing of the index is used before it has passed `read_index`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Annotated, Literal
 
 import msgspec
@@ -16,7 +15,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.io.packed_layout import ALIGNMENT
 from portable_spdnn.layer import Layer
-from portable_spdnn.network import checked_y_max
+from portable_spdnn.network import check_chain, checked_y_max
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]  # of entries or bytes: 256 Ti at most
 BYTES = {"|u1": 1, "<u2": 2, "<i4": 4, "<i8": 8, "<f4": 4, "<f8": 8}
@@ -122,29 +121,24 @@ def read_index(text: bytes, version: int, end: int) -> Index:
         index = msgspec.json.decode(text, type=Index)
     except RecursionError as error:
         raise ValueError(str(error)) from error
-    problem = next(_problems(index, version, end), None)
+    problem = next(problems(index, version, end), None)
     if problem is not None:
         raise ValueError(problem)
     return index
 
 
-def _problems(index: Index, version: int, end: int) -> Iterator[str]:
-    """Yield what is wrong, in sentences."""
-    try:
-        checked_y_max(index.y_max)
-    except InputError as error:
-        yield str(error)
+def problems(index: Index, version: int, end: int) -> Iterator[str]:
+    """Yield what is wrong with the index of a store, in sentences; parameters as `read_index`."""
     if index.version > version:
         yield f"a store of version {version} has members of version {index.version}"
     for number, layer in enumerate(index.layers, start=1):
         for problem in _layer_problems(layer, end):
             yield f"layer {number}: {problem}"
-    for number, (first, second) in enumerate(pairwise(index.layers), start=1):
-        if first.shape[1] != second.shape[0]:
-            yield (
-                f"layer {number} gives {first.shape[1]} outputs but layer {number + 1} takes "
-                f"{second.shape[0]} inputs"
-            )
+    try:
+        checked_y_max(index.y_max)
+        check_chain([layer.shape for layer in index.layers])
+    except InputError as error:
+        yield str(error)
     if index.inputs is not None:
         if index.inputs.shape[1] != index.layers[0].shape[0]:
             yield (

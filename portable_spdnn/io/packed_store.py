@@ -5,30 +5,21 @@ from __future__ import annotations
 import os
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures, as_features
 from portable_spdnn.host import require_memory
 from portable_spdnn.io.packed_index import StoredArray, read_index
-from portable_spdnn.io.packed_layout import (
-    checksum_mismatch,
-    is_packed_store,
-    map_store,
-    release_pages,
-)
-from portable_spdnn.io.packed_writer import PackedStoreWriter
+from portable_spdnn.io.packed_layout import checksum_mismatch, map_store, release_pages
 from portable_spdnn.layer import Layer
+from portable_spdnn.network import LayerStatistics
 from portable_spdnn.sparse_arrays import check_compressed
-
-__all__ = ["PackedStore", "PackedStoreWriter", "is_packed_store"]
-
-Array = npt.NDArray[Any]
 
 
 class PackedStore:
@@ -98,25 +89,13 @@ class PackedStore:
         except InputError as error:
             raise InputError(f"{self.path}, {name}: {error}") from error
 
-    def layer_statistics(
-        self, number: int, bias: npt.ArrayLike | None = None
-    ) -> tuple[tuple[int, int], int, int, bool]:
-        """Tell of a layer, counted from 1, what the index knows; `bias` replaces the stored one.
-
-        Returns
-        -------
-        shape : tuple of int
-        nnz : int
-        value_bytes : int
-            Bytes of a weight, 0 where all are equal.
-        zeros_stay : bool
-            See `Layer.zeros_stay`.
-        """
+    def layer_statistics(self, number: int, bias: npt.ArrayLike | None = None) -> LayerStatistics:
+        """Tell of a layer, counted from 1, what the index knows; `bias` replaces the stored one."""
         self.check_layers(number)
         entry = self._layers[number - 1]
         finish = Epilogue(self._bias(number) if bias is None else bias, *entry.epilogue)
         value_bytes = 0 if entry.weights is None else np.dtype(entry.weight_dtype).itemsize
-        return entry.shape, entry.indices.count, value_bytes, finish.zeros_stay
+        return LayerStatistics(entry.shape, entry.indices.count, value_bytes, finish.zeros_stay)
 
     def _bias(self, number: int) -> float | Array:
         stored = self._layers[number - 1].bias

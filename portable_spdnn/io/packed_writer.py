@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import zlib
 from contextlib import ExitStack
-from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures, as_features
 from portable_spdnn.io.atomic_output import atomic_output
@@ -22,13 +22,13 @@ from portable_spdnn.io.packed_index import (
     StoredArray,
     StoredInputsEntry,
     StoredLayer,
+    problems,
     stored_epilogue,
 )
 from portable_spdnn.io.packed_layout import ALIGNMENT, pack_header
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import checked_y_max
-
-Array = npt.NDArray[Any]
+from portable_spdnn.sparse_arrays import wide_csr
 
 
 class PackedStoreWriter:
@@ -125,9 +125,9 @@ class PackedStoreWriter:
         if isinstance(checked, PackedFeatures):
             self._inputs = StoredInputsEntry(checked.shape, self._append(checked.bits))
         else:
-            csr = sp.csr_array(checked)
-            wide = np.int32 if max(csr.nnz, *csr.shape) < 1 << 31 else np.int64
-            arrays = csr.indptr.astype(wide), csr.indices.astype(wide), csr.data
+            given = sp.csr_array(checked)
+            csr = wide_csr(given.data, given.indices, given.indptr, given.shape)
+            arrays = csr.indptr, csr.indices, csr.data
             self._inputs = StoredInputsEntry(csr.shape, None, *map(self._append, arrays))
 
     def set_truth(self, layers: int, categories: npt.ArrayLike) -> None:
@@ -163,19 +163,11 @@ class PackedStoreWriter:
         missing = next((n for n in range(1, len(layers) + 1) if n not in self._layers), None)
         if missing is not None or not layers:
             raise InputError(f"{self._path}: layer {missing or 1} was never added")
-        for number, (first, second) in enumerate(pairwise(layers), start=1):
-            if first.shape[1] != second.shape[0]:
-                raise InputError(
-                    f"{self._path}: layer {number} gives {first.shape[1]} outputs "
-                    f"but layer {number + 1} takes {second.shape[0]} inputs"
-                )
-        if self._inputs is not None and self._inputs.shape[1] != layers[0].shape[0]:
-            raise InputError(
-                f"{self._path}: inputs have {self._inputs.shape[1]} columns "
-                f"but layer 1 takes {layers[0].shape[0]} neurons"
-            )
         index = Index(self._y_max, tuple(layers), self._inputs, self._truth)
         text, offset = index.encode(), self._align()
+        problem = next(problems(index, index.version, offset), None)
+        if problem is not None:
+            raise InputError(f"{self._path}: {problem}")
         self._stream.write(text)
         self._stream.seek(0)
         self._stream.write(pack_header(text, offset, index.version))

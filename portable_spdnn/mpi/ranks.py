@@ -7,20 +7,19 @@ communicator is given. Extra ``mpi``: mpi4py, and MPICH as a wheel.
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import usable_cores
-
-Array = npt.NDArray[Any]
 
 # Set by launchers: MPICH and its relatives, Open MPI, MVAPICH.
 _SIZE_VARIABLES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -31,6 +30,8 @@ _GPUS = Path("/proc/driver/nvidia/gpus")  # where the driver lists them
 # one before the other.
 FORWARD_SECONDS = 0.2
 _PIECE = 1 << 28  # bytes of a message: MPI counts in 32 bits
+_PLAIN = 1 << 15  # bytes of an array that goes with others: all of them stay below 2^31
+Shared = TypeVar("Shared")
 
 
 def launched_ranks() -> int:
@@ -171,55 +172,76 @@ class Ranks:
         if len(gpus) > 1 and self.node_size > 1:
             os.environ["CUDA_VISIBLE_DEVICES"] = gpus[self.node_rank % len(gpus)]
 
-    def share_on_node(self, arrays: Sequence[Array] | None) -> list[Array]:
-        """Put arrays of the node's first rank into memory that all ranks of the node read.
+    def share_on_node(self, value: Shared | None) -> Shared:
+        """Put the arrays of what the node's first rank has into memory that all its ranks read.
 
         Parameters
         ----------
-        arrays : sequence of ndarray
+        value : object that can be pickled
             On the first rank of the node; None on the others.
 
         Returns
         -------
-        list of ndarray
-            Read-only, C order; there until `close`.
+        object
+            Equal to `value`; its contiguous arrays are read-only and there until `close`.
         """
-        given = [np.ascontiguousarray(array) for array in arrays] if arrays is not None else None
-        forms = self.node.bcast(
-            None if given is None else [(array.shape, array.dtype.str) for array in given]
-        )
-        sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in forms]
+        leads = self.node_rank == 0
+        text, given = _pickled(value)
+        text, sizes = self.node.bcast((text, [raw.size for raw in given]))
         starts = np.concatenate(([0], np.cumsum([-(-s // _ALIGNMENT) * _ALIGNMENT for s in sizes])))
-        total = max(int(starts[-1]), 1) if self.node_rank == 0 else 0
+        total = max(int(starts[-1]), 1) if leads else 0
         window = self._mpi.Win.Allocate_shared(total, 1, comm=self.node)
         self._windows.append(window)
-        raw = np.frombuffer(window.Shared_query(0)[0], np.uint8)
-        if given is not None:
-            for array, start, size in zip(given, starts, sizes, strict=False):
-                raw[start : start + size] = array.reshape(-1).view(np.uint8)
+        memory = np.frombuffer(window.Shared_query(0)[0], np.uint8)
+        parts = [memory[start : start + size] for start, size in zip(starts, sizes, strict=False)]
+        for part, raw in zip(parts, given, strict=False):  # other ranks give nothing
+            part[:] = raw
         self.node.Barrier()
-        raw.flags.writeable = False
-        return [
-            raw[start : start + size].view(dtype).reshape(shape)
-            for (shape, dtype), start, size in zip(forms, starts, sizes, strict=False)
-        ]
+        for part in parts:
+            part.flags.writeable = False
+        shared: Shared = pickle.loads(text, buffers=parts)
+        return shared
 
-    def send_array(self, array: Array, to: int) -> None:
-        """Send an array of any size; `receive_array` takes it."""
-        array = np.ascontiguousarray(array)
-        self.comm.send((array.shape, array.dtype.str), to)
-        raw = array.reshape(-1).view(np.uint8)
-        for start in range(0, raw.size, _PIECE):
-            self.comm.Send(raw[start : start + _PIECE], to)
+    def gather(self, value: Shared) -> list[Shared] | None:
+        """Bring what each rank has, with arrays of any size, to rank 0.
 
-    def receive_array(self, source: int) -> Array:
-        """Receive what `send_array` sends."""
-        shape, dtype = self.comm.recv(source=source)
-        array = np.empty(shape, dtype)
-        raw = array.reshape(-1).view(np.uint8)
-        for start in range(0, raw.size, _PIECE):
-            self.comm.Recv(raw[start : start + _PIECE], source)
-        return array
+        Parameters
+        ----------
+        value : object that can be pickled
+
+        Returns
+        -------
+        list of object, or None
+            By rank; None on all ranks but the first.
+        """
+        text, given = _pickled(value, _PLAIN)
+        told = self.comm.gather((text, [raw.size for raw in given]))
+        if told is None:
+            for raw in given:
+                for start in range(0, raw.size, _PIECE):
+                    self.comm.Send(raw[start : start + _PIECE], 0)
+            return None
+        gathered = [value]
+        for rank, (text, sizes) in enumerate(told[1:], start=1):
+            parts = [np.empty(size, np.uint8) for size in sizes]
+            for part in parts:
+                for start in range(0, part.size, _PIECE):
+                    self.comm.Recv(part[start : start + _PIECE], rank)
+            gathered.append(pickle.loads(text, buffers=parts))
+        return gathered
+
+
+def _pickled(value: object, most: int = -1) -> tuple[bytes, list[Array]]:
+    """Return an object as a pickle, and the bytes of its arrays of more than `most` bytes."""
+    apart: list[Array] = []
+
+    def stays(buffer: pickle.PickleBuffer) -> bool:
+        raw = np.asarray(buffer.raw())
+        if raw.size > most:
+            apart.append(raw)
+        return raw.size <= most
+
+    return pickle.dumps(value, 5, buffer_callback=stays), apart
 
 
 _open: set[Ranks] = set()

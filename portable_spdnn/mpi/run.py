@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from portable_spdnn.arrays import Progress
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, as_features
-from portable_spdnn.mpi.gathering import gather_batches
 from portable_spdnn.mpi.ranks import Ranks
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import NetworkPlan, Progress
+from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.batch import Batch, resumed_seconds
 from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint
 from portable_spdnn.plans.options import PlanOptions
@@ -179,8 +179,9 @@ def run_on_ranks(
             seen += end - first
     if not scores:
         batches = [replace(one, output=replace(one.output, rows=None)) for one in batches]
+    batches = [replace(one, output=one.output.fetched()) for one in batches]
     mine = replica_records(plan.replicas(), batches, ranks.host, ranks.rank, load_seconds)
-    gathered = gather_batches(ranks, batches)
+    gathered = ranks.gather(batches)
     told = ranks.comm.gather((mine, plan.plan_seconds))
     seconds = time.perf_counter() - start
     if gathered is None or told is None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.operations.operands import AnyArray, SparseOperand
-
-Array = npt.NDArray[Any]
 
 
 class FeatureQueries:

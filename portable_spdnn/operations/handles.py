@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.operations.operands import (
     AnyArray,
@@ -26,7 +27,6 @@ from portable_spdnn.operations.operands import (
 if TYPE_CHECKING:
     from portable_spdnn.operations.interface import Operations
 
-Array = npt.NDArray[Any]
 # From an operand, an array for the result or None, and a residual or None, to the result.
 Prepared = Callable[[AnyArray, AnyArray, AnyArray], AnyArray]
 

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.sparse_arrays import canonical_csr, real_dtype
 
-Array = npt.NDArray[Any]
 DType: TypeAlias = np.dtype[Any]
 # DLPack's kDLCPU and kDLCUDAHost, which the host reads; kDLCUDA and kDLCUDAManaged.
 HOST_MEMORY, CUDA_MEMORY = (1, 3), (2, 13)

@@ -7,15 +7,12 @@ correctness.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.hashing import mix64
 
-Array = npt.NDArray[Any]
 ROWS_AT_ONCE = 1 << 22  # words hashed together: 32 MB of temporaries
 
 

@@ -18,17 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
 from portable_spdnn.passes.equal_rows import equal_sparse_rows
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -96,14 +93,5 @@ def _merge_layer(layer: Layer, classes: Array | None) -> tuple[Layer, Array]:
     kept = sp.csr_array((data, by_output.indices, by_output.indptr), shape=by_output.shape)[first]
     csr = kept.T.tocsr()
     csr.sort_indices()
-    merged = Layer.from_csr(
-        csr.indptr,
-        csr.indices,
-        csr.data,
-        csr.shape,
-        layer.bias[first],
-        layer.activation,
-        layer.lower,
-        layer.upper,
-    )
-    return merged, group
+    rest = layer.bias[first], layer.activation, layer.lower, layer.upper
+    return Layer.from_csr(csr.indptr, csr.indices, csr.data, csr.shape, *rest), group

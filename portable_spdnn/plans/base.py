@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
+from portable_spdnn.arrays import Progress
 from portable_spdnn.backend import Backend
 from portable_spdnn.features import Features, FeaturesLike, as_features, check_magnitudes
 from portable_spdnn.kernel_model import KernelModel
@@ -23,8 +23,6 @@ from portable_spdnn.plans.options import BATCH_MEMORY, PlanOptions
 from portable_spdnn.plans.result import Result, layer_records, replica_records
 from portable_spdnn.version import __version__
 
-Array = npt.NDArray[Any]
-Progress = Callable[[int, int], None]
 # Makes a plan of a network on a backend; the planner hands it to plans that make others.
 Build = Callable[[Backend, Network, PlanOptions], "NetworkPlan"]
 
@@ -293,7 +291,7 @@ class NetworkPlan(ABC):
             inference_seconds=seconds,
             executed_edges=sum(batch.output.executed_edges for batch in batches),
             records=layer_records(batches, len(network)),
-            exact_passes=self.options.exact_passes,
+            exact_passes=tuple(self.options.exact_passes),
             resumed_inputs=sum(batch.inputs for batch in batches if batch.resumed),
             _batches=tuple(batches),
         )

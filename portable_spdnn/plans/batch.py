@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import NumericalError
 from portable_spdnn.plans.device_report import DeviceReport
 
-Array = npt.NDArray[Any]
 OVERFLOW = (
     "features became NaN on the way: the sums overflowed; give the network a y_max, "
     "scale its weights, or use dtype float64"

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.io.atomic_output import atomic_output
@@ -76,7 +77,7 @@ class Checkpoint:
 
     def _batch(self, first: int, parts: dict[str, Any]) -> Batch:
         if "rows_crc32" in parts:
-            rows: Any = np.load(self._rows_path(first), mmap_mode="r")
+            rows: Any = self._mapped_rows(first)
             if _crc32(self._rows_path(first)) != int(parts["rows_crc32"]):
                 raise ValueError(f"checksum mismatch in {self._rows_path(first).name}")
         else:
@@ -130,7 +131,7 @@ class Checkpoint:
         with atomic_output(self._path(batch.first)) as stream:
             np.savez(stream, **parts)
         if isinstance(rows, np.ndarray):
-            rows = np.load(self._rows_path(batch.first), mmap_mode="r")
+            rows = self._mapped_rows(batch.first)
         return replace(batch, output=replace(output, rows=rows))
 
     def _path(self, first: int) -> Path:
@@ -138,6 +139,10 @@ class Checkpoint:
 
     def _rows_path(self, first: int) -> Path:
         return self.folder / f"batch-{first:012d}.rows.npy"
+
+    def _mapped_rows(self, first: int) -> Array:
+        # A plain array, which other than `numpy.memmap` can be pickled without a copy.
+        return np.asarray(np.load(self._rows_path(first), mmap_mode="r"))
 
 
 def _crc32(path: Path) -> int:

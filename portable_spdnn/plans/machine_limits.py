@@ -19,8 +19,7 @@ from portable_spdnn.version import __version__
 
 def known_limits(backend: Backend) -> Limits | None:
     """Return the limits of a backend where they have been measured before, else None."""
-    known = _read(cache_file()).get(_key(backend))
-    return None if known is None else Limits(**known)
+    return _read().get(_key(backend))
 
 
 def _key(backend: Backend) -> str:
@@ -47,14 +46,12 @@ def limits_of(backend: Backend, refresh: bool = False) -> Limits:
     NotImplementedError
         If the backend does not measure its limits.
     """
-    key = _key(backend)
-    path = cache_file()
-    known = _read(path)
+    key, known = _key(backend), _read()
     if refresh or key not in known:
-        known = {**known, key: asdict(backend.measure_limits())}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, known)
-    return Limits(**known[key])
+        known[key] = backend.measure_limits()
+        cache_file().parent.mkdir(parents=True, exist_ok=True)
+        write_json(cache_file(), {key: asdict(limits) for key, limits in known.items()})
+    return known[key]
 
 
 def cache_file() -> Path:
@@ -62,10 +59,10 @@ def cache_file() -> Path:
     return cache_folder() / "limits.json"
 
 
-def _read(path: Path) -> dict[str, dict[str, float]]:
+def _read() -> dict[str, Limits]:
     """Return what is on disk; nothing where it is absent, or not of this form."""
     try:
-        known = json.loads(path.read_text())
-        return {key: asdict(Limits(**values)) for key, values in known.items()}
+        known = json.loads(cache_file().read_text())
+        return {key: Limits(**values) for key, values in known.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}  # it is measured again, and the file replaced

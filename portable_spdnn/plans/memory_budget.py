@@ -10,9 +10,9 @@ import numpy as np
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import available_bytes, format_bytes, resident_bytes
-from portable_spdnn.network import Network
+from portable_spdnn.network import LayerStatistics, Network
 from portable_spdnn.plans.options import BATCH_MEMORY, PlanOptions
-from portable_spdnn.workloads.streamed_network import LayerStatistics, StreamedNetwork
+from portable_spdnn.workloads.streamed_network import StreamedNetwork
 
 CODE_BYTES = 192 << 20  # compilers and compiled kernels, which appear with the first plan
 WEIGHTS_SHARE = 1 / 4  # of what is free; the rest is for features
@@ -127,10 +127,7 @@ def running_bytes(statistics: LayerStatistics, itemsize: int) -> int:
 
 
 def streaming_memory(
-    statistics: Iterable[LayerStatistics],
-    inputs: int,
-    options: PlanOptions,
-    available: int | None = None,
+    statistics: Iterable[LayerStatistics], inputs: int, options: PlanOptions
 ) -> int | None:
     """Decide whether a network is held in memory or streamed.
 
@@ -141,20 +138,18 @@ def streaming_memory(
     inputs : int
     options : PlanOptions
         Where its `memory` is set, that stands.
-    available : int, optional
-        Bytes that the process may still take. Default: what the system tells now; where it
-        tells nothing, networks are held in memory.
 
     Returns
     -------
     int or None
         None: held in memory. Otherwise weights in two forms (as loaded, and planned by any
         backend) and the features at work exceed `SHARE` of the available memory, and the number
-        is what the whole process may hold: what it holds already, and that share.
+        is what the whole process may hold: what it holds already, and that share. Where the
+        system does not tell what is available, networks are held in memory.
     """
     if options.memory is not None:
         return options.memory
-    available = available_bytes() if available is None else available
+    available = available_bytes()
     if available is None or needed_bytes(statistics, inputs, options) <= SHARE * available:
         return None
     return resident_bytes() + int(SHARE * available)

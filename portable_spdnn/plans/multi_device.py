@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from portable_spdnn.arrays import Progress
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError, SpdnnError
 from portable_spdnn.features import Features
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import Build, NetworkPlan, Progress
+from portable_spdnn.plans.base import Build, NetworkPlan
 from portable_spdnn.plans.batch import Batch, BatchOutput
 from portable_spdnn.plans.checkpoint import Checkpoint
 from portable_spdnn.plans.options import PlanOptions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +76,7 @@ class PlanOptions:
     path: str = "auto"
     batch_size: int | None = None
     keep_dead_inputs: bool = False
-    exact_passes: tuple[str, ...] = ()
+    exact_passes: Collection[str] = ()  # kept as a tuple, in the passes' own order
     memory: int | None = None
     kernel: str = "auto"
     storage: str = "same"

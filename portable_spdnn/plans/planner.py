@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import parse_limit, require_memory
 from portable_spdnn.network import Network
-from portable_spdnn.passes import parse_passes
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.layer_loop import LayerLoopPlan
 from portable_spdnn.plans.multi_device import MultiDevicePlan
@@ -34,7 +33,7 @@ def plan(
     path: str = "auto",
     batch_size: int | None = None,
     keep_dead_inputs: bool = False,
-    exact_passes: str | Iterable[str] = (),
+    exact_passes: Collection[str] = (),
     memory: str | int | None = None,
     kernel: str = "auto",
     storage: str = "same",
@@ -86,7 +85,7 @@ device_memory, devices, profile, expected_inputs
         path=path,
         batch_size=batch_size,
         keep_dead_inputs=keep_dead_inputs,
-        exact_passes=parse_passes(exact_passes),
+        exact_passes=exact_passes,
         memory=parse_limit(memory, "memory"),
         kernel=kernel,
         storage=storage,

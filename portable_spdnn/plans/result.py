@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.plans.batch import Batch
 from portable_spdnn.plans.device_report import DeviceReport, merged
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

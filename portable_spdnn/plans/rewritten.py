@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.host import format_bytes
-from portable_spdnn.network import Network
+from portable_spdnn.network import LayerStatistics, Network
 from portable_spdnn.passes import FIXED_POINT, MERGE_INPUTS, MERGE_NEURONS
 from portable_spdnn.passes.equal_rows import equal_rows
 from portable_spdnn.passes.merge_neurons import merge_neurons
@@ -24,9 +24,6 @@ from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.device_report import DeviceReport, merged
 from portable_spdnn.plans.memory_budget import Budget, running_bytes, statistics_of
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn.workloads.streamed_network import LayerStatistics
-
-Array = npt.NDArray[Any]
 
 FIRST_SEGMENT = 8  # layers: inputs look alike only after some; early checks cost little
 MIN_COPIES = 1 / 16  # of the rows; fewer are not worth losing count of the inputs active

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.backend import Backend
 from portable_spdnn.features import Features
 from portable_spdnn.host import format_bytes
@@ -29,8 +29,6 @@ from portable_spdnn.plans.device_report import DeviceReport, merged
 from portable_spdnn.plans.memory_budget import Budget, statistics_of
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.workloads.streamed_network import StreamedNetwork
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

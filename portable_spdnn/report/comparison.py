@@ -6,17 +6,16 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.arrays import Array, Progress
 from portable_spdnn.backend import Backend
 from portable_spdnn.engine import infer
 from portable_spdnn.features import Features
 from portable_spdnn.graphchallenge.categories import Truth, Verdict, judge
 from portable_spdnn.network import Network
-from portable_spdnn.plans.base import Progress
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.plans.result import Result
@@ -26,7 +25,6 @@ REFERENCE = "scipy"
 REFERENCE_NAME = "the serial scipy reference"
 ROWS_AT_ONCE = 4096
 
-Array = npt.NDArray[Any]
 ShowProgress = Callable[[str], AbstractContextManager[Progress | None]]
 
 
@@ -51,10 +49,8 @@ class Comparison:
     Attributes
     ----------
     result : Result
-        Of the last repetition.
+        Of the last repetition, with the median of the seconds of all.
     versions : dict of str to str
-    inference_seconds : float
-        Median over the repetitions.
     speed_up : float
         Median seconds of the reference over those of this backend.
     categories_agree : bool
@@ -64,21 +60,10 @@ class Comparison:
 
     result: Result
     versions: dict[str, str]
-    inference_seconds: float
     speed_up: float
     categories_agree: bool
     largest_absolute_difference: float
     largest_relative_difference: float
-
-    @property
-    def edge_rate(self) -> float:
-        """Challenge edge rate at the median time, edges/s."""
-        return self.result.inputs * self.result.edges / self.inference_seconds
-
-    @property
-    def executed_edge_rate(self) -> float:
-        """Executed edge rate at the median time, edges/s."""
-        return self.result.executed_edges / self.inference_seconds
 
 
 def compare(
@@ -124,21 +109,13 @@ def compare(
     reference: Result | None = None
     for backend in chosen:
         asked = options if reference else replace(options, exact_passes=())
-        result, median = _timed(backend, network, features, asked, repeat, show_progress)
+        result = _timed(backend, network, features, asked, repeat, show_progress)
         reference = reference or result
-        absolute, relative = _differences(reference, result)
-        base = comparisons[0].inference_seconds if comparisons else median
-        comparisons.append(
-            Comparison(
-                result,
-                type(backend).availability().versions,
-                median,
-                base / median,
-                judge_by_reference(result, reference).passed,
-                absolute,
-                relative,
-            )
-        )
+        versions = type(backend).availability().versions
+        speed_up = reference.inference_seconds / result.inference_seconds
+        agree = judge_by_reference(result, reference).passed
+        differences = _differences(reference, result)
+        comparisons.append(Comparison(result, versions, speed_up, agree, *differences))
     return comparisons
 
 
@@ -149,14 +126,14 @@ def _timed(
     options: PlanOptions,
     repeat: int,
     show_progress: ShowProgress,
-) -> tuple[Result, float]:
+) -> Result:
     plan = make_plan(backend, network, options)
     times = []
     for turn in range(1, repeat + 1):
         with show_progress(f"{backend.name}, run {turn} of {repeat}") as progress:
             result = plan.run(features, progress)
         times.append(result.inference_seconds)
-    return result, statistics.median(times)
+    return replace(result, inference_seconds=statistics.median(times))
 
 
 def _differences(reference: Result, result: Result) -> tuple[float, float]:

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.hashing import mix64
 from portable_spdnn.io.atomic_output import atomic_output
 
-Array = npt.NDArray[Any]
 FORMAT, VERSION = "portable_spdnn scaling calibration", 4
 # A modelled input is drawn among at least so many recorded ones, and so many survivors on average:
 # with one or two of these the predicted imbalance would be chance.

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.arrays import Progress
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, as_features
 from portable_spdnn.host import available_bytes, resident_bytes
-from portable_spdnn.network import Network
-from portable_spdnn.plans.base import NetworkPlan, Progress
+from portable_spdnn.network import LayerStatistics, Network
+from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.planner import make_plan, own_plan
 from portable_spdnn.scaling.calibration import Calibration, Curve, Lifetimes, count_active
 from portable_spdnn.workloads.sources import DEFAULT_LAYERS, Request, Source, resolve
-from portable_spdnn.workloads.streamed_network import LayerStatistics
 
 DENSE_LAYERS = 24  # run together, so that loading and storing features is a few per cent of them
 MAX_DENSE_INPUTS, MAX_DENSE_BYTES = 4096, 1 << 28

@@ -17,16 +17,14 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.mpi.run import POLL_SECONDS
+from portable_spdnn.network import LayerStatistics
 from portable_spdnn.plans.memory_budget import SHARE, Budget, needed_bytes
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.partition import chunk_bounds, static_part
 from portable_spdnn.scaling.calibration import Calibration, Curve, count_active
-from portable_spdnn.workloads.streamed_network import LayerStatistics
-
-Array = npt.NDArray[Any]
 
 COLLECTIVES = 4  # gatherings of results: sizes and contents, of batches and of records
 # Sizes of what is in the pickled results of a rank. Of each layer of a batch these hold how many

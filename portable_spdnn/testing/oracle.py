@@ -6,9 +6,8 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from portable_spdnn.arrays import Array
 
 
 def entries(matrix: Any) -> list[tuple[int, int, float]]:

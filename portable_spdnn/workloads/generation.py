@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
+from portable_spdnn.arrays import Progress
 from portable_spdnn.features import Features
 from portable_spdnn.graphchallenge.configurations import Y_MAX, challenge_bias
 from portable_spdnn.graphchallenge.radixnet import radixnet_layers
 from portable_spdnn.graphchallenge.tsv_writing import write_inputs, write_layer
 from portable_spdnn.io.atomic_output import atomic_folder
-from portable_spdnn.io.packed_store import PackedStoreWriter
-from portable_spdnn.workloads.networks import Progress
+from portable_spdnn.io.packed_writer import PackedStoreWriter
 
 
 def generate_radixnet(

@@ -11,16 +11,13 @@ from __future__ import annotations
 import math
 import os
 from importlib import resources
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import PackedFeatures
 from portable_spdnn.io.idx import read_idx
-
-Array = npt.NDArray[Any]
 
 MNIST_THRESHOLD = 184.6
 """Pixels brighter than this, of 255, become 1."""
@@ -79,10 +76,7 @@ def digits_features(neurons: int, rows: slice = slice(None)) -> PackedFeatures:
 
 
 def load_idx_features(
-    path: str | os.PathLike[str],
-    neurons: int,
-    first: int | None = None,
-    rows: slice = slice(None),
+    path: str | os.PathLike[str], neurons: int, rows: slice = slice(None)
 ) -> PackedFeatures:
     """Read a file of images in IDX format as binary features.
 
@@ -92,10 +86,8 @@ def load_idx_features(
         Pixels of 0 to 255, as in MNIST; gzipped or not.
     neurons : int
         A square: 1024, 4096, 16384, 65536, ...
-    first : int, optional
-        Number of images to take from the start; default all.
     rows : slice
-        Which of those to turn into features; default all.
+        Which of the images, numbered from 0; those after them are not read. Default all.
 
     Returns
     -------
@@ -107,7 +99,7 @@ def load_idx_features(
         As for `read_idx` and `binary_features`.
     """
     _side(neurons)
-    return binary_features(read_idx(path, first)[rows], neurons)
+    return binary_features(read_idx(path, rows.stop or None)[rows], neurons)
 
 
 def binary_features(

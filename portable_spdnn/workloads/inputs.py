@@ -88,7 +88,7 @@ class ImageInputs(InputsSource):
 
     def rows(self, rows: slice, verify: bool = True) -> Features:
         """Load some of the images."""
-        return load_idx_features(self.name, self.neurons, rows.stop or None, rows)
+        return load_idx_features(self.name, self.neurons, rows)
 
 
 class DigitInputs(InputsSource):

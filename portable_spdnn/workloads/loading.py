@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from portable_spdnn.arrays import Progress
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
 from portable_spdnn.graphchallenge.categories import Truth, read_categories
@@ -19,10 +20,10 @@ from portable_spdnn.graphchallenge.configurations import Y_MAX
 from portable_spdnn.graphchallenge.folder_layout import inputs_path, truth_paths
 from portable_spdnn.graphchallenge.inputs_tsv import read_inputs
 from portable_spdnn.graphchallenge.layers_tsv import stream_layers
-from portable_spdnn.io.packed_store import PackedStoreWriter
+from portable_spdnn.io.packed_writer import PackedStoreWriter
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
-from portable_spdnn.workloads.networks import Progress, TextNetwork
+from portable_spdnn.workloads.networks import TextNetwork
 from portable_spdnn.workloads.sources import Request, Source, resolve
 from portable_spdnn.workloads.streamed_network import StreamedNetwork
 
@@ -144,7 +145,7 @@ def open_network(
     Examples
     --------
     >>> import os, tempfile, numpy as np, portable_spdnn as ps
-    >>> from portable_spdnn.io.packed_store import PackedStoreWriter
+    >>> from portable_spdnn.io.packed_writer import PackedStoreWriter
     >>> path = os.path.join(tempfile.mkdtemp(), "network.spdnn")
     >>> with PackedStoreWriter(path, y_max=32.0) as store:
     ...     store.add_layer(1, ps.Layer(np.eye(4), -0.3))

@@ -7,18 +7,17 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 
+from portable_spdnn.arrays import Progress
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge import layers_tsv
 from portable_spdnn.graphchallenge.folder_layout import network_paths, resolve_neurons
 from portable_spdnn.host import require_memory
 from portable_spdnn.io.packed_store import PackedStore
 from portable_spdnn.layer import Layer
-from portable_spdnn.network import Network
-from portable_spdnn.workloads.streamed_network import LayerSource, LayerStatistics, StreamedNetwork
+from portable_spdnn.network import LayerStatistics, Network
+from portable_spdnn.workloads.streamed_network import LayerSource, StreamedNetwork
 
 TEXT, STORE, GENERATED = "files", "packed store", "generated"
-
-Progress = Callable[[int, int], None]
 
 
 class NetworkSource:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from portable_spdnn.arrays import Progress
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features
 from portable_spdnn.graphchallenge.categories import Truth, known_truth, truth_for
@@ -78,7 +78,7 @@ class Source:
         """Whether neither network nor inputs come from files."""
         return self.request.data is None and self.request.inputs is None
 
-    def load_network(self, progress: Callable[[int, int], None] | None = None) -> Network:
+    def load_network(self, progress: Progress | None = None) -> Network:
         """Return the network: in memory, or streamed where the request says so.
 
         `progress` is called with (layers done, layers in all; 0 while not known).

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import overload
 
 import numpy as np
@@ -15,44 +14,9 @@ from portable_spdnn.graphchallenge.configurations import challenge_bias
 from portable_spdnn.graphchallenge.radixnet import radixnet_layer, radixnet_layers
 from portable_spdnn.io.packed_store import PackedStore
 from portable_spdnn.layer import Layer
-from portable_spdnn.network import KnownLayer, Network
-from portable_spdnn.sparse_arrays import index_dtype
+from portable_spdnn.network import LayerStatistics, Network
 
 MAX_LAYERS = 1 << 20  # of a generated network: what is known of each is kept
-
-
-@dataclass(frozen=True)
-class LayerStatistics:
-    """What is known of a layer before it is read.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        (neurons_in, neurons_out)
-    nnz : int
-        Its weights.
-    value_bytes : int
-        Bytes that a weight takes; 0 where all are equal.
-    zeros_stay : bool
-        Whether a row of zeros stays one; see `Layer.zeros_stay`.
-    """
-
-    shape: tuple[int, int]
-    nnz: int
-    value_bytes: int
-    zeros_stay: bool
-
-    @property
-    def bytes(self) -> int:
-        """Memory of the layer in CSR."""
-        index = index_dtype(self.shape[1]).itemsize
-        return (index + self.value_bytes) * self.nnz + 8 * (self.shape[0] + 1)
-
-    @classmethod
-    def of(cls, layer: Layer) -> LayerStatistics:
-        """Return the statistics of a layer at hand."""
-        width = 0 if layer.constant is not None else layer.data.itemsize
-        return cls(layer.shape, layer.nnz, width, layer.zeros_stay)
 
 
 class LayerSource(ABC):
@@ -112,7 +76,7 @@ class StreamedNetwork(Network):
         self.layers = _ReadOnUse(source)
         self._set(y_max)
 
-    def _known(self) -> Sequence[KnownLayer]:
+    def _known(self) -> Sequence[LayerStatistics]:
         return self.source.statistics
 
     def __iter__(self) -> Iterator[Layer]:
@@ -161,9 +125,7 @@ class StoredLayers(LayerSource):
     ) -> None:
         self.store, self.bias = store, bias
         wanted = store.check_layers(layers)
-        self.statistics = [
-            LayerStatistics(*store.layer_statistics(n, bias)) for n in range(1, wanted + 1)
-        ]
+        self.statistics = [store.layer_statistics(number, bias) for number in range(1, wanted + 1)]
 
     def read(self, number: int) -> Layer:
         """Return a layer; its arrays are views of the file, their checksums verified."""

@@ -30,7 +30,8 @@ from portable_spdnn.graphchallenge.categories import read_categories
 from portable_spdnn.graphchallenge.inputs_tsv import read_inputs
 from portable_spdnn.graphchallenge.layers_tsv import read_layers
 from portable_spdnn.io.idx import read_idx
-from portable_spdnn.io.packed_store import PackedStore, PackedStoreWriter
+from portable_spdnn.io.packed_store import PackedStore
+from portable_spdnn.io.packed_writer import PackedStoreWriter
 from portable_spdnn.io.run_folder import read_json
 from portable_spdnn.scaling.calibration import load_calibration, save_calibration
 

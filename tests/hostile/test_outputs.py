@@ -15,7 +15,7 @@ import pytest
 
 import portable_spdnn as ps
 from portable_spdnn.io.atomic_output import atomic_folder, atomic_output, check_outputs
-from portable_spdnn.io.packed_store import PackedStoreWriter
+from portable_spdnn.io.packed_writer import PackedStoreWriter
 
 
 def write(path: Path, content: bytes = b"new") -> None:

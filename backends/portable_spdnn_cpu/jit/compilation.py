@@ -17,10 +17,10 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numba.extending
-import numpy.typing as npt
 from numba.core.typing.templates import Signature
 
-Array = npt.NDArray[Any]  # what kernels compute on
+from portable_spdnn.arrays import Array as Array
+
 # What an intrinsic returns: the signature of a call, and the function that emits its code.
 Emission = tuple[Signature, Callable[..., Any]]
 Function = TypeVar("Function", bound=Callable[..., Any])

@@ -21,7 +21,7 @@ from portable_spdnn.cli.challenge import choose_configurations
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import CONFIGURATIONS, INPUTS, Configuration
 from portable_spdnn.host import resident_bytes
-from portable_spdnn.io.packed_store import PackedStoreWriter
+from portable_spdnn.io.packed_writer import PackedStoreWriter
 from portable_spdnn.plans import memory_budget
 from portable_spdnn.plans.layer_loop import LayerLoopPlan
 from portable_spdnn.plans.memory_budget import SHARE

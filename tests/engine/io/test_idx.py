@@ -35,7 +35,7 @@ def test_idx_round_trip_whatever_the_name(tmp_path: Path, images: np.ndarray, pa
         np.testing.assert_array_equal(read_idx(path, first=2), images[:2])
         np.testing.assert_array_equal(read_idx(path, first=5), images)
         assert count_idx(path) == 5
-        features = load_idx_features(path, 16, first=3)
+        features = load_idx_features(path, 16, slice(3))
         np.testing.assert_array_equal(features.bits, binary_features(images[:3], 16).bits)
 
 

@@ -16,7 +16,9 @@ import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import PackedFeatures
-from portable_spdnn.io.packed_store import PackedStore, PackedStoreWriter, is_packed_store
+from portable_spdnn.io.packed_layout import is_packed_store
+from portable_spdnn.io.packed_store import PackedStore
+from portable_spdnn.io.packed_writer import PackedStoreWriter
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
 from portable_spdnn.workloads.loading import load_inputs, load_network, open_network

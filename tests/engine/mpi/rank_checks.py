@@ -72,6 +72,13 @@ with Ranks() as ranks:
         np.testing.assert_array_equal(got, expected)
         assert got.dtype == expected.dtype
         assert not got.flags.writeable
+    # One in the message of the pickle, one in messages of its own.
+    small, large = np.full(3, rank), sp.csr_array(np.full((2, 1 << 18), rank + 0.5))
+    gathered = ranks.gather((small, large))
+    assert (gathered is None) == bool(rank)
+    for number, (one, other) in enumerate(gathered or ()):
+        assert one.tolist() == [number] * 3
+        assert (other.shape, other.min(), other.max()) == (large.shape, number + 0.5, number + 0.5)
     assert ranks.threads_each() >= 1
     for inputs in (0, 1, 2, 17, 1000):
         mine = list(dynamic_parts(ranks, inputs))

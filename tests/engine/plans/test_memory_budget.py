@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import portable_spdnn as ps
 from portable_spdnn.host import parse_limit, resident_bytes
+from portable_spdnn.network import LayerStatistics
 from portable_spdnn.plans import memory_budget
 from portable_spdnn.plans.memory_budget import (
     SHARE,
@@ -23,11 +24,7 @@ from portable_spdnn.plans.memory_budget import (
 )
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.planner import make_plan
-from portable_spdnn.workloads.streamed_network import (
-    GeneratedLayers,
-    LayerStatistics,
-    StreamedNetwork,
-)
+from portable_spdnn.workloads.streamed_network import GeneratedLayers, StreamedNetwork
 
 GIB = 1 << 30
 
@@ -72,9 +69,11 @@ def test_a_network_is_streamed_where_it_would_not_fit(monkeypatch: pytest.Monkey
     assert needed_bytes(statistics, 1000, options) - needed == 3 * 990 * 2 * 1024 * 4
     assert needed_bytes(statistics, 1000, PlanOptions(batch_size=10)) == needed
     assert needed_bytes(statistics, 10, PlanOptions(np.float64)) > needed
-    assert streaming_memory(statistics, 10, options, math.ceil(needed / SHARE)) is None
-    less = int(0.9 * needed / SHARE)
-    allowed = streaming_memory(statistics, 10, options, less)
+    enough, less = math.ceil(needed / SHARE), int(0.9 * needed / SHARE)
+    monkeypatch.setattr(memory_budget, "available_bytes", lambda: enough)
+    assert streaming_memory(statistics, 10, options) is None
+    monkeypatch.setattr(memory_budget, "available_bytes", lambda: less)
+    allowed = streaming_memory(statistics, 10, options)
     assert allowed is not None
     assert abs(allowed - resident_bytes() - SHARE * less) < 50e6
     assert streaming_memory(statistics, 10, PlanOptions(memory=5)) == 5

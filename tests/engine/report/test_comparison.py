@@ -55,11 +55,11 @@ def test_differences_are_those_of_the_scores() -> None:
     assert larger.categories_agree
     assert reviving.largest_relative_difference == 1  # where the reference has 0
     assert not reviving.categories_agree
-    assert larger.edge_rate == pytest.approx(3 * 6 / larger.inference_seconds)
-    assert larger.executed_edge_rate == pytest.approx(
-        larger.result.executed_edges / larger.inference_seconds
+    assert larger.result.edge_rate == pytest.approx(3 * 6 / larger.result.inference_seconds)
+    assert larger.result.executed_edge_rate == pytest.approx(
+        larger.result.executed_edges / larger.result.inference_seconds
     )
-    assert larger.speed_up == reference.inference_seconds / larger.inference_seconds
+    assert larger.speed_up == reference.result.inference_seconds / larger.result.inference_seconds
 
 
 def test_the_reference_runs_once_first_and_without_exact_passes() -> None:
@@ -88,7 +88,7 @@ def test_times_are_medians_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda plan, features, progress: timed(plan, features, next(clock), next(clock)),
     )
     reference, larger = compare(NETWORK, FEATURES, ["larger"])
-    assert (reference.inference_seconds, larger.inference_seconds) == (4, 2)
+    assert (reference.result.inference_seconds, larger.result.inference_seconds) == (4, 2)
     assert larger.speed_up == 2
 
 

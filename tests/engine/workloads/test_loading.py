@@ -15,7 +15,8 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.features import PackedFeatures
 from portable_spdnn.graphchallenge.categories import judge, write_categories
 from portable_spdnn.graphchallenge.tsv_writing import write_inputs, write_layer
-from portable_spdnn.io.packed_store import PackedStore, PackedStoreWriter
+from portable_spdnn.io.packed_store import PackedStore
+from portable_spdnn.io.packed_writer import PackedStoreWriter
 from portable_spdnn.layer import Layer
 from portable_spdnn.workloads import images
 from portable_spdnn.workloads.loading import (

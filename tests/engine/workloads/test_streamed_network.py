@@ -10,13 +10,10 @@ import pytest
 import scipy.sparse as sp
 
 import portable_spdnn as ps
-from portable_spdnn.io.packed_store import PackedStore, PackedStoreWriter
-from portable_spdnn.workloads.streamed_network import (
-    GeneratedLayers,
-    LayerStatistics,
-    StoredLayers,
-    StreamedNetwork,
-)
+from portable_spdnn.io.packed_store import PackedStore
+from portable_spdnn.io.packed_writer import PackedStoreWriter
+from portable_spdnn.network import LayerStatistics
+from portable_spdnn.workloads.streamed_network import GeneratedLayers, StoredLayers, StreamedNetwork
 
 
 def assert_same_layers(got: ps.Network, expected: ps.Network) -> None:

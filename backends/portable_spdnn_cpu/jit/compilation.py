@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import pickle
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -56,21 +57,45 @@ def kernel(function: Function, **options: Any) -> Function:
     kept = getattr(compiled._cache, "_cache_file", None)  # none where no folder may be written
     if kept is not None:
         kept._source_stamp = kept._source_stamp, sources_digest()
-        kept.save = functools.partial(_save, kept)
+        kept.save, kept.load = functools.partial(_save, kept), functools.partial(_load, kept)
     return cast(Function, compiled)
 
 
 def _save(kept: Any, key: Any, data: Any) -> None:
-    """Keep the machine code of a signature: what `numba.core.caching.IndexDataCacheFile` does."""
+    """Keep the machine code of a signature, and its digest in the index of the function.
+
+    Else as `numba.core.caching.IndexDataCacheFile` does, of which `kept` is one.
+    """
     stamped = repr((kept._source_stamp, key)).encode()
     name = kept._data_name(int.from_bytes(hashlib.blake2b(stamped, digest_size=8).digest()))
+    code = kept._dump(data)
     try:
-        index = kept._load_index()
-        index[key] = name
-        kept._save_data(name, data)
+        index = _load_index(kept)
+        index[key] = name, hashlib.blake2b(code).digest()
+        with kept._open_for_write(kept._data_path(name)) as stream:
+            stream.write(code)
         kept._save_index(index)
     except OSError as error:
         _warn_once(error.strerror or str(error))
+
+
+def _load(kept: Any, key: Any) -> Any:
+    """Return the machine code that was kept of a signature, None where there is none intact."""
+    name, digest = _load_index(kept).get(key, ("", b""))
+    try:
+        code = Path(kept._data_path(name)).read_bytes() if name else b""
+    except OSError:
+        return None
+    return pickle.loads(code) if code and hashlib.blake2b(code).digest() == digest else None
+
+
+def _load_index(kept: Any) -> dict[Any, tuple[str, bytes]]:
+    """Return what was kept of a function; nothing where the index is damaged or of old classes."""
+    try:
+        index: dict[Any, tuple[str, bytes]] = kept._load_index()
+    except Exception:  # noqa: BLE001 - unpickling raises anything; what is lost is compiled anew
+        return {}
+    return index
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -91,3 +92,38 @@ def test_a_full_disk_costs_the_cache_and_not_the_run(tmp_path: Path) -> None:
         env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+COMPILED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from kernel_at_hand import double
+assert double(2) == 4
+print(double.stats.cache_hits)
+"""
+
+
+def test_damaged_machine_code_is_compiled_anew(tmp_path: Path) -> None:
+    (tmp_path / "kernel_at_hand.py").write_text(
+        "from portable_spdnn_cpu.jit.compilation import kernel\n\n"
+        "@kernel\ndef double(x):\n    return 2 * x\n"
+    )
+    folder = tmp_path / "cache"
+
+    def hits() -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", COMPILED, tmp_path], capture_output=True, text=True, check=False,
+            env={**os.environ, "NUMBA_CACHE_DIR": str(folder)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return str(sum(map(int, re.findall(r": (\d+)", done.stdout))))
+
+    assert [hits(), hits()] == ["0", "1"]
+    for ending in ("*.nbc", "*.nbi"):
+        (file,) = folder.rglob(ending)
+        intact = file.read_bytes()
+        for at in (len(intact) // 2, len(intact) - 1):
+            file.write_bytes(intact[:at] + bytes([intact[at] ^ 0x55]) + intact[at + 1 :])
+            assert [hits(), hits()] == ["0", "1"]
+        file.write_bytes(b"")
+        assert [hits(), hits()] == ["0", "1"]

@@ -9,8 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from portable_spdnn.host import usable_cores
+from portable_spdnn_cpu.jit import default_threads
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes, processor_name
-from portable_spdnn_cpu.machine.thread_pool import default_threads
 
 LIBRARIES = ("portable-spdnn", "numpy", "scipy", "numba", "llvmlite", "cupy", "pytest-benchmark")
 

@@ -70,10 +70,9 @@ class PackedStore:
         """Return layer `number`, counted from 1; `bias` replaces the stored one."""
         self.check_layers(number)
         entry, name = self._layers[number - 1], f"layer {number}"
-        rows, columns = entry.shape
-        # A few bytes may claim any width; whatever uses the layer takes a number for each neuron.
-        require_memory(8 * (rows + columns + 1), f"{self.path}, {name}: {rows} x {columns} neurons")
         if entry.indptr is None:
+            rows = entry.shape[0]  # which a few bytes may claim to be any number
+            require_memory(8 * (rows + 1), f"{self.path}, {name}: offsets of {rows} rows")
             indptr = np.arange(rows + 1, dtype=np.int64) * (entry.row_length or 0)
         else:
             indptr = self._array(entry.indptr, name)

@@ -151,11 +151,6 @@ def run_on_ranks(
     """
     if schedule not in SCHEDULES:
         raise InputError(f"schedule is {schedule!r}; choose one of {', '.join(SCHEDULES)}")
-    if schedule == "dynamic" and plan.options.memory is not None:
-        raise InputError(
-            "schedule dynamic goes without a limit on memory: the network would be read again for "
-            "each chunk of inputs; use the static schedule"
-        )
     kept = None
     if checkpoint is not None:
         kept = _open_checkpoint(ranks, plan, rows, inputs, checkpoint)

@@ -111,7 +111,9 @@ def test_stores_that_claim_more_than_memory(tmp_path: Path, cli: Cli) -> None:
     with PackedStoreWriter(tmp_path / "wide.spdnn", y_max=None) as store:
         store.add_layer(1, layer)
         store.set_inputs(np.ones((2, 8), bool))
-    expect_error(cli("run", "--data", tmp_path / "wide.spdnn"), "wide.spdnn, layer 1:", "of memory")
+    expect_error(
+        cli("run", "--data", tmp_path / "wide.spdnn"), "1099511627776 neurons", "of memory"
+    )
 
 
 def test_features_beyond_the_type_are_refused() -> None:

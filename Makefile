@@ -16,7 +16,7 @@ test: lint
 
 # Ten minutes, before a release: every reader of files, and random networks on every backend.
 fuzz: $(STAMP)
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3.0'
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	$(BIN)/python tests/hostile/fuzz.py --seconds 420
 	$(BIN)/python -m pytest tests/hostile/test_networks.py --hypothesis-profile fuzz
 
@@ -62,5 +62,5 @@ $(STAMP): pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(PEERS) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis fuzz-faults
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -27,6 +27,16 @@ def checked_count(name: str, value: Any, least: int = 1, most: int = (1 << 63) -
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if whole and least <= value <= most:
         return int(value)
-    shown = repr(value) if len(repr(value)) <= 40 else f"{repr(value)[:40]}..."
     upper = f", at most {most}" if most < (1 << 63) - 1 else ""
-    raise InputError(f"{name} is {shown}; it must be a whole number, at least {least}{upper}")
+    raise InputError(
+        f"{name} is {shown(value)}; it must be a whole number, at least {least}{upper}"
+    )
+
+
+def shown(value: Any) -> str:
+    """Return what a user gave as error messages show it: at most 40 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 40 else f"{text[:40]}..."

@@ -136,7 +136,6 @@ def as_features(features: FeaturesLike, neurons: int, name: str = "features") ->
     if sp.issparse(features):
         _check_width(np.shape(features), neurons, name)
         csr = canonical_csr(name, features)
-        csr = csr.astype(real_dtype(csr.dtype, name), copy=False)
         if not np.isfinite(csr.data).all():
             entry = int(np.argmin(np.isfinite(csr.data)))
             row = int(np.searchsorted(csr.indptr, entry, "right")) - 1

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from portable_spdnn.arguments import checked_count
+from portable_spdnn.arguments import checked_count, shown
 from portable_spdnn.errors import InputError
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -61,12 +61,12 @@ def parse_limit(amount: str | int | None, option: str) -> int | None:
     """
     if amount is None:
         return None
-    match = _AMOUNT.fullmatch(str(amount))
+    text = shown(amount).strip("'\"")
+    match = _AMOUNT.fullmatch(text)
     unit = _UNITS.get(match[2].upper()) if match else None
     value = int(float(match[1]) * unit) if match and unit else 0
     if not 1 <= value < 1 << 63:
-        shown = str(amount)[:40]
-        raise InputError(f"{option} is {shown!r}; give an amount such as 4GiB or 500MB")
+        raise InputError(f"{option} is {text!r}; give an amount such as 4GiB or 500MB")
     return value
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from portable_spdnn.arrays import Array
+from portable_spdnn.arrays import Array, Immutable
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.sparse_arrays import (
@@ -20,22 +20,6 @@ from portable_spdnn.sparse_arrays import (
     real_dtype,
     wide_csr,
 )
-
-
-class Immutable:
-    """Its attributes are set once, when an object is made; plans rely on that."""
-
-    __slots__ = ()
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if hasattr(self, name):
-            raise AttributeError(
-                f"{name} of a {type(self).__name__} cannot be changed; make a new one"
-            )
-        super().__setattr__(name, value)
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"{name} of a {type(self).__name__} cannot be removed")
 
 
 class Layer(Immutable):
@@ -134,8 +118,10 @@ class Layer(Immutable):
         activation: str = "relu",
         lower: float | None = None,
         upper: float | None = None,
+        *,
+        copy: bool = True,
     ) -> Layer:
-        """Build a layer from CSR arrays without copying those that already fit.
+        """Build a layer from CSR arrays.
 
         Parameters
         ----------
@@ -148,6 +134,8 @@ class Layer(Immutable):
         bias : float or array_like of shape (neurons_out,)
         activation, lower, upper
             As for the constructor.
+        copy : bool
+            False only where nobody changes the arrays any more: those that fit are then kept.
 
         Raises
         ------
@@ -163,6 +151,10 @@ class Layer(Immutable):
         """
         layer = cls.__new__(cls)
         epilogue = Epilogue(None, activation, lower, upper)
+        if copy:
+            indptr, indices, bias = np.array(indptr), np.array(indices), np.array(bias)
+            # One number broadcast to all stays one.
+            data = data if np.ndim(data) and np.asarray(data).strides == (0,) else np.array(data)
         layer._set(indptr, indices, data, shape, bias, epilogue)
         return layer
 
@@ -252,7 +244,9 @@ class Layer(Immutable):
         >>> Layer([[0.0, 2.0]], bias=-1).csr("float32").toarray()
         array([[0., 2.]], dtype=float32)
         """
-        return wide_csr(np.array(self.data, dtype=dtype), self.indices, self.indptr, self.shape)
+        csr = wide_csr(np.array(self.data, dtype=dtype), self.indices, self.indptr, self.shape)
+        csr.has_canonical_format = True
+        return csr
 
     def __repr__(self) -> str:
         kind = "" if self.is_plain_relu else f", {self.activation}"
@@ -264,7 +258,9 @@ def _restored(
 ) -> Layer:
     """Return the layer that was pickled."""
     data = np.broadcast_to(data, indices.shape)
-    return Layer.from_csr(indptr, indices, data, shape, np.broadcast_to(bias, shape[1:]), *rest)
+    return Layer.from_csr(
+        indptr, indices, data, shape, np.broadcast_to(bias, shape[1:]), *rest, copy=False
+    )
 
 
 def _frozen(array: Array) -> Array:

@@ -9,9 +9,12 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from portable_spdnn.arguments import shown
+from portable_spdnn.arrays import Immutable
 from portable_spdnn.errors import InputError
-from portable_spdnn.layer import Immutable, Layer
+from portable_spdnn.layer import Layer
 from portable_spdnn.sparse_arrays import index_dtype
 
 
@@ -154,6 +157,30 @@ class Network(Immutable):
         )
 
 
+def check_weights_fit(layers: Iterable[Layer], dtype: npt.DTypeLike, first: int = 1) -> None:
+    """Raise InputError where a weight or bias of float64 is infinite in the type of a plan.
+
+    Parameters
+    ----------
+    layers : iterable of Layer
+    dtype : numpy dtype
+        That of the plan.
+    first : int
+        Number of the first of these layers, for messages.
+    """
+    largest, size = float(np.finfo(np.dtype(dtype)).max), np.dtype(dtype).itemsize
+    for number, layer in enumerate(layers, start=first):
+        for what, values in (("weight", layer.data), ("bias", layer.bias)):
+            extreme = values[:1] if values.strides == (0,) else values
+            if values.dtype.itemsize > size and extreme.size:
+                found = max(float(extreme.max()), -float(extreme.min()))
+                if found > largest:
+                    raise InputError(
+                        f"layer {number}: a {what} of magnitude {found:.4g} does not fit in "
+                        f"{np.dtype(dtype)}; use dtype=float64, or scale the network"
+                    )
+
+
 def check_chain(shapes: Iterable[tuple[int, int]]) -> None:
     """Raise InputError where the outputs of a layer are not as many as the next one's inputs."""
     for number, ((_, outputs), (inputs, _)) in enumerate(pairwise(shapes), start=1):
@@ -174,6 +201,6 @@ def checked_y_max(y_max: Any) -> float | None:
         bound = np.nan
     if isinstance(y_max, str | bytes | bool) or not bound > 0:
         raise InputError(
-            f"y_max is {str(y_max)[:40]}; it must be a positive number, or None for no bound"
+            f"y_max is {shown(y_max)}; it must be a positive number, or None for no bound"
         )
     return None if bound == np.inf else bound

@@ -74,7 +74,7 @@ def canonical_csr(name: str, array: Any) -> Any:
     -------
     scipy.sparse.csr_array
         Columns rise within each row, without duplicates, which are summed. It shares memory with
-        `array` where that is in form already. Floats are of the type that `real_dtype` says.
+        `array` where that is in form already. Values are of the type that `real_dtype` says.
 
     Raises
     ------
@@ -84,10 +84,11 @@ def canonical_csr(name: str, array: Any) -> Any:
     if array.ndim != 2:
         raise InputError(f"{name} has {array.ndim} dimension(s); 2 are expected")
     check_structure(name, array)
-    computed = real_dtype(array.dtype, name)
-    if array.dtype.kind == "f" or not array.dtype.isnative:
-        array = array.astype(computed, copy=False)
+    # Before duplicates are summed: 100 + 100 is no int8.
+    array = array.astype(real_dtype(array.dtype, name), copy=False)
     csr = array if isinstance(array, sp.csr_array) else sp.csr_array(array)
+    if csr is not array:
+        check_structure(name, csr)  # of other formats, such as lil, it is checked here alone
     nnz = int(csr.indptr[-1])
     parts = csr.data, csr.indices, csr.indptr
     # There may be space to spare at the end, and integers of types that SciPy would not choose.
@@ -108,16 +109,23 @@ def check_structure(name: str, array: Any) -> None:
         if not array.coords[0].shape == array.coords[1].shape == array.data.shape:
             raise InputError(f"{name}: as many rows as columns and values are expected")
     elif array.format in ("csr", "csc"):
-        extents = (rows, columns) if array.format == "csr" else (columns, rows)
-        check_compressed(name, array.indptr, array.indices, array.data.shape, extents)
+        extents, axes = (rows, columns), ("row", "column")
+        if array.format == "csc":
+            extents, axes = extents[::-1], axes[::-1]
+        check_compressed(name, array.indptr, array.indices, array.data.shape, extents, axes)
     elif array.format == "bsr":
         height, width = array.blocksize
-        extents = rows // height, columns // width
-        check_compressed(name, array.indptr, array.indices, array.data.shape[:1], extents)
+        extents, axes = (rows // height, columns // width), ("block row", "block column")
+        check_compressed(name, array.indptr, array.indices, array.data.shape[:1], extents, axes)
 
 
 def check_compressed(
-    name: str, indptr: Array, indices: Array, values: tuple[int, ...], extents: tuple[int, int]
+    name: str,
+    indptr: Array,
+    indices: Array,
+    values: tuple[int, ...],
+    extents: tuple[int, int],
+    axes: tuple[str, str] = ("row", "column"),
 ) -> None:
     """Raise InputError where the arrays of a compressed sparse matrix do not fit together.
 
@@ -131,22 +139,25 @@ def check_compressed(
         Shape of the values.
     extents : tuple of int
         How many rows and columns there are in CSR, columns and rows in CSC.
+    axes : tuple of str
+        What these are called in messages.
     """
-    major, minor = extents
+    (major, minor), (outer, inner) = extents, axes
     if indptr.shape != (major + 1,) or indptr.dtype.kind not in "iu":
         raise InputError(
-            f"{name}: {indptr.size} row offsets of type {indptr.dtype}; {major} rows take "
+            f"{name}: {indptr.size} {outer} offsets of type {indptr.dtype}; {major} {outer}s take "
             f"{major + 1} integers"
         )
     if indptr[0] != 0 or (indptr[1:] < indptr[:-1]).any():
-        raise InputError(f"{name}: row offsets do not rise from 0; the last is {indptr[-1]}")
+        raise InputError(f"{name}: {outer} offsets do not rise from 0; the last is {indptr[-1]}")
     nnz = int(indptr[-1])
     if indices.ndim != 1 or len(values) != 1 or nnz > min(indices.size, *values):
         raise InputError(
-            f"{name}: row offsets end at {nnz}, but there are {indices.size} column indices and "
+            f"{name}: {outer} offsets end at {nnz}, but there are "
+            f"{indices.size} {inner} indices and "
             f"{values[0] if values else 0} values"
         )
-    _check_indices(name, indices[:nnz], minor, "column")
+    _check_indices(name, indices[:nnz], minor, inner)
 
 
 def _check_indices(name: str, indices: Array, extent: int, what: str) -> None:

@@ -145,6 +145,6 @@ def parse_layer(text: bytes, source: str, neurons: int, bias: float) -> Layer:
     with np.errstate(over="ignore"):
         rounded = csr.data.astype(np.float32)
     try:
-        return Layer.from_csr(csr.indptr, csr.indices, rounded, shape, bias)
+        return Layer.from_csr(csr.indptr, csr.indices, rounded, shape, bias, copy=False)
     except InputError as error:  # a bias that is not finite, or a sum beyond float32
         raise InputError(f"{source}: {error}") from error

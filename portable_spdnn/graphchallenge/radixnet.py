@@ -149,7 +149,8 @@ def radixnet_layer(
     columns = columns.astype(index_dtype(neurons))[sources]
     indptr = np.arange(0, columns.size + 1, columns.shape[1])
     bias = challenge_bias(neurons) if bias is None else bias
-    return Layer.from_csr(indptr, columns.reshape(-1), 1 / COPIES, (neurons, neurons), bias)
+    shape = neurons, neurons
+    return Layer.from_csr(indptr, columns.reshape(-1), 1 / COPIES, shape, bias, copy=False)
 
 
 @functools.lru_cache(maxsize=2)  # layers of a block, asked for one by one, share it

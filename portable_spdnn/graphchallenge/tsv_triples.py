@@ -128,7 +128,7 @@ def _fault(fields: list[str], form: TripleFormat) -> str | None:
         if not 1 <= index <= limit:
             larger = next((n for n in OFFICIAL_NEURONS if n >= index > limit), None)
             hint = f"; was neurons={larger} meant?" if larger else ""
-            memory = name == "input" and index > limit
+            memory = name == "input" and limit < index and limit < (1 << 31) - 1
             held = ", the inputs that the memory available would hold" if memory else ""
             return f"{name} {index} is outside 1 .. {limit}{held}{hint}"
     name, field = form.names[2], fields[2].strip()

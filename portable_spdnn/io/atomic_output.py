@@ -6,7 +6,6 @@ import errno
 import fcntl
 import io
 import os
-import re
 import secrets
 import shutil
 import stat
@@ -56,6 +55,7 @@ def atomic_output(path: str | os.PathLike[str], seekable: bool = False) -> Itera
             yield stream
         return
     partial, stream = _new_partial(target, asked)
+    locked = os.dup(stream.fileno())  # until the file has its name
     try:
         with stream:
             if found is not None:
@@ -67,6 +67,7 @@ def atomic_output(path: str | os.PathLike[str], seekable: bool = False) -> Itera
             raise _cannot_write(asked, error) from error
     finally:
         partial.unlink(missing_ok=True)
+        os.close(locked)
 
 
 def check_outputs(*paths: str | os.PathLike[str] | None) -> None:
@@ -88,8 +89,11 @@ def check_outputs(*paths: str | os.PathLike[str] | None) -> None:
 def _target(asked: Path) -> tuple[Path, os.stat_result | None]:
     """Return what a path leads to, and its status where it exists; InputError for a folder."""
     try:
-        target = asked.resolve()
-        found = target.stat() if target.exists() else None
+        found = asked.stat()
+        # A pipe has a path of its own, as /dev/stdout does, which leads to no name.
+        target = asked.resolve() if stat.S_ISREG(found.st_mode) else asked
+    except (FileNotFoundError, NotADirectoryError):
+        target, found = asked.resolve(), None  # of a link, where it leads to
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a zero byte
         raise InputError(f"{asked}: cannot be written ({error})") from error
     if found is not None and stat.S_ISDIR(found.st_mode):
@@ -118,23 +122,36 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         If `path` exists and is no empty folder, cannot be written, or the disk is full.
     """
     folder = Path(path)
-    descriptor, partial = -1, _partial_name(folder)
     try:
+        folder = folder.resolve()
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(f"{folder}: exists and is not an empty folder; name a new one")
         folder.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(folder)
+        partial, descriptor = _new_folder(folder)
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"{path}: cannot be written ({error})") from error
+    try:
+        yield partial
+        try:
+            partial.replace(folder)
+        except OSError as error:
+            raise _cannot_write(folder, error) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _new_folder(target: Path) -> tuple[Path, int]:
+    """Return a new partial folder and the descriptor that has it locked."""
+    while True:
+        partial = _partial_name(target)
         partial.mkdir()
         descriptor = os.open(partial, os.O_RDONLY)
         _lock(descriptor)
-        yield partial
-        partial.replace(folder)
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-        if descriptor >= 0:
-            os.close(descriptor)
+        if os.fstat(descriptor).st_nlink:
+            return partial, descriptor
+        os.close(descriptor)  # another process took it for abandoned
 
 
 def _partial_name(target: Path) -> Path:
@@ -165,15 +182,16 @@ def _lock(descriptor: int, wait: bool = True) -> bool:
 
 def _remove_abandoned(target: Path) -> None:
     """Remove what is partial of an output and has lost its writer: nobody has it locked."""
-    name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{8}}\.partial")
-    with suppress(OSError):
-        for path in target.parent.iterdir():
-            if not name.fullmatch(path.name):
-                continue
-            descriptor = os.open(path, os.O_RDONLY)
+    begin, end, size = f".{target.name}.", ".partial", len(target.name) + 18
+    found: list[os.DirEntry[str]] = []
+    with suppress(OSError), os.scandir(target.parent) as entries:
+        found = [e for e in entries if len(e.name) == size and e.name.startswith(begin)]
+    for entry in (entry for entry in found if entry.name.endswith(end)):
+        with suppress(OSError):
+            descriptor = os.open(entry.path, os.O_RDONLY)
             try:
                 if _lock(descriptor, wait=False):
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+                    shutil.rmtree(entry.path) if entry.is_dir() else os.unlink(entry.path)
             finally:
                 os.close(descriptor)
 

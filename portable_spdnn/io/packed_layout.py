@@ -108,9 +108,10 @@ def map_store(path: Path) -> MappedStore:
         with path.open("rb") as stream:
             header = stream.read(ALIGNMENT)
             size = stream.seek(0, os.SEEK_END)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
-    if header[: len(MAGIC)] != MAGIC:
+            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) if size else None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({error})") from error
+    if header[: len(MAGIC)] != MAGIC or mapped is None:
         raise InputError(f"{path}: is no packed store; `portable-spdnn convert` writes one")
     if size < ALIGNMENT:
         raise _truncated(path, size)
@@ -124,8 +125,6 @@ def map_store(path: Path) -> MappedStore:
         raise checksum_mismatch(path, "the header")
     if size < offset + length:
         raise _truncated(path, size)
-    with path.open("rb") as stream:
-        mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     index = mapped[offset : offset + length]
     if zlib.crc32(index) != checksum or size != offset + length:
         raise checksum_mismatch(path, "the index")

@@ -84,7 +84,9 @@ class PackedStore:
             data = self._array(entry.weights, name)
         bias = self._bias(number) if bias is None else bias
         try:
-            return Layer.from_csr(indptr, indices, data, entry.shape, bias, *entry.epilogue)
+            return Layer.from_csr(
+                indptr, indices, data, entry.shape, bias, *entry.epilogue, copy=False
+            )
         except InputError as error:
             raise InputError(f"{self.path}, {name}: {error}") from error
 

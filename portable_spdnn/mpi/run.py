@@ -97,7 +97,7 @@ def infer_distributed(
         if isinstance(backend, Backend):
             chosen = backend
         else:
-            chosen = get_backend(backend, threads or ranks.threads_each())
+            chosen = get_backend(backend, ranks.threads_each() if threads is None else threads)
         each = -(-valid.shape[0] // ranks.size)
         plan = make_plan(chosen, network, replace(options or PlanOptions(), expected_inputs=each))
         return run_on_ranks(

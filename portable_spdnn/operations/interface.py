@@ -171,7 +171,7 @@ class Operations:
         A, B = self.sparse_operand("spgemm: A", A), self.sparse_operand("spgemm: B", B)
         check_inner("spgemm", A.shape, B.shape)
         dtype = common_dtype(A, B)
-        return self.make_spgemm_handle(cast(A, dtype), cast(B, dtype))
+        return self.make_spgemm_handle(_own(A, dtype), _own(B, dtype))
 
     def layer(
         self,

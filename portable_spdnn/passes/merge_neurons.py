@@ -94,4 +94,4 @@ def _merge_layer(layer: Layer, classes: Array | None) -> tuple[Layer, Array]:
     csr = kept.T.tocsr()
     csr.sort_indices()
     rest = layer.bias[first], layer.activation, layer.lower, layer.upper
-    return Layer.from_csr(csr.indptr, csr.indices, csr.data, csr.shape, *rest), group
+    return Layer.from_csr(csr.indptr, csr.indices, csr.data, csr.shape, *rest, copy=False), group

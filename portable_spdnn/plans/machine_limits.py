@@ -7,10 +7,12 @@ processor, the thread count and the versions that they were measured with.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from portable_spdnn.backend import Backend
+from portable_spdnn.errors import InputError
 from portable_spdnn.host import cache_folder
 from portable_spdnn.io.run_folder import write_json
 from portable_spdnn.kernel_model import Limits
@@ -49,8 +51,9 @@ def limits_of(backend: Backend, refresh: bool = False) -> Limits:
     key, known = _key(backend), _read()
     if refresh or key not in known:
         known[key] = backend.measure_limits()
-        cache_file().parent.mkdir(parents=True, exist_ok=True)
-        write_json(cache_file(), {key: asdict(limits) for key, limits in known.items()})
+        with suppress(OSError, InputError):  # else they are measured again by the next process
+            cache_file().parent.mkdir(parents=True, exist_ok=True)
+            write_json(cache_file(), {key: asdict(limits) for key, limits in known.items()})
     return known[key]
 
 

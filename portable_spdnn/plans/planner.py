@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,7 @@ import numpy.typing as npt
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import parse_limit, require_memory
-from portable_spdnn.network import Network
+from portable_spdnn.network import Network, check_weights_fit
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.layer_loop import LayerLoopPlan
 from portable_spdnn.plans.multi_device import MultiDevicePlan
@@ -113,6 +112,8 @@ def make_plan(
     start = time.perf_counter()
     options = options or PlanOptions()
     check_plan_options(backend, options)
+    if isinstance(network.layers, tuple):  # else layers are checked as they are read
+        check_weights_fit(network.layers, options.dtype)
     made: NetworkPlan
     if options.devices:
         made = MultiDevicePlan(backend, network, options, make_plan)
@@ -131,24 +132,7 @@ def own_plan(backend: Backend, network: Network, options: PlanOptions) -> Networ
     if network.widest > 1 << 20:
         nbytes = 2 * network.widest * np.dtype(options.dtype).itemsize * MIN_TILE
         require_memory(nbytes, f"features of {MIN_TILE} inputs of {network.widest} neurons")
-    if isinstance(network.layers, tuple):  # else layers are read on use, and seen when they are
-        _check_magnitudes(network, np.dtype(options.dtype))
     return backend.build_plan(network, options) or LayerLoopPlan(backend, network, options)
-
-
-def _check_magnitudes(network: Network, dtype: np.dtype[Any]) -> None:
-    """Raise InputError where a float64 weight or bias is infinite in the type of the plan."""
-    largest = float(np.finfo(dtype).max)
-    for number, layer in enumerate(network, start=1):
-        for what, values in (("weight", layer.data), ("bias", layer.bias)):
-            extreme = values[:1] if values.strides == (0,) else values
-            if values.dtype.itemsize > dtype.itemsize and extreme.size:
-                found = float(np.abs(extreme).max())
-                if found > largest:
-                    raise InputError(
-                        f"layer {number}: a {what} of magnitude {found:.4g} does not fit in "
-                        f"{dtype}; use dtype=float64, or scale the network"
-                    )
 
 
 def check_plan_options(backend: Backend, options: PlanOptions) -> None:

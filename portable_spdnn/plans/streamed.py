@@ -22,7 +22,7 @@ from portable_spdnn.backend import Backend
 from portable_spdnn.features import Features
 from portable_spdnn.host import format_bytes
 from portable_spdnn.layer import Layer
-from portable_spdnn.network import Network
+from portable_spdnn.network import Network, check_weights_fit
 from portable_spdnn.plans.base import Build, NetworkPlan
 from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.device_report import DeviceReport, merged
@@ -161,6 +161,7 @@ class StreamedPlan(NetworkPlan):
         """Plan a block, and let its layers go."""
         first, end = self.blocks[number]
         network = Network(layers, self.network.y_max)
+        check_weights_fit(layers, self.options.dtype, first + 1)
         # An inactive input may not leave while a later block could make it active again.
         keep = self.options.keep_dead_inputs or end < self.first_prunable_layer
         if number == 0:

@@ -153,11 +153,21 @@ def test_what_csr_arrays_must_be(indptr: list[int], indices: list[int], message:
         ps.Layer.from_csr(np.array(indptr), np.array(indices), 1.0, (2, 3))
 
 
-def test_from_csr_copies_nothing_that_fits() -> None:
+def test_from_csr_copies_what_its_caller_may_change() -> None:
+    indptr, indices, data = np.array([0, 1, 2]), np.array([0, 2], np.uint16), np.ones(2, "f4")
+    data[1] = 3
+    bias = np.array([-1.0, 0, -2])
+    layer = ps.Layer.from_csr(indptr, indices, data, (2, 3), bias)
+    indptr[:], indices[:], data[:], bias[:] = 7, 7, 7, 7
+    assert layer.csr().toarray().tolist() == [[1, 0, 0], [0, 0, 3]]
+    assert layer.bias.tolist() == [-1, 0, -2]
+
+
+def test_from_csr_copies_nothing_that_fits_where_it_need_not() -> None:
     indptr = np.array([0, 1, 2], np.int64)
     indices = np.array([0, 2], np.uint16)
     data = np.array([1.0, 2.0], np.float32)
-    layer = ps.Layer.from_csr(indptr, indices, data, (2, 3))
+    layer = ps.Layer.from_csr(indptr, indices, data, (2, 3), copy=False)
     assert np.shares_memory(layer.indptr, indptr)
     assert np.shares_memory(layer.indices, indices)
     assert np.shares_memory(layer.data, data)

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +45,7 @@ def test_odd_values_are_one_line(options: tuple[str, ...], said: str, cli: Cli) 
     expect_error(cli(*RUN, *options), said)
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "abc", "100000"])
+@pytest.mark.parametrize("value", ["0", "-1", "abc", "1.5"])
 def test_threads_of_the_environment(value: str) -> None:
     done = subprocess.run(
         [*COMMAND, *RUN[:-3], "--no-progress"], capture_output=True, text=True, check=False,
@@ -89,18 +88,15 @@ def test_a_reader_that_leaves_early_is_no_wrong_answer() -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("seconds", [0.05, 0.15, 1.0, 2.0])
-def test_an_interrupt_is_130_and_says_so(seconds: float) -> None:
+def test_an_interrupt_is_130_and_says_so() -> None:
     running = subprocess.Popen(
         [*COMMAND, "run", "--neurons", "4096", "--layers", "480", "--backend", "scipy"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    time.sleep(seconds)
+    assert running.stderr is not None
+    assert running.stderr.readline() == "loading ...\n"
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=60)
-    # Before Python has come as far as the package nothing can be said.
-    if seconds < 0.3 and (running.returncode == -signal.SIGINT or "runpy" in said):
-        return
     assert running.returncode == 130
     assert said.splitlines()[-1] == "portable-spdnn: interrupted"
     assert "Traceback" not in said

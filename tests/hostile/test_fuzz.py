@@ -26,5 +26,5 @@ def test_no_file_does_harm(target: str, tmp_path: Path) -> None:
 
 def test_every_target_is_run() -> None:
     done = subprocess.run([sys.executable, FUZZ, "-h"], capture_output=True, text=True, check=True)
-    assert all(target in done.stdout for target in TARGETS)
-    assert done.stdout.count(",") >= len(TARGETS) - 1
+    listed = done.stdout[done.stdout.index("{") + 1 : done.stdout.index("}")]
+    assert sorted(" ".join(listed.split()).split(",")) == sorted(TARGETS)

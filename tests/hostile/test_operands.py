@@ -51,6 +51,13 @@ def coo_with(index: int) -> Any:
     return A
 
 
+def lil_with() -> Any:
+    A = intact("lil")
+    A.rows[0] = [100]
+    A.data[0] = [1.0]
+    return A
+
+
 LIES: dict[str, Callable[[], Any]] = {
     "column beyond": lambda: changed("csr", "indices", 3, SIZE),
     "column far beyond": lambda: changed("csr", "indices", 3, 2**30),
@@ -67,6 +74,7 @@ LIES: dict[str, Callable[[], Any]] = {
     "row of coo below": lambda: coo_with(-7),
     "row of coo beyond": lambda: coo_with(SIZE),
     "block of bsr beyond": lambda: changed("bsr", "indices", 1, 99),
+    "column of lil beyond": lil_with,
     "complex": lambda: intact().astype(complex),
     "one dimension": lambda: sp.coo_array(np.ones(SIZE)),
 }
@@ -111,6 +119,25 @@ def test_matrices_that_only_look_odd_are_taken() -> None:
         for A in (spare, unsorted, duplicated, wide, *map(intact, ("csc", "coo", "bsr", "dia"))):
             found = backend.download(backend.spmm(A, dense))
             np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_handles_keep_what_they_were_made_of(name: str) -> None:
+    backend, A, B = ps.get_backend(name), intact(), intact()
+    expected = backend.download(backend.spgemm(A, B)).toarray()
+    handle = backend.spgemm_handle(A, B)
+    for array in (A.indices, A.indptr, A.data, B.indices, B.indptr, B.data):
+        array[:] = 10**6
+    np.testing.assert_array_equal(backend.download(handle.numeric()).toarray(), expected)
+
+
+def test_duplicates_are_summed_in_the_type_of_the_result() -> None:
+    twice = sp.coo_array((np.array([100, 100], np.int8), ([0, 0], [1, 1])), shape=(2, 2))
+    assert ps.Layer(twice).csr().toarray().tolist() == [[0, 200], [0, 0]]
+    for name in BACKENDS:
+        backend = ps.get_backend(name)
+        product = backend.download(backend.spmm(twice, np.eye(2, dtype=np.float32)))
+        assert product.tolist() == [[0, 200], [0, 0]]
 
 
 @pytest.mark.parametrize("name", BACKENDS)

@@ -117,3 +117,21 @@ def test_what_a_killed_writer_left_goes_with_the_next(kind: str, tmp_path: Path)
         with atomic_folder(target) as folder:
             (folder / "file").write_bytes(b"")
     assert sorted(tmp_path.iterdir()) == [other, target]
+
+
+WRITER = """
+import sys
+from portable_spdnn.io.atomic_output import atomic_output
+for _ in range(300):
+    with atomic_output(sys.argv[1]) as stream:
+        stream.write(b"whole")
+"""
+
+
+def test_writers_of_one_output_do_not_meet(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", WRITER, tmp_path / "out"]
+    writers = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(3)]
+    for writer in writers:
+        assert writer.communicate(timeout=60)[1] == b""
+    assert (tmp_path / "out").read_bytes() == b"whole"
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]

@@ -18,7 +18,10 @@ def default_threads() -> int:
     asked = os.environ.get("NUMBA_NUM_THREADS", "")
     if not asked:
         return usable_cores()
-    return checked_threads(int(asked) if asked.isdecimal() else asked, "NUMBA_NUM_THREADS")
+    # It may be meant for other programs as well: more than would help here is no error.
+    most = max(64, 4 * usable_cores())
+    number = min(int(asked[:9]), most) if asked.isdecimal() else asked
+    return checked_threads(number, "NUMBA_NUM_THREADS")
 
 
 default_threads()  # Numba reads the variable as it is loaded, and says less of what is wrong

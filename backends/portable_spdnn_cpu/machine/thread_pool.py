@@ -6,7 +6,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 POLL_SECONDS = 0.1
 
@@ -58,8 +58,10 @@ class ThreadPool:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="spdnn")
         first = 1 if poll is None else 0  # the caller is thread 0, or none
-        futures = [self._pool.submit(kernel, thread) for thread in range(first, self.threads)]
+        futures: list[Future[None]] = []
         try:
+            for thread in range(first, self.threads):
+                futures.append(self._pool.submit(kernel, thread))
             if poll is None:
                 kernel(0)
             else:

@@ -43,7 +43,7 @@ def compare(
     from portable_spdnn.graphchallenge.categories import judge
     from portable_spdnn.io.atomic_output import check_outputs
     from portable_spdnn.plans.options import PlanOptions
-    from portable_spdnn.registry import load_backend
+    from portable_spdnn.registry import get_backend
     from portable_spdnn.report import comparison, run_report
     from portable_spdnn.workloads.loading import load_workload
     from portable_spdnn.workloads.sources import Request
@@ -53,7 +53,7 @@ def compare(
     if not names:
         raise InputError("--backends names no backend; give some, separated by commas")
     for name in names:  # before minutes are spent on loading
-        load_backend(name)
+        get_backend(name, threads)
     options = PlanOptions(dtype.value, path.value, batch_size, exact_passes=exact_passes)
     progress = not no_progress
     request = Request(data, neurons, layers, inputs, truth, first_inputs, seed, bias, y_max)

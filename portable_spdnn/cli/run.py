@@ -142,7 +142,7 @@ def _execute(
     from portable_spdnn.host import peak_resident_bytes
     from portable_spdnn.mpi.run import run_on_ranks
     from portable_spdnn.mpi.workload import load_ranked_workload
-    from portable_spdnn.plans.planner import make_plan
+    from portable_spdnn.plans.planner import check_plan_options, make_plan
     from portable_spdnn.registry import get_backend
     from portable_spdnn.workloads.loading import load_workload
 
@@ -150,6 +150,7 @@ def _execute(
         ranks.bind_gpu(options.devices)
         threads = ranks.threads_each() if threads is None else threads
     chosen = get_backend(backend, threads)
+    check_plan_options(chosen, options)
     if ranks is not None:
         ranks.require_equal({"backend": chosen.name})
     with show_progress("loading", progress) as step:

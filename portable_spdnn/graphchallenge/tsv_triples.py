@@ -22,7 +22,7 @@ from portable_spdnn.host import usable_cores
 Argument = TypeVar("Argument")
 Value = TypeVar("Value")
 
-_WHOLE = re.compile(r"\s*[+-]?[0-9]{1,4000}\s*")  # int() would take more, such as 1_000
+_WHOLE = re.compile(r"[ \r]*[+-]?[0-9]{1,4000}[ \r]*")  # int() would take more, such as 1_000
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -131,9 +131,9 @@ def _fault(fields: list[str], form: TripleFormat) -> str | None:
             memory = name == "input" and limit < index and limit < (1 << 31) - 1
             held = ", the inputs that the memory available would hold" if memory else ""
             return f"{name} {index} is outside 1 .. {limit}{held}{hint}"
-    name, field = form.names[2], fields[2].strip()
+    name, field = form.names[2], fields[2].strip(" \r")
     try:
-        value = float(field)
+        value = float(field if field.isprintable() and "_" not in field else "")
     except ValueError:
         return f"{name} {field[:40]!r} is no number"
     if not math.isfinite(value):

@@ -82,7 +82,9 @@ def check_outputs(*paths: str | os.PathLike[str] | None) -> None:
         target, found = _target(asked)
         replaced = found is None or stat.S_ISREG(found.st_mode)
         within = target.parent if replaced else target
-        if not os.access(within, os.W_OK) or (replaced and not within.is_dir()):
+        if replaced and not within.is_dir():
+            raise InputError(f"{asked}: there is no folder {within}; create it first")
+        if not os.access(within, os.W_OK):
             raise _cannot_write(asked, OSError(errno.EACCES, os.strerror(errno.EACCES)))
 
 

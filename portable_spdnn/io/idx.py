@@ -15,6 +15,7 @@ import numpy as np
 
 from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
+from portable_spdnn.host import require_memory
 from portable_spdnn.io.compressed import open_decompressed
 
 PathLike = str | os.PathLike[str]
@@ -78,6 +79,7 @@ def read_idx(path: PathLike, first: int | None = None) -> Array:
                 f"{path}: the first {first} images are asked for but the file holds {count}"
             )
         wanted = count if first is None else first
+        require_memory(2 * wanted * rows * columns, f"{path}: {wanted} images")
         pixels = _read_at_most(stream, wanted * rows * columns)
         if len(pixels) < wanted * rows * columns:
             raise InputError(

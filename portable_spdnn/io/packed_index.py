@@ -7,6 +7,7 @@ wrong content: nothing of the index is used before it has passed `read_index`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Annotated, Literal
 
 import msgspec
@@ -134,6 +135,9 @@ def problems(index: Index, version: int, end: int) -> Iterator[str]:
     for number, layer in enumerate(index.layers, start=1):
         for problem in _layer_problems(layer, end):
             yield f"layer {number}: {problem}"
+    placed = sorted((one.offset, one.offset + one.nbytes) for one in _arrays(index) if one.count)
+    if any(first[1] > second[0] for first, second in pairwise(placed)):
+        yield "two arrays share bytes of the file"
     try:
         checked_y_max(index.y_max)
         check_chain([layer.shape for layer in index.layers])
@@ -150,6 +154,14 @@ def problems(index: Index, version: int, end: int) -> Iterator[str]:
     for layers, array in index.truth.items():
         for problem in _array_problems(f"truth of {layers} layers", array, ("<i8",), None, end):
             yield problem
+
+
+def _arrays(index: Index) -> Iterator[StoredArray]:
+    """Yield all arrays that an index refers to."""
+    inputs = () if index.inputs is None else (index.inputs,)
+    for entry in (*index.layers, *inputs, index.truth):
+        members = entry.values() if isinstance(entry, dict) else msgspec.structs.astuple(entry)
+        yield from (member for member in members if isinstance(member, StoredArray))
 
 
 def _layer_problems(layer: StoredLayer, end: int) -> Iterator[str]:

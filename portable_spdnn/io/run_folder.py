@@ -54,13 +54,22 @@ def check_identity(what: str, theirs: dict[str, Any], mine: dict[str, Any]) -> N
         raise InputError(f"{what}: {'; '.join(other)}; name a new folder")
 
 
+def read_bounded(path: Path, most: int = 1 << 26) -> bytes:
+    """Return a small file; raise ValueError where it is larger than 64 MiB, OSError as it fails."""
+    with path.open("rb") as stream:
+        content = stream.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it is larger than {most >> 20} MiB")
+    return content
+
+
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
     """Return the JSON object of a file, empty where it holds another value.
 
     Raises InputError, which ends with `remedy`, where the file cannot be read or parsed.
     """
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_bounded(path))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read ({error}); {remedy}") from error
     return content if isinstance(content, dict) else {}

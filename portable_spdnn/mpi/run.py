@@ -98,8 +98,13 @@ def infer_distributed(
             chosen = backend
         else:
             chosen = get_backend(backend, ranks.threads_each() if threads is None else threads)
+        options = options or PlanOptions()
+        ranks.require_equal(
+            {"network": network, "inputs": valid.shape[0], "backend": chosen.name,
+             "schedule": schedule, "checkpoint": checkpoint, "options": options}
+        )  # fmt: skip
         each = -(-valid.shape[0] // ranks.size)
-        plan = make_plan(chosen, network, replace(options or PlanOptions(), expected_inputs=each))
+        plan = make_plan(chosen, network, replace(options, expected_inputs=each))
         return run_on_ranks(
             ranks,
             plan,

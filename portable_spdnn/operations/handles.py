@@ -92,6 +92,9 @@ class SpgemmHandle(ABC):
             If the number of values differs from the number of stored entries.
         """
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a handle holds what only its process has; pickle the operands instead")
+
     def describe(self) -> str:
         """Return in a line what the handle chose, for people. It may run the symbolic phase.
 

@@ -64,9 +64,7 @@ class Checkpoint:
         if not path.exists():
             return None
         try:
-            with np.load(path) as stored:
-                parts = dict(stored)
-            batch = self._batch(first, parts)
+            batch = self._batch(first, _parts(path))
         # NumPy and zipfile raise nearly everything where a header is damaged: NotImplementedError
         # for a compression method, SyntaxError for an array's header, RuntimeError, struct.error.
         except Exception as error:
@@ -152,6 +150,14 @@ class Checkpoint:
     def _mapped_rows(self, first: int) -> Array:
         # A plain array, which other than `numpy.memmap` can be pickled without a copy.
         return np.asarray(np.load(self._rows_path(first), mmap_mode="r"))
+
+
+def _parts(path: Path) -> dict[str, Any]:
+    """Return the arrays of a batch; they were written without compression."""
+    with np.load(path) as stored:
+        if sum(part.file_size for part in stored.zip.infolist()) > path.stat().st_size:
+            raise ValueError("its parts are larger than the file")
+        return dict(stored)
 
 
 def _crc32(path: Path) -> int:

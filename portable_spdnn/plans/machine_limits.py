@@ -66,6 +66,7 @@ def _read() -> dict[str, Limits]:
     """Return what is on disk; nothing where it is absent, or not of this form."""
     try:
         known = json.loads(cache_file().read_text())
-        return {key: Limits(**values) for key, values in known.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        limits = [(key, Limits(**values)) for key, values in known.items()]
+        return {key: one for key, one in limits if all(x > 0 for x in asdict(one).values())}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return {}  # it is measured again, and the file replaced

@@ -16,6 +16,7 @@ from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.hashing import mix64
 from portable_spdnn.io.atomic_output import atomic_output
+from portable_spdnn.io.run_folder import read_bounded
 
 FORMAT, VERSION = "portable_spdnn scaling calibration", 4
 # A modelled input is drawn among at least so many recorded ones, and so many survivors on average:
@@ -160,7 +161,7 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
         If the file cannot be read, is no calibration of this version, or was changed.
     """
     try:
-        content: Any = json.loads(Path(path).read_bytes(), object_hook=_with_tuples)
+        content: Any = json.loads(read_bounded(Path(path)), object_hook=_with_tuples)
         head, fields = (content["format"], content["version"]), content.get("calibration")
     except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         raise InputError(f"{path}: is no calibration that can be read ({error})") from error

@@ -13,7 +13,9 @@ from portable_spdnn.graphchallenge.inputs_tsv import read_inputs
 from portable_spdnn.graphchallenge.tsv_triples import TripleFormat, parse_triples
 
 
-@pytest.mark.parametrize("index", ["2.0", "1e1", "True", "0x2", "1_0", "\u0661", ""])
+@pytest.mark.parametrize(
+    "index", ["2.0", "1e1", "True", "0x2", "1_0", "\u0661", "", "\x1c4", "4\x1d"]
+)
 def test_an_index_is_a_whole_number_in_digits(index):
     for text in (f"{index}\t1\t1\n", f"3\t1\t1\n3\t{index}\t1\n"):
         with pytest.raises(InputError, match=r"f, line .: (row|column) .* is no whole number"):

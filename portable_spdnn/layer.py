@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arguments import checked_count, shown
 from portable_spdnn.arrays import Array, Immutable
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
@@ -18,6 +19,7 @@ from portable_spdnn.sparse_arrays import (
     common_value,
     index_dtype,
     real_dtype,
+    unsorted_row,
     wide_csr,
 )
 
@@ -151,10 +153,13 @@ class Layer(Immutable):
         """
         layer = cls.__new__(cls)
         epilogue = Epilogue(None, activation, lower, upper)
-        if copy:
-            indptr, indices, bias = np.array(indptr), np.array(indices), np.array(bias)
+        keep = True if copy else None
+        try:
             # One number broadcast to all stays one.
-            data = data if np.ndim(data) and np.asarray(data).strides == (0,) else np.array(data)
+            data = data if np.asarray(data).strides == (0,) else np.array(data, copy=keep)
+            indptr, indices, bias = (np.array(one, copy=keep) for one in (indptr, indices, bias))
+        except ValueError as error:  # lists of lists of other lengths
+            raise InputError(f"layer: {error}") from error
         layer._set(indptr, indices, data, shape, bias, epilogue)
         return layer
 
@@ -167,8 +172,15 @@ class Layer(Immutable):
         bias: npt.ArrayLike,
         epilogue: Epilogue,
     ) -> None:
-        rows, columns = (int(extent) for extent in shape)
-        indptr, indices = np.asarray(indptr), np.asarray(indices)
+        if np.shape(shape) != (2,):
+            raise InputError(
+                f"layer: shape is {shown(shape)}; (neurons_in, neurons_out) is expected"
+            )
+        rows, columns = (
+            checked_count("layer: a number of neurons", extent, 0, 1 << 48) for extent in shape
+        )
+        if not indices.size:  # an empty list has no integers
+            indices = indices.astype(np.int64)
         values = np.shape(data) or indices.shape  # one number stands for all
         check_compressed("layer", indptr, indices, values, (rows, columns))
         indptr = np.ascontiguousarray(indptr, dtype=np.int64)
@@ -178,13 +190,9 @@ class Layer(Immutable):
                 f"layer: {indices.size} column indices; the row offsets call for {nnz}"
             )
         indices = np.ascontiguousarray(indices, dtype=index_dtype(columns))
-        if nnz > 1:
-            rising = indices[1:] > indices[:-1]
-            starts = indptr[1:-1]
-            rising[starts[(starts > 0) & (starts < nnz)] - 1] = True
-            if not rising.all():
-                row = int(np.searchsorted(indptr, int(np.argmin(rising)) + 1, "right")) - 1
-                raise InputError(f"layer: columns of row {row} are unsorted or duplicated")
+        row = unsorted_row(indptr, indices)
+        if row is not None:
+            raise InputError(f"layer: columns of row {row} are unsorted or duplicated")
         self.shape = (rows, columns)
         self.indptr = _frozen(indptr)
         self.indices = _frozen(indices)

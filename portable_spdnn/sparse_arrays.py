@@ -94,10 +94,26 @@ def canonical_csr(name: str, array: Any) -> Any:
     # There may be space to spare at the end, and integers of types that SciPy would not choose.
     if parts[0].size != nnz or parts[1].size != nnz or parts[1].dtype != parts[2].dtype:
         csr = sp.csr_array((parts[0][:nnz], parts[1][:nnz], parts[2]), shape=csr.shape)
-    if not csr.has_canonical_format:
-        csr = csr.copy()
+    # Not as SciPy's flag says, which stays where the arrays have been changed since.
+    if unsorted_row(csr.indptr, csr.indices) is not None:
+        copies = csr.data.copy(), csr.indices.copy(), csr.indptr.copy()
+        csr = sp.csr_array(copies, shape=csr.shape)
         csr.sum_duplicates()
+    csr.has_canonical_format = True
     return csr
+
+
+def unsorted_row(indptr: Array, indices: Array) -> int | None:
+    """Return a row whose columns do not rise, or are there twice; None where all rise."""
+    nnz = indices.size
+    if nnz < 2:
+        return None
+    rising = indices[1:] > indices[:-1]
+    starts = indptr[1:-1]
+    rising[starts[(starts > 0) & (starts < nnz)] - 1] = True
+    if rising.all():
+        return None
+    return int(np.searchsorted(indptr, int(np.argmin(rising)) + 1, "right")) - 1
 
 
 def check_structure(name: str, array: Any) -> None:

@@ -22,6 +22,7 @@ from portable_spdnn.host import usable_cores
 Argument = TypeVar("Argument")
 Value = TypeVar("Value")
 
+_NUMERIC = b"0123456789+-.eE\t\r\n "
 _WHOLE = re.compile(r"[ \r]*[+-]?[0-9]{1,4000}[ \r]*")  # int() would take more, such as 1_000
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -77,6 +78,8 @@ def parse_triples(
     import pandas as pd
 
     cause: Exception | None = None
+    if text.translate(None, _NUMERIC):  # pandas would take True, or a mark at the beginning
+        raise _first_fault(text, form, source, first_line, None)
     try:
         table = pd.read_csv(
             io.BytesIO(text),
@@ -115,7 +118,8 @@ def _first_fault(
             fault = _fault(entry.decode("utf-8", "replace").split("\t"), form)
             if fault:
                 return InputError(f"{source}, line {line}: {fault}")
-    return InputError(f"{source}: cannot be parsed ({cause}); download or copy it again")
+    why = cause or "it holds a character that no number has"
+    return InputError(f"{source}: cannot be parsed ({why}); download or copy it again")
 
 
 def _fault(fields: list[str], form: TripleFormat) -> str | None:

@@ -75,12 +75,16 @@ def check_outputs(*paths: str | os.PathLike[str] | None) -> None:
 
     For commands that compute for long before they write; None and "-" are no files.
     """
+    seen: set[Path] = set()
     for path in paths:
         if path is None or path == "-":
             continue
         asked = Path(path)
         target, found = _target(asked)
         replaced = found is None or stat.S_ISREG(found.st_mode)
+        if replaced and target in seen:
+            raise InputError(f"{asked}: is named for two outputs; name another file for one")
+        seen.add(target)
         within = target.parent if replaced else target
         if replaced and not within.is_dir():
             raise InputError(f"{asked}: there is no folder {within}; create it first")

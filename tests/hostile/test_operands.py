@@ -131,6 +131,32 @@ def test_handles_keep_what_they_were_made_of(name: str) -> None:
     np.testing.assert_array_equal(backend.download(handle.numeric()).toarray(), expected)
 
 
+def test_flags_of_scipy_are_not_believed() -> None:
+    network = ps.Network([ps.Layer(np.eye(5), -0.3)])
+    A = sp.csr_array(np.triu(np.ones((5, 5))) * 0.2)
+    assert A.has_canonical_format
+    A.indices[:5] = 4  # five entries of one place, which add up to 1
+    for name in BACKENDS:
+        for path in ("spmm", "spgemm"):
+            assert ps.infer(network, A, name, path=path).categories.tolist() == [0]
+    assert ps.Layer(A).csr().toarray()[0].tolist() == [0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ([], [], 1.0, (-1, 3)), ([0], [], 1.0, (0, -3)), ([0, 0], [], 1.0, (1, 1 << 62)),
+        ([0, 0], [], 1.0, (1,)), ([0, 0], [], 1.0, 3), ([0, 0], [], 1.0, (1.5, 1)),
+        ([0, 0], [], 1.0, ("1", "1")), ([[0], [1, 2]], [], 1.0, (1, 1)),
+        ([0, 1], [0], [[1], [1, 2]], (1, 1)), ([0, 1], [5], 1.0, (1, 1)),
+    ],
+)  # fmt: skip
+def test_layers_of_arrays_that_are_none(arguments: Any) -> None:
+    with pytest.raises(ps.InputError, match="layer"):
+        ps.Layer.from_csr(*arguments)
+    assert ps.Layer.from_csr([0, 0], [], [], (1, 1)).nnz == 0
+
+
 def test_duplicates_are_summed_in_the_type_of_the_result() -> None:
     twice = sp.coo_array((np.array([100, 100], np.int8), ([0, 0], [1, 1])), shape=(2, 2))
     assert ps.Layer(twice).csr().toarray().tolist() == [[0, 200], [0, 0]]

@@ -37,3 +37,10 @@ def test_a_text_larger_than_memory_is_refused(tmp_path, monkeypatch):
     path.write_text("\n".join(map(str, range(1, 50))))
     with pytest.raises(InputError, match=r"categories.tsv: is a text of more than .* of memory"):
         read_categories(path)
+
+
+@pytest.mark.parametrize("value", ["True", "1_0", "\u00a01", "\u0661", "0x1", "1\x1c", ""])
+def test_a_value_is_a_number(value: str) -> None:
+    text = f"3\t2\t{value}\n".encode()
+    with pytest.raises(InputError, match=r"f(, line 1: value .* is no number|: cannot be parsed)"):
+        parse_triples(text, TripleFormat(("row", "column", "value"), (9, 9)), "f")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import pickle
 import warnings
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numba.extending
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.typing.templates import Signature
 
 from portable_spdnn.arrays import Array as Array
@@ -96,6 +98,14 @@ def _load_index(kept: Any) -> dict[Any, tuple[str, bytes]]:
     except Exception:  # noqa: BLE001 - unpickling raises anything; what is lost is compiled anew
         return {}
     return index
+
+
+# A child that is forked while another thread compiles would find Numba's lock taken for ever.
+os.register_at_fork(
+    before=global_compiler_lock.acquire,
+    after_in_parent=global_compiler_lock.release,
+    after_in_child=global_compiler_lock.release,
+)
 
 
 @functools.cache

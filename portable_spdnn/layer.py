@@ -72,8 +72,7 @@ class Layer(Immutable):
     --------
     >>> import portable_spdnn as ps
     >>> hidden = ps.Layer([[1.0, 0.0], [0.0, -2.0]], bias=-0.5, activation="gelu")
-    >>> linear = ps.Layer([[1.0], [1.0]], activation="none")
-    >>> ps.Network([hidden, linear]).edges
+    >>> ps.Network([hidden, ps.Layer([[1.0], [1.0]], activation="none")]).edges
     4
     """
 

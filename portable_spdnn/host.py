@@ -25,6 +25,11 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def most_threads() -> int:
+    """Return how many threads may be asked for: more would only be in each other's way."""
+    return max(64, 4 * usable_cores())
+
+
 def checked_threads(threads: Any, name: str = "threads") -> int:
     """Return a number of threads, or raise InputError where it is none or far beyond the cores.
 
@@ -35,7 +40,7 @@ def checked_threads(threads: Any, name: str = "threads") -> int:
     name : str
         What the error message calls it.
     """
-    return checked_count(name, threads, most=max(64, 4 * usable_cores()))
+    return checked_count(name, threads, most=most_threads())
 
 
 def cache_folder() -> Path:

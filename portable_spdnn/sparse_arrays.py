@@ -87,8 +87,8 @@ def canonical_csr(name: str, array: Any) -> Any:
     # Before duplicates are summed: 100 + 100 is no int8.
     array = array.astype(real_dtype(array.dtype, name), copy=False)
     csr = array if isinstance(array, sp.csr_array) else sp.csr_array(array)
-    if csr is not array:
-        check_structure(name, csr)  # of other formats, such as lil, it is checked here alone
+    if array.format not in ("coo", "csr", "csc", "bsr"):
+        check_structure(name, csr)  # others, such as lil, have nothing that is checked before
     nnz = int(csr.indptr[-1])
     parts = csr.data, csr.indices, csr.indptr
     # There may be space to spare at the end, and integers of types that SciPy would not choose.

@@ -94,15 +94,14 @@ class Checkpoint:
         )
         seconds, inputs = float(parts["seconds"]), int(parts["inputs"])
         active, categories = parts["active"], parts["categories"]
-        for name, numbers, end in (("active", active, inputs), ("categories", categories, None)):
-            least, most = (0, end) if end is not None else (first, first + inputs)
+        for name, numbers in (("active", active), ("categories", categories - first)):
             rising = numbers.ndim == 1 and (numbers[1:] > numbers[:-1]).all()
-            inside = not numbers.size or (least <= numbers[0] and numbers[-1] < most)
+            inside = not numbers.size or (numbers[0] >= 0 and numbers[-1] < inputs)
             if numbers.dtype.kind != "i" or not (rising and inside):
                 raise ValueError(f"{name} are no rising numbers of its {inputs} inputs")
         if inputs < 1 or rows.shape[0] != active.size:
             raise ValueError(f"{rows.shape[0]} rows for {active.size} active of {inputs} inputs")
-        return Batch(first, inputs, parts["categories"], seconds, output, resumed=True)
+        return Batch(first, inputs, categories, seconds, output, resumed=True)
 
     def save(self, batch: Batch) -> Batch:
         """Keep a batch; return it with its features on disk where they are dense.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from portable_spdnn.host import checked_threads, usable_cores
+from portable_spdnn.host import checked_threads, most_threads, usable_cores
 
 
 def default_threads() -> int:
@@ -19,8 +19,7 @@ def default_threads() -> int:
     if not asked:
         return usable_cores()
     # It may be meant for other programs as well: more than would help here is no error.
-    most = max(64, 4 * usable_cores())
-    number = min(int(asked[:9]), most) if asked.isdecimal() else asked
+    number = min(int(asked[:9]), most_threads()) if asked.isdecimal() else asked
     return checked_threads(number, "NUMBA_NUM_THREADS")
 
 

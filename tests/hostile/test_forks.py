@@ -12,6 +12,9 @@ import pytest
 import scipy.sparse as sp
 
 import portable_spdnn as ps
+from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.jit.jobs import job
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
 HOST_BACKENDS = [
     info.name
@@ -81,3 +84,34 @@ def test_a_plan_that_runs_while_its_process_forks() -> None:
     finally:
         end.set()
         thread.join()
+
+
+@job
+def count_share(worker: int, words: Array) -> None:
+    words[worker] += 1
+
+
+def test_jobs_of_a_pool_that_runs_one_while_its_process_forks() -> None:
+    pool = ThreadPool(3)
+    end = threading.Event()
+
+    def run_jobs(times: int) -> Array:
+        words = np.zeros(3, np.int64)
+        for _ in range(times):
+            pool.run_job(count_share, words)
+        return words
+
+    def keep_running() -> None:
+        while not end.is_set():
+            run_jobs(100)
+
+    run_jobs(1)
+    thread = threading.Thread(target=keep_running)
+    thread.start()
+    try:
+        for _ in range(10):
+            np.testing.assert_array_equal(in_forked_child(lambda: run_jobs(1000)), 1000)
+    finally:
+        end.set()
+        thread.join()
+    np.testing.assert_array_equal(run_jobs(1000), 1000)

@@ -1,0 +1,106 @@
+"""Kernels that run by address: threads call them without Python, and without its lock.
+
+A job is one array of int64: addresses of arrays, sizes, and the bits of floats, in an order that
+its kernel defines. Whoever starts it keeps the arrays alive, and packs the words::
+
+    X, SIZE, FACTOR = range(3)
+
+    @job
+    def scale(worker: int, words: Array) -> None:
+        x = array_at(words[X], words[SIZE], np.float32)
+        ...
+
+    words = np.array([x.__array_interface__["data"][0], x.size, 0])
+    words[FACTOR:].view(np.float64)[0] = 0.5
+    pool.run_job(scale, words)
+
+A kernel is called once for each worker, at once or by turns, and shares the work out by a counter
+among the words (`intrinsics.fetch_add`; reset for each run) or by the number of the worker.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.np.numpy_support import carray
+
+from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel_part
+
+_ARGUMENTS = types.intp, types.CPointer(types.int64)
+
+
+class Job:
+    """A kernel of the number of a worker and the words of a job, compiled when first run.
+
+    Parameters
+    ----------
+    function : callable
+        Takes the worker, from 0, and the words, which it may write to. It is no closure: Numba
+        names machine code by the function's name and the types of its arguments alone. Jobs for
+        several types of elements call one `kernel_part`, with the type as an argument.
+    """
+
+    def __init__(self, function: Callable[[int, Array], None]) -> None:
+        if function.__closure__:
+            raise TypeError(f"{function.__qualname__} is a closure; a job takes all from its words")
+        self._compiled: Any = kernel_part(function)
+
+    @functools.cached_property
+    def address(self) -> int:
+        """Of machine code that takes and returns what Numba's functions do; see `run_share`."""
+        code = self._compiled.get_compile_result(types.void(*_ARGUMENTS))
+        return int(code.library.get_pointer_to_function(code.fndesc.llvm_func_name))
+
+
+job = Job  # as decorators are written
+
+
+@intrinsic
+def run_share(typingctx: Any, address: Any, worker: Any, words: Any) -> Emission:
+    """Run a job's kernel by its address for a worker, and return whether it raised an exception.
+
+    `words` is the address of the words.
+    """
+    signature = types.boolean(types.intp, types.intp, types.intp)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        convention = context.call_conv
+        kind = convention.get_function_type(types.none, _ARGUMENTS).as_pointer()
+        pointer = builder.inttoptr(args[2], context.get_value_type(_ARGUMENTS[1]))
+        status, _ = convention.call_function(
+            builder, builder.inttoptr(args[0], kind), types.none, _ARGUMENTS, [args[1], pointer]
+        )
+        return status.is_error
+
+    return signature, codegen
+
+
+@intrinsic
+def pointer_at(typingctx: Any, address: Any, dtype: Any) -> Emission:
+    """Return an address as a pointer to elements of a type, such as np.float32."""
+    signature = types.CPointer(dtype.dtype)(types.intp, dtype)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(sig.return_type))
+
+    return signature, codegen
+
+
+@kernel_part
+def array_at(address: int, shape: int | tuple[int, ...], dtype: Any) -> Array:
+    """Return the array in C order that lies at an address."""
+    return carray(pointer_at(address, dtype), shape)
+
+
+@intrinsic
+def float_of(typingctx: Any, word: Any) -> Emission:
+    """Return the float64 that has the bits of a word."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.int64), codegen

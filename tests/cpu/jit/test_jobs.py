@@ -1,0 +1,101 @@
+"""Kernels that run by address: what they make of their words, and what they may not be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
+from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, job, run_share
+
+X, Y, ROWS, COLUMNS, FACTOR = range(5)
+
+
+@kernel_part
+def scale(worker: int, words: Array, dtype: Any) -> None:
+    shape = words[ROWS], words[COLUMNS]
+    x, y = array_at(words[X], shape, dtype), array_at(words[Y], shape, dtype)
+    for column in range(shape[1]):
+        y[worker, column] = dtype(float_of(words[FACTOR])) * x[worker, column]
+
+
+@job
+def scale_single(worker: int, words: Array) -> None:
+    scale(worker, words, np.float32)
+
+
+@job
+def scale_double(worker: int, words: Array) -> None:
+    scale(worker, words, np.float64)
+
+
+@job
+def divide(worker: int, words: Array) -> None:
+    words[0] = words[0] // worker
+
+
+@kernel
+def run(address: int, worker: int, words: Array) -> bool:
+    return run_share(address, worker, words.ctypes.data)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scaled"), [(np.float32, scale_single), (np.float64, scale_double)]
+)
+def test_words_become_arrays_and_floats(dtype: Any, scaled: Job) -> None:
+    x = np.random.default_rng(1).random((3, 7)).astype(dtype)
+    y = np.zeros_like(x)
+    words = np.array([x.ctypes.data, y.ctypes.data, *x.shape, 0])
+    words[FACTOR:].view(np.float64)[0] = -0.3
+    assert not run(scaled.address, 2, words)
+    np.testing.assert_array_equal(y[:2], 0)
+    np.testing.assert_array_equal(y[2], dtype(-0.3) * x[2])
+
+
+def test_an_exception_is_told() -> None:
+    words = np.array([7])
+    assert run(divide.address, 0, words)
+    assert not run(divide.address, 2, words)
+    assert words[0] == 3
+
+
+def test_a_closure_is_no_job() -> None:
+    number = 3
+
+    def add(worker: int, words: Array) -> None:
+        words[0] += number
+
+    with pytest.raises(TypeError, match=r"add is a closure; a job takes all from its words"):
+        job(add)
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from job_at_hand import set_one
+assert set_one.address
+print(sum(set_one._compiled.stats.cache_hits.values()))
+"""
+
+
+def test_machine_code_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "job_at_hand.py").write_text(
+        "from portable_spdnn_cpu.jit.jobs import job\n\n"
+        "@job\ndef set_one(worker, words):\n    words[worker] = 1\n"
+    )
+
+    def hits() -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, tmp_path], capture_output=True, text=True, check=False,
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    assert [hits(), hits()] == ["0", "1"]

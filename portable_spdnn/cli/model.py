@@ -71,9 +71,6 @@ def model(
     bias: flag.Bias = None,
     y_max: flag.YMax = None,
     dtype: flag.Dtype = "float32",
-    draw_seed: Annotated[
-        int, typer.Option(metavar="S", min=0, help="Seed of the draw of inputs not recorded.")
-    ] = 0,
     json: flag.Json = None,
     plot: Annotated[
         Path | None,
@@ -130,8 +127,8 @@ def model(
     if save_calibration is not None:
         calibrations.save_calibration(measured, save_calibration)
     layers = deep or measured.network_layers
-    asked = (layers, total_inputs, counts, schedule, delay, speed, limit, draw_seed)
-    prediction = Prediction(measured, Question(*asked))
+    question = Question(layers, total_inputs, counts, schedule, delay, speed, limit)
+    prediction = Prediction(measured, question)
     output.show(prediction, to_stderr=json == "-")
     if json is not None:
         run_report.write_json(output.as_json(prediction), json)

@@ -108,7 +108,7 @@ def variant_cost(
     """
     itemsize, share = size.itemsize, loads / max(size.edges, 1)
     if variant == "staged":
-        entry = LOCAL_INDEX + itemsize
+        entry: float = LOCAL_INDEX + itemsize
         entries = padding * entry / minibatch
         reads = itemsize * padding * conflicts
     elif variant == "clustered":

@@ -75,8 +75,8 @@ def _facts(prediction: Prediction) -> list[tuple[str, str]]:
          "(--bandwidth)"),
         (asked.layers > made.layers, f"layers beyond {made.layers} cost what those before cost, on "
          f"the inputs that are active after layer {made.layers}"),
-        (True, f"every input lives as long as one drawn from the {recorded} that were run, wherever "
-         "it stands in the order"),
+        (True, f"every input lives as long as one drawn from the {recorded} that were run, "
+         "wherever it stands in the order"),
         (asked.schedule == "dynamic", f"{CHUNKS_EACH} chunks for each node go to whichever node is "
          "free; a request takes two latencies and half of the "
          f"{_seconds(POLL_SECONDS)} between two polls of rank 0"),

@@ -110,10 +110,6 @@ def truth_for(
     inputs_at_hand : int, optional
         How many of them are used, counted from the first; default: all.
 
-    Returns
-    -------
-    Truth
-
     Raises
     ------
     InputError

@@ -13,7 +13,7 @@ from portable_spdnn.arrays import Array
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
-from portable_spdnn.host import format_bytes
+from portable_spdnn.host import format_bytes, resident_bytes
 from portable_spdnn.network import LayerStatistics, Network
 from portable_spdnn.passes import FIXED_POINT, MERGE_INPUTS, MERGE_NEURONS
 from portable_spdnn.passes.equal_rows import equal_rows
@@ -100,8 +100,10 @@ class RewrittenPlan(NetworkPlan):
         self.budget: Budget | None = None
         self._held = 0  # bytes of the layers counted so far
         if options.memory is not None:
-            dtype = np.dtype(options.dtype)
-            self.budget = Budget.share(options.memory, network, dtype, backend.threads)
+            self.budget = Budget.of(
+                options.memory, resident_bytes(), statistics_of(network), network.widest,
+                np.dtype(options.dtype), backend.threads,
+            )  # fmt: skip
         if MERGE_NEURONS in options.exact_passes:
             merged = merge_neurons(network, lambda layer: self._hold(LayerStatistics.of(layer)))
             self.rewritten, self.columns = merged.network, merged.outputs

@@ -54,10 +54,6 @@ def calibrate(
     show_progress : callable
         Is given what is measured; returns a context manager that yields a progress callback.
 
-    Returns
-    -------
-    Calibration
-
     Raises
     ------
     InputError

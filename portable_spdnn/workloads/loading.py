@@ -60,10 +60,6 @@ def load_workload(request: Request, progress: Progress | None = None) -> Workloa
     progress : callable, optional
         Called with (layers done, layers in all; 0 while not known).
 
-    Returns
-    -------
-    Workload
-
     Raises
     ------
     InputError

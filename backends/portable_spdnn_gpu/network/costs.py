@@ -46,12 +46,9 @@ def segment_layer_cost(share: float, tile: int, precision: Precision) -> KernelM
 
 
 def segment_layer_seconds(
-    statistics: ReuseStatistics,
-    precision: Precision,
-    device: DeviceProperties,
-    inputs: int,
+    statistics: ReuseStatistics, precision: Precision, device: DeviceProperties, inputs: int,
     tile: int,
-) -> float:
+) -> float:  # fmt: skip
     """Return the estimated time of a layer in a fused segment; see the module.
 
     Parameters
@@ -71,10 +68,7 @@ def segment_layer_seconds(
 
 
 def step_cost(
-    packed: PackedSpmm | PackedSegment,
-    columns: int,
-    precision: Precision,
-    l2_bytes: int,
+    packed: PackedSpmm | PackedSegment, columns: int, precision: Precision, l2_bytes: int
 ) -> KernelModel:
     """Return what a layer of a step costs, for a number of active inputs."""
     if isinstance(packed, PackedSpmm):

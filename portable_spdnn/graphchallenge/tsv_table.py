@@ -19,13 +19,8 @@ def read_table(text: bytes) -> list[Array]:
     OverflowError.
     """
     table = pd.read_csv(
-        io.BytesIO(text),
-        sep="\t",
-        header=None,
+        io.BytesIO(text), sep="\t", header=None, engine="c", na_filter=False,
+        quoting=csv.QUOTE_NONE, low_memory=False,
         dtype={2: np.float64},  # asked for integers, it would take 2.0 and True as well
-        engine="c",
-        na_filter=False,
-        quoting=csv.QUOTE_NONE,
-        low_memory=False,
-    )
+    )  # fmt: skip
     return [table[column].to_numpy() for column in table]

@@ -152,10 +152,7 @@ def open_network(
 
 
 def iter_layers(
-    path: PathLike,
-    neurons: int | None = None,
-    layers: int | None = None,
-    bias: float | None = None,
+    path: PathLike, neurons: int | None = None, layers: int | None = None, bias: float | None = None
 ) -> Iterator[Layer]:
     """Yield the layers of a network in order, in bounded memory.
 

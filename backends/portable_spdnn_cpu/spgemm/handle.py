@@ -87,23 +87,7 @@ class RowSpgemmHandle(SpgemmHandle):
         known = self._indices
         # A copy: what the caller does to one result must not reach the next.
         indices = np.empty(nnz, result_index_type(nnz, B)) if known is None else known.copy()
-        counters, none, epilogue = (
-            _new_counters(bins),
-            np.empty(0, np.int64),
-            no_epilogue(data.dtype),
-        )
-
-        def work(thread: int) -> None:
-            sink = RowSink(False, epilogue, thread, self._starts, none, none, indices, data)
-            for accumulator, row_bin in bins.items():
-                memory = make_workspace(accumulator, row_bin, product.B)
-                common = accumulator, counters[accumulator], row_bin, product, memory, sink
-                if known is not None and accumulator != SORTED:
-                    refill_rows(*common)
-                else:
-                    add_rows(*common, 0, -1)
-
-        self.pool.run(work)
+        self._fill(_new_counters(bins), bins, product, indices, data)
         if known is None and self._repeats and bins.keys() != {SORTED}:
             self._indices = indices.copy()
         self._repeats = True
@@ -123,6 +107,30 @@ class RowSpgemmHandle(SpgemmHandle):
 
     def _bin_rows(self, accumulators: Array, bounds: Array) -> dict[int, RowBin]:
         return row_bins.bin_rows(self._products, accumulators, bounds, self.pool.threads)
+
+    def _fill(
+        self,
+        counters: dict[int, Array],
+        bins: dict[int, RowBin],
+        product: Product,
+        indices: Array,
+        data: Array,
+    ) -> None:
+        """Write the values of C, and the columns unless they are known."""
+        none, known = np.empty(0, np.int64), self._indices is not None
+        epilogue = no_epilogue(data.dtype)
+
+        def work(thread: int) -> None:
+            sink = RowSink(False, epilogue, thread, self._starts, none, none, indices, data)
+            for accumulator, row_bin in bins.items():
+                memory = make_workspace(accumulator, row_bin, product.B)
+                common = accumulator, counters[accumulator], row_bin, product, memory, sink
+                if known and accumulator != SORTED:
+                    refill_rows(*common)
+                else:
+                    add_rows(*common, 0, -1)
+
+        self.pool.run(work)
 
     def describe(self) -> str:
         """Return which accumulators rows take, and the work; see `SpgemmHandle.describe`."""

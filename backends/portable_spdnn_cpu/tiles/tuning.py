@@ -62,10 +62,6 @@ class TileCosts:
     def cheapest(self, inputs: int, threads: int) -> tuple[int, float]:
         """Choose the tiles that run so many inputs at the least cost, or wider ones near it.
 
-        Parameters
-        ----------
-        inputs, threads : int
-
         Returns
         -------
         width : int

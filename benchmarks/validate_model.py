@@ -16,7 +16,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ sys.path.insert(0, str(FOLDER))
 from machine_facts import cpu_slug, load_average, machine_facts  # noqa: E402
 
 from portable_spdnn.io.atomic_output import atomic_output  # noqa: E402
-from portable_spdnn.scaling.calibration import load_calibration, save_calibration  # noqa: E402
 
 IMAGES = FOLDER.parent.parent / "shared" / "mnist" / "train-images-idx3-ubyte.gz"
 DOCS = FOLDER.parent / "docs" / "results"
@@ -100,29 +99,21 @@ def job(network: str, inputs: Path | None, first_inputs: int) -> None:
             print(json.dumps([seconds[0], min(seconds[1:])]))
 
 
-def predict(case: Case, source: list[object], folder: Path) -> dict[int, tuple[float, float]]:
-    """Calibrate anew; return for each number of ranks the predicted seconds.
-
-    Those of a first run, and those of one that finds its memory in place: where the time to touch
-    memory for the first time, which the calibration has measured, is nothing.
-    """
-    kept, target = folder / "calibration.json", folder / "predicted.json"
-    asked = ("--total-inputs", case.inputs, "--json", target)
-    ranks = ",".join(map(str, RANKS))
+def predict(case: Case, source: list[object], folder: Path) -> dict[int, float]:
+    """Calibrate anew; return the predicted seconds for each number of ranks."""
+    target = folder / "predicted.json"
     model(
-        case.network, ranks, *asked, *MEASURED_ON, *source, "--sample-inputs", case.sample,
-        "--sample-layers", case.sample_layers, "--save-calibration", kept,
+        case.network, ",".join(map(str, RANKS)), "--total-inputs", case.inputs, "--json", target,
+        *MEASURED_ON, *source, "--sample-inputs", case.sample,
+        "--sample-layers", case.sample_layers,
     )  # fmt: skip
-    first = json.loads(target.read_text())["strong"]
-    save_calibration(replace(load_calibration(kept), first_batch_seconds=0.0), kept)
-    model(case.network, ranks, *asked, "--calibration", kept)
-    again = json.loads(target.read_text())["strong"]
-    return {a["nodes"]: (a["seconds"], b["seconds"]) for a, b in zip(first, again, strict=True)}
+    points = json.loads(target.read_text())["strong"]
+    return {point["nodes"]: point["seconds"] for point in points}
 
 
 def validate(case: Case, source: list[object], repeat: int, folder: Path) -> dict[str, Any]:
-    """Predict and run one case, by turns; seconds are pairs (first run, run again)."""
-    predicted: dict[int, list[tuple[float, float]]] = {ranks: [] for ranks in RANKS}
+    """Predict and run one case, by turns; measured are pairs (first run, run again)."""
+    predicted: dict[int, list[float]] = {ranks: [] for ranks in RANKS}
     measured: dict[int, list[tuple[float, float]]] = {ranks: [] for ranks in RANKS}
     for turn in range(repeat):
         for ranks, seconds in predict(case, source, folder).items():
@@ -135,35 +126,35 @@ def validate(case: Case, source: list[object], repeat: int, folder: Path) -> dic
     return {"case": case, "predicted": predicted, "measured": measured}
 
 
-def table(results: list[dict[str, Any]]) -> tuple[list[str], float, float]:
-    """Return the Markdown table, and the largest errors: of first runs, of runs again."""
+def table(results: list[dict[str, Any]]) -> tuple[list[str], float]:
+    """Return the Markdown table, and the largest error."""
     lines = [
-        "| network | inputs | sample | ranks | predicted | measured | error | first run: predicted "
-        "| measured, least to most |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| network | inputs | sample | ranks | predicted | measured | error | first run, least to "
+        "most |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    worst_first = worst_again = 0.0
+    worst = 0.0
     for result in results:
         case = result["case"]
         for ranks in RANKS:
-            predicted = [min(pair[i] for pair in result["predicted"][ranks]) for i in (0, 1)]
+            predicted = min(result["predicted"][ranks])
             first, again = zip(*result["measured"][ranks], strict=True)
-            error = predicted[1] / min(again) - 1
-            worst_again = max(worst_again, abs(error))
-            worst_first = max(worst_first, abs(predicted[0] / min(first) - 1))
+            error = predicted / min(again) - 1
+            worst = max(worst, abs(error))
             lines.append(
                 f"| {case.network.replace('x', ' x ')} | {case.inputs:,} | {case.sample:,} inputs, "
-                f"{case.sample_layers} layers | {ranks} | {predicted[1]:.3f} s | "
-                f"{min(again):.3f} s | {100 * error:+.1f} % | {predicted[0]:.3f} s | "
+                f"{case.sample_layers} layers | {ranks} | {predicted:.3f} s | "
+                f"{min(again):.3f} s | {100 * error:+.1f} % | "
                 f"{min(first):.3f} to {max(first):.3f} s |"
             )
-    return lines, worst_first, worst_again
+    return lines, worst
 
 
 def write(results: list[dict[str, Any]], drawn: list[str], repeat: int, before: Any) -> float:
     """Write the page; returns the largest error of runs that find their memory in place."""
     facts = machine_facts()
-    rows, worst_first, worst = table(results)
+    rows, worst = table(results)
+    verdict = f"{'within' if worst <= TOLERANCE else 'NOT within'} {100 * TOLERANCE:.0f} %"
     day = datetime.datetime.now(datetime.UTC).date()
     page = f"""# The scaling model beside measurements
 
@@ -173,13 +164,13 @@ The calibrations ran the sample alone: fewer inputs, and where the column says s
 than what they predict. Every job runs its inference {1 + AGAIN} times. "predicted" and
 "measured" are those of a run that finds its memory in place. The first run of a process also
 touches memory for the first time, which on a virtual machine may take longer than the inference,
-and differs from one job to the next: the last two columns. The load average was {before} before
-and {load_average()} after.
+and differs from one job to the next: the last column, not predicted. The load average was {before}
+before and {load_average()} after.
 
 {chr(10).join(rows)}
 
-Largest error {_judged(worst)}; of first runs {_judged(worst_first)}. Two ranks of one machine
-share its caches and memory, which the model leaves out: nodes share nothing.
+Largest error {100 * worst:.0f} % ({verdict}). Two ranks of one machine share its caches and memory,
+which the model leaves out: nodes share nothing.
 
 ## 65,536 neurons x 1,920 layers
 
@@ -196,11 +187,6 @@ thread each, calibrated on the first 120 layers:
         stream.write(page.encode())
     print(f"stored in {DOCS / 'scaling_model.md'} for {cpu_slug(facts)}; largest error {worst:.2f}")
     return worst
-
-
-def _judged(error: float) -> str:
-    within = "within" if error <= TOLERANCE else "NOT within"
-    return f"{100 * error:.0f} % ({within} {100 * TOLERANCE:.0f} %)"
 
 
 def draw(source: list[object], sample: int) -> list[str]:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
 from portable_spdnn.arrays import Progress
 from portable_spdnn.backend import Backend
@@ -21,20 +18,9 @@ def infer(
     features: FeaturesLike,
     backend: str | Backend = "auto",
     *,
-    threads: int | None = None,
-    dtype: npt.DTypeLike = np.float32,
-    path: str = "auto",
-    batch_size: int | None = None,
-    keep_dead_inputs: bool = False,
-    exact_passes: Collection[str] = (),
-    memory: str | int | None = None,
-    kernel: str = "auto",
-    storage: str = "same",
-    device_memory: str | int | None = None,
-    devices: str = "",
-    profile: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
+    **options: Any,
 ) -> Result:
     """Run a network on features: Y <- activation(Y W + b) within bounds, layer after layer.
 
@@ -47,31 +33,13 @@ def infer(
     backend : str or Backend, default "auto"
         A registered name, "auto" for what PORTABLE_SPDNN_BACKEND names, else
         the available one of the highest priority; or a backend at hand.
-    threads : int, optional
-        For a backend given by name.
-    dtype : float32 or float64
-    path : {"auto", "spmm", "spgemm"}
-        Dense or sparse features between layers.
-    batch_size : int, optional
-        Inputs that go through the network together.
-    keep_dead_inputs : bool
-        Compute inputs to the end even when all their features are zero.
-    exact_passes : str or iterable of str
-        Exact rewrites: "merge-neurons", "merge-inputs", "fixed-point", "all"; see
-        `portable_spdnn.passes`.
-    memory : str or int, optional
-        What the process may take, such as "4GiB": layers are then read block by block, inputs
-        go in batches that fit, and scores are kept only with a checkpoint. Worth while with a
-        network that is not in memory, such as `open_network` gives.
-    kernel, storage, devices : str
-    profile : bool
-        See `PlanOptions`; for backends that take them.
-    device_memory : str or int, optional
-        What weights and features may take of a device's memory, such as "2GiB".
     checkpoint : path-like, optional
         A folder that keeps finished batches: an interrupted run goes on from the last.
     progress : callable, optional
         Called with (done, total) in units of inputs x layers.
+    **options
+        Those of `portable_spdnn.plan`, such as ``threads=2``, ``dtype="float64"``,
+        ``exact_passes="all"`` or ``memory="4GiB"``; they are told at `PlanOptions`.
 
     Returns
     -------
@@ -102,22 +70,7 @@ def infer(
     Graph Challenge", HPEC 2019.
     """
     shape: tuple[int, ...] = getattr(features, "shape", ())
-    made = plan(
-        network,
-        backend,
-        threads=threads,
-        dtype=dtype,
-        path=path,
-        batch_size=batch_size,
-        keep_dead_inputs=keep_dead_inputs,
-        exact_passes=exact_passes,
-        memory=memory,
-        kernel=kernel,
-        storage=storage,
-        device_memory=device_memory,
-        devices=devices,
-        profile=profile,
-        # Where it is no table of numbers, validation says so.
-        expected_inputs=shape[0] if len(shape) == 2 else None,
-    )
+    # Where it is no table of numbers, validation says so.
+    expected = shape[0] if len(shape) == 2 else None
+    made = plan(network, backend, expected_inputs=expected, **options)
     return made.run(features, progress, checkpoint)

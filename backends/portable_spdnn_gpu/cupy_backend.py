@@ -262,12 +262,10 @@ class CupyBackend(Backend):
     def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan | None:
         """Return a plan that stays on the device; sparse features take the neutral layer loop."""
         if options.path == "spgemm":
-            for option in ("kernel", "storage", "device_memory", "profile"):
-                value = getattr(options, option)
-                if value != getattr(PlanOptions(), option):
-                    raise InputError(
-                        f"path spgemm takes no option {option} ({value!r}); leave one of them out"
-                    )
+            for option, value in options.backend_specific().items():
+                raise InputError(
+                    f"path spgemm takes no option {option} ({value!r}); leave one of them out"
+                )
             return None
         return DevicePlan(self, network, options)
 

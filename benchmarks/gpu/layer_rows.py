@@ -16,12 +16,7 @@ from portable_spdnn.network import Network
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.cupy_backend import CupyBackend
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
-from portable_spdnn_gpu.spmm.costs import (
-    LayerSize,
-    clustered_cost,
-    csr_cost,
-    staged_cost,
-)
+from portable_spdnn_gpu.spmm.costs import LayerSize, variant_cost
 from portable_spdnn_gpu.spmm.launch import PreparedSpmm
 from portable_spdnn_gpu.spmm.packing import VARIANTS, by_output, pack
 
@@ -55,10 +50,10 @@ class Sharing:
 
     def models(self, size: LayerSize, l2_bytes: int) -> dict[str, KernelModel]:
         """Return the model of each variant."""
+        loads = {"csr": 1.0, "clustered": self.loads, "staged": self.staged}
         return {
-            "csr": csr_cost(size, l2_bytes),
-            "clustered": clustered_cost(size, l2_bytes, round(self.loads * size.edges)),
-            "staged": staged_cost(size, l2_bytes, round(self.staged * size.edges)),
+            variant: variant_cost(variant, size, l2_bytes, round(each * size.edges))
+            for variant, each in loads.items()
         }
 
     def bound(self, size: LayerSize, l2_bytes: int, limits: Limits) -> tuple[float, str]:

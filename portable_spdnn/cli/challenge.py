@@ -35,8 +35,8 @@ def challenge(
     first_inputs: flag.FirstInputs = None,
     batch_size: flag.BatchSize = None,
     threads: flag.Threads = None,
-    dtype: flag.DtypeOption = flag.Dtype.float32,
-    path: flag.PathOption = flag.FeaturePath.auto,
+    dtype: flag.Dtype = "float32",
+    path: flag.FeaturePath = "auto",
     seed: flag.Seed = 0,
     exact_passes: flag.ExactPasses = "none",
     memory: Annotated[
@@ -48,7 +48,7 @@ def challenge(
         ),
     ] = None,
     kernel: flag.Kernel = "auto",
-    storage: flag.Storage = flag.StorageType.same,
+    storage: flag.Storage = "same",
     device_memory: flag.DeviceMemory = None,
     devices: flag.Devices = "",
     time_budget: Annotated[
@@ -94,13 +94,13 @@ def challenge(
         raise InputError("--json and --markdown both name standard output; give one a file")
     configurations = choose_configurations(sizes, layers)
     plan = PlanOptions(
-        dtype=dtype.value,
-        path=path.value,
+        dtype=dtype,
+        path=path,
         batch_size=batch_size,
         exact_passes=exact_passes,
         memory=parse_limit(memory, "--memory"),
         kernel=kernel,
-        storage=storage.value,
+        storage=storage,
         device_memory=parse_limit(device_memory, "--device-memory"),
         devices=devices,
     )

@@ -23,8 +23,8 @@ def compare(
     first_inputs: flag.FirstInputs = None,
     batch_size: flag.BatchSize = None,
     threads: flag.Threads = None,
-    dtype: flag.DtypeOption = flag.Dtype.float32,
-    path: flag.PathOption = flag.FeaturePath.auto,
+    dtype: flag.Dtype = "float32",
+    path: flag.FeaturePath = "auto",
     seed: flag.Seed = 0,
     bias: flag.Bias = None,
     y_max: flag.YMax = None,
@@ -54,7 +54,7 @@ def compare(
         raise InputError("--backends names no backend; give some, separated by commas")
     for name in names:  # before minutes are spent on loading
         get_backend(name, threads)
-    options = PlanOptions(dtype.value, path.value, batch_size, exact_passes=exact_passes)
+    options = PlanOptions(dtype, path, batch_size, exact_passes=exact_passes)
     progress = not no_progress
     request = Request(data, neurons, layers, inputs, truth, first_inputs, seed, bias, y_max)
     with show_progress("loading", progress) as step:
@@ -103,7 +103,7 @@ def compare(
     title = (
         f"{work.network.neurons} neurons x {len(work.network)} layers "
         f"({work.source.network.name}), {work.features.shape[0]} inputs "
-        f"({work.source.inputs.name}), {dtype.value}, "
+        f"({work.source.inputs.name}), {dtype}, "
         f"exact passes (not on the reference): {', '.join(options.exact_passes) or 'none'}"
     )
     typer.echo(title, err=json == "-")

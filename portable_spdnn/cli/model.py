@@ -34,7 +34,7 @@ def model(
     total_inputs: Annotated[
         int, typer.Option(metavar="K", min=1, help="In all (strong), and of each node (weak).")
     ] = 60000,
-    schedule: flag.ScheduleOption = flag.Schedule.static,
+    schedule: flag.Schedule = "static",
     latency: Annotated[
         str, typer.Option(metavar="TIME", help="Of a message between nodes; assumed.")
     ] = "2us",
@@ -70,10 +70,7 @@ def model(
     seed: flag.Seed = 0,
     bias: flag.Bias = None,
     y_max: flag.YMax = None,
-    dtype: flag.DtypeOption = flag.Dtype.float32,
-    draw_seed: Annotated[
-        int, typer.Option(metavar="S", min=0, help="Seed of the draw of inputs not recorded.")
-    ] = 0,
+    dtype: flag.Dtype = "float32",
     json: flag.Json = None,
     plot: Annotated[
         Path | None,
@@ -120,7 +117,7 @@ def model(
     else:
         request = Request(data, wide, deep, inputs, None, first_inputs, seed, bias, y_max)
         measured = measuring.calibrate(
-            get_backend(backend, threads), request, sample_inputs, sample_layers, dtype.value,
+            get_backend(backend, threads), request, sample_inputs, sample_layers, dtype,
             lambda what: show_progress(what, not no_progress),
         )  # fmt: skip
     if wide not in (None, measured.neurons):
@@ -130,8 +127,8 @@ def model(
     if save_calibration is not None:
         calibrations.save_calibration(measured, save_calibration)
     layers = deep or measured.network_layers
-    asked = (layers, total_inputs, counts, schedule.value, delay, speed, limit, draw_seed)
-    prediction = Prediction(measured, Question(*asked))
+    question = Question(layers, total_inputs, counts, schedule, delay, speed, limit)
+    prediction = Prediction(measured, question)
     output.show(prediction, to_stderr=json == "-")
     if json is not None:
         run_report.write_json(output.as_json(prediction), json)

@@ -2,34 +2,10 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
-
-
-class Dtype(StrEnum):
-    """Type of weights, features and sums."""
-
-    float32 = "float32"
-    float64 = "float64"
-
-
-class FeaturePath(StrEnum):
-    """Features between layers."""
-
-    auto = "auto"
-    spmm = "spmm"
-    spgemm = "spgemm"
-
-
-class Schedule(StrEnum):
-    """How ranks of an MPI job share inputs out."""
-
-    static = "static"
-    dynamic = "dynamic"
-
 
 BackendName = Annotated[
     str, typer.Option(metavar="NAME", help="auto, scipy, numba, cupy, or another registered.")
@@ -71,9 +47,10 @@ Threads = Annotated[
     int | None,
     typer.Option(metavar="T", min=1, help="Threads. Default: NUMBA_NUM_THREADS, or all cores."),
 ]
-DtypeOption = Annotated[Dtype, typer.Option("--dtype", help="Type of weights and features.")]
-PathOption = Annotated[
-    FeaturePath, typer.Option("--path", help="Dense (spmm) or sparse (spgemm) features.")
+Dtype = Annotated[Literal["float32", "float64"], typer.Option(help="Type of weights and features.")]
+FeaturePath = Annotated[
+    Literal["auto", "spmm", "spgemm"],
+    typer.Option(help="Dense (spmm) or sparse (spgemm) features."),
 ]
 Json = Annotated[
     str | None,
@@ -119,20 +96,9 @@ Kernel = Annotated[
         "clustered, staged or resident. Default: by layer.",
     ),
 ]
-
-
-class StorageType(StrEnum):
-    """Type in which features and weights are kept."""
-
-    same = "same"
-    float16 = "float16"
-
-
 Storage = Annotated[
-    StorageType,
-    typer.Option(
-        "--storage", help="Type in which cupy keeps features and weights; sums are in --dtype."
-    ),
+    Literal["same", "float16"],
+    typer.Option(help="Type in which cupy keeps features and weights; sums are in --dtype."),
 ]
 DeviceMemory = Annotated[
     str | None,
@@ -159,10 +125,9 @@ CheckpointDir = Annotated[
         help="Keep every finished batch there; an interrupted run goes on from the last.",
     ),
 ]
-ScheduleOption = Annotated[
-    Schedule,
+Schedule = Annotated[
+    Literal["static", "dynamic"],
     typer.Option(
-        "--schedule",
-        help="Under mpiexec: as many inputs to each rank, or chunks as ranks ask for them.",
+        help="Under mpiexec: as many inputs to each rank, or chunks as ranks ask for them."
     ),
 ]

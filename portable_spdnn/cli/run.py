@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,8 +33,8 @@ def run(
     first_inputs: flag.FirstInputs = None,
     batch_size: flag.BatchSize = None,
     threads: flag.Threads = None,
-    dtype: flag.DtypeOption = flag.Dtype.float32,
-    path: flag.PathOption = flag.FeaturePath.auto,
+    dtype: flag.Dtype = "float32",
+    path: flag.FeaturePath = "auto",
     seed: flag.Seed = 0,
     bias: flag.Bias = None,
     y_max: flag.YMax = None,
@@ -44,12 +44,12 @@ def run(
     exact_passes: flag.ExactPasses = "none",
     memory: flag.Memory = None,
     kernel: flag.Kernel = "auto",
-    storage: flag.Storage = flag.StorageType.same,
+    storage: flag.Storage = "same",
     device_memory: flag.DeviceMemory = None,
     devices: flag.Devices = "",
     profile: flag.Profile = False,
     checkpoint: flag.CheckpointDir = None,
-    schedule: flag.ScheduleOption = flag.Schedule.static,
+    schedule: flag.Schedule = "static",
     verify: Annotated[
         bool,
         typer.Option(
@@ -82,14 +82,14 @@ def run(
 
     check_outputs(save_categories, json)
     options = PlanOptions(
-        dtype=dtype.value,
-        path=path.value,
+        dtype=dtype,
+        path=path,
         batch_size=batch_size,
         keep_dead_inputs=keep_dead_inputs,
         exact_passes=exact_passes,
         memory=parse_limit(memory, "--memory"),
         kernel=kernel,
-        storage=storage.value,
+        storage=storage,
         device_memory=parse_limit(device_memory, "--device-memory"),
         devices=devices,
         profile=profile,
@@ -110,22 +110,12 @@ def run(
     done = _execute(backend, threads, request, options, ranks, schedule, checkpoint, progress)
     code = 0
     if done is not None:
-        code = _report(done, options, verify, json, save_categories, progress)
+        code = _report(*done, options, verify, json, save_categories, progress)
     if ranks is not None:
         code = ranks.comm.bcast(code)
         ranks.close()
     if code:
         raise typer.Exit(code)
-
-
-@dataclass(frozen=True)
-class _Done:
-    """A finished run, on the rank that reports it."""
-
-    work: Workload
-    plan: NetworkPlan
-    result: Result
-    peak_memory: int
 
 
 def _execute(
@@ -134,12 +124,11 @@ def _execute(
     request: Request,
     options: PlanOptions,
     ranks: Ranks | None,
-    schedule: flag.Schedule,
+    schedule: str,
     checkpoint: Path | None,
     progress: bool,
-) -> _Done | None:
+) -> tuple[Workload, NetworkPlan, Result] | None:
     """Load, plan and run; returns None on ranks that do not report."""
-    from portable_spdnn.host import peak_resident_bytes
     from portable_spdnn.mpi.run import run_on_ranks
     from portable_spdnn.mpi.workload import load_ranked_workload
     from portable_spdnn.plans.planner import check_plan_options, make_plan
@@ -157,7 +146,7 @@ def _execute(
         if ranks is None:
             work = load_workload(request, step)
         else:
-            part = load_ranked_workload(ranks, request, schedule.value, step)
+            part = load_ranked_workload(ranks, request, schedule, step)
             work = part.work
     each = work.features.shape[0] if ranks is None else -(-part.inputs // ranks.size)
     with show_progress(f"planning on {chosen.name}", progress):
@@ -168,20 +157,16 @@ def _execute(
             result = plan.run(work.features, step, checkpoint)
         else:
             result = run_on_ranks(
-                ranks,
-                plan,
-                part.rows,
-                part.inputs,
-                schedule.value,
-                load_seconds=work.load_seconds,
-                progress=step,
-                checkpoint=checkpoint,
-            )
-    return None if result is None else _Done(work, plan, result, peak_resident_bytes())
+                ranks, plan, part.rows, part.inputs, schedule,
+                load_seconds=work.load_seconds, progress=step, checkpoint=checkpoint,
+            )  # fmt: skip
+    return None if result is None else (work, plan, result)
 
 
 def _report(
-    done: _Done,
+    work: Workload,
+    plan: NetworkPlan,
+    result: Result,
     options: PlanOptions,
     verify: bool,
     json: str | None,
@@ -190,10 +175,10 @@ def _report(
 ) -> int:
     """Judge and print; returns the exit code."""
     from portable_spdnn.graphchallenge.categories import judge, write_categories
+    from portable_spdnn.host import peak_resident_bytes
     from portable_spdnn.report import comparison, run_report
 
-    work, result = done.work, done.result
-    known = work.truth
+    peak_memory, known = peak_resident_bytes(), work.truth  # the reference is no part of the run
     verdict = None if known is None else judge(result.categories, known)
     agrees = reference_seconds = None
     # By default only where it takes about a second, and not where it would break a limit.
@@ -205,19 +190,19 @@ def _report(
         agrees, reference_seconds = by_reference.passed, reference.inference_seconds
         verdict = verdict or by_reference
 
-    backend = done.plan.backend
+    backend = plan.backend
     extra: dict[str, Any] = {
         "dtype": str(options.dtype),
         "threads": backend.threads,
-        "plan": done.plan.describe().splitlines(),
+        "plan": plan.describe().splitlines(),
         "memory": options.memory,
-        "peak_memory": done.peak_memory,
+        "peak_memory": peak_memory,
         "truth_beyond_inputs": 0 if known is None else known.beyond,
         "reference_agrees": agrees,
         "reference_seconds": reference_seconds,
     }
     record = run_report.run_record(work, result, verdict, backend.availability().versions, extra)
-    facts = run_report.run_facts(work, done.plan, result, done.peak_memory)
+    facts = run_report.run_facts(work, plan, result, peak_memory)
     if known is not None and known.beyond:
         facts.append(("truth", f"{known.beyond} categories beyond the inputs at hand left out"))
     if agrees is not None and known is not None:
@@ -231,7 +216,7 @@ def _report(
         from portable_spdnn.plans.machine_limits import limits_of
 
         limits = limits_of(backend)
-        speeds = run_report.layer_speeds(done.plan, result, limits)
+        speeds = run_report.layer_speeds(plan, result, limits)
         if speeds is not None:
             run_report.print_table(
                 *run_report.layer_table(speeds, result, limits), to_stderr=json == "-"

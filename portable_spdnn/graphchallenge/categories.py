@@ -110,10 +110,6 @@ def truth_for(
     inputs_at_hand : int, optional
         How many of them are used, counted from the first; default: all.
 
-    Returns
-    -------
-    Truth
-
     Raises
     ------
     InputError
@@ -166,11 +162,11 @@ class Verdict:
     def __str__(self) -> str:
         if self.passed:
             return f"PASSED against {self.source}"
-        parts = [
-            f"{found.size} {kind} ({_first_few(found)})"
-            for kind, found in (("missing", self.missing), ("extra", self.extra))
-            if found.size
-        ]
+        parts = []
+        for kind, found in (("missing", self.missing), ("extra", self.extra)):
+            if found.size:
+                first = [str(category + 1) for category in found[:5]] + ["..."] * (found.size > 5)
+                parts.append(f"{found.size} {kind} ({', '.join(first)})")
         return f"FAILED against {self.source}: categories {', '.join(parts)}, counted from 1"
 
 
@@ -186,11 +182,6 @@ def judge(categories: npt.ArrayLike, truth: Truth) -> Verdict:
     return Verdict(
         np.setdiff1d(truth.categories, found), np.setdiff1d(found, truth.categories), truth.source
     )
-
-
-def _first_few(categories: Array) -> str:
-    numbers = [str(category + 1) for category in categories[:5]]
-    return ", ".join(numbers + ["..."] * (categories.size > 5))
 
 
 def _official_bytes(categories: npt.ArrayLike) -> bytes:

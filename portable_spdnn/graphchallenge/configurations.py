@@ -53,10 +53,6 @@ def challenge_bias(neurons: int) -> float:
     neurons : int
         16 * 2^s, s >= 0.
 
-    Returns
-    -------
-    float
-
     Raises
     ------
     InputError

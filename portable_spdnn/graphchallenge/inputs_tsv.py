@@ -124,11 +124,9 @@ def _most_inputs(neurons: int) -> int:
     row offsets of 8 bytes.
     """
     available = available_bytes()
-    return (
-        MAX_INPUTS
-        if available is None
-        else min(MAX_INPUTS, available // (3 * max(8, neurons // 8)))
-    )
+    if available is None:
+        return MAX_INPUTS
+    return min(MAX_INPUTS, available // (3 * max(8, neurons // 8)))
 
 
 def _triples(path: Path, neurons: int, first: int | None) -> Iterator[tuple[Array, Array, Array]]:

@@ -36,7 +36,13 @@ def stream_layers(
     """Yield (number, layer) in the order in which they are stored, in one pass.
 
     A folder is read in order; an archive as its members come. Memory is bounded by a few
-    layers. Parameters and errors are those of `read_layers`.
+    layers. Parameters and errors are those of `iter_layers`, and:
+
+    Parameters
+    ----------
+    progress : callable, optional
+        Called with (layers done, layers in all); the latter is 0 while it is not known, which
+        is so in an archive without a given number of layers.
     """
     texts = LayerTexts(Path(directory), neurons, layers)
     bias = challenge_bias(neurons) if bias is None else bias
@@ -101,31 +107,6 @@ def iter_layers(
             store = PackedStore(spool)
             for number in sorted(positions):
                 yield store.layer(positions[number])
-
-
-def read_layers(
-    directory: str | os.PathLike[str],
-    neurons: int,
-    layers: int | None = None,
-    bias: float | None = None,
-    progress: Progress | None = None,
-) -> list[Layer]:
-    """Read all layers of a network into memory.
-
-    Parameters and errors are those of `iter_layers`, and:
-
-    Parameters
-    ----------
-    progress : callable, optional
-        Called with (layers done, layers in all); the latter is 0 while it is not known, which
-        is so in an archive without a given number of layers.
-
-    Returns
-    -------
-    list of Layer
-    """
-    found = dict(stream_layers(directory, neurons, layers, bias, progress))
-    return [found[number] for number in sorted(found)]
 
 
 def parse_layer(text: bytes, source: str, neurons: int, bias: float) -> Layer:

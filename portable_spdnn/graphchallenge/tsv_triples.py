@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections import deque
@@ -14,6 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from portable_spdnn import graphchallenge
 from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import OFFICIAL_NEURONS
@@ -74,25 +73,13 @@ def parse_triples(
     """
     if not text or text.isspace():
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float64)
-    # Every command loads this module, few read text, and pandas takes 0.3 s to load.
-    import pandas as pd
-
     cause: Exception | None = None
     if text.translate(None, _NUMERIC):  # pandas would take True, or a mark at the beginning
         raise _first_fault(text, form, source, first_line, None)
     try:
-        table = pd.read_csv(
-            io.BytesIO(text),
-            sep="\t",
-            header=None,
-            dtype={2: np.float64},  # asked for integers, it would take 2.0 and True as well
-            engine="c",
-            na_filter=False,
-            quoting=csv.QUOTE_NONE,
-            low_memory=False,
-        )
-        if table.shape[1] == 3:
-            first, second, values = (table[column].to_numpy() for column in range(3))
+        columns: list[Array] = graphchallenge.tsv_table.read_table(text)
+        if len(columns) == 3:
+            first, second, values = columns
             if (
                 all(index.dtype == np.int64 for index in (first, second))
                 and all(
@@ -104,7 +91,7 @@ def parse_triples(
                 and float(values.max()) <= _FLOAT32_MAX
             ):
                 return first, second, values
-    except (ValueError, OverflowError) as error:  # every parse error of pandas is a ValueError
+    except (ValueError, OverflowError) as error:
         cause = error
     raise _first_fault(text, form, source, first_line, cause) from cause
 

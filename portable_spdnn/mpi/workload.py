@@ -35,10 +35,7 @@ class RankedWorkload:
 
 
 def load_ranked_workload(
-    ranks: Ranks,
-    request: Request,
-    schedule: str,
-    progress: Progress | None = None,
+    ranks: Ranks, request: Request, schedule: str, progress: Progress | None = None
 ) -> RankedWorkload:
     """Load or generate what `request` names, on all ranks.
 
@@ -46,18 +43,7 @@ def load_ranked_workload(
     share; a packed store is mapped, which shares it as well. With the static schedule a rank
     reads the inputs of its part alone, where the format allows it: stores and images. Text
     files, and everything under the dynamic schedule, are read once a node and shared.
-
-    Parameters
-    ----------
-    ranks : Ranks
-    request : Request
-    schedule : {"static", "dynamic"}
-    progress : callable, optional
-
-    Raises
-    ------
-    InputError
-        As `load_workload`.
+    `schedule` is "static" or "dynamic"; `progress` and errors are those of `load_workload`.
     """
     start = time.perf_counter()
     source, leads = resolve(request), ranks.node_rank == 0

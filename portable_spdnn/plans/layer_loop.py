@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -130,10 +131,9 @@ class LayerLoopPlan(NetworkPlan):
 
 def _layers_in_words(sparse: list[bool]) -> str:
     """Return which layers took sparse features, as runs of layers counted from 1."""
-    runs, first = [], 0
-    for end in range(1, len(sparse) + 1):
-        if end == len(sparse) or sparse[end] != sparse[first]:
-            layers = f"layers {first + 1} to {end}" if end > first + 1 else f"layer {end}"
-            runs.append(f"{layers} {'sparse' if sparse[first] else 'dense'}")
-            first = end
+    runs, end = [], 0
+    for taken, run in groupby(sparse):
+        first, end = end + 1, end + len(list(run))
+        layers = f"layers {first} to {end}" if end > first else f"layer {end}"
+        runs.append(f"{layers} {'sparse' if taken else 'dense'}")
     return ", ".join(runs)

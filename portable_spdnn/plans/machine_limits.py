@@ -24,24 +24,8 @@ def known_limits(backend: Backend) -> Limits | None:
     return _read().get(_key(backend))
 
 
-def _key(backend: Backend) -> str:
-    versions = type(backend).availability().versions
-    return json.dumps([backend.name, backend.device, __version__, versions], sort_keys=True)
-
-
-def limits_of(backend: Backend, refresh: bool = False) -> Limits:
+def limits_of(backend: Backend) -> Limits:
     """Return the limits of a backend, from disk where they were measured before.
-
-    Parameters
-    ----------
-    backend : Backend
-        One that measures its limits.
-    refresh : bool
-        Measure again, whatever is on disk.
-
-    Returns
-    -------
-    Limits
 
     Raises
     ------
@@ -49,7 +33,7 @@ def limits_of(backend: Backend, refresh: bool = False) -> Limits:
         If the backend does not measure its limits.
     """
     key, known = _key(backend), _read()
-    if refresh or key not in known:
+    if key not in known:
         known[key] = backend.measure_limits()
         with suppress(OSError, InputError):  # else they are measured again by the next process
             cache_file().parent.mkdir(parents=True, exist_ok=True)
@@ -60,6 +44,11 @@ def limits_of(backend: Backend, refresh: bool = False) -> Limits:
 def cache_file() -> Path:
     """Return where limits are kept."""
     return cache_folder() / "limits.json"
+
+
+def _key(backend: Backend) -> str:
+    versions = type(backend).availability().versions
+    return json.dumps([backend.name, backend.device, __version__, versions], sort_keys=True)
 
 
 def _read() -> dict[str, Limits]:

@@ -53,19 +53,6 @@ class Budget:
     itemsize: int
 
     @classmethod
-    def share(cls, memory: int, network: Network, dtype: np.dtype[Any], threads: int) -> Budget:
-        """Share out `memory`, less what the process holds already.
-
-        Raises
-        ------
-        InputError
-            If it does not suffice for one layer and one input; the message says what would.
-        """
-        return cls.of(
-            memory, resident_bytes(), statistics_of(network), network.widest, dtype, threads
-        )
-
-    @classmethod
     def of(
         cls,
         memory: int,
@@ -75,12 +62,12 @@ class Budget:
         dtype: np.dtype[Any],
         threads: int,
     ) -> Budget:
-        """Share out `memory`, less the `held` bytes, for layers of which only statistics are known.
+        """Share out `memory`, less the `held` bytes that the process has taken already.
 
         Raises
         ------
         InputError
-            As `share`.
+            If it does not suffice for one layer and one input; the message says what would.
         """
         row = max(1, widest) * dtype.itemsize
         taken = held + CODE_BYTES + threads * WORKER_ROWS * row

@@ -41,7 +41,9 @@ class PlanOptions:
         Exact rewrites to apply: see `portable_spdnn.passes`.
     memory : int, optional
         Bytes that the whole process may hold: layers are then read block by block while others
-        run (`portable_spdnn.plans.streamed`), and inputs go in batches that fit.
+        run (`portable_spdnn.plans.streamed`), inputs go in batches that fit, and scores are kept
+        only with a checkpoint. Worth while with a network that is not in memory, such as
+        `open_network` gives.
     kernel : str, default "auto"
         A design of kernels, by the name that the backend gives it (`Backend.kernels`), for all
         layers; "auto" leaves the choice to the plan, layer by layer.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
@@ -24,22 +23,7 @@ MIN_TILE = 16  # inputs that go through a network together, at the least
 
 
 def plan(
-    network: Network,
-    backend: str | Backend = "auto",
-    *,
-    threads: int | None = None,
-    dtype: npt.DTypeLike = np.float32,
-    path: str = "auto",
-    batch_size: int | None = None,
-    keep_dead_inputs: bool = False,
-    exact_passes: Collection[str] = (),
-    memory: str | int | None = None,
-    kernel: str = "auto",
-    storage: str = "same",
-    device_memory: str | int | None = None,
-    devices: str = "",
-    profile: bool = False,
-    expected_inputs: int | None = None,
+    network: Network, backend: str | Backend = "auto", *, threads: int | None = None, **options: Any
 ) -> NetworkPlan:
     """Prepare a network once, to be run on any number of inputs.
 
@@ -54,9 +38,10 @@ def plan(
         the available one of the highest priority; or a backend at hand.
     threads : int, optional
         For a backend given by name.
-    dtype, path, batch_size, keep_dead_inputs, exact_passes, memory, kernel, storage, \
-device_memory, devices, profile, expected_inputs
-        See `PlanOptions`; amounts of memory may be text such as "4GiB".
+    **options
+        The fields of `PlanOptions`: dtype, path, batch_size, keep_dead_inputs, exact_passes,
+        memory, kernel, storage, device_memory, devices, profile, expected_inputs. Amounts of
+        memory may be text such as "4GiB".
 
     Returns
     -------
@@ -79,30 +64,13 @@ device_memory, devices, profile, expected_inputs
     >>> plan.run(np.eye(4)).categories.tolist()
     [0, 1, 2, 3]
     """
-    options = PlanOptions(
-        dtype=dtype,
-        path=path,
-        batch_size=batch_size,
-        keep_dead_inputs=keep_dead_inputs,
-        exact_passes=exact_passes,
-        memory=parse_limit(memory, "memory"),
-        kernel=kernel,
-        storage=storage,
-        device_memory=parse_limit(device_memory, "device_memory"),
-        devices=devices,
-        profile=profile,
-        expected_inputs=expected_inputs,
-    )
-    return make_plan(chosen_backend(backend, threads), network, options)
-
-
-def chosen_backend(backend: str | Backend, threads: int | None) -> Backend:
-    """Return a backend given by name or at hand; `threads` goes with a name."""
+    for name in ("memory", "device_memory"):
+        options[name] = parse_limit(options.get(name), name)
     if not isinstance(backend, Backend):
-        return get_backend(backend, threads)
-    if threads is not None:
+        backend = get_backend(backend, threads)
+    elif threads is not None:
         raise InputError("threads goes with a backend given by name; this one has its own")
-    return backend
+    return make_plan(backend, network, PlanOptions(**options))
 
 
 def make_plan(

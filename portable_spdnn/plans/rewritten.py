@@ -13,7 +13,7 @@ from portable_spdnn.arrays import Array
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
-from portable_spdnn.host import format_bytes
+from portable_spdnn.host import format_bytes, resident_bytes
 from portable_spdnn.network import LayerStatistics, Network
 from portable_spdnn.passes import FIXED_POINT, MERGE_INPUTS, MERGE_NEURONS
 from portable_spdnn.passes.equal_rows import equal_rows
@@ -66,20 +66,11 @@ class State:
     inputs: Array
     owner: Array
 
-    def multiplicity(self) -> Array:
-        """Return how many inputs each row stands for."""
-        return np.bincount(self.owner[self.owner >= 0], minlength=self.rows.shape[0])
-
     def keep(self, rows: Array) -> None:
         """Keep the given rows; the inputs of the others are inactive, or outside for now."""
         place = np.full(self.rows.shape[0] + 1, -1, np.int64)  # the last: where -1 points
         place[rows] = np.arange(rows.size)
         self.owner = place[self.owner]
-
-    def drop_inactive(self) -> None:
-        """Forget inputs that are inactive."""
-        active = self.owner >= 0
-        self.inputs, self.owner = self.inputs[active], self.owner[active]
 
 
 class RewrittenPlan(NetworkPlan):
@@ -100,8 +91,10 @@ class RewrittenPlan(NetworkPlan):
         self.budget: Budget | None = None
         self._held = 0  # bytes of the layers counted so far
         if options.memory is not None:
-            dtype = np.dtype(options.dtype)
-            self.budget = Budget.share(options.memory, network, dtype, backend.threads)
+            self.budget = Budget.of(
+                options.memory, resident_bytes(), statistics_of(network), network.widest,
+                np.dtype(options.dtype), backend.threads,
+            )  # fmt: skip
         if MERGE_NEURONS in options.exact_passes:
             merged = merge_neurons(network, lambda layer: self._hold(LayerStatistics.of(layer)))
             self.rewritten, self.columns = merged.network, merged.outputs
@@ -187,7 +180,8 @@ class RewrittenPlan(NetworkPlan):
                 report(before + int(done * s))
 
             if state.rows.shape[0]:
-                times = state.multiplicity()
+                # How many inputs each row stands for.
+                times = np.bincount(state.owner[state.owner >= 0], minlength=state.rows.shape[0])
                 output = segment.plan.run_batch(state.rows, inner).fetched()
                 executed_edges += output.executed_edges
                 devices.append(output.device)
@@ -203,7 +197,8 @@ class RewrittenPlan(NetworkPlan):
                 state.rows = np.empty((0, width), np.dtype(self.options.dtype))
             active_per_layer[segment.first : segment.end] = counts
             self._join(state, *outside)
-            state.drop_inactive()
+            active = state.owner >= 0
+            state.inputs, state.owner = state.inputs[active], state.owner[active]
             report(inputs * segment.end)
         rows = state.rows[state.owner]
         return BatchOutput(

@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from portable_spdnn.arrays import Array
 from portable_spdnn.backend import Backend
 from portable_spdnn.features import Features
-from portable_spdnn.host import format_bytes
+from portable_spdnn.host import format_bytes, resident_bytes
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network, check_weights_fit
 from portable_spdnn.plans.base import Build, NetworkPlan
@@ -66,17 +66,15 @@ class StreamedPlan(NetworkPlan):
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        network: Network,
-        options: PlanOptions,
-        memory: int,
-        build: Build,
+        self, backend: Backend, network: Network, options: PlanOptions, memory: int, build: Build
     ) -> None:
         super().__init__(backend, network, options)
         self._build = build
-        self.budget = Budget.share(memory, network, np.dtype(options.dtype), backend.threads)
-        self.blocks = list(self.budget.cut_blocks(statistics_of(network)))
+        statistics, dtype = statistics_of(network), np.dtype(options.dtype)
+        self.budget = Budget.of(
+            memory, resident_bytes(), statistics, network.widest, dtype, backend.threads
+        )
+        self.blocks = list(self.budget.cut_blocks(statistics))
         self.seconds_waiting = 0.0
         self._row_bytes = max(1, network.widest) * np.dtype(options.dtype).itemsize
         # The first block tells what the backend chooses; the others take its measurements over.
@@ -142,13 +140,9 @@ class StreamedPlan(NetworkPlan):
         nobody = Piece(np.empty(0, np.int64), np.empty((0, width), dtype))
         last = _join(pool) if pool else nobody
         return BatchOutput(
-            last.inputs,
-            last.rows,
-            active_per_layer,
-            executed_edges,
-            inputs=taken,
+            last.inputs, last.rows, active_per_layer, executed_edges, inputs=taken,
             device=merged(devices),
-        )
+        )  # fmt: skip
 
     def _read(self, number: int) -> Sequence[Layer]:
         """Return the layers of a block; none after the last."""

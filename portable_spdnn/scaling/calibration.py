@@ -18,10 +18,7 @@ from portable_spdnn.hashing import mix64
 from portable_spdnn.io.atomic_output import atomic_output
 from portable_spdnn.io.run_folder import read_bounded
 
-FORMAT, VERSION = "portable_spdnn scaling calibration", 4
-# A modelled input is drawn among at least so many recorded ones, and so many survivors on average:
-# with one or two of these the predicted imbalance would be chance.
-MIN_NEIGHBOURS, MIN_SURVIVORS = 32, 16
+FORMAT, VERSION = "portable_spdnn scaling calibration", 5
 
 
 @dataclass(frozen=True)
@@ -42,49 +39,6 @@ class Curve:
         slope = (y[-1] - y[0]) / (x[-1] - x[0]) if len(x) > 1 else y[0] / x[0]
         inside = np.where(n > 0, np.interp(n, x, y), 0.0)
         return np.asarray(inside + slope * np.maximum(n - x[-1], 0))
-
-
-@dataclass(frozen=True)
-class Lifetimes:
-    """For how many layers inputs stay active, recorded for every `stride`-th input of a source.
-
-    An input is active as long as one of its features is not zero.
-    """
-
-    layers: int  # that the recorded inputs went through
-    source_inputs: int
-    stride: int
-    # For each recorded input the number of layers, 0 .. `layers`, after which it was last active.
-    # One with `layers` is a survivor: it is taken to stay active in all further layers as well.
-    active_after: tuple[int, ...]
-
-    @property
-    def neighbours(self) -> int:
-        """The number of recorded inputs among which a modelled one is drawn."""
-        survivors, size = self.active_after.count(self.layers), len(self.active_after)
-        return min(size, max(MIN_NEIGHBOURS, -(-MIN_SURVIVORS * size // max(1, survivors))))
-
-    def modelled(self, first: int, end: int, seed: int) -> Array:
-        """Return after how many layers each of the inputs `first` .. `end` - 1 is last active.
-
-        Where every input of the source was recorded, its inputs have their recorded lifetimes. All
-        others get that of one drawn among the `neighbours` recorded inputs around their position
-        (which starts again at the end of the source), by the seed and their number alone.
-
-        Returns
-        -------
-        ndarray of int64, shape (end - first,)
-        """
-        numbers = np.arange(first, end, dtype=np.int64)
-        position = (numbers % self.source_inputs) // self.stride
-        window, size = self.neighbours, len(self.active_after)
-        # The odd multiplier keeps the sequences of neighbouring seeds far apart.
-        begin = np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64)
-        offset = mix64(numbers.astype(np.uint64) + begin) % np.uint64(window)
-        drawn = offset.astype(np.int64) + np.clip(position - window // 2, 0, size - window)
-        if self.stride == 1:
-            drawn = np.where(numbers < self.source_inputs, position, drawn)
-        return np.array(self.active_after, np.int64)[drawn]
 
 
 def count_active(active_after: npt.ArrayLike, layers: int) -> Array:
@@ -125,10 +79,10 @@ class Calibration:
         int  # the first layers, in which inputs become inactive; measured together on real inputs
     )
     start: Curve  # seconds of these layers and all other costs of a batch, by its inputs
-    first_batch_seconds: float  # additional for an input of the first batch: untouched memory
     load_seconds_edge: float  # for loading or generating an edge
     plan_seconds_edge: float  # for planning an edge
-    lifetimes: Lifetimes
+    source_inputs: int  # of which some were run
+    active: tuple[int, ...]  # of those that were run, before each layer; the last are survivors
     memory: int  # bytes that the node had available; 0 where the system did not tell
     program_bytes: int  # that the process held before anything was loaded
 
@@ -136,6 +90,20 @@ class Calibration:
     def layers(self) -> int:
         """The number of layers that were run."""
         return len(self.edges_per_layer)
+
+    def lifetimes(self, first: int, end: int) -> Array:
+        """Return after how many layers each of the inputs `first` .. `end` - 1 is last active.
+
+        Each has the lifetime of one of those that were run, drawn by its number alone. A survivor
+        is taken to stay active in all layers beyond those that were run.
+
+        Returns
+        -------
+        ndarray of int64, shape (end - first,)
+            0 .. `layers`.
+        """
+        known = np.repeat(np.arange(len(self.active)), -np.diff(self.active, append=0))
+        return known[mix64(np.arange(first, end, dtype=np.uint64)) % np.uint64(known.size)]
 
 
 def save_calibration(calibration: Calibration, path: str | os.PathLike[str]) -> None:
@@ -171,8 +139,8 @@ def load_calibration(path: str | os.PathLike[str]) -> Calibration:
         )
     if content.get("checksum") != _checksum(fields):
         raise InputError(f"{path}: is damaged, or was edited by hand; measure it again")
-    parts = {"dense": Curve, "start": Curve, "lifetimes": Lifetimes}
-    return Calibration(**fields | {name: kind(**fields[name]) for name, kind in parts.items()})
+    curves = {name: Curve(**fields[name]) for name in ("dense", "start")}
+    return Calibration(**fields | curves)
 
 
 def _checksum(fields: Any) -> str:

@@ -8,23 +8,22 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.arrays import Progress
+from portable_spdnn.arrays import Array, Progress
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, as_features
 from portable_spdnn.host import available_bytes, resident_bytes
 from portable_spdnn.network import LayerStatistics, Network
-from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn.plans.planner import make_plan, own_plan
-from portable_spdnn.scaling.calibration import Calibration, Curve, Lifetimes, count_active
+from portable_spdnn.plans.planner import make_plan
+from portable_spdnn.plans.result import Result
+from portable_spdnn.scaling.calibration import Calibration, Curve
 from portable_spdnn.workloads.sources import DEFAULT_LAYERS, Request, Source, resolve
 
 DENSE_LAYERS = 24  # run together, so that loading and storing features is a few per cent of them
@@ -55,10 +54,6 @@ def calibrate(
     show_progress : callable
         Is given what is measured; returns a context manager that yields a progress callback.
 
-    Returns
-    -------
-    Calibration
-
     Raises
     ------
     InputError
@@ -80,7 +75,7 @@ def calibrate(
         network = Network(loaded.layers[:sample_layers], loaded.y_max)
         load_seconds = time.perf_counter() - begin
         layers, neurons = tuple(network), network.neurons
-        features, source_inputs, stride = _load_sample(source, neurons, sample_inputs)
+        features, source_inputs = _load_sample(source, neurons, sample_inputs)
     facts = [LayerStatistics.of(layer) for layer in layers]
     edges, total = np.array([one.nnz for one in facts]), max(network.edges, 1)
     with show_progress(f"planning on {backend.name}"):
@@ -88,13 +83,10 @@ def calibrate(
         make_plan(backend, Network(layers[:2], network.y_max), options).run(features[:2])
         plan = make_plan(backend, network, options)
     # At most one batch, because all curves are functions of the inputs of one batch.
-    fewer = _spread(features.shape[0], plan.batch_size)
-    features, stride = features[::fewer], stride * fewer
+    features = features[:: _spread(features.shape[0], plan.batch_size)]
     inputs = features.shape[0]
     with show_progress(f"running {inputs} inputs through {len(layers)} layers"):
-        first_run = plan.run(features)
-        active_after = follow_inputs(plan, features, first_run.records[-1].alive_inputs or 0)
-        active = count_active(active_after, len(layers))
+        active = active_inputs(plan.run(features))
     with show_progress("measuring layers"):
         dense = _measure_dense(backend, network, options)
         # Some inputs cost more than others: the mean of several selections of each size counts.
@@ -106,7 +98,7 @@ def calibrate(
         # Whole runs, less the time of the layers after the first ones.
         start, seconds = int(np.argmax(active[1:] <= SETTLED * active[-1])) + 1, {}
         for size, rows in selections.items():
-            later = [count_active(active_after[one], len(layers))[start:-1] for one in rows]
+            later = [active_inputs(plan.run(features[one]))[start:-1] for one in rows]
             seconds[size] = whole_runs[size] - float(np.mean(dense(later) @ edges[start:]))
     return Calibration(
         backend=backend.name, device=backend.device, dtype=str(options.dtype),
@@ -115,28 +107,25 @@ def calibrate(
         batch_size=plan.batch_size, edges_per_layer=tuple(edges.tolist()),
         value_bytes=max(one.value_bytes for one in facts), dense=dense, start_layers=start,
         start=_rising(seconds),
-        first_batch_seconds=max(0.0, first_run.inference_seconds - whole_runs[inputs]) / inputs,
         load_seconds_edge=load_seconds / total, plan_seconds_edge=plan.plan_seconds / total,
-        lifetimes=Lifetimes(len(layers), source_inputs, stride, tuple(active_after.tolist())),
-        memory=memory, program_bytes=program_bytes,
+        source_inputs=source_inputs, active=tuple(active.tolist()), memory=memory,
+        program_bytes=program_bytes,
     )  # fmt: skip
 
 
-def _load_sample(source: Source, neurons: int, most: int) -> tuple[Features, int, int]:
-    """Load every n-th input; return them, how many the source has, and n."""
+def _load_sample(source: Source, neurons: int, most: int) -> tuple[Features, int]:
+    """Load every n-th input; return them, and how many the source has."""
     counted = source.count_inputs()
     if counted is None:
         features, _ = source.load_inputs()
         inputs = features.shape[0]
-        step = _spread(inputs, most)
-        features = features[::step]
+        features = features[:: _spread(inputs, most)]
     else:
         inputs, _ = counted
-        step = _spread(inputs, most)
-        features = source.inputs.rows(slice(0, inputs, step), True)
+        features = source.inputs.rows(slice(0, inputs, _spread(inputs, most)), True)
     if not inputs:
         raise InputError(f"{source.inputs.name}: holds no inputs; a calibration needs some")
-    return as_features(features, neurons), inputs, step
+    return as_features(features, neurons), inputs
 
 
 def _spread(inputs: int, most: int) -> int:
@@ -186,36 +175,15 @@ def _measure_dense(backend: Backend, network: Network, options: PlanOptions) -> 
     return _rising({n: one / max(few.edges, 1) for n, one in seconds.items()})
 
 
-def follow_inputs(plan: NetworkPlan, features: Features, survivors: int) -> npt.NDArray[np.int64]:
-    """Return after how many layers of a plan each input is last active.
+def active_inputs(result: Result) -> Array:
+    """Return how many inputs of a run were active before each layer, and after the last.
 
     Inputs that are active again after a positive bias count as active before it.
 
-    Parameters
-    ----------
-    plan : NetworkPlan
-    features : Features of shape (inputs, neurons)
-        At most one batch.
-    survivors : int
-        Once no more inputs than these are active, they are taken to stay so.
-
     Returns
     -------
-    ndarray of int64, shape (inputs,)
+    ndarray of int64, shape (layers + 1,)
+        Never rising.
     """
-    layers, y_max = tuple(plan.network), plan.network.y_max
-    active_after = np.full(features.shape[0], len(layers), np.int64)
-    numbers, rows = np.arange(features.shape[0]), features
-    cuts = range(max(1, plan.first_prunable_layer), len(layers) + 1)
-    for begin, cut in pairwise([0, *cuts]):
-        plan = plan.for_layers(Network(layers[begin:cut], y_max), False, own_plan)
-        output = plan.run_batch(rows, lambda done: None).fetched()
-        # What a plan gives back may hold inputs that died in its last layer.
-        dense = isinstance(output.rows, np.ndarray)
-        held = output.rows.any(axis=1) if dense else np.diff(output.rows.indptr)
-        left = numbers[output.active[np.flatnonzero(held)]]
-        active_after[np.setdiff1d(numbers, left)] = cut - 1
-        numbers, rows = left, output.rows[np.flatnonzero(held)]
-        if numbers.size <= survivors:
-            break
-    return active_after
+    alive = [result.inputs, *(record.alive_inputs or 0 for record in result.records)]
+    return np.maximum.accumulate(alive[::-1])[::-1]

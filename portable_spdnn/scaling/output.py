@@ -33,7 +33,6 @@ _COLUMNS: list[tuple[str, Callable[[Point], str]]] = [
     ("challenge edge rate", lambda point: run_report.rate(point.edge_rate)),
     ("speed-up", lambda point: f"{point.speed_up:.4g}"),
     ("efficiency", lambda point: f"{100 * point.efficiency:.3g} %"),
-    ("imbalance", lambda point: f"{point.load_imbalance:.3g}"),
     ("compute", lambda point: _seconds(point.compute)),
     ("granularity", lambda point: _seconds(point.granularity)),
     ("planning", lambda point: _seconds(point.planning)),
@@ -64,7 +63,7 @@ def _titled(prediction: Prediction) -> list[tuple[str, list[Point]]]:
 def _facts(prediction: Prediction) -> list[tuple[str, str]]:
     """Return what was measured and what is assumed, a name and a sentence each."""
     made, asked, budget = prediction.calibration, prediction.question, prediction.budget
-    dense, lifetimes, recorded = made.dense, made.lifetimes, made.lifetimes.active_after
+    dense, recorded, survivors = made.dense, made.active[0], made.active[-1]
     rate = run_report.rate(dense.inputs[-1] / max(dense.seconds[-1], 1e-300))
     memory = format_bytes(budget.memory) if budget else ""
     sizes = ", ".join(f"{size} for each {name}" for name, size in RESULT_BYTES.items())
@@ -76,9 +75,8 @@ def _facts(prediction: Prediction) -> list[tuple[str, str]]:
          "(--bandwidth)"),
         (asked.layers > made.layers, f"layers beyond {made.layers} cost what those before cost, on "
          f"the inputs that are active after layer {made.layers}"),
-        (lifetimes.stride > 1 or asked.inputs > lifetimes.source_inputs, "an input that was not "
-         f"recorded has the lifetime of one drawn (seed {asked.seed}) from the "
-         f"{lifetimes.neighbours} recorded ones around its position in the order"),
+        (True, f"every input lives as long as one drawn from the {recorded} that were run, "
+         "wherever it stands in the order"),
         (asked.schedule == "dynamic", f"{CHUNKS_EACH} chunks for each node go to whichever node is "
          "free; a request takes two latencies and half of the "
          f"{_seconds(POLL_SECONDS)} between two polls of rank 0"),
@@ -90,9 +88,8 @@ def _facts(prediction: Prediction) -> list[tuple[str, str]]:
     return [
         ("network", f"{made.neurons} neurons x {asked.layers} layers, {prediction.edges.sum():.6g} "
          f"edges ({made.network}); the first {made.layers} layers were run"),
-        ("inputs", f"{asked.inputs}, {asked.schedule} schedule; the lifetimes of {len(recorded)} "
-         f"of {lifetimes.source_inputs} inputs were recorded ({made.inputs}), and "
-         f"{100 * recorded.count(made.layers) / len(recorded):.3g} % survive"),
+        ("inputs", f"{asked.inputs}, {asked.schedule} schedule; {recorded} of {made.source_inputs} "
+         f"inputs were run ({made.inputs}), and {100 * survivors / recorded:.3g} % survive"),
         ("node", f"{made.backend} ({made.device}), {made.threads} thread(s), {made.dtype}, one "
          f"rank; a later layer executes {rate} on {dense.inputs[-1]} active inputs"),
         ("setup", f"{_seconds(prediction.setup)} of loading and planning on each node before the "

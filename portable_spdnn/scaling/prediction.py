@@ -43,7 +43,6 @@ class Question:
     latency: float = 2e-6  # seconds of a message between two nodes
     bandwidth: float = 10e9  # bytes a second into a node
     memory: int | None = None  # bytes of a node's process; None: stream only what does not fit
-    seed: int = 0  # of the draw of lifetimes for inputs that were not recorded
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,6 @@ class Point:
     edge_rate: float  # challenge edge rate: inputs x edges / seconds
     speed_up: float  # edge rate over that of one node
     efficiency: float  # speed-up over the nodes
-    load_imbalance: float  # busy seconds of the busiest node over the mean of the nodes
     compute: float  # a node's share of what one node alone computes
     granularity: float  # additional time because batches are smaller; may be negative
     planning: float  # reading and planning layers during inference, where they are streamed
@@ -129,18 +127,14 @@ class Prediction:
 
     def _point(self, nodes: int, inputs: int, alone: Point | None) -> Point:
         """Predict one number of nodes, in relation to one node alone (None: this is it)."""
-        calibration, question = self.calibration, self.question
+        question = self.question
         parts = [static_part(inputs, rank, nodes) for rank in range(nodes)]
         if question.schedule == "dynamic":
             parts = chunk_bounds(inputs, nodes)
         costs = np.array([self._cost(*part) for part in parts])
-        # With its first part a node touches its memory for the first time.
-        touched = [min(end - first, self._piece) for first, end in parts[:nodes]]
-        costs[:nodes, 0] += calibration.first_batch_seconds * np.array(touched)
-        taken = costs[:, 0] + costs[:, 1]
         # A request and an answer, and on average half of the time between two polls of rank 0.
         asking = 2 * question.latency + POLL_SECONDS / 2 if nodes > 1 else 0.0
-        busy, end = _hand_out(taken.tolist(), nodes, asking)
+        end = _hand_out((costs[:, 0] + costs[:, 1]).tolist(), nodes, asking)
         computing, planning, survivors, batches = costs.sum(axis=0).tolist()
         computed, planned = computing / nodes, planning / nodes
         share = computed if alone is None else alone.compute * inputs / alone.inputs / nodes
@@ -159,14 +153,13 @@ class Prediction:
         rate = inputs * float(self.edges.sum()) / total
         speed_up = 1.0 if alone is None else rate / alone.edge_rate
         return Point(
-            nodes, inputs, total, rate, speed_up, speed_up / nodes,
-            load_imbalance=max(busy) * nodes / sum(busy) if any(busy) else 1.0,
-            **seconds, bound=max(seconds, key=seconds.__getitem__),
+            nodes, inputs, total, rate, speed_up, speed_up / nodes, **seconds,
+            bound=max(seconds, key=seconds.__getitem__),
         )  # fmt: skip
 
     def _cost_of_part(self, first: int, end: int) -> Array:
         """Return the seconds of computing and of planning, survivors and batches of a part."""
-        lifetimes = self.calibration.lifetimes.modelled(first, end, self.question.seed)
+        lifetimes = self.calibration.lifetimes(first, end)
         costs = [self._cost_of_batch(batch) for batch in self._batches(lifetimes)]
         return np.asarray(np.sum(costs, axis=0))
 
@@ -208,14 +201,11 @@ class Prediction:
         return float(start + deep), planning + reading, survivors, min(1, lifetimes.size)
 
 
-def _hand_out(seconds: list[float], nodes: int, asking: float) -> tuple[list[float], float]:
-    """Hand out parts as nodes ask; return how long each is busy, and when the last is done."""
+def _hand_out(seconds: list[float], nodes: int, asking: float) -> float:
+    """Hand out parts as nodes ask for them; return when the last node is done."""
     # A node begins with the part of its own number, for which it need not ask.
-    busy = (seconds + [0.0] * nodes)[:nodes]
-    free = [(one, node) for node, one in enumerate(busy)]
+    free = (seconds + [0.0] * nodes)[:nodes]
     heapq.heapify(free)
     for one in seconds[nodes:]:
-        when, node = free[0]
-        busy[node] += one
-        heapq.heapreplace(free, (when + asking + one, node))
-    return busy, max(free)[0]
+        heapq.heapreplace(free, free[0] + asking + one)
+    return max(free)

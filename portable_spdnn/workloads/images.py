@@ -130,14 +130,21 @@ def binary_features(
         If `neurons` is not a square, or the images are not as stated, finite and non-empty.
     """
     side = _side(neurons)
-    _check_images(images)
+    if images.ndim != 3 or 0 in images.shape[1:] or images.dtype.kind not in "buif":
+        raise InputError(
+            f"images are {images.dtype} of shape {images.shape}; real numbers of shape "
+            "(images, rows, columns), with at least one pixel, are expected"
+        )
     bits = np.empty((len(images), -(-neurons // 8)), np.uint8)
     # At most 2^19 pixels (4 MB of float64) at a time, before or after resizing: they stay in cache.
     step = max(1, (1 << 19) // max(neurons, images.shape[1] * images.shape[2]))
     across, down = interpolation(images.shape[2], side), interpolation(images.shape[1], side)
     for start in range(0, len(images), step):
         chunk = images[start : start + step].astype(np.float64)
-        _check_finite(chunk, start)
+        finite = np.isfinite(chunk).all(axis=(1, 2))
+        if not finite.all():
+            image = start + int(np.argmin(finite))
+            raise InputError(f"image {image} (counted from 0) holds a NaN or infinite pixel")
         by_columns = across @ chunk.transpose(0, 2, 1) @ down.T
         ones = (by_columns > threshold).reshape(len(chunk), neurons)
         bits[start : start + step] = np.packbits(ones, axis=1)
@@ -180,17 +187,3 @@ def _side(neurons: int) -> int:
             "4096; sizes 16 * 2^s are squares where s is even"
         )
     return side
-
-
-def _check_images(images: Array) -> None:
-    if images.ndim != 3 or 0 in images.shape[1:] or images.dtype.kind not in "buif":
-        raise InputError(
-            f"images are {images.dtype} of shape {images.shape}; real numbers of shape "
-            "(images, rows, columns), with at least one pixel, are expected"
-        )
-
-
-def _check_finite(pixels: Array, start: int) -> None:
-    if not np.isfinite(pixels).all():
-        image = start + int(np.argmin(np.isfinite(pixels).all(axis=(1, 2))))
-        raise InputError(f"image {image} (counted from 0) holds a NaN or infinite pixel")

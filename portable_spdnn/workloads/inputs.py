@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 
 from portable_spdnn.errors import InputError
@@ -18,103 +18,74 @@ from portable_spdnn.workloads.networks import STORE, TEXT, open_store
 IMAGES, DIGITS = "images", "bundled digits"
 
 
-class InputsSource(ABC):
+class InputsSource:
     """Inputs, not loaded yet, for networks of some number of neurons.
 
     Methods raise InputError where inputs are missing, malformed, damaged or of another width.
 
-    Attributes
+    Parameters
     ----------
     kind : {"files", "packed store", "images", "bundled digits"}
     name : str
         What people are told.
+    count : callable
+        Returns how many inputs there are, None where only reading all of them would tell.
+    rows : callable
+        (rows, verify) -> some of the inputs, loaded without keeping the others. `rows` is a slice
+        with start and end, within the inputs; `verify` says whether the checksum of a store's
+        inputs is verified, which reads all of them.
     """
 
-    kind: str
-    name: str
-
-    @abstractmethod
-    def count(self) -> int | None:
-        """Return how many inputs there are, None where only reading all of them would tell."""
-
-    @abstractmethod
-    def rows(self, rows: slice, verify: bool = True) -> Features:
-        """Load some of the inputs, without keeping the others.
-
-        Parameters
-        ----------
-        rows : slice
-            With start and end, within the inputs.
-        verify : bool
-            Verify the checksum of a store's inputs, which reads all of them.
-        """
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        count: Callable[[], int | None],
+        rows: Callable[[slice, bool], Features],
+    ) -> None:
+        self.kind, self.name, self.count, self.rows = kind, name, count, rows
 
     def load(self, first: int | None = None) -> tuple[Features, int]:
         """Load the inputs, or the `first` so many; returns also how many there are."""
         total = self.count() or 0
-        return self.rows(slice(0, wanted(first, total, self.name))), total
+        return self.rows(slice(0, wanted(first, total, self.name)), True), total
 
 
-class StoredInputs(InputsSource):
-    """The inputs of a packed store."""
+def stored_inputs(store: PackedStore) -> InputsSource:
+    """Return the inputs of a packed store, which are mapped."""
 
-    kind = STORE
+    def count() -> int:
+        if store.input_shape is None:
+            raise InputError(f"{store.path}: holds no inputs; name a file of them, inputs=FILE")
+        return store.input_shape[0]
 
-    def __init__(self, store: PackedStore) -> None:
-        self.name, self.store = str(store.path), store
-
-    def count(self) -> int:
-        """Return how many inputs there are."""
-        if self.store.input_shape is None:
-            raise InputError(f"{self.name}: holds no inputs; name a file of them, inputs=FILE")
-        return self.store.input_shape[0]
-
-    def rows(self, rows: slice, verify: bool = True) -> Features:
-        """Load some of the inputs; those of a store are mapped."""
-        return self.store.inputs(verify=verify)[rows]
+    return InputsSource(
+        STORE, str(store.path), count, lambda rows, verify: store.inputs(verify=verify)[rows]
+    )
 
 
-class ImageInputs(InputsSource):
-    """Images in IDX format, resized to one pixel for each neuron."""
-
-    kind = IMAGES
-
-    def __init__(self, path: Path, neurons: int) -> None:
-        self.name, self.neurons = str(path), neurons
-
-    def count(self) -> int:
-        """Return how many images there are."""
-        return count_idx(self.name)
-
-    def rows(self, rows: slice, verify: bool = True) -> Features:
-        """Load some of the images."""
-        return load_idx_features(self.name, self.neurons, rows)
-
-
-class DigitInputs(InputsSource):
-    """The bundled handwritten digits, resized to one pixel for each neuron."""
-
-    kind, name = DIGITS, "bundled handwritten digits"
-
-    def __init__(self, neurons: int) -> None:
-        self.neurons = neurons
-
-    def count(self) -> int:
-        """Return how many digits there are."""
-        return len(digits())
-
-    def rows(self, rows: slice, verify: bool = True) -> Features:
-        """Load some of the digits."""
-        return digits_features(self.neurons, rows)
+def digit_inputs(neurons: int) -> InputsSource:
+    """Return the bundled handwritten digits, resized to one pixel for each neuron."""
+    return InputsSource(
+        DIGITS,
+        "bundled handwritten digits",
+        lambda: len(digits()),
+        lambda rows, verify: digits_features(neurons, rows),
+    )
 
 
 class TextInputs(InputsSource):
     """A text file of the challenge, or the one in a folder for so many neurons."""
 
-    kind = TEXT
-
     def __init__(self, path: Path, neurons: int) -> None:
-        self.name, self.path, self.neurons = str(path), path, neurons
+        super().__init__(
+            TEXT, str(path), self._uncounted, lambda rows, verify: self.load()[0][rows]
+        )
+        self.path, self.neurons = path, neurons
+
+    def _uncounted(self) -> None:
+        """Return None, for lines come in any order, if there is a file."""
+        self.find()
 
     def find(self) -> Path:
         """Return the file itself; raise InputError if it is missing, or of another width."""
@@ -132,14 +103,6 @@ class TextInputs(InputsSource):
             )
         return found
 
-    def count(self) -> None:
-        """Return None, for lines come in any order, if there is a file."""
-        self.find()
-
-    def rows(self, rows: slice, verify: bool = True) -> Features:
-        """Load all inputs, and return some."""
-        return self.load()[0][rows]
-
     def load(self, first: int | None = None) -> tuple[Features, int]:
         """Load the inputs, or the `first` so many; returns also how many there are."""
         return read_inputs(self.find(), self.neurons, first)
@@ -154,11 +117,17 @@ def inputs_at(path: Path, neurons: int) -> InputsSource:
         If there is none, or it is a packed store of another number of neurons.
     """
     if is_packed_store(path):
-        return StoredInputs(open_store(path, neurons))
+        return stored_inputs(open_store(path, neurons))
     if not path.exists():
         raise InputError(f"{path}: there is no such file")
-    images = path.is_file() and is_idx(path)
-    return ImageInputs(path, neurons) if images else TextInputs(path, neurons)
+    if not path.is_file() or not is_idx(path):
+        return TextInputs(path, neurons)
+    return InputsSource(
+        IMAGES,
+        str(path),
+        lambda: count_idx(path),
+        lambda rows, verify: load_idx_features(path, neurons, rows),
+    )
 
 
 def wanted(first: int | None, total: int, name: str) -> int:

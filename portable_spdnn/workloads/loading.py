@@ -60,10 +60,6 @@ def load_workload(request: Request, progress: Progress | None = None) -> Workloa
     progress : callable, optional
         Called with (layers done, layers in all; 0 while not known).
 
-    Returns
-    -------
-    Workload
-
     Raises
     ------
     InputError
@@ -156,10 +152,7 @@ def open_network(
 
 
 def iter_layers(
-    path: PathLike,
-    neurons: int | None = None,
-    layers: int | None = None,
-    bias: float | None = None,
+    path: PathLike, neurons: int | None = None, layers: int | None = None, bias: float | None = None
 ) -> Iterator[Layer]:
     """Yield the layers of a network in order, in bounded memory.
 

@@ -109,7 +109,8 @@ class TextNetwork(NetworkSource):
 
     def load(self, progress: Progress | None = None) -> Network:
         """Load the network; an archive is read once, in the order of its members."""
-        return Network(layers_tsv.read_layers(*self._asked, progress), self.y_max)
+        found = dict(layers_tsv.stream_layers(*self._asked, progress))
+        return Network([found[number] for number in sorted(found)], self.y_max)
 
     def open(self) -> StreamedNetwork:
         """Raise InputError: text files cannot be read layer by layer again and again."""

@@ -15,11 +15,11 @@ from portable_spdnn.graphchallenge.folder_layout import truth_paths
 from portable_spdnn.io.packed_layout import is_packed_store
 from portable_spdnn.network import Network
 from portable_spdnn.workloads.inputs import (
-    DigitInputs,
     InputsSource,
-    StoredInputs,
     TextInputs,
+    digit_inputs,
     inputs_at,
+    stored_inputs,
     wanted,
 )
 from portable_spdnn.workloads.networks import (
@@ -135,7 +135,7 @@ def resolve(request: Request) -> Source:
         generate = partial(GeneratedLayers, neurons, layers, request.seed, bias)
         name = f"generated RadiX-Net, seed {request.seed}"
         network = NetworkSource(GENERATED, name, neurons, y_max, generate)
-        inputs = DigitInputs(neurons)
+        inputs = digit_inputs(neurons)
     elif _is_folder(data):
         network = TextNetwork(data, neurons, layers, bias, y_max)
         inputs = TextInputs(data, network.neurons)
@@ -144,7 +144,7 @@ def resolve(request: Request) -> Source:
         y_max = store.y_max if request.y_max is None else request.y_max
         find = partial(StoredLayers, store, layers, bias)
         network = NetworkSource(STORE, str(data), store.neurons, y_max, find)
-        inputs = StoredInputs(store)
+        inputs = stored_inputs(store)
     if request.inputs is not None:
         inputs = inputs_at(request.inputs, network.neurons)
     return Source(request, network, inputs)

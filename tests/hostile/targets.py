@@ -28,7 +28,7 @@ from scaling_samples import calibration
 import portable_spdnn as ps
 from portable_spdnn.graphchallenge.categories import read_categories
 from portable_spdnn.graphchallenge.inputs_tsv import read_inputs
-from portable_spdnn.graphchallenge.layers_tsv import read_layers
+from portable_spdnn.graphchallenge.layers_tsv import stream_layers
 from portable_spdnn.io.idx import read_idx
 from portable_spdnn.io.packed_store import PackedStore
 from portable_spdnn.io.packed_writer import PackedStoreWriter
@@ -181,7 +181,7 @@ def _archives() -> list[bytes]:
 def _read_layers(path: Path) -> None:
     archive = path.with_name("neuron64.tar.gz")
     path.rename(archive)
-    read_layers(archive.parent, 64)
+    list(stream_layers(archive.parent, 64))
 
 
 def _calibrations() -> list[bytes]:

@@ -30,7 +30,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def kernel(function: Function, **options: Any) -> Function:
-    """Compile a function that Python calls, and keep the machine code on disk.
+    """Compile a function that Python calls, by ``numba.njit``, and keep the machine code on disk.
 
     Machine code of a kernel holds that of all that it calls, but Numba's key for it has the time
     and size of the kernel's own file alone. Here a digest of all modules of this package is part
@@ -41,18 +41,7 @@ def kernel(function: Function, **options: Any) -> Function:
     code. Here a file is named by its signature.
 
     The wrapper for callers in C is left out: none calls, and it costs a tenth of the compilation.
-
-    Parameters
-    ----------
-    function : callable
-        What to compile.
-    **options
-        Further options of ``numba.njit``.
-
-    Returns
-    -------
-    callable
-        The compiled function.
+    `options` are further ones of ``numba.njit``.
     """
     njit = cast(Any, numba.njit)  # its types do not know all options
     compiled = njit(nogil=True, cache=True, no_cfunc_wrapper=True, **options)(function)

@@ -83,10 +83,6 @@ def pack_layers(
     dtype : numpy dtype
         float32 or float64.
     workers : ThreadPool
-
-    Returns
-    -------
-    PackedLayers
     """
     wanted = index_dtype(max(layer.shape[0] for layer in layers))
     # Room for all indices; what clusters save is never touched, and takes no memory.

@@ -59,13 +59,6 @@ def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[A
 
     A first touch costs a page fault each 4 KiB, 5 to 15 microseconds on virtual machines: more
     than computing what goes there. Large pages make that 2 MiB, where the system has them.
-
-    Parameters
-    ----------
-    shape : tuple of int
-        The shape of the array.
-    dtype : numpy dtype
-        The type of its items.
     """
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize

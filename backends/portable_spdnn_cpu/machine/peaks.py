@@ -104,18 +104,7 @@ def repeat_reads(array: Array, times: int) -> Any:
 
 
 def measure(pool: ThreadPool) -> Limits:
-    """Measure all limits, on all threads together; takes some seconds.
-
-    Parameters
-    ----------
-    pool : ThreadPool
-        The threads to run on.
-
-    Returns
-    -------
-    Limits
-        Operations in float32 and bytes for each second, of all threads together.
-    """
+    """Measure all limits, on all threads of the pool together; takes some seconds."""
     threads = pool.threads
     l1, l2, l3 = (cache_bytes(level) for level in (1, 2, 3))
     memory = _read_rate(pool, BEYOND_CACHE)

@@ -17,12 +17,7 @@ from portable_spdnn_cpu.spgemm import row_bins
 from portable_spdnn_cpu.spgemm.accumulators import make_workspace
 from portable_spdnn_cpu.spgemm.epilogue import RowEpilogue, RowSink, gather_rows
 from portable_spdnn_cpu.spgemm.gustavson import add_rows, count_products, count_products_of_rows
-from portable_spdnn_cpu.spgemm.operands import (
-    Product,
-    as_csr,
-    as_operand,
-    result_index_type,
-)
+from portable_spdnn_cpu.spgemm.operands import Product, as_csr, as_operand, result_index_type
 from portable_spdnn_cpu.spgemm.row_bins import DENSE, RowBin
 
 FIRST_CAPACITY = 1 << 12  # entries that a thread's buffers begin with

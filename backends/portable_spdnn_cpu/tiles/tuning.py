@@ -62,10 +62,6 @@ class TileCosts:
     def cheapest(self, inputs: int, threads: int) -> tuple[int, float]:
         """Choose the tiles that run so many inputs at the least cost, or wider ones near it.
 
-        Parameters
-        ----------
-        inputs, threads : int
-
         Returns
         -------
         width : int
@@ -109,10 +105,6 @@ def measure_tile_costs(
         Neurons of the widest layer.
     some_leave : bool
         Whether inputs may leave: then the widest tile is taken that is nearly the fastest.
-
-    Returns
-    -------
-    TileCosts
     """
     lanes = BLOCK_BYTES // layers.bias.itemsize
     chosen = np.unique(np.linspace(0, len(layers.table) - 1, SAMPLED_LAYERS + 2).astype(int)[1:-1])

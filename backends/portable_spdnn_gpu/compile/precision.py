@@ -15,14 +15,9 @@ SINGLE = np.dtype(np.float32)
 
 
 def check_half_range(what: str, values: npt.NDArray[Any] | sp.sparray) -> None:
-    """Raise InputError if a number is beyond what half precision holds.
+    """Raise InputError if one of the values is beyond what half precision holds.
 
-    Parameters
-    ----------
-    what : str
-        What the message says before the number: "a weight is".
-    values : ndarray or scipy.sparse
-        The numbers.
+    `what` is what the message says before the number: "a weight is".
     """
     limit = float(np.finfo(np.float16).max)
     largest = float(abs(values).max()) if np.prod(values.shape) else 0.0

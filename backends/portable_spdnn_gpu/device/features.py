@@ -66,12 +66,9 @@ def bytes_for_input(widest: int, precision: Precision) -> int:
 
 
 def pitch_of(capacity: int) -> int:
-    """Return the distance between two neurons' features: whole cache lines, except of a few inputs.
+    """Return the distance between two neurons' features, for batches of `capacity` inputs at most.
 
-    Parameters
-    ----------
-    capacity : int
-        The most inputs of a batch.
+    That is whole cache lines, except of a few inputs.
     """
     return -(-capacity // PITCH) * PITCH if capacity > PITCH else max(capacity, 1)
 

@@ -180,17 +180,10 @@ def seconds_of(device: Device, work: Callable[[], None], calls: int = 1) -> floa
 
 
 def check_home(kernel: Kernel, position: int, home: int, number: int) -> None:
-    """Raise LaunchError for an argument that is on another device than the launch.
+    """Raise LaunchError for an argument, counted from 0, that is not on the launch's device.
 
-    CUDA itself may let a kernel read it there, slowly, or fail much later.
-
-    Parameters
-    ----------
-    kernel : Kernel
-    position : int
-        The number of the argument, counted from 0.
-    home, number : int
-        The number of the argument's device, and of the launch's.
+    `home` is the number of the argument's device, `number` that of the launch's. CUDA itself may
+    let a kernel read it there, slowly, or fail much later.
     """
     if home != number:
         raise LaunchError(

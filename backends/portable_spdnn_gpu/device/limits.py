@@ -8,7 +8,6 @@ done. Source of the model: see `Limits`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -34,27 +33,6 @@ BEYOND_L2 = 32  # an array of so many times L2 comes from memory, all but a thir
 
 class WrongAnswerError(SpdnnError, RuntimeError):
     """A kernel that measures gave a wrong answer: its time means nothing."""
-
-
-@dataclass(frozen=True)
-class GlobalArray:
-    """Words with a known sum, in whole chunks for each block.
-
-    Attributes
-    ----------
-    words : device array of uint32
-    chunks : int
-        How many chunks each block reads.
-    """
-
-    words: DeviceArray
-    chunks: int
-
-    @property
-    def total(self) -> int:
-        """The sum of the words modulo 2^32."""
-        count = int(self.words.size)
-        return count * (count - 1) // 2 * SCATTER % 2**32
 
 
 def measure(device: Device) -> Limits:
@@ -118,23 +96,30 @@ def shared_sums(rounds: int) -> Array:
     return sums
 
 
-def global_array(device: Device, size: int) -> GlobalArray:
-    """Fill an array of about `size` bytes, at least one chunk for each block."""
+def filled_words(device: Device, size: int) -> tuple[DeviceArray, int]:
+    """Return an array of about `size` bytes, and how many chunks of it each block reads.
+
+    It holds uint32 whose sum is known (`total`), in whole chunks, at least one for each block.
+    """
     chunks = max(size // (_blocks(device) * CHUNK), 1)
     words = device.empty((_blocks(device) * chunks * CHUNK // 4,), np.uint32)
     _launch(device, "fill_words", [np.int32(chunks), words])
-    return GlobalArray(words, chunks)
+    return words, chunks
+
+
+def total(count: int) -> int:
+    """Return the sum of so many of these words, modulo 2^32."""
+    return count * (count - 1) // 2 * SCATTER % 2**32
 
 
 def global_read_rate(device: Device, size: int) -> float:
     """Return bytes per second read from an array of about `size` bytes, again and again."""
-    array = global_array(device, size)
+    words, chunks = filled_words(device, size)
     results = device.empty((_blocks(device) * LIMIT_THREADS,), np.uint32)
-    arguments: list[Argument] = [np.int32(array.chunks), array.words, results]
-    rounds, seconds = _timed_rounds(device, "read_global", arguments)
+    rounds, seconds = _timed_rounds(device, "read_global", [np.int32(chunks), words, results])
     found = device.download(results).sum(dtype=np.uint32)
-    _check("read_global", found, np.uint32(rounds * array.total % 2**32))
-    return float(array.words.nbytes) * rounds / seconds
+    _check("read_global", found, np.uint32(rounds * total(int(words.size)) % 2**32))
+    return float(words.nbytes) * rounds / seconds
 
 
 def _blocks(device: Device) -> int:

@@ -30,15 +30,9 @@ BARRIERS = 0.4e-6  # seconds between the layers of a segment, in which nothing e
 
 
 def segment_layer_cost(share: float, tile: int, precision: Precision) -> KernelModel:
-    """Return what a layer of a fused segment costs.
+    """Return what a layer of a fused segment costs, whose blocks compute a `tile` of inputs each.
 
-    Parameters
-    ----------
-    share : float
-        The features that are loaded for each input, over the layer's edges.
-    tile : int
-        How many inputs a block computes.
-    precision : Precision
+    `share` is how many features are loaded for each input, over the layer's edges.
     """
     itemsize = precision.storage.itemsize
     moved = {"l1": itemsize * (WEIGHT_READS + share), "l2": itemsize / tile}
@@ -46,23 +40,12 @@ def segment_layer_cost(share: float, tile: int, precision: Precision) -> KernelM
 
 
 def segment_layer_seconds(
-    statistics: ReuseStatistics,
-    precision: Precision,
-    device: DeviceProperties,
-    inputs: int,
+    statistics: ReuseStatistics, precision: Precision, device: DeviceProperties, inputs: int,
     tile: int,
-) -> float:
-    """Return the estimated time of a layer in a fused segment; see the module.
+) -> float:  # fmt: skip
+    """Return the estimated seconds of a layer in a fused segment; see the module.
 
-    Parameters
-    ----------
-    statistics : ReuseStatistics
-    precision : Precision
-    device : DeviceProperties
-    inputs : int
-        How many inputs are expected to be active.
-    tile : int
-        How many inputs a block computes.
+    `inputs` are as many as are expected to be active; a block computes a `tile` of them.
     """
     share = statistics.loads / max(statistics.edges, 1)
     rate, _ = segment_layer_cost(share, tile, precision).bound(device.limits)
@@ -71,10 +54,7 @@ def segment_layer_seconds(
 
 
 def step_cost(
-    packed: PackedSpmm | PackedSegment,
-    columns: int,
-    precision: Precision,
-    l2_bytes: int,
+    packed: PackedSpmm | PackedSegment, columns: int, precision: Precision, l2_bytes: int
 ) -> KernelModel:
     """Return what a layer of a step costs, for a number of active inputs."""
     if isinstance(packed, PackedSpmm):

@@ -219,15 +219,8 @@ def savings(A: SparseOperand, rows: Array) -> Array:
     return np.asarray((CLUSTER - 1) * common / np.bincount(group, minlength=len(rows)))
 
 
-@dataclass(frozen=True)
-class _LaidOut:
-    """Rows of clusters, columns in each section, the columns, entries of each, and the values."""
-
-    rows: Array
-    counts: Array
-    columns: Array
-    sizes: Array
-    values: Array
+# Rows of clusters, columns in each section, the columns, entries of each cluster, and the values.
+_LaidOut = tuple[Array, Array, Array, Array, Array]
 
 
 def _lay_out_equal(A: SparseOperand, rows: Array) -> _LaidOut:
@@ -235,7 +228,7 @@ def _lay_out_equal(A: SparseOperand, rows: Array) -> _LaidOut:
     counts = np.zeros((len(rows), CLUSTER + 1), lengths.dtype)
     counts[:, 0] = lengths
     columns = A.indices[place[:, 0]]
-    return _LaidOut(rows, counts.ravel(), columns, lengths * CLUSTER, A.data[place.ravel()])
+    return rows.ravel(), counts.ravel(), columns, lengths * CLUSTER, A.data[place.ravel()]
 
 
 def _lay_out(A: SparseOperand, rows: Array) -> _LaidOut:
@@ -249,20 +242,18 @@ def _lay_out(A: SparseOperand, rows: Array) -> _LaidOut:
     bins = len(rows) * (CLUSTER + 1)
     counts = np.bincount(group[listed] * (CLUSTER + 1) + section[listed], minlength=bins)
     sizes = np.bincount(group, minlength=len(rows))
-    return _LaidOut(rows, counts, column[listed], sizes, A.data[place[order]])
+    return rows.ravel(), counts, column[listed], sizes, A.data[place[order]]
 
 
 def _joined(A: SparseOperand, *parts: _LaidOut) -> Clusters:
-    rows = np.concatenate([part.rows.ravel() for part in parts])
-    counts = np.concatenate([part.counts for part in parts])
-    sizes = np.concatenate([part.sizes for part in parts])
+    rows, counts, columns, sizes, values = map(np.concatenate, zip(*parts, strict=True))
     rest = np.ones(A.shape[0], bool)
     rest[rows] = False
     return Clusters(
         rows.astype(np.int32),
         np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
-        np.concatenate([part.columns for part in parts]).astype(np.int32),
+        columns.astype(np.int32),
         np.concatenate(([0], np.cumsum(sizes))).astype(np.int32),
-        np.concatenate([part.values for part in parts]),
+        values,
         np.flatnonzero(rest).astype(np.int32),
     )

@@ -80,82 +80,62 @@ class LayerSize:
     sum_itemsize: int = 4
 
 
-def csr_cost(size: LayerSize, l2_bytes: int) -> KernelModel:
-    """Return what the csr variant costs; `l2_bytes` is the size of the second-level cache."""
-    entry = INDEX + size.itemsize
-    broadcasts = 2 * WAVEFRONT / (LANES * CSR_COLUMNS)
-    return _model(
-        size, l2_bytes, entry,
-        l1=size.itemsize + broadcasts,
-        l2=size.itemsize + entry / CSR_PANEL,
-    )  # fmt: skip
-
-
-def clustered_cost(size: LayerSize, l2_bytes: int, loads: int) -> KernelModel:
-    """Return what the clustered variant costs.
+def variant_cost(
+    variant: str,
+    size: LayerSize,
+    l2_bytes: int,
+    loads: float,
+    minibatch: int = 16,
+    padding: float = 1.0,
+    conflicts: float = 1.0,
+) -> KernelModel:
+    """Return what a variant costs; see the module.
 
     Parameters
     ----------
+    variant : {"csr", "clustered", "staged"}
     size : LayerSize
     l2_bytes : int
         The size of the second-level cache.
-    loads : int
-        The rows of B that clusters load, added up: `edges` where nothing is shared.
-    """
-    share = loads / max(size.edges, 1)
-    values_in_a_read = VECTOR / size.sum_itemsize
-    broadcast = WAVEFRONT / (LANES * CLUSTER_COLUMNS * values_in_a_read)
-    entry = INDEX * share + size.itemsize
-    return _model(
-        size, l2_bytes, entry,
-        l1=size.itemsize * share + broadcast,
-        l2=size.itemsize * share + entry / CLUSTER_PANEL,
-    )  # fmt: skip
-
-
-def staged_cost(size: LayerSize, l2_bytes: int, staged: int, minibatch: int = 16) -> KernelModel:
-    """Return what the staged variant costs.
-
-    Parameters
-    ----------
-    size : LayerSize
-    l2_bytes : int
-        The size of the second-level cache.
-    staged : int
-        The rows of B that blocks stage, added up over the blocks.
+    loads : float
+        The rows of B that clusters and single rows load, or that blocks stage, added up: `edges`
+        where nothing is shared, as in csr.
     minibatch : int
-        The columns of B that a block computes.
+        The columns of B that a block of staged computes.
+    padding, conflicts : float
+        Of staged: the slots of the slices over the edges, and passes through shared memory for a
+        read. Both add to the reads of the stages, `itemsize` bytes of the first level.
     """
-    share = staged / max(size.edges, 1)
-    entry = LOCAL_INDEX + size.itemsize
-    entries = entry / minibatch
-    return _model(
-        size, l2_bytes, entry,
-        l1=size.itemsize * (1 + share) + entries,
-        l2=size.itemsize * share + entries,
-    )  # fmt: skip
+    itemsize, share = size.itemsize, loads / max(size.edges, 1)
+    if variant == "staged":
+        entry: float = LOCAL_INDEX + itemsize
+        entries = padding * entry / minibatch
+        reads = itemsize * padding * conflicts
+    elif variant == "clustered":
+        entry = INDEX * share + itemsize
+        entries = entry / CLUSTER_PANEL
+        reads = WAVEFRONT * size.sum_itemsize / (LANES * CLUSTER_COLUMNS * VECTOR)
+    else:
+        entry = INDEX + itemsize
+        entries = entry / CSR_PANEL
+        reads = 2 * WAVEFRONT / (LANES * CSR_COLUMNS)
+    features = (size.rows + size.inner) * size.columns * itemsize
+    weights = entry * size.edges
+    moved = features + weights if features + weights > l2_bytes else 0.0
+    levels = {
+        "l1": itemsize * share + reads + (entries if variant == "staged" else 0.0),
+        "l2": itemsize * share + entries,
+        "memory": moved / max(size.edges * size.columns, 1),
+    }
+    return KernelModel(levels, padding * size.sum_itemsize / 2)
 
 
 def packed_cost(
     packed: PackedSpmm, columns: int, precision: Precision, l2_bytes: int
 ) -> KernelModel:
     """Return what a packed matrix costs in its variant, for a number of columns of B."""
-    rows, inner = packed.shape
     size = LayerSize(
-        packed.nnz, rows, inner, columns, precision.storage.itemsize, precision.sums.itemsize
+        packed.nnz, *packed.shape, columns, precision.storage.itemsize, precision.sums.itemsize
     )
-    if packed.variant == "csr":
-        return csr_cost(size, l2_bytes)
-    if packed.variant == "clustered":
-        return clustered_cost(size, l2_bytes, packed.loads)
     minibatch = packed.launches[0].panel if packed.launches else 1
-    return staged_cost(size, l2_bytes, packed.loads, minibatch)
-
-
-def _model(size: LayerSize, l2_bytes: int, entry_bytes: float, l1: float, l2: float) -> KernelModel:
-    """Return the model of a variant, whose memory traffic is that of the operands."""
-    features = (size.rows + size.inner) * size.columns * size.itemsize
-    weights = entry_bytes * size.edges
-    multiply_adds = max(size.edges * size.columns, 1)
-    moved = features + weights if features + weights > l2_bytes else 0.0
-    return KernelModel({"l1": l1, "l2": l2, "memory": moved / multiply_adds}, size.sum_itemsize / 2)
+    return variant_cost(packed.variant, size, l2_bytes, packed.loads, minibatch)

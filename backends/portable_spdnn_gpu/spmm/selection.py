@@ -39,7 +39,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import scipy.sparse as sp
 
-from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn_gpu.compile.catalog import (
     CLUSTER,
     CLUSTER_PANEL,
@@ -51,7 +50,7 @@ from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.device.properties import DeviceProperties
 from portable_spdnn_gpu.spmm.clusters import MIN_SAVING, candidate_groups, savings
-from portable_spdnn_gpu.spmm.costs import LayerSize, clustered_cost, csr_cost, staged_cost
+from portable_spdnn_gpu.spmm.costs import LayerSize, variant_cost
 from portable_spdnn_gpu.spmm.packing import VARIANTS
 from portable_spdnn_gpu.spmm.staging import stage_rows
 
@@ -229,6 +228,8 @@ def variant_seconds(
     inputs: int,
 ) -> float:
     """Return the estimate for one variant and a number of active inputs; see the module."""
+    if not statistics.clustered_rows and variant == "clustered":
+        variant = "csr"  # what a matrix without clusters is packed as
     panel, items, launches = _grid(variant, statistics)
     panels = -(-inputs // panel)
     columns = panels * panel
@@ -236,9 +237,13 @@ def variant_seconds(
         statistics.edges, statistics.rows, statistics.inner, inputs, precision.storage.itemsize,
         precision.sums.itemsize,
     )  # fmt: skip
-    model = _model(variant, statistics, size, device.l2_bytes)
-    counted = {"clustered": statistics.loads, "staged": statistics.staged}
-    loaded = size.itemsize * counted.get(variant, size.edges) / max(size.edges, 1)
+    loads, waste = float(size.edges), (1.0, 1.0)
+    if variant == "clustered":
+        loads = statistics.loads
+    elif variant == "staged":
+        loads, waste = statistics.staged, (statistics.padding, statistics.conflicts)
+    model = variant_cost(variant, size, device.l2_bytes, round(loads), panel, *waste)
+    loaded = size.itemsize * loads / max(size.edges, 1)
     # As many panels as resident blocks are spread over pass through L2 at the same time.
     at_a_time = min(panels, max(1, 2 * device.multiprocessors // max(items, 1)))
     in_use = size.inner * panel * at_a_time * size.itemsize
@@ -255,25 +260,7 @@ def _grid(variant: str, statistics: ReuseStatistics) -> tuple[int, int, int]:
     """Return the columns of a panel, what the rows are divided into, and the launches."""
     if variant == "staged":
         return statistics.config.minibatch, -(-statistics.rows // statistics.config.rows), 1
-    clusters = statistics.clustered_rows // CLUSTER
-    if variant == "csr" or not clusters:
+    if variant == "csr":
         return CSR_PANEL, statistics.rows, 1
-    alone = statistics.rows - statistics.clustered_rows
-    return CLUSTER_PANEL, clusters + max(alone, 0), 1 + (alone > 0)
-
-
-def _model(
-    variant: str, statistics: ReuseStatistics, size: LayerSize, l2_bytes: int
-) -> KernelModel:
-    if variant == "csr" or (variant == "clustered" and not statistics.clustered_rows):
-        return csr_cost(size, l2_bytes)
-    if variant == "clustered":
-        return clustered_cost(size, l2_bytes, round(statistics.loads))
-    padding, minibatch = statistics.padding, statistics.config.minibatch
-    model = staged_cost(size, l2_bytes, round(statistics.staged), minibatch)
-    # Conflicts and padding add to the reads of the stages, `itemsize` bytes of the first level.
-    entry = (size.itemsize + 2) / minibatch * (padding - 1)
-    reads = size.itemsize * (padding * statistics.conflicts - 1)
-    own = model.bytes_per_edge
-    more = {**own, "l1": own["l1"] + reads + entry, "l2": own["l2"] + entry}
-    return KernelModel(more, model.flops_per_edge * padding)
+    alone = max(statistics.rows - statistics.clustered_rows, 0)
+    return CLUSTER_PANEL, statistics.clustered_rows // CLUSTER + alone, 1 + (alone > 0)

@@ -23,12 +23,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import cache_folder
 from portable_spdnn_gpu.compile.cache import digest_of, keep, read_kept
-from portable_spdnn_gpu.compile.catalog import (
-    BOUNDED,
-    StagedConfig,
-    staged_configs,
-    staged_spmm,
-)
+from portable_spdnn_gpu.compile.catalog import BOUNDED, StagedConfig, staged_configs, staged_spmm
 from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
@@ -220,10 +215,7 @@ class _Sample:
 
 
 def _measure(
-    device: Device,
-    A: sp.csr_array,
-    precision: Precision,
-    configs: list[StagedConfig],
+    device: Device, A: sp.csr_array, precision: Precision, configs: list[StagedConfig]
 ) -> tuple[dict[str, float], dict[str, str]]:
     """Return the rates by configuration, and why some configurations have none."""
     sample = _Sample(device, A, precision)

@@ -9,6 +9,7 @@ import re
 import resource
 import tarfile
 import tempfile
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,6 @@ from portable_spdnn.graphchallenge.inputs_tsv import read_inputs
 from portable_spdnn.graphchallenge.layers_tsv import (
     iter_layers,
     parse_layer,
-    read_layers,
     stream_layers,
 )
 from portable_spdnn.graphchallenge.tsv_writing import write_inputs, write_layer
@@ -29,6 +29,12 @@ from portable_spdnn.io.compressed import open_decompressed
 from portable_spdnn.layer import Layer
 
 COMPRESS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
+
+
+def read_layers(*asked: Any, **options: Any) -> list[Layer]:
+    """Return all layers, by their numbers."""
+    found = dict(stream_layers(*asked, **options))
+    return [found[number] for number in sorted(found)]
 
 
 def layer_texts(neurons, layers, seed=0):

@@ -55,9 +55,12 @@ def test_too_little_memory_says_what_would_do() -> None:
     needed = str(refused.value).rpartition("needs ")[2].removesuffix(" here")
     allowed = parse_limit(needed, "needed")
     assert allowed is not None
-    share = Budget.share(allowed, network, np.dtype(np.float32), backend.threads)
+    statistics, single = statistics_of(network), np.dtype(np.float32)
+    share = Budget.of(
+        allowed, resident_bytes(), statistics, network.widest, single, backend.threads
+    )
     assert share.piece >= 1
-    assert share.weights >= running_bytes(statistics_of(network)[0], 4)
+    assert share.weights >= running_bytes(statistics[0], 4)
 
 
 def test_a_network_is_streamed_where_it_would_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def budget(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def share(weights: int, pool: int, piece: int) -> None:
         given = Budget(GIB, weights, pool, piece, 4)
-        monkeypatch.setattr(Budget, "share", classmethod(lambda *arguments: given))
+        monkeypatch.setattr(Budget, "of", classmethod(lambda *arguments: given))
 
     return share
 
@@ -155,7 +155,7 @@ def test_memory_and_exact_passes(monkeypatch: pytest.MonkeyPatch) -> None:
         result = ps.infer(network, features, "numba", exact_passes=passes, memory=4 * GIB)
         np.testing.assert_array_equal(result.categories, expected)
     given = Budget(GIB, 1 << 20, 1 << 20, 100, 4)
-    monkeypatch.setattr(Budget, "share", classmethod(lambda *arguments: given))
+    monkeypatch.setattr(Budget, "of", classmethod(lambda *arguments: given))
     with pytest.raises(ps.InputError, match=r"more than the 1 MiB for layers of 1 GiB"):
         ps.infer(network, features, "numba", exact_passes="merge-inputs", memory=GIB)
 

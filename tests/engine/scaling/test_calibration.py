@@ -15,7 +15,7 @@ import portable_spdnn as ps
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.plans.result import ReplicaRecord
 from portable_spdnn.scaling import measuring
-from portable_spdnn.scaling.calibration import load_calibration, save_calibration
+from portable_spdnn.scaling.calibration import count_active, load_calibration, save_calibration
 from portable_spdnn.scaling.prediction import RESULT_BYTES
 from portable_spdnn.workloads.sources import Request
 
@@ -33,21 +33,19 @@ def lifetimes_in_dense_arithmetic(network: ps.Network, features: ps.PackedFeatur
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("bias", [[-0.625] * 9, [-0.25] * 9, [-0.5] * 4 + [0.125] + [-0.75] * 4])
-def test_inputs_are_followed_until_they_die(backend: str, bias: list[float]) -> None:
+def test_inputs_are_counted_until_they_die(backend: str, bias: list[float]) -> None:
     layers = zip(ps.radixnet(64, 9, seed=4), bias, strict=True)
     network = ps.Network([ps.Layer(layer.csr(), b) for layer, b in layers], 32.0)
     rng = np.random.default_rng(1)
     features = ps.PackedFeatures.from_dense(rng.random((150, 64)) < np.linspace(0, 1, 150)[:, None])
     # In float64, with such biases, no sum is rounded.
     plan = make_plan(ps.get_backend(backend, 1), network, ps.PlanOptions("float64"))
-    survivors = plan.run(features).records[-1].alive_inputs
     expected = lifetimes_in_dense_arithmetic(network, features)
     if bias[4] > 0:
         # A positive bias makes inputs active again: nobody leaves before it.
         expected = [max(lifetime, 4) for lifetime in expected]
-    assert expected.count(9) == survivors
-    for known in (expected.count(9), 0):
-        assert measuring.follow_inputs(plan, features, known).tolist() == expected
+    found = measuring.active_inputs(plan.run(features))
+    np.testing.assert_array_equal(found, count_active(expected, 9))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -59,10 +57,10 @@ def test_a_calibration_of_a_small_network(backend: str) -> None:
     assert (found.backend, found.threads, found.neurons) == (backend, 1, 64)
     assert (found.network_layers, found.edges_per_layer) == (300, (64 * 32,) * 8)
     # 7 is the first odd step with which the sample has at most 60 inputs.
-    assert (found.lifetimes.source_inputs, found.lifetimes.stride) == (400, 7)
+    assert found.source_inputs == 400
     sample = ps.digits_features(64)[:400:7]
     expected = lifetimes_in_dense_arithmetic(ps.radixnet(64, 8, bias=-0.25), sample)
-    assert list(found.lifetimes.active_after) == expected
+    np.testing.assert_array_equal(found.active, count_active(expected, 8))
     assert found.start.inputs == (1, 2, 4, 8, 16, 58)
     for curve in (found.dense, found.start):
         assert list(curve.seconds) == sorted(curve.seconds)
@@ -83,7 +81,7 @@ def test_sizes_of_results() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"version": 4', '"version": 3', "is no calibration of version 4"),
+        ('"version": 5', '"version": 4', "is no calibration of version 5"),
         ('"threads": 1', '"threads": 2', "c.json: is damaged, or was edited by hand"),
         ("}", "", "is no calibration that can be read"),
         ("{", "[" * 100_000, "is no calibration that can be read"),

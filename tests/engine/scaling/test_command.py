@@ -27,7 +27,7 @@ def test_a_tiny_network_end_to_end(cli: Cli, tmp_path: Path) -> None:
     assert done.code == 0, done.err
     for part in ("strong scaling: 100 inputs in all", "weak scaling: 100 inputs a node",
                  "64 neurons x 8 layers", "latency 2 us", "10 GB/s into rank 0", "efficiency",
-                 "layers beyond 6", "was not recorded", "fits in a node's memory",
+                 "layers beyond 6", "lives as long as one drawn", "fits in a node's memory",
                  "chunks for each node go to"):  # fmt: skip
         assert part in done.out, part
     record = json.loads((tmp_path / "m.json").read_text())

@@ -30,11 +30,11 @@ from portable_spdnn_gpu.device.limits import (
     READS,
     SHARED_READS,
     UNROLL,
-    GlobalArray,
     WrongAnswerError,
-    global_array,
+    filled_words,
     measure,
     shared_sums,
+    total,
 )
 
 
@@ -82,20 +82,19 @@ def test_shared_reads_are_those_of_every_round(device: Device, rounds: int) -> N
 @needs_device
 @pytest.mark.parametrize("size", [1, 3 << 20])
 def test_arrays_in_memory_are_filled_and_read_whole(device: Device, size: int) -> None:
-    array = global_array(device, size)
-    expected = words(array.words.size)
+    filled, chunks = filled_words(device, size)
+    expected = words(filled.size)
     blocks = BLOCKS * device.multiprocessors
-    assert array.words.nbytes == blocks * array.chunks * LIMIT_THREADS * READS * 16
-    np.testing.assert_array_equal(device.download(array.words), expected)
-    assert array.total == expected.sum(dtype=np.uint32)
+    assert filled.nbytes == blocks * chunks * LIMIT_THREADS * READS * 16
+    np.testing.assert_array_equal(device.download(filled), expected)
+    assert total(filled.size) == expected.sum(dtype=np.uint32)
 
     results = device.empty((blocks * LIMIT_THREADS,), np.uint32)
     for rounds in (0, 1, 3):
-        chunks = np.int32(array.chunks)
-        arguments = [np.int32(rounds), chunks, array.words, results]
+        arguments = [np.int32(rounds), np.int32(chunks), filled, results]
         device.launch(limit_kernel("read_global"), (blocks, 1), arguments)
         found = device.download(results)
-        assert found.sum(dtype=np.uint32) == rounds * array.total % 2**32
+        assert found.sum(dtype=np.uint32) == rounds * total(filled.size) % 2**32
         # In a round every block reads as much as the others, though not the same.
         assert rounds == 0 or len(np.unique(found.reshape(blocks, -1).sum(axis=1))) > 1
 
@@ -139,8 +138,7 @@ def test_work_that_is_not_done_is_an_error(name: str, monkeypatch: pytest.Monkey
 
 def test_the_total_of_an_array_is_that_of_its_words() -> None:
     for count in (0, 1, 7, 100_003):
-        total = GlobalArray(np.empty(count, np.uint32), 1).total
-        assert total == int(words(count).sum(dtype=np.uint32))
+        assert total(count) == int(words(count).sum(dtype=np.uint32))
 
 
 def test_constants_are_those_of_the_kernels() -> None:

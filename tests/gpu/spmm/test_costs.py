@@ -10,10 +10,9 @@ from portable_spdnn_gpu.spmm.costs import (
     CLUSTER_COLUMNS,
     CSR_COLUMNS,
     LayerSize,
-    clustered_cost,
-    csr_cost,
-    staged_cost,
+    variant_cost,
 )
+from portable_spdnn_gpu.spmm.packing import VARIANTS
 
 L2 = 50 << 20
 # Round numbers near those of a large device.
@@ -25,7 +24,7 @@ def challenge(neurons: int, columns: int, itemsize: int = 4) -> LayerSize:
 
 
 def test_rows_alone_are_bound_by_the_second_level() -> None:
-    model = csr_cost(challenge(1024, 1000), L2)
+    model = variant_cost("csr", challenge(1024, 1000), L2, 32 * 1024)
     assert model.bytes_per_edge["memory"] == 0  # 8 MB of features and 0.25 MB of weights
     assert model.bytes_per_edge["l2"] == 4 + 8 / 512
     assert model.bytes_per_edge["l1"] == 4 + 2
@@ -36,8 +35,8 @@ def test_rows_alone_are_bound_by_the_second_level() -> None:
 
 def test_clusters_share_what_they_load() -> None:
     size = challenge(1024, 1000)
-    alone = clustered_cost(size, L2, size.edges)
-    shared = clustered_cost(size, L2, size.edges // 16)
+    alone = variant_cost("clustered", size, L2, size.edges)
+    shared = variant_cost("clustered", size, L2, size.edges // 16)
     assert alone.bytes_per_edge["l2"] == 4 + 8 / 256
     assert shared.bytes_per_edge["l2"] == 0.25 + 4.25 / 256
     # Four values in a broadcast, for two columns of 32 lanes: 128 bytes of 256 multiply-adds.
@@ -47,48 +46,48 @@ def test_clusters_share_what_they_load() -> None:
 
 def test_what_does_not_fit_the_second_level_comes_from_memory() -> None:
     size = challenge(65536, 10_000)
-    model = clustered_cost(size, L2, size.edges // 16)
+    model = variant_cost("clustered", size, L2, size.edges // 16)
     # 2 features of 4 bytes for 32 edges, and 4.25 bytes of weights for 10,000 columns.
     assert model.bytes_per_edge["memory"] == pytest.approx(0.25 + 4.25 / 10_000)
     assert model.bound(LIMITS)[1] == "memory"
-    half = clustered_cost(challenge(65536, 10_000, 2), L2, size.edges // 16)
+    half = variant_cost("clustered", challenge(65536, 10_000, 2), L2, size.edges // 16)
     assert half.bytes_per_edge["memory"] == pytest.approx(0.125 + 2.25 / 10_000)
     assert half.flops_per_edge == 2
-    few = clustered_cost(challenge(65536, 1), L2, size.edges // 16)
+    few = variant_cost("clustered", challenge(65536, 1), L2, size.edges // 16)
     assert few.bytes_per_edge["memory"] == 0  # 9.4 MB
 
 
 def test_stages_are_bound_by_shared_memory() -> None:
     size = challenge(1024, 60_000)
     # Four blocks of 256 rows that need 1,024 rows of B each.
-    model = staged_cost(size, L2, 4 * 1024)
+    model = variant_cost("staged", size, L2, 4 * 1024)
     share = 4 * 1024 / (32 * 1024)
     assert model.bytes_per_edge["l1"] == 4 + 4 * share + 6 / 16
     assert model.bytes_per_edge["l2"] == 4 * share + 6 / 16
     assert model.bound(LIMITS)[1] == "l1"
     # Half precision is staged as it is: shared memory moves half for a multiply-add.
-    half = staged_cost(challenge(1024, 60_000, 2), L2, 4 * 1024)
+    half = variant_cost("staged", challenge(1024, 60_000, 2), L2, 4 * 1024)
     assert half.bytes_per_edge["l1"] == 2 + 2 * share + 4 / 16
-    wide = staged_cost(size, L2, 4 * 1024, minibatch=32)
+    wide = variant_cost("staged", size, L2, 4 * 1024, minibatch=32)
     assert wide.bytes_per_edge["l2"] == 4 * share + 6 / 32
 
 
 def test_double_counts_twice() -> None:
     size = LayerSize(320, 10, 10, 5, itemsize=8, sum_itemsize=8)
-    model = clustered_cost(size, L2, 20)
+    model = variant_cost("clustered", size, L2, 20)
     assert model.flops_per_edge == 4
     assert model.bytes_per_edge["l1"] == 8 / 16 + 1  # two values in a broadcast
 
 
 @pytest.mark.parametrize("size", [LayerSize(0, 0, 0, 0), LayerSize(0, 5, 4, 3)])
 def test_a_layer_without_edges_has_a_model(size: LayerSize) -> None:
-    for model in (csr_cost(size, 0), clustered_cost(size, 0, 0), staged_cost(size, 0, 0)):
-        assert model.bound(LIMITS)[0] > 0
+    for variant in VARIANTS:
+        assert variant_cost(variant, size, 0, 0).bound(LIMITS)[0] > 0
 
 
 def test_speed_is_a_part_of_what_binds() -> None:
     size = challenge(1024, 1000)
-    model = csr_cost(size, L2)
+    model = variant_cost("csr", size, L2, size.edges)
     bound, _ = model.bound(LIMITS)
     done = size.edges * size.columns
     found = speed(model, LIMITS, done, 2 * done / bound)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Unpack
 
 from portable_spdnn.arrays import Progress
 from portable_spdnn.backend import Backend
 from portable_spdnn.features import FeaturesLike
 from portable_spdnn.network import Network
+from portable_spdnn.plans.options import PlanKeywords
 from portable_spdnn.plans.planner import plan
 from portable_spdnn.plans.result import Result
 
@@ -20,7 +21,8 @@ def infer(
     *,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
-    **options: Any,
+    threads: int | None = None,
+    **options: Unpack[PlanKeywords],
 ) -> Result:
     """Run a network on features: Y <- activation(Y W + b) within bounds, layer after layer.
 
@@ -37,8 +39,10 @@ def infer(
         A folder that keeps finished batches: an interrupted run goes on from the last.
     progress : callable, optional
         Called with (done, total) in units of inputs x layers.
+    threads : int, optional
+        For a backend given by name.
     **options
-        Those of `portable_spdnn.plan`, such as ``threads=2``, ``dtype="float64"``,
+        Those of `portable_spdnn.plan`, such as ``dtype="float64"``,
         ``exact_passes="all"`` or ``memory="4GiB"``; they are told at `PlanOptions`.
 
     Returns
@@ -72,5 +76,6 @@ def infer(
     shape: tuple[int, ...] = getattr(features, "shape", ())
     # Where it is no table of numbers, validation says so.
     expected = shape[0] if len(shape) == 2 else None
-    made = plan(network, backend, expected_inputs=expected, **options)
+    options.setdefault("expected_inputs", expected)
+    made = plan(network, backend, threads=threads, **options)
     return made.run(features, progress, checkpoint)

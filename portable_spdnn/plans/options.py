@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,23 @@ BATCH_MEMORY = 1 << 30  # bytes that the features before and after a layer may t
 # Fields that a backend takes only where its `plan_options` name them.
 OPTIONAL_PLAN_OPTIONS = ("kernel", "storage", "device_memory", "devices", "profile")
 _DEVICES = re.compile(r"(all|\d+(,\d+)*)?")
+
+
+class PlanKeywords(TypedDict, total=False):
+    """The fields of `PlanOptions` as keywords, for editors and type checkers."""
+
+    dtype: npt.DTypeLike
+    path: str
+    batch_size: int | None
+    keep_dead_inputs: bool
+    exact_passes: Collection[str]
+    memory: int | str | None
+    kernel: str
+    storage: str
+    device_memory: int | str | None
+    devices: str
+    profile: bool
+    expected_inputs: int | None
 
 
 @dataclass(frozen=True)

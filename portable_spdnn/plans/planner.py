@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from portable_spdnn.network import Network, check_weights_fit
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.layer_loop import LayerLoopPlan
 from portable_spdnn.plans.multi_device import MultiDevicePlan
-from portable_spdnn.plans.options import PlanOptions
+from portable_spdnn.plans.options import PlanKeywords, PlanOptions
 from portable_spdnn.plans.rewritten import RewrittenPlan
 from portable_spdnn.plans.streamed import StreamedPlan
 from portable_spdnn.registry import get_backend
@@ -23,7 +23,11 @@ MIN_TILE = 16  # inputs that go through a network together, at the least
 
 
 def plan(
-    network: Network, backend: str | Backend = "auto", *, threads: int | None = None, **options: Any
+    network: Network,
+    backend: str | Backend = "auto",
+    *,
+    threads: int | None = None,
+    **options: Unpack[PlanKeywords],
 ) -> NetworkPlan:
     """Prepare a network once, to be run on any number of inputs.
 
@@ -64,13 +68,14 @@ def plan(
     >>> plan.run(np.eye(4)).categories.tolist()
     [0, 1, 2, 3]
     """
+    fields: dict[str, Any] = {**options}
     for name in ("memory", "device_memory"):
-        options[name] = parse_limit(options.get(name), name)
+        fields[name] = parse_limit(fields.get(name), name)
     if not isinstance(backend, Backend):
         backend = get_backend(backend, threads)
     elif threads is not None:
         raise InputError("threads goes with a backend given by name; this one has its own")
-    return make_plan(backend, network, PlanOptions(**options))
+    return make_plan(backend, network, PlanOptions(**fields))
 
 
 def make_plan(

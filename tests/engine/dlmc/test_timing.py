@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from cuda_emulation.emulated_backend import EmulatedCupyBackend
+from cuda_emulation.emulated_device import compiler
 from threadpoolctl import ThreadpoolController
 
 import portable_spdnn as ps
@@ -92,6 +95,25 @@ def test_dense_forms_compute_the_product(columns: int) -> None:
     for name, form in forms.items():
         C = np.asarray(form())
         np.testing.assert_allclose(C if name == "mm" else C.T, W @ B, rtol=1e-5)
+
+
+def test_on_a_device_dense_products_are_the_device_arrays_own() -> None:
+    uploaded: list[Any] = []
+    device = SimpleNamespace(memory_space="device", upload=lambda W: uploaded.append(W) or 2 * W)
+    W, B = np.eye(3, dtype=np.float32), np.ones((3, 2), np.float32)
+    forms = dense_forms(device, W, B)
+    assert list(forms) == ["mm"]
+    np.testing.assert_array_equal(forms["mm"](), 2 * B)
+    assert len(uploaded) == 1  # once, not in each product
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler (g++, clang++)")
+def test_on_the_cupy_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The emulated device has no dense product.
+    monkeypatch.setattr(timing, "dense_forms", lambda *operands: {"mm": lambda: None})
+    (found,) = measure(case(40), [EmulatedCupyBackend()], 0, ThreadpoolController())
+    assert isinstance(found, Measurement)
+    assert (found.backend, found.error <= 1) == ("cupy", True)
 
 
 def test_turns_and_least_times() -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 import portable_spdnn as ps
+from portable_spdnn.dlmc.collection import aligned_empty
 from portable_spdnn.passes import EXACT_PASSES
 from portable_spdnn.plans.planner import make_plan
 
@@ -22,7 +21,7 @@ class NumbaPeer:
 
     def spmm(self, A: Any, B: Any) -> Any:
         handle = self.backend.spmm_handle(A, columns=B.shape[1])
-        out = np.empty((A.shape[0], B.shape[1]), B.dtype)
+        out = aligned_empty((A.shape[0], B.shape[1]))
         return lambda: handle.multiply(B, out)
 
     def layer(self, A: Any, B: Any, bias: Any, y_max: float) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import require_memory
 from portable_spdnn.io.matrices import load_matrix, matrix_name
@@ -17,6 +18,7 @@ from portable_spdnn.io.run_folder import read_bounded
 
 COLUMNS = 256  # where nothing else is said
 SIZES = "rn50_batchsizes.txt"  # lines "name,columns"; of the collection
+CACHE_LINE = 64  # bytes
 SMALL, FEW_COLUMNS = 128, 16  # what is below is counted apart
 
 
@@ -60,7 +62,7 @@ class Case:
         rows, inner = self.shape
         return f"{self.path or self.layer} ({rows} x {inner} x {self.columns})"
 
-    def operands(self, seed: int) -> tuple[sp.csr_array, np.ndarray]:
+    def operands(self, seed: int) -> tuple[sp.csr_array, Array]:
         """Return A and B, float32, with normal values that depend on the seed and the names."""
         (rows, inner), key = self.shape, f"{self.model} {self.layer} {self.nnz}"
         rng = np.random.default_rng([seed, zlib.crc32(key.encode())])
@@ -72,7 +74,20 @@ class Case:
             pattern = load_matrix(self.path)
         values = rng.standard_normal(pattern.nnz, np.float32)
         A = sp.csr_array((values, pattern.indices, pattern.indptr), shape=self.shape)
-        return A, rng.standard_normal((inner, self.columns), np.float32)
+        B = aligned_empty((inner, self.columns))
+        return A, rng.standard_normal(dtype=np.float32, out=B)
+
+
+def aligned_empty(shape: tuple[int, int]) -> Array:
+    """Return a new float32 array that begins at a cache line.
+
+    NumPy aligns to 16 bytes, by chance to more. From there every second load of a wide vector takes
+    two cache lines, and products that are bound by loads take twice as long: by chance as well.
+    """
+    size = 4 * shape[0] * shape[1]
+    memory = np.empty(size + CACHE_LINE, np.uint8)
+    first = -memory.ctypes.data % CACHE_LINE
+    return memory[first : first + size].view(np.float32).reshape(shape)
 
 
 def collect(folder: Path, columns: Sequence[int] = (), masks: Sequence[float] = ()) -> list[Case]:

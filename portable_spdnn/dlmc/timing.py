@@ -14,7 +14,7 @@ from threadpoolctl import ThreadpoolController
 
 from portable_spdnn.arrays import Array
 from portable_spdnn.backend import Backend
-from portable_spdnn.dlmc.collection import FEW_COLUMNS, Case
+from portable_spdnn.dlmc.collection import FEW_COLUMNS, Case, aligned_empty
 
 ROUNDS = 6  # turns of each
 SECONDS, LEAST_CALLS = 0.015, 2  # of a turn
@@ -89,7 +89,7 @@ def measure(
         handle = backend.spmm_handle(A, columns=case.columns)
         prepare = time.perf_counter() - start
         features = backend.upload(B)
-        out = backend.upload(np.zeros((A.shape[0], case.columns), np.float32))
+        out = backend.upload(aligned_empty((A.shape[0], case.columns)))
         calls: dict[str, Call] = {
             "spmm_handle": functools.partial(handle.multiply, features, out),
             "spmm": functools.partial(backend.spmm, A, features),
@@ -148,7 +148,7 @@ def dense_forms(backend: Backend, W: Array, B: Any) -> dict[str, Call]:
         return {"mm": lambda: on_device @ B}
     columns = B.shape[1]
     forms: dict[str, Call] = {
-        "mm": functools.partial(np.matmul, W, B, out=np.empty((W.shape[0], columns), np.float32))
+        "mm": functools.partial(np.matmul, W, B, out=aligned_empty((W.shape[0], columns)))
     }
     if columns < FEW_COLUMNS:
         X, Y = np.ascontiguousarray(B.T), np.empty((columns, W.shape[0]), np.float32)

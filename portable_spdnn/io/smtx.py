@@ -3,8 +3,8 @@
 Three lines: ``rows, columns, nnz``; the rows + 1 row offsets; the nnz column indices, which rise
 within each row. Indices count from 0, and blanks stand between the numbers of a line. There are no
 values. Convolutions are stored as output channels x (input channels kh kw); the order within the
-second axis is not documented, and no product depends on it. Source: the collection's own files
-(T. Gale, E. Elsen and S. Hooker, "The State of Sparsity in Deep Neural Networks", arXiv 1902.09574).
+second axis is not documented, and no product depends on it. Source: the collection's own files, of
+T. Gale, E. Elsen and S. Hooker, "The State of Sparsity in Deep Neural Networks", arXiv 1902.09574.
 """
 
 from __future__ import annotations

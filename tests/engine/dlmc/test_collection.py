@@ -83,6 +83,7 @@ def test_values_depend_on_seed_and_name_alone(patterns: Path) -> None:
         np.testing.assert_array_equal(again[1], B)
     for other in (cases["a"].operands(2), cases["b"].operands(1)):
         assert (other[1] != B).any()
+    assert B.ctypes.data % 64 == 0
     assert abs(B.mean()) < 0.1 < 0.9 < B.std() < 1.1
 
 

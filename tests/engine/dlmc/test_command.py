@@ -35,7 +35,8 @@ def test_a_small_collection_end_to_end(cli: Cli, folder: Path, tmp_path: Path) -
         tmp_path / "d.json", "--plot", tmp_path / "d.png", "--threads", 2,
     )  # fmt: skip
     assert done.code == 0, done.err
-    assert done.err == "measuring ...\n"
+    # A line each ten seconds, where kernels are compiled first.
+    assert all(line.startswith("measuring") for line in done.err.splitlines())
     for part in (
         "3 x 4 x 6", "rn50, random masks", "N below 16", "crossover with dense", "chose",
         "100 GFLOP/s of multiply-adds", "peak: not measured", "nothing was prepared",

@@ -43,6 +43,7 @@ validate-model: $(STAMP)
 # Other libraries, some of a gigabyte, in an environment of their own.
 peers: $(PEERS)/.installed
 	$(PEERS)/bin/python benchmarks/peers/run_peers.py
+	$(PEERS)/bin/python benchmarks/peers/dlmc_peers.py
 
 $(PEERS)/.installed: pyproject.toml benchmarks/peers/requirements.txt
 	$(PYTHON) -m venv $(PEERS)

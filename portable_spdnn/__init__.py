@@ -22,6 +22,7 @@ _NAMES = {
     "errors": ("BackendUnavailable", "InputError", "NumericalError", "SpdnnError"),
     "features": ("PackedFeatures",),
     "graphchallenge.radixnet": ("radixnet",),
+    "io.matrices": ("load_matrix",),
     "layer": ("Layer",),
     "mpi.run": ("infer_distributed",),
     "network": ("Network",),
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from portable_spdnn.errors import SpdnnError as SpdnnError
     from portable_spdnn.features import PackedFeatures as PackedFeatures
     from portable_spdnn.graphchallenge.radixnet import radixnet as radixnet
+    from portable_spdnn.io.matrices import load_matrix as load_matrix
     from portable_spdnn.layer import Layer as Layer
     from portable_spdnn.mpi.run import infer_distributed as infer_distributed
     from portable_spdnn.network import Network as Network

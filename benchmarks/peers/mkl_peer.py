@@ -12,6 +12,7 @@ import numpy as np
 from dense_batches import BATCH, infer_in_batches
 
 import portable_spdnn as ps
+from portable_spdnn.dlmc.collection import aligned_empty
 
 
 def _library() -> str:
@@ -94,7 +95,7 @@ class MklPeer:
         self.version = sparse_dot_mkl.get_version_string().partition("Version ")[2].split("-")[0]
 
     def spmm(self, A: Any, B: Any) -> Any:
-        W, C = _Matrix(A, B.shape[1]), np.empty((A.shape[0], B.shape[1]), np.float32)
+        W, C = _Matrix(A, B.shape[1]), aligned_empty((A.shape[0], B.shape[1]))
         return lambda: W.times(B, C)
 
     def layer(self, A: Any, B: Any, bias: Any, y_max: float) -> Any:

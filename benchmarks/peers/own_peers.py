@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 import portable_spdnn as ps
+from portable_spdnn.dlmc.collection import aligned_empty
 from portable_spdnn.passes import EXACT_PASSES
 from portable_spdnn.plans.planner import make_plan
 
@@ -21,12 +20,13 @@ class NumbaPeer:
         self.backend = ps.get_backend("numba", threads)
 
     def spmm(self, A: Any, B: Any) -> Any:
-        handle, out = self.backend.spmm_handle(A), np.empty((A.shape[0], B.shape[1]), B.dtype)
-        return self._settled(lambda: handle.multiply(B, out))
+        handle = self.backend.spmm_handle(A, columns=B.shape[1])
+        out = aligned_empty((A.shape[0], B.shape[1]))
+        return lambda: handle.multiply(B, out)
 
     def layer(self, A: Any, B: Any, bias: Any, y_max: float) -> Any:
         handle = self.backend.layer_handle(A.T, bias, y_max)
-        return self._settled(lambda: handle.apply(B.T).T)
+        return lambda: handle.apply(B.T).T
 
     def spgemm(self, A: Any, B: Any) -> Any:
         return lambda: self.backend.spgemm(A, B)
@@ -37,13 +37,6 @@ class NumbaPeer:
 
     def host(self, result: Any) -> Any:
         return result
-
-    @staticmethod
-    def _settled(operation: Any) -> Any:
-        """Call until the handle has tried all its ways: as others plan before they are timed."""
-        for _ in range(20):
-            operation()
-        return operation
 
 
 class ExactPassesPeer:

@@ -32,6 +32,13 @@ class TorchPeer:
         W, Y = self._csr(A), torch.from_numpy(B)
         return lambda: W @ Y
 
+    @staticmethod
+    def dense(W: Any, B: Any) -> Any:
+        """Return the operation C = W B, both dense, which reuses C."""
+        operands = torch.from_numpy(W), torch.from_numpy(B)
+        C = torch.empty(W.shape[0], B.shape[1])
+        return lambda: torch.mm(*operands, out=C)
+
     def layer(self, A: Any, B: Any, bias: Any, y_max: float) -> Any:
         W, Y, column = self._csr(A), torch.from_numpy(B), torch.from_numpy(bias[:, None])
         return lambda: (W @ Y).add_(column).clamp_(0, y_max)

@@ -8,6 +8,7 @@ from portable_spdnn.cli.backends import backends
 from portable_spdnn.cli.challenge import challenge
 from portable_spdnn.cli.compare import compare
 from portable_spdnn.cli.convert import convert
+from portable_spdnn.cli.dlmc import dlmc
 from portable_spdnn.cli.generate import generate
 from portable_spdnn.cli.model import model
 from portable_spdnn.cli.run import run
@@ -51,6 +52,7 @@ def _common(
 app.command()(run)
 app.command()(compare)
 app.command()(challenge)
+app.command()(dlmc)
 app.command()(model)
 app.command()(backends)
 app.command()(convert)

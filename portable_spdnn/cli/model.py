@@ -87,6 +87,7 @@ def model(
     from portable_spdnn.io.atomic_output import check_outputs
     from portable_spdnn.registry import get_backend
     from portable_spdnn.report import run_report
+    from portable_spdnn.report.plots import check_plot
     from portable_spdnn.scaling import calibration as calibrations
     from portable_spdnn.scaling import measuring, output
     from portable_spdnn.scaling.prediction import Prediction, Question
@@ -106,7 +107,7 @@ def model(
     require_memory(64 * total_inputs, f"--total-inputs {total_inputs}: to model them")
     check_outputs(save_calibration, plot, json)
     if plot is not None:
-        output.check_plot(plot)
+        check_plot(plot)
     if calibration is not None:
         for name in _MEASURING:
             source = context.get_parameter_source(name)

@@ -71,6 +71,14 @@ def open_decompressed(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from error
 
 
+def read_at_most(stream: BinaryIO, size: int) -> bytearray:
+    """Read `size` bytes, or all there are: a false header must not reserve the memory it asks."""
+    content = bytearray()
+    while len(content) < size and (piece := stream.read(min(size - len(content), 1 << 22))):
+        content += piece
+    return content
+
+
 def line_blocks(stream: BinaryIO, source: str) -> Iterator[tuple[int, bytes]]:
     """Read a text in blocks of whole lines, a few megabytes each.
 

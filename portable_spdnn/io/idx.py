@@ -16,7 +16,7 @@ import numpy as np
 from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import require_memory
-from portable_spdnn.io.compressed import open_decompressed
+from portable_spdnn.io.compressed import open_decompressed, read_at_most
 
 PathLike = str | os.PathLike[str]
 
@@ -80,13 +80,13 @@ def read_idx(path: PathLike, first: int | None = None) -> Array:
             )
         wanted = count if first is None else first
         require_memory(2 * wanted * rows * columns, f"{path}: {wanted} images")
-        pixels = _read_at_most(stream, wanted * rows * columns)
+        pixels = read_at_most(stream, wanted * rows * columns)
         if len(pixels) < wanted * rows * columns:
             raise InputError(
                 f"{path}: is truncated; {len(pixels) // (rows * columns)} of {count} images "
                 "are there in full, fetch the file again"
             )
-        if wanted == count and _read_at_most(stream, 1):
+        if wanted == count and read_at_most(stream, 1):
             raise InputError(
                 f"{path}: goes on after its last image; the header says {count} images of "
                 f"{rows} x {columns} pixels"
@@ -95,7 +95,7 @@ def read_idx(path: PathLike, first: int | None = None) -> Array:
 
 
 def _read_header(stream: BinaryIO, path: Path) -> tuple[int, int, int]:
-    header = _read_at_most(stream, 16)
+    header = read_at_most(stream, 16)
     magic = int.from_bytes(header[:4], "big")
     if len(header) < 4 or magic != _IMAGES_MAGIC:
         kind = _TYPES.get(header[2]) if header[:2] == b"\0\0" and len(header) >= 4 else None
@@ -110,11 +110,3 @@ def _read_header(stream: BinaryIO, path: Path) -> tuple[int, int, int]:
     if not count * rows * columns:
         raise InputError(f"{path}: holds no pixels: {count} images of {rows} x {columns}")
     return count, rows, columns
-
-
-def _read_at_most(stream: BinaryIO, size: int) -> bytearray:
-    """Read `size` bytes, or all there are: a false header must not reserve the memory it asks."""
-    content = bytearray()
-    while len(content) < size and (piece := stream.read(min(size - len(content), 1 << 22))):
-        content += piece
-    return content

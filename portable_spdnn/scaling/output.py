@@ -8,12 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from portable_spdnn.errors import InputError
 from portable_spdnn.host import format_bytes
-from portable_spdnn.io.atomic_output import atomic_output
 from portable_spdnn.mpi.run import POLL_SECONDS
 from portable_spdnn.plans.partition import CHUNKS_EACH
 from portable_spdnn.report import run_report
+from portable_spdnn.report.plots import save_figure
 from portable_spdnn.scaling.prediction import COLLECTIVES, RESULT_BYTES, Point, Prediction
 from portable_spdnn.version import __version__
 
@@ -112,25 +111,6 @@ def as_json(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def check_plot(path: Path) -> None:
-    """Check, before anything is measured, that a picture can be drawn.
-
-    Raises
-    ------
-    InputError
-        If the name ends neither in .png nor in .svg, or matplotlib is missing.
-    """
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise InputError(f"{path}: a plot is a file that ends in .png or .svg")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            f"a plot needs matplotlib, which does not load ({error}); "
-            "pip install 'portable-spdnn[plot]'"
-        ) from error
-
-
 def plot(prediction: Prediction, path: Path) -> None:
     """Draw the seconds of strong and of weak scaling, with the ideal and their parts.
 
@@ -149,8 +129,7 @@ def plot(prediction: Prediction, path: Path) -> None:
         f"{made.neurons:,} neurons x {asked.layers:,} layers, modelled from one node: "
         f"{made.backend}, {made.device}"
     )
-    with atomic_output(path, seekable=True) as stream:
-        figure.savefig(stream, format=path.suffix.lower()[1:], dpi=120)
+    save_figure(figure, path)
 
 
 def _draw(axes: Any, points: Sequence[Point], title: str) -> None:

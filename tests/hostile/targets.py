@@ -14,6 +14,7 @@ import random
 import struct
 import tarfile
 import tempfile
+import zipfile
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +31,7 @@ from portable_spdnn.graphchallenge.categories import read_categories
 from portable_spdnn.graphchallenge.inputs_tsv import read_inputs
 from portable_spdnn.graphchallenge.layers_tsv import stream_layers
 from portable_spdnn.io.idx import read_idx
+from portable_spdnn.io.matrices import load_matrix
 from portable_spdnn.io.packed_store import PackedStore
 from portable_spdnn.io.packed_writer import PackedStoreWriter
 from portable_spdnn.io.run_folder import read_json
@@ -214,6 +216,59 @@ def _read_checkpoint(path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(found.scores), np.asarray(expected.scores))
 
 
+def _patterns() -> list[bytes]:
+    return [b"3, 4, 5\n0 2 2 5\n0 3 0 1 3\n", b"1, 300, 2\n0 2 \n7 299 \n"]
+
+
+def _coordinates() -> list[bytes]:
+    head = b"%%MatrixMarket matrix coordinate "
+    return [
+        head + b"real general\n% a comment\n3 4 3\n3 4 -1.5\n1 1 2e-3\n2 3 7\n",
+        head + b"integer symmetric\n3 3 2\n2 1 5\r\n3 3 1\r\n",
+        head + b"pattern general\n2 300 2\n1 300\n2 1\n",
+    ]
+
+
+def _saved_matrices() -> list[bytes]:
+    found = []
+    matrix = sp.random_array((5, 7), density=0.4, rng=np.random.default_rng(0))
+    for form in ("csr", "csc", "coo"):
+        written = io.BytesIO()
+        sp.save_npz(written, matrix.asformat(form), compressed=False)
+        found.append(written.getvalue())
+    return found
+
+
+def mutate_archive(data: bytes, rng: random.Random) -> bytes:
+    """Change the members of a ZIP archive, and make their checksums right again."""
+    written = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(data)) as archive, zipfile.ZipFile(written, "w") as changed:
+        for name in archive.namelist():
+            content, change = archive.read(name), rng.random()
+            if change < 0.2:
+                content = mutate_bytes(content, rng)
+            elif change < 0.4:  # the array, not what its header says of it
+                content = content[:128] + mutate_bytes(content[128:], rng)[: len(content) - 128]
+            if change < 0.98:
+                changed.writestr(
+                    name, content, rng.choice((zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED))
+                )
+    return written.getvalue()
+
+
+def _read_matrix(ending: str) -> Callable[[Path], None]:
+    def read(path: Path) -> None:
+        named = path.rename(path.with_name(f"matrix{ending}"))
+        matrix = load_matrix(named)
+        matrix.check_format(full_check=True)
+        assert matrix.dtype in (np.float32, np.float64)
+        rising = np.diff(matrix.indices)[np.diff(matrix.indptr.searchsorted(
+            np.arange(matrix.nnz), "right")) == 0]  # fmt: skip
+        assert (rising > 0).all()
+
+    return read
+
+
 def _read_inputs(path: Path) -> None:
     read_inputs(path, 64)
 
@@ -233,5 +288,10 @@ TARGETS = {
         lambda path: read_json(path, "name a new folder"),
         mutate_bytes,
     ),
+    "smtx": Target(_patterns, _read_matrix(".smtx"), mutate_bytes),
+    "smtx gzip": Target(_patterns, _read_matrix(".smtx.gz"), mutate_bytes, gzip.compress),
+    "matrix market": Target(_coordinates, _read_matrix(".mtx"), mutate_bytes),
+    "npz": Target(_saved_matrices, _read_matrix(".npz"), mutate_archive),
+    "npz bytes": Target(_saved_matrices, _read_matrix(".npz"), mutate_bytes),
     "calibration": Target(_calibrations, load_calibration, mutate_bytes),
 }

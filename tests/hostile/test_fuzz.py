@@ -10,7 +10,8 @@ import pytest
 
 FUZZ = Path(__file__).with_name("fuzz.py")
 TARGETS = ("store", "store bytes", "inputs", "inputs gzip", "inputs xz", "categories", "layers",
-           "images", "checkpoint", "run folder", "calibration")  # fmt: skip
+           "images", "checkpoint", "run folder", "calibration", "smtx", "smtx gzip",
+           "matrix market", "npz", "npz bytes")  # fmt: skip
 
 
 @pytest.mark.parametrize("target", TARGETS)

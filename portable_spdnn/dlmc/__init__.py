@@ -1,0 +1,1 @@
+"""Pruned matrices, such as those of the Deep Learning Matrix Collection, measured."""

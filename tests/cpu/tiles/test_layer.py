@@ -23,7 +23,7 @@ from portable_spdnn_cpu.layout.tile_shape import (
     blocks_in_registers,
 )
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.handle import DenseLayer
+from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 
 FUNCTIONS = {
     0: lambda z: z,
@@ -102,7 +102,7 @@ def test_a_single_product_takes_any_activation(code: int, inputs: int, order: An
     for prepare in (False, True):
         epilogue = Epilogue(bias, ACTIVATIONS[code], *activation[1:])
         epilogue = epilogue.prepared("layer", 70, np.dtype(np.float32))
-        layer = DenseLayer(ThreadPool(2), sp.csr_array(W.T), epilogue, prepare)
+        layer = ClusteredProduct(ThreadPool(2), sp.csr_array(W.T), epilogue, prepare)
         residual = np.array(rng.random((inputs, 70), np.float32) - 0.5, order=order)
         for _ in range(2):
             wanted = expected(W, Y, bias, activation)

@@ -1,9 +1,9 @@
 """The stream kernel: C = A B for pruned weights A, panel by panel of B's columns.
 
 For each block of A's columns, the rows of B in it, as wide as a panel, are copied together so that
-they stay in a cache (rows of B themselves may lie so far apart that few of them fit); then all rows
-of A are multiplied with them. Between blocks sums wait in memory; the last one finishes them. A
-panel of whole vector blocks may be read in B itself.
+they stay in a cache (rows of B themselves lie apart, so that they compete for the same sets of it,
+and rarely start on a cache line); then all rows
+of A are multiplied with them. Between blocks sums wait in memory; the last one finishes them.
 
 Bound, besides that of the microkernel: what is not an entry's work. Each vector of B is copied, each
 of C written, and between blocks each of the sums is read and written, at the rate of the
@@ -31,11 +31,12 @@ from portable_spdnn_cpu.tiles.copies import (
 
 # Words of a job. Addresses are of the first item; strides count items; 0 is no address.
 (
-    COUNTER, ITEMS, PARTS, K, COLUMNS, WIDTH, K_BLOCK, PANEL_STRIDE, IN_PLACE,
+    COUNTER, ITEMS, PARTS, K, COLUMNS, WIDTH, K_BLOCK, PANEL_STRIDE,
     B, B_STRIDE, B_TURNED, OUT, OUT_STRIDE, OUT_TURNED, RESIDUAL, RESIDUAL_STRIDE,
     BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, WORKSPACE, WORKSPACE_BYTES, SUMS_BYTES, FIRST_PART,
-) = range(26)  # fmt: skip
-# Words of each part, from FIRST_PART on.
+) = range(25)  # fmt: skip
+# Words of each part, from FIRST_PART on. COUNTS are the offsets of A's rows where there are no ROWS:
+# then all rows come as they are, in one block.
 BEGIN, END, BLOCKS, ROWS, COUNTS, FIRST_ROW, FIRST_ENTRY, OFFSETS, VALUES, PART_WORDS = range(10)
 
 # What addresses lead to is as long as it needs to be; slices want a length all the same.
@@ -52,9 +53,8 @@ def multiply_items(worker: int, words: Array, dtype: Any, offset_dtype: Any) -> 
         Number of the next item, and of all; item i is part i % PARTS of panel i // PARTS.
     K, COLUMNS, WIDTH
         Rows of B, its columns, and those of a panel.
-    K_BLOCK, PANEL_STRIDE, IN_PLACE
-        Rows of B in a block; items from a row of a copied panel to the next; whether panels of
-        whole vector blocks are read in B, which then is not turned.
+    K_BLOCK, PANEL_STRIDE
+        Rows of B in a block; items from a row of a panel to the next.
     B, B_STRIDE, B_TURNED
         Item (k, j) lies at k x stride + j, or j x stride + k where it is turned.
     OUT, OUT_STRIDE, OUT_TURNED
@@ -112,8 +112,10 @@ def multiply_panel(
     lanes = BLOCK_BYTES // itemsize
     width = len(blocks) * lanes
     begin, end = words[part + BEGIN], words[part + END]
+    packed = words[part + ROWS] != 0
     rows = array_at(words[part + ROWS], LENGTH, np.int32)
     counts = array_at(words[part + COUNTS], LENGTH, np.int32)
+    indptr = array_at(words[part + COUNTS], LENGTH, np.int64)
     first_row = array_at(words[part + FIRST_ROW], LENGTH, np.int64)
     first_entry = array_at(words[part + FIRST_ENTRY], LENGTH, np.int64)
     offsets = array_at(words[part + OFFSETS], LENGTH, offset_dtype)
@@ -127,22 +129,23 @@ def multiply_panel(
     own = words[WORKSPACE] + worker * words[WORKSPACE_BYTES]
     sums = array_at(own, LENGTH, dtype)
     copied = own + words[SUMS_BYTES]
-    in_place = words[IN_PLACE] != 0 and columns == width
-    stride = words[B_STRIDE] if in_place else words[PANEL_STRIDE]
+    panel = array_at(copied, LENGTH, dtype)
+    stride = words[PANEL_STRIDE]
     out = sums if words[OUT_TURNED] else array_at(words[OUT], LENGTH, dtype)
     last = words[part + BLOCKS] - 1
     for block in range(last + 1):
         first = block * words[K_BLOCK]
-        source = copied
-        if in_place:
-            source = words[B] + (first * stride + column) * itemsize
-        else:
-            stop = min(first + words[K_BLOCK], words[K])
-            copy_panel(blocks, words, copied, first, stop, column, columns, dtype)
-        panel = array_at(source, LENGTH, dtype)
-        entry = first_entry[block]
-        for place in range(first_row[block], first_row[block + 1]):
-            row, count = rows[place], counts[place]
+        stop = min(first + words[K_BLOCK], words[K])
+        copy_panel(blocks, words, copied, first, stop, column, columns, dtype)
+        top, bottom, entry = 0, end - begin, 0
+        if packed:
+            top, bottom, entry = first_row[block], first_row[block + 1], first_entry[block]
+        for place in range(top, bottom):
+            if packed:
+                row, count = np.int64(rows[place]), np.int64(counts[place])
+            else:
+                row = begin + place
+                entry, count = indptr[row], indptr[row + 1] - indptr[row]
             waiting = (row - begin) * width
             sums_at = waiting if block else -1
             residual_at = -1

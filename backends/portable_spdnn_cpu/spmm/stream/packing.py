@@ -7,7 +7,7 @@ then runs as often as it did for the row before, and its end is predicted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,8 +19,7 @@ from portable_spdnn_cpu.spmm.stream.microkernels import OFFSET_UNIT
 SHORT_OFFSETS = 1 << 16
 
 
-@dataclass(frozen=True)
-class StreamPart:
+class StreamPart(NamedTuple):
     """Some rows of A, packed.
 
     Attributes
@@ -42,29 +41,19 @@ class StreamPart:
     offsets: Array
     values: Array
 
-    @property
-    def arrays(self) -> tuple[Array, ...]:
-        """The arrays, in the order of a job's words."""
-        return (
-            self.rows, self.counts, self.first_row, self.first_entry, self.offsets, self.values,
-        )  # fmt: skip
 
-    @property
-    def blocks(self) -> int:
-        """Number of blocks of columns."""
-        return self.first_row.size - 1
-
-
-def divide_rows(A: sp.csr_array, parts: int) -> Array:
+def divide_rows(A: sp.csr_array, parts: int) -> list[int]:
     """Return bounds of so many parts of A's rows, with about as many entries in each.
 
-    >>> divide_rows(sp.csr_array(np.tri(4)), 2).tolist()
+    >>> divide_rows(sp.csr_array(np.tri(4)), 2)
     [0, 3, 4]
     """
+    if parts == 1:
+        return [0, A.shape[0]]
     # A row costs a little besides its entries, or rows without any would all fall to one part.
     work = A.indptr + np.arange(A.indptr.size)
     inner = np.searchsorted(work, work[-1] * np.arange(1, parts) / parts)
-    return np.concatenate(([0], inner, [A.shape[0]]))
+    return [0, *map(int, inner), A.shape[0]]
 
 
 def pack_rows(A: sp.csr_array, begin: int, end: int, k_block: int, panel_blocks: int) -> StreamPart:
@@ -92,22 +81,6 @@ def pack_rows(A: sp.csr_array, begin: int, end: int, k_block: int, panel_blocks:
         order, counts, first_row, first_entry, offsets, values,
     )  # fmt: skip
     return StreamPart(order[:used], counts[:used], first_row, first_entry, offsets, values)
-
-
-def unpacked_rows(A: sp.csr_array, begin: int, end: int) -> StreamPart:
-    """Return rows begin .. end - 1 of A as they are, in one block, without a copy of the entries.
-
-    For a product that is called once.
-    """
-    first = A.indptr[begin : end + 1].astype(np.int64)
-    return StreamPart(
-        np.arange(begin, end, dtype=np.int32),
-        np.diff(first).astype(np.int32),
-        np.array([0, end - begin]),
-        first[[0, -1]],
-        A.indices.astype(np.int32, copy=False),
-        A.data,
-    )
 
 
 def may_be_short(k_block: int, panel_blocks: int) -> bool:

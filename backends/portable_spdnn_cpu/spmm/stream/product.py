@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
-from portable_spdnn_cpu.activations import RELU, activation_of
+from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import Job
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
@@ -18,11 +19,9 @@ from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.stream import kernel
 from portable_spdnn_cpu.spmm.stream.packing import (
-    StreamPart,
     divide_rows,
     may_be_short,
     pack_rows,
-    unpacked_rows,
 )
 
 JOBS: dict[tuple[str, str], Job] = {
@@ -45,14 +44,11 @@ class StreamVariant:
         Columns of A in a block; K or more for one block.
     parts : int
         Parts of A's rows, which threads take as they take panels.
-    in_place : bool
-        Whether panels are read in B, where they are whole vector blocks and B's rows lie together.
     """
 
     blocks: int
     k_block: int
     parts: int = 1
-    in_place: bool = False
 
 
 class StreamProduct:
@@ -73,36 +69,47 @@ class StreamProduct:
     ) -> None:
         self.shape, self.dtype, self.variant = A.shape, A.dtype, variant
         bounds = divide_rows(A, variant.parts)
-        short = not variant.in_place and may_be_short(variant.k_block, variant.blocks)
-        unit = variant.blocks if short else 0
-        self.parts = [
-            pack_rows(A, begin, end, variant.k_block, unit) if pack else unpacked_rows(A, begin, end)
-            for begin, end in zip(bounds[:-1], bounds[1:], strict=True)
-        ]
-        self.job = JOBS[self.dtype.name, self.parts[0].offsets.dtype.name]
-        self.bias = None if epilogue.bias is None else np.ascontiguousarray(epilogue.bias)
-        self.most_rows = int(np.diff(bounds).max())
-        self.words = self._words(bounds, epilogue)
-
-    def _words(self, bounds: Array, epilogue: Epilogue) -> Array:
-        """Return the words of a job that are the same in every call."""
-        variant, activation = self.variant, activation_of(epilogue)
-        words = np.zeros(kernel.FIRST_PART + kernel.PART_WORDS * len(self.parts), np.int64)
-        words[kernel.PARTS] = len(self.parts)
+        self._kept: list[Array] = []  # what the words have addresses of
+        words = np.zeros(kernel.FIRST_PART + kernel.PART_WORDS * variant.parts, np.int64)
+        words[kernel.PARTS] = variant.parts
         words[kernel.K] = self.shape[1]
-        words[kernel.K_BLOCK] = min(variant.k_block, max(1, self.shape[1]))
-        words[kernel.PANEL_STRIDE] = variant.blocks * BLOCK_BYTES // self.dtype.itemsize
-        words[kernel.BIAS] = 0 if self.bias is None else self.bias.ctypes.data
-        words[kernel.ACTIVATION] = activation.code
-        words[[kernel.LOWER, kernel.UPPER]] = np.array(activation[1:], np.float64).view(np.int64)
-        words[kernel.BOUNDED] = activation.code <= RELU and np.isfinite(activation[1:]).any()
-        for number, part in enumerate(self.parts):
-            first = kernel.FIRST_PART + kernel.PART_WORDS * number
-            addresses = [array.ctypes.data for array in part.arrays]
-            words[first : first + kernel.PART_WORDS] = (
-                bounds[number], bounds[number + 1], part.blocks, *addresses,
-            )  # fmt: skip
-        return words
+        self.k_block = min(variant.k_block, max(1, self.shape[1]))
+        words[kernel.K_BLOCK] = self.k_block
+        self.width = variant.blocks * BLOCK_BYTES // self.dtype.itemsize
+        words[kernel.WIDTH] = words[kernel.PANEL_STRIDE] = self.width
+        if epilogue.bias is not None:
+            words[kernel.BIAS] = self._address(np.ascontiguousarray(epilogue.bias))
+        code, *limits = activation_of(epilogue)
+        words[kernel.ACTIVATION] = code
+        words[kernel.LOWER : kernel.UPPER + 1].view(np.float64)[:] = limits
+        words[kernel.BOUNDED] = any(map(math.isfinite, limits))
+        self.blocks = -(-max(1, self.shape[1]) // self.k_block) if pack else 1
+        table = words[kernel.FIRST_PART :].reshape(variant.parts, kernel.PART_WORDS)
+        if pack:
+            offset_kind = self._pack(A, bounds, table)
+        else:
+            columns = A.indices.astype(np.int32, copy=False)
+            indptr = A.indptr.astype(np.int64, copy=False)
+            arrays = [self._address(array) for array in (indptr, columns, A.data)]
+            for part, words_of_part in enumerate(table):
+                words_of_part[:] = bounds[part], bounds[part + 1], 1, 0, arrays[0], 0, 0, *arrays[1:]
+            offset_kind = "int32"
+        self.job = JOBS[self.dtype.name, offset_kind]
+        self.most_rows = max(map(int.__sub__, bounds[1:], bounds[:-1]))
+        self.words = words
+
+    def _pack(self, A: sp.csr_array, bounds: list[int], table: Array) -> str:
+        """Pack all parts, fill their words, and return the type of the offsets."""
+        unit = self.variant.blocks if may_be_short(self.k_block, self.variant.blocks) else 0
+        for begin, end, words_of_part in zip(bounds[:-1], bounds[1:], table, strict=True):
+            arrays = pack_rows(A, begin, end, self.k_block, unit)
+            words_of_part[:] = begin, end, self.blocks, *map(self._address, arrays)
+        return "uint16" if unit else "int32"
+
+    def _address(self, array: Array) -> int:
+        """Return where an array lies, and keep it alive."""
+        self._kept.append(array)
+        return address_of(array)
 
     def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> None:
         """Compute `out`.
@@ -117,7 +124,8 @@ class StreamProduct:
         columns = out.shape[1]
         if not out.size:
             return
-        if residual is not None and not out.flags.c_contiguous:
+        out_turned = not out.flags.c_contiguous
+        if residual is not None and out_turned:
             ordered = np.empty(out.shape, out.dtype)
             self.multiply(B, ordered, residual, pool)
             out[...] = ordered
@@ -125,28 +133,37 @@ class StreamProduct:
         if not _has_lines(B):
             B = np.ascontiguousarray(B)
         turned = B.strides[1] != B.itemsize and columns > 1
-        out_turned = not out.flags.c_contiguous
+        words, itemsize = self.words.copy(), self.dtype.itemsize
+        words[kernel.ITEMS] = -(-columns // self.width) * self.variant.parts
+        words[kernel.COLUMNS] = columns
+        words[kernel.B : kernel.OUT_TURNED + 1] = (
+            address_of(B), B.strides[1 if turned else 0] // itemsize, turned,
+            address_of(out), out.strides[1 if out_turned else 0] // itemsize, out_turned,
+        )  # fmt: skip
         if residual is not None:
             residual = np.ascontiguousarray(residual)
-        words = self.words.copy()
-        lanes = BLOCK_BYTES // self.dtype.itemsize
-        width = self.variant.blocks * lanes
-        words[kernel.ITEMS] = -(-columns // width) * len(self.parts)
-        words[kernel.COLUMNS], words[kernel.WIDTH] = columns, width
-        words[kernel.IN_PLACE] = self.variant.in_place and not turned
-        words[kernel.B], words[kernel.B_TURNED] = B.ctypes.data, turned
-        words[kernel.B_STRIDE] = B.strides[1 if turned else 0] // B.itemsize
-        words[kernel.OUT], words[kernel.OUT_TURNED] = out.ctypes.data, out_turned
-        words[kernel.OUT_STRIDE] = out.strides[1 if out_turned else 0] // out.itemsize
-        if residual is not None:
-            words[kernel.RESIDUAL], words[kernel.RESIDUAL_STRIDE] = residual.ctypes.data, columns
-        keeps_sums = out_turned or self.parts[0].blocks > 1
-        sums = self.most_rows * width * self.dtype.itemsize if keeps_sums else 0
-        panel = int(words[kernel.K_BLOCK]) * width * self.dtype.itemsize
-        with spare_memory(pool.threads * (sums + panel)) as memory:
-            words[kernel.WORKSPACE] = memory.ctypes.data
-            words[kernel.WORKSPACE_BYTES], words[kernel.SUMS_BYTES] = sums + panel, sums
+            words[kernel.RESIDUAL], words[kernel.RESIDUAL_STRIDE] = address_of(residual), columns
+        row = self.width * itemsize
+        sums = self.most_rows * row if out_turned or self.blocks > 1 else 0
+        each = sums + self.k_block * row
+        with spare_memory(pool.threads * each) as memory:
+            words[kernel.WORKSPACE : kernel.SUMS_BYTES + 1] = address_of(memory), each, sums
             pool.run_job(self.job, words)
+
+    def describe(self) -> str:
+        """Return what runs, for people."""
+        parts = self.variant.parts
+        return (
+            f"weights streamed, panels of {self.width} columns, {self.blocks} "
+            f"block{'s' if self.blocks > 1 else ''} of {self.k_block} rows of B"
+            + (f", {parts} parts of the rows of A" if parts > 1 else "")
+        )
+
+
+def address_of(array: Array) -> int:
+    """Return the address of the first item of an array."""
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _has_lines(B: Array) -> bool:

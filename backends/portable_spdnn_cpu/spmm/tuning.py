@@ -64,7 +64,7 @@ class ProductSize:
     @property
     def vectors(self) -> int:
         """Vector blocks in a row of C."""
-        return -(-self.columns * self.itemsize // BLOCK_BYTES)
+        return max(1, -(-self.columns * self.itemsize // BLOCK_BYTES))
 
 
 def stream_variants(size: ProductSize) -> list[StreamVariant]:

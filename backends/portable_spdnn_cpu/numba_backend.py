@@ -67,7 +67,7 @@ class NumbaBackend(Backend):
         """C = A B, finished, in one pass."""
         from portable_spdnn_cpu.spmm.handle import multiply_once
 
-        return multiply_once(self.workers, A, epilogue, np.asarray(B), residual)
+        return multiply_once(self.workers, A, epilogue, B, residual)
 
     def make_spmm(self, A: SparseOperand, columns: int | None, epilogue: Epilogue) -> Prepared:
         """Return the function (B, out, residual) -> C, with A packed for the fastest kernel."""
@@ -90,9 +90,9 @@ class NumbaBackend(Backend):
     def run_layer(
         self,
         W: sp.csr_array,
-        Y: DenseOperand | SparseOperand,
+        Y: Any,
         epilogue: Epilogue,
-        residual: DenseOperand | None,
+        residual: Any,
     ) -> Any:
         """Y' = Y W, finished, in one pass."""
         if self.is_sparse(Y):
@@ -101,7 +101,8 @@ class NumbaBackend(Backend):
             return sparse_layer(self.workers, W, Y, epilogue)
         # Y' = Y W is Y'^T = W^T Y^T: the inputs are the columns of a product.
         added = None if residual is None else residual.T
-        return self.run_spmm(W.T.tocsr(), Y.T, epilogue, added).T
+        product: Any = self.run_spmm(W.T.tocsr(), Y.T, epilogue, added)
+        return product.T
 
     def make_layer(self, W: sp.csr_array, epilogue: Epilogue) -> Prepared:
         """Return the function (Y, out, residual) -> Y', with W clustered and packed."""

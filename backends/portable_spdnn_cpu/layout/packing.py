@@ -238,7 +238,7 @@ def pack_product(
         With every neuron in its own row, for features as they lie; and with rows permuted as it
         suits tiles. They share all else.
     """
-    neurons_out, neurons_in = by_output.shape
+    neurons_in = by_output.shape[1]
     inputs = np.arange(neurons_in)
     indices = by_output.indices.astype(index_dtype(neurons_in), copy=False)
     offsets = by_output.indptr.astype(np.int64, copy=False)

@@ -42,7 +42,7 @@ class DenseProduct:
         if residual is not None:
             out += residual
         code, lower, upper = self.activation
-        if code == NONE or code == RELU:
+        if code in (NONE, RELU):
             if np.isfinite((lower, upper)).any():
                 np.clip(out, lower, upper, out=out)
         else:

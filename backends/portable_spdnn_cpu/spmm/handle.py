@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
-import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.peaks import fma_rate
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import tuning
@@ -34,9 +34,11 @@ class Kernel(Protocol):
 
     def multiply(
         self, B: Array, out: Array, residual: Array | None, pool: ThreadPool
-    ) -> bool | None: ...
+    ) -> bool | None:
+        """Compute `out`, of shape (m, n), from B of shape (k, n)."""
 
-    def describe(self) -> str: ...
+    def describe(self) -> str:
+        """Return what runs, for people."""
 
 
 @dataclass
@@ -108,7 +110,7 @@ class WeightsProduct:
         columns = B.shape[1]
         turned = bool(B.flags.f_contiguous and not B.flags.c_contiguous)
         if out is None:
-            out = np.empty((self.A.shape[0], columns), self.A.dtype, order="F" if turned else "C")
+            out = empty_result(self.A.shape[0], columns, self.A.dtype, turned)
         choice = self._choices.get((columns, turned))
         if choice is None:
             choice = self._choices[columns, turned] = self._predict(columns, turned)
@@ -174,7 +176,7 @@ class WeightsProduct:
         size = self._size(columns, turned)
         best = tuning.stream_variants(size)[0]
         seconds, dense = tuning.stream_seconds(size, best), tuning.dense_seconds(size)
-        if self._clustered is not None:
+        if self._clustered is not None and seconds / self._clustered.shared < dense:
             return Choice(self._clustered, seconds / self._clustered.shared)
         if dense < seconds:
             return Choice(self._dense, dense)
@@ -185,7 +187,7 @@ class WeightsProduct:
         size = self._size(columns, turned)
         order: Literal["F", "C"] = "F" if turned else "C"
         B = np.ones((size.inner, columns), self.A.dtype, order)
-        out = np.empty((size.rows, columns), self.A.dtype, order)
+        out = empty_result(size.rows, columns, self.A.dtype, turned)
         candidates: list[tuple[Kernel, float]] = [
             (StreamProduct(self.A, self.epilogue, variant), tuning.stream_seconds(size, variant))
             for variant in tuning.stream_variants(size)[: tuning.TRIED]
@@ -204,12 +206,22 @@ class WeightsProduct:
         return min(choices, key=lambda choice: choice.measured or 0.0)
 
 
+def empty_result(rows: int, columns: int, dtype: np.dtype[Any], turned: bool) -> Array:
+    """Return an array for C, in Fortran order where it is turned, aligned on cache lines.
+
+    Vectors then are written to one line each, and threads that share columns share no line.
+    """
+    if turned:
+        return aligned_empty((columns, rows), dtype).T
+    return aligned_empty((rows, columns), dtype)
+
+
 def multiply_once(
     workers: ThreadPool,
     A: SparseOperand,
     epilogue: Epilogue,
-    B: Array,
-    residual: Array | None,
+    B: Any,
+    residual: Any,
 ) -> Array:
     """Return C = A B, finished, for a product that is not repeated: little is prepared.
 
@@ -220,10 +232,8 @@ def multiply_once(
     rows, inner = A.shape
     columns = B.shape[1]
     turned = bool(B.flags.f_contiguous and not B.flags.c_contiguous)
-    out = np.empty((rows, columns), A.dtype, order="F" if turned else "C")
-    size = ProductSize(
-        rows, inner, columns, int(A.nnz), A.dtype.itemsize, turned, workers.threads
-    )
+    out = empty_result(rows, columns, A.dtype, turned)
+    size = ProductSize(rows, inner, columns, int(A.nnz), A.dtype.itemsize, turned, workers.threads)
     if columns >= PACKED_ONCE:
         variant = tuning.stream_variants(size)[0]
         StreamProduct(A, epilogue, variant).multiply(B, out, residual, workers)

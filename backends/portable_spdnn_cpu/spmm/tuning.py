@@ -26,9 +26,10 @@ WAIT = 3.5  # of a vector of sums, between two blocks
 ROW = 12.0  # of a row of a block, whatever it has
 DENSE = 0.62  # of a multiply-add of vectors in BLAS
 START = 1500.0  # of a call
-PANELS_EACH = 3  # for each thread, or threads share rows
+DENSE_CALL = 1e-5  # seconds: B is looked at, and the threads of BLAS are set
+PANELS_EACH = 3  # for each thread, where A is used as it is; fewer share its rows
 K_BLOCKS = (64, 96, 128, 192, 256, 512)
-TRIED = 6  # variants of the stream
+TRIED = 8  # variants of the stream
 # Dense may be the fastest up to this many times the time that the model says of the best.
 DENSE_MARGIN = 3.0
 TRIAL_SECONDS = 2e-3  # of repetitions of each candidate
@@ -72,9 +73,10 @@ def stream_variants(size: ProductSize) -> list[StreamVariant]:
     inner = max(1, size.inner)
     k_blocks = [block for block in K_BLOCKS if block < inner] + [inner]
     found = [
-        StreamVariant(blocks, k_block, _parts(size, blocks))
-        for blocks in _panel_widths(size.vectors)
+        StreamVariant(blocks, k_block, parts)
+        for blocks in _panel_widths(size.vectors, size.threads)
         for k_block in k_blocks
+        for parts in dict.fromkeys((1, size.threads))
     ]
     return sorted(found, key=lambda variant: stream_seconds(size, variant))
 
@@ -83,20 +85,15 @@ def whole_variant(size: ProductSize) -> StreamVariant:
     """Return the variant for A as it is, in one block: panels as wide as they can be."""
     panels = -(-size.vectors // MOST_BLOCKS)
     blocks = max(1, -(-size.vectors // max(1, panels)))
-    return StreamVariant(blocks, max(1, size.inner), _parts(size, blocks))
+    parts = 1 if panels % size.threads == 0 or panels > PANELS_EACH * size.threads else size.threads
+    return StreamVariant(blocks, max(1, size.inner), parts)
 
 
-def _panel_widths(vectors: int) -> list[int]:
-    """Return widths of panels that divide so many vectors about evenly."""
+def _panel_widths(vectors: int, threads: int) -> list[int]:
+    """Return widths of panels that divide so many vectors about evenly, one for each thread too."""
     least = -(-vectors // MOST_BLOCKS)
-    numbers = range(max(1, least), max(1, -(-vectors // 3)) + 1)
-    return sorted({max(1, -(-vectors // panels)) for panels in numbers})
-
-
-def _parts(size: ProductSize, blocks: int) -> int:
-    """Return the parts of A's rows: one where there are panels enough to share."""
-    panels = -(-size.vectors // blocks)
-    return 1 if panels >= PANELS_EACH * size.threads else size.threads
+    numbers = {*range(least, max(least, -(-vectors // 3)) + 1), max(least, min(threads, vectors))}
+    return sorted({-(-vectors // panels) for panels in numbers})
 
 
 def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
@@ -122,10 +119,10 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
 def dense_seconds(size: ProductSize) -> float:
     """Return what the model says of BLAS, in seconds."""
     vectors = size.rows * size.inner * size.columns * size.itemsize / BLOCK_BYTES
-    return CYCLE * (START + DENSE * vectors / size.threads)
+    return DENSE_CALL + CYCLE * DENSE * vectors / size.threads
 
 
-def measured(run: Callable[[], None], best: float) -> float:
+def measured(run: Callable[[], object], best: float) -> float:
     """Return the least seconds of some runs; few where one is far slower than the best so far."""
     run()  # compiles, or loads from the cache, and touches pages
     least, spent, repeats = float("inf"), 0.0, 0

@@ -17,10 +17,19 @@ from portable_spdnn_cpu.layout.packing import ACTIVATION, PackedLayers, pack_pro
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.clustered.kernel import add_residual, multiply_copied, multiply_in_place
-from portable_spdnn_cpu.spmm.clustered.tuning import ProductSize, Variant, fastest, predict, variants
+from portable_spdnn_cpu.spmm.clustered.kernel import (
+    add_residual,
+    multiply_copied,
+    multiply_in_place,
+)
+from portable_spdnn_cpu.spmm.clustered.tuning import (
+    ProductSize,
+    Variant,
+    fastest,
+    predict,
+    variants,
+)
 from portable_spdnn_cpu.tiles.launch import TileWorkspace
-
 
 
 class ClusteredProduct:
@@ -62,7 +71,6 @@ class ClusteredProduct:
             self.dtype.itemsize, workers.threads,
         )  # fmt: skip
         self._variants: dict[tuple[int, bool], Variant] = {}  # by inputs and Fortran order
-        self._tried: set[tuple[int, bool]] = set()
 
     @property
     def shared(self) -> float:
@@ -72,7 +80,6 @@ class ClusteredProduct:
     def prepare(self, columns: int | None) -> None:
         """Choose by a trial for so many inputs, or for few, which compiles all variants."""
         self._try_variants(columns or 2 * BLOCK_BYTES // self.dtype.itemsize)
-        self._tried = set(self._variants)
 
     def __call__(
         self, features: Array, out: Array | None = None, residual: Array | None = None

@@ -1,20 +1,19 @@
 """The stream kernel: C = A B for pruned weights A, panel by panel of B's columns.
 
 For each block of A's columns, the rows of B in it, as wide as a panel, are copied together so that
-they stay in a cache (rows of B themselves lie apart, so that they compete for the same sets of it,
-and rarely start on a cache line); then all rows
-of A are multiplied with them. Between blocks sums wait in memory; the last one finishes them.
+they stay in a cache: rows of B itself lie apart, so that they compete for the same sets of it, and
+rarely start on a cache line. Then all rows of A are multiplied with them. Between blocks sums wait
+in memory; the last block finishes them.
 
-Bound, besides that of the microkernel: what is not an entry's work. Each vector of B is copied, each
-of C written, and between blocks each of the sums is read and written, at the rate of the
-second-level cache; about 4 cycles each, which is as much as eight multiply-adds.
+Bound, besides that of the microkernel: what is not an entry's work. Each vector of B is copied,
+each of C is written, and between blocks each of the sums is read and written, at the rate of the
+second-level cache: about 4 cycles each, as many as eight multiply-adds take.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 
 from portable_spdnn_cpu.activations import RELU, activate_span
@@ -31,12 +30,12 @@ from portable_spdnn_cpu.tiles.copies import (
 
 # Words of a job. Addresses are of the first item; strides count items; 0 is no address.
 (
-    COUNTER, ITEMS, PARTS, K, COLUMNS, WIDTH, K_BLOCK, PANEL_STRIDE,
+    WORKERS, COUNTERS, ITEMS, PARTS, K, COLUMNS, WIDTH, K_BLOCK, PANEL_STRIDE,
     B, B_STRIDE, B_TURNED, OUT, OUT_STRIDE, OUT_TURNED, RESIDUAL, RESIDUAL_STRIDE,
     BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, WORKSPACE, WORKSPACE_BYTES, SUMS_BYTES, FIRST_PART,
-) = range(25)  # fmt: skip
-# Words of each part, from FIRST_PART on. COUNTS are the offsets of A's rows where there are no ROWS:
-# then all rows come as they are, in one block.
+) = range(26)  # fmt: skip
+# Words of each part, from FIRST_PART on. Where there are no ROWS, all rows come as they are, in one
+# block, and COUNTS are the offsets at which A's rows begin.
 BEGIN, END, BLOCKS, ROWS, COUNTS, FIRST_ROW, FIRST_ENTRY, OFFSETS, VALUES, PART_WORDS = range(10)
 
 # What addresses lead to is as long as it needs to be; slices want a length all the same.
@@ -47,10 +46,14 @@ LENGTH = 1 << 48
 def multiply_items(worker: int, words: Array, dtype: Any, offset_dtype: Any) -> None:
     """Compute panels of C, each for a part of its rows, until none is left.
 
+    Each worker has a range of items, the same in every call, so that it finds in its caches what
+    it left there, and then helps the others with theirs. Item i is part i % PARTS of panel
+    i // PARTS.
+
     Words
     -----
-    COUNTER, ITEMS
-        Number of the next item, and of all; item i is part i % PARTS of panel i // PARTS.
+    WORKERS, COUNTERS, ITEMS, PARTS
+        How many there are; of each worker the items that it has taken of its range, from 0.
     K, COLUMNS, WIDTH
         Rows of B, its columns, and those of a panel.
     K_BLOCK, PANEL_STRIDE
@@ -68,32 +71,43 @@ def multiply_items(worker: int, words: Array, dtype: Any, offset_dtype: Any) -> 
     WORKSPACE, WORKSPACE_BYTES, SUMS_BYTES
         Memory, aligned on vector blocks, so much of it for each worker: sums, and then a panel.
     """
-    while True:
-        item = fetch_add(numba.carray(words, 1), COUNTER, 1)
-        if item >= words[ITEMS]:
-            break
-        part = FIRST_PART + PART_WORDS * (item % words[PARTS])
-        column = item // words[PARTS] * words[WIDTH]
-        columns = min(words[WIDTH], words[COLUMNS] - column)
-        lanes = BLOCK_BYTES // array_at(0, 1, dtype).itemsize
-        blocks = -(-columns // lanes)
-        # A width that the compiler knows.
-        if blocks == 1:
-            multiply_panel((0,), worker, words, part, column, columns, dtype, offset_dtype)
-        elif blocks == 2:
-            multiply_panel((0,) * 2, worker, words, part, column, columns, dtype, offset_dtype)
-        elif blocks == 3:
-            multiply_panel((0,) * 3, worker, words, part, column, columns, dtype, offset_dtype)
-        elif blocks == 4:
-            multiply_panel((0,) * 4, worker, words, part, column, columns, dtype, offset_dtype)
-        elif blocks == 5:
-            multiply_panel((0,) * 5, worker, words, part, column, columns, dtype, offset_dtype)
-        elif blocks == 6:
-            multiply_panel((0,) * 6, worker, words, part, column, columns, dtype, offset_dtype)
-        elif blocks == 7:
-            multiply_panel((0,) * 7, worker, words, part, column, columns, dtype, offset_dtype)
-        else:
-            multiply_panel((0,) * 8, worker, words, part, column, columns, dtype, offset_dtype)
+    workers = words[WORKERS]
+    counters = array_at(words[COUNTERS], workers, np.int64)
+    for step in range(workers):
+        whose = (worker + step) % workers
+        first, end = whose * words[ITEMS] // workers, (whose + 1) * words[ITEMS] // workers
+        while True:
+            item = first + fetch_add(counters, whose, 1)
+            if item >= end:
+                break
+            multiply_item(item, worker, words, dtype, offset_dtype)
+
+
+@kernel_part
+def multiply_item(item: int, worker: int, words: Array, dtype: Any, offset_dtype: Any) -> None:
+    """Compute one panel of C, for one part of its rows."""
+    part = FIRST_PART + PART_WORDS * (item % words[PARTS])
+    column = item // words[PARTS] * words[WIDTH]
+    columns = min(words[WIDTH], words[COLUMNS] - column)
+    lanes = BLOCK_BYTES // array_at(0, 1, dtype).itemsize
+    blocks = -(-columns // lanes)
+    # A width that the compiler knows.
+    if blocks == 1:
+        multiply_panel((0,), worker, words, part, column, columns, dtype, offset_dtype)
+    elif blocks == 2:
+        multiply_panel((0,) * 2, worker, words, part, column, columns, dtype, offset_dtype)
+    elif blocks == 3:
+        multiply_panel((0,) * 3, worker, words, part, column, columns, dtype, offset_dtype)
+    elif blocks == 4:
+        multiply_panel((0,) * 4, worker, words, part, column, columns, dtype, offset_dtype)
+    elif blocks == 5:
+        multiply_panel((0,) * 5, worker, words, part, column, columns, dtype, offset_dtype)
+    elif blocks == 6:
+        multiply_panel((0,) * 6, worker, words, part, column, columns, dtype, offset_dtype)
+    elif blocks == 7:
+        multiply_panel((0,) * 7, worker, words, part, column, columns, dtype, offset_dtype)
+    else:
+        multiply_panel((0,) * 8, worker, words, part, column, columns, dtype, offset_dtype)
 
 
 @kernel_part
@@ -142,7 +156,7 @@ def multiply_panel(
             top, bottom, entry = first_row[block], first_row[block + 1], first_entry[block]
         for place in range(top, bottom):
             if packed:
-                row, count = np.int64(rows[place]), np.int64(counts[place])
+                row, count = int(rows[place]), int(counts[place])
             else:
                 row = begin + place
                 entry, count = indptr[row], indptr[row + 1] - indptr[row]
@@ -169,7 +183,9 @@ def multiply_panel(
                     activate_span(out, to, to + columns, code, low, high)
             entry += count
     if words[OUT_TURNED]:
-        store_turned(words, own - begin * width * itemsize, width, begin, end, column, columns, dtype)
+        store_turned(
+            words, own - begin * width * itemsize, width, begin, end, column, columns, dtype
+        )
 
 
 @kernel_part

@@ -227,7 +227,9 @@ class RowEmitter:
         zeros = ir.Constant(self.vector, None)
         return self._call_masked("load", self.vector, [pointer], [zeros])
 
-    def _call_masked(self, what: str, result: Any, before: list[Value], after: list[Value]) -> Value:
+    def _call_masked(
+        self, what: str, result: Any, before: list[Value], after: list[Value]
+    ) -> Value:
         """Load or store the lanes that are there: no byte beyond them is touched."""
         operands = [*before, ir.IntType(32)(self.bits // 8), self.mask, *after]
         kind = ir.FunctionType(result, [operand.type for operand in operands])
@@ -247,7 +249,8 @@ class RowEmitter:
     @contextmanager
     def loop(self, begin: Value, end: Value, step: int) -> Iterator[Value]:
         """Emit a loop around what is emitted inside; gives the counter."""
-        with cgutils.for_range_slice(
-            self.builder, begin, end, self.number(step), self.word
-        ) as (k, _):
+        with cgutils.for_range_slice(self.builder, begin, end, self.number(step), self.word) as (
+            k,
+            _,
+        ):
             yield k

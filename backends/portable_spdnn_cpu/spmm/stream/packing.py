@@ -76,8 +76,9 @@ def pack_rows(A: sp.csr_array, begin: int, end: int, k_block: int, panel_blocks:
     values = np.empty(stop - first, A.dtype)
     order, counts = (np.empty(rows * blocks, np.int32) for _ in range(2))
     first_row, first_entry = (np.zeros(blocks + 1, np.int64) for _ in range(2))
+    indptr, indices, data = map(read_only, (A.indptr[begin : end + 1], A.indices, A.data))
     used = pack_blocks(
-        *map(read_only, (A.indptr[begin : end + 1], A.indices, A.data)), k_block, unit, begin,
+        indptr, indices, data, k_block, unit, begin,
         order, counts, first_row, first_entry, offsets, values,
     )  # fmt: skip
     return StreamPart(order[:used], counts[:used], first_row, first_entry, offsets, values)

@@ -92,7 +92,16 @@ class StreamProduct:
             indptr = A.indptr.astype(np.int64, copy=False)
             arrays = [self._address(array) for array in (indptr, columns, A.data)]
             for part, words_of_part in enumerate(table):
-                words_of_part[:] = bounds[part], bounds[part + 1], 1, 0, arrays[0], 0, 0, *arrays[1:]
+                words_of_part[:] = (
+                    bounds[part],
+                    bounds[part + 1],
+                    1,
+                    0,
+                    arrays[0],
+                    0,
+                    0,
+                    *arrays[1:],
+                )
             offset_kind = "int32"
         self.job = JOBS[self.dtype.name, offset_kind]
         self.most_rows = max(map(int.__sub__, bounds[1:], bounds[:-1]))
@@ -134,6 +143,8 @@ class StreamProduct:
             B = np.ascontiguousarray(B)
         turned = B.strides[1] != B.itemsize and columns > 1
         words, itemsize = self.words.copy(), self.dtype.itemsize
+        counters = np.zeros(pool.threads, np.int64)
+        words[kernel.WORKERS], words[kernel.COUNTERS] = pool.threads, address_of(counters)
         words[kernel.ITEMS] = -(-columns // self.width) * self.variant.parts
         words[kernel.COLUMNS] = columns
         words[kernel.B : kernel.OUT_TURNED + 1] = (

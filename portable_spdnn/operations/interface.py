@@ -29,9 +29,9 @@ from portable_spdnn.operations.operands import (
     SparseOperand,
     as_columns,
     cast,
-    checked_epilogue,
     check_inner,
     check_residual,
+    checked_epilogue,
     common_dtype,
 )
 

@@ -176,8 +176,8 @@ class WeightsProduct:
         size = self._size(columns, turned)
         best = tuning.stream_variants(size)[0]
         seconds, dense = tuning.stream_seconds(size, best), tuning.dense_seconds(size)
-        if self._clustered is not None and seconds / self._clustered.shared < dense:
-            return Choice(self._clustered, seconds / self._clustered.shared)
+        if self._clustered is not None and seconds / self._clustered.gain < dense:
+            return Choice(self._clustered, seconds / self._clustered.gain)
         if dense < seconds:
             return Choice(self._dense, dense)
         return Choice(self._stream(best), seconds)
@@ -195,7 +195,7 @@ class WeightsProduct:
         best, dense = candidates[0][1], tuning.dense_seconds(size)
         if self._clustered is not None:
             self._clustered.prepare(columns)
-            candidates.append((self._clustered, best / self._clustered.shared))
+            candidates.append((self._clustered, best / self._clustered.gain))
         if dense < tuning.DENSE_MARGIN * best:
             candidates.append((self._dense, dense))
         choices: list[Choice] = []

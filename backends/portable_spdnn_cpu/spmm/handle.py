@@ -4,26 +4,41 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from enum import Enum
+from typing import Any, Protocol
 
 import numpy as np
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.peaks import fma_rate
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import tuning
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.dense import DenseProduct
-from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
+from portable_spdnn_cpu.spmm.stream.product import (
+    StreamProduct,
+    StreamVariant,
+    address_of,
+    has_aligned_rows,
+)
 from portable_spdnn_cpu.spmm.tuning import ProductSize
 
 # Entries that a load of B must serve for rows in clusters to be worth a trial.
 LEAST_SHARED = 1.5
 PACKED_ONCE = 1024  # columns from which packing pays in a single product
 MAX_TRIAL_BYTES = 1 << 28  # of made-up operands and results; larger products are not tried
+
+
+class Layout(Enum):
+    """How B lies in memory: what a choice depends on besides its columns."""
+
+    ALIGNED = "rows that start on cache lines"
+    ROWS = "rows that do not"
+    TURNED = "columns that lie together"
 
 
 class Kernel(Protocol):
@@ -83,14 +98,15 @@ class WeightsProduct:
         columns: int | None = None,
     ) -> None:
         self.workers, self.A, self.epilogue = workers, A, epilogue
-        self._choices: dict[tuple[int, bool], Choice] = {}
+        self._choices: dict[tuple[int, Layout], Choice] = {}
         self._packed: dict[StreamVariant, StreamProduct] = {}
         clustered = ClusteredProduct(workers, A, epilogue)
         self._clustered = clustered if clustered.shared >= LEAST_SHARED else None
         operands = (columns or 0) * sum(A.shape) * A.dtype.itemsize
         if columns and operands <= MAX_TRIAL_BYTES:
-            for turned in (False, True):
-                self._choices[columns, turned] = self._try_kernels(columns, turned)
+            for layout in Layout:
+                if layout != Layout.ALIGNED or columns * A.dtype.itemsize % BLOCK_BYTES == 0:
+                    self._choices[columns, layout] = self._try_kernels(columns, layout)
 
     def multiply(self, B: Array, out: Array | None = None, residual: Array | None = None) -> Array:
         """Return C.
@@ -108,14 +124,15 @@ class WeightsProduct:
             Where it is not `out`, in Fortran order if B is.
         """
         columns = B.shape[1]
-        turned = bool(B.flags.f_contiguous and not B.flags.c_contiguous)
+        layout = layout_of(B)
         if out is None:
+            turned = layout == Layout.TURNED
             out = empty_result(self.A.shape[0], columns, self.A.dtype, turned)
-        choice = self._choices.get((columns, turned))
+        choice = self._choices.get((columns, layout))
         if choice is None:
-            choice = self._choices[columns, turned] = self._predict(columns, turned)
+            choice = self._choices[columns, layout] = self._predict(columns, layout)
         if choice.kernel.multiply(B, out, residual, self.workers) is False:
-            fallback = self._stream(tuning.stream_variants(self._size(columns, turned))[0])
+            fallback = self._stream(tuning.stream_variants(self._size(columns, layout))[0])
             fallback.multiply(B, out, residual, self.workers)
         return out
 
@@ -128,18 +145,19 @@ class WeightsProduct:
             Whether to speak of a layer's inputs, which are the columns of B.
         """
         return "\n".join(
-            self._describe(columns, turned, choice, layer)
-            for (columns, turned), choice in self._choices.items()
+            self._describe(columns, layout, choice, layer)
+            for (columns, layout), choice in self._choices.items()
         )
 
-    def _describe(self, columns: int, turned: bool, choice: Choice, layer: bool) -> str:
+    def _describe(self, columns: int, layout: Layout, choice: Choice, layer: bool) -> str:
         """Return a sentence about one choice."""
         what = "Features of {} input{}" if layer else "B of {} column{}"
-        order = "Fortran" if turned != layer else "C"
+        order = "Fortran" if (layout == Layout.TURNED) != layer else "C"
+        lines = ", on cache lines" if layout == Layout.ALIGNED else ""
         threads = self.workers.threads
         flops = 2 * self.A.nnz * columns
         text = (
-            f"{what.format(columns, 's' if columns != 1 else '')} in {order} order: "
+            f"{what.format(columns, 's' if columns != 1 else '')} in {order} order{lines}: "
             f"{choice.kernel.describe()}, on {threads} thread{'s' if threads > 1 else ''}; "
             f"predicted {1e6 * choice.predicted:.1f} microseconds"
         )
@@ -154,12 +172,8 @@ class WeightsProduct:
             text += f": with {100 * zeros:.0f} % zeros, to skip them costs more than it saves"
         return text + "."
 
-    def _size(self, columns: int, turned: bool) -> ProductSize:
-        rows, inner = self.A.shape
-        return ProductSize(
-            rows, inner, columns, int(self.A.nnz), self.A.dtype.itemsize, turned,
-            self.workers.threads,
-        )  # fmt: skip
+    def _size(self, columns: int, layout: Layout) -> ProductSize:
+        return size_of(self.A, columns, layout, self.workers)
 
     def _stream(self, variant: StreamVariant) -> StreamProduct:
         """Return A packed for a variant of the stream, once."""
@@ -171,9 +185,9 @@ class WeightsProduct:
     def _dense(self) -> DenseProduct:
         return DenseProduct(self.A, self.epilogue)
 
-    def _predict(self, columns: int, turned: bool) -> Choice:
+    def _predict(self, columns: int, layout: Layout) -> Choice:
         """Choose by the model."""
-        size = self._size(columns, turned)
+        size = self._size(columns, layout)
         best = tuning.stream_variants(size)[0]
         seconds, dense = tuning.stream_seconds(size, best), tuning.dense_seconds(size)
         if self._clustered is not None and seconds / self._clustered.gain < dense:
@@ -182,12 +196,16 @@ class WeightsProduct:
             return Choice(self._dense, dense)
         return Choice(self._stream(best), seconds)
 
-    def _try_kernels(self, columns: int, turned: bool) -> Choice:
+    def _try_kernels(self, columns: int, layout: Layout) -> Choice:
         """Choose by a trial on made-up operands; what is not chosen is forgotten."""
-        size = self._size(columns, turned)
-        order: Literal["F", "C"] = "F" if turned else "C"
-        B = np.ones((size.inner, columns), self.A.dtype, order)
-        out = empty_result(size.rows, columns, self.A.dtype, turned)
+        size = self._size(columns, layout)
+        B = empty_result(size.inner, columns, self.A.dtype, size.turned)
+        if layout == Layout.ROWS:
+            raw = np.empty(B.size + 1, B.dtype)
+            first = 1 if address_of(raw) % BLOCK_BYTES == 0 else 0
+            B = raw[first : first + B.size].reshape(B.shape)
+        B[...] = 1
+        out = empty_result(size.rows, columns, self.A.dtype, size.turned)
         candidates: list[tuple[Kernel, float]] = [
             (StreamProduct(self.A, self.epilogue, variant), tuning.stream_seconds(size, variant))
             for variant in tuning.stream_variants(size)[: tuning.TRIED]
@@ -204,6 +222,22 @@ class WeightsProduct:
             run = functools.partial(kernel.multiply, B, out, None, self.workers)
             choices.append(Choice(kernel, predicted, tuning.measured(run, least)))
         return min(choices, key=lambda choice: choice.measured or 0.0)
+
+
+def layout_of(B: Array) -> Layout:
+    """Return how a dense operand lies in memory."""
+    if B.flags.f_contiguous and not B.flags.c_contiguous:
+        return Layout.TURNED
+    return Layout.ALIGNED if has_aligned_rows(B) else Layout.ROWS
+
+
+def size_of(A: SparseOperand, columns: int, layout: Layout, workers: ThreadPool) -> ProductSize:
+    """Return what a choice depends on."""
+    rows, inner = A.shape
+    return ProductSize(
+        rows, inner, columns, int(A.nnz), A.dtype.itemsize, layout == Layout.TURNED,
+        layout == Layout.ALIGNED, workers.threads,
+    )  # fmt: skip
 
 
 def empty_result(rows: int, columns: int, dtype: np.dtype[Any], turned: bool) -> Array:
@@ -229,15 +263,13 @@ def multiply_once(
     """
     if B.shape[1] <= 2:
         return np.asarray(epilogue.apply(A @ B, residual, per_row=True))
-    rows, inner = A.shape
-    columns = B.shape[1]
-    turned = bool(B.flags.f_contiguous and not B.flags.c_contiguous)
-    out = empty_result(rows, columns, A.dtype, turned)
-    size = ProductSize(rows, inner, columns, int(A.nnz), A.dtype.itemsize, turned, workers.threads)
+    columns, layout = B.shape[1], layout_of(B)
+    out = empty_result(A.shape[0], columns, A.dtype, layout == Layout.TURNED)
+    size = size_of(A, columns, layout, workers)
     if columns >= PACKED_ONCE:
         variant = tuning.stream_variants(size)[0]
-        StreamProduct(A, epilogue, variant).multiply(B, out, residual, workers)
     else:
         variant = tuning.whole_variant(size)
-        StreamProduct(A, epilogue, variant, pack=False).multiply(B, out, residual, workers)
+    product = StreamProduct(A, epilogue, variant, pack=columns >= PACKED_ONCE)
+    product.multiply(B, out, residual, workers)
     return out

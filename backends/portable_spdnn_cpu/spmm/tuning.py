@@ -18,7 +18,7 @@ from portable_spdnn_cpu.spmm.stream.product import StreamVariant
 
 CYCLE = 2.7e-10  # seconds
 LOAD = 0.62  # cycles, of a vector from the first-level cache
-FAR_LOAD = 1.4  # from the second
+FAR_LOAD = 1.3  # from the second
 L1_SHARE = 0.8  # of the first level, for a panel: weights stream through it too
 COPY, TURN = 5.0, 8.0  # of a vector of B into a panel: as it lies, and transposed
 WRITE, WRITE_TURNED = 5.0, 10.0  # of a vector of C
@@ -50,6 +50,8 @@ class ProductSize:
         Bytes of an item.
     turned : bool
         Whether columns of B, and of C, lie together rather than rows.
+    aligned : bool
+        Whether rows of B start on cache lines and are whole vector blocks.
     threads : int
         That may be used.
     """
@@ -60,6 +62,7 @@ class ProductSize:
     entries: int
     itemsize: int
     turned: bool
+    aligned: bool
     threads: int
 
     @property
@@ -78,7 +81,14 @@ def stream_variants(size: ProductSize) -> list[StreamVariant]:
         for k_block in k_blocks
         for parts in dict.fromkeys((1, size.threads))
     ]
-    return sorted(found, key=lambda variant: stream_seconds(size, variant))
+    if size.aligned:
+        widths = dict.fromkeys(min(width, size.vectors) for width in (4, 6, 8))
+        found += [
+            StreamVariant(min(blocks, MOST_BLOCKS), inner, parts, in_place=True)
+            for blocks in widths
+            for parts in dict.fromkeys((1, size.threads))
+        ]
+    return sorted(dict.fromkeys(found), key=lambda variant: stream_seconds(size, variant))
 
 
 def whole_variant(size: ProductSize) -> StreamVariant:
@@ -101,13 +111,13 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
     rows = max(1, size.rows)
     blocks_of_k = -(-max(1, size.inner) // variant.k_block)
     panel = min(variant.k_block, size.inner) * variant.blocks * BLOCK_BYTES
-    near = panel <= L1_SHARE * cache_bytes(1)
+    near = panel <= L1_SHARE * cache_bytes(1) and not variant.in_place
     load = LOAD if near else FAR_LOAD
     # Besides its vectors an entry loads its value and its offset.
     entry = load + 2 * LOAD / variant.blocks
     sums = size.entries / rows * entry
     copy = TURN if size.turned else COPY
-    copies = size.inner * variant.parts / rows * copy
+    copies = 0.0 if variant.in_place else size.inner * variant.parts / rows * copy
     write = WRITE_TURNED if size.turned else WRITE
     row = blocks_of_k * ROW / variant.blocks
     cycles = sums + copies + write + WAIT * (blocks_of_k - 1) + row

@@ -14,7 +14,7 @@ from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import handle, tuning
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.dense import DenseProduct
-from portable_spdnn_cpu.spmm.handle import WeightsProduct
+from portable_spdnn_cpu.spmm.handle import Layout, WeightsProduct, layout_of
 from portable_spdnn_cpu.spmm.stream.microkernels import MOST_BLOCKS
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct
 from portable_spdnn_cpu.spmm.tuning import ProductSize, dense_seconds, stream_seconds
@@ -29,7 +29,7 @@ def random(shape: tuple[int, int], density: float) -> Any:
 
 def size(**changes: Any) -> ProductSize:
     fields = {"rows": 512, "inner": 512, "columns": 256, "entries": 26214, "itemsize": 4}
-    return ProductSize(**{**fields, "turned": False, "threads": 2, **changes})
+    return ProductSize(**{**fields, "turned": False, "aligned": False, "threads": 2, **changes})
 
 
 def test_the_model_sees_what_costs() -> None:
@@ -70,7 +70,7 @@ def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -
     product = WeightsProduct(ThreadPool(2), A, BARE, columns=40)
     made = len(trials)
     assert made > 2
-    assert product._choices[40, True].measured == 1.0 / made
+    assert product._choices[40, Layout.TURNED].measured == 1.0 / made
     for columns in (40, 9, 40):
         for order in "CF":
             B = np.ones((80, columns), np.float32, order=order)
@@ -78,7 +78,7 @@ def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -
             assert C.flags.c_contiguous == (order == "C")
             np.testing.assert_allclose(C, oracle.spmm(A, B), rtol=1e-5)
     assert len(trials) == made
-    assert product._choices[9, False].measured is None
+    assert product._choices[9, Layout.ROWS].measured is None
     text = product.describe()
     assert text.count("predicted") == 4
     assert text.count("% of the peak of multiply-adds") == 2
@@ -101,7 +101,7 @@ def test_few_zeros_go_to_blas_but_not_with_infinities(monkeypatch: pytest.Monkey
             oracle.spmm(A, B), epilogue.bias[:, None], "gelu", None, 2.0, residual
         )
         np.testing.assert_allclose(C, expected, rtol=1e-4, atol=1e-5)
-    assert isinstance(product._choices[320, False].kernel, DenseProduct)
+    assert isinstance(product._choices[320, layout_of(B)].kernel, DenseProduct)
     assert "with 10 % zeros, to skip them costs more than it saves" in product.describe()
     empty = np.flatnonzero(A.toarray()[3] == 0)[0]
     B[empty] = np.inf
@@ -113,10 +113,10 @@ def test_rows_that_share_columns_go_in_clusters() -> None:
     product = WeightsProduct(ThreadPool(1), alike, BARE)
     B = np.random.default_rng(3).random((60, 32), np.float32)
     np.testing.assert_allclose(product.multiply(B), oracle.spmm(alike, B), rtol=1e-5)
-    assert isinstance(product._choices[32, False].kernel, ClusteredProduct)
+    assert isinstance(product._choices[32, layout_of(B)].kernel, ClusteredProduct)
     assert "a load of B serves 4.0 entries" in product.describe()
     tried = WeightsProduct(ThreadPool(1), alike, BARE, columns=32)
     np.testing.assert_allclose(tried.multiply(B), oracle.spmm(alike, B), rtol=1e-5)
     scattered = WeightsProduct(ThreadPool(1), random((80, 60), 0.1), BARE)
     scattered.multiply(B)
-    assert isinstance(scattered._choices[32, False].kernel, StreamProduct)
+    assert isinstance(scattered._choices[32, layout_of(B)].kernel, StreamProduct)

@@ -3,7 +3,8 @@
 For each block of A's columns, the rows of B in it, as wide as a panel, are copied together so that
 they stay in a cache: rows of B itself lie apart, so that they compete for the same sets of it, and
 rarely start on a cache line. Then all rows of A are multiplied with them. Between blocks sums wait
-in memory; the last block finishes them.
+in memory; the last block finishes them. Very sparse weights use few of the rows that a copy would
+bring near: where rows of B start on cache lines, those are read in place, from the second level.
 
 Bound, besides that of the microkernel: what is not an entry's work. Each vector of B is copied,
 each of C is written, and between blocks each of the sums is read and written, at the rate of the
@@ -30,10 +31,10 @@ from portable_spdnn_cpu.tiles.copies import (
 
 # Words of a job. Addresses are of the first item; strides count items; 0 is no address.
 (
-    WORKERS, COUNTERS, ITEMS, PARTS, K, COLUMNS, WIDTH, K_BLOCK, PANEL_STRIDE,
+    WORKERS, COUNTERS, ITEMS, PARTS, K, COLUMNS, WIDTH, K_BLOCK, PANEL_STRIDE, IN_PLACE,
     B, B_STRIDE, B_TURNED, OUT, OUT_STRIDE, OUT_TURNED, RESIDUAL, RESIDUAL_STRIDE,
     BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, WORKSPACE, WORKSPACE_BYTES, SUMS_BYTES, FIRST_PART,
-) = range(26)  # fmt: skip
+) = range(27)  # fmt: skip
 # Words of each part, from FIRST_PART on. Where there are no ROWS, all rows come as they are, in one
 # block, and COUNTS are the offsets at which A's rows begin.
 BEGIN, END, BLOCKS, ROWS, COUNTS, FIRST_ROW, FIRST_ENTRY, OFFSETS, VALUES, PART_WORDS = range(10)
@@ -57,7 +58,9 @@ def multiply_items(worker: int, words: Array, dtype: Any, offset_dtype: Any) -> 
     K, COLUMNS, WIDTH
         Rows of B, its columns, and those of a panel.
     K_BLOCK, PANEL_STRIDE
-        Rows of B in a block; items from a row of a panel to the next.
+        Rows of B in a block; items from a row of a copied panel to the next.
+    IN_PLACE
+        Whether panels are read in B, which has rows of whole vector blocks, and A one block.
     B, B_STRIDE, B_TURNED
         Item (k, j) lies at k x stride + j, or j x stride + k where it is turned.
     OUT, OUT_STRIDE, OUT_TURNED
@@ -142,15 +145,17 @@ def multiply_panel(
     bounded = words[BOUNDED] != 0 and code <= RELU
     own = words[WORKSPACE] + worker * words[WORKSPACE_BYTES]
     sums = array_at(own, LENGTH, dtype)
-    copied = own + words[SUMS_BYTES]
-    panel = array_at(copied, LENGTH, dtype)
-    stride = words[PANEL_STRIDE]
+    stride, source = words[PANEL_STRIDE], own + words[SUMS_BYTES]
+    if words[IN_PLACE]:
+        stride, source = words[B_STRIDE], words[B] + column * itemsize
+    panel = array_at(source, LENGTH, dtype)
     out = sums if words[OUT_TURNED] else array_at(words[OUT], LENGTH, dtype)
     last = words[part + BLOCKS] - 1
     for block in range(last + 1):
-        first = block * words[K_BLOCK]
-        stop = min(first + words[K_BLOCK], words[K])
-        copy_panel(blocks, words, copied, first, stop, column, columns, dtype)
+        if not words[IN_PLACE]:
+            first = block * words[K_BLOCK]
+            stop = min(first + words[K_BLOCK], words[K])
+            copy_panel(blocks, words, source, first, stop, column, columns, dtype)
         top, bottom, entry = 0, end - begin, 0
         if packed:
             top, bottom, entry = first_row[block], first_row[block + 1], first_entry[block]

@@ -44,11 +44,14 @@ class StreamVariant:
         Columns of A in a block; K or more for one block.
     parts : int
         Parts of A's rows, which threads take as they take panels.
+    in_place : bool
+        Whether panels are read in B where its rows start on cache lines; A then is one block.
     """
 
     blocks: int
     k_block: int
     parts: int = 1
+    in_place: bool = False
 
 
 class StreamProduct:
@@ -109,7 +112,9 @@ class StreamProduct:
 
     def _pack(self, A: sp.csr_array, bounds: list[int], table: Array) -> str:
         """Pack all parts, fill their words, and return the type of the offsets."""
-        unit = self.variant.blocks if may_be_short(self.k_block, self.variant.blocks) else 0
+        variant = self.variant
+        short = not variant.in_place and may_be_short(self.k_block, variant.blocks)
+        unit = variant.blocks if short else 0
         for begin, end, words_of_part in zip(bounds[:-1], bounds[1:], table, strict=True):
             arrays = pack_rows(A, begin, end, self.k_block, unit)
             words_of_part[:] = begin, end, self.blocks, *map(self._address, arrays)
@@ -147,6 +152,7 @@ class StreamProduct:
         words[kernel.WORKERS], words[kernel.COUNTERS] = pool.threads, address_of(counters)
         words[kernel.ITEMS] = -(-columns // self.width) * self.variant.parts
         words[kernel.COLUMNS] = columns
+        words[kernel.IN_PLACE] = self.variant.in_place and has_aligned_rows(B)
         words[kernel.B : kernel.OUT_TURNED + 1] = (
             address_of(B), B.strides[1 if turned else 0] // itemsize, turned,
             address_of(out), out.strides[1 if out_turned else 0] // itemsize, out_turned,
@@ -165,8 +171,13 @@ class StreamProduct:
         """Return what runs, for people."""
         parts = self.variant.parts
         return (
-            f"weights streamed, panels of {self.width} columns, {self.blocks} "
-            f"block{'s' if self.blocks > 1 else ''} of {self.k_block} rows of B"
+            f"weights streamed, panels of {self.width} columns, "
+            + (
+                "read in place"
+                if self.variant.in_place
+                else f"{self.blocks} block{'s' if self.blocks > 1 else ''} of {self.k_block} rows "
+                "of B"
+            )
             + (f", {parts} parts of the rows of A" if parts > 1 else "")
         )
 
@@ -175,6 +186,13 @@ def address_of(array: Array) -> int:
     """Return the address of the first item of an array."""
     address: int = array.__array_interface__["data"][0]
     return address
+
+
+def has_aligned_rows(B: Array) -> bool:
+    """Whether all rows of B start on cache lines and are whole vector blocks."""
+    row, item = B.strides
+    aligned = row % BLOCK_BYTES == 0 and address_of(B) % BLOCK_BYTES == 0
+    return aligned and item == B.itemsize and B.shape[1] * item % BLOCK_BYTES == 0
 
 
 def _has_lines(B: Array) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from portable_spdnn.plans.planner import make_plan
-from portable_spdnn_cpu.spmm.tuning import WIDTHS
+from portable_spdnn_cpu.spmm.clustered.tuning import WIDTHS
 
 from .agreement import assert_agree
 from .kernel_models import loads_per_edge, tile_model

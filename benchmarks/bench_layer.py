@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from portable_spdnn_cpu.spmm.tuning import WIDTHS
+from portable_spdnn_cpu.spmm.clustered.tuning import WIDTHS
 
 from .agreement import assert_agree, assert_layer
 from .kernel_models import product_model, sparse_product_model

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from portable_spdnn_cpu.spmm.tuning import WIDTHS
+from portable_spdnn_cpu.spmm.clustered.tuning import WIDTHS
 
 from .agreement import assert_agree, assert_product
 from .kernel_models import loads_per_edge, product_model

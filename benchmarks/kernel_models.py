@@ -35,7 +35,7 @@ def loads_per_edge(by_output: Any) -> float:
     """Return the loads of a prepared matrix (neurons_out, neurons_in) for each of its edges."""
     rows = sp.csr_array(by_output)
     bias = np.zeros(rows.shape[0], rows.dtype)
-    packed, _ = pack_product(rows, bias, Activation(), prepare=True)
+    packed, _ = pack_product(rows, bias, Activation())
     return packed.indices.size / max(int(rows.nnz), 1)
 
 

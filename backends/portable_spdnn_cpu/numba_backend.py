@@ -22,7 +22,7 @@ from portable_spdnn_cpu.machine.cpu_info import processor_name
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
-    from portable_spdnn_cpu.spmm.handle import DenseLayer
+    from portable_spdnn_cpu.spmm.handle import WeightsProduct
 
 
 class NumbaBackend(Backend):
@@ -64,26 +64,22 @@ class NumbaBackend(Backend):
     def run_spmm(
         self, A: SparseOperand, B: DenseOperand, epilogue: Epilogue, residual: DenseOperand | None
     ) -> DenseOperand:
-        """C = A B, finished: the inputs of a tile are the columns of B."""
-        multiply: Prepared = self._dense_layer(A, epilogue).multiply
-        C: DenseOperand = multiply(B, None, residual)
-        return C
+        """C = A B, finished, in one pass."""
+        from portable_spdnn_cpu.spmm.handle import multiply_once
+
+        return multiply_once(self.workers, A, epilogue, B, residual)
 
     def make_spmm(self, A: SparseOperand, columns: int | None, epilogue: Epilogue) -> Prepared:
-        """Return the function (B, out, residual) -> C, with A clustered and packed."""
-        layer = self._dense_layer(A, epilogue, prepare=True, columns=columns)
-        return DescribedCall(layer.multiply, layer.describe_product)
+        """Return the function (B, out, residual) -> C, with A packed for the fastest kernel."""
+        product = self._weights_product(A, epilogue, columns)
+        return DescribedCall(product.multiply, product.describe)
 
-    def _dense_layer(
-        self,
-        by_output: SparseOperand,
-        epilogue: Epilogue,
-        prepare: bool = False,
-        columns: int | None = None,
-    ) -> DenseLayer:
-        from portable_spdnn_cpu.spmm.handle import DenseLayer
+    def _weights_product(
+        self, A: SparseOperand, epilogue: Epilogue, columns: int | None = None
+    ) -> WeightsProduct:
+        from portable_spdnn_cpu.spmm.handle import WeightsProduct
 
-        return DenseLayer(self.workers, by_output, epilogue, prepare, columns)
+        return WeightsProduct(self.workers, A, epilogue, columns)
 
     def make_spgemm_handle(self, A: SparseOperand, B: SparseOperand) -> SpgemmHandle:
         """Return a handle for C = A B."""
@@ -94,27 +90,31 @@ class NumbaBackend(Backend):
     def run_layer(
         self,
         W: sp.csr_array,
-        Y: DenseOperand | SparseOperand,
+        Y: Any,
         epilogue: Epilogue,
-        residual: DenseOperand | None,
+        residual: Any,
     ) -> Any:
         """Y' = Y W, finished, in one pass."""
         if self.is_sparse(Y):
             from portable_spdnn_cpu.spgemm.fused_layer import sparse_layer
 
             return sparse_layer(self.workers, W, Y, epilogue)
-        layer: Prepared = self._dense_layer(W.T.tocsr(), epilogue)
-        return layer(Y, None, residual)
+        # Y' = Y W is Y'^T = W^T Y^T: the inputs are the columns of a product.
+        added = None if residual is None else residual.T
+        product: Any = self.run_spmm(W.T.tocsr(), Y.T, epilogue, added)
+        return product.T
 
     def make_layer(self, W: sp.csr_array, epilogue: Epilogue) -> Prepared:
         """Return the function (Y, out, residual) -> Y', with W clustered and packed."""
-        dense = self._dense_layer(W.T.tocsr(), epilogue, prepare=True)
+        product = self._weights_product(W.T.tocsr(), epilogue)
 
         def run(Y: Array | sp.csr_array, out: Array | None, residual: Array | None) -> Any:
-            sparse = self.is_sparse(Y)
-            return self.run_layer(W, Y, epilogue, None) if sparse else dense(Y, out, residual)
+            if self.is_sparse(Y):
+                return self.run_layer(W, Y, epilogue, None)
+            turned = (None if one is None else one.T for one in (out, residual))
+            return product.multiply(Y.T, *turned).T
 
-        return DescribedCall(run, dense.describe)
+        return DescribedCall(run, lambda: product.describe(layer=True))
 
     def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan | None:
         """Return a depth-first plan, or the layer loop where sparse features are asked for."""

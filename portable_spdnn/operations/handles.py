@@ -18,6 +18,7 @@ from portable_spdnn.operations.operands import (
     DenseOperand,
     Operand,
     SparseOperand,
+    as_columns,
     cast_to_prepared,
     check_inner,
     check_out,
@@ -152,31 +153,34 @@ class SpmmHandle(_PreparedHandle):
 
         Parameters
         ----------
-        B : dense, shape (k, n)
+        B : dense, shape (k, n) or (k,)
             Of a type that A's holds: float32 or narrower where A is float32.
-        out : dense, shape (m, n), optional
+        out : dense, of C's shape, optional
             Takes C: of A's type, in C order. Reused, it saves the pages of a new array.
-        residual : dense, shape (m, n), optional
+        residual : dense, of C's shape, optional
             Added before the activation; of a type that A's holds.
 
         Returns
         -------
-        dense, shape (m, n), of A's type
+        dense, shape (m, n), or (m,) where B is a vector, of A's type
 
         Raises
         ------
         InputError
             If B, `out` or `residual` does not fit A in shape, type or order.
         """
+        is_vector, (B, taking, residual) = as_columns(B, out, residual)
         B = cast_to_prepared(self._backend.dense_operand("spmm: B", B), "spmm: B", self.dtype)
         check_inner("spmm", self.shape, B.shape)
         shape = self.shape[0], B.shape[1]
         if residual is not None:
             residual = self._backend.dense_operand("spmm: residual", residual)
         added = check_residual("spmm", residual, shape, self.dtype)
-        check_out("spmm", out, shape, self.dtype, B, added)
-        C: DenseOperand = self._run(B, out, added)
-        return C if out is None else out
+        check_out("spmm", taking, shape, self.dtype, B, added)
+        C = self._run(B, taking, added)
+        if out is not None:
+            return out
+        return C[:, 0] if is_vector else C  # type: ignore[no-any-return]
 
 
 class LayerHandle(_PreparedHandle):

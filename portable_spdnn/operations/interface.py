@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy.typing as npt
 import scipy.sparse as sp
@@ -22,14 +21,17 @@ from portable_spdnn.operations.handles import (
     check_layer_operands,
 )
 from portable_spdnn.operations.operands import (
+    AnyArray,
     DenseLike,
     DenseOperand,
     DType,
     Operand,
     SparseOperand,
+    as_columns,
     cast,
     check_inner,
     check_residual,
+    checked_epilogue,
     common_dtype,
 )
 
@@ -45,7 +47,7 @@ class Operations:
     make_spmm: Callable[[SparseOperand, int | None, Epilogue], Prepared]
     make_spgemm_handle: Callable[[SparseOperand, SparseOperand], SpgemmHandle]
     # Features are dense or sparse: of either operand type.
-    run_layer: Callable[[SparseOperand, Any, Epilogue, DenseOperand | None], Operand]
+    run_layer: Callable[[SparseOperand, AnyArray, Epilogue, DenseOperand | None], Operand]
     make_layer: Callable[[SparseOperand, Epilogue], Prepared]
 
     def spmm(
@@ -60,15 +62,15 @@ class Operations:
         Parameters
         ----------
         A : sparse, shape (m, k)
-        B : dense, shape (k, n)
+        B : dense, shape (k, n) or (k,)
         epilogue : Epilogue, optional
             Its bias is one number, or one for each row of C.
-        residual : dense, shape (m, n), optional
+        residual : dense, of C's shape, optional
             Added before the activation.
 
         Returns
         -------
-        dense, shape (m, n)
+        dense, shape (m, n), or (m,) where B is a vector
             float64 if an operand is, else float32.
 
         Raises
@@ -84,14 +86,15 @@ class Operations:
         >>> ps.get_backend("scipy").spmm(A, np.ones((2, 3)), relu).tolist()
         [[2.5, 2.5, 2.5], [0.0, 0.0, 0.0]]
         """
+        is_vector, (B, residual) = as_columns(B, residual)
         A, B = self.sparse_operand("spmm: A", A), self.dense_operand("spmm: B", B)
         check_inner("spmm", A.shape, B.shape)
         residual = None if residual is None else self.dense_operand("spmm: residual", residual)
         dtype = common_dtype(A, B, residual)
-        shape = A.shape[0], B.shape[1]
-        residual = check_residual("spmm", residual, shape, dtype)
-        finish = _checked("spmm", epilogue).prepared("spmm", A.shape[0], dtype)
-        return self.run_spmm(cast(A, dtype), cast(B, dtype), finish, residual)
+        residual = check_residual("spmm", residual, (A.shape[0], B.shape[1]), dtype)
+        finish = checked_epilogue("spmm", epilogue).prepared("spmm", A.shape[0], dtype)
+        C: AnyArray = self.run_spmm(cast(A, dtype), cast(B, dtype), finish, residual)
+        return C[:, 0] if is_vector else C  # type: ignore[no-any-return]
 
     def spmm_handle(
         self, A: SparseOperand, columns: int | None = None, epilogue: Epilogue | None = None
@@ -123,7 +126,7 @@ class Operations:
         if columns is not None:
             columns = checked_count("spmm: columns", columns)
         dtype = common_dtype(A)
-        finish = _checked("spmm", epilogue).prepared("spmm", A.shape[0], dtype)
+        finish = checked_epilogue("spmm", epilogue).prepared("spmm", A.shape[0], dtype)
         run = self.make_spmm(_own(A, dtype), columns, finish)
         return SpmmHandle(self, (A.shape[0], A.shape[1]), dtype, run)
 
@@ -272,7 +275,7 @@ class Operations:
         if epilogue is not None and not (bias is None and y_max is None):
             raise InputError("layer: an epilogue has its own bias and bounds; leave out the others")
         if epilogue is not None:
-            finish = _checked("layer", epilogue)
+            finish = checked_epilogue("layer", epilogue)
         elif isinstance(weights, Layer):
             own = weights.epilogue(y_max)
             finish = own if bias is None else replace(own, bias=bias)
@@ -286,14 +289,3 @@ class Operations:
 def _own(matrix: SparseOperand, dtype: DType) -> SparseOperand:
     """Return a sparse operand as `dtype`, a copy: what its owner does to it reaches no handle."""
     return matrix.astype(dtype) if sp.issparse(matrix) else cast(matrix, dtype)
-
-
-def _checked(name: str, epilogue: object) -> Epilogue:
-    """Return an epilogue, the empty one for None, or raise InputError."""
-    if epilogue is None:
-        return Epilogue()
-    if not isinstance(epilogue, Epilogue):
-        raise InputError(
-            f"{name}: epilogue is {type(epilogue).__name__}; a portable_spdnn.Epilogue is expected"
-        )
-    return epilogue

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.arrays import Array
+from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.sparse_arrays import canonical_csr, real_dtype
 
@@ -177,6 +178,21 @@ def check_inner(name: str, A: tuple[int, ...], B: tuple[int, ...]) -> None:
         raise InputError(f"{name}: A is {A[0]} x {A[1]} but B has {B[0]} rows; B must have {A[1]}")
 
 
+def as_columns(B: AnyArray, *others: AnyArray) -> tuple[bool, list[AnyArray]]:
+    """Return whether B is a vector, and all operands, as matrices of one column where it is."""
+    if isinstance(B, list | tuple):
+        B = np.asarray(B)
+    is_vector = getattr(B, "ndim", 2) == 1
+    if is_vector:
+        others = tuple(None if one is None else _as_column(one) for one in others)
+    return is_vector, [_as_column(B) if is_vector else B, *others]
+
+
+def _as_column(array: AnyArray) -> AnyArray:
+    array = np.asarray(array) if isinstance(array, list | tuple) else array
+    return array[:, None] if getattr(array, "ndim", 2) == 1 else array
+
+
 def check_out(
     name: str,
     out: DenseOperand | None,
@@ -240,3 +256,14 @@ def with_values(name: str, matrix: sp.csr_array, data: npt.ArrayLike | None) -> 
         )
     data = given.astype(matrix.dtype, copy=False)
     return sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def checked_epilogue(name: str, epilogue: object) -> Epilogue:
+    """Return an epilogue, the empty one for None, or raise InputError."""
+    if epilogue is None:
+        return Epilogue()
+    if not isinstance(epilogue, Epilogue):
+        raise InputError(
+            f"{name}: epilogue is {type(epilogue).__name__}; a portable_spdnn.Epilogue is expected"
+        )
+    return epilogue

@@ -84,8 +84,10 @@ def test_spmm_names_what_does_not_fit(backend: ps.Backend) -> None:
         backend.spmm(A, np.zeros((6, 2)))
     with refused("spmm", "A", "ndarray"):
         backend.spmm(np.zeros((4, 5)), np.zeros((5, 2)))  # type: ignore[arg-type]
-    with refused("spmm", "B", "1 dimension"):
-        backend.spmm(A, np.zeros(5))
+    with refused("spmm", "B", "3 dimension"):
+        backend.spmm(A, np.zeros((5, 2, 1)))
+    with refused("spmm", "B", 6, 5):
+        backend.spmm(A, np.zeros(6))
     with refused("complex128"):
         backend.spmm(A, np.zeros((5, 2), complex))
     with refused("spmm", "residual", "(4, 3)", "(4, 2)"):
@@ -140,6 +142,27 @@ def check_every_order(backend: ps.Backend, handle: Any, A: Any, wide: Any, colum
         for _ in range(3):
             for found in (handle.multiply(B, out), handle.multiply(B)):
                 np.testing.assert_allclose(host(backend, found), expected, **tolerance(np.float32))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_spmm_takes_vectors(backend: ps.Backend, dtype: Any) -> None:
+    rng = np.random.default_rng(8)
+    A = random_sparse(rng, (33, 70), 0.3, dtype)
+    x, added = rng.uniform(-1, 1, 70).astype(dtype), rng.uniform(-1, 1, 33).astype(dtype)
+    expected = oracle.spmm(A, x[:, None])[:, 0]
+    for handle in (backend.spmm_handle(A), backend.spmm_handle(A, columns=1)):
+        out = backend.upload(np.full(33, np.nan, dtype))
+        assert handle.multiply(x, out) is out
+        for found in (backend.spmm(A, x), backend.spmm(A, x.tolist()), handle.multiply(x), out):
+            assert found.shape == (33,)
+            np.testing.assert_allclose(host(backend, found), expected, **tolerance(dtype))
+        both = backend.spmm(A, x, residual=added), handle.multiply(x, residual=added)
+        for found in both:
+            np.testing.assert_allclose(host(backend, found), expected + added, **tolerance(dtype))
+        with refused("spmm", "B", 71, 70):
+            handle.multiply(np.ones(71, dtype))
+        with refused("spmm", "out", "(32, 1)"):
+            handle.multiply(x, backend.upload(np.ones(32, dtype)))
 
 
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu", "hardswish", "sigmoid", "tanh")

@@ -6,6 +6,7 @@ Each intrinsic is a function of Numba's typing context and the types of its argu
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
@@ -103,5 +104,20 @@ def nanoseconds(typingctx: Any) -> Emission:
         builder.call(function, [number(time.CLOCK_MONOTONIC), timespec])
         seconds, rest = (builder.load(builder.gep(timespec, [number(n)])) for n in range(2))
         return builder.add(builder.mul(seconds, word(10**9)), rest)
+
+    return types.int64(), codegen
+
+
+@intrinsic
+def current_core(typingctx: Any) -> Emission:
+    """Return the number of the core that runs this thread, -1 where the system does not tell."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        word, number = ir.IntType(64), ir.IntType(32)
+        if not sys.platform.startswith("linux"):
+            return word(-1)
+        kind = ir.FunctionType(number, [])
+        function = cgutils.get_or_insert_function(builder.module, kind, "sched_getcpu")
+        return builder.sext(builder.call(function, []), word)
 
     return types.int64(), codegen

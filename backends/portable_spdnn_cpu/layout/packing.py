@@ -222,7 +222,7 @@ def transpose(
 
 
 def pack_product(
-    by_output: SparseOperand, bias: Array, activation: Activation, prepare: bool
+    by_output: SparseOperand, bias: Array, activation: Activation
 ) -> tuple[PackedLayers, PackedLayers]:
     """Pack one matrix that already has a row per output.
 
@@ -231,8 +231,6 @@ def pack_product(
     by_output : scipy.sparse.csr_array, shape (neurons_out, neurons_in)
     bias : ndarray, shape (neurons_out,)
     activation : Activation
-    prepare : bool
-        Look for equal weights and for clusters. An operation that is called once does not.
 
     Returns
     -------
@@ -240,15 +238,10 @@ def pack_product(
         With every neuron in its own row, for features as they lie; and with rows permuted as it
         suits tiles. They share all else.
     """
-    neurons_out, neurons_in = by_output.shape
+    neurons_in = by_output.shape[1]
     inputs = np.arange(neurons_in)
     indices = by_output.indices.astype(index_dtype(neurons_in), copy=False)
     offsets = by_output.indptr.astype(np.int64, copy=False)
-    if not prepare:
-        order = np.arange(neurons_out)
-        part = _Part(by_output.nnz, 0, offsets, by_output.data, order, bias, inputs)
-        natural = _assemble([part], indices, [activation])
-        return natural, natural
     weight = common_value(by_output.data)
     values = by_output.data if weight is None else None
     part, indices = _pack_rows(offsets, indices, values, weight, bias, neurons_in)

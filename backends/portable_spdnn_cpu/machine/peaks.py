@@ -6,6 +6,7 @@ toolchain could reach.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,7 @@ def measure(pool: ThreadPool) -> Limits:
     l1, l2, l3 = (cache_bytes(level) for level in (1, 2, 3))
     memory = _read_rate(pool, BEYOND_CACHE)
     return Limits(
-        flops=_fma_rate(pool),
+        flops=fma_rate(pool),
         l1=_read_rate(pool, l1 // 2),
         l2=_read_rate(pool, l1 + (l2 - l1) // 2),
         # The third level is shared: its half, divided among the threads.
@@ -118,7 +119,9 @@ def measure(pool: ThreadPool) -> Limits:
     )
 
 
-def _fma_rate(pool: ThreadPool) -> float:
+@functools.cache
+def fma_rate(pool: ThreadPool) -> float:
+    """Return float32 operations per second of fused multiply-adds, on all threads of a pool."""
     # Below one, so that sums stay finite; the compiler does not know the values.
     factor, term = np.float32(0.999), np.float32(0.5)
 

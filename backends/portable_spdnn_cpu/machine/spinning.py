@@ -9,6 +9,11 @@ No caller waits for a worker that has not begun: what is left of a job when the 
 is done, the caller takes back and does itself. So late, sleeping or missing workers cost speed
 alone, never a result, and a machine with fewer cores than threads does not stall. A caller that
 finds the workers taken does all of its job by itself.
+
+The system may put a thread that wakes on the core of the caller, where it waits for milliseconds;
+and a spinning one would stay there, for both are always ready to run: each job would then take
+three times as long as on one thread. So a worker is kept off the caller's core when it is woken,
+and moves away where it meets the caller later.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from portable_spdnn.arguments import checked_count
 from portable_spdnn.host import usable_cores
 from portable_spdnn_cpu.jit.atomics import (
     compare_exchange,
+    current_core,
     give_way,
     load_acquire,
     nanoseconds,
@@ -37,8 +43,9 @@ from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 SPIN_VARIABLE = "PORTABLE_SPDNN_SPIN_MICROSECONDS"
 DEFAULT_MICROSECONDS = "100"
 # Words of a mailbox, which belongs to a worker and lies in cache lines of its own: two, because
-# some processors fetch them in pairs. Nobody posts to worker 0, the caller: its BUSY is for all.
-STATE, ASLEEP, ADDRESS, WORDS, ENDED, BUSY = range(6)
+# some processors fetch them in pairs. Nobody posts to worker 0, the caller: its BUSY is for all,
+# and its CORE is where the last caller ran.
+STATE, ASLEEP, ADDRESS, WORDS, ENDED, BUSY, CORE = range(7)
 STRIDE = 16
 # States of a mailbox. The caller makes IDLE or FAILED POSTED; the worker makes that RUNNING, or the
 # caller takes it back; and the worker makes RUNNING IDLE, or FAILED where the kernel raised.
@@ -49,12 +56,17 @@ PAUSES = 1000  # until a waiting caller gives way to others each time
 
 
 @kernel
-def serve(mailboxes: Array, worker: int, patience: int) -> None:
-    """Run a worker's share of each job that comes, until none came for `patience` nanoseconds."""
+def serve(mailboxes: Array, worker: int, patience: int, moves: bool) -> bool:
+    """Run a worker's share of each job that comes, until none came for `patience` nanoseconds.
+
+    Returns early, and true, where it finds itself on the caller's core and `moves`.
+    """
     at = worker * STRIDE
     store_release(mailboxes, at + ASLEEP, 0)
     deadline = nanoseconds() + patience
     while not mailboxes[at + ENDED]:
+        if moves and current_core() == load_acquire(mailboxes, CORE):
+            return True
         if load_acquire(mailboxes, at + STATE) == POSTED:
             if compare_exchange(mailboxes, at + STATE, POSTED, RUNNING):
                 failed = run_share(mailboxes[at + ADDRESS], worker, mailboxes[at + WORDS])
@@ -67,6 +79,14 @@ def serve(mailboxes: Array, worker: int, patience: int) -> None:
             store_release(mailboxes, at + ASLEEP, 1)
             deadline += LAST_LOOK
         pause()
+    return False
+
+
+@kernel
+def caller_core() -> int:
+    """Return the number of the core that runs the calling thread."""
+    core: int = current_core()
+    return core
 
 
 @kernel
@@ -85,6 +105,7 @@ def execute(mailboxes: Array, address: int, words: Array, wakes: bool) -> int:
         for worker in range(workers):
             failed += run_share(address, worker, job)
         return failed
+    store_release(mailboxes, CORE, current_core())
     for worker in range(1, workers):
         at = worker * STRIDE
         mailboxes[at + ADDRESS], mailboxes[at + WORDS] = address, job
@@ -120,6 +141,7 @@ class SpinningWorkers:
         self._mailboxes = aligned_empty((threads * STRIDE,), np.int64)
         self._mailboxes[:] = 0
         self._mailboxes[STRIDE + ASLEEP :: STRIDE] = 1
+        self._mailboxes[CORE] = -1
         self._bells = [threading.Lock() for _ in range(1, threads)]
         for bell in self._bells:
             bell.acquire()
@@ -131,8 +153,11 @@ class SpinningWorkers:
             for worker, bell in enumerate(self._bells, 1)
         ]  # fmt: skip
         self._waking = threading.Lock()
+        self._moves = patience > 0 and hasattr(os, "sched_setaffinity")
         if threads > 1:
-            serve(self._mailboxes, 0, 0)  # compiled here, lest the process ends while a worker does
+            serve(
+                self._mailboxes, 0, 0, False
+            )  # compiled here, lest the process ends while a worker does
         weakref.finalize(self, _end, self._mailboxes, self._bells, self._threads)
 
     def run(self, job: Job, words: Array) -> None:
@@ -159,6 +184,8 @@ class SpinningWorkers:
                     if thread.ident is None:
                         thread.start()
                     elif sleeps:
+                        if self._moves:
+                            _leave_core(thread.native_id or 0, caller_core())
                         bell.release()
         finally:
             self._waking.release()
@@ -182,9 +209,24 @@ def spin_nanoseconds(threads: int) -> int:
 
 def _work(mailboxes: Array, worker: int, patience: int, bell: threading.Lock) -> None:
     """Serve and sleep by turns, until the bell rings for the end."""
+    moves = patience > 0 and hasattr(os, "sched_setaffinity")
     while not mailboxes[worker * STRIDE + ENDED]:
-        serve(mailboxes, worker, patience)
-        bell.acquire()
+        if serve(mailboxes, worker, patience, moves):
+            moves = _leave_core(0, int(mailboxes[CORE]))
+        else:
+            bell.acquire()
+
+
+def _leave_core(thread: int, core: int) -> bool:
+    """Move a thread of this process, 0 for the calling one, off a core; return whether it can go.
+
+    It may use all other cores that the process may use.
+    """
+    others = os.sched_getaffinity(os.getpid()) - {core}
+    if others:
+        with contextlib.suppress(OSError):  # it has ended, or these cores were just taken away
+            os.sched_setaffinity(thread, others)
+    return bool(others)
 
 
 def _end(mailboxes: Array, bells: list[threading.Lock], threads: list[threading.Thread]) -> None:

@@ -1,200 +1,275 @@
-"""Single products on dense features: spmm and the fused layer, prepared or called once."""
+"""Products of pruned weights and dense matrices: which kernel runs them, decided once and kept."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Literal
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
 
 import numpy as np
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import SparseOperand
-from portable_spdnn_cpu.activations import NONE, activation_of
-from portable_spdnn_cpu.jit.compilation import Array, read_only
-from portable_spdnn_cpu.layout.packing import ACTIVATION, PackedLayers, pack_product
+from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
+from portable_spdnn_cpu.machine.cpu_info import aligned_empty
+from portable_spdnn_cpu.machine.peaks import fma_rate
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.kernel import add_residual, multiply_copied, multiply_in_place
-from portable_spdnn_cpu.spmm.tuning import ProductSize, Variant, fastest, predict, variants
-from portable_spdnn_cpu.tiles.launch import TileWorkspace
+from portable_spdnn_cpu.spmm import tuning
+from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
+from portable_spdnn_cpu.spmm.dense import DenseProduct
+from portable_spdnn_cpu.spmm.stream.product import (
+    StreamProduct,
+    StreamVariant,
+    address_of,
+    has_aligned_rows,
+)
+from portable_spdnn_cpu.spmm.tuning import ProductSize
 
-MAX_TRIAL_BYTES = 1 << 28  # of made-up features and results; larger products are not tried
+# Entries that a load of B must serve for rows in clusters to be worth a trial.
+LEAST_SHARED = 1.5
+PACKED_ONCE = 1024  # columns from which packing pays in a single product
+MAX_TRIAL_BYTES = 1 << 28  # of made-up operands and results; larger products are not tried
 
 
-class DenseLayer:
-    """Y' = Y W for dense Y, finished by an epilogue.
+class Layout(Enum):
+    """How B lies in memory: what a choice depends on besides its columns."""
 
-    Activations that bounds express (none and ReLU) are applied in registers, the others to a panel
-    while it is in a cache, and after a residual in a pass over the result.
+    ALIGNED = "rows that start on cache lines"
+    ROWS = "rows that do not"
+    TURNED = "columns that lie together"
 
-    A variant is chosen for each number of inputs, and kept: by a trial now for `columns`, by a
-    model at the first call with any other.
+
+class Kernel(Protocol):
+    """A product that is packed for one kernel.
+
+    `multiply` computes `out`; it returns False where this kernel cannot, and has not begun.
+    """
+
+    def multiply(
+        self, B: Array, out: Array, residual: Array | None, pool: ThreadPool
+    ) -> bool | None:
+        """Compute `out`, of shape (m, n), from B of shape (k, n)."""
+
+    def describe(self) -> str:
+        """Return what runs, for people."""
+
+
+@dataclass
+class Choice:
+    """The kernel that was chosen for a number of columns and an order of B.
+
+    Attributes
+    ----------
+    kernel : Kernel
+    predicted : float
+        Seconds, by the model.
+    measured : float or None
+        Seconds in the trial, where there was one.
+    """
+
+    kernel: Kernel
+    predicted: float
+    measured: float | None = None
+
+
+class WeightsProduct:
+    """C = A B for one pruned A and many dense B, finished by an epilogue.
+
+    A kernel is chosen for each number of columns and each order of B, and kept: by a trial when it
+    is made for `columns`, by a model at the first call with any other.
 
     Parameters
     ----------
     workers : ThreadPool
-    by_output : csr_array, shape (neurons_out, neurons_in)
-        W transposed.
+    A : csr_array, shape (m, k)
     epilogue : Epilogue
-        Its bias is None, or an array of the weights' type.
-    prepare : bool
-        Spend time on finding structure: to be used many times.
+        Its bias is None, or an array of A's type.
     columns : int, optional
-        How many inputs calls are going to have.
+        How many columns B is going to have.
     """
 
     def __init__(
         self,
         workers: ThreadPool,
-        by_output: SparseOperand,
+        A: SparseOperand,
         epilogue: Epilogue,
-        prepare: bool,
         columns: int | None = None,
     ) -> None:
-        self.dtype = by_output.dtype
-        self.workers = {1: ThreadPool(1), workers.threads: workers}
-        self.activation = activation_of(epilogue)
-        bias = epilogue.bias
-        if bias is None:
-            bias = np.zeros(by_output.shape[0], self.dtype)
-        # By whether the activation is left for later, as it is where a residual comes before it.
-        natural, permuted = pack_product(by_output, bias, self.activation, prepare)
-        self.packed = {False: (natural, permuted), True: (linear(natural), linear(permuted))}
-        neurons_out, neurons_in = by_output.shape
-        self.product = ProductSize(
-            neurons_in, neurons_out, int(by_output.nnz), natural.indices.size,
-            self.dtype.itemsize, workers.threads,
-        )  # fmt: skip
-        self._variants: dict[tuple[int, bool], Variant] = {}  # by inputs and Fortran order
-        if columns and columns * sum(by_output.shape) * self.dtype.itemsize <= MAX_TRIAL_BYTES:
-            self._try_variants(columns)
-        elif prepare:
-            self._try_variants(2 * BLOCK_BYTES // self.dtype.itemsize)  # compiles all variants
-        self._tried = set(self._variants)
+        self.workers, self.A, self.epilogue = workers, A, epilogue
+        self._choices: dict[tuple[int, Layout], Choice] = {}
+        self._packed: dict[StreamVariant, StreamProduct] = {}
+        clustered = ClusteredProduct(workers, A, epilogue)
+        self._clustered = clustered if clustered.shared >= LEAST_SHARED else None
+        operands = (columns or 0) * sum(A.shape) * A.dtype.itemsize
+        if columns and operands <= MAX_TRIAL_BYTES:
+            for layout in Layout:
+                if layout != Layout.ALIGNED or columns * A.dtype.itemsize % BLOCK_BYTES == 0:
+                    self._choices[columns, layout] = self._try_kernels(columns, layout)
 
-    def __call__(
-        self, features: Array, out: Array | None = None, residual: Array | None = None
-    ) -> Array:
-        """Return Y'.
+    def multiply(self, B: Array, out: Array | None = None, residual: Array | None = None) -> Array:
+        """Return C.
 
         Parameters
         ----------
-        features : ndarray, shape (inputs, neurons_in)
-        out : ndarray, shape (inputs, neurons_out), C or Fortran order, optional
-        residual : ndarray, shape (inputs, neurons_out), optional
+        B : ndarray, shape (k, n)
+        out : ndarray, shape (m, n), C or Fortran order, optional
+        residual : ndarray, shape (m, n), optional
             Added before the activation.
 
         Returns
         -------
-        ndarray, shape (inputs, neurons_out)
-            In Fortran order where the features are: that is the tiles' own order, and cheapest.
+        ndarray, shape (m, n)
+            Where it is not `out`, in Fortran order if B is.
         """
-        inputs = features.shape[0]
-        fortran = features.flags.f_contiguous and not features.flags.c_contiguous
+        columns = B.shape[1]
+        layout = layout_of(B)
         if out is None:
-            shape = inputs, self.product.neurons_out
-            out = np.empty(shape, self.dtype, order="F" if fortran else "C")
-        elif out.flags.f_contiguous != out.flags.c_contiguous:
-            fortran = bool(out.flags.f_contiguous)
-        features = np.asarray(features, order="F" if fortran else "C")
-        variant = self._variants.get((inputs, fortran))
-        if variant is None:
-            aligned = features.ctypes.data % CACHE_LINE == 0
-            variant = predict(self.product, inputs, fortran, aligned)
-            self._variants[inputs, fortran] = variant
-        self._run(variant, features, out, fortran, residual is not None)
-        if residual is not None:
-            self._finish(out, np.asarray(residual, order="F" if fortran else "C"), variant.threads)
+            turned = layout == Layout.TURNED
+            out = empty_result(self.A.shape[0], columns, self.A.dtype, turned)
+        choice = self._choices.get((columns, layout))
+        if choice is None:
+            choice = self._choices[columns, layout] = self._predict(columns, layout)
+        if choice.kernel.multiply(B, out, residual, self.workers) is False:
+            fallback = self._stream(tuning.stream_variants(self._size(columns, layout))[0])
+            fallback.multiply(B, out, residual, self.workers)
         return out
 
-    def multiply(self, B: Array, out: Array | None = None, residual: Array | None = None) -> Array:
-        """Return C = A B, for A = W^T: C^T = B^T W, where the inputs are the columns of B."""
-        turned = (None if one is None else one.T for one in (out, residual))
-        return self(B.T, *turned).T
+    def describe(self, layer: bool = False) -> str:
+        """Return what was chosen so far, and why: a sentence for each number of columns.
 
-    def describe(self) -> str:
-        """Return the variants that were chosen so far, a sentence each."""
-        return self._describe("Features of {} input{} in {} order are", "input", ("C", "Fortran"))
-
-    def describe_product(self) -> str:
-        """Return what `describe` does to a user of `multiply`, who has columns of B."""
-        return self._describe("B of {} column{} in {} order is", "column", ("Fortran", "C"))
-
-    def _describe(self, operand: str, unit: str, orders: tuple[str, str]) -> str:
-        how = ("by a model", "the fastest in a trial when it was made")
+        Parameters
+        ----------
+        layer : bool
+            Whether to speak of a layer's inputs, which are the columns of B.
+        """
         return "\n".join(
-            f"{operand.format(inputs, 's' if inputs != 1 else '', orders[fortran])} "
-            f"{'read in place' if variant.in_place else 'copied'} in panels of {variant.width} "
-            f"{unit}s, on {variant.threads} thread{'s' if variant.threads > 1 else ''}, "
-            f"{how[(inputs, fortran) in self._tried]}."
-            for (inputs, fortran), variant in self._variants.items()
+            self._describe(columns, layout, choice, layer)
+            for (columns, layout), choice in self._choices.items()
         )
 
-    def _try_variants(self, inputs: int) -> None:
-        """Choose by a trial on made-up features, in each order."""
-        for fortran in (False, True):
-            order: Literal["F", "C"] = "F" if fortran else "C"
-            features = np.ones((inputs, self.product.neurons_in), self.dtype, order)
-            out = np.empty((inputs, self.product.neurons_out), self.dtype, order)
-            run = functools.partial(self._run, features=features, out=out, fortran=fortran)
-            choices = variants(self.product, inputs, fortran)
-            self._variants[inputs, fortran] = fastest(choices, run)
+    def _describe(self, columns: int, layout: Layout, choice: Choice, layer: bool) -> str:
+        """Return a sentence about one choice."""
+        what = "Features of {} input{}" if layer else "B of {} column{}"
+        order = "Fortran" if (layout == Layout.TURNED) != layer else "C"
+        lines = ", on cache lines" if layout == Layout.ALIGNED else ""
+        threads = self.workers.threads
+        flops = 2 * self.A.nnz * columns
+        text = (
+            f"{what.format(columns, 's' if columns != 1 else '')} in {order} order{lines}: "
+            f"{choice.kernel.describe()}, on {threads} thread{'s' if threads > 1 else ''}; "
+            f"predicted {1e6 * choice.predicted:.1f} microseconds"
+        )
+        if choice.measured is not None:
+            share = flops / choice.measured / fma_rate(self.workers)
+            text += (
+                f", measured {1e6 * choice.measured:.1f}, {100 * share:.0f} % of the peak of "
+                "multiply-adds"
+            )
+        if isinstance(choice.kernel, DenseProduct):
+            zeros = 1 - self.A.nnz / max(1, self.A.shape[0] * self.A.shape[1])
+            text += f": with {100 * zeros:.0f} % zeros, to skip them costs more than it saves"
+        return text + "."
 
-    def _finish(self, out: Array, residual: Array, threads: int) -> None:
-        """Add the residual and apply the activation, each thread to its part of the result."""
-        values, added = out.ravel(order="K"), residual.ravel(order="K")
+    def _size(self, columns: int, layout: Layout) -> ProductSize:
+        return size_of(self.A, columns, layout, self.workers)
 
-        def work(worker: int) -> None:
-            first, end = (values.size * part // threads for part in (worker, worker + 1))
-            add_residual(values, read_only(added), first, end, *self.activation)
+    def _stream(self, variant: StreamVariant) -> StreamProduct:
+        """Return A packed for a variant of the stream, once."""
+        if variant not in self._packed:
+            self._packed[variant] = StreamProduct(self.A, self.epilogue, variant)
+        return self._packed[variant]
 
-        self.workers[threads].run(work)
+    @functools.cached_property
+    def _dense(self) -> DenseProduct:
+        return DenseProduct(self.A, self.epilogue)
 
-    def _run(
-        self, variant: Variant, features: Array, out: Array, fortran: bool, bare: bool = False
-    ) -> None:
-        """Compute `out`, each thread panel by panel; `bare` leaves the activation for later."""
-        counter, workers = np.zeros(1, np.int64), self.workers[variant.threads]
-        natural, permuted = self.packed[bare]
-        if variant.in_place:
-            src, dst = read_only(features.T), out.T
-            workers.run(lambda worker: multiply_in_place(counter, natural, src, dst, variant.width))
-            return
-        source = read_only(features)
-        transposed = out.T if fortran else None
-        widest = max(self.product.neurons_in, self.product.neurons_out)
-        with spare_workspace() as workspace:
-            workspace.fit(workers.threads, widest, variant.width, self.dtype)
+    def _predict(self, columns: int, layout: Layout) -> Choice:
+        """Choose by the model."""
+        size = self._size(columns, layout)
+        best = tuning.stream_variants(size)[0]
+        seconds, dense = tuning.stream_seconds(size, best), tuning.dense_seconds(size)
+        if self._clustered is not None and seconds / self._clustered.gain < dense:
+            return Choice(self._clustered, seconds / self._clustered.gain)
+        if dense < seconds:
+            return Choice(self._dense, dense)
+        return Choice(self._stream(best), seconds)
 
-            def work(worker: int) -> None:
-                _, panel, sums, _ = workspace.tile(worker, variant.width)
-                multiply_copied(counter, permuted, source, panel, transposed, sums, out)
+    def _try_kernels(self, columns: int, layout: Layout) -> Choice:
+        """Choose by a trial on made-up operands; what is not chosen is forgotten."""
+        size = self._size(columns, layout)
+        B = empty_result(size.inner, columns, self.A.dtype, size.turned)
+        if layout == Layout.ROWS:
+            raw = np.empty(B.size + 1, B.dtype)
+            first = 1 if address_of(raw) % BLOCK_BYTES == 0 else 0
+            B = raw[first : first + B.size].reshape(B.shape)
+        B[...] = 1
+        out = empty_result(size.rows, columns, self.A.dtype, size.turned)
+        candidates: list[tuple[Kernel, float]] = [
+            (StreamProduct(self.A, self.epilogue, variant), tuning.stream_seconds(size, variant))
+            for variant in tuning.stream_variants(size)[: tuning.TRIED]
+        ]
+        best, dense = candidates[0][1], tuning.dense_seconds(size)
+        if self._clustered is not None:
+            self._clustered.prepare(columns)
+            candidates.append((self._clustered, best / self._clustered.gain))
+        if dense < tuning.DENSE_MARGIN * best:
+            candidates.append((self._dense, dense))
+        choices: list[Choice] = []
+        for kernel, predicted in candidates:
+            least = min((choice.measured or 0.0 for choice in choices), default=float("inf"))
+            run = functools.partial(kernel.multiply, B, out, None, self.workers)
+            choices.append(Choice(kernel, predicted, tuning.measured(run, least)))
+        return min(choices, key=lambda choice: choice.measured or 0.0)
 
-            workers.run(work)
+
+def layout_of(B: Array) -> Layout:
+    """Return how a dense operand lies in memory."""
+    if B.flags.f_contiguous and not B.flags.c_contiguous:
+        return Layout.TURNED
+    return Layout.ALIGNED if has_aligned_rows(B) else Layout.ROWS
 
 
-def linear(packed: PackedLayers) -> PackedLayers:
-    """Return a packed product with neither activation nor bounds, which shares all else."""
-    table = packed.table.copy()
-    table[:, ACTIVATION] = NONE
-    infinite = np.full(len(table), np.inf, packed.bias.dtype)
-    return packed._replace(
-        table=read_only(table), lower=read_only(-infinite), upper=read_only(infinite)
-    )
+def size_of(A: SparseOperand, columns: int, layout: Layout, workers: ThreadPool) -> ProductSize:
+    """Return what a choice depends on."""
+    rows, inner = A.shape
+    return ProductSize(
+        rows, inner, columns, int(A.nnz), A.dtype.itemsize, layout == Layout.TURNED,
+        layout == Layout.ALIGNED, workers.threads,
+    )  # fmt: skip
 
 
-_spare: list[TileWorkspace] = []
+def empty_result(rows: int, columns: int, dtype: np.dtype[Any], turned: bool) -> Array:
+    """Return an array for C, in Fortran order where it is turned, aligned on cache lines.
+
+    Vectors then are written to one line each, and threads that share columns share no line.
+    """
+    if turned:
+        return aligned_empty((columns, rows), dtype).T
+    return aligned_empty((rows, columns), dtype)
 
 
-@contextmanager
-def spare_workspace() -> Iterator[TileWorkspace]:
-    """Lend buffers that an earlier call left; concurrent calls each get their own."""
-    try:
-        workspace = _spare.pop()
-    except IndexError:
-        workspace = TileWorkspace()
-    yield workspace
-    _spare[:] = [workspace]
+def multiply_once(
+    workers: ThreadPool,
+    A: SparseOperand,
+    epilogue: Epilogue,
+    B: Any,
+    residual: Any,
+) -> Array:
+    """Return C = A B, finished, for a product that is not repeated: little is prepared.
+
+    SciPy, which prepares nothing, has done one or two columns by then.
+    """
+    if B.shape[1] <= 2:
+        return np.asarray(epilogue.apply(A @ B, residual, per_row=True))
+    columns, layout = B.shape[1], layout_of(B)
+    out = empty_result(A.shape[0], columns, A.dtype, layout == Layout.TURNED)
+    size = size_of(A, columns, layout, workers)
+    if columns >= PACKED_ONCE:
+        variant = tuning.stream_variants(size)[0]
+    else:
+        variant = tuning.whole_variant(size)
+    product = StreamProduct(A, epilogue, variant, pack=columns >= PACKED_ONCE)
+    product.multiply(B, out, residual, workers)
+    return out

@@ -1,6 +1,8 @@
-"""Which variant runs a product: chosen by a model, or by a trial when the product is prepared.
+"""How a product of pruned weights runs: candidates, what a model says of them, and their trial.
 
-A user's call never measures, so that its time is predictable. Variants give the same bits.
+The model counts cycles of a thread for a vector of C. Its constants were measured on a core of 2023
+with AVX-512 (two multiply-adds and 1.6 loads of 64 bytes in a cycle, 48 KiB and 2 MiB of cache);
+they are the same on every machine, for it is their ratios that choose.
 """
 
 from __future__ import annotations
@@ -11,120 +13,132 @@ from dataclasses import dataclass
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.timing import seconds_of
+from portable_spdnn_cpu.spmm.stream.microkernels import MOST_BLOCKS
+from portable_spdnn_cpu.spmm.stream.product import StreamVariant
 
-# Inputs of a panel: fewer make too little of each row that is copied, more leave the caches.
-WIDTHS = (32, 64, 128)
-PANELS_EACH = 8  # at least: other threads start late, and one of them ends last
-L2_SHARE = 0.5  # of the second-level cache for a panel and its sums: indices take the rest
-# Inputs up to which rows are near enough to each other to be read where they are.
-MAX_IN_PLACE = 96
-# Constants of the model in `predict`: seconds for four bytes, on one thread, as measured on a
-# server core of 2023 with AVX-512. They are the same on every machine: a factor of two more or less
-# hardly changes which variant is predicted to be the fastest.
-ADDITION = 1e-11
-LOAD = 3e-11  # from the second-level cache
-SPLIT_LOAD = 2e-11  # what a load takes longer that crosses a cache line
-COPY = 2e-10  # of a feature into a panel; out of it, or transposed, twice as much
-WAKING = 8e-5  # of other threads, until they have taken over data and share the work
-REPEATS = 2
+CYCLE = 2.7e-10  # seconds
+LOAD = 0.62  # cycles, of a vector from the first-level cache
+FAR_LOAD = 1.3  # from the second
+L1_SHARE = 0.8  # of the first level, for a panel: weights stream through it too
+COPY, TURN = 5.0, 8.0  # of a vector of B into a panel: as it lies, and transposed
+WRITE, WRITE_TURNED = 5.0, 10.0  # of a vector of C
+WAIT = 3.5  # of a vector of sums, between two blocks
+ROW = 12.0  # of a row of a block, whatever it has
+DENSE = 0.62  # of a multiply-add of vectors in BLAS
+START = 1500.0  # of a call
+DENSE_CALL = 1e-5  # seconds: B is looked at, and the threads of BLAS are set
+PANELS_EACH = 3  # for each thread, where A is used as it is; fewer share its rows
+K_BLOCKS = (64, 96, 128, 192, 256, 512)
+TRIED = 8  # variants of the stream
+# Dense may be the fastest up to this many times the time that the model says of the best.
+DENSE_MARGIN = 3.0
+TRIAL_SECONDS = 2e-3  # of repetitions of each candidate
+MAX_REPEATS = 20
 
 
 @dataclass(frozen=True)
 class ProductSize:
-    """What a choice depends on, besides the number of inputs.
+    """What a choice depends on.
 
     Attributes
     ----------
-    neurons_in, neurons_out, edges : int
-    loads : int
-        Of features, for an input: less than `edges` where clusters share them.
+    rows, inner, columns : int
+        m, k and n of C = A B.
+    entries : int
+        Of A.
     itemsize : int
-        Bytes of a feature.
+        Bytes of an item.
+    turned : bool
+        Whether columns of B, and of C, lie together rather than rows.
+    aligned : bool
+        Whether rows of B start on cache lines and are whole vector blocks.
     threads : int
         That may be used.
     """
 
-    neurons_in: int
-    neurons_out: int
-    edges: int
-    loads: int
+    rows: int
+    inner: int
+    columns: int
+    entries: int
     itemsize: int
+    turned: bool
+    aligned: bool
     threads: int
 
-
-@dataclass(frozen=True)
-class Variant:
-    """One way to run a product on a number of inputs.
-
-    Attributes
-    ----------
-    threads : int
-        All or one.
-    in_place : bool
-        Whether features are read where they are; else they are copied into panels.
-    width : int
-        Inputs of a panel, which a thread takes at a time.
-    """
-
-    threads: int
-    in_place: bool
-    width: int
+    @property
+    def vectors(self) -> int:
+        """Vector blocks in a row of C."""
+        return max(1, -(-self.columns * self.itemsize // BLOCK_BYTES))
 
 
-def variants(product: ProductSize, inputs: int, fortran: bool) -> list[Variant]:
-    """Return all variants for so many inputs; `fortran`: whether features lie as in a tile."""
-    return [
-        Variant(threads, in_place, width)
-        for threads in dict.fromkeys((product.threads, 1))
-        for in_place in ((False, True) if _may_stay(product, inputs, fortran) else (False,))
-        for width in dict.fromkeys(_shared(width, product, inputs, threads) for width in WIDTHS)
+def stream_variants(size: ProductSize) -> list[StreamVariant]:
+    """Return the variants of the stream, the fastest by the model first."""
+    inner = max(1, size.inner)
+    k_blocks = [block for block in K_BLOCKS if block < inner] + [inner]
+    found = [
+        StreamVariant(blocks, k_block, parts)
+        for blocks in _panel_widths(size.vectors, size.threads)
+        for k_block in k_blocks
+        for parts in dict.fromkeys((1, size.threads))
     ]
+    if size.aligned:
+        widths = dict.fromkeys(min(width, size.vectors) for width in (4, 6, 8))
+        found += [
+            StreamVariant(min(blocks, MOST_BLOCKS), inner, parts, in_place=True)
+            for blocks in widths
+            for parts in dict.fromkeys((1, size.threads))
+        ]
+    return sorted(dict.fromkeys(found), key=lambda variant: stream_seconds(size, variant))
 
 
-def predict(product: ProductSize, inputs: int, fortran: bool, aligned: bool) -> Variant:
-    """Choose a variant by a model of its costs; `aligned`: features start on a cache line."""
-    sums = product.edges * ADDITION + product.loads * LOAD
-    copies = product.neurons_in * COPY
-    if not fortran:
-        copies = 2 * (product.neurons_in + product.neurons_out) * COPY
-    splits = 0.0 if aligned else product.loads * SPLIT_LOAD
-    may_stay = _may_stay(product, inputs, fortran)
-    in_place = may_stay and inputs <= MAX_IN_PLACE and splits < copies
-    seconds = inputs * (sums + (splits if in_place else copies)) * product.itemsize / 4
-    threads = product.threads if seconds * (1 - 1 / product.threads) > WAKING else 1
-    narrow, usual, wide = WIDTHS
-    row = (product.neurons_in + product.neurons_out) * product.itemsize
-    if fortran and 2 * product.loads <= product.edges:
-        width = wide  # clusters go through a panel once, and longer pieces of rows copy faster
-    elif (threads > 1 and inputs < PANELS_EACH * threads * usual) or (
-        not fortran and usual * row > L2_SHARE * cache_bytes(2)
-    ):
-        width = narrow
-    else:
-        width = usual
-    return Variant(threads, in_place, _shared(width, product, inputs, threads))
+def whole_variant(size: ProductSize) -> StreamVariant:
+    """Return the variant for A as it is, in one block: panels as wide as they can be."""
+    panels = -(-size.vectors // MOST_BLOCKS)
+    blocks = max(1, -(-size.vectors // max(1, panels)))
+    parts = 1 if panels % size.threads == 0 or panels > PANELS_EACH * size.threads else size.threads
+    return StreamVariant(blocks, max(1, size.inner), parts)
 
 
-def fastest(choices: list[Variant], run: Callable[[Variant], None]) -> Variant:
-    """Return the fastest of some variants after a short trial of each."""
-    for choice in choices:
-        run(choice)  # compiles, or loads from the cache, and touches pages
-    return min(
-        choices, key=lambda choice: min(seconds_of(lambda: run(choice)) for _ in range(REPEATS))
-    )
+def _panel_widths(vectors: int, threads: int) -> list[int]:
+    """Return widths of panels that divide so many vectors about evenly, one for each thread too."""
+    least = -(-vectors // MOST_BLOCKS)
+    numbers = {*range(least, max(least, -(-vectors // 3)) + 1), max(least, min(threads, vectors))}
+    return sorted({-(-vectors // panels) for panels in numbers})
 
 
-def _may_stay(product: ProductSize, inputs: int, fortran: bool) -> bool:
-    """Whether features may be read where they are: they lie as in a tile, in whole blocks."""
-    return fortran and inputs * product.itemsize % BLOCK_BYTES == 0
+def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
+    """Return what the model says of a variant, in seconds."""
+    rows = max(1, size.rows)
+    blocks_of_k = -(-max(1, size.inner) // variant.k_block)
+    panel = min(variant.k_block, size.inner) * variant.blocks * BLOCK_BYTES
+    near = panel <= L1_SHARE * cache_bytes(1) and not variant.in_place
+    load = LOAD if near else FAR_LOAD
+    # Besides its vectors an entry loads its value and its offset.
+    entry = load + 2 * LOAD / variant.blocks
+    sums = size.entries / rows * entry
+    copy = TURN if size.turned else COPY
+    copies = 0.0 if variant.in_place else size.inner * variant.parts / rows * copy
+    write = WRITE_TURNED if size.turned else WRITE
+    row = blocks_of_k * ROW / variant.blocks
+    cycles = sums + copies + write + WAIT * (blocks_of_k - 1) + row
+    items = -(-size.vectors // variant.blocks) * variant.parts
+    rounds = -(-items // size.threads) / items  # the share of the thread that has most
+    return CYCLE * (START + cycles * rows * size.vectors * rounds)
 
 
-def _shared(width: int, product: ProductSize, inputs: int, threads: int) -> int:
-    """Return the widest panel, at most `width`, of which every thread can have one.
+def dense_seconds(size: ProductSize) -> float:
+    """Return what the model says of BLAS, in seconds."""
+    vectors = size.rows * size.inner * size.columns * size.itemsize / BLOCK_BYTES
+    return DENSE_CALL + CYCLE * DENSE * vectors / size.threads
 
-    A whole number of vector blocks, and of pairs of them where there are two.
-    """
-    lanes = BLOCK_BYTES // product.itemsize
-    each = -(-inputs // threads)
-    wanted = min(width, -(-each // lanes) * lanes)
-    return max(lanes, wanted // (2 * lanes) * 2 * lanes)
+
+def measured(run: Callable[[], object], best: float) -> float:
+    """Return the least seconds of some runs; few where one is far slower than the best so far."""
+    run()  # compiles, or loads from the cache, and touches pages
+    least, spent, repeats = float("inf"), 0.0, 0
+    while spent < TRIAL_SECONDS and repeats < MAX_REPEATS:
+        seconds = seconds_of(run)
+        least, spent, repeats = min(least, seconds), spent + seconds, repeats + 1
+        if repeats > 1 and least > 2 * best:
+            break
+    return least

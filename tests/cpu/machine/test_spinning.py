@@ -188,3 +188,29 @@ def test_how_long_workers_spin(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(SPIN_VARIABLE, wrong)
         with pytest.raises(ps.InputError, match=SPIN_VARIABLE):
             ThreadPool(2).run_job(count, np.zeros(5, np.int64))
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads cannot be placed here")
+def test_a_worker_leaves_the_core_of_its_caller() -> None:
+    cores = os.sched_getaffinity(0)
+    if len(cores) < 2:
+        pytest.skip("there is one core only")
+    pool = ThreadPool(2)
+    run_and_check(pool, calls=1)
+    spinning = pool._spinning
+    assert spinning is not None
+    worker, core = spinning._threads[0].native_id or 0, min(cores)
+    seen: list[set[int]] = []
+
+    def call() -> None:
+        os.sched_setaffinity(0, {core})  # of this thread, the caller, alone
+        for _ in range(3):
+            while not spinning._mailboxes[STRIDE + ASLEEP]:
+                time.sleep(0.001)
+            run_and_check(pool, calls=1)
+            seen.append(os.sched_getaffinity(worker))
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    caller.join()
+    assert seen == [cores - {core}] * 3

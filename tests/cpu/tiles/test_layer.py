@@ -23,7 +23,7 @@ from portable_spdnn_cpu.layout.tile_shape import (
     blocks_in_registers,
 )
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.handle import DenseLayer
+from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 
 FUNCTIONS = {
     0: lambda z: z,
@@ -99,16 +99,15 @@ def test_a_single_product_takes_any_activation(code: int, inputs: int, order: An
     Y = np.array(rng.random((inputs, 50), np.float32) - 0.5, order=order)
     bias = rng.random(70, np.float32) - 0.5
     activation = Activation(code, 0.0 if code == 1 else -0.2, 0.3)
-    for prepare in (False, True):
-        epilogue = Epilogue(bias, ACTIVATIONS[code], *activation[1:])
-        epilogue = epilogue.prepared("layer", 70, np.dtype(np.float32))
-        layer = DenseLayer(ThreadPool(2), sp.csr_array(W.T), epilogue, prepare)
-        residual = np.array(rng.random((inputs, 70), np.float32) - 0.5, order=order)
-        for _ in range(2):
-            wanted = expected(W, Y, bias, activation)
-            np.testing.assert_allclose(layer(Y), wanted, rtol=1e-4, atol=1e-6)
-            wanted = expected(W, Y, bias + residual, activation)
-            np.testing.assert_allclose(layer(Y, None, residual), wanted, rtol=1e-4, atol=1e-6)
+    epilogue = Epilogue(bias, ACTIVATIONS[code], *activation[1:])
+    epilogue = epilogue.prepared("layer", 70, np.dtype(np.float32))
+    layer = ClusteredProduct(ThreadPool(2), sp.csr_array(W.T), epilogue)
+    residual = np.array(rng.random((inputs, 70), np.float32) - 0.5, order=order)
+    for _ in range(2):
+        wanted = expected(W, Y, bias, activation)
+        np.testing.assert_allclose(layer(Y), wanted, rtol=1e-4, atol=1e-6)
+        wanted = expected(W, Y, bias + residual, activation)
+        np.testing.assert_allclose(layer(Y, None, residual), wanted, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""C = A B by the BLAS that NumPy has, for weights with too few zeros."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import scipy.sparse as sp
+from threadpoolctl import ThreadpoolController
+
+from portable_spdnn.epilogue import Epilogue
+from portable_spdnn_cpu.activations import NONE, RELU, activate_span, activation_of
+from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+
+
+class DenseProduct:
+    """C = A B with the zeros of A stored, finished by an epilogue.
+
+    Parameters
+    ----------
+    A : csr_array, shape (m, k)
+    epilogue : Epilogue
+        Its bias is None, or an array of A's type.
+    """
+
+    def __init__(self, A: sp.csr_array, epilogue: Epilogue) -> None:
+        self.A = A.toarray()
+        self.bias, self.activation = epilogue.bias, activation_of(epilogue)
+
+    def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> bool:
+        """Compute `out`, or return False where B is not finite: 0 x infinity would be NaN.
+
+        Takes what `StreamProduct.multiply` takes.
+        """
+        if not np.isfinite(B.sum()):
+            return False
+        with blas().limit(limits=pool.threads, user_api="blas"):
+            np.matmul(self.A, B, out=out)
+        if self.bias is not None:
+            out += self.bias[:, None]
+        if residual is not None:
+            out += residual
+        code, lower, upper = self.activation
+        if code in (NONE, RELU):
+            if np.isfinite((lower, upper)).any():
+                np.clip(out, lower, upper, out=out)
+        else:
+            activate_span(out.ravel(order="K"), 0, out.size, code, lower, upper)
+        return True
+
+    def describe(self) -> str:
+        """Return what runs, for people."""
+        return "dense, by BLAS, zeros included"
+
+
+@functools.cache
+def blas() -> ThreadpoolController:
+    """Return what sets the number of BLAS threads; to find the libraries takes a while."""
+    return ThreadpoolController()

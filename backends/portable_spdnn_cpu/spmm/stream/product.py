@@ -1,0 +1,221 @@
+"""C = A B by the stream kernel, in one of its variants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from portable_spdnn.epilogue import Epilogue
+from portable_spdnn_cpu.activations import activation_of
+from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.jit.jobs import Job
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.machine.cpu_info import aligned_empty
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spmm.stream import kernel
+from portable_spdnn_cpu.spmm.stream.packing import (
+    divide_rows,
+    may_be_short,
+    pack_rows,
+)
+
+JOBS: dict[tuple[str, str], Job] = {
+    ("float32", "uint16"): kernel.multiply_short_float32,
+    ("float32", "int32"): kernel.multiply_float32,
+    ("float64", "uint16"): kernel.multiply_short_float64,
+    ("float64", "int32"): kernel.multiply_float64,
+}
+
+
+@dataclass(frozen=True)
+class StreamVariant:
+    """One way to run the stream kernel.
+
+    Attributes
+    ----------
+    blocks : int
+        Width of a panel in vector blocks.
+    k_block : int
+        Columns of A in a block; K or more for one block.
+    parts : int
+        Parts of A's rows, which threads take as they take panels.
+    in_place : bool
+        Whether panels are read in B where its rows start on cache lines; A then is one block.
+    """
+
+    blocks: int
+    k_block: int
+    parts: int = 1
+    in_place: bool = False
+
+
+class StreamProduct:
+    """C = A B, finished by an epilogue, for one variant of the kernel.
+
+    Parameters
+    ----------
+    A : csr_array, shape (m, k), canonical, of float32 or float64
+    epilogue : Epilogue
+        Its bias is None, or an array of A's type with an entry for each row.
+    variant : StreamVariant
+    pack : bool
+        Whether to bring A into the kernel's order; otherwise it is used as it is, in one block.
+    """
+
+    def __init__(
+        self, A: sp.csr_array, epilogue: Epilogue, variant: StreamVariant, pack: bool = True
+    ) -> None:
+        self.shape, self.dtype, self.variant = A.shape, A.dtype, variant
+        bounds = divide_rows(A, variant.parts)
+        self._kept: list[Array] = []  # what the words have addresses of
+        words = np.zeros(kernel.FIRST_PART + kernel.PART_WORDS * variant.parts, np.int64)
+        words[kernel.PARTS] = variant.parts
+        words[kernel.K] = self.shape[1]
+        self.k_block = min(variant.k_block, max(1, self.shape[1]))
+        words[kernel.K_BLOCK] = self.k_block
+        self.width = variant.blocks * BLOCK_BYTES // self.dtype.itemsize
+        words[kernel.WIDTH] = words[kernel.PANEL_STRIDE] = self.width
+        if epilogue.bias is not None:
+            words[kernel.BIAS] = self._address(np.ascontiguousarray(epilogue.bias))
+        code, *limits = activation_of(epilogue)
+        words[kernel.ACTIVATION] = code
+        words[kernel.LOWER : kernel.UPPER + 1].view(np.float64)[:] = limits
+        words[kernel.BOUNDED] = any(map(math.isfinite, limits))
+        self.blocks = -(-max(1, self.shape[1]) // self.k_block) if pack else 1
+        table = words[kernel.FIRST_PART :].reshape(variant.parts, kernel.PART_WORDS)
+        if pack:
+            offset_kind = self._pack(A, bounds, table)
+        else:
+            columns = A.indices.astype(np.int32, copy=False)
+            indptr = A.indptr.astype(np.int64, copy=False)
+            arrays = [self._address(array) for array in (indptr, columns, A.data)]
+            for part, words_of_part in enumerate(table):
+                words_of_part[:] = (
+                    bounds[part],
+                    bounds[part + 1],
+                    1,
+                    0,
+                    arrays[0],
+                    0,
+                    0,
+                    *arrays[1:],
+                )
+            offset_kind = "int32"
+        self.job = JOBS[self.dtype.name, offset_kind]
+        self.most_rows = max(map(int.__sub__, bounds[1:], bounds[:-1]))
+        self.words = words
+
+    def _pack(self, A: sp.csr_array, bounds: list[int], table: Array) -> str:
+        """Pack all parts, fill their words, and return the type of the offsets."""
+        variant = self.variant
+        short = not variant.in_place and may_be_short(self.k_block, variant.blocks)
+        unit = variant.blocks if short else 0
+        for begin, end, words_of_part in zip(bounds[:-1], bounds[1:], table, strict=True):
+            arrays = pack_rows(A, begin, end, self.k_block, unit)
+            words_of_part[:] = begin, end, self.blocks, *map(self._address, arrays)
+        return "uint16" if unit else "int32"
+
+    def _address(self, array: Array) -> int:
+        """Return where an array lies, and keep it alive."""
+        self._kept.append(array)
+        return address_of(array)
+
+    def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> None:
+        """Compute `out`.
+
+        Parameters
+        ----------
+        B : ndarray, shape (k, n)
+        out : ndarray, shape (m, n), C or Fortran order
+        residual : ndarray, shape (m, n), optional
+        pool : ThreadPool
+        """
+        columns = out.shape[1]
+        if not out.size:
+            return
+        out_turned = not out.flags.c_contiguous
+        if residual is not None and out_turned:
+            ordered = np.empty(out.shape, out.dtype)
+            self.multiply(B, ordered, residual, pool)
+            out[...] = ordered
+            return
+        if not _has_lines(B):
+            B = np.ascontiguousarray(B)
+        turned = B.strides[1] != B.itemsize and columns > 1
+        words, itemsize = self.words.copy(), self.dtype.itemsize
+        counters = np.zeros(pool.threads, np.int64)
+        words[kernel.WORKERS], words[kernel.COUNTERS] = pool.threads, address_of(counters)
+        words[kernel.ITEMS] = -(-columns // self.width) * self.variant.parts
+        words[kernel.COLUMNS] = columns
+        words[kernel.IN_PLACE] = self.variant.in_place and has_aligned_rows(B)
+        words[kernel.B : kernel.OUT_TURNED + 1] = (
+            address_of(B), B.strides[1 if turned else 0] // itemsize, turned,
+            address_of(out), out.strides[1 if out_turned else 0] // itemsize, out_turned,
+        )  # fmt: skip
+        if residual is not None:
+            residual = np.ascontiguousarray(residual)
+            words[kernel.RESIDUAL], words[kernel.RESIDUAL_STRIDE] = address_of(residual), columns
+        row = self.width * itemsize
+        sums = self.most_rows * row if out_turned or self.blocks > 1 else 0
+        each = sums + self.k_block * row
+        with spare_memory(pool.threads * each) as memory:
+            words[kernel.WORKSPACE : kernel.SUMS_BYTES + 1] = address_of(memory), each, sums
+            pool.run_job(self.job, words)
+
+    def describe(self) -> str:
+        """Return what runs, for people."""
+        parts = self.variant.parts
+        return (
+            f"weights streamed, panels of {self.width} columns, "
+            + (
+                "read in place"
+                if self.variant.in_place
+                else f"{self.blocks} block{'s' if self.blocks > 1 else ''} of {self.k_block} rows "
+                "of B"
+            )
+            + (f", {parts} parts of the rows of A" if parts > 1 else "")
+        )
+
+
+def address_of(array: Array) -> int:
+    """Return the address of the first item of an array."""
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def has_aligned_rows(B: Array) -> bool:
+    """Whether all rows of B start on cache lines and are whole vector blocks."""
+    row, item = B.strides
+    aligned = row % BLOCK_BYTES == 0 and address_of(B) % BLOCK_BYTES == 0
+    return aligned and item == B.itemsize and B.shape[1] * item % BLOCK_BYTES == 0
+
+
+def _has_lines(B: Array) -> bool:
+    """Whether rows or columns of B lie in one piece each, none over another, in whole items."""
+    row, column = B.strides
+    item = B.itemsize
+    ordered = (column == item and row >= B.shape[1] * item) or (
+        row == item and column >= B.shape[0] * item
+    )
+    return ordered and row % item == 0 and column % item == 0
+
+
+_spare: list[Array] = []
+
+
+@contextmanager
+def spare_memory(size: int) -> Iterator[Array]:
+    """Lend at least `size` bytes that an earlier call left; concurrent calls get their own."""
+    try:
+        memory = _spare.pop()
+    except IndexError:
+        memory = aligned_empty((0,), np.uint8)
+    if memory.size < size:
+        memory = aligned_empty((size,), np.uint8)
+    yield memory
+    _spare[:] = [memory]

@@ -1,0 +1,151 @@
+"""The stream kernel: every variant against plain loops, over shapes that hurt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from portable_spdnn.epilogue import Epilogue
+from portable_spdnn.testing import oracle
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spmm.stream import packing
+from portable_spdnn_cpu.spmm.stream.packing import divide_rows, pack_rows
+from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
+
+POOLS = ThreadPool(1), ThreadPool(3)
+BARE = Epilogue()
+
+
+def matrix(seed: int, shape: tuple[int, int], density: float, dtype: Any) -> Any:
+    rng = np.random.default_rng(seed)
+    dense = np.where(rng.random(shape) < density, rng.uniform(-1, 1, shape), 0)
+    return sp.csr_array(dense.astype(dtype))
+
+
+def check(product: StreamProduct, A: Any, B: Any, **finish: Any) -> None:
+    """Multiply in all orders of B and C, and compare with the oracle."""
+    sums = oracle.spmm(A, B)
+    expected = oracle.finish(sums, **{"bias": np.zeros(1), **finish})
+    residual = finish.get("residual")
+    for order_of_B in "CF":
+        for order_of_C in "CF":
+            for pool in POOLS:
+                out = np.full(sums.shape, np.nan, A.dtype, order=order_of_C)
+                product.multiply(np.asarray(B, order=order_of_B), out, residual, pool)
+                close = 2e-5 if A.dtype == np.float32 else 1e-12
+                np.testing.assert_allclose(out, expected, rtol=close, atol=close)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 1000), st.integers(1, 40), st.integers(1, 90), st.integers(1, 140),
+    st.sampled_from([0.0, 0.05, 0.3, 1.0]), st.sampled_from([np.float32, np.float64]),
+    st.integers(1, 8), st.integers(1, 100), st.integers(1, 3), st.booleans(),
+)  # fmt: skip
+def test_a_product(
+    seed: int, rows: int, inner: int, columns: int, density: float, dtype: Any,
+    blocks: int, k_block: int, parts: int, pack: bool,
+) -> None:  # fmt: skip
+    A = matrix(seed, (rows, inner), density, dtype)
+    B = np.random.default_rng(seed).uniform(-1, 1, (inner, columns)).astype(dtype)
+    variant = StreamVariant(blocks, k_block if pack else inner, parts)
+    check(StreamProduct(A, BARE, variant, pack), A, B)
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu", "tanh"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_epilogue_comes_with_the_last_block(activation: str, dtype: Any) -> None:
+    rng = np.random.default_rng(4)
+    A, B = matrix(4, (19, 50), 0.3, dtype), rng.uniform(-2, 2, (50, 37)).astype(dtype)
+    bias, residual = rng.uniform(-1, 1, 19).astype(dtype), rng.uniform(-1, 1, (19, 37))
+    for lower, upper in ((None, None), (-0.2, 0.7)):
+        epilogue = Epilogue(bias, activation, lower, upper).prepared("spmm", 19, np.dtype(dtype))
+        for variant in (StreamVariant(2, 16), StreamVariant(3, 50, 2)):
+            for added in (None, residual.astype(dtype)):
+                check(
+                    StreamProduct(A, epilogue, variant), A, B, bias=bias[:, None],
+                    activation=activation, lower=lower, upper=upper, residual=added,
+                )  # fmt: skip
+
+
+def test_strided_and_unaligned_operands() -> None:
+    A = matrix(5, (20, 33), 0.3, np.float32)
+    wide = np.random.default_rng(5).uniform(-1, 1, (66, 101)).astype(np.float32)
+    product = StreamProduct(A, BARE, StreamVariant(2, 20))
+    for B in (wide[:33, 1:50], wide[::2, 3:52], wide[:33, ::2], wide[32::-1, :49], wide.T[1:34]):
+        out = np.empty((20, B.shape[1]), np.float32)
+        product.multiply(B, out, None, POOLS[0])
+        np.testing.assert_allclose(out, oracle.spmm(A, B), rtol=2e-5, atol=2e-5)
+    raw = np.zeros(33 * 40 * 4 + 1, np.uint8)[1:].view(np.float32).reshape(33, 40)
+    raw[:] = wide[:33, :40]
+    out = np.empty((20, 40), np.float32)
+    product.multiply(raw, out, None, POOLS[0])
+    np.testing.assert_allclose(out, oracle.spmm(A, raw), rtol=2e-5, atol=2e-5)
+
+
+def test_nothing_beside_the_result_is_written() -> None:
+    A, B = matrix(6, (5, 8), 0.5, np.float32), np.ones((8, 19), np.float32)
+    around = np.full((7, 19), 7, np.float32)
+    StreamProduct(A, BARE, StreamVariant(4, 8)).multiply(B, around[1:6], None, POOLS[0])
+    assert (around[[0, 6]] == 7).all()
+    np.testing.assert_allclose(around[1:6], oracle.spmm(A, B), rtol=1e-5, atol=1e-5)
+
+
+def test_only_stored_entries_meet_infinity() -> None:
+    A = sp.csr_array(np.array([[1.0, 0, 2], [0, 0, 3], [0, 0, 0]], np.float32))
+    B = np.ones((3, 17), np.float32)
+    B[1], B[0, 3] = np.nan, np.inf
+    out = np.empty((3, 17), np.float32)
+    StreamProduct(A, BARE, StreamVariant(2, 2)).multiply(B, out, None, POOLS[0])
+    assert out[0, 3] == np.inf
+    out[0, 3] = 3
+    np.testing.assert_array_equal(out, np.repeat([[3.0], [3], [0]], 17, axis=1))
+
+
+def test_wide_matrices_have_long_offsets() -> None:
+    A = sp.csr_array(([1.0, 2, 3], [0, 69_999, 70_000], [0, 2, 3]), shape=(2, 70_001))
+    B = np.arange(70_001 * 3, dtype=np.float64).reshape(-1, 3)
+    for variant in (StreamVariant(1, 70_001), StreamVariant(8, 69_000), StreamVariant(8, 512)):
+        out = np.empty((2, 3))
+        StreamProduct(A, BARE, variant).multiply(B, out, None, POOLS[0])
+        np.testing.assert_array_equal(out, A @ B)
+
+
+def test_rows_of_a_block_are_ordered_by_count_and_none_is_lost() -> None:
+    A = matrix(7, (50, 200), 0.1, np.float32)
+    begin, end = 10, 45
+    part = pack_rows(A, begin, end, 64, 3)
+    assert part.offsets.dtype == np.uint16
+    assert part.first_row.size == 5
+    found = np.zeros(A.shape)
+    for block in range(4):
+        place = slice(part.first_row[block], part.first_row[block + 1])
+        rows, counts = part.rows[place], part.counts[place]
+        assert (np.diff(counts) >= 0).all()
+        if block in (0, 3):
+            assert sorted(rows) == list(range(begin, end))
+        else:
+            assert (counts > 0).all()
+        entry = part.first_entry[block]
+        for row, count in zip(rows, counts, strict=True):
+            columns = part.offsets[entry : entry + count] // (3 * 8) + 64 * block
+            found[row, columns] = part.values[entry : entry + count]
+            entry += count
+        assert entry == part.first_entry[block + 1]
+    np.testing.assert_array_equal(found[begin:end], A.toarray()[begin:end])
+    assert not packing.may_be_short(8192, 2)
+
+
+def test_rows_are_divided_by_entries() -> None:
+    heavy = sp.csr_array(np.vstack([np.ones((1, 100)), np.zeros((99, 100))]))
+    bounds = divide_rows(heavy, 2)
+    assert bounds[0] == 0
+    assert bounds[2] == 100
+    assert 1 <= bounds[1] <= 10
+    assert divide_rows(sp.csr_array((3, 4)), 3) == [0, 1, 2, 3]
+    assert divide_rows(sp.csr_array((0, 4)), 2) == [0, 0, 0]

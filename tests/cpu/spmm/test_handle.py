@@ -1,0 +1,122 @@
+"""Which kernel runs a product: chosen when a handle is made or by a model, kept, and told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import portable_spdnn as ps
+from portable_spdnn.testing import oracle
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spmm import handle, tuning
+from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
+from portable_spdnn_cpu.spmm.dense import DenseProduct
+from portable_spdnn_cpu.spmm.handle import Layout, WeightsProduct, layout_of
+from portable_spdnn_cpu.spmm.stream.microkernels import MOST_BLOCKS
+from portable_spdnn_cpu.spmm.stream.product import StreamProduct
+from portable_spdnn_cpu.spmm.tuning import ProductSize, dense_seconds, stream_seconds
+
+BARE = ps.Epilogue()
+
+
+def random(shape: tuple[int, int], density: float) -> Any:
+    rng = np.random.default_rng(1)
+    return sp.random_array(shape, density=density, rng=rng, dtype=np.float32, format="csr")
+
+
+def size(**changes: Any) -> ProductSize:
+    fields = {"rows": 512, "inner": 512, "columns": 256, "entries": 26214, "itemsize": 4}
+    return ProductSize(**{**fields, "turned": False, "aligned": False, "threads": 2, **changes})
+
+
+def test_the_model_sees_what_costs() -> None:
+    best = tuning.stream_variants(size())[0]
+    seconds = stream_seconds(size(), best)
+    assert stream_seconds(size(threads=1), best) > 1.5 * seconds
+    assert stream_seconds(size(turned=True), best) > seconds
+    assert stream_seconds(size(entries=2 * 26214), best) > 1.3 * seconds
+    # Sparser weights have larger blocks, for they use less of each row of B that a block has.
+    sparse, dense = (tuning.stream_variants(size(entries=n))[0] for n in (2621, 183501))
+    assert sparse.k_block > dense.k_block
+    assert dense_seconds(size()) > 3 * seconds
+    assert dense_seconds(size(entries=512 * 512)) < stream_seconds(size(entries=512 * 512), best)
+
+
+@pytest.mark.parametrize("columns", [1, 7, 16, 49, 196, 256, 3136])
+def test_variants_are_different_and_within_registers(columns: int) -> None:
+    found = tuning.stream_variants(size(columns=columns))
+    assert len(set(found)) == len(found)
+    assert {1, 2} == {variant.parts for variant in found}
+    assert all(1 <= variant.blocks <= MOST_BLOCKS for variant in found)
+    seconds = [stream_seconds(size(columns=columns), variant) for variant in found]
+    assert seconds == sorted(seconds)
+    assert 1 <= tuning.whole_variant(size(columns=columns)).blocks <= MOST_BLOCKS
+
+
+def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials: list[float] = []
+
+    def noted(run: Any, best: float) -> float:
+        run()
+        trials.append(best)
+        return 1.0 / len(trials)  # each candidate is faster than the one before
+
+    monkeypatch.setattr(tuning, "measured", noted)
+    monkeypatch.setattr(tuning, "dense_seconds", lambda size: 1.0)
+    A = random((60, 80), 0.2)
+    product = WeightsProduct(ThreadPool(2), A, BARE, columns=40)
+    made = len(trials)
+    assert made > 2
+    assert product._choices[40, Layout.TURNED].measured == 1.0 / made
+    for columns in (40, 9, 40):
+        for order in "CF":
+            B = np.ones((80, columns), np.float32, order=order)
+            C = product.multiply(B)
+            assert C.flags.c_contiguous == (order == "C")
+            np.testing.assert_allclose(C, oracle.spmm(A, B), rtol=1e-5)
+    assert len(trials) == made
+    assert product._choices[9, Layout.ROWS].measured is None
+    text = product.describe()
+    assert text.count("predicted") == 4
+    assert text.count("% of the peak of multiply-adds") == 2
+    assert "B of 40 columns in Fortran order: " in text
+    assert "Features of 9 inputs in C order: weights streamed" in product.describe(layer=True)
+    monkeypatch.setattr(handle, "MAX_TRIAL_BYTES", 1000)
+    WeightsProduct(ThreadPool(2), A, BARE, columns=40)
+    assert len(trials) == made
+
+
+def test_few_zeros_go_to_blas_but_not_with_infinities(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handle, "LEAST_SHARED", np.inf)
+    A, rng = random((170, 190), 0.9), np.random.default_rng(2)
+    epilogue = ps.Epilogue(rng.uniform(-1, 1, 170), "gelu", upper=2.0)
+    product = WeightsProduct(ThreadPool(1), A, epilogue.prepared("spmm", 170, A.dtype))
+    B, residual = rng.uniform(-1, 1, (190, 320)).astype(np.float32), np.ones((170, 320), np.float32)
+    for order in "CF":
+        C = product.multiply(np.asarray(B, order=order), residual=residual)
+        expected = oracle.finish(
+            oracle.spmm(A, B), epilogue.bias[:, None], "gelu", None, 2.0, residual
+        )
+        np.testing.assert_allclose(C, expected, rtol=1e-4, atol=1e-5)
+    assert isinstance(product._choices[320, layout_of(B)].kernel, DenseProduct)
+    assert "with 10 % zeros, to skip them costs more than it saves" in product.describe()
+    empty = np.flatnonzero(A.toarray()[3] == 0)[0]
+    B[empty] = np.inf
+    assert np.isfinite(product.multiply(B)[3]).all()
+
+
+def test_rows_that_share_columns_go_in_clusters() -> None:
+    alike = sp.csr_array(np.repeat(random((20, 60), 0.2).toarray(), 4, axis=0))
+    product = WeightsProduct(ThreadPool(1), alike, BARE)
+    B = np.random.default_rng(3).random((60, 32), np.float32)
+    np.testing.assert_allclose(product.multiply(B), oracle.spmm(alike, B), rtol=1e-5)
+    assert isinstance(product._choices[32, layout_of(B)].kernel, ClusteredProduct)
+    assert "a load of B serves 4.0 entries" in product.describe()
+    tried = WeightsProduct(ThreadPool(1), alike, BARE, columns=32)
+    np.testing.assert_allclose(tried.multiply(B), oracle.spmm(alike, B), rtol=1e-5)
+    scattered = WeightsProduct(ThreadPool(1), random((80, 60), 0.1), BARE)
+    scattered.multiply(B)
+    assert isinstance(scattered._choices[32, layout_of(B)].kernel, StreamProduct)

@@ -94,12 +94,14 @@ class SparseAttention:
             ]
             if heads % threads == 0 or heads >= HEADS_EACH * threads:
                 own = [buffers.operands(worker, 1, *rows) for worker in range(threads)]
-                self.workers.run(
-                    lambda worker: attend_heads(
-                        counters[0], tile, packed, stage, *pattern, Q, K, V, own[worker], d, d_v,
-                        factor, spaces[worker], out,
-                    )  # fmt: skip
-                )
+                whole = tile, packed, stage, *pattern, Q, K, V
+
+                def work(worker: int) -> None:
+                    attend_heads(
+                        counters[0], *whole, own[worker], d, d_v, factor, spaces[worker], out
+                    )
+
+                self.workers.run(work)
                 return
             shared = buffers.operands(0, heads, *rows)
             self.workers.run(lambda worker: pack_operands(counters[0], K, V, shared, d, d_v))
@@ -114,7 +116,7 @@ class SparseAttention:
 
 
 def block_of_queries(queries: int, heads: int, threads: int, key_bytes: int) -> int:
-    """Return the queries of a block: a whole number of groups, and enough blocks for all threads."""
+    """Return the queries of a block: whole groups, and enough blocks for all threads."""
     size = MANY if 4 * key_bytes > cache_bytes(2) else FEW
     each = -(-heads * queries // (BLOCKS_EACH * threads))
     size = min(size, max(LEAST, each))
@@ -142,7 +144,7 @@ class Buffers:
         self._kept: dict[tuple[str, int], Array] = {}
 
     def take(self, name: str, worker: int, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return an uninitialised array, a part of what was kept under its name if that is enough."""
+        """Return an uninitialised array, a part of what was kept under its name where it can be."""
         items = int(np.prod(shape))
         kept = self._kept.get((name, worker))
         if kept is None or kept.dtype != dtype or kept.size < items:
@@ -170,9 +172,9 @@ class Buffers:
             self.take("sums", worker, (size * d_v,), dtype),
             self.take("scores", worker, (scores,), dtype),
             self.take("starts", worker, (size,), np.dtype(np.int64)),
+            self.take("counts", worker, (size,), np.dtype(np.int64)),
             self.take("most", worker, (size,), dtype),
             self.take("totals", worker, (size,), dtype),
-            self.take("high", worker, (GROUP * LANES,), dtype),
         )
 
 

@@ -1,11 +1,11 @@
 """Kernel of fused sparse attention: a block of queries of a head at a time, scores in a cache.
 
 Idea: each query keeps its largest score, the sum of its exponentials and its sums over V, which are
-scaled down where a larger score comes (online softmax: M. Milakov, N. Gimelshein, "Online normalizer
-calculation for softmax", arXiv:1805.02867, 2018, algorithm 3; T. Dao et al., "FlashAttention",
-NeurIPS 2022). So scores live a stage long: the tiles of a group of queries, or all other entries of a
-block of queries in some blocks of keys. A stage of the latter has three passes: scores, exponentials,
-sums; rows of a block of K, then of V, come from the second-level cache as often as they are seen.
+scaled down where a larger score comes (online softmax: M. Milakov, N. Gimelshein, "Online
+normalizer calculation for softmax", arXiv:1805.02867, 2018, algorithm 3). So scores live a stage
+long: the tiles of a group of queries, or all other entries of a block of queries in some blocks of
+keys. A stage of the latter has three passes: scores, exponentials, sums. In each, the rows of a
+block of K, or of V, come from the second-level cache as often as they are seen.
 Bound: that of the microkernels; for scattered entries two rows from that cache each, 512 bytes at
 d = 64 in float32, and K and V from farther off once for each block of queries.
 """
@@ -49,21 +49,19 @@ class Workspace(NamedTuple):
         Padded rows of Q, and of O.
     scores : ndarray
         Of a stage.
-    starts : ndarray of int64
-        Where in `scores` those of a query begin.
+    starts, counts : ndarray of int64
+        Where in `scores` those of a query begin, and how many they are.
     most, totals : ndarray
         Of each query: the largest score, and the sum of exponentials relative to it.
-    high : ndarray, shape (8 x 16,)
-        Of each query of a group, the largest score in each lane.
     """
 
     queries: Array
     sums: Array
     scores: Array
     starts: Array
+    counts: Array
     most: Array
     totals: Array
-    high: Array
 
 
 @kernel
@@ -95,8 +93,11 @@ def attend(
     scale : of the type of Q
     out : ndarray in C order
     """
-    # Taken out of their tuples once: each use of a tuple's array counts its references anew.
-    rows, sums, most, totals = space.queries, space.sums, space.most, space.totals
+    # Taken out of their tuples here: each use of a tuple's array counts its references anew.
+    rows, sums, scores = space.queries, space.sums, space.scores
+    starts, counts, most, totals = space.starts, space.counts, space.most, space.totals
+    group_tiles, numbers, bits = mask.group_tiles, mask.panels, mask.bits
+    splits, padding, rest = mask.splits, mask.padding, mask.keys
     heads, queries, columns = Q.shape
     size = most.size
     blocks = (queries + size - 1) // size
@@ -106,6 +107,7 @@ def attend(
             break
         head, first = number // blocks, number % blocks * size
         end = min(first + size, queries)
+        panels, keys, values = packed.panels[head], packed.keys[head], packed.values[head]
         for query in range(first, end):
             place = (head * queries + query) * columns
             load_row(Q, place, columns, rows, (query - first) * d, d)
@@ -113,11 +115,19 @@ def attend(
         sums[:] = 0
         most[:] = -np.inf
         totals[:] = 0
-        for group in range(first // GROUP, (end + GROUP - 1) // GROUP):
-            attend_tiles(tile, mask, group, group - first // GROUP, packed, head, d, d_v, scale, space)
-        for start in range(0, mask.splits.shape[1] - 1, stage):
-            stop = min(start + stage, mask.splits.shape[1] - 1)
-            attend_rows(tile, mask, first, end, start, stop, packed, head, d, d_v, scale, space)
+        if numbers.size:
+            tiles = group_tiles[first // GROUP : (end + GROUP - 1) // GROUP + 1]
+            attend_tiles(
+                tile, tiles, numbers, bits, rows, panels, values, d, d_v, scale,
+                scores, starts, counts, most, totals, sums,
+            )  # fmt: skip
+        if rest.size:
+            for start in range(0, padding.shape[1], stage):
+                stop = min(start + stage, padding.shape[1])
+                attend_rows(
+                    tile, splits[first:end], padding[first:end], rest, start, stop,
+                    rows, keys, values, d, d_v, scale, scores, starts, counts, most, totals, sums,
+                )  # fmt: skip
         for query in range(first, end):
             # A query without entries, or with scores of -inf alone, has a sum of 0, and stays 0.
             total = totals[query - first]
@@ -176,117 +186,114 @@ def attend_heads(
 @kernel_part
 def attend_tiles(
     tile: RegisterTile,
-    mask: PackedMask,
-    group: int,
-    place: int,
-    packed: PackedOperands,
-    head: int,
+    tiles: Array,
+    numbers: Array,
+    bits: Array,
+    queries: Array,
+    panels: Array,
+    values: Array,
     d: int,
     d_v: int,
     scale: Any,
-    space: Workspace,
+    scores: Array,
+    starts: Array,
+    counts: Array,
+    most: Array,
+    totals: Array,
+    sums: Array,
 ) -> None:
-    """Add the tiles of a group of queries, the group number `place` of the block."""
-    rows, row_tiles = len(tile.rows), len(tile.keys)
-    panels, values = packed.panels[head], packed.values[head]
-    numbers, bits, group_tiles = mask.panels, mask.bits, mask.group_tiles
-    queries, sums, scores, high = space.queries, space.sums, space.scores, space.high
-    most, totals = space.most, space.totals
-    last = group_tiles[group + 1]
-    for first in range(group_tiles[group], last, TILES_AT_ONCE):
-        end = min(first + TILES_AT_ONCE, last)
-        length = LANES * (end - first)
-        high[:] = -np.inf
-        for row in range(0, GROUP, rows):
-            q = (GROUP * place + row) * d
-            number = first
-            while number + row_tiles <= end:
-                score_tiles(
-                    tile.rows, tile.keys, queries, q, d, panels, numbers, bits,
-                    number, row, scale, scores, row * length + LANES * (number - first),
-                    length, high,
-                )  # fmt: skip
-                number += row_tiles
-            while number < end:
-                score_tiles(
-                    tile.rows, tile.one, queries, q, d, panels, numbers, bits,
-                    number, row, scale, scores, row * length + LANES * (number - first),
-                    length, high,
-                )  # fmt: skip
-                number += 1
-        for row in range(GROUP):
-            found = largest(high, LANES * row, LANES)
-            normalize(most, totals, sums, scores, GROUP * place + row, found, row * length, length, d_v)
-        for row in range(0, GROUP, rows):
-            column, o = 0, (GROUP * place + row) * d_v
-            while column + LANES * len(tile.columns) <= d_v:
-                add_tiles(
-                    tile.rows, tile.columns, scores, row * length, length, values, d_v,
-                    numbers, first, end, column, sums, o,
-                )  # fmt: skip
-                column += LANES * len(tile.columns)
-            while column < d_v:
-                add_tiles(
-                    tile.rows, tile.one, scores, row * length, length, values, d_v,
-                    numbers, first, end, column, sums, o,
-                )  # fmt: skip
-                column += LANES
+    """Add the tiles of a block of queries; those of group g are tiles[g] .. tiles[g + 1] - 1."""
+    rows, row_tiles, columns = len(tile.rows), len(tile.keys), LANES * len(tile.columns)
+    for group in range(tiles.size - 1):
+        last = tiles[group + 1]
+        for first in range(tiles[group], last, TILES_AT_ONCE):
+            end = min(first + TILES_AT_ONCE, last)
+            length = LANES * (end - first)
+            for row in range(0, GROUP, rows):
+                q, s = (GROUP * group + row) * d, row * length
+                number = first
+                while number + row_tiles <= end:
+                    score_tiles(
+                        tile.rows, tile.keys, queries, q, d, panels, numbers, bits, number, row,
+                        scale, scores, s + LANES * (number - first), length,
+                    )  # fmt: skip
+                    number += row_tiles
+                while number < end:
+                    score_tiles(
+                        tile.rows, tile.one, queries, q, d, panels, numbers, bits, number, row,
+                        scale, scores, s + LANES * (number - first), length,
+                    )  # fmt: skip
+                    number += 1
+            for row in range(GROUP):
+                starts[row], counts[row] = row * length, length
+            normalize(most, totals, sums, scores, starts, counts, GROUP * group, GROUP, d_v)
+            for row in range(0, GROUP, rows):
+                column, o, s = 0, (GROUP * group + row) * d_v, row * length
+                while column + columns <= d_v:
+                    add_tiles(
+                        tile.rows, tile.columns, scores, s, length, values, d_v, numbers, first,
+                        end, column, sums, o,
+                    )  # fmt: skip
+                    column += columns
+                while column < d_v:
+                    add_tiles(
+                        tile.rows, tile.one, scores, s, length, values, d_v, numbers, first,
+                        end, column, sums, o,
+                    )  # fmt: skip
+                    column += LANES
 
 
 @kernel_part
 def attend_rows(
     tile: RegisterTile,
-    mask: PackedMask,
-    first: int,
-    end: int,
+    splits: Array,
+    padding: Array,
+    rest: Array,
     start: int,
     stop: int,
-    packed: PackedOperands,
-    head: int,
+    queries: Array,
+    keys: Array,
+    values: Array,
     d: int,
     d_v: int,
     scale: Any,
-    space: Workspace,
+    scores: Array,
+    starts: Array,
+    counts: Array,
+    most: Array,
+    totals: Array,
+    sums: Array,
 ) -> None:
-    """Add the entries of queries first .. end - 1 that are in no tile, in some blocks of keys."""
-    keys, values = packed.keys[head], packed.values[head]
+    """Add what is in no tile: of a block of queries, the keys in the blocks start .. stop - 1."""
     part, value_part = LANES * len(tile.key_part), LANES * len(tile.value_part)
-    splits, padding, rest = mask.splits, mask.padding, mask.keys
-    queries, sums, scores, starts = space.queries, space.sums, space.scores, space.starts
-    most, totals = space.most, space.totals
+    count_queries = splits.shape[0]
     used = 0
-    for query in range(first, end):
-        starts[query - first] = used
-        count = splits[query, stop] - splits[query, start]
-        used += (count + LANES - 1) // LANES * LANES
+    for query in range(count_queries):
+        starts[query], counts[query] = used, splits[query, stop] - splits[query, start]
+        used += (counts[query] + LANES - 1) // LANES * LANES
     if used == 0:
         return
     for block in range(start, stop):
-        for query in range(first, end):
+        for query in range(count_queries):
             begin = splits[query, block]
             count = splits[query, block + 1] - begin
-            place = starts[query - first] + begin - splits[query, start]
+            place = starts[query] + begin - splits[query, start]
             for column in range(0, d, part):
                 score_rows(
-                    tile.key_part, queries, (query - first) * d + column, keys, column, d,
+                    tile.key_part, queries, query * d + column, keys, column, d,
                     rest, begin, count, scale, scores, place, column > 0,
                 )  # fmt: skip
             drop_last(scores, place + count, padding[query, block])
-    for query in range(first, end):
-        count = splits[query, stop] - splits[query, start]
-        if count:
-            place = starts[query - first]
-            found = largest(scores, place, count)
-            normalize(most, totals, sums, scores, query - first, found, place, count, d_v)
+    normalize(most, totals, sums, scores, starts, counts, 0, count_queries, d_v)
     for block in range(start, stop):
-        for query in range(first, end):
+        for query in range(count_queries):
             begin = splits[query, block]
             count = splits[query, block + 1] - begin
-            place = starts[query - first] + begin - splits[query, start]
+            place = starts[query] + begin - splits[query, start]
             for column in range(0, d_v, value_part):
                 add_rows(
                     tile.value_part, scores, place, values, column, d_v,
-                    rest, begin, count, sums, (query - first) * d_v + column,
+                    rest, begin, count, sums, query * d_v + column,
                 )  # fmt: skip
 
 
@@ -296,25 +303,29 @@ def normalize(
     totals: Array,
     sums: Array,
     scores: Array,
-    query: int,
-    found: Any,
-    place: int,
-    count: int,
+    starts: Array,
+    counts: Array,
+    first: int,
+    number: int,
     d_v: int,
 ) -> None:
-    """Make scores into exponentials, relative to the largest so far; scale down what was before.
+    """Make the scores of `number` queries exponentials, relative to the largest of each so far.
 
-    `found` is the largest of the scores from `place` on. Where all so far are -inf, or not stored,
-    all are zeros; where one is NaN or +inf, the sum becomes NaN, and with it the result.
+    What was added up before is scaled down where the largest is new. Where all so far are -inf, or
+    there are none, all become 0; where one is NaN or +inf, the sum becomes NaN, and so the result.
     """
-    before = most[query]
-    level = max(before, found)
-    if level > before:
-        most[query] = level
-        if before > -np.inf:
-            factor = totals.dtype.type(math.exp(before - level))
-            totals[query] *= factor
-            store_row(sums, query * d_v, factor, sums, query * d_v, d_v)
-    if level == -np.inf:
-        level = totals.dtype.type(0)
-    totals[query] += exponentials(scores, place, count, level)
+    for row in range(number):
+        query, count = first + row, counts[row]
+        if count == 0:
+            continue
+        before = most[query]
+        level = max(before, largest(scores, starts[row], count))
+        if level > before:
+            most[query] = level
+            if before > -np.inf:
+                factor = totals.dtype.type(math.exp(before - level))
+                totals[query] *= factor
+                store_row(sums, query * d_v, factor, sums, query * d_v, d_v)
+        if level == -np.inf:
+            level = totals.dtype.type(0)
+        totals[query] += exponentials(scores, starts[row], count, level)

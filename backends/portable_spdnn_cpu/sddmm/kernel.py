@@ -1,4 +1,4 @@
-"""Kernels of sampled products and of the sparse softmax: rows, some of which a thread takes at a time.
+"""Kernels of sampled products and of the sparse softmax: a thread takes some rows at a time.
 
 Bound of sampled products: that of the microkernel; a row of K for each entry from the second-level
 cache, where K is larger block by block. Of the softmax: reading and writing the entries once.

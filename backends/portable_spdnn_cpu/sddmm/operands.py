@@ -48,9 +48,7 @@ def transpose_rows(source: Array, first: int, end: int, panels: Array, width: in
                 inputs[lane] = start + lane
             for column in range(0, square, side):
                 for lane in range(0, LANES, side):
-                    transpose_into_tile(
-                        panel, None, column, lane, source, inputs
-                    )
+                    transpose_into_tile(panel, None, column, lane, source, inputs)
         for column in range(done, columns):
             for lane in range(count):
                 panel[column, lane] = source[start + lane, column]

@@ -200,7 +200,9 @@ class Blocks:
         half = value.type.count // 2
         kind = ir.VectorType(INT32, half)
         return [
-            self.builder.shuffle_vector(value, value, ir.Constant(kind, list(range(first, first + half))))
+            self.builder.shuffle_vector(
+                value, value, ir.Constant(kind, list(range(first, first + half)))
+            )
             for first in (0, half)
         ]
 

@@ -125,16 +125,17 @@ def block_of_queries(queries: int, heads: int, threads: int, key_bytes: int) -> 
 
 def stages(mask: PackedMask, size: int, itemsize: int) -> tuple[int, int]:
     """Return the blocks of keys of a stage, and the room for scores that one takes at most."""
-    blocks = mask.splits.shape[1] - 1
+    blocks, queries = mask.counts.shape
     wanted = cache_bytes(2) // SCORES_SHARE // itemsize
-    mean = mask.keys.size * size // max(1, mask.splits.shape[0] * blocks)
+    mean = mask.keys.size * size // max(1, queries * blocks)
     stage = max(1, min(blocks, wanted // max(1, mean)))
-    tiles = GROUP * LANES * TILES_AT_ONCE
-    counts = np.diff(mask.splits[:, [*range(0, blocks, stage), blocks]], axis=1)
-    rounded = -(-counts // LANES) * LANES
-    firsts = np.arange(0, rounded.shape[0], size)
-    most = np.add.reduceat(rounded, firsts, axis=0).max(initial=0) if rounded.size else 0
-    return stage, max(tiles, int(most) + LANES)
+    most = 0
+    if mask.keys.size:
+        counts = np.add.reduceat(mask.counts, np.arange(0, blocks, stage), axis=0)
+        rounded = -(-counts // LANES) * LANES
+        firsts = np.arange(0, queries, size)
+        most = int(np.add.reduceat(rounded, firsts, axis=1, dtype=np.int64).max())
+    return stage, max(GROUP * LANES * TILES_AT_ONCE, most + LANES)
 
 
 class Buffers:

@@ -97,7 +97,7 @@ def attend(
     rows, sums, scores = space.queries, space.sums, space.scores
     starts, counts, most, totals = space.starts, space.counts, space.most, space.totals
     group_tiles, numbers, bits = mask.group_tiles, mask.panels, mask.bits
-    splits, padding, rest = mask.splits, mask.padding, mask.keys
+    begins, lengths, padding, rest = mask.begins, mask.counts, mask.padding, mask.keys
     heads, queries, columns = Q.shape
     size = most.size
     blocks = (queries + size - 1) // size
@@ -122,11 +122,11 @@ def attend(
                 scores, starts, counts, most, totals, sums,
             )  # fmt: skip
         if rest.size:
-            for start in range(0, padding.shape[1], stage):
-                stop = min(start + stage, padding.shape[1])
+            for start in range(0, padding.shape[0], stage):
+                part = slice(start, start + stage), slice(first, end)
                 attend_rows(
-                    tile, splits[first:end], padding[first:end], rest, start, stop,
-                    rows, keys, values, d, d_v, scale, scores, starts, counts, most, totals, sums,
+                    tile, begins[part], lengths[part], padding[part], rest, rows, keys, values,
+                    d, d_v, scale, scores, starts, counts, most, totals, sums,
                 )  # fmt: skip
         for query in range(first, end):
             # A query without entries, or with scores of -inf alone, has a sum of 0, and stays 0.
@@ -246,11 +246,10 @@ def attend_tiles(
 @kernel_part
 def attend_rows(
     tile: RegisterTile,
-    splits: Array,
+    begins: Array,
+    lengths: Array,
     padding: Array,
     rest: Array,
-    start: int,
-    stop: int,
     queries: Array,
     keys: Array,
     values: Array,
@@ -264,37 +263,40 @@ def attend_rows(
     totals: Array,
     sums: Array,
 ) -> None:
-    """Add what is in no tile: of a block of queries, the keys in the blocks start .. stop - 1."""
-    part, value_part = LANES * len(tile.key_part), LANES * len(tile.value_part)
-    count_queries = splits.shape[0]
+    """Add what is in no tile, of a block of queries in some blocks of keys; see `PackedMask`."""
+    key_part, value_part = LANES * len(tile.key_part), LANES * len(tile.value_part)
+    blocks, number = begins.shape
     used = 0
-    for query in range(count_queries):
-        starts[query], counts[query] = used, splits[query, stop] - splits[query, start]
+    for query in range(number):
+        counts[query] = 0
+        for block in range(blocks):
+            counts[query] += lengths[block, query]
+        starts[query] = used
         used += (counts[query] + LANES - 1) // LANES * LANES
     if used == 0:
         return
-    for block in range(start, stop):
-        for query in range(count_queries):
-            begin = splits[query, block]
-            count = splits[query, block + 1] - begin
-            place = starts[query] + begin - splits[query, start]
-            for column in range(0, d, part):
+    for block in range(blocks):
+        for query in range(number):
+            begin, count, place = begins[block, query], lengths[block, query], starts[query]
+            for column in range(0, d, key_part):
                 score_rows(
                     tile.key_part, queries, query * d + column, keys, column, d,
                     rest, begin, count, scale, scores, place, column > 0,
                 )  # fmt: skip
-            drop_last(scores, place + count, padding[query, block])
-    normalize(most, totals, sums, scores, starts, counts, 0, count_queries, d_v)
-    for block in range(start, stop):
-        for query in range(count_queries):
-            begin = splits[query, block]
-            count = splits[query, block + 1] - begin
-            place = starts[query] + begin - splits[query, start]
+            drop_last(scores, place + count, padding[block, query])
+            starts[query] += count  # where those of the next block go
+    for query in range(number):
+        starts[query] -= counts[query]
+    normalize(most, totals, sums, scores, starts, counts, 0, number, d_v)
+    for block in range(blocks):
+        for query in range(number):
+            begin, count, place = begins[block, query], lengths[block, query], starts[query]
             for column in range(0, d_v, value_part):
                 add_rows(
                     tile.value_part, scores, place, values, column, d_v,
                     rest, begin, count, sums, query * d_v + column,
                 )  # fmt: skip
+            starts[query] += count
 
 
 @kernel_part

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 import portable_spdnn as ps
 from portable_spdnn_cpu.attention import packing
-from portable_spdnn_cpu.attention.packing import LEAST_ENTRIES, block_of_keys, pack_mask
+from portable_spdnn_cpu.attention.packing import LEAST_ENTRIES, block_of_keys, pack_mask, positions
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
 MASKS: dict[str, Callable[[], Any]] = {
@@ -46,19 +46,29 @@ def test_every_entry_is_there_once(
             assert bits.sum() >= LEAST_ENTRIES
             first = 16 * int(packed.panels[tile])
             found[8 * group : 8 * group + 8, first : first + 16] += bits
-    for query in range(mask.shape[0]):
-        for part in range(packed.padding.shape[1]):
-            begin, end = packed.splits[query, part : part + 2]
-            keys, extra = packed.keys[begin:end], int(packed.padding[query, part])
-            assert keys.size % 4 == 0
-            assert extra < 4
-            assert (keys[keys.size - extra :] == keys[-1:]).all()
-            assert (keys // block == part).all()
-            np.add.at(found[query], keys[: keys.size - extra], 1)
+    read = np.zeros(packed.keys.size, np.int64)
+    for part, query in np.ndindex(packed.counts.shape):
+        begin, count = packed.begins[part, query], packed.counts[part, query]
+        keys, extra = packed.keys[begin : begin + count], int(packed.padding[part, query])
+        read[begin : begin + count] += 1
+        assert count % 4 == 0
+        assert extra < 4
+        assert (keys[keys.size - extra :] == keys[-1:]).all()
+        assert (keys // block == part).all()
+        np.add.at(found[query], keys[: keys.size - extra], 1)
+    assert (read == 1).all()
     np.testing.assert_array_equal(found[: mask.shape[0], : mask.shape[1]], stored)
     assert found.sum() == mask.nnz
-    if packed.splits.size:
-        assert packed.splits[-1, -1] == packed.keys.size
+
+
+def test_keys_are_in_the_order_in_which_they_are_read() -> None:
+    counts = np.ones((2, 130), np.int32)
+    begins = positions(counts)
+    order = np.argsort(begins.ravel())
+    chunk, block, query = order % 130 // 64, order // 130, order % 130
+    assert sorted(zip(chunk, block, query, strict=True)) == list(
+        zip(chunk, block, query, strict=True)
+    )
 
 
 def test_blocks_of_keys_are_powers_of_two_that_a_cache_holds(

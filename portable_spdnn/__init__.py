@@ -27,6 +27,7 @@ _NAMES = {
     "mpi.run": ("infer_distributed",),
     "network": ("Network",),
     "operations.handles": ("LayerHandle", "SpgemmHandle", "SpmmHandle"),
+    "operations.heads": ("AttentionHandle",),
     "plans.base": ("NetworkPlan",),
     "plans.options": ("PlanOptions",),
     "plans.planner": ("plan",),
@@ -37,9 +38,11 @@ _NAMES = {
     "workloads.streamed_network": ("StreamedNetwork",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
-__all__ = [*sorted(_HOME), "__version__"]
+_MODULES = ("masks",)
+__all__ = [*sorted(_HOME), *_MODULES, "__version__"]
 
 if TYPE_CHECKING:
+    from portable_spdnn import masks as masks
     from portable_spdnn.backend import Availability as Availability
     from portable_spdnn.backend import Backend as Backend
     from portable_spdnn.engine import infer as infer
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
     from portable_spdnn.operations.handles import LayerHandle as LayerHandle
     from portable_spdnn.operations.handles import SpgemmHandle as SpgemmHandle
     from portable_spdnn.operations.handles import SpmmHandle as SpmmHandle
+    from portable_spdnn.operations.heads import AttentionHandle as AttentionHandle
     from portable_spdnn.plans.base import NetworkPlan as NetworkPlan
     from portable_spdnn.plans.options import PlanOptions as PlanOptions
     from portable_spdnn.plans.planner import plan as plan
@@ -72,6 +76,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

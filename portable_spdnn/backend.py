@@ -54,7 +54,8 @@ download features.
 (`portable_spdnn.plans.options.OPTIONAL_PLAN_OPTIONS`) are an error unless the class attribute
 ``plan_options`` names them; ``kernels`` lists what the option `kernel` may be. One that names
 "devices" implements `device_numbers`, `on_device` and `bound`. Optional operations
-(`OPTIONAL_OPERATIONS`) are declared in ``optional_operations`` and implemented under their name.
+(`OPTIONAL_OPERATIONS`) are declared in ``optional_operations`` and implemented under their name;
+what those of attention consist of is said in `portable_spdnn.operations.attention`.
 
 ``python -m portable_spdnn.testing NAME`` tells when a registered backend is right.
 """
@@ -76,6 +77,7 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.host import checked_threads
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.network import Network
+from portable_spdnn.operations.attention import AttentionOperations
 from portable_spdnn.operations.feature_queries import FeatureQueries
 from portable_spdnn.operations.handles import Prepared, SpgemmHandle
 from portable_spdnn.operations.interface import Operations
@@ -87,13 +89,14 @@ from portable_spdnn.operations.operands import (
     canonical,
     host_array,
 )
+from portable_spdnn.operations.optional import absent
 
 if TYPE_CHECKING:
     from portable_spdnn.plans.base import NetworkPlan
     from portable_spdnn.plans.options import PlanOptions
 
 OPERATIONS = ("spmm", "spgemm", "layer", "plan")
-OPTIONAL_OPERATIONS = ("sddmm", "sparse_softmax", "conv2d", "depthwise_conv2d")
+OPTIONAL_OPERATIONS = ("sddmm", "sparse_softmax", "sparse_attention", "conv2d", "depthwise_conv2d")
 
 
 @dataclass(frozen=True)
@@ -137,15 +140,12 @@ def _absent(operation: str) -> Callable[..., AnyArray]:
     """Return the method of an optional operation that a backend does not have."""
 
     def missing(self: Backend, *operands: object, **options: object) -> NoReturn:
-        others = ", ".join(self.backends_with(operation)) or "none yet"
-        raise NotImplementedError(
-            f"backend {self.name} has no {operation}; backends that have it: {others}"
-        )
+        raise absent(self, operation)
 
     return missing
 
 
-class Backend(Operations, FeatureQueries, ABC):
+class Backend(Operations, AttentionOperations, FeatureQueries, ABC):
     """An execution space plus a memory space; see the module's text for how to write one.
 
     `Operations` holds what users call, which checks arguments; `FeatureQueries` what plans ask of
@@ -285,8 +285,6 @@ class Backend(Operations, FeatureQueries, ABC):
 
     # -- optional operations: absent unless a backend gives them -----------------------------
 
-    sddmm = _absent("sddmm")
-    sparse_softmax = _absent("sparse_softmax")
     conv2d = _absent("conv2d")
     depthwise_conv2d = _absent("depthwise_conv2d")
 

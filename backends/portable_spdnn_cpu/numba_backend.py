@@ -14,6 +14,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.network import Network
 from portable_spdnn.operations.handles import DescribedCall, Prepared, SpgemmHandle
+from portable_spdnn.operations.heads import PreparedAttention
 from portable_spdnn.operations.operands import DenseOperand, SparseOperand
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.options import PlanOptions
@@ -37,6 +38,7 @@ class NumbaBackend(Backend):
     name = "numba"
     execution_space = "threads"
     priority = 80
+    optional_operations = frozenset({"sddmm", "sparse_softmax", "sparse_attention"})
 
     def __init__(self, threads: int | None = None) -> None:
         super().__init__(default_threads() if threads is None else threads)
@@ -115,6 +117,26 @@ class NumbaBackend(Backend):
             return product.multiply(Y.T, *turned).T
 
         return DescribedCall(run, lambda: product.describe(layer=True))
+
+    def run_sddmm(
+        self, masks: list[SparseOperand], Q: Array, K: Array, scale: float
+    ) -> list[SparseOperand]:
+        """S = scale Q K^T at the entries of the masks."""
+        from portable_spdnn_cpu.sddmm.handle import sampled_products
+
+        return sampled_products(self.workers, masks, Q, K, scale)
+
+    def run_sparse_softmax(self, matrices: list[SparseOperand]) -> list[SparseOperand]:
+        """P = softmax of each row over its stored entries."""
+        from portable_spdnn_cpu.sddmm.handle import sparse_softmax
+
+        return [sparse_softmax(self.workers, matrix) for matrix in matrices]
+
+    def make_attention(self, masks: list[SparseOperand], d: int | None) -> PreparedAttention:
+        """Return the function (Q, K, V, scale, out) -> O, with the masks packed."""
+        from portable_spdnn_cpu.attention.handle import SparseAttention
+
+        return SparseAttention(self.workers, masks, d)
 
     def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan | None:
         """Return a depth-first plan, or the layer loop where sparse features are asked for."""

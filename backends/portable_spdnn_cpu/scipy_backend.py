@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import scipy
 import scipy.sparse as sp
@@ -10,6 +15,7 @@ from portable_spdnn.arrays import Array
 from portable_spdnn.backend import Availability, Backend
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.handles import SpgemmHandle
+from portable_spdnn.operations.heads import PreparedAttention
 from portable_spdnn.operations.operands import DenseOperand, with_values
 from portable_spdnn_cpu.machine.cpu_info import processor_name
 
@@ -25,6 +31,7 @@ class ScipyBackend(Backend):
     name = "scipy"
     execution_space = "serial"
     priority = 0
+    optional_operations = frozenset({"sddmm", "sparse_softmax", "sparse_attention"})
 
     @classmethod
     def availability(cls) -> Availability:
@@ -51,6 +58,66 @@ class ScipyBackend(Backend):
     ) -> Array | sp.csr_array:
         """Y' = Y W, finished; of a sparse product the stored entries, since zeros stay zeros."""
         return epilogue.apply(Y @ W, residual)
+
+    def run_sddmm(
+        self, masks: list[sp.csr_array], Q: Array, K: Array, scale: float
+    ) -> list[sp.csr_array]:
+        """S = scale Q K^T at the entries of the masks, row by row."""
+        scores = []
+        for mask, q, k in zip(_each_head(masks, len(Q)), Q, K, strict=True):
+            row = functools.partial(_sampled_row, Q=q, K=k, scale=Q.dtype.type(scale))
+            scores.append(_by_row(mask, row, Q.dtype))
+        return scores
+
+    def run_sparse_softmax(self, matrices: list[sp.csr_array]) -> list[sp.csr_array]:
+        """P = softmax of each row over its stored entries."""
+        return [_by_row(S, lambda i, columns, row: _softmax(row), S.dtype) for S in matrices]
+
+    def make_attention(self, masks: list[sp.csr_array], d: int | None) -> PreparedAttention:
+        """Return the function (Q, K, V, scale, out) -> O; the masks are taken as they are."""
+
+        def run(Q: Array, K: Array, V: Array, scale: float, out: Array | None) -> Array:
+            S = self.run_sddmm(masks, Q, K, scale)
+            P = self.run_sparse_softmax(S)
+            O = [p @ v for p, v in zip(P, V, strict=True)]  # noqa: E741 - its name in the papers
+            return np.stack(O, out=out) if O else np.empty((0, Q.shape[1], V.shape[2]), Q.dtype)
+
+        return run
+
+
+def _each_head(masks: list[sp.csr_array], heads: int) -> list[sp.csr_array]:
+    """Return a mask for each head, where there may be one for all."""
+    return masks if len(masks) == heads else masks * heads
+
+
+def _by_row(
+    pattern: sp.csr_array, row_values: Callable[[int, Array, Array], Array], dtype: Any
+) -> sp.csr_array:
+    """Return a csr_array of a pattern, with row_values(i, columns, values of row i) in row i."""
+    indptr, indices, data = pattern.indptr.copy(), pattern.indices.copy(), pattern.data
+    values = np.empty(indices.size, dtype)
+    for i, (begin, end) in enumerate(itertools.pairwise(indptr)):
+        if begin < end:
+            values[begin:end] = row_values(i, indices[begin:end], data[begin:end])
+    return sp.csr_array((values, indices, indptr), shape=pattern.shape)
+
+
+def _sampled_row(i: int, columns: Array, _: Array, Q: Array, K: Array, scale: Any) -> Array:
+    """Return scale (Q[i] . K[j]) for the columns j."""
+    with np.errstate(invalid="ignore"):  # inf - inf and 0 x inf are NaN
+        scores: Array = scale * (K[columns] @ Q[i])
+    return scores
+
+
+def _softmax(row: Array) -> Array:
+    """Return exp(s - m) / sum exp(s - m) with m the largest; zeros where all are -inf."""
+    m = row.max()
+    if m == -np.inf:
+        return np.zeros_like(row)
+    with np.errstate(invalid="ignore"):  # inf - inf is NaN, as the formula says
+        exponentials = np.exp(row - m)
+    total: Array = exponentials / exponentials.sum()
+    return total
 
 
 class ScipySpgemmHandle(SpgemmHandle):

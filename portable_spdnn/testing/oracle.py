@@ -116,3 +116,39 @@ def infer(network: Any, Y: Array) -> tuple[list[int], Array, list[int]]:
         active.append(sum(any(value != 0 for value in row) for row in Y))
     categories = [i for i, row in enumerate(Y) if any(value > 0 for value in row)]
     return categories, Y, active
+
+
+def sddmm(mask: Any, Q: Array, K: Array, scale: float) -> dict[tuple[int, int], float]:
+    """Return scale (Q[i] . K[j]) for each stored (i, j) of a mask."""
+    scores = {}
+    for i, j, _ in entries(mask):
+        total = 0.0
+        for c in range(Q.shape[1]):
+            total += float(Q[i, c]) * float(K[j, c])
+        scores[i, j] = scale * total
+    return scores
+
+
+def softmax(scores: dict[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+    """Return the softmax over the entries of each row; zeros where all are minus infinity."""
+    probabilities = {}
+    for row in {i for i, _ in scores}:
+        values = {j: value for (i, j), value in scores.items() if i == row}
+        undefined = any(math.isnan(value) or value == math.inf for value in values.values())
+        most = math.nan if undefined else max(values.values())
+        weights = {
+            j: 0.0 if most == -math.inf else math.exp(value - most) for j, value in values.items()
+        }
+        total = sum(weights.values())
+        for j, weight in weights.items():
+            probabilities[row, j] = 0.0 if most == -math.inf else weight / total
+    return probabilities
+
+
+def attention(mask: Any, Q: Array, K: Array, V: Array, scale: float) -> Array:
+    """O[i] = sum over stored (i, j) of softmax(scale Q K^T)[i, j] V[j]."""
+    result = np.zeros((Q.shape[0], V.shape[1]))
+    for (i, j), weight in softmax(sddmm(mask, Q, K, scale)).items():
+        for c in range(V.shape[1]):
+            result[i, c] += weight * float(V[j, c])
+    return result

@@ -1,0 +1,1 @@
+"""Sparse attention, fused: scores, softmax and values, a block of queries at a time."""

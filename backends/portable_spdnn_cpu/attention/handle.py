@@ -1,0 +1,193 @@
+"""Sparse attention, prepared: masks are packed once, K and V at every call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from portable_spdnn_cpu.attention.kernel import TILES_AT_ONCE, Workspace, attend, attend_heads
+from portable_spdnn_cpu.attention.operands import PackedOperands, attend_again, pack_operands
+from portable_spdnn_cpu.attention.packing import PackedMask, pack_mask
+from portable_spdnn_cpu.jit.compilation import Array, read_only
+from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.sddmm.register_tile import GROUP, padded, register_tile
+from portable_spdnn_cpu.sddmm.vectors import LANES
+
+EXPECTED_D = 64  # columns of a head, where nothing is said
+# Queries of a block: many where K and V come from beyond the second-level cache, once for each.
+MANY, FEW, LEAST = 1024, 256, 64
+BLOCKS_EACH = 4  # blocks of queries for every thread, where there are so many
+HEADS_EACH = 8  # for every thread, from which on a thread takes whole heads
+SCORES_SHARE = 4  # scores of a stage take this part of the second-level cache, where they can
+MAX_PACKED = 1 << 28  # bytes of K and V that are packed at a time; a head is, whatever it takes
+
+
+class SparseAttention:
+    """O = softmax(scale Q K^T at the entries of masks) V.
+
+    Parameters
+    ----------
+    workers : ThreadPool
+    masks : list of csr_array
+        One for all heads, or one for each; they are not changed while this is used.
+    d : int or None
+        Columns of K that are expected.
+    """
+
+    def __init__(self, workers: ThreadPool, masks: list[Any], d: int | None) -> None:
+        self.workers, self.masks = workers, masks
+        row_bytes = (EXPECTED_D if d is None else d) * np.dtype(np.float32).itemsize
+        self.packed = [pack_mask(workers, mask, row_bytes) for mask in masks]
+
+    def __call__(
+        self, Q: Array, K: Array, V: Array, scale: float, out: Array | None = None
+    ) -> Array:
+        """Return O, shape (heads, queries, columns of V); see `Backend.sparse_attention`."""
+        shape = Q.shape[0], Q.shape[1], V.shape[2]
+        if out is None:
+            out = np.empty(shape, Q.dtype)
+        if 0 in shape:
+            return out
+        if not K.shape[1]:
+            out[...] = 0
+            return out
+        Q, K, V = (read_only(np.ascontiguousarray(one)) for one in (Q, K, V))
+        shared = len(self.masks) == 1
+        head_bytes = 3 * (K[0].nbytes + V[0].nbytes)
+        most = max(1, MAX_PACKED // max(head_bytes, 1)) if shared else 1
+        for first in range(0, shape[0], most):
+            part = slice(first, min(first + most, shape[0]))
+            number = 0 if shared else first
+            self._run(number, Q[part], K[part], V[part], scale, out[part])
+        return out
+
+    def describe(self) -> str:
+        """Return how each mask was divided into tiles and rows of keys."""
+        return "\n".join(
+            f"{'All heads' if len(self.masks) == 1 else f'Head {number}'}: "
+            f"{mask.nnz} entries of {mask.shape[0]} x {mask.shape[1]}; "
+            f"{mask.nnz - packed.keys.size} of them in {packed.panels.size} dense tiles of "
+            f"{GROUP} queries by {LANES} keys, {packed.keys.size} one by one in blocks of "
+            f"{packed.block} keys."
+            for number, (mask, packed) in enumerate(zip(self.masks, self.packed, strict=True))
+        )
+
+    def _run(self, number: int, Q: Array, K: Array, V: Array, scale: float, out: Array) -> None:
+        """Compute some heads of one mask."""
+        mask, packed = self.masks[number], self.packed[number]
+        heads, queries = Q.shape[:2]
+        tile = register_tile(Q.itemsize, Q.shape[2], V.shape[2])
+        d, d_v = padded(Q.shape[2], tile.key_part), padded(V.shape[2], tile.value_part)
+        size = block_of_queries(queries, heads, self.workers.threads, K.shape[1] * d * Q.itemsize)
+        stage, scores = stages(packed, size, Q.itemsize)
+        threads, counters = self.workers.threads, np.zeros((2, 1), np.int64)
+        factor, pattern = Q.dtype.type(scale), (read_only(mask.indptr), read_only(mask.indices))
+        rows = packed, *K.shape[1:2], d, d_v, Q.dtype
+        with spare_buffers() as buffers:
+            spaces = [
+                buffers.workspace(worker, size, d, d_v, scores, Q.dtype)
+                for worker in range(threads)
+            ]
+            if heads % threads == 0 or heads >= HEADS_EACH * threads:
+                own = [buffers.operands(worker, 1, *rows) for worker in range(threads)]
+                whole = tile, packed, stage, *pattern, Q, K, V
+
+                def work(worker: int) -> None:
+                    attend_heads(
+                        counters[0], *whole, own[worker], d, d_v, factor, spaces[worker], out
+                    )
+
+                self.workers.run(work)
+                return
+            shared = buffers.operands(0, heads, *rows)
+            self.workers.run(lambda worker: pack_operands(counters[0], K, V, shared, d, d_v))
+            self.workers.run(
+                lambda worker: attend(
+                    counters[1], tile, packed, stage, Q, shared, d, d_v, factor, spaces[worker], out
+                )
+            )
+            for head in np.flatnonzero(shared.flawed.any(axis=1)):
+                flawed = shared.flawed[head]
+                attend_again(*pattern, Q[head], K[head], V[head], flawed, factor, out[head])
+
+
+def block_of_queries(queries: int, heads: int, threads: int, key_bytes: int) -> int:
+    """Return the queries of a block: whole groups, and enough blocks for all threads."""
+    size = MANY if 4 * key_bytes > cache_bytes(2) else FEW
+    each = -(-heads * queries // (BLOCKS_EACH * threads))
+    size = min(size, max(LEAST, each))
+    return min(-(-size // GROUP), -(-queries // GROUP)) * GROUP
+
+
+def stages(mask: PackedMask, size: int, itemsize: int) -> tuple[int, int]:
+    """Return the blocks of keys of a stage, and the room for scores that one takes at most."""
+    blocks, queries = mask.counts.shape
+    wanted = cache_bytes(2) // SCORES_SHARE // itemsize
+    mean = mask.keys.size * size // max(1, queries * blocks)
+    stage = max(1, min(blocks, wanted // max(1, mean)))
+    most = 0
+    if mask.keys.size:
+        counts = np.add.reduceat(mask.counts, np.arange(0, blocks, stage), axis=0)
+        rounded = -(-counts // LANES) * LANES
+        firsts = np.arange(0, queries, size)
+        most = int(np.add.reduceat(rounded, firsts, axis=1, dtype=np.int64).max())
+    return stage, max(GROUP * LANES * TILES_AT_ONCE, most + LANES)
+
+
+class Buffers:
+    """Arrays that calls use one after the other, so that their pages are touched but once."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, int], Array] = {}
+
+    def take(self, name: str, worker: int, shape: tuple[int, ...], dtype: Any) -> Array:
+        """Return an uninitialised array, a part of what was kept under its name where it can be."""
+        items = int(np.prod(shape))
+        kept = self._kept.get((name, worker))
+        if kept is None or kept.dtype != dtype or kept.size < items:
+            kept = self._kept[name, worker] = aligned_empty((items,), dtype)
+        return kept[:items].reshape(shape)
+
+    def operands(
+        self, worker: int, heads: int, mask: PackedMask, keys: int, d: int, d_v: int, dtype: Any
+    ) -> PackedOperands:
+        """Return room for K and V of some heads, in the forms that a mask needs."""
+        whole = -(-keys // LANES) * LANES
+        return PackedOperands(
+            self.take("panels", worker, (heads, whole * d if mask.panels.size else 0), dtype),
+            self.take("keys", worker, (heads, keys * d if mask.keys.size else 0), dtype),
+            self.take("values", worker, (heads, whole * d_v), dtype),
+            self.take("flawed", worker, (heads, keys), np.dtype(bool)),
+        )
+
+    def workspace(
+        self, worker: int, size: int, d: int, d_v: int, scores: int, dtype: Any
+    ) -> Workspace:
+        """Return the buffers of a thread for blocks of `size` queries."""
+        return Workspace(
+            self.take("queries", worker, (size * d,), dtype),
+            self.take("sums", worker, (size * d_v,), dtype),
+            self.take("scores", worker, (scores,), dtype),
+            self.take("starts", worker, (size,), np.dtype(np.int64)),
+            self.take("counts", worker, (size,), np.dtype(np.int64)),
+            self.take("most", worker, (size,), dtype),
+            self.take("totals", worker, (size,), dtype),
+        )
+
+
+_spare: list[Buffers] = []
+
+
+@contextmanager
+def spare_buffers() -> Iterator[Buffers]:
+    """Lend buffers that an earlier call left; concurrent calls each get their own."""
+    try:
+        buffers = _spare.pop()
+    except IndexError:
+        buffers = Buffers()
+    yield buffers
+    _spare[:] = [buffers]

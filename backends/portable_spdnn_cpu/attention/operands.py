@@ -1,0 +1,109 @@
+"""K and V of all heads as the kernels read them, made by all threads together."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from portable_spdnn_cpu.jit.compilation import Array, kernel
+from portable_spdnn_cpu.jit.intrinsics import fetch_add
+from portable_spdnn_cpu.sddmm.microkernels import load_row
+from portable_spdnn_cpu.sddmm.operands import ROWS_EACH, transpose_rows
+
+
+class PackedOperands(NamedTuple):
+    """K and V; `d` and `d_v` are their padded columns.
+
+    Attributes
+    ----------
+    panels : ndarray, shape (heads, whole panels of keys x d), or (heads, 0)
+        K transposed: for each panel of 16 keys, 16 neighbours for each column. For dense tiles.
+    keys : ndarray, shape (heads, keys x d), or (heads, 0)
+        Rows of K. For all other entries.
+    values : ndarray, shape (heads, whole panels of keys x d_v)
+        Rows of V, zeros for those that are not finite: what a tile computes for entries that the
+        mask has not must not become NaN.
+    flawed : ndarray of bool, shape (heads, keys)
+        Which rows of V are not finite; queries that see one are computed once more.
+    """
+
+    panels: Array
+    keys: Array
+    values: Array
+    flawed: Array
+
+
+@kernel
+def pack_operands(
+    counter: Array, K: Array, V: Array, packed: PackedOperands, d: int, d_v: int
+) -> None:
+    """Fill `packed` from K, shape (heads, keys, columns), and V alike, both in C order."""
+    heads, length = K.shape[:2]
+    chunks = (length + ROWS_EACH - 1) // ROWS_EACH
+    whole = packed.values.shape[1]
+    panels, keys, values, flawed = packed.panels, packed.keys, packed.values, packed.flawed
+    while True:
+        number = fetch_add(counter, 0, 1)
+        if number >= heads * chunks:
+            break
+        head, first = number // chunks, number % chunks * ROWS_EACH
+        end = min(first + ROWS_EACH, length)
+        if keys.shape[1]:
+            for row in range(head * length + first, head * length + end):
+                load_row(K, row * K.shape[2], K.shape[2], keys, row * d, d)
+        if panels.shape[1]:
+            transpose_rows(K[head], first, end, panels[head], d)
+        for key in range(first, end):
+            row, place = (head * length + key) * V.shape[2], head * whole + key * d_v
+            flaw = load_row(V, row, V.shape[2], values, place, d_v)
+            flawed[head, key] = flaw != 0  # NaN
+            if flaw != 0:
+                values[head, key * d_v : (key + 1) * d_v] = 0
+        if end == length:
+            values[head, length * d_v :] = 0
+
+
+@kernel
+def attend_again(
+    indptr: Array,
+    indices: Array,
+    Q: Array,
+    K: Array,
+    V: Array,
+    flawed: Array,
+    scale: float,
+    out: Array,
+) -> None:
+    """Compute the queries of a head that see a key whose row of V is not finite, entry by entry.
+
+    NaN and infinities then reach the result through stored entries alone, as IEEE 754 says.
+    """
+    scores = np.empty(K.shape[0], Q.dtype)
+    for query in range(Q.shape[0]):
+        keys = indices[indptr[query] : indptr[query + 1]]
+        seen = False
+        for key in keys:
+            seen |= flawed[key]
+        if not seen:
+            continue
+        most = Q.dtype.type(-np.inf)
+        for number, key in enumerate(keys):
+            score = Q.dtype.type(0)
+            for column in range(Q.shape[1]):
+                score += Q[query, column] * K[key, column]
+            scores[number] = score * scale
+            if scores[number] > most:
+                most = scores[number]
+        if most == -np.inf:
+            most = Q.dtype.type(0)
+        total = Q.dtype.type(0)
+        for number in range(keys.size):
+            scores[number] = np.exp(scores[number] - most)
+            total += scores[number]
+        for column in range(V.shape[1]):
+            value = V.dtype.type(0)
+            for number, key in enumerate(keys):
+                share = scores[number] if total == 0 else scores[number] / total
+                value += share * V[key, column]
+            out[query, column] = value

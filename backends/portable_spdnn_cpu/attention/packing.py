@@ -1,0 +1,199 @@
+"""A mask, prepared: dense tiles where there are enough entries, rows of keys elsewhere.
+
+Queries are taken in groups of 8, keys in panels of 16. A tile, a group by a panel, that stores at
+least LEAST_ENTRIES entries is computed as a whole, and has a word of 16 bits for each query; all
+other entries stay keys, query by query as in CSR, but first by chunks of queries and then by blocks
+of keys, the order in which they are read. In a block a query has a whole number of fours of keys,
+the last of them repeated: how many are left over differs from query to query, and no processor
+foresees branches on that. Work and memory grow with the entries of the mask, not with its area.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
+from portable_spdnn_cpu.jit.intrinsics import fetch_add
+from portable_spdnn_cpu.machine.cpu_info import cache_bytes
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.sddmm.register_tile import GROUP, TOGETHER
+from portable_spdnn_cpu.sddmm.vectors import LANES
+
+# Of 128: a tile takes as long as so many scattered entries (measured at d = 64 with AVX-512 in
+# float32: 0.2 microseconds a tile, 4.2 ns an entry).
+LEAST_ENTRIES = 48
+GROUPS_EACH = 32  # that a thread takes at a time
+CHUNK = 64  # queries whose keys of a block are neighbours
+L2_SHARE = 8  # a block of keys takes this part of the second-level cache, and so does one of values
+
+
+class PackedMask(NamedTuple):
+    """A mask as kernels take it.
+
+    Attributes
+    ----------
+    block : int
+        Keys of a block.
+    group_tiles : ndarray of int64, shape (groups + 1,)
+        Where the tiles of a group of queries begin.
+    panels : ndarray of uint32, shape (tiles,)
+        Of each tile, rising within a group.
+    bits : ndarray of uint16, shape (8 tiles,)
+        Which of a panel's keys each query of a tile sees.
+    begins : ndarray of int64, shape (blocks, queries)
+        Where in `keys` those of a query begin that are in a block of keys.
+    counts : ndarray of int32, shape (blocks, queries)
+        How many they are.
+    padding : ndarray of uint8, shape (blocks, queries)
+        How many of them, at the end, are repeated.
+    keys : ndarray of int32
+        Of entries that are in no tile.
+    """
+
+    block: int
+    group_tiles: Array
+    panels: Array
+    bits: Array
+    begins: Array
+    counts: Array
+    padding: Array
+    keys: Array
+
+
+def pack_mask(workers: ThreadPool, mask: Any, row_bytes: int) -> PackedMask:
+    """Prepare a mask.
+
+    Parameters
+    ----------
+    workers : ThreadPool
+    mask : csr_array, shape (queries, keys), canonical
+    row_bytes : int
+        Of a row of K, which says how many keys make a block.
+    """
+    queries, keys = mask.shape
+    block = block_of_keys(keys, row_bytes)
+    groups, blocks = -(-queries // GROUP), -(-keys // block)
+    indptr, indices = mask.indptr.astype(np.int64), mask.indices.astype(np.int32, copy=False)
+    group_tiles = np.zeros(groups + 1, np.int64)
+    begins = np.zeros((blocks, queries), np.int64)
+    counts, padding = np.zeros(begins.shape, np.int32), np.zeros(begins.shape, np.uint8)
+    tables = read_only(indptr), read_only(indices), group_tiles, begins, counts, padding
+    nothing = np.empty(0, np.uint32), np.empty(0, np.uint16), np.empty(0, np.int32)
+
+    def scan(fill: bool, panels: Array, bits: Array, rest: Array) -> None:
+        counter, size = np.zeros(1, np.int64), -(-keys // LANES)
+
+        def work(worker: int) -> None:
+            seen = np.zeros(size, np.int32)
+            scan_groups(counter, fill, *tables, panels, bits, rest, seen, block)
+
+        workers.run(work)
+
+    scan(False, *nothing)
+    np.cumsum(group_tiles, out=group_tiles)
+    begins[...] = positions(counts)
+    tiles, entries = int(group_tiles[-1]), int(counts.sum(dtype=np.int64))
+    panels, bits = np.empty(tiles, np.uint32), np.zeros(GROUP * tiles, np.uint16)
+    rest = np.empty(entries, np.int32)
+    scan(True, panels, bits, rest)
+    arrays = (group_tiles, panels, bits, begins, counts, padding, rest)
+    return PackedMask(block, *map(read_only, arrays))
+
+
+def positions(counts: Array) -> Array:
+    """Return where the keys of each block and query begin: by chunks, then blocks, then queries."""
+    blocks, queries = counts.shape
+    chunks = -(-queries // CHUNK)
+    ordered = np.zeros((blocks, chunks * CHUNK), np.int64)
+    ordered[:, :queries] = counts
+    ordered = np.ascontiguousarray(ordered.reshape(blocks, chunks, CHUNK).transpose(1, 0, 2))
+    begins = (np.cumsum(ordered) - ordered.ravel()).reshape(ordered.shape)
+    return np.asarray(begins.transpose(1, 0, 2).reshape(blocks, chunks * CHUNK)[:, :queries])
+
+
+def block_of_keys(keys: int, row_bytes: int) -> int:
+    """Return the keys of a block: a power of two, whose rows take a part of the second cache."""
+    block = LANES
+    while block < keys and 2 * block * row_bytes <= cache_bytes(2) // L2_SHARE:
+        block *= 2
+    return block
+
+
+@kernel
+def scan_groups(
+    counter: Array,
+    fill: bool,
+    indptr: Array,
+    indices: Array,
+    group_tiles: Array,
+    begins: Array,
+    counts: Array,
+    padding: Array,
+    panels: Array,
+    bits: Array,
+    rest: Array,
+    seen: Array,
+    block: int,
+) -> None:
+    """Count the tiles of each group and the other keys of each query and block; or store them.
+
+    The tiles of a group are counted in group_tiles[group + 1], the keys of a block in counts; where
+    `fill` is set, both have been summed up. `seen` holds a zero for each panel, before and after.
+    """
+    groups = group_tiles.size - 1
+    touched = np.empty(seen.size, np.uint32)
+    while True:
+        begin = fetch_add(counter, 0, 1) * GROUPS_EACH
+        if begin >= groups:
+            break
+        for group in range(begin, min(begin + GROUPS_EACH, groups)):
+            first, end = GROUP * group, min(GROUP * (group + 1), counts.shape[1])
+            many = 0
+            for entry in range(indptr[first], indptr[end]):
+                panel = indices[entry] // LANES
+                if seen[panel] == 0:
+                    touched[many] = panel
+                    many += 1
+                seen[panel] += 1
+            tiles = 0  # their panels come first in `touched`, and `seen` holds minus their number
+            for place in range(many):
+                panel = touched[place]
+                if seen[panel] >= LEAST_ENTRIES:
+                    touched[place], touched[tiles] = touched[tiles], panel
+                    tiles += 1
+            touched[:tiles].sort()
+            for tile in range(tiles):
+                seen[touched[tile]] = -1 - tile
+            start = group_tiles[group]
+            if fill:
+                panels[start : start + tiles] = touched[:tiles]
+            else:
+                group_tiles[group + 1] = tiles
+            for query in range(first, end):
+                current, place = -1, 0
+                for entry in range(indptr[query], indptr[query + 1]):
+                    key = indices[entry]
+                    tile, part = -1 - seen[key // LANES], key // block
+                    if tile < 0 and fill:
+                        if part != current:
+                            current, place = part, begins[part, query]
+                        rest[place] = key
+                        place += 1
+                    elif tile < 0:
+                        counts[part, query] += 1
+                    elif fill:
+                        bits[GROUP * (start + tile) + query - first] |= np.uint16(
+                            1 << (key % LANES)
+                        )
+                for part in range(counts.shape[0]):
+                    if fill:
+                        stop = begins[part, query] + counts[part, query]
+                        for place in range(stop - padding[part, query], stop):
+                            rest[place] = rest[place - 1]
+                    else:
+                        padding[part, query] = -counts[part, query] % TOGETHER
+                        counts[part, query] += padding[part, query]
+            for place in range(many):
+                seen[touched[place]] = 0

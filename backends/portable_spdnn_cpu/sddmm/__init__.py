@@ -1,0 +1,1 @@
+"""Sampled products of dense matrices, and the softmax of sparse rows."""

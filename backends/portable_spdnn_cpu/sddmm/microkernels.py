@@ -1,0 +1,183 @@
+"""Microkernels of scattered keys: scores of one query, and the softmax of a row.
+
+Idea: a part of a query stays in registers; each key's row is multiplied with it lane by lane, and
+the lanes of four keys are summed together, by eight shuffles. Bound, for a part of four blocks of
+float32 with AVX-512: four loads and a key's number, four multiply-adds, two shuffles and 1.5
+additions for each score; from the second-level cache the four cache lines of a row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+
+from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
+from portable_spdnn_cpu.jit.intrinsics import broadcast
+from portable_spdnn_cpu.sddmm.register_tile import TOGETHER
+from portable_spdnn_cpu.sddmm.vectors import FUSED, LANES, WORD, Blocks, Value
+
+
+@intrinsic
+def score_rows(
+    typingctx: Any, part: Any, Q: Any, q: Any, K: Any, k: Any, stride: Any, keys: Any, first: Any,
+    count: Any, scale: Any, S: Any, s: Any, more: Any,
+) -> Emission:  # fmt: skip
+    """S[s + e] = scale times the product of a part of a query and of row keys[first + e] of K.
+
+    For e < count. The part is as many blocks as `part` has entries; that of the query begins at
+    Q[q], those of the keys at K[k + stride key]. `more`: it is added to what is in S, by which rows
+    wider than a part go part by part. Nothing beyond the entries is written; all arrays are
+    contiguous, and positions count their items.
+    """
+    signature = types.void(
+        part, Q, WORD, K, WORD, WORD, keys, WORD, WORD, Q.dtype, S, WORD, types.boolean
+    )
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        _, Q, q, K, k, stride, keys, first, count, scale, S, s, more = args
+        b = Blocks(context, builder, sig.args[1].dtype)
+        queries, rows = b.data(sig.args[1], Q), b.at(b.data(sig.args[3], K), k)
+        numbers, out = b.at(b.data(sig.args[6], keys), first), b.at(b.data(sig.args[10], S), s)
+        query = [b.load(b.at(queries, q, LANES * n)) for n in range(len(sig.args[0]))]
+        few = ir.VectorType(b.scalar, TOGETHER)
+        factor = broadcast(builder, few, scale)
+
+        def product(entry: Value) -> Value:
+            row = builder.mul(b.load_word(b.at(numbers, entry)), stride)
+            total = None
+            for n, block in enumerate(query):
+                key = b.load(b.at(rows, row, LANES * n))
+                new = total is None
+                total = (
+                    builder.fmul(block, key, FUSED) if new else b.multiply_add(block, key, total)
+                )
+            return total
+
+        def scores(entry: Value, products: list[Value]) -> Value:
+            """Return what is to be stored, with what is there where it is to be added."""
+            fresh = builder.fmul(b.lane_sums(products), factor)
+            found = cgutils.alloca_once_value(builder, fresh)
+            with builder.if_then(more):
+                place = builder.bitcast(b.at(out, entry), few.as_pointer())
+                before = builder.load(place, align=b.itemsize)
+                builder.store(builder.fadd(fresh, before), found)
+            return builder.load(found)
+
+        whole = builder.and_(count, ir.Constant(count.type, -TOGETHER))
+        with b.steps(whole, TOGETHER) as entry:
+            value = scores(entry, [product(b.add(entry, n)) for n in range(TOGETHER)])
+            place = builder.bitcast(b.at(out, entry), few.as_pointer())
+            builder.store(value, place, align=b.itemsize)
+        left = builder.sub(count, whole)
+        [slots] = b.sums(1, TOGETHER)
+        with builder.if_then(builder.icmp_signed(">", left, ir.Constant(left.type, 0))):
+            for n, slot in enumerate(slots):
+                if n < TOGETHER - 1:
+                    with builder.if_then(builder.icmp_signed(">", left, ir.Constant(left.type, n))):
+                        builder.store(product(b.add(whole, n)), slot)
+            value = scores(whole, [builder.load(slot) for slot in slots])
+            b.store_first(value, b.at(out, whole), left)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def exponentials(typingctx: Any, S: Any, s: Any, count: Any, most: Any) -> Emission:
+    """S[s + e] = exp(S[s + e] - most) for e < count, in place; returns their sum.
+
+    To the end of the last block of 16 it writes zeros.
+    """
+    signature = S.dtype(S, WORD, WORD, S.dtype)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        S, s, count, most = args
+        b = Blocks(context, builder, sig.args[0].dtype)
+        data, level = b.at(b.data(sig.args[0], S), s), b.spread(most)
+        [[total]] = b.sums(1, 1)
+        with b.steps(count, LANES) as entry:
+            place = b.at(data, entry)
+            value = b.exponential(builder.fsub(b.load(place), level))
+            value = builder.select(b.lanes_below(builder.sub(count, entry)), value, b.zero)
+            b.store(value, place)
+            builder.store(builder.fadd(builder.load(total), value), total)
+        return b.total(builder.load(total))
+
+    return signature, codegen
+
+
+@intrinsic
+def largest(typingctx: Any, S: Any, s: Any, count: Any) -> Emission:
+    """Return the largest of S[s + e] for e < count, -inf where there is none; NaN is passed over.
+
+    Loads go on to the end of the last block of 16.
+    """
+    signature = S.dtype(S, WORD, WORD)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        S, s, count = args
+        b = Blocks(context, builder, sig.args[0].dtype)
+        data = b.at(b.data(sig.args[0], S), s)
+        most = cgutils.alloca_once_value(builder, b.least)
+        with b.steps(count, LANES) as entry:
+            within = b.lanes_below(builder.sub(count, entry))
+            value = builder.select(within, b.load(b.at(data, entry)), b.least)
+            builder.store(b.larger(value, builder.load(most)), most)
+        return b.largest(builder.load(most))
+
+    return signature, codegen
+
+
+@intrinsic
+def load_row(
+    typingctx: Any, source: Any, first: Any, count: Any, row: Any, place: Any, width: Any
+) -> Emission:
+    """Copy source[first ...] to row[place ...], `count` numbers, then zeros to `width` of them.
+
+    `width` is a whole number of blocks. Returns 0, or NaN where a number is not finite.
+    """
+    signature = row.dtype(source, WORD, WORD, row, WORD, WORD)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        source, first, count, row, place, width = args
+        b = Blocks(context, builder, sig.args[3].dtype)
+        origin, out = (
+            b.at(b.data(sig.args[0], source), first),
+            b.at(b.data(sig.args[3], row), place),
+        )
+        [[flaw]] = b.sums(1, 1)
+        with b.steps(width, LANES) as column:
+            value = b.load_first(b.at(origin, column), builder.sub(count, column))
+            builder.store(builder.fadd(builder.load(flaw), builder.fsub(value, value)), flaw)
+            b.store(value, b.at(out, column))
+        return b.total(builder.load(flaw))
+
+    return signature, codegen
+
+
+@intrinsic
+def store_row(
+    typingctx: Any, row: Any, place: Any, factor: Any, out: Any, first: Any, count: Any
+) -> Emission:
+    """out[first + c] = factor times row[place + c] for c < count.
+
+    Loads go on to the end of the last block of 16.
+    """
+    signature = types.void(row, WORD, row.dtype, out, WORD, WORD)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        row, place, factor, out, first, count = args
+        b = Blocks(context, builder, sig.args[0].dtype)
+        origin, target = (
+            b.at(b.data(sig.args[0], row), place),
+            b.at(b.data(sig.args[3], out), first),
+        )
+        share = b.spread(factor)
+        with b.steps(count, LANES) as column:
+            value = builder.fmul(b.load(b.at(origin, column)), share)
+            b.store_first(value, b.at(target, column), builder.sub(count, column))
+        return context.get_dummy_value()
+
+    return signature, codegen

@@ -1,0 +1,56 @@
+"""Rows of dense operands as microkernels read them: padded, on cache lines, K also transposed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from portable_spdnn_cpu.jit.compilation import Array, kernel
+from portable_spdnn_cpu.jit.intrinsics import fetch_add
+from portable_spdnn_cpu.sddmm.microkernels import load_row
+from portable_spdnn_cpu.sddmm.vectors import LANES
+from portable_spdnn_cpu.tiles.copies import TRANSPOSE_BYTES, transpose_into_tile
+
+ROWS_EACH = 256  # that a thread takes at a time; a whole number of panels
+
+
+@kernel
+def pack_rows(counter: Array, sources: Array, rows: Array, width: int) -> None:
+    """rows[h, width i ...] = sources[h, i], padded to `width`; both in C order."""
+    heads, length, columns = sources.shape
+    chunks = (length + ROWS_EACH - 1) // ROWS_EACH
+    while True:
+        number = fetch_add(counter, 0, 1)
+        if number >= heads * chunks:
+            break
+        head, first = number // chunks, number % chunks * ROWS_EACH
+        for row in range(head * length + first, head * length + min(first + ROWS_EACH, length)):
+            load_row(sources, row * columns, columns, rows, row * width, width)
+
+
+@kernel
+def transpose_rows(source: Array, first: int, end: int, panels: Array, width: int) -> None:
+    """panels[(width p + c) 16 + k] = source[16 p + k, c] for the panels of rows first .. end - 1.
+
+    `first` is that of a panel; zeros stand for rows from `end` and columns from source's width on.
+    """
+    columns = source.shape[1]
+    side = TRANSPOSE_BYTES // panels.itemsize
+    square = columns // side * side
+    inputs = np.arange(first, first + LANES)
+    for start in range(first, end, LANES):
+        place = start * width
+        panel = panels[place : place + LANES * width].reshape((width, LANES))
+        count = min(LANES, end - start)
+        done = 0
+        if count == LANES:
+            done = square
+            for lane in range(LANES):
+                inputs[lane] = start + lane
+            for column in range(0, square, side):
+                for lane in range(0, LANES, side):
+                    transpose_into_tile(panel, None, column, lane, source, inputs)
+        for column in range(done, columns):
+            for lane in range(count):
+                panel[column, lane] = source[start + lane, column]
+            panel[column, count:] = 0
+        panel[columns:] = 0

@@ -1,0 +1,82 @@
+"""How much of a product the vector registers hold."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
+from portable_spdnn_cpu.sddmm.vectors import LANES
+
+GROUP = 8  # queries of a dense tile
+MOST_BLOCKS = 4  # of a row of K or V at a time: more would leave nothing to gain
+TOGETHER = 4  # scores whose lanes are summed at a time
+Count = tuple[int, ...]
+
+
+class RegisterTile(NamedTuple):
+    """What microkernels keep in registers; each entry counts by its length.
+
+    Kernels take it as an argument: a tuple's length is part of its type, so that every tile is
+    compiled on its own.
+
+    Attributes
+    ----------
+    one : tuple
+        Of length 1.
+    rows : tuple
+        Queries of a dense tile that are computed at once; divides GROUP.
+    keys : tuple
+        Blocks of keys whose scores are computed for each of them at once.
+    columns : tuple
+        Blocks of columns of V that are added up for each of them at once.
+    key_part, value_part : tuple
+        Blocks of a row of K, and of V, that are kept for one query whose keys are anywhere.
+    """
+
+    one: Count
+    rows: Count
+    keys: Count
+    columns: Count
+    key_part: Count
+    value_part: Count
+
+
+def register_tile(
+    itemsize: int,
+    d: int,
+    d_v: int,
+    vector_bytes: int = VECTOR_BYTES,
+    registers: int = VECTOR_REGISTERS,
+) -> RegisterTile:
+    """Return what fits into the registers.
+
+    Parameters
+    ----------
+    itemsize : int
+        Bytes of a number.
+    d, d_v : int
+        Columns of K and V.
+    vector_bytes, registers : int
+        Of the processor: size and number of its vector registers.
+    """
+    each = max(1, LANES * itemsize // vector_bytes)  # registers that a block takes
+    # Sums take three quarters of the registers; the rest is for what is loaded and spread.
+    sums = max(1, 3 * registers // 4 // each)
+    rows = 1 << min(GROUP.bit_length() - 1, sums.bit_length() - 1)
+    keys, columns = max(1, min(3, sums // rows)), max(1, min(2, sums // rows))
+    # A part of a query stays, beside TOGETHER sums and what is being loaded.
+    most = max(1, min(MOST_BLOCKS, registers // each - TOGETHER - 1))
+    parts = (part_blocks(columns_, most) for columns_ in (d, d_v))
+    return RegisterTile(*((0,) * count for count in (1, rows, keys, columns, *parts)))
+
+
+def part_blocks(columns: int, most: int) -> int:
+    """Return the blocks of each of the fewest equal parts, of at most `most`, of a row."""
+    needed = max(1, -(-columns // LANES))
+    return -(-needed // -(-needed // most))
+
+
+def padded(columns: int, part: Count) -> int:
+    """Return the columns of rows that are stored in whole parts."""
+    width = LANES * len(part)
+    return max(1, -(-columns // width)) * width

@@ -1,0 +1,177 @@
+"""Operands with heads: masks, and queries, keys and values of attention; and its handle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from numbers import Real
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+from portable_spdnn.arguments import shown
+from portable_spdnn.errors import InputError
+from portable_spdnn.operations.operands import (
+    AnyArray,
+    DenseLike,
+    DenseOperand,
+    SparseOperand,
+    cast,
+    check_out,
+    common_dtype,
+    host_array,
+)
+
+if TYPE_CHECKING:
+    from portable_spdnn.operations.attention import AttentionOperations
+
+# One mask for all heads, or a list with one for each.
+Masks: TypeAlias = SparseOperand | Sequence[SparseOperand]
+# From Q, K and V, of shape (heads, length, d), the scale, and an array for the result or None.
+PreparedAttention: TypeAlias = Callable[[AnyArray, AnyArray, AnyArray, float, AnyArray], AnyArray]
+
+
+class AttentionHandle:
+    """Sparse attention with masks that are prepared once; made by `Backend.attention_handle`.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Of the mask: (queries, keys).
+    heads : int or None
+        As many as masks were given; None where one mask serves any number of heads.
+
+    Examples
+    --------
+    >>> import numpy as np, portable_spdnn as ps
+    >>> handle = ps.get_backend("scipy").attention_handle(ps.masks.band(4, 1))
+    >>> V = np.arange(8.0).reshape(4, 2)
+    >>> handle.attend(np.ones((4, 3)), np.ones((4, 3)), V).tolist()  # each query sees its own key
+    [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]
+    """
+
+    def __init__(
+        self,
+        backend: AttentionOperations,
+        masks: list[SparseOperand],
+        heads: int | None,
+        scale: float | None,
+        run: PreparedAttention,
+    ) -> None:
+        self.shape: tuple[int, ...] = masks[0].shape if masks else (0, 0)
+        self.heads = heads
+        self._backend, self._scale, self._run = backend, scale, run
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a handle holds what only its process has; pickle the masks instead")
+
+    def attend(
+        self, Q: DenseLike, K: DenseLike, V: DenseLike, out: DenseOperand | None = None
+    ) -> DenseOperand:
+        """Return softmax(scale Q K^T at the mask's entries) V.
+
+        Parameters
+        ----------
+        Q, K, V : dense
+            As `Backend.sparse_attention` takes them.
+        out : dense, of the result's shape and type, in C order, optional
+            Takes the result. Reused, it saves the pages of a new array.
+
+        Returns
+        -------
+        dense, shape (heads, queries, d_v), or (queries, d_v) where Q has two dimensions
+            float64 if an operand is, else float32.
+
+        Raises
+        ------
+        InputError
+            If an operand or `out` does not fit the masks or the others.
+        """
+        name = "sparse_attention"
+        operands = dense_heads(self._backend, name, Q=Q, K=K, V=V)
+        flat = operands[0].ndim == 2
+        q, k, v = (one[None] if flat else one for one in operands)
+        check_heads(name, self.shape, self.heads, q, k)
+        if v.shape[:2] != k.shape[:2]:
+            raise InputError(
+                f"{name}: V has {v.shape[0]} heads of {v.shape[1]} rows but K has {k.shape[0]} of "
+                f"{k.shape[1]}; there must be as many"
+            )
+        dtype = common_dtype(q, k, v)
+        q, k, v = cast(q, dtype), cast(k, dtype), cast(v, dtype)
+        shape = q.shape[0], q.shape[1], v.shape[2]
+        check_out(name, out, shape[1:] if flat else shape, dtype, q, k, v)
+        scale = 1 / math.sqrt(q.shape[2]) if self._scale is None else self._scale
+        target: AnyArray = out
+        result: DenseOperand = self._run(
+            q, k, v, scale, target[None] if flat and out is not None else out
+        )
+        if out is not None:
+            return out
+        first: AnyArray = result
+        return first[0] if flat else result
+
+    def describe(self) -> str:
+        """Return how the masks were prepared, and why, for people."""
+        describe = getattr(self._run, "describe", None)
+        return "nothing was prepared" if describe is None else str(describe())
+
+
+def checked_masks(
+    backend: AttentionOperations, name: str, mask: object
+) -> tuple[list[SparseOperand], int | None]:
+    """Return masks as a list, and how many heads they are for: None for one mask for all."""
+    several = isinstance(mask, list | tuple)
+    given: Sequence[object] = mask if several else [mask]  # type: ignore[assignment]
+    masks = [backend.sparse_operand(f"{name}: mask", one) for one in given]
+    for number, one in enumerate(masks):
+        if one.shape != masks[0].shape:
+            raise InputError(
+                f"{name}: the mask of head {number} has shape {one.shape}, that of head 0 "
+                f"{masks[0].shape}; all must have one shape"
+            )
+    return masks, len(masks) if several else None
+
+
+def dense_heads(backend: AttentionOperations, name: str, **operands: Any) -> list[Any]:
+    """Return dense operands, all of two dimensions or all of three, or raise InputError."""
+    found = []
+    for letter, array in operands.items():
+        if backend.memory_space == "host" or isinstance(array, list | tuple):
+            array = host_array(f"{name}: {letter}", array)
+        if getattr(array, "ndim", 0) not in (2, 3):
+            raise InputError(
+                f"{name}: {letter} has {getattr(array, 'ndim', 0)} dimension(s); 3 are expected "
+                "(heads, length, d), or 2 for one head"
+            )
+        found.append(array)
+    if len({array.ndim for array in found}) > 1:
+        each = ", ".join(
+            f"{letter} {array.ndim}" for letter, array in zip(operands, found, strict=True)
+        )
+        raise InputError(f"{name}: dimensions differ ({each}); all have heads, or none has")
+    return found
+
+
+def check_heads(name: str, mask: tuple[int, ...], heads: int | None, Q: Any, K: Any) -> None:
+    """Raise InputError where Q and K, with heads, do not fit each other and the masks."""
+    if heads is not None and Q.shape[0] != heads:
+        raise InputError(f"{name}: {heads} masks for {Q.shape[0]} heads; give one mask, or as many")
+    if Q.shape[0] != K.shape[0]:
+        raise InputError(f"{name}: Q has {Q.shape[0]} heads but K has {K.shape[0]}")
+    for letter, rows, side, wanted in (("Q", Q, "rows", mask[0]), ("K", K, "columns", mask[1])):
+        if rows.shape[1] != wanted and heads != 0:
+            raise InputError(
+                f"{name}: mask is {mask[0]} x {mask[1]} but {letter} has {rows.shape[1]} rows; as "
+                f"many as the mask has {side} are expected: {wanted}"
+            )
+    if Q.shape[2] != K.shape[2] or not Q.shape[2]:
+        raise InputError(
+            f"{name}: Q has {Q.shape[2]} columns and K {K.shape[2]}; both must have d, at least 1"
+        )
+
+
+def checked_scale(name: str, scale: Any) -> float:
+    """Return a finite number as a float, or raise InputError."""
+    real = isinstance(scale, Real) and not isinstance(scale, bool)
+    if not real or not math.isfinite(scale):
+        raise InputError(f"{name}: scale is {shown(scale)}; a finite number is expected")
+    return float(scale)

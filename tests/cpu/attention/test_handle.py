@@ -1,0 +1,108 @@
+"""Fused attention over what decides how it runs: threads, heads, blocks, stages, widths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import portable_spdnn as ps
+from portable_spdnn_cpu.attention import handle, packing
+from portable_spdnn_cpu.attention.handle import SparseAttention, block_of_queries
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.sddmm.register_tile import register_tile
+
+
+def dense_attention(mask: Any, Q: Any, K: Any, V: Any, scale: float) -> Any:
+    """Softmax over a dense matrix in float64, -inf where the mask has nothing."""
+    Q, K, V = (one.astype(np.float64) for one in (Q, K, V))
+    scores = np.where(mask.toarray(), scale * Q @ K.transpose(0, 2, 1), -np.inf)
+    most = scores.max(axis=2, keepdims=True, initial=-1e300)
+    weights = np.exp(scores - most)
+    totals = weights.sum(axis=2, keepdims=True)
+    return np.divide(weights, totals, where=totals > 0, out=np.zeros_like(weights)) @ V
+
+
+def check(mask: Any, threads: int, heads: int, d: int, d_v: int, dtype: Any = np.float32) -> None:
+    rng = np.random.default_rng(1)
+    Q = rng.standard_normal((heads, mask.shape[0], d)).astype(dtype)
+    K = rng.standard_normal((heads, mask.shape[1], d)).astype(dtype)
+    V = rng.standard_normal((heads, mask.shape[1], d_v)).astype(dtype)
+    attention = SparseAttention(ThreadPool(threads), [mask], d)
+    found = attention(Q, K, V, d**-0.5)
+    expected = dense_attention(mask, Q, K, V, d**-0.5)
+    tolerance = 2e-5 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+    assert str(mask.nnz) in attention.describe()
+
+
+@pytest.fixture
+def mask() -> Any:
+    return ps.masks.union(ps.masks.band(330, 70), ps.masks.random(330, 0.9, seed=4))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("heads", [1, 2, 5])
+def test_threads_share_heads_or_blocks_of_queries(mask: Any, threads: int, heads: int) -> None:
+    check(mask, threads, heads, 32, 32)
+
+
+@pytest.mark.parametrize("size", [64, 256])
+@pytest.mark.parametrize("block", [16, 128])
+def test_stages_are_joined(
+    mask: Any, size: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handle, "block_of_queries", lambda *arguments: size)
+    monkeypatch.setattr(packing, "block_of_keys", lambda keys, row_bytes: block)
+    monkeypatch.setattr(handle, "cache_bytes", lambda level: 1 << 12)  # stages of a block each
+    check(mask, 2, 2, 16, 16)
+
+
+def test_more_tiles_than_are_scored_at_once() -> None:
+    check(ps.masks.band(40, 3000, keys=1000), 1, 2, 16, 16)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("d", "d_v"), [(1, 1), (48, 80), (129, 33), (64, 256)])
+def test_widths_of_heads(mask: Any, d: int, d_v: int, dtype: Any) -> None:
+    check(mask, 2, 1, d, d_v, dtype)
+
+
+def test_register_tiles_of_shorter_vectors_give_the_same(
+    mask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        handle, "register_tile", lambda itemsize, d, d_v: register_tile(itemsize, d, d_v, 32, 16)
+    )
+    check(mask, 1, 2, 64, 64)
+
+
+def test_largest_scores_may_come_late_or_early() -> None:
+    mask = ps.masks.union(ps.masks.band(200, 40), ps.masks.random(200, 0.8, seed=1))
+    for rising in (1.0, -1.0):
+        K = np.linspace(0, 500 * rising, 200)[None, :, None]
+        Q, V = np.ones((1, 200, 1)), np.random.default_rng(0).standard_normal((1, 200, 3))
+        found = SparseAttention(ThreadPool(1), [mask], 1)(Q, K, V, 1.0)
+        np.testing.assert_allclose(found, dense_attention(mask, Q, K, V, 1.0), atol=1e-12)
+
+
+def test_values_that_are_not_finite_reach_those_who_see_them(mask: Any) -> None:
+    rng = np.random.default_rng(2)
+    Q, K, V = rng.standard_normal((3, 3, 330, 16)).astype(np.float32)
+    V[1, 17, 3], V[2, 200] = np.inf, np.nan
+    seen = mask.toarray()
+    for threads in (1, 2):
+        found = SparseAttention(ThreadPool(threads), [mask], 16)(Q, K, V, 0.25)
+        assert np.isfinite(found[0]).all()
+        np.testing.assert_array_equal(np.isinf(found[1, :, 3]), seen[:, 17])
+        assert np.isfinite(np.delete(found[1], 3, axis=1)).all()
+        np.testing.assert_array_equal(np.isnan(found[2]).all(axis=1), seen[:, 200])
+        np.testing.assert_array_equal(np.isnan(found[2]).any(axis=1), seen[:, 200])
+
+
+def test_blocks_of_queries_are_whole_groups_and_enough_for_all_threads() -> None:
+    assert block_of_queries(4096, 8, 2, 1 << 30) == 1024
+    assert block_of_queries(4096, 8, 2, 1 << 10) == 256
+    assert block_of_queries(1000, 1, 8, 1 << 10) == 64
+    assert block_of_queries(13, 1, 1, 1 << 10) == 16

@@ -1,0 +1,132 @@
+"""The kernel of a product of few columns: one compiled function with few arguments.
+
+A call computes for a few microseconds, so that what surrounds it counts. All that does not change
+from call to call is in a table, whose address is passed; arrays come in one type, of any strides
+and alignment and read-only but for the result, so that there is one function for all. Numba's
+dispatcher then takes less than half a microsecond.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, cast
+
+from llvmlite import ir
+from numba.core import cgutils, types
+
+from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel
+from portable_spdnn_cpu.spmm.few_columns.emitter import WORD
+from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
+from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
+
+# table, scratch, B, out, residual, first, end, copy; see `multiply` below.
+Kernel = Callable[[int, int, Array, Array, Array, int, int, int], None]
+
+
+@functools.cache
+def compiled(spec: LanesSpec | RowsSpec, dtype: Any) -> Kernel:
+    """Return the kernel of a form, compiled for values of a type.
+
+    Parameters
+    ----------
+    spec : LanesSpec or RowsSpec
+    dtype : numba.types.Type
+        float32 or float64.
+    """
+    # Numbers, of which Numba's key for what it keeps is made.
+    columns, vector_bytes = spec.columns, spec.vector_bytes
+    window_bytes = spec.window_bytes if isinstance(spec, LanesSpec) else 0
+
+    @kernel
+    def multiply(
+        table: int,
+        scratch: int,
+        B: Array,
+        out: Array,
+        residual: Array,
+        first: int,
+        end: int,
+        copy: int,
+    ) -> None:
+        """Compute parts first .. end - 1 of out = epilogue(A B).
+
+        Parameters
+        ----------
+        table, scratch : int
+            Addresses of what `packing` made of A, and of what it wants of memory.
+        B : ndarray, shape (K, N)
+        out : ndarray, shape (M, N)
+        residual : ndarray, shape (M, N), or (0, 0) where there is none
+        first, end : int
+        copy : int
+            Whether to copy B to `scratch` before.
+        """
+        product(
+            columns, vector_bytes, window_bytes,
+            table, scratch, B, out, residual, first, end, copy,
+        )  # fmt: skip
+
+    read = types.Array(dtype, 2, "A", readonly=True, aligned=False)
+    written = types.Array(dtype, 2, "A", aligned=False)
+    dispatcher = cast(Any, multiply)
+    dispatcher.compile((*[types.int64] * 2, read, written, read, *[types.int64] * 3))
+    dispatcher.disable_compile()  # from here on, arrays of other types are taken as these
+    return cast(Kernel, multiply)
+
+
+@intrinsic
+def product(
+    typingctx: Any,
+    columns: Any,
+    vector_bytes: Any,
+    window_bytes: Any,
+    table: Any,
+    scratch: Any,
+    B: Any,
+    out: Any,
+    residual: Any,
+    first: Any,
+    end: Any,
+    copy: Any,
+) -> Emission | None:
+    """Call the generated function of a form, rows where `window_bytes` is 0.
+
+    The first three are the spec's, and constants that Numba knows: it asks with others first.
+    """
+    numbers = columns, vector_bytes, window_bytes
+    if not all(isinstance(number, types.IntegerLiteral) for number in numbers):
+        return None
+    spec = spec_of(*(number.literal_value for number in numbers), B.dtype.bitwidth // 8)
+    word = types.int64
+    signature = types.void(*numbers, word, word, B, out, residual, word, word, word)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        table, scratch, *arrays, first, end, copy = args[3:]
+        words = []
+        for kind, value in zip(sig.args[5:8], arrays, strict=True):
+            array = context.make_array(kind)(context, builder, value)
+            strides = cgutils.unpack_tuple(builder, array.strides)
+            words.append([builder.ptrtoint(array.data, WORD), *strides])
+        rows = builder.extract_value(
+            context.make_array(sig.args[7])(context, builder, arrays[2]).shape, 0
+        )
+        given = builder.icmp_unsigned("!=", rows, ir.Constant(rows.type, 0))
+        words[2][0] = builder.select(given, words[2][0], ir.Constant(WORD, 0))
+        function = define_product(
+            builder.module, builder.module.get_unique_name("few_columns_product"), spec
+        )
+        function.linkage = "internal"
+        builder.call(function, [table, scratch, *sum(words, []), first, end, copy])
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+def spec_of(
+    columns: int, vector_bytes: int, window_bytes: int, itemsize: int
+) -> LanesSpec | RowsSpec:
+    """Return the spec of these numbers, of the form row by row where `window_bytes` is 0."""
+    if window_bytes:
+        return LanesSpec(columns, itemsize, vector_bytes, window_bytes)
+    return RowsSpec(columns, itemsize, vector_bytes)

@@ -20,8 +20,8 @@ from portable_spdnn_cpu.spmm.few_columns.emitter import WORD
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
 
-# table, scratch, B, out, residual, first, end, copy; see `multiply` below.
-Kernel = Callable[[int, int, Array, Array, Array, int, int, int], None]
+# job, B, out, residual; see `multiply` below.
+Kernel = Callable[[int, Array, Array, Array], None]
 
 
 @functools.cache
@@ -39,38 +39,23 @@ def compiled(spec: LanesSpec | RowsSpec, dtype: Any) -> Kernel:
     window_bytes = spec.window_bytes if isinstance(spec, LanesSpec) else 0
 
     @kernel
-    def multiply(
-        table: int,
-        scratch: int,
-        B: Array,
-        out: Array,
-        residual: Array,
-        first: int,
-        end: int,
-        copy: int,
-    ) -> None:
-        """Compute parts first .. end - 1 of out = epilogue(A B).
+    def multiply(job: int, B: Array, out: Array, residual: Array) -> None:
+        """Compute parts of out = epilogue(A B).
 
         Parameters
         ----------
-        table, scratch : int
-            Addresses of what `packing` made of A, and of what it wants of memory.
+        job : int
+            The address of what `operands.JOB` lists.
         B : ndarray, shape (K, N)
         out : ndarray, shape (M, N)
         residual : ndarray, shape (M, N), or (0, 0) where there is none
-        first, end : int
-        copy : int
-            Whether to copy B to `scratch` before.
         """
-        product(
-            columns, vector_bytes, window_bytes,
-            table, scratch, B, out, residual, first, end, copy,
-        )  # fmt: skip
+        product(columns, vector_bytes, window_bytes, job, B, out, residual)
 
     read = types.Array(dtype, 2, "A", readonly=True, aligned=False)
     written = types.Array(dtype, 2, "A", aligned=False)
     dispatcher = cast(Any, multiply)
-    dispatcher.compile((*[types.int64] * 2, read, written, read, *[types.int64] * 3))
+    dispatcher.compile((types.int64, read, written, read))
     dispatcher.disable_compile()  # from here on, arrays of other types are taken as these
     return cast(Kernel, multiply)
 
@@ -81,14 +66,10 @@ def product(
     columns: Any,
     vector_bytes: Any,
     window_bytes: Any,
-    table: Any,
-    scratch: Any,
+    job: Any,
     B: Any,
     out: Any,
     residual: Any,
-    first: Any,
-    end: Any,
-    copy: Any,
 ) -> Emission | None:
     """Call the generated function of a form, rows where `window_bytes` is 0.
 
@@ -98,26 +79,23 @@ def product(
     if not all(isinstance(number, types.IntegerLiteral) for number in numbers):
         return None
     spec = spec_of(*(number.literal_value for number in numbers), B.dtype.bitwidth // 8)
-    word = types.int64
-    signature = types.void(*numbers, word, word, B, out, residual, word, word, word)
+    signature = types.void(*numbers, types.int64, B, out, residual)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        table, scratch, *arrays, first, end, copy = args[3:]
+        job, *arrays = args[3:]
         words = []
-        for kind, value in zip(sig.args[5:8], arrays, strict=True):
+        for kind, value in zip(sig.args[4:], arrays, strict=True):
             array = context.make_array(kind)(context, builder, value)
             strides = cgutils.unpack_tuple(builder, array.strides)
             words.append([builder.ptrtoint(array.data, WORD), *strides])
-        rows = builder.extract_value(
-            context.make_array(sig.args[7])(context, builder, arrays[2]).shape, 0
-        )
+            rows = builder.extract_value(array.shape, 0)
         given = builder.icmp_unsigned("!=", rows, ir.Constant(rows.type, 0))
         words[2][0] = builder.select(given, words[2][0], ir.Constant(WORD, 0))
         function = define_product(
             builder.module, builder.module.get_unique_name("few_columns_product"), spec
         )
         function.linkage = "internal"
-        builder.call(function, [table, scratch, *sum(words, []), first, end, copy])
+        builder.call(function, [job, *sum(words, [])])
         return context.get_dummy_value()
 
     return signature, codegen

@@ -10,15 +10,16 @@ from portable_spdnn_cpu.spmm.few_columns.emitter import INT32, WORD, Emitter, Va
 from portable_spdnn_cpu.spmm.few_columns.specs import Spec
 
 # The arguments of the generated function, words all: addresses, and strides in bytes. A residual
-# at address 0 is none. Parts first .. end - 1 of A are done; B is copied before where `copy` is
-# not 0.
+# at address 0 is none.
 ARGUMENTS = (
-    "table", "scratch",
+    "job",
     "B", "B_row", "B_column",
     "out", "out_row", "out_column",
     "residual", "residual_row", "residual_column",
-    "first", "end", "copy",
 )  # fmt: skip
+# What a job is, words all: the addresses of the table and of the scratch memory; parts
+# first .. end - 1 of A, which it does; and whether it copies B to the scratch memory before.
+JOB = ("table", "scratch", "first", "end", "copy")
 # What `packing` found, words all: addresses of its arrays, which are described there, and numbers.
 TABLE = (
     "values", "places", "windows", "starts", "first_words", "rows", "words", "bias", "bounds",
@@ -40,6 +41,8 @@ class Operands(Emitter):
         super().__init__(ir.IRBuilder(function.append_basic_block("entry")), spec.itemsize)
         self.spec = spec
         self.argument = dict(zip(ARGUMENTS, function.args, strict=True))
+        for place, word in enumerate(JOB):
+            self.argument[word] = self.load_word(WORD, self.argument["job"], place)
         self.lower, self.upper = (
             self.load(self.scalar, self.add(self.table("bounds"), side * self.itemsize))
             for side in (0, 1)

@@ -34,7 +34,7 @@ from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, STEPS, LanesSpec,
 
 MAX_WINDOWS = 1 << 16  # that are numbered in two bytes
 MAX_PLACES = 1 << 16
-L1_SHARE = 2 / 3  # of the first-level cache for the rows of B of a block
+L1_SHARE = 1.0  # of the first-level cache for the rows of B of a block
 LIKE_ROWS = 32  # sets of rows of like length, in which rows are ordered by where their entries are
 
 
@@ -155,8 +155,8 @@ def pack_rows(A: Any, spec: RowsSpec, epilogue: tuple[Array, Array], parts: int)
     """
     bias, bounds = epilogue
     height, depth = A.shape
-    block_rows = rows_of_block(spec)
-    blocks = max(1, -(-depth // block_rows))
+    blocks = max(1, -(-depth // most_rows_of_block(spec)))
+    block_rows = max(1, -(-depth // blocks))
     ends = np.empty((height, blocks + 1), np.int64)
     block_bounds(A.indptr, A.indices, block_rows, ends)
     counts = np.diff(ends, axis=1)
@@ -197,7 +197,7 @@ def window_bytes(depth: int, spec: LanesSpec) -> int:
     return 2 if windows < MAX_WINDOWS else 4
 
 
-def rows_of_block(spec: RowsSpec) -> int:
+def most_rows_of_block(spec: RowsSpec) -> int:
     """Return how many rows of B are near at a time, and have a place in two bytes."""
     near = int(L1_SHARE * cache_bytes(1)) // spec.row_bytes
     return max(1, min(near, MAX_PLACES * UNIT // spec.row_bytes) - 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numba
 import numpy as np
 
@@ -12,7 +14,7 @@ from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.few_columns.choice import MAX_PARTS, PART, choose
+from portable_spdnn_cpu.spmm.few_columns.choice import choose
 from portable_spdnn_cpu.spmm.few_columns.kernel import compiled
 from portable_spdnn_cpu.spmm.few_columns.packing import (
     LanesLayout,
@@ -24,6 +26,8 @@ from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec
 from portable_spdnn_cpu.spmm.tuning import WAKING
 
 MAX_COLUMNS = 15
+PART = 2e-5  # seconds that a part of the rows takes at least, on one thread
+MAX_PARTS = 64
 
 
 class FewColumnsProduct:
@@ -57,8 +61,7 @@ class FewColumnsProduct:
         if self._later is not None:
             activate_span(np.empty(0, dtype), 0, 0, *self._later)  # compiles it
         self._none = np.empty((0, 0), dtype)
-        self._table, self._parts = int(self._packed.table.ctypes.data), self._packed.parts
-        self._spare: list[tuple[int, Array]] = []
+        self._spare: list[tuple[int, Array, Array]] = []
 
     def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> None:
         """Compute out = epilogue(A B).
@@ -75,13 +78,13 @@ class FewColumnsProduct:
         try:
             spare = self._spare.pop()  # concurrent calls each have their own
         except IndexError:
-            spare = self._new_scratch()
+            spare = self._new_spare()
         added = self._none if residual is None else residual
         threads = pool.threads
         if threads == 1 or self._seconds * (1 - 1 / threads) < WAKING:
-            self._kernel(self._table, spare[0], B, out, added, 0, self._parts, 1)
+            self._kernel(spare[0], B, out, added)
         else:
-            self._run(pool, spare[0], B, out, added)
+            self._run(pool, spare[2], B, out, added)
         self._spare.append(spare)
         if self._later is not None:
             activate_span(out.ravel(order="K"), 0, out.size, *self._later)
@@ -102,20 +105,27 @@ class FewColumnsProduct:
     def _threads_in_words(self) -> str:
         if self._seconds * (1 - 1 / MAX_PARTS) < WAKING:
             return "computed on one thread: waking others would take longer"
-        return f"computed on as many threads as there are, in {self._parts} parts"
+        return f"computed on as many threads as there are, in {self._packed.parts} parts"
 
-    def _run(self, pool: ThreadPool, scratch: int, B: Array, out: Array, added: Array) -> None:
+    def _run(self, pool: ThreadPool, scratch: Array, B: Array, out: Array, added: Array) -> None:
         """Compute on all threads of a pool, once B is copied."""
-        threads, parts = pool.threads, self._parts
-        self._kernel(self._table, scratch, B, out, added, 0, 0, 1)
+        threads, parts = pool.threads, self._packed.parts
+        firsts = [parts * worker // threads for worker in range(threads + 1)]
+        copying, *jobs = (
+            self._job(scratch, *part)
+            for part in ((0, 0, 1), *((*ends, 0) for ends in pairwise(firsts)))
+        )
+        self._kernel(copying.ctypes.data, B, out, added)
+        pool.run(lambda worker: self._kernel(jobs[worker].ctypes.data, B, out, added))
 
-        def work(worker: int) -> None:
-            first, end = (parts * number // threads for number in (worker, worker + 1))
-            self._kernel(self._table, scratch, B, out, added, first, end, 0)
-
-        pool.run(work)
-
-    def _new_scratch(self) -> tuple[int, Array]:
+    def _new_spare(self) -> tuple[int, Array, Array]:
+        """Return the address of a job that does all, the job, and its scratch memory."""
         scratch = aligned_empty((self._packed.scratch_bytes,), np.uint8)
         scratch[:] = 0
-        return int(scratch.ctypes.data), scratch
+        job = self._job(scratch, 0, self._packed.parts, 1)
+        return int(job.ctypes.data), job, scratch
+
+    def _job(self, scratch: Array, first: int, end: int, copy: int) -> Array:
+        """Return what `operands.JOB` lists."""
+        addresses = self._packed.table.ctypes.data, scratch.ctypes.data
+        return np.array([*addresses, first, end, copy], np.int64)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
-from portable_spdnn_cpu.spmm.few_columns.packing import LanesLayout, lay_out_lanes, window_bytes
+from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, lay_out_lanes, window_bytes
 from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, STEPS, LanesSpec, RowsSpec
 
 # In lanes, of a step and for each column of B, by the vectors that a permute looks up.
-STEP = {2: (4.5e-10, 2.8e-10), 1: (4e-10, 2e-10)}
+STEP = {2: (4.5e-10, 2.8e-10), 1: (3.5e-10, 2.2e-10)}
 GATHERED_STEP, GATHERED_ENTRY = 2.5e-10, 2.3e-10  # the latter for each lane and column
 LANES_RESULT = 2.5e-10  # for each entry of C
 # Row by row, of an entry by the bytes of a value, and for each byte of a row of B.

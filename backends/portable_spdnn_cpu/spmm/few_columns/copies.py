@@ -82,8 +82,12 @@ def copy_to_rows(
                 with at.loop(first, stop) as row:
                     source = at.add(at.argument["B"], at.times(row, row_step))
                     found = at.load(at.vector(spec.width), source)
-                    at.store(_first_lanes(at, found, spec.columns), _row_at(at, spec, target, row, first))
-                builder.store(builder.select(builder.icmp_signed(">", stop, first), stop, first), begin)
+                    at.store(
+                        _first_lanes(at, found, spec.columns), _row_at(at, spec, target, row, first)
+                    )
+                builder.store(
+                    builder.select(builder.icmp_signed(">", stop, first), stop, first), begin
+                )
             with builder.if_then(builder.and_(columns_apart, builder.not_(packed))):
                 tiles = builder.udiv(builder.sub(end, first), at.number(spec.width))
                 with at.loop(at.zero, tiles) as tile:
@@ -174,9 +178,7 @@ def _separate_columns(
                     for lane, place in enumerate(wanted)
                 ]
                 if number == 1:
-                    chosen = [
-                        place if place < 2 * lanes else 0 for place in wanted
-                    ]
+                    chosen = [place if place < 2 * lanes else 0 for place in wanted]
                 vector = at.shuffle(vector, found[number], chosen)
             _store_piece(at, spec, vector, at.add(target, at.times(plane, column)), first)
 

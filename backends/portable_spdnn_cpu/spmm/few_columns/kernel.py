@@ -15,7 +15,7 @@ from typing import Any, cast
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel
+from portable_spdnn_cpu.jit.compilation import Array, intrinsic, kernel
 from portable_spdnn_cpu.spmm.few_columns.emitter import WORD
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
@@ -70,7 +70,7 @@ def product(
     B: Any,
     out: Any,
     residual: Any,
-) -> Emission | None:
+) -> Any:
     """Call the generated function of a form, rows where `window_bytes` is 0.
 
     The first three are the spec's, and constants that Numba knows: it asks with others first.
@@ -78,24 +78,26 @@ def product(
     numbers = columns, vector_bytes, window_bytes
     if not all(isinstance(number, types.IntegerLiteral) for number in numbers):
         return None
-    spec = spec_of(*(number.literal_value for number in numbers), B.dtype.bitwidth // 8)
+    sizes = [number.literal_value for number in numbers]
+    spec = spec_of(sizes[0], sizes[1], sizes[2], B.dtype.bitwidth // 8)
     signature = types.void(*numbers, types.int64, B, out, residual)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         job, *arrays = args[3:]
-        words = []
+        words = [job]
         for kind, value in zip(sig.args[4:], arrays, strict=True):
             array = context.make_array(kind)(context, builder, value)
             strides = cgutils.unpack_tuple(builder, array.strides)
-            words.append([builder.ptrtoint(array.data, WORD), *strides])
             rows = builder.extract_value(array.shape, 0)
-        given = builder.icmp_unsigned("!=", rows, ir.Constant(rows.type, 0))
-        words[2][0] = builder.select(given, words[2][0], ir.Constant(WORD, 0))
+            held = builder.icmp_unsigned("!=", rows, ir.Constant(WORD, 0))
+            # At address 0 where there are no rows, as of a residual that is none.
+            address = builder.ptrtoint(array.data, WORD)
+            words += [builder.select(held, address, ir.Constant(WORD, 0)), *strides]
         function = define_product(
             builder.module, builder.module.get_unique_name("few_columns_product"), spec
         )
         function.linkage = "internal"
-        builder.call(function, [job, *sum(words, [])])
+        builder.call(function, words)
         return context.get_dummy_value()
 
     return signature, codegen

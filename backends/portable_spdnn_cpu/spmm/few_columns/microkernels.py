@@ -203,17 +203,17 @@ class _Rows(Operands):
         # Each block begins with a row of zeros.
         block_bytes = self.times(self.add(block_rows, 1), spec.row_bytes)
         last = self.add(blocks, -1)
-        with self.loop(self.argument["first"], self.argument["end"]) as part:
-            with self.loop(self.zero, blocks) as block:
-                number = self.add(self.times(part, blocks), block)
-                builder.store(self.load_word(WORD, first_words, number), self.word)
-                begin = self.load_word(WORD, starts, number)
-                stop = self.load_word(WORD, starts, self.add(number, 1))
-                self.source = self.add(scratch, self.times(block, block_bytes))
-                is_first = builder.icmp_unsigned("==", block, self.zero)
-                is_last = builder.icmp_unsigned("==", block, last)
-                with self.loop(begin, stop) as visit:
-                    self._visit(visit, is_first, is_last)
+        parts = self.loop(self.argument["first"], self.argument["end"])
+        with parts as part, self.loop(self.zero, blocks) as block:
+            number = self.add(self.times(part, blocks), block)
+            builder.store(self.load_word(WORD, first_words, number), self.word)
+            begin = self.load_word(WORD, starts, number)
+            stop = self.load_word(WORD, starts, self.add(number, 1))
+            self.source = self.add(scratch, self.times(block, block_bytes))
+            is_first = builder.icmp_unsigned("==", block, self.zero)
+            is_last = builder.icmp_unsigned("==", block, last)
+            with self.loop(begin, stop) as visit:
+                self._visit(visit, is_first, is_last)
 
     def _visit(self, visit: Value, is_first: Value, is_last: Value) -> None:
         """Do the entries of a row in a block."""
@@ -254,9 +254,7 @@ class _Rows(Operands):
             features = self.load(self.row_kind, self.add(self.source, self.times(unit, UNIT)))
             factor = self.load(self.scalar, self.add(value, entry * spec.itemsize))
             slot = self.sums[entry % spec.chains]
-            total = self.multiply_add(
-                features, self.spread(factor, spec.width), builder.load(slot)
-            )
+            total = self.multiply_add(features, self.spread(factor, spec.width), builder.load(slot))
             builder.store(total, slot)
 
     def _finish(self, row: Value, total: Value) -> None:

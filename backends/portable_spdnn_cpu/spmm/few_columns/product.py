@@ -16,12 +16,9 @@ from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.few_columns.choice import choose
 from portable_spdnn_cpu.spmm.few_columns.kernel import compiled
-from portable_spdnn_cpu.spmm.few_columns.packing import (
-    LanesLayout,
-    PackedProduct,
-    pack_lanes,
-    pack_rows,
-)
+from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, pack_lanes
+from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
+from portable_spdnn_cpu.spmm.few_columns.rows import pack_rows
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec
 from portable_spdnn_cpu.spmm.tuning import WAKING
 

@@ -66,13 +66,20 @@ class LanesSpec(Spec):
 
     @property
     def window(self) -> int:
-        """Entries of a window, the last in each aligned one being a zero that is no entry of B."""
+        """Entries of a window, one of them a zero that is no entry of B.
+
+        It is the last of an aligned window: wherever a window begins, it has one.
+        """
         return self.registers_of_window * self.lanes or GATHERED_WINDOW
 
     @property
     def window_step(self) -> int:
-        """Windows begin at multiples of so many entries."""
-        return self.window if self.registers_of_window == 1 else self.window // 2
+        """Windows begin at multiples of so many entries.
+
+        A window of one vector begins anywhere: a fifth fewer steps for loads that cross cache
+        lines. With two vectors those loads would cost more than the steps.
+        """
+        return 1 if self.registers_of_window == 1 else self.window // 2
 
     @property
     def shared_steps(self) -> int:

@@ -106,11 +106,11 @@ class Emitter:
         return self.builder.fadd(self.builder.fmul(first, second, flags=FUSED), total, flags=FUSED)
 
     def sum_of(self, slots: list[Value]) -> Value:
-        """Return the sum of what some slots hold."""
-        total = self.builder.load(slots[0])
-        for slot in slots[1:]:
-            total = self.plus(total, self.builder.load(slot))
-        return total
+        """Return the sum of what some slots hold, as many as a power of two."""
+        terms = [self.builder.load(slot) for slot in slots]
+        while len(terms) > 1:  # by pairs: so that additions do not wait for each other
+            terms = [self.plus(*pair) for pair in zip(terms[::2], terms[1::2], strict=True)]
+        return terms[0]
 
     def slot(self, kind: Value) -> Value:
         """Return a place on the stack, which LLVM makes a register where it can."""

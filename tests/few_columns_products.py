@@ -28,13 +28,13 @@ def product_of(
     epilogue: Epilogue | None = None,
     window_bytes: int = 2,
 ) -> product.FewColumnsProduct:
-    """Return the product in a form, "lanes" or "rows", whatever would be chosen."""
+    """Return the product in a form: "lanes", "gathered lanes" or "rows", whatever is faster."""
 
     def choose(A: Any, columns: int, vector_bytes: int) -> Any:
-        size = A.dtype.itemsize
+        size, gathered = A.dtype.itemsize, form == "gathered lanes"
         if form == "rows":
             return RowsSpec(columns, size, vector_bytes), 0.0
-        return lay_out_lanes(A, LanesSpec(columns, size, vector_bytes, window_bytes)), 0.0
+        return lay_out_lanes(A, LanesSpec(columns, size, vector_bytes, window_bytes, gathered)), 0.0
 
     prepared = (epilogue or Epilogue()).prepared("spmm", A.shape[0], A.dtype)
     with pytest.MonkeyPatch.context() as patch:

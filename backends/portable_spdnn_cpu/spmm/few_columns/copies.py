@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from llvmlite import ir
 
 from portable_spdnn_cpu.spmm.few_columns.emitter import Value
@@ -130,16 +132,21 @@ def _first_lanes(at: Operands, vector: Value, count: int) -> Value:
     return at.shuffle(vector, ir.Constant(vector.type, None), chosen)
 
 
-def _pieces(spec: LanesSpec) -> range:
-    """Return where the vectors of a window begin."""
-    return range(0, spec.window, spec.lanes)
+def _each_piece(at: Operands, spec: LanesSpec, copy: Callable[[Value, bool], None]) -> None:
+    """Emit copy(first, is_last) in a loop over the vectors of a window, and for the last."""
+    last = at.number(spec.window - spec.lanes)
+    with at.loop(at.zero, last, spec.lanes) as first:
+        copy(first, False)
+    copy(last, True)
 
 
-def _store_piece(at: Operands, spec: LanesSpec, vector: Value, target: Value, first: int) -> None:
+def _store_piece(
+    at: Operands, spec: LanesSpec, vector: Value, target: Value, first: Value, is_last: bool
+) -> None:
     """Store a vector of a window, keeping the zero at the window's end."""
-    if first + spec.lanes == spec.window:
+    if is_last:
         vector = _first_lanes(at, vector, spec.lanes - 1)
-    at.store(vector, at.add(target, first * spec.itemsize))
+    at.store(vector, at.add(target, at.times(first, spec.itemsize)))
 
 
 def _copy_columns(
@@ -148,11 +155,15 @@ def _copy_columns(
     """Copy a window of each column of a B whose columns are contiguous."""
     start = at.times(window, spec.window - 1)
     target = at.add(scratch, at.times(window, spec.window * spec.itemsize))
-    for column in range(spec.columns):
-        source, to = _entry_of_b(at, start, column), at.add(target, at.times(plane, column))
-        for first in _pieces(spec):
-            found = at.load(at.vector(spec.lanes), at.add(source, first * spec.itemsize))
-            _store_piece(at, spec, found, to, first)
+
+    def copy(first: Value, is_last: bool) -> None:
+        for column in range(spec.columns):
+            source = _entry_of_b(at, at.add(start, first), column)
+            found = at.load(at.vector(spec.lanes), source)
+            to = at.add(target, at.times(plane, column))
+            _store_piece(at, spec, found, to, first, is_last)
+
+    _each_piece(at, spec, copy)
 
 
 def _separate_columns(
@@ -160,14 +171,13 @@ def _separate_columns(
 ) -> None:
     """Copy a window of each column of a B in C order."""
     columns, lanes = spec.columns, spec.lanes
-    source = _entry_of_b(at, at.times(window, spec.window - 1), 0)
+    start = at.times(window, spec.window - 1)
     target = at.add(scratch, at.times(window, spec.window * spec.itemsize))
-    for first in _pieces(spec):
-        size = spec.itemsize
-        found = [
-            at.load(at.vector(lanes), at.add(source, (first * columns + lanes * number) * size))
-            for number in range(columns)
-        ]
+
+    def copy(first: Value, is_last: bool) -> None:
+        source = _entry_of_b(at, at.add(start, first), 0)
+        distances = range(0, columns * spec.lanes * spec.itemsize, spec.lanes * spec.itemsize)
+        found = [at.load(at.vector(lanes), at.add(source, each)) for each in distances]
         for column in range(columns):
             # Lane l of the column is number l * columns + column of what was loaded.
             wanted = [lane * columns + column for lane in range(lanes)]
@@ -180,7 +190,10 @@ def _separate_columns(
                 if number == 1:
                     chosen = [place if place < 2 * lanes else 0 for place in wanted]
                 vector = at.shuffle(vector, found[number], chosen)
-            _store_piece(at, spec, vector, at.add(target, at.times(plane, column)), first)
+            to = at.add(target, at.times(plane, column))
+            _store_piece(at, spec, vector, to, first, is_last)
+
+    _each_piece(at, spec, copy)
 
 
 def _transpose(at: Operands, spec: RowsSpec, target: Value, first: Value, row: Value) -> None:

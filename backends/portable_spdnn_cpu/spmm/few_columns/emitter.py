@@ -83,6 +83,26 @@ class Emitter:
         target = self.builder.inttoptr(address, pointer)
         self.call(name, kind, [value, target, INT32(1), chosen])
 
+    def gather(self, base: Value, positions: Value) -> Value:
+        """Load the items at positions after an address; without a gather, one after the other."""
+        lanes = positions.type.count
+        words = ir.VectorType(WORD, lanes)
+        if positions.type != words:
+            positions = self.builder.zext(positions, words)
+        distances = self.builder.mul(positions, ir.Constant(words, [self.itemsize] * lanes))
+        addresses = self.builder.add(self.spread(base, lanes), distances)
+        pointers = ir.VectorType(self.scalar.as_pointer(), lanes)
+        mask, kind = ir.VectorType(ir.IntType(1), lanes), self.vector(lanes)
+        function = ir.FunctionType(kind, [pointers, INT32, mask, kind])
+        operands = [
+            self.builder.inttoptr(addresses, pointers),
+            INT32(self.itemsize),
+            ir.Constant(mask, [1] * lanes),
+            ir.Constant(kind, ir.Undefined),
+        ]
+        name = f"llvm.masked.gather.v{lanes}f{8 * self.itemsize}.v{lanes}p0"
+        return self.call(name, function, operands)
+
     def call(self, name: str, kind: Value, arguments: list[Value]) -> Value:
         """Call a function or instruction of LLVM's by name."""
         function = cgutils.get_or_insert_function(self.builder.module, kind, name)

@@ -8,6 +8,8 @@ two ports, one of which alone permutes: about 1.2 + N / 2 cycles, or the 80 byte
 the second-level cache. Lanes idle where a row has no entry in the window: 1.3 to 1.7 slots an
 entry at 80 % zeros, 1.7 to 2.1 at 90 %, 2.5 to 2.8 at 95 %. Idle lanes hold a zero that meets a
 zero between the entries of B, never an entry: infinities stay with the rows that have them.
+Where values are float64, or A is larger than the second-level cache, a gather from a window of 256
+entries may win: hardly a lane idles then.
 
 *Rows.* An entry times a row of B: one load for the row, one for the value that is broadcast as it
 is loaded, and a quarter for the indices, which come four to a word. Bound: three loads a cycle,
@@ -128,15 +130,7 @@ class _Lanes(Operands):
         """Return the entries of a window at the positions, of which the low bits count."""
         spec, kind = self.spec, self.vector(self.spec.lanes)
         if not spec.registers_of_window:
-            entries = ir.Constant(kind, ir.Undefined)
-            for lane in range(spec.lanes):
-                position = self.builder.extract_element(positions, INT32(lane))
-                if position.type != WORD:
-                    position = self.builder.zext(position, WORD)
-                at = self.add(table[0], self.times(position, spec.itemsize))
-                entry = self.load(self.scalar, at)
-                entries = self.builder.insert_element(entries, entry, INT32(lane))
-            return entries
+            return self.gather(table[0], positions)
         operands = [table[0], positions, *table[1:]]
         function = ir.FunctionType(kind, [operand.type for operand in operands])
         return self.call(_PERMUTES[len(table), spec.itemsize], function, operands)

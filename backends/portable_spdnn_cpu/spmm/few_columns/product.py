@@ -90,7 +90,11 @@ class FewColumnsProduct:
         """Return in words how products are computed."""
         spec = self._packed.spec
         if isinstance(spec, LanesSpec):
-            form = f"A is packed in slices of {spec.lanes} rows of like length"
+            looked_up = "permuted" if spec.registers_of_window else "gathered"
+            form = (
+                f"A is packed in slices of {spec.lanes} rows of like length, for which entries of "
+                f"B are {looked_up} from windows of {spec.window}"
+            )
         else:
             form = f"A is packed row by row, for rows of B of {spec.width} columns"
         plural = "s" if spec.columns > 1 else ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 STEPS = 4  # of lanes, whose positions are the bytes of one word of 32 bits a lane
 ENTRIES = 4  # of rows: their columns are one word of 64 bits, and rows have whole words
 PERMUTED_ITEMSIZE = 4  # bytes of the items that AVX2 permutes among all lanes
-GATHERED_WINDOW = 64  # entries; a position is a byte
+GATHERED_WINDOW = 256  # entries: a position is a byte
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,13 @@ class LanesSpec(Spec):
     ----------
     window_bytes : int
         Of the number of a window: 2 where that fits, else 4.
+    gathered : bool
+        Entries are gathered from a wide window, not permuted from a narrow one: slower steps, but
+        hardly an idle lane, and half the bytes of A. So it is where no permute is among all lanes.
     """
 
     window_bytes: int = 2
+    gathered: bool = False
 
     @property
     def lanes(self) -> int:
@@ -59,7 +63,9 @@ class LanesSpec(Spec):
 
     @property
     def registers_of_window(self) -> int:
-        """Vectors that a permute looks up; 0 where there is no such permute: a gather instead."""
+        """Vectors that a permute looks up; 0 where entries are gathered."""
+        if self.gathered:
+            return 0
         if self.vector_bytes == 64:
             return 2
         return 1 if self.vector_bytes == 32 and self.itemsize == PERMUTED_ITEMSIZE else 0

@@ -46,6 +46,12 @@ def test_avx512_permutes_windows_of_two_vectors(cpu):
         assert "gather" not in text
 
 
+def test_gathers_are_single_instructions_where_the_processor_is_quick_at_them():
+    assert "vgatherqpd" in assembled(LanesSpec(1, 8, 64, gathered=True), "skylake-avx512")
+    assert "vgatherqpd" in assembled(LanesSpec(1, 8, 32), "skylake")
+    assert "gather" not in assembled(LanesSpec(1, 8, 32), "znver3")
+
+
 @pytest.mark.parametrize("cpu", ["x86-64-v3", "skylake", "znver3"])
 def test_avx2_permutes_windows_of_one_vector(cpu):
     text = assembled(LanesSpec(2, 4, 32), cpu)

@@ -24,7 +24,7 @@ from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.few_columns import lanes, product, rows
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 
-FORMS = ["lanes", "rows"]
+FORMS = ["lanes", "gathered lanes", "rows"]
 
 
 @given(
@@ -50,7 +50,8 @@ def test_random_patterns(form, dtype, height, depth, density, order, out_order, 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    ("form", "columns"), [("lanes", 1), ("lanes", 3), ("rows", 6), ("rows", 15)]
+    ("form", "columns"),
+    [("lanes", 1), ("lanes", 3), ("gathered lanes", 2), ("rows", 6), ("rows", 15)],
 )
 def test_vectors_of_every_length(form, columns, dtype, length):
     rng = np.random.default_rng(columns)
@@ -64,7 +65,8 @@ def test_vectors_of_every_length(form, columns, dtype, length):
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize(
-    ("form", "columns"), [("lanes", 1), ("lanes", 3), ("rows", 6), ("rows", 15)]
+    ("form", "columns"),
+    [("lanes", 1), ("lanes", 3), ("gathered lanes", 2), ("rows", 6), ("rows", 15)],
 )
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_what_is_not_finite_stays_with_the_rows_that_have_it(form, columns, value, length):
@@ -112,7 +114,7 @@ def strided(B: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("form", "columns"), [("lanes", 1), ("lanes", 3), ("rows", 6), ("rows", 8)]
+    ("form", "columns"), [("lanes", 1), ("lanes", 3), ("gathered lanes", 2), ("rows", 8)]
 )
 def test_views_of_any_strides(form, columns):
     rng = np.random.default_rng(6)
@@ -161,7 +163,9 @@ def test_nothing_stored(form, shape):
 
 
 @pytest.mark.parametrize("index_type", [np.int32, np.int64])
-@pytest.mark.parametrize(("form", "window_bytes"), [("lanes", 2), ("lanes", 4), ("rows", 0)])
+@pytest.mark.parametrize(
+    ("form", "window_bytes"), [("lanes", 2), ("lanes", 4), ("gathered lanes", 2), ("rows", 0)]
+)
 def test_more_columns_of_a_than_sixteen_bits_count(form, window_bytes, index_type):
     rng = np.random.default_rng(8)
     depth = 70_001

@@ -10,14 +10,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from portable_spdnn.operations.operands import SparseOperand
+from portable_spdnn_cpu.jit.target import has_fast_gathers
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, lay_out_lanes, window_bytes
 from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, STEPS, LanesSpec, RowsSpec
 
 # In lanes, of a step and for each column of B, by the vectors that a permute looks up.
 STEP = {2: (4.5e-10, 2.8e-10), 1: (3.5e-10, 2.2e-10)}
+# Where nothing is permuted: of a step, and for each lane and column by whether that is a gather.
 # Gathers are slower than that on some processors, so that permutes win where it is near.
-GATHERED_STEP, GATHERED_ENTRY = 2.5e-10, 2e-10  # the latter for each lane and column
+OTHER_STEP, OTHER_ENTRY = 2.5e-10, {True: 2e-10, False: 2.3e-10}
 LANES_RESULT = 2.5e-10  # for each entry of C
 # Row by row, of an entry by the bytes of a value, and for each byte of a row of B.
 ENTRY, ROW_BYTE = {4: 2.2e-10, 8: 2.8e-10}, 1.4e-12
@@ -61,16 +63,15 @@ def _lanes_specs(A: SparseOperand, columns: int, vector_bytes: int) -> list[Lane
     """Return the specs of the form in lanes that may suit."""
     if columns > MAX_LANES_COLUMNS:
         return []
-    permuted, gathered = (
+    specs = [
         LanesSpec(columns, A.dtype.itemsize, vector_bytes, gathered=gathered)
-        for gathered in (False, True)
-    )
-    specs = [permuted, gathered] if permuted.registers_of_window else [gathered]
+        for gathered in ((False, True) if has_fast_gathers() else (False,))
+    ]
     return [replace(spec, window_bytes=window_bytes(A.shape[1], spec)) for spec in specs]
 
 
 def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:
-    fixed, each = GATHERED_STEP, GATHERED_ENTRY * spec.lanes
+    fixed, each = OTHER_STEP, OTHER_ENTRY[spec.gathered] * spec.lanes
     if spec.registers_of_window:
         fixed, each = STEP[spec.registers_of_window]
     results = A.shape[0] * spec.columns * LANES_RESULT

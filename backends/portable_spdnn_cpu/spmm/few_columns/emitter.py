@@ -84,7 +84,7 @@ class Emitter:
         self.call(name, kind, [value, target, INT32(1), chosen])
 
     def gather(self, base: Value, positions: Value) -> Value:
-        """Load the items at positions after an address; without a gather, one after the other."""
+        """Load the items at positions after an address, by the processor's gather."""
         lanes = positions.type.count
         words = ir.VectorType(WORD, lanes)
         if positions.type != words:
@@ -102,6 +102,17 @@ class Emitter:
         ]
         name = f"llvm.masked.gather.v{lanes}f{8 * self.itemsize}.v{lanes}p0"
         return self.call(name, function, operands)
+
+    def load_each(self, base: Value, positions: Value) -> Value:
+        """Load the items at positions after an address, one by one."""
+        found = ir.Constant(self.vector(positions.type.count), ir.Undefined)
+        for lane in range(positions.type.count):
+            position = self.builder.extract_element(positions, INT32(lane))
+            if position.type != WORD:
+                position = self.builder.zext(position, WORD)
+            item = self.load(self.scalar, self.add(base, self.times(position, self.itemsize)))
+            found = self.builder.insert_element(found, item, INT32(lane))
+        return found
 
     def call(self, name: str, kind: Value, arguments: list[Value]) -> Value:
         """Call a function or instruction of LLVM's by name."""

@@ -129,8 +129,10 @@ class _Lanes(Operands):
     def _permute(self, positions: Value, table: list[Value]) -> Value:
         """Return the entries of a window at the positions, of which the low bits count."""
         spec, kind = self.spec, self.vector(self.spec.lanes)
-        if not spec.registers_of_window:
+        if spec.gathered:
             return self.gather(table[0], positions)
+        if not spec.registers_of_window:
+            return self.load_each(table[0], positions)
         operands = [table[0], positions, *table[1:]]
         function = ir.FunctionType(kind, [operand.type for operand in operands])
         return self.call(_PERMUTES[len(table), spec.itemsize], function, operands)

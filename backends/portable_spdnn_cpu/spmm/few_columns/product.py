@@ -90,7 +90,8 @@ class FewColumnsProduct:
         """Return in words how products are computed."""
         spec = self._packed.spec
         if isinstance(spec, LanesSpec):
-            looked_up = "permuted" if spec.registers_of_window else "gathered"
+            looked_up = "gathered" if spec.gathered else "permuted"
+            looked_up = looked_up if spec.gathered or spec.registers_of_window else "loaded"
             form = (
                 f"A is packed in slices of {spec.lanes} rows of like length, for which entries of "
                 f"B are {looked_up} from windows of {spec.window}"

@@ -50,7 +50,7 @@ class LanesSpec(Spec):
         Of the number of a window: 2 where that fits, else 4.
     gathered : bool
         Entries are gathered from a wide window, not permuted from a narrow one: slower steps, but
-        hardly an idle lane, and half the bytes of A. So it is where no permute is among all lanes.
+        hardly an idle lane, and half the bytes of A.
     """
 
     window_bytes: int = 2
@@ -63,7 +63,10 @@ class LanesSpec(Spec):
 
     @property
     def registers_of_window(self) -> int:
-        """Vectors that a permute looks up; 0 where entries are gathered."""
+        """Vectors that a permute looks up.
+
+        0 where entries are gathered, or there is no such permute: they are loaded one by one then.
+        """
         if self.gathered:
             return 0
         if self.vector_bytes == 64:

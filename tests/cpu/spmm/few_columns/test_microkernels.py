@@ -47,9 +47,11 @@ def test_avx512_permutes_windows_of_two_vectors(cpu):
 
 
 def test_gathers_are_single_instructions_where_the_processor_is_quick_at_them():
-    assert "vgatherqpd" in assembled(LanesSpec(1, 8, 64, gathered=True), "skylake-avx512")
-    assert "vgatherqpd" in assembled(LanesSpec(1, 8, 32), "skylake")
-    assert "gather" not in assembled(LanesSpec(1, 8, 32), "znver3")
+    for itemsize, length in ((8, 64), (4, 64), (8, 32), (4, 32)):
+        gathered = LanesSpec(1, itemsize, length, gathered=True)
+        assert "vgather" in assembled(gathered, "skylake-avx512")
+        assert "vgather" not in assembled(LanesSpec(1, itemsize, length), "skylake-avx512")
+    assert "vgather" not in assembled(LanesSpec(1, 8, 32, gathered=True), "znver3")
 
 
 @pytest.mark.parametrize("cpu", ["x86-64-v3", "skylake", "znver3"])

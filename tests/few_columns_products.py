@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import scipy.sparse as sp
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.few_columns import product
+from portable_spdnn_cpu.spmm.few_columns import lanes, product
 from portable_spdnn_cpu.spmm.few_columns.lanes import lay_out_lanes
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
 
@@ -26,7 +27,7 @@ def product_of(
     form: str,
     vector_bytes: int = VECTOR_BYTES,
     epilogue: Epilogue | None = None,
-    window_bytes: int = 2,
+    window_bytes: int | None = None,
 ) -> product.FewColumnsProduct:
     """Return the product in a form: "lanes", "gathered lanes" or "rows", whatever is faster."""
 
@@ -34,7 +35,9 @@ def product_of(
         size, gathered = A.dtype.itemsize, form == "gathered lanes"
         if form == "rows":
             return RowsSpec(columns, size, vector_bytes), 0.0
-        return lay_out_lanes(A, LanesSpec(columns, size, vector_bytes, window_bytes, gathered)), 0.0
+        spec = LanesSpec(columns, size, vector_bytes, gathered=gathered)
+        numbered = window_bytes or lanes.window_bytes(A.shape[1], spec)
+        return lay_out_lanes(A, replace(spec, window_bytes=numbered)), 0.0
 
     prepared = (epilogue or Epilogue()).prepared("spmm", A.shape[0], A.dtype)
     with pytest.MonkeyPatch.context() as patch:

@@ -164,7 +164,8 @@ def test_nothing_stored(form, shape):
 
 @pytest.mark.parametrize("index_type", [np.int32, np.int64])
 @pytest.mark.parametrize(
-    ("form", "window_bytes"), [("lanes", 2), ("lanes", 4), ("gathered lanes", 2), ("rows", 0)]
+    ("form", "window_bytes"),
+    [("lanes", None), ("lanes", 4), ("gathered lanes", None), ("rows", None)],
 )
 def test_more_columns_of_a_than_sixteen_bits_count(form, window_bytes, index_type):
     rng = np.random.default_rng(8)

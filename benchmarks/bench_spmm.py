@@ -5,10 +5,14 @@ and 4,096 columns; and an irregular matrix whose row lengths follow a Pareto dis
 work that is shared out by rows is uneven. *Prepared* is a handle, made beforehand, with the
 result's memory reused; at 16,384 neurons that depends on which pages the system gave to the
 operands, and is left to the comparison with peers.
+
+*Few columns*: a pruned layer of 512 x 512, of random pattern, prepared for as many columns of B as
+it is multiplied with.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -21,6 +25,7 @@ from .agreement import assert_agree, assert_product
 from .kernel_models import loads_per_edge, product_model
 
 PARETO = "pareto-4096x512"
+PRUNED = 512  # neurons of the layer that few columns are multiplied with
 
 
 def pareto_rows(rows: int, columns: int, mean: float, rng: np.random.Generator) -> Any:
@@ -85,5 +90,31 @@ def test_spmm(case, backend, reference, prepared, challenge_network, measure):
         edges=A.nnz * columns,
         model=product_model(A.shape, A.nnz, columns, B.dtype, min(columns, WIDTHS[0]), loads),
         weights=weights,
+        inputs="random",
+    )
+
+
+@pytest.mark.cases(
+    *(f"{zeros}zeros-{columns}columns" for zeros in (80, 90, 95) for columns in (1, 2, 8, 15))
+)
+def test_few_columns(case, backend, reference, prepared, measure):
+    zeros, columns = (int(part) for part in re.findall(r"\d+", case))
+
+    def build():
+        rng = np.random.default_rng(0)
+        kept = rng.random((PRUNED, PRUNED)) >= zeros / 100
+        A = sp.csr_array(np.where(kept, rng.standard_normal(kept.shape), 0).astype(np.float32))
+        B = rng.standard_normal((PRUNED, columns)).astype(np.float32)
+        expected = reference.spmm(A, B)
+        assert_product(expected, A, B)
+        return A, B, expected
+
+    A, B, expected = prepared(build)
+    handle, out = backend.spmm_handle(A, columns=columns), np.empty((PRUNED, columns), np.float32)
+    measure(
+        lambda: handle.multiply(B, out),
+        lambda result: assert_agree(result, expected),
+        edges=A.nnz * columns,
+        weights=f"random, {zeros} % zeros",
         inputs="random",
     )

@@ -2,9 +2,47 @@
 
 from __future__ import annotations
 
-from llvmlite import binding
+import functools
 
-_FEATURES = binding.get_host_cpu_features()
+from llvmlite import binding
+from numba.core import config
+
+
+def _features() -> dict[str, bool]:
+    """Return what Numba compiles for: NUMBA_CPU_FEATURES where that is set, else the host's."""
+    given: str | None = vars(config)["CPU_FEATURES"]
+    if given is None:
+        return dict(binding.get_host_cpu_features())
+    named = given.split(",")
+    return {feature[1:]: feature[0] == "+" for feature in named if feature}
+
+
+_FEATURES = _features()
 VECTOR_REGISTERS = 32 if _FEATURES.get("avx512f") else 16
 # Bytes of one: AVX-512, AVX2, or what is common to all (SSE2, NEON).
 VECTOR_BYTES = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx2") else 16
+
+
+@functools.cache
+def has_fast_gathers() -> bool:
+    """Whether LLVM takes a gather of the processor's for faster than as many single loads.
+
+    On some processors that have the instruction it is not; LLVM then emits single loads.
+    """
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    machine = binding.Target.from_default_triple().create_target_machine(
+        cpu=vars(config)["CPU_NAME"] or binding.get_host_cpu_name(),
+        features=",".join(f"{'+' if has else '-'}{name}" for name, has in _FEATURES.items()),
+        opt=3,
+    )
+    mask = ", ".join(["i1 true"] * 4)
+    module = binding.parse_assembly(
+        "declare <4 x double> @llvm.masked.gather.v4f64.v4p0"
+        "(<4 x ptr>, i32, <4 x i1>, <4 x double>)\n"
+        "define <4 x double> @four(<4 x ptr> %from) {\n"
+        "  %found = call <4 x double> @llvm.masked.gather.v4f64.v4p0"
+        f"(<4 x ptr> %from, i32 8, <4 x i1> <{mask}>, <4 x double> undef)\n"
+        "  ret <4 x double> %found\n}"
+    )
+    return "vgather" in machine.emit_assembly(module)

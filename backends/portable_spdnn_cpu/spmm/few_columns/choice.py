@@ -1,0 +1,92 @@
+"""Which form suits a matrix and a number of columns, by a model of what each costs.
+
+The constants are seconds on one thread, fitted to the shapes of pruned networks on one core of
+2023 with AVX-512 and, for one vector of a window, with AVX2; the model was within a tenth of what
+was measured there. Other processors differ in both forms, which hardly changes the choice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from portable_spdnn.operations.operands import SparseOperand
+from portable_spdnn_cpu.jit.target import has_fast_gathers
+from portable_spdnn_cpu.machine.cpu_info import cache_bytes
+from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, lay_out_lanes, window_bytes
+from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, STEPS, LanesSpec, RowsSpec
+
+# In lanes, of a step and for each column of B, by the vectors that a permute looks up.
+STEP = {2: (4.5e-10, 2.8e-10), 1: (3.5e-10, 2.2e-10)}
+# Where nothing is permuted: of a step, and for each lane and column by whether that is a gather.
+# Gathers are slower than that on some processors, so that permutes win where it is near.
+OTHER_STEP, OTHER_ENTRY = 2.5e-10, {True: 2e-10, False: 2.3e-10}
+LANES_RESULT = 2.5e-10  # for each entry of C
+# Row by row, of an entry by the bytes of a value, and for each byte of a row of B.
+ENTRY, ROW_BYTE = {4: 2.2e-10, 8: 2.8e-10}, 1.4e-12
+VISIT = 1.5e-9  # where a row begins and ends
+FAR_BYTE = 3.5e-11  # of A, that comes from beyond the second-level cache
+FAR_FROM, ALL_FAR = 0.7, 1.1  # sizes of A, in those of that cache, where some and all bytes do
+MAX_LANES_COLUMNS = 8  # beyond, the windows of all columns leave the registers
+
+
+def choose(
+    A: SparseOperand, columns: int, vector_bytes: int
+) -> tuple[LanesLayout | RowsSpec, float]:
+    """Choose a form.
+
+    Parameters
+    ----------
+    A : csr_array, canonical
+    columns : int
+    vector_bytes : int
+
+    Returns
+    -------
+    LanesLayout or RowsSpec
+    float
+        The seconds that a product is expected to take on one thread.
+    """
+    rows = RowsSpec(columns, A.dtype.itemsize, vector_bytes)
+    best: LanesLayout | RowsSpec = rows
+    least = _rows_seconds(A, rows)
+    for spec in _lanes_specs(A, columns, vector_bytes):
+        # As if no lane were ever idle, before the steps are counted.
+        if _lanes_seconds(A, spec, A.nnz / spec.lanes) < least:
+            layout = lay_out_lanes(A, spec)
+            seconds = _lanes_seconds(A, spec, STEPS * int(layout.starts[-1]))
+            if seconds < least:
+                best, least = layout, seconds
+    return best, least
+
+
+def _lanes_specs(A: SparseOperand, columns: int, vector_bytes: int) -> list[LanesSpec]:
+    """Return the specs of the form in lanes that may suit."""
+    if columns > MAX_LANES_COLUMNS:
+        return []
+    specs = [
+        LanesSpec(columns, A.dtype.itemsize, vector_bytes, gathered=gathered)
+        for gathered in ((False, True) if has_fast_gathers() else (False,))
+    ]
+    return [replace(spec, window_bytes=window_bytes(A.shape[1], spec)) for spec in specs]
+
+
+def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:
+    fixed, each = OTHER_STEP, OTHER_ENTRY[spec.gathered] * spec.lanes
+    if spec.registers_of_window:
+        fixed, each = STEP[spec.registers_of_window]
+    results = A.shape[0] * spec.columns * LANES_RESULT
+    computed = steps * (fixed + each * spec.columns) + results
+    return max(computed, _loaded_seconds(steps * spec.lanes * (spec.itemsize + 1)))
+
+
+def _rows_seconds(A: SparseOperand, spec: RowsSpec) -> float:
+    entries = float(A.nnz + A.shape[0] * (ENTRIES - 1) / 2)  # half a word of padding each
+    each = ENTRY[spec.itemsize] + spec.row_bytes * ROW_BYTE
+    computed = entries * each + A.shape[0] * VISIT
+    return max(computed, _loaded_seconds(entries * (spec.itemsize + 2)))
+
+
+def _loaded_seconds(size: float) -> float:
+    """Return what it takes to bring so many bytes of A from beyond the second-level cache."""
+    share = (size / cache_bytes(2) - FAR_FROM) / (ALL_FAR - FAR_FROM)
+    return size * FAR_BYTE * min(max(share, 0.0), 1.0)

@@ -1,0 +1,218 @@
+"""Copies of B as microkernels want it: columns apart, or rows of 4, 8 or 16 entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from portable_spdnn_cpu.spmm.few_columns.emitter import Value
+from portable_spdnn_cpu.spmm.few_columns.operands import Operands
+from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
+
+
+def copy_to_planes(at: Operands, spec: LanesSpec, scratch: Value, plane: Value) -> None:
+    """Emit the copy of each column of B to a plane, in which windows lie.
+
+    An aligned window holds ``spec.window - 1`` entries and a zero, which is there already.
+
+    Parameters
+    ----------
+    at : Operands
+    spec : LanesSpec
+    scratch, plane
+        The address of the first plane, and the bytes from one to the next.
+    """
+    wanted = at.builder.icmp_unsigned("!=", at.argument["copy"], at.zero)
+    with at.builder.if_then(wanted):
+        depth, held = at.table("depth"), spec.window - 1
+        windows = at.builder.udiv(at.add(depth, held - 1), at.number(held))
+        # Whole windows whose vectors end before B does: the last lane is of the next window.
+        whole = at.builder.sdiv(at.add(depth, -1), at.number(held))
+        adjacent, packed = _orders(at, spec.columns)
+        fast = at.builder.or_(adjacent, packed)
+        first = at.builder.select(fast, whole, at.zero)
+        with at.builder.if_then(adjacent), at.loop(at.zero, whole) as window:
+            _copy_columns(at, spec, scratch, plane, window)
+        if spec.columns > 1:
+            transposed = at.builder.and_(packed, at.builder.not_(adjacent))
+            with at.builder.if_then(transposed), at.loop(at.zero, whole) as window:
+                _separate_columns(at, spec, scratch, plane, window)
+        with at.loop(first, windows) as window:
+            start = at.times(window, held)
+            count = at.least(at.builder.sub(depth, start), at.number(held))
+            target = at.add(scratch, at.times(window, spec.window * spec.itemsize))
+            with at.loop(at.zero, count) as entry:
+                for column in range(spec.columns):
+                    value = at.load(at.scalar, _entry_of_b(at, at.add(start, entry), column))
+                    place = at.add(target, at.times(entry, spec.itemsize))
+                    at.store(value, at.add(place, at.times(plane, column)))
+
+
+def copy_to_rows(
+    at: Operands, spec: RowsSpec, scratch: Value, blocks: Value, block_rows: Value
+) -> None:
+    """Emit the copy of B to rows of `spec.width` entries, each block of which begins with zeros.
+
+    That row of zeros is there already.
+
+    Parameters
+    ----------
+    at : Operands
+    spec : RowsSpec
+    scratch, blocks, block_rows
+        The address of the first block, their number, and the rows of B in each.
+    """
+    builder = at.builder
+    wanted = builder.icmp_unsigned("!=", at.argument["copy"], at.zero)
+    with builder.if_then(wanted):
+        depth, row_step = at.table("depth"), at.argument["B_row"]
+        columns_apart, packed = _orders(at, spec.columns)
+        # Rows of B that may be read as if they were so wide: what follows is still of B.
+        excess = -(-(spec.width - spec.columns) // spec.columns)
+        safe = builder.sub(depth, at.number(excess))
+        safe = builder.select(packed, safe, at.zero)
+        with at.loop(at.zero, blocks) as block:
+            first = at.times(block, block_rows)
+            end = at.least(at.add(first, block_rows), depth)
+            before = at.add(at.times(block, at.add(block_rows, 1)), 1)
+            target = at.add(scratch, at.times(before, spec.row_bytes))
+            begin = at.slot(first.type)
+            builder.store(first, begin)
+            with builder.if_then(packed):
+                stop = at.least(safe, end)
+                with at.loop(first, stop) as row:
+                    source = at.add(at.argument["B"], at.times(row, row_step))
+                    found = at.load(at.vector(spec.width), source)
+                    at.store(
+                        _first_lanes(at, found, spec.columns), _row_at(at, spec, target, row, first)
+                    )
+                builder.store(
+                    builder.select(builder.icmp_signed(">", stop, first), stop, first), begin
+                )
+            with builder.if_then(builder.and_(columns_apart, builder.not_(packed))):
+                tiles = builder.udiv(builder.sub(end, first), at.number(spec.width))
+                with at.loop(at.zero, tiles) as tile:
+                    _transpose(at, spec, target, first, at.add(first, at.times(tile, spec.width)))
+                builder.store(at.add(first, at.times(tiles, spec.width)), begin)
+            with at.loop(builder.load(begin), end) as row:
+                for column in range(spec.columns):
+                    value = at.load(at.scalar, _entry_of_b(at, row, column))
+                    place = _row_at(at, spec, target, row, first)
+                    at.store(value, at.add(place, column * spec.itemsize))
+
+
+def _orders(at: Operands, columns: int) -> tuple[Value, Value]:
+    """Return whether B's columns are contiguous, and whether B is in C order."""
+    row, column = at.argument["B_row"], at.argument["B_column"]
+    size = at.number(at.itemsize)
+    along_columns = at.builder.icmp_unsigned("==", row, size)
+    along_rows = at.builder.icmp_unsigned("==", row, at.number(at.itemsize * columns))
+    if columns > 1:
+        neighbours = at.builder.icmp_unsigned("==", column, size)
+        along_rows = at.builder.and_(along_rows, neighbours)
+    return along_columns, along_rows
+
+
+def _entry_of_b(at: Operands, row: Value, column: int) -> Value:
+    """Return the address of an entry of B, in any order."""
+    start = at.add(at.argument["B"], at.times(row, at.argument["B_row"]))
+    return at.add(start, at.times(at.argument["B_column"], column))
+
+
+def _row_at(at: Operands, spec: RowsSpec, target: Value, row: Value, first: Value) -> Value:
+    """Return where a row of B goes, in the block that begins with row `first`."""
+    return at.add(target, at.times(at.builder.sub(row, first), spec.row_bytes))
+
+
+def _first_lanes(at: Operands, vector: Value, count: int) -> Value:
+    """Return a vector with zeros beyond its first lanes."""
+    lanes = vector.type.count
+    chosen = [lane if lane < count else lanes + lane for lane in range(lanes)]
+    return at.shuffle(vector, ir.Constant(vector.type, None), chosen)
+
+
+def _each_piece(at: Operands, spec: LanesSpec, copy: Callable[[Value, bool], None]) -> None:
+    """Emit copy(first, is_last) in a loop over the vectors of a window, and for the last."""
+    last = at.number(spec.window - spec.lanes)
+    with at.loop(at.zero, last, spec.lanes) as first:
+        copy(first, False)
+    copy(last, True)
+
+
+def _store_piece(
+    at: Operands, spec: LanesSpec, vector: Value, target: Value, first: Value, is_last: bool
+) -> None:
+    """Store a vector of a window, keeping the zero at the window's end."""
+    if is_last:
+        vector = _first_lanes(at, vector, spec.lanes - 1)
+    at.store(vector, at.add(target, at.times(first, spec.itemsize)))
+
+
+def _copy_columns(
+    at: Operands, spec: LanesSpec, scratch: Value, plane: Value, window: Value
+) -> None:
+    """Copy a window of each column of a B whose columns are contiguous."""
+    start = at.times(window, spec.window - 1)
+    target = at.add(scratch, at.times(window, spec.window * spec.itemsize))
+
+    def copy(first: Value, is_last: bool) -> None:
+        for column in range(spec.columns):
+            source = _entry_of_b(at, at.add(start, first), column)
+            found = at.load(at.vector(spec.lanes), source)
+            to = at.add(target, at.times(plane, column))
+            _store_piece(at, spec, found, to, first, is_last)
+
+    _each_piece(at, spec, copy)
+
+
+def _separate_columns(
+    at: Operands, spec: LanesSpec, scratch: Value, plane: Value, window: Value
+) -> None:
+    """Copy a window of each column of a B in C order."""
+    columns, lanes = spec.columns, spec.lanes
+    start = at.times(window, spec.window - 1)
+    target = at.add(scratch, at.times(window, spec.window * spec.itemsize))
+
+    def copy(first: Value, is_last: bool) -> None:
+        source = _entry_of_b(at, at.add(start, first), 0)
+        distances = range(0, columns * spec.lanes * spec.itemsize, spec.lanes * spec.itemsize)
+        found = [at.load(at.vector(lanes), at.add(source, each)) for each in distances]
+        for column in range(columns):
+            # Lane l of the column is number l * columns + column of what was loaded.
+            wanted = [lane * columns + column for lane in range(lanes)]
+            vector = found[0]
+            for number in range(1, columns):
+                chosen = [
+                    lanes + place % lanes if place // lanes == number else lane
+                    for lane, place in enumerate(wanted)
+                ]
+                if number == 1:
+                    chosen = [place if place < 2 * lanes else 0 for place in wanted]
+                vector = at.shuffle(vector, found[number], chosen)
+            to = at.add(target, at.times(plane, column))
+            _store_piece(at, spec, vector, to, first, is_last)
+
+    _each_piece(at, spec, copy)
+
+
+def _transpose(at: Operands, spec: RowsSpec, target: Value, first: Value, row: Value) -> None:
+    """Copy `spec.width` rows, from `row` on, of a B whose columns are contiguous.
+
+    A perfect shuffle of the vectors of all columns, one for each factor of 2 in their number.
+    """
+    width, kind = spec.width, at.vector(spec.width)
+    vectors = [
+        at.load(kind, _entry_of_b(at, row, column))
+        if column < spec.columns
+        else ir.Constant(kind, None)
+        for column in range(width)
+    ]
+    low = [lane // 2 + width * (lane % 2) for lane in range(width)]
+    high = [place + width // 2 for place in low]
+    for _ in range(width.bit_length() - 1):
+        pairs = zip(vectors[: width // 2], vectors[width // 2 :], strict=True)
+        vectors = [at.shuffle(*pair, lanes) for pair in pairs for lanes in (low, high)]
+    place = _row_at(at, spec, target, row, first)
+    for number, vector in enumerate(vectors):
+        at.store(vector, at.add(place, number * spec.row_bytes))

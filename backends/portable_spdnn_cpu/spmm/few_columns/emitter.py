@@ -1,0 +1,163 @@
+"""Emitting LLVM code with addresses as numbers: what the generators of both forms build on.
+
+No part of it knows Numba's types, so that a test can assemble the code for any processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils
+
+from portable_spdnn_cpu.jit.intrinsics import broadcast
+
+Value = Any  # an LLVM value or type; llvmlite has no types
+FUSED = ("contract",)  # a multiplication and an addition may become one instruction
+WORD = ir.IntType(64)
+INT32, INT16 = ir.IntType(32), ir.IntType(16)
+
+
+class Emitter:
+    """A builder with the operations of the generators. Addresses and distances are in bytes.
+
+    Parameters
+    ----------
+    builder : llvmlite.ir.IRBuilder
+    itemsize : int
+        Bytes of a value: 4 or 8.
+    """
+
+    def __init__(self, builder: Any, itemsize: int) -> None:
+        self.builder, self.itemsize = builder, itemsize
+        self.scalar = ir.FloatType() if itemsize == 4 else ir.DoubleType()
+        self.zero, self.one = self.number(0), self.number(1)
+
+    def number(self, value: int) -> Value:
+        """Return a constant word."""
+        return ir.Constant(WORD, value)
+
+    def add(self, first: Value, second: Value | int) -> Value:
+        """Return the sum of words, or of a word and a constant."""
+        second = self.number(second) if isinstance(second, int) else second
+        return self.builder.add(first, second)
+
+    def times(self, first: Value, second: Value | int) -> Value:
+        """Return the product of words, or of a word and a constant."""
+        second = self.number(second) if isinstance(second, int) else second
+        return self.builder.mul(first, second)
+
+    def vector(self, lanes: int) -> Value:
+        """Return the type of a vector of values."""
+        return ir.VectorType(self.scalar, lanes)
+
+    def load(self, kind: Value, address: Value, align: int = 1) -> Value:
+        """Load what is at an address; `align`: what the address is known to be a multiple of."""
+        pointer = self.builder.inttoptr(address, kind.as_pointer())
+        return self.builder.load(pointer, align=align)
+
+    def load_word(self, kind: Value, base: Value, index: Value | int) -> Value:
+        """Load item `index` of an array of unsigned integers, as a word."""
+        size = kind.width // 8
+        at = self.add(base, size * index if isinstance(index, int) else self.times(index, size))
+        found = self.load(kind, at, size)
+        return found if kind == WORD else self.builder.zext(found, WORD)
+
+    def store(self, value: Value, address: Value, align: int = 1) -> None:
+        """Store a value at an address."""
+        pointer = self.builder.inttoptr(address, value.type.as_pointer())
+        self.builder.store(value, pointer, align=align)
+
+    def store_first(self, value: Value, address: Value, count: int) -> None:
+        """Store the first `count` lanes of a vector."""
+        lanes = value.type.count
+        if count == lanes:
+            self.store(value, address)
+            return
+        pointer, mask = value.type.as_pointer(), ir.VectorType(ir.IntType(1), lanes)
+        kind = ir.FunctionType(ir.VoidType(), [value.type, pointer, INT32, mask])
+        name = f"llvm.masked.store.v{lanes}f{8 * self.itemsize}.p0"
+        chosen = ir.Constant(mask, [int(lane < count) for lane in range(lanes)])
+        target = self.builder.inttoptr(address, pointer)
+        self.call(name, kind, [value, target, INT32(1), chosen])
+
+    def gather(self, base: Value, positions: Value) -> Value:
+        """Load the items at positions after an address, by the processor's gather."""
+        lanes = positions.type.count
+        words = ir.VectorType(WORD, lanes)
+        if positions.type != words:
+            positions = self.builder.zext(positions, words)
+        distances = self.builder.mul(positions, ir.Constant(words, [self.itemsize] * lanes))
+        addresses = self.builder.add(self.spread(base, lanes), distances)
+        pointers = ir.VectorType(self.scalar.as_pointer(), lanes)
+        mask, kind = ir.VectorType(ir.IntType(1), lanes), self.vector(lanes)
+        function = ir.FunctionType(kind, [pointers, INT32, mask, kind])
+        operands = [
+            self.builder.inttoptr(addresses, pointers),
+            INT32(self.itemsize),
+            ir.Constant(mask, [1] * lanes),
+            ir.Constant(kind, ir.Undefined),
+        ]
+        name = f"llvm.masked.gather.v{lanes}f{8 * self.itemsize}.v{lanes}p0"
+        return self.call(name, function, operands)
+
+    def load_each(self, base: Value, positions: Value) -> Value:
+        """Load the items at positions after an address, one by one."""
+        found = ir.Constant(self.vector(positions.type.count), ir.Undefined)
+        for lane in range(positions.type.count):
+            position = self.builder.extract_element(positions, INT32(lane))
+            if position.type != WORD:
+                position = self.builder.zext(position, WORD)
+            item = self.load(self.scalar, self.add(base, self.times(position, self.itemsize)))
+            found = self.builder.insert_element(found, item, INT32(lane))
+        return found
+
+    def call(self, name: str, kind: Value, arguments: list[Value]) -> Value:
+        """Call a function or instruction of LLVM's by name."""
+        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        return self.builder.call(function, arguments)
+
+    def spread(self, value: Value, lanes: int) -> Value:
+        """Return a vector of which each lane holds a value."""
+        return broadcast(self.builder, ir.VectorType(value.type, lanes), value)
+
+    def shuffle(self, first: Value, second: Value, lanes: list[int]) -> Value:
+        """Return lanes of two vectors, those of the second numbered after the first's."""
+        chosen = ir.Constant(ir.VectorType(INT32, len(lanes)), lanes)
+        return self.builder.shuffle_vector(first, second, chosen)
+
+    def plus(self, first: Value, second: Value) -> Value:
+        """Return the sum of values."""
+        return self.builder.fadd(first, second)
+
+    def multiply_add(self, first: Value, second: Value, total: Value) -> Value:
+        """Return first x second + total."""
+        return self.builder.fadd(self.builder.fmul(first, second, flags=FUSED), total, flags=FUSED)
+
+    def sum_of(self, slots: list[Value]) -> Value:
+        """Return the sum of what some slots hold, as many as a power of two."""
+        terms = [self.builder.load(slot) for slot in slots]
+        while len(terms) > 1:  # by pairs: so that additions do not wait for each other
+            terms = [self.plus(*pair) for pair in zip(terms[::2], terms[1::2], strict=True)]
+        return terms[0]
+
+    def slot(self, kind: Value) -> Value:
+        """Return a place on the stack, which LLVM makes a register where it can."""
+        return cgutils.alloca_once(self.builder, kind)
+
+    def address_of(self, slot: Value) -> Value:
+        """Return the address of a place on the stack."""
+        return self.builder.ptrtoint(slot, WORD)
+
+    @contextmanager
+    def loop(self, begin: Value, end: Value, step: int = 1) -> Iterator[Value]:
+        """Emit a loop over begin, begin + step, ... below `end`, words all."""
+        each = cgutils.for_range_slice(self.builder, begin, end, self.number(step), WORD)
+        with each as (index, _):
+            yield index
+
+    def least(self, first: Value, second: Value) -> Value:
+        """Return the smaller of two signed words."""
+        return self.builder.select(self.builder.icmp_signed("<", first, second), first, second)

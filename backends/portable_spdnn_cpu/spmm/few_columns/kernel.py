@@ -1,0 +1,113 @@
+"""The kernel of a product of few columns: one compiled function with few arguments.
+
+A call computes for a few microseconds, so that what surrounds it counts. All that does not change
+from call to call is in a table, whose address is passed; arrays come in one type, of any strides
+and alignment and read-only but for the result, so that there is one function for all. Numba's
+dispatcher then takes less than half a microsecond.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, cast
+
+from llvmlite import ir
+from numba.core import cgutils, types
+
+from portable_spdnn_cpu.jit.compilation import Array, intrinsic, kernel
+from portable_spdnn_cpu.spmm.few_columns.emitter import WORD
+from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
+from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
+
+# job, B, out, residual; see `multiply` below.
+Kernel = Callable[[int, Array, Array, Array], None]
+
+
+@functools.cache
+def compiled(spec: LanesSpec | RowsSpec, dtype: Any) -> Kernel:
+    """Return the kernel of a form, compiled for values of a type.
+
+    Parameters
+    ----------
+    spec : LanesSpec or RowsSpec
+    dtype : numba.types.Type
+        float32 or float64.
+    """
+    # Numbers, of which Numba's key for what it keeps is made.
+    columns, vector_bytes = spec.columns, spec.vector_bytes
+    window_bytes = spec.window_bytes if isinstance(spec, LanesSpec) else 0
+    gathered = int(isinstance(spec, LanesSpec) and spec.gathered)
+
+    @kernel
+    def multiply(job: int, B: Array, out: Array, residual: Array) -> None:
+        """Compute parts of out = epilogue(A B).
+
+        Parameters
+        ----------
+        job : int
+            The address of what `operands.JOB` lists.
+        B : ndarray, shape (K, N)
+        out : ndarray, shape (M, N)
+        residual : ndarray, shape (M, N), or (0, 0) where there is none
+        """
+        product(columns, vector_bytes, window_bytes, gathered, job, B, out, residual)
+
+    read = types.Array(dtype, 2, "A", readonly=True, aligned=False)
+    written = types.Array(dtype, 2, "A", aligned=False)
+    dispatcher = cast(Any, multiply)
+    dispatcher.compile((types.int64, read, written, read))
+    dispatcher.disable_compile()  # from here on, arrays of other types are taken as these
+    return cast(Kernel, multiply)
+
+
+@intrinsic
+def product(
+    typingctx: Any,
+    columns: Any,
+    vector_bytes: Any,
+    window_bytes: Any,
+    gathered: Any,
+    job: Any,
+    B: Any,
+    out: Any,
+    residual: Any,
+) -> Any:
+    """Call the generated function of a form, rows where `window_bytes` is 0.
+
+    The first four are the spec's, and constants that Numba knows: it asks with others first.
+    """
+    numbers = columns, vector_bytes, window_bytes, gathered
+    if not all(isinstance(number, types.IntegerLiteral) for number in numbers):
+        return None
+    sizes = [number.literal_value for number in numbers]
+    spec = spec_of(sizes, B.dtype.bitwidth // 8)
+    signature = types.void(*numbers, types.int64, B, out, residual)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        job, *arrays = args[4:]
+        words = [job]
+        for kind, value in zip(sig.args[5:], arrays, strict=True):
+            array = context.make_array(kind)(context, builder, value)
+            strides = cgutils.unpack_tuple(builder, array.strides)
+            rows = builder.extract_value(array.shape, 0)
+            held = builder.icmp_unsigned("!=", rows, ir.Constant(WORD, 0))
+            # At address 0 where there are no rows, as of a residual that is none.
+            address = builder.ptrtoint(array.data, WORD)
+            words += [builder.select(held, address, ir.Constant(WORD, 0)), *strides]
+        function = define_product(
+            builder.module, builder.module.get_unique_name("few_columns_product"), spec
+        )
+        function.linkage = "internal"
+        builder.call(function, words)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+def spec_of(sizes: list[int], itemsize: int) -> LanesSpec | RowsSpec:
+    """Return the spec of these numbers, of the form row by row where `window_bytes` is 0."""
+    columns, vector_bytes, window_bytes, gathered = sizes
+    if window_bytes:
+        return LanesSpec(columns, itemsize, vector_bytes, window_bytes, bool(gathered))
+    return RowsSpec(columns, itemsize, vector_bytes)

@@ -1,0 +1,189 @@
+"""A packed in lanes: rows of like length in the lanes of a vector.
+
+The arrays, for slices of `lanes` rows and chunks of STEPS steps::
+
+    values   (chunks, STEPS, lanes)  of A; 0 where a lane is idle
+    places   (chunks, lanes, STEPS)  positions in the step's window, uint8
+    windows  (chunks, STEPS / shared_steps)  where windows begin, in units of `window_step`
+    starts   (slices + 1)            the first chunk of each slice
+    rows     (slices x lanes)        rows of C, -1 where a lane has none
+    bias     (slices x lanes)        of these rows
+    parts    (parts + 1)             the first slice of each part, which one thread does
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from portable_spdnn.operations.operands import SparseOperand
+from portable_spdnn_cpu.jit.compilation import Array, kernel
+from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
+from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct, divide, table_of
+from portable_spdnn_cpu.spmm.few_columns.specs import STEPS, LanesSpec
+
+MAX_WINDOWS = 1 << 16  # that are numbered in two bytes
+LIKE_ROWS = 32  # sets of rows of like length, in which rows are ordered by where their entries are
+
+
+@dataclass(frozen=True)
+class LanesLayout:
+    """Which rows share a slice, and how many steps that takes.
+
+    Attributes
+    ----------
+    spec : LanesSpec
+    order : ndarray of int64
+        Rows of A, -1 for none, a whole number of slices.
+    starts : ndarray of int64
+        The first chunk of each slice, and where the last ends.
+    """
+
+    spec: LanesSpec
+    order: Array
+    starts: Array
+
+
+def lay_out_lanes(A: SparseOperand, spec: LanesSpec) -> LanesLayout:
+    """Decide on slices, and count their steps."""
+    order = alike(A, spec.lanes)
+    starts = np.zeros(len(order) // spec.lanes + 1, np.int64)
+    none = np.empty((0, 0, 0), A.dtype), np.empty((0, 0, 0), np.uint8), np.empty(0, np.uint16)
+    _go_through(A, LanesLayout(spec, order, starts), *none, False)
+    return LanesLayout(spec, order, starts)
+
+
+def _go_through(
+    A: SparseOperand, layout: LanesLayout, values: Array, places: Array, windows: Array, fill: bool
+) -> None:
+    spec = layout.spec
+    count_or_fill(
+        A.indptr, A.indices, A.data, layout.order,
+        spec.lanes, spec.window, spec.window_step, spec.shared_steps,
+        layout.starts, values, places, windows, fill,
+    )  # fmt: skip
+
+
+def pack_lanes(
+    A: SparseOperand, layout: LanesLayout, epilogue: tuple[Array, Array], parts: int
+) -> PackedProduct:
+    """Pack A in lanes.
+
+    Parameters
+    ----------
+    A : csr_array, canonical
+    layout : LanesLayout
+    epilogue : ndarray, ndarray
+        The bias of each row, and both bounds, of A's type.
+    parts : int
+        How many parts to divide the rows into, at most.
+    """
+    bias, bounds = epilogue
+    height, depth = A.shape
+    spec, order, starts = layout.spec, layout.order, layout.starts
+    lanes, slices, chunks = spec.lanes, len(starts) - 1, int(starts[-1])
+    values = aligned_empty((chunks, STEPS, lanes), A.dtype)
+    places = aligned_empty((chunks, lanes, STEPS), np.uint8)
+    kind = np.dtype(f"u{spec.window_bytes}")
+    windows = aligned_empty((chunks * STEPS // spec.shared_steps,), kind)
+    _go_through(A, layout, values, places, windows, True)
+    planes_windows = -(-depth // (spec.window - 1)) + 1  # the last window may begin in the last
+    plane = planes_windows * spec.window * spec.itemsize + CACHE_LINE  # not all in one cache set
+    divided = divide(starts, parts)
+    arrays = {
+        "values": values, "places": places, "windows": windows, "starts": starts,
+        "rows": order.astype(np.int32), "parts": divided, "bounds": bounds,
+        "bias": np.append(bias, A.dtype.type(0))[order],
+    }  # fmt: skip
+    numbers = {"height": height, "depth": depth, "plane": plane}
+    return PackedProduct(
+        spec, table_of(arrays, numbers), arrays, len(divided) - 1,
+        plane * spec.columns, chunks * STEPS * lanes, slices,
+    )  # fmt: skip
+
+
+def window_bytes(depth: int, spec: LanesSpec) -> int:
+    """Return in how many bytes the windows of A's columns can be numbered."""
+    windows = (depth // (spec.window - 1) + 1) * (spec.window // spec.window_step)
+    return 2 if windows < MAX_WINDOWS else 4
+
+
+def alike(A: SparseOperand, lanes: int) -> Array:
+    """Return the rows of A, those of like length together, and -1 to fill up to whole slices.
+
+    In each of up to LIKE_ROWS sets of like length those come together that have their entries
+    more to the left: they go through windows at a more even pace.
+    """
+    height = A.shape[0]
+    lengths = np.diff(A.indptr)
+    order = np.argsort(lengths, kind="stable")
+    sums = np.concatenate(([0.0], np.cumsum(A.indices, dtype=np.float64)))
+    centers = (sums[A.indptr[1:]] - sums[A.indptr[:-1]]) / np.maximum(lengths, 1)
+    together = max(1, height // (LIKE_ROWS * lanes)) * lanes
+    order = order[np.lexsort((centers[order], np.arange(height) // together))]
+    return np.concatenate((order, np.full(-height % lanes, -1)))
+
+
+@kernel
+def count_or_fill(
+    indptr: Array,
+    indices: Array,
+    data: Array,
+    order: Array,
+    lanes: int,
+    window: int,
+    window_step: int,
+    shared: int,
+    starts: Array,
+    values: Array,
+    places: Array,
+    windows: Array,
+    fill: bool,
+) -> None:
+    """Go through the rows of A, slice by slice; `starts` takes the chunks, the others entries.
+
+    A window begins with the leftmost entry still to do, rounded down to a multiple of its step.
+    Column k is entry k % (window - 1) of aligned window k // (window - 1).
+    """
+    held, total = window - 1, 0
+    at, end = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
+    for slice_ in range(starts.size - 1):
+        starts[slice_] = total
+        for lane in range(lanes):
+            row = order[slice_ * lanes + lane]
+            at[lane] = indptr[row] if row >= 0 else 0
+            end[lane] = indptr[row + 1] if row >= 0 else 0
+        step = 0
+        while True:
+            begin = np.int64(-1)  # the leftmost of the entries still to do
+            for lane in range(lanes):
+                if at[lane] < end[lane]:
+                    column = np.int64(indices[at[lane]])
+                    place = column + column // held
+                    if begin < 0 or place < begin:
+                        begin = place
+            if begin < 0 and step % STEPS == 0:
+                break
+            begin = (begin if begin > 0 else np.int64(0)) // window_step * window_step
+            zero = window - 1 - begin % window
+            if fill:
+                windows[(total * STEPS + step) // shared] = begin // window_step
+            for _ in range(shared):
+                chunk, within = total + step // STEPS, step % STEPS
+                for lane in range(lanes):
+                    place, value = np.int64(begin + window), data.dtype.type(0)
+                    if at[lane] < end[lane]:
+                        column = np.int64(indices[at[lane]])
+                        place = column + column // held
+                    if place < begin + window:
+                        value = data[at[lane]]
+                        at[lane] += 1
+                    else:
+                        place = begin + zero
+                    if fill:
+                        values[chunk, within, lane] = value
+                        places[chunk, lane, within] = place - begin
+                step += 1
+        total += step // STEPS
+    starts[-1] = total

@@ -1,0 +1,277 @@
+"""Microkernels: C = A B for A in lanes, and row by row.
+
+*Lanes.* A step multiplies one entry, or none, of each row of a slice by the entry of B's column
+that a permute picks out of a window of one or two vectors: 1 cycle, where a gather takes one for
+every other lane, or more. Bound with AVX-512, for a step and N columns: 1.25 + N loads (steps
+share windows by twos) of two a cycle, and N permutes, N multiply-adds and a shift of the
+positions, by two ports, one of which alone permutes: about 0.5 + N cycles; or the 80 bytes that
+come from the second-level cache, which took 2.7 cycles on a core of 2023. Lanes idle where a row
+has no entry in the window: 1.3 to 1.6 slots an entry at 80 % zeros, 1.5 to 2.1 at 90 %, 2.4 to 2.8
+at 95 %. Idle lanes hold a zero that meets a zero between the entries of B, never an entry:
+infinities stay with the rows that have them. Where values are float64, or A is larger than the
+second-level cache, a gather from a window of 256 entries may win: hardly a lane idles then.
+
+*Rows.* An entry times a row of B: one load for the row, one for the value that is broadcast as it
+is loaded, and a quarter for the indices, which come four to a word. Bound: three loads a cycle,
+two of 64 bytes, or six instructions: 0.75 to 1.1 cycles an entry for any number of columns up to
+16; it was 0.9, 1.05 and 1.3 for 4, 8 and 16 columns of float32 on that core. Rows of A are cut
+into blocks of columns, whose rows of B are in the first-level cache; in a block they are ordered
+by length and filled up to fours, so that the branch that ends a row is foreseen. What fills up
+meets a row of zeros at the start of every block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from portable_spdnn_cpu.spmm.few_columns.copies import copy_to_planes, copy_to_rows
+from portable_spdnn_cpu.spmm.few_columns.emitter import INT16, INT32, WORD, Value
+from portable_spdnn_cpu.spmm.few_columns.operands import Operands, declare
+from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, STEPS, LanesSpec, RowsSpec
+
+UNIT = 8  # bytes in which the places of B's rows are given
+_PERMUTES = {  # by vectors looked up and bytes of an item
+    (2, 4): "llvm.x86.avx512.vpermi2var.ps.512",
+    (2, 8): "llvm.x86.avx512.vpermi2var.pd.512",
+    (1, 4): "llvm.x86.avx2.permps",
+}
+
+
+def define_product(module: Any, name: str, spec: LanesSpec | RowsSpec) -> Any:
+    """Add the function of a product to a module of LLVM code.
+
+    Parameters
+    ----------
+    module : llvmlite.ir.Module
+    name : str
+    spec : LanesSpec or RowsSpec
+
+    Returns
+    -------
+    llvmlite.ir.Function
+        Takes what `operands.ARGUMENTS` lists.
+    """
+    function = declare(module, name)
+    product = _Lanes(function, spec) if isinstance(spec, LanesSpec) else _Rows(function, spec)
+    product.emit()
+    product.builder.ret_void()
+    return function
+
+
+class _Lanes(Operands):
+    """Emits the product of A in lanes."""
+
+    spec: LanesSpec
+
+    def emit(self) -> None:
+        self.read_rows()
+        self.height, self.bias = self.table("height"), self.table("bias")
+        self.values, self.places, self.windows, starts, parts = (
+            self.table(name) for name in ("values", "places", "windows", "starts", "parts")
+        )
+        plane, scratch = self.table("plane"), self.argument["scratch"]
+        copy_to_planes(self, self.spec, scratch, plane)
+        columns = range(self.spec.columns)
+        self.planes = [self.add(scratch, self.times(plane, n)) for n in columns]
+        kind = self.vector(self.spec.lanes)
+        self.sums = [[self.slot(kind) for _ in range(self.spec.chains)] for _ in columns]
+        self.finished = self.slot(ir.ArrayType(kind, self.spec.columns))
+        first, end = (self.load_word(WORD, parts, self.argument[n]) for n in ("first", "end"))
+        with self.loop(first, end) as slice_:
+            for slot in (slot for slots in self.sums for slot in slots):
+                self.builder.store(ir.Constant(kind, None), slot)
+            begin = self.load_word(WORD, starts, slice_)
+            stop = self.load_word(WORD, starts, self.add(slice_, 1))
+            with self.loop(begin, stop) as chunk:
+                self._add_chunk(chunk)
+            self._finish(slice_)
+
+    def _add_chunk(self, chunk: Value) -> None:
+        """Do STEPS steps."""
+        spec, builder = self.spec, self.builder
+        integers = ir.VectorType(ir.IntType(8 * spec.itemsize), spec.lanes)
+        at = self.add(self.places, self.times(chunk, STEPS * spec.lanes))
+        positions = self.load(ir.VectorType(INT32, spec.lanes), at)
+        if integers.element != INT32:
+            positions = builder.zext(positions, integers)
+        first_value = self.add(self.values, self.times(chunk, STEPS * spec.vector_bytes))
+        first_window = self.times(chunk, STEPS // spec.shared_steps)
+        tables: list[Any] = []
+        for step in range(STEPS):
+            if step % spec.shared_steps == 0:
+                number = self.add(first_window, step // spec.shared_steps)
+                kind = ir.IntType(8 * spec.window_bytes)
+                start = self.times(
+                    self.load_word(kind, self.windows, number), spec.window_step * spec.itemsize
+                )
+                tables = [self._look_up(self.add(plane, start)) for plane in self.planes]
+            chosen = builder.lshr(positions, ir.Constant(integers, [8 * step] * spec.lanes))
+            if not spec.registers_of_window:
+                chosen = builder.and_(chosen, ir.Constant(integers, [255] * spec.lanes))
+            values = self.load(
+                self.vector(spec.lanes), self.add(first_value, step * spec.vector_bytes)
+            )
+            for slots, table in zip(self.sums, tables, strict=True):
+                slot = slots[step % spec.chains]
+                entries = self._permute(chosen, table)
+                total = self.multiply_add(values, entries, builder.load(slot))
+                builder.store(total, slot)
+
+    def _look_up(self, window: Value) -> list[Value]:
+        """Load the vectors of a window; its address where it is not permuted."""
+        spec, kind = self.spec, self.vector(self.spec.lanes)
+        if not spec.registers_of_window:
+            return [window]
+        starts = range(0, spec.registers_of_window * spec.vector_bytes, spec.vector_bytes)
+        return [self.load(kind, self.add(window, start)) for start in starts]
+
+    def _permute(self, positions: Value, table: list[Value]) -> Value:
+        """Return the entries of a window at the positions, of which the low bits count."""
+        spec, kind = self.spec, self.vector(self.spec.lanes)
+        if spec.gathered:
+            return self.gather(table[0], positions)
+        if not spec.registers_of_window:
+            return self.load_each(table[0], positions)
+        operands = [table[0], positions, *table[1:]]
+        function = ir.FunctionType(kind, [operand.type for operand in operands])
+        return self.call(_PERMUTES[len(table), spec.itemsize], function, operands)
+
+    def _finish(self, slice_: Value) -> None:
+        """Add bias and residual, clamp, and store the sums of a slice, which may be the last."""
+        spec, builder = self.spec, self.builder
+        first = self.times(slice_, spec.lanes)
+        bias = self.load(
+            self.vector(spec.lanes), self.add(self.bias, self.times(first, spec.itemsize))
+        )
+        count = self.least(builder.sub(self.height, first), self.number(spec.lanes))
+        stack = self.address_of(self.finished)
+        totals = [self.plus(self.sum_of(slots), bias) for slots in self.sums]
+        places = [self.add(stack, n * spec.vector_bytes) for n in range(spec.columns)]
+        with builder.if_else(self.has_residual(), likely=False) as (given, none):
+            with given:
+                for total, place in zip(totals, places, strict=True):
+                    self.store(total, place)
+                with self.loop(self.zero, count) as lane:
+                    row = self.row_index(self.add(first, lane))
+                    for n, place in enumerate(places):
+                        at = self.add(place, self.times(lane, spec.itemsize))
+                        term = self.residual(row, n)
+                        self.store(self.plus(self.load(self.scalar, at), term), at)
+                for place in places:
+                    finished = self.load(self.vector(spec.lanes), place)
+                    self.store(self.clamp(finished), place)
+            with none:
+                for total, place in zip(totals, places, strict=True):
+                    self.store(self.clamp(total), place)
+        whole = builder.icmp_signed("==", count, self.number(spec.lanes))
+        with builder.if_else(whole, likely=True) as (unrolled, looped):
+            with unrolled:
+                for lane in range(spec.lanes):
+                    self._store_lane(first, self.number(lane), places)
+            with looped, self.loop(self.zero, count) as lane:
+                self._store_lane(first, lane, places)
+
+    def _store_lane(self, first: Value, lane: Value, places: list[Value]) -> None:
+        offset = self.times(lane, self.spec.itemsize)
+        values = [self.load(self.scalar, self.add(place, offset)) for place in places]
+        self.store_row(self.row_index(self.add(first, lane)), values)
+
+
+class _Rows(Operands):
+    """Emits the product row by row."""
+
+    spec: RowsSpec
+
+    def emit(self) -> None:
+        self.read_rows()
+        spec, builder, scratch = self.spec, self.builder, self.argument["scratch"]
+        blocks, block_rows, starts, first_words, self.words, self.bias = (
+            self.table(name)
+            for name in ("blocks", "block_rows", "starts", "first_words", "words", "bias")
+        )
+        self.values, self.places = self.table("values"), self.table("places")
+        self.partial = self.add(scratch, self.table("sums"))
+        copy_to_rows(self, spec, scratch, blocks, block_rows)
+        self.row_kind = self.vector(spec.width)
+        self.sums = [self.slot(self.row_kind) for _ in range(spec.chains)]
+        self.finished, self.word = self.slot(self.row_kind), self.slot(WORD)
+        # Each block begins with a row of zeros.
+        block_bytes = self.times(self.add(block_rows, 1), spec.row_bytes)
+        last = self.add(blocks, -1)
+        parts = self.loop(self.argument["first"], self.argument["end"])
+        with parts as part, self.loop(self.zero, blocks) as block:
+            number = self.add(self.times(part, blocks), block)
+            builder.store(self.load_word(WORD, first_words, number), self.word)
+            begin = self.load_word(WORD, starts, number)
+            stop = self.load_word(WORD, starts, self.add(number, 1))
+            self.source = self.add(scratch, self.times(block, block_bytes))
+            is_first = builder.icmp_unsigned("==", block, self.zero)
+            is_last = builder.icmp_unsigned("==", block, last)
+            with self.loop(begin, stop) as visit:
+                self._visit(visit, is_first, is_last)
+
+    def _visit(self, visit: Value, is_first: Value, is_last: Value) -> None:
+        """Do the entries of a row in a block."""
+        builder, zero = self.builder, ir.Constant(self.row_kind, None)
+        row = self.row_index(visit)
+        partial = self.add(self.partial, self.times(row, self.spec.row_bytes))
+        for slot in self.sums:
+            builder.store(zero, slot)
+        with builder.if_then(builder.not_(is_first)):
+            builder.store(self.load(self.row_kind, partial), self.sums[0])
+        first = builder.load(self.word)
+        count = self.load_word(INT16, self.words, visit)
+        even = self.add(first, builder.and_(count, self.number(-2)))
+        end = self.add(first, count)
+        with self.loop(first, even, 2) as word:
+            self._add_words(word, 2)
+        with builder.if_then(builder.icmp_unsigned("<", even, end)):
+            self._add_words(even, 1)
+        builder.store(end, self.word)
+        total = self.sum_of(self.sums)
+        with builder.if_else(is_last) as (finish, keep):
+            with finish:
+                self._finish(row, total)
+            with keep:
+                self.store(total, partial)
+
+    def _add_words(self, word: Value, words: int) -> None:
+        """Add so many times ENTRIES entries."""
+        spec, builder = self.spec, self.builder
+        value = self.add(self.values, self.times(word, ENTRIES * spec.itemsize))
+        for entry in range(ENTRIES * words):
+            place = entry % ENTRIES
+            if place == 0:
+                packed = self.load_word(WORD, self.places, self.add(word, entry // ENTRIES))
+            unit = builder.lshr(packed, self.number(16 * place)) if place else packed
+            if place < ENTRIES - 1:
+                unit = builder.and_(unit, self.number(0xFFFF))
+            features = self.load(self.row_kind, self.add(self.source, self.times(unit, UNIT)))
+            factor = self.load(self.scalar, self.add(value, entry * spec.itemsize))
+            slot = self.sums[entry % spec.chains]
+            total = self.multiply_add(features, self.spread(factor, spec.width), builder.load(slot))
+            builder.store(total, slot)
+
+    def _finish(self, row: Value, total: Value) -> None:
+        """Add bias and residual, clamp, and store a row of C."""
+        spec, builder, stack = self.spec, self.builder, self.address_of(self.finished)
+        bias = self.load(self.scalar, self.add(self.bias, self.times(row, spec.itemsize)))
+        builder.store(self.plus(total, self.spread(bias, spec.width)), self.finished)
+        places = [self.add(stack, n * spec.itemsize) for n in range(spec.columns)]
+        with builder.if_then(self.has_residual(), likely=False):
+            for n, place in enumerate(places):
+                term = self.residual(row, n)
+                self.store(self.plus(self.load(self.scalar, place), term), place)
+        result = self.clamp(builder.load(self.finished))
+        adjacent = builder.icmp_unsigned(
+            "==", self.argument["out_column"], self.number(spec.itemsize)
+        )
+        with builder.if_else(adjacent) as (together, apart):
+            with together:
+                start = self.times(row, self.argument["out_row"])
+                self.store_first(result, self.add(self.argument["out"], start), spec.columns)
+            with apart:
+                lanes = range(spec.columns)
+                self.store_row(row, [builder.extract_element(result, INT32(n)) for n in lanes])

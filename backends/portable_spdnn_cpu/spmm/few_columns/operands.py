@@ -1,0 +1,100 @@
+"""What the generated function of a product is given, and what it does to finished sums."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from portable_spdnn_cpu.spmm.few_columns.emitter import INT32, WORD, Emitter, Value
+from portable_spdnn_cpu.spmm.few_columns.specs import Spec
+
+# The arguments of the generated function, words all: addresses, and strides in bytes. A residual
+# at address 0 is none.
+ARGUMENTS = (
+    "job",
+    "B", "B_row", "B_column",
+    "out", "out_row", "out_column",
+    "residual", "residual_row", "residual_column",
+)  # fmt: skip
+# What a job is, words all: the addresses of the table and of the scratch memory; parts
+# first .. end - 1 of A, which it does; and whether it copies B to the scratch memory before.
+JOB = ("table", "scratch", "first", "end", "copy")
+# What `packing` found, words all: addresses of its arrays, which are described there, and numbers.
+TABLE = (
+    "values", "places", "windows", "starts", "first_words", "rows", "words", "bias", "bounds",
+    "parts", "height", "depth", "plane", "blocks", "block_rows", "sums",
+)  # fmt: skip
+
+
+class Operands(Emitter):
+    """The arguments of the generated function, by name, and its epilogue.
+
+    Parameters
+    ----------
+    function : llvmlite.ir.Function
+        Empty yet, with the arguments `ARGUMENTS`.
+    spec : Spec
+    """
+
+    def __init__(self, function: Any, spec: Spec) -> None:
+        super().__init__(ir.IRBuilder(function.append_basic_block("entry")), spec.itemsize)
+        self.spec = spec
+        self.argument = dict(zip(ARGUMENTS, function.args, strict=True))
+        for place, word in enumerate(JOB):
+            self.argument[word] = self.load_word(WORD, self.argument["job"], place)
+        self.lower, self.upper = (
+            self.load(self.scalar, self.add(self.table("bounds"), side * self.itemsize))
+            for side in (0, 1)
+        )
+        self.columns_of_out = self._column_offsets("out_column")
+
+    def table(self, name: str) -> Value:
+        """Return an entry of the table."""
+        return self.load_word(WORD, self.argument["table"], TABLE.index(name))
+
+    def row_index(self, position: Value) -> Value:
+        """Return an item of `rows`: a row of C."""
+        return self.load_word(INT32, self._rows, position)
+
+    def read_rows(self) -> None:
+        """Load what `row_index` needs; once, before all loops."""
+        self._rows = self.table("rows")
+
+    def clamp(self, value: Value) -> Value:
+        """Return min(max(value, lower), upper) in each lane."""
+        builder, lanes = self.builder, value.type.count
+        # Ordered comparisons are false for NaN, which therefore stays.
+        for comparison, bound in (("<", self.lower), (">", self.upper)):
+            bounds = self.spread(bound, lanes)
+            beyond = builder.fcmp_ordered(comparison, value, bounds)
+            value = builder.select(beyond, bounds, value)
+        return value
+
+    def has_residual(self) -> Value:
+        """Return whether there is a residual."""
+        return self.builder.icmp_unsigned("!=", self.argument["residual"], self.zero)
+
+    def residual(self, row: Value, column: int) -> Value:
+        """Load an entry of the residual."""
+        row_at = self.times(row, self.argument["residual_row"])
+        column_at = self.times(self.argument["residual_column"], column)
+        at = self.add(self.argument["residual"], self.add(row_at, column_at))
+        return self.load(self.scalar, at)
+
+    def store_row(self, row: Value, values: list[Value]) -> None:
+        """Store the scalars of a row of C, in any order of C."""
+        start = self.add(self.argument["out"], self.times(row, self.argument["out_row"]))
+        for value, offset in zip(values, self.columns_of_out, strict=True):
+            self.store(value, self.add(start, offset))
+
+    def _column_offsets(self, name: str) -> list[Value]:
+        return [self.times(self.argument[name], n) for n in range(self.spec.columns)]
+
+
+def declare(module: Any, name: str) -> Any:
+    """Add the function of a product to a module, without a body; others do not see it."""
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [WORD] * len(ARGUMENTS)), name)
+    for argument, word in zip(function.args, ARGUMENTS, strict=True):
+        argument.name = word
+    return function

@@ -1,0 +1,53 @@
+"""What both forms of A are packed into: arrays, and the table of them that the kernel reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.spmm.few_columns.operands import TABLE
+from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
+
+
+@dataclass(frozen=True)
+class PackedProduct:
+    """A, ready for the kernel.
+
+    Attributes
+    ----------
+    spec : LanesSpec or RowsSpec
+    table : ndarray of int64
+        As `operands.TABLE`; addresses in it are of arrays that this object keeps.
+    arrays : dict of str to ndarray
+    parts : int
+        Of the rows, of about as many entries each.
+    scratch_bytes : int
+        That a call needs for its copy of B and for sums, zero before the first call.
+    slots : int
+        Entries with those that pad.
+    visits : int
+        Slices, or rows in blocks.
+    """
+
+    spec: LanesSpec | RowsSpec
+    table: Array
+    arrays: dict[str, Array]
+    parts: int
+    scratch_bytes: int
+    slots: int
+    visits: int
+
+
+def divide(offsets: Array, parts: int) -> Array:
+    """Divide rows, or slices, into at most so many parts of about as many entries."""
+    offsets = offsets.astype(np.int64)
+    wanted = offsets[-1] * np.arange(1, parts) // parts
+    return np.unique(np.concatenate(([0], np.searchsorted(offsets, wanted), [len(offsets) - 1])))
+
+
+def table_of(arrays: dict[str, Array], numbers: dict[str, int]) -> Array:
+    """Return the table of `operands.TABLE`, with 0 for what a form does not have."""
+    found = {name: array.ctypes.data for name, array in arrays.items()} | numbers
+    return np.array([found.get(name, 0) for name in TABLE], np.int64)

@@ -1,0 +1,123 @@
+"""A packed row by row, in blocks of columns whose rows of B stay near.
+
+The arrays, where a visit is a row in a block of columns and a word ENTRIES entries::
+
+    values   (words, ENTRIES)        of A; 0 beyond the entries of a row
+    places   (words, ENTRIES)        rows of B in the block, in units of 8 bytes, uint16
+    starts, first_words              the first visit, and word, of each block of each part
+    rows, words  (visits)            the row of C, and how many words it has
+    bias     (rows of A)
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from portable_spdnn.operations.operands import SparseOperand
+from portable_spdnn_cpu.jit.compilation import Array, kernel
+from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
+from portable_spdnn_cpu.spmm.few_columns.microkernels import UNIT
+from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct, divide, table_of
+from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, RowsSpec
+
+MAX_PLACES = 1 << 16
+L1_SHARE = 1.0  # of the first-level cache for the rows of B of a block
+
+
+def pack_rows(
+    A: SparseOperand, spec: RowsSpec, epilogue: tuple[Array, Array], parts: int
+) -> PackedProduct:
+    """Pack A row by row.
+
+    Parameters
+    ----------
+    A : csr_array, canonical
+    spec : RowsSpec
+    epilogue, parts
+        As in `pack_lanes`.
+    """
+    bias, bounds = epilogue
+    height, depth = A.shape
+    blocks = max(1, -(-depth // most_rows_of_block(spec)))
+    block_rows = max(1, -(-depth // blocks))
+    ends = np.empty((height, blocks + 1), np.int64)
+    block_bounds(A.indptr, A.indices, block_rows, ends)
+    counts = np.diff(ends, axis=1)
+    divided = divide(A.indptr, parts)
+    visited, starts = [], [0]
+    for first, end in pairwise(divided):
+        for block in range(blocks):
+            rows = first + np.argsort(counts[first:end, block], kind="stable")
+            if 0 < block < blocks - 1:  # the first begins the sums of a row, the last ends them
+                rows = rows[counts[rows, block] > 0]
+            visited.append(rows)
+            starts.append(starts[-1] + len(rows))
+    rows = np.concatenate((np.empty(0, np.int64), *visited))
+    block_of = np.repeat(np.tile(np.arange(blocks), len(divided) - 1), np.diff(starts))
+    words = -(-counts[rows, block_of] // ENTRIES)
+    before = np.concatenate(([0], np.cumsum(words)))
+    values = aligned_empty((int(before[-1]), ENTRIES), A.dtype)
+    places = aligned_empty((int(before[-1]), ENTRIES), np.uint16)
+    scale = spec.row_bytes // UNIT
+    fill_rows(A.indices, A.data, ends, rows, block_of, block_rows, scale, before, values, places)
+    arrays = {
+        "values": values, "places": places, "starts": np.array(starts, np.int64),
+        "first_words": before[starts].astype(np.int64), "rows": rows.astype(np.int32),
+        "words": words.astype(np.uint16), "bias": bias, "bounds": bounds,
+    }  # fmt: skip
+    copied = blocks * (block_rows + 1) * spec.row_bytes
+    numbers = {"depth": depth, "blocks": blocks, "block_rows": block_rows, "sums": copied}
+    sums = height * spec.row_bytes if blocks > 1 else 0
+    return PackedProduct(
+        spec, table_of(arrays, numbers), arrays, len(divided) - 1,
+        copied + sums, values.size, len(rows),
+    )  # fmt: skip
+
+
+def most_rows_of_block(spec: RowsSpec) -> int:
+    """Return how many rows of B are near at a time, and have a place in two bytes."""
+    near = int(L1_SHARE * cache_bytes(1)) // spec.row_bytes
+    return max(1, min(near, MAX_PLACES * UNIT // spec.row_bytes) - 1)
+
+
+@kernel
+def block_bounds(indptr: Array, indices: Array, block_rows: int, ends: Array) -> None:
+    """Find where the entries of each row in each block of columns begin, and the last end."""
+    for row in range(ends.shape[0]):
+        at = indptr[row]
+        for block in range(ends.shape[1] - 1):
+            ends[row, block] = at
+            while at < indptr[row + 1] and indices[at] < (block + 1) * block_rows:
+                at += 1
+        ends[row, -1] = at
+
+
+@kernel
+def fill_rows(
+    indices: Array,
+    data: Array,
+    ends: Array,
+    rows: Array,
+    block_of: Array,
+    block_rows: int,
+    scale: int,
+    before: Array,
+    values: Array,
+    places: Array,
+) -> None:
+    """Write the entries of each visit; what fills it up is 0 times the block's row of zeros."""
+    for visit in range(rows.size):
+        row, block = rows[visit], block_of[visit]
+        at, end = ends[row, block], ends[row, block + 1]
+        for word in range(before[visit], before[visit + 1]):
+            for entry in range(ENTRIES):
+                if at < end:
+                    values[word, entry] = data[at]
+                    place = indices[at] - block * block_rows + 1
+                    places[word, entry] = place * scale
+                    at += 1
+                else:
+                    values[word, entry] = 0
+                    places[word, entry] = 0

@@ -1,0 +1,125 @@
+"""The two forms of A for few columns, and what their code is generated from.
+
+*Lanes*: rows of A of like length lie in the lanes of a vector, one each, and a step takes at most
+one entry of each row, all out of a window of consecutive entries of a column of B. *Rows*: row by
+row, an entry times a whole row of B. The parameters follow from the length of the vectors alone,
+so that code for any processor can be generated on any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STEPS = 4  # of lanes, whose positions are the bytes of one word of 32 bits a lane
+ENTRIES = 4  # of rows: their columns are one word of 64 bits, and rows have whole words
+PERMUTED_ITEMSIZE = 4  # bytes of the items that AVX2 permutes among all lanes
+GATHERED_WINDOW = 256  # entries: a position is a byte
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What the code of both forms is generated from.
+
+    Attributes
+    ----------
+    columns : int
+        Of B.
+    itemsize : int
+        Bytes of a value: 4 or 8.
+    vector_bytes : int
+        64 with AVX-512, 32 with AVX2, 16 with what all have.
+    """
+
+    columns: int
+    itemsize: int
+    vector_bytes: int
+
+    @property
+    def registers(self) -> int:
+        """How many vectors the processor holds."""
+        return 32 if self.vector_bytes == 64 else 16
+
+
+@dataclass(frozen=True)
+class LanesSpec(Spec):
+    """The form in lanes.
+
+    Attributes
+    ----------
+    window_bytes : int
+        Of the number of a window: 2 where that fits, else 4.
+    gathered : bool
+        Entries are gathered from a wide window, not permuted from a narrow one: slower steps, but
+        hardly an idle lane, and half the bytes of A.
+    """
+
+    window_bytes: int = 2
+    gathered: bool = False
+
+    @property
+    def lanes(self) -> int:
+        """Rows that are computed together."""
+        return self.vector_bytes // self.itemsize
+
+    @property
+    def registers_of_window(self) -> int:
+        """Vectors that a permute looks up.
+
+        0 where entries are gathered, or there is no such permute: they are loaded one by one then.
+        """
+        if self.gathered:
+            return 0
+        if self.vector_bytes == 64:
+            return 2
+        return 1 if self.vector_bytes == 32 and self.itemsize == PERMUTED_ITEMSIZE else 0
+
+    @property
+    def window(self) -> int:
+        """Entries of a window, one of them a zero that is no entry of B.
+
+        It is the last of an aligned window: wherever a window begins, it has one.
+        """
+        return self.registers_of_window * self.lanes or GATHERED_WINDOW
+
+    @property
+    def window_step(self) -> int:
+        """Windows begin at multiples of so many entries.
+
+        A window of one vector begins anywhere: a fifth fewer steps for loads that cross cache
+        lines. With two vectors those loads would cost more than the steps.
+        """
+        return 1 if self.registers_of_window == 1 else self.window // 2
+
+    @property
+    def shared_steps(self) -> int:
+        """Steps that look up the same window: half the loads, for a twentieth more steps.
+
+        Not where a window is so small that a row seldom has two entries there.
+        """
+        return 2 if self.registers_of_window == 2 else 1
+
+    @property
+    def chains(self) -> int:
+        """Sums of each row and column, to which steps add by turns: to hide the latency."""
+        return 2 if self.columns <= 4 else 1
+
+
+@dataclass(frozen=True)
+class RowsSpec(Spec):
+    """The form row by row."""
+
+    @property
+    def width(self) -> int:
+        """Columns of a row of B, once it is copied."""
+        return next(width for width in (4, 8, 16) if width >= self.columns)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of such a row."""
+        return self.width * self.itemsize
+
+    @property
+    def chains(self) -> int:
+        """Sums of a row, to which entries are added by turns: to hide the latency."""
+        vectors = max(1, self.row_bytes // self.vector_bytes)
+        return max(1, min(ENTRIES, self.registers // 2 // vectors))

@@ -1,0 +1,87 @@
+"""The generator's code for processors of all kinds, assembled on any."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import pytest
+from llvmlite import binding, ir
+
+from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
+from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
+
+X86 = "x86_64-unknown-linux-gnu"
+
+
+@functools.cache
+def targets() -> None:
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+
+
+def assembled(spec: LanesSpec | RowsSpec, cpu: str, triple: str = X86) -> str:
+    """Return the assembly text of a product, which is also assembled."""
+    targets()
+    module = ir.Module()
+    module.triple = triple
+    define_product(module, "product", spec)
+    parsed = binding.parse_assembly(str(module))
+    parsed.verify()
+    machine = binding.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=3)
+    builder = binding.create_pass_builder(
+        machine, binding.create_pipeline_tuning_options(speed_level=3)
+    )
+    builder.getModulePassManager().run(parsed, builder)
+    assert len(machine.emit_object(parsed)) > 1000
+    return machine.emit_assembly(parsed)
+
+
+@pytest.mark.parametrize("cpu", ["skylake-avx512", "sapphirerapids", "znver4"])
+def test_avx512_permutes_windows_of_two_vectors(cpu):
+    for itemsize, suffix in ((4, "ps"), (8, "pd")):
+        text = assembled(LanesSpec(2, itemsize, 64), cpu)
+        assert re.search(rf"vperm[it]2{suffix}\s.*zmm", text)
+        assert re.search(rf"vfmadd\w+{suffix}\s.*zmm", text)
+        assert "gather" not in text
+
+
+def test_gathers_are_single_instructions_where_the_processor_is_quick_at_them():
+    for itemsize, length in ((8, 64), (4, 64), (8, 32), (4, 32)):
+        gathered = LanesSpec(1, itemsize, length, gathered=True)
+        assert "vgather" in assembled(gathered, "skylake-avx512")
+        assert "vgather" not in assembled(LanesSpec(1, itemsize, length), "skylake-avx512")
+    assert "vgather" not in assembled(LanesSpec(1, 8, 32, gathered=True), "znver3")
+
+
+@pytest.mark.parametrize("cpu", ["x86-64-v3", "skylake", "znver3"])
+def test_avx2_permutes_windows_of_one_vector(cpu):
+    text = assembled(LanesSpec(2, 4, 32), cpu)
+    assert re.search(r"vpermps\s.*ymm", text)
+    assert re.search(r"vfmadd\w+ps\s.*ymm", text)
+    assert "zmm" not in text
+
+
+@pytest.mark.parametrize(
+    ("cpu", "length", "register"),
+    [("skylake-avx512", 64, "zmm"), ("x86-64-v3", 32, "ymm"), ("skylake", 32, "ymm")],
+)
+@pytest.mark.parametrize("itemsize", [4, 8])
+def test_rows_multiply_and_add_whole_rows_of_b(cpu, length, register, itemsize):
+    text = assembled(RowsSpec(15, itemsize, length), cpu)
+    # Values are broadcast as they are loaded.
+    assert re.search(r"\{1to\d+\}|vbroadcasts[sd]\s+-?\d*\(", text)
+    assert re.search(rf"vfmadd\w+p[sd]\s.*{register}", text)
+    assert ("zmm" in text) == (register == "zmm")
+
+
+@pytest.mark.parametrize(
+    ("cpu", "triple"),
+    [("x86-64", X86), ("x86-64-v3", X86), ("neoverse-n1", "aarch64-unknown-linux-gnu")],
+)
+@pytest.mark.parametrize("spec", [LanesSpec(1, 8, 32), LanesSpec(2, 4, 16), RowsSpec(5, 4, 16)])
+def test_other_processors_get_code_without_permutes_among_lanes(cpu, triple, spec):
+    if spec.vector_bytes == 32 and cpu != "x86-64-v3":
+        pytest.skip("vectors of 32 bytes are AVX's")
+    text = assembled(spec, cpu, triple)
+    assert not re.search(r"vpermps|vperm[it]2p|zmm", text)

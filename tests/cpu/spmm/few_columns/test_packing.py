@@ -1,0 +1,80 @@
+"""Every entry of A is packed once, and what pads meets zeros that are no entries of B."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from few_columns_products import random_rows
+
+from portable_spdnn_cpu.spmm.few_columns import rows
+from portable_spdnn_cpu.spmm.few_columns.lanes import lay_out_lanes, pack_lanes
+from portable_spdnn_cpu.spmm.few_columns.microkernels import UNIT
+from portable_spdnn_cpu.spmm.few_columns.operands import TABLE
+from portable_spdnn_cpu.spmm.few_columns.rows import pack_rows
+from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
+
+
+def epilogue(A):
+    return np.arange(A.shape[0], dtype=A.dtype), np.array([-np.inf, np.inf], A.dtype)
+
+
+@pytest.mark.parametrize(
+    ("itemsize", "vector_bytes"), [(4, 64), (8, 64), (4, 32), (8, 32), (4, 16)]
+)
+@pytest.mark.parametrize("gathered", [False, True])
+def test_lanes_hold_each_entry_once(itemsize, vector_bytes, gathered):
+    A = random_rows(np.random.default_rng(0), 70, 300, 0.1, f"f{itemsize}")
+    spec = LanesSpec(1, itemsize, vector_bytes, gathered=gathered)
+    packed = pack_lanes(A, lay_out_lanes(A, spec), epilogue(A), 3)
+    arrays, found = packed.arrays, []
+    for slice_, (first, end) in enumerate(
+        zip(arrays["starts"], arrays["starts"][1:], strict=False)
+    ):
+        for chunk in range(first, end):
+            for step in range(4):
+                number = (chunk * 4 + step) // spec.shared_steps
+                begin = int(arrays["windows"][number]) * spec.window_step
+                for lane in range(spec.lanes):
+                    place = begin + int(arrays["places"][chunk, lane, step])
+                    value = arrays["values"][chunk, step, lane]
+                    assert place < begin + spec.window
+                    row = arrays["rows"][slice_ * spec.lanes + lane]
+                    if place % spec.window == spec.window - 1:
+                        assert value == 0
+                    else:
+                        column = place // spec.window * (spec.window - 1) + place % spec.window
+                        found.append((row, column, value))
+    packed_rows, columns, values = zip(*found, strict=True)
+    assert len(found) == A.nnz
+    again = sp.csr_array((values, (packed_rows, columns)), shape=A.shape)
+    assert abs(again - A).max() == 0
+    kept = arrays["rows"] >= 0
+    np.testing.assert_array_equal(arrays["bias"][kept], arrays["rows"][kept])
+    assert sorted(arrays["rows"][kept]) == list(range(70))
+
+
+@pytest.mark.parametrize("share", [0.01, 1.0])
+def test_rows_hold_each_entry_once(share, monkeypatch):
+    monkeypatch.setattr(rows, "L1_SHARE", share)
+    A = random_rows(np.random.default_rng(1), 60, 300, 0.1, np.float32)
+    packed = pack_rows(A, RowsSpec(7, 4, 32), epilogue(A), 4)
+    arrays, table = packed.arrays, dict(zip(TABLE, packed.table, strict=True))
+    blocks, found = table["blocks"], []
+    assert (blocks > 1) == (share < 1)
+    assert packed.parts == 4
+    for number, word in enumerate(arrays["first_words"][:-1]):
+        at = int(word)
+        for visit in range(arrays["starts"][number], arrays["starts"][number + 1]):
+            for _ in range(arrays["words"][visit]):
+                for value, place in zip(arrays["values"][at], arrays["places"][at], strict=True):
+                    if place == 0:
+                        assert value == 0
+                        continue
+                    row_of_block = int(place) * UNIT // 32 - 1
+                    column = number % blocks * table["block_rows"] + row_of_block
+                    found.append((arrays["rows"][visit], column, value))
+                at += 1
+    visited, columns, values = zip(*found, strict=True)
+    assert len(found) == A.nnz
+    assert abs(sp.csr_array((values, (visited, columns)), shape=A.shape) - A).max() == 0

@@ -1,0 +1,240 @@
+"""Products of few columns, in both forms and for vectors of all lengths, against plain loops."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from few_columns_products import (
+    LENGTHS,
+    assert_near,
+    multiplied,
+    product_of,
+    random_rows,
+    sums_by_loops,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spmm.few_columns import lanes, product, rows
+from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
+
+FORMS = ["lanes", "gathered lanes", "rows"]
+
+
+@given(
+    st.sampled_from(
+        [("lanes", 1), ("lanes", 2), ("lanes", 5), ("rows", 3), ("rows", 8), ("rows", 15)]
+    ),
+    st.sampled_from([np.float32, np.float64]),
+    st.integers(0, 70),
+    st.integers(0, 150),
+    st.sampled_from([0.02, 0.1, 0.3, 1.0]),
+    st.sampled_from("CF"),
+    st.sampled_from("CF"),
+    st.integers(0, 1000),
+)
+def test_random_patterns(form, dtype, height, depth, density, order, out_order, seed):
+    rng = np.random.default_rng(seed)
+    A = random_rows(rng, height, depth, density, dtype)
+    B = np.asarray(rng.standard_normal((depth, form[1])), dtype, order=order)
+    found = multiplied(product_of(A, form[1], form[0]), A, B, order=out_order)
+    assert_near(found, sums_by_loops(A, B), A)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("form", "columns"),
+    [("lanes", 1), ("lanes", 3), ("gathered lanes", 2), ("rows", 6), ("rows", 15)],
+)
+def test_vectors_of_every_length(form, columns, dtype, length):
+    rng = np.random.default_rng(columns)
+    for height, depth in ((37, 200), (16, 31), (1, 300), (90, 1), (5, 7)):
+        A = random_rows(rng, height, depth, 0.2, dtype)
+        prepared = product_of(A, columns, form, length)
+        for order in "CF":
+            B = np.asarray(rng.standard_normal((depth, columns)), dtype, order=order)
+            assert_near(multiplied(prepared, A, B, order=order), sums_by_loops(A, B), A)
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize(
+    ("form", "columns"),
+    [("lanes", 1), ("lanes", 3), ("gathered lanes", 2), ("rows", 6), ("rows", 15)],
+)
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+def test_what_is_not_finite_stays_with_the_rows_that_have_it(form, columns, value, length):
+    """Idle lanes and padding never meet an entry of B, and stored zeros do."""
+    rng = np.random.default_rng(5)
+    A = random_rows(rng, 40, 100, 0.15, np.float32)
+    A.data[::7] = 0  # stored: 0 x inf is NaN
+    prepared = product_of(A, columns, form, length)
+    for place in (0, 30, 31, 64, 99):
+        B = rng.standard_normal((100, columns)).astype(np.float32)
+        B[place, columns // 2] = value
+        assert_near(multiplied(prepared, A, B), sums_by_loops(A, B), A)
+    everywhere = np.full((100, columns), value, np.float32)
+    assert_near(multiplied(prepared, A, everywhere), sums_by_loops(A, everywhere), A)
+    # And what a call left behind does not reach the next.
+    B = rng.standard_normal((100, columns)).astype(np.float32)
+    assert np.isfinite(multiplied(prepared, A, B)).all()
+
+
+def strided(B: Any) -> dict[str, Any]:
+    """Return views of the values of B in memory of all kinds."""
+    K, N = B.shape
+    apart = np.empty((2 * K, 3 * N), B.dtype)
+    apart[::2, ::3] = B
+    rows_apart = np.full((K, N + 3), np.nan, B.dtype)
+    rows_apart[:, :N] = B
+    raw = np.empty(B.nbytes + 1, np.uint8)
+    unaligned = raw[1:].view(B.dtype).reshape(K, N)
+    unaligned[:] = B
+    unaligned_columns = raw.copy()[1:].view(B.dtype).reshape(N, K).T
+    unaligned_columns[:] = B
+    frozen = B.copy()
+    frozen.flags.writeable = False
+    return {
+        "apart": apart[::2, ::3],
+        "rows apart": rows_apart[:, :N],
+        "backwards": B[::-1, ::-1].copy()[::-1, ::-1],
+        "rows backwards": B[::-1].copy()[::-1],
+        "unaligned": unaligned,
+        "unaligned columns": unaligned_columns,
+        "read-only": frozen,
+        "one row for all": np.broadcast_to(B[:1], B.shape),
+        "one column for all": np.broadcast_to(B[:, :1], B.shape),
+    }
+
+
+@pytest.mark.parametrize(
+    ("form", "columns"), [("lanes", 1), ("lanes", 3), ("gathered lanes", 2), ("rows", 8)]
+)
+def test_views_of_any_strides(form, columns):
+    rng = np.random.default_rng(6)
+    A = random_rows(rng, 45, 130, 0.2, np.float32)
+    prepared = product_of(A, columns, form)
+    B = rng.standard_normal((130, columns)).astype(np.float32)
+    residual = rng.standard_normal((45, columns)).astype(np.float32)
+    for name, view in strided(B).items():
+        before = view.copy()
+        expected = sums_by_loops(A, before)
+        assert_near(multiplied(prepared, A, view), expected, A)
+        np.testing.assert_array_equal(view, before, name)
+    expected = sums_by_loops(A, B)
+    for name, view in strided(residual).items():
+        before = view.copy()
+        assert_near(multiplied(prepared, A, B, residual=view), expected + before, A)
+        np.testing.assert_array_equal(view, before, name)
+    assert len(prepared._kernel.signatures) == 1  # calls compile nothing
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_epilogues(form, activation):
+    rng = np.random.default_rng(7)
+    A = random_rows(rng, 50, 60, 0.2, np.float64)
+    A.data[:5] = np.nan
+    bias = rng.standard_normal(50)
+    epilogue = Epilogue(bias, activation, lower=-0.3, upper=1.5)
+    B, residual = rng.standard_normal((60, 3)), rng.standard_normal((50, 3))
+    for order in "CF":
+        for added in (None, residual):
+            found = multiplied(product_of(A, 3, form, epilogue=epilogue), A, B, added, order)
+            expected = epilogue.apply(sums_by_loops(A, B), added, per_row=True)
+            assert_near(found, expected, A)
+            assert np.isnan(found).any()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0), (3, 4)])
+def test_nothing_stored(form, shape):
+    A = sp.csr_array(shape, dtype=np.float32)
+    B = np.full((shape[1], 2), np.inf, np.float32)
+    epilogue = Epilogue(bias=0.5)
+    found = multiplied(product_of(A, 2, form, epilogue=epilogue), A, B)
+    np.testing.assert_array_equal(found, np.full((shape[0], 2), np.float32(0.5)))
+
+
+@pytest.mark.parametrize("index_type", [np.int32, np.int64])
+@pytest.mark.parametrize(
+    ("form", "window_bytes"),
+    [("lanes", None), ("lanes", 4), ("gathered lanes", None), ("rows", None)],
+)
+def test_more_columns_of_a_than_sixteen_bits_count(form, window_bytes, index_type):
+    rng = np.random.default_rng(8)
+    depth = 70_001
+    A = random_rows(rng, 20, depth, 0.002, np.float32)
+    A.indices, A.indptr = A.indices.astype(index_type), A.indptr.astype(index_type)
+    B = rng.standard_normal((depth, 2)).astype(np.float32)
+    found = multiplied(product_of(A, 2, form, window_bytes=window_bytes), A, B)
+    expected = A.astype(np.float64) @ B.astype(np.float64)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-3)
+
+
+def test_windows_are_numbered_in_as_few_bytes_as_fit():
+    spec = lanes.LanesSpec(1, 4, 64)
+    most = (lanes.MAX_WINDOWS // 2 - 1) * 31
+    assert [lanes.window_bytes(depth, spec) for depth in (1, most - 1, most)] == [2, 2, 4]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_blocks_of_columns_and_parts_of_rows_give_the_same_bits_on_all_threads(form, monkeypatch):
+    monkeypatch.setattr(rows, "L1_SHARE", 0.01)
+    rng = np.random.default_rng(9)
+    A = random_rows(rng, 120, 700, 0.1, np.float32)
+    B = rng.standard_normal((700, 3)).astype(np.float32)
+    residual = rng.standard_normal((120, 3)).astype(np.float32)
+    monkeypatch.setattr(product, "WAKING", 0.0)
+    monkeypatch.setattr(product, "PART", 1e-12)
+    whole = multiplied(product_of(A, 3, form), A, B, residual)
+    assert_near(whole, sums_by_loops(A, B) + residual, A)
+
+    prepared = product_of(A, 3, form)
+    prepared._seconds = 1.0  # worth all threads
+    for threads in (1, 2, 3, 5):
+        found = multiplied(prepared, A, B, residual, pool=ThreadPool(threads))
+        np.testing.assert_array_equal(found, whole)
+
+
+def test_the_model_chooses_parts_and_threads():
+    rng = np.random.default_rng(10)
+    large = sp.random_array((3000, 3000), density=0.1, format="csr", rng=rng, dtype=np.float32)
+    large.sort_indices()
+    B = rng.standard_normal((3000, 15)).astype(np.float32)
+    prepared = FewColumnsProduct(large, 15, Epilogue())
+    assert prepared._packed.parts > 2
+    assert "as many threads as there are" in prepared.describe()
+    found = multiplied(prepared, large, B, pool=ThreadPool(3))
+    np.testing.assert_allclose(found, large @ B, rtol=1e-3, atol=1e-3)
+    small = FewColumnsProduct(large[:40], 1, Epilogue())
+    assert "on one thread" in small.describe()
+    assert "B of 1 column is copied" in small.describe()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_calls_at_a_time_have_memory_of_their_own(form):
+    rng = np.random.default_rng(11)
+    A = random_rows(rng, 200, 300, 0.2, np.float32)
+    prepared = product_of(A, 2, form)
+    operands = [rng.standard_normal((300, 2)).astype(np.float32) for _ in range(4)]
+    expected = [multiplied(prepared, A, B) for B in operands]
+    wrong: list[int] = []
+
+    def call(number: int) -> None:
+        for _ in range(200):
+            if not np.array_equal(multiplied(prepared, A, operands[number]), expected[number]):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from portable_spdnn_cpu.machine.spinning import SpinningWorkers
 
 POLL_SECONDS = 0.1
+# Seconds from a call of `run` until other threads have taken over data and share the work.
+WAKING = 8e-5
 
 
 class ThreadPool:

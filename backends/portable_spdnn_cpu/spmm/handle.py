@@ -19,6 +19,7 @@ from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import tuning
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.dense import DenseProduct
+from portable_spdnn_cpu.spmm.few_columns.product import MAX_COLUMNS, FewColumnsProduct
 from portable_spdnn_cpu.spmm.stream.product import (
     StreamProduct,
     StreamVariant,
@@ -100,6 +101,7 @@ class WeightsProduct:
         self.workers, self.A, self.epilogue = workers, A, epilogue
         self._choices: dict[tuple[int, Layout], Choice] = {}
         self._packed: dict[StreamVariant, StreamProduct] = {}
+        self._few: dict[int, FewColumnsProduct] = {}
         clustered = ClusteredProduct(workers, A, epilogue)
         self._clustered = clustered if clustered.shared >= LEAST_SHARED else None
         operands = (columns or 0) * sum(A.shape) * A.dtype.itemsize
@@ -155,10 +157,13 @@ class WeightsProduct:
         order = "Fortran" if (layout == Layout.TURNED) != layer else "C"
         lines = ", on cache lines" if layout == Layout.ALIGNED else ""
         threads = self.workers.threads
+        on = f", on {threads} thread{'s' if threads > 1 else ''}"
+        if isinstance(choice.kernel, FewColumnsProduct):
+            on = ""  # that it tells by itself
         flops = 2 * self.A.nnz * columns
         text = (
             f"{what.format(columns, 's' if columns != 1 else '')} in {order} order{lines}: "
-            f"{choice.kernel.describe()}, on {threads} thread{'s' if threads > 1 else ''}; "
+            f"{choice.kernel.describe()}{on}; "
             f"predicted {1e6 * choice.predicted:.1f} microseconds"
         )
         if choice.measured is not None:
@@ -181,6 +186,12 @@ class WeightsProduct:
             self._packed[variant] = StreamProduct(self.A, self.epilogue, variant)
         return self._packed[variant]
 
+    def _few_columns(self, columns: int) -> FewColumnsProduct:
+        """Return A packed for a few columns, once."""
+        if columns not in self._few:
+            self._few[columns] = FewColumnsProduct(self.A, columns, self.epilogue)
+        return self._few[columns]
+
     @functools.cached_property
     def _dense(self) -> DenseProduct:
         return DenseProduct(self.A, self.epilogue)
@@ -190,6 +201,9 @@ class WeightsProduct:
         size = self._size(columns, layout)
         best = tuning.stream_variants(size)[0]
         seconds, dense = tuning.stream_seconds(size, best), tuning.dense_seconds(size)
+        if 1 <= columns <= MAX_COLUMNS:
+            few = self._few_columns(columns)
+            return Choice(few, few.seconds) if few.seconds < dense else Choice(self._dense, dense)
         if self._clustered is not None and seconds / self._clustered.gain < dense:
             return Choice(self._clustered, seconds / self._clustered.gain)
         if dense < seconds:
@@ -210,6 +224,9 @@ class WeightsProduct:
             (StreamProduct(self.A, self.epilogue, variant), tuning.stream_seconds(size, variant))
             for variant in tuning.stream_variants(size)[: tuning.TRIED]
         ]
+        if columns <= MAX_COLUMNS:
+            few = self._few_columns(columns)
+            candidates.insert(0, (few, few.seconds))
         best, dense = candidates[0][1], tuning.dense_seconds(size)
         if self._clustered is not None:
             self._clustered.prepare(columns)

@@ -14,6 +14,7 @@ from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import handle, tuning
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.dense import DenseProduct
+from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 from portable_spdnn_cpu.spmm.handle import Layout, WeightsProduct, layout_of
 from portable_spdnn_cpu.spmm.stream.microkernels import MOST_BLOCKS
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct
@@ -71,22 +72,34 @@ def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -
     made = len(trials)
     assert made > 2
     assert product._choices[40, Layout.TURNED].measured == 1.0 / made
-    for columns in (40, 9, 40):
+    for columns in (40, 19, 40):
         for order in "CF":
             B = np.ones((80, columns), np.float32, order=order)
             C = product.multiply(B)
             assert C.flags.c_contiguous == (order == "C")
             np.testing.assert_allclose(C, oracle.spmm(A, B), rtol=1e-5)
     assert len(trials) == made
-    assert product._choices[9, Layout.ROWS].measured is None
+    assert product._choices[19, Layout.ROWS].measured is None
     text = product.describe()
     assert text.count("predicted") == 4
     assert text.count("% of the peak of multiply-adds") == 2
     assert "B of 40 columns in Fortran order: " in text
-    assert "Features of 9 inputs in C order: weights streamed" in product.describe(layer=True)
+    assert "Features of 19 inputs in C order: weights streamed" in product.describe(layer=True)
     monkeypatch.setattr(handle, "MAX_TRIAL_BYTES", 1000)
     WeightsProduct(ThreadPool(2), A, BARE, columns=40)
     assert len(trials) == made
+
+
+def test_few_columns_have_a_kernel_of_their_own() -> None:
+    A, B = random((200, 300), 0.1), np.random.default_rng(5).random((300, 9), np.float32)
+    product = WeightsProduct(ThreadPool(2), A, BARE)
+    for columns in (9, 1, 0, 9):
+        C = product.multiply(B[:, :columns])
+        np.testing.assert_allclose(C, oracle.spmm(A, B[:, :columns]), rtol=1e-4)
+    assert isinstance(product._choices[9, layout_of(B)].kernel, FewColumnsProduct)
+    assert "few columns, B is copied" in product.describe()
+    tried = WeightsProduct(ThreadPool(2), A, BARE, columns=9)
+    np.testing.assert_allclose(tried.multiply(B), oracle.spmm(A, B), rtol=1e-4)
 
 
 def test_few_zeros_go_to_blas_but_not_with_infinities(monkeypatch: pytest.MonkeyPatch) -> None:

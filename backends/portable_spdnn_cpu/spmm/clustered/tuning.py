@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
+from portable_spdnn_cpu.machine.thread_pool import WAKING
 from portable_spdnn_cpu.machine.timing import seconds_of
 
 # Inputs of a panel: fewer make too little of each row that is copied, more leave the caches.
@@ -25,7 +26,6 @@ ADDITION = 1e-11
 LOAD = 3e-11  # from the second-level cache
 SPLIT_LOAD = 2e-11  # what a load takes longer that crosses a cache line
 COPY = 2e-10  # of a feature into a panel; out of it, or transposed, twice as much
-WAKING = 8e-5  # of other threads, until they have taken over data and share the work
 REPEATS = 2
 
 

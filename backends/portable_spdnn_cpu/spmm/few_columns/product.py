@@ -13,14 +13,13 @@ from portable_spdnn_cpu.activations import activate_span, activation_of
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
-from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import WAKING, ThreadPool
 from portable_spdnn_cpu.spmm.few_columns.choice import choose
 from portable_spdnn_cpu.spmm.few_columns.kernel import compiled
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, pack_lanes
 from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
 from portable_spdnn_cpu.spmm.few_columns.rows import pack_rows
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec
-from portable_spdnn_cpu.spmm.tuning import WAKING
 
 MAX_COLUMNS = 15
 PART = 2e-5  # seconds that a part of the rows takes at least, on one thread
@@ -37,6 +36,11 @@ class FewColumnsProduct:
         Of B.
     epilogue : Epilogue
         Its bias is None, or an array of A's type, one for each row.
+
+    Attributes
+    ----------
+    seconds : float
+        Of a product on one thread, by a model.
     """
 
     def __init__(self, A: SparseOperand, columns: int, epilogue: Epilogue) -> None:
@@ -46,8 +50,8 @@ class FewColumnsProduct:
         interval = epilogue.interval
         self._later = None if interval else activation_of(epilogue)
         bounds = np.array(interval or (-np.inf, np.inf), dtype)
-        chosen, self._seconds = choose(A, columns, VECTOR_BYTES)
-        parts = int(min(max(self._seconds / PART, 1), MAX_PARTS))
+        chosen, self.seconds = choose(A, columns, VECTOR_BYTES)
+        parts = int(min(max(self.seconds / PART, 1), MAX_PARTS))
         self._packed: PackedProduct
         if isinstance(chosen, LanesLayout):
             self._packed = pack_lanes(A, chosen, (bias, bounds), parts)
@@ -78,7 +82,7 @@ class FewColumnsProduct:
             spare = self._new_spare()
         added = self._none if residual is None else residual
         threads = pool.threads
-        if threads == 1 or self._seconds * (1 - 1 / threads) < WAKING:
+        if threads == 1 or self.seconds * (1 - 1 / threads) < WAKING:
             self._kernel(spare[0], B, out, added)
         else:
             self._run(pool, spare[2], B, out, added)
@@ -98,14 +102,13 @@ class FewColumnsProduct:
             )
         else:
             form = f"A is packed row by row, for rows of B of {spec.width} columns"
-        plural = "s" if spec.columns > 1 else ""
         return (
-            f"B of {spec.columns} column{plural} is copied; {form}, with {self._padding:.2f} "
-            f"slots for each entry, and {self._threads_in_words()}."
+            f"few columns, B is copied; {form}, with {self._padding:.2f} slots for each entry, "
+            f"{self._threads_in_words()}"
         )
 
     def _threads_in_words(self) -> str:
-        if self._seconds * (1 - 1 / MAX_PARTS) < WAKING:
+        if self.seconds * (1 - 1 / MAX_PARTS) < WAKING:
             return "computed on one thread: waking others would take longer"
         return f"computed on as many threads as there are, in {self._packed.parts} parts"
 

@@ -215,7 +215,7 @@ def test_the_model_chooses_parts_and_threads():
     np.testing.assert_allclose(found, large @ B, rtol=1e-3, atol=1e-3)
     small = FewColumnsProduct(large[:40], 1, Epilogue())
     assert "on one thread" in small.describe()
-    assert "B of 1 column is copied" in small.describe()
+    assert "few columns, B is copied" in small.describe()
 
 
 @pytest.mark.parametrize("form", FORMS)

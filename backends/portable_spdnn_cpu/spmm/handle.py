@@ -13,7 +13,6 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.peaks import fma_rate
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import tuning
@@ -30,7 +29,6 @@ from portable_spdnn_cpu.spmm.tuning import ProductSize
 
 # Entries that a load of B must serve for rows in clusters to be worth a trial.
 LEAST_SHARED = 1.5
-PACKED_ONCE = 1024  # columns from which packing pays in a single product
 MAX_TRIAL_BYTES = 1 << 28  # of made-up operands and results; larger products are not tried
 
 
@@ -260,11 +258,13 @@ def size_of(A: SparseOperand, columns: int, layout: Layout, workers: ThreadPool)
 def empty_result(rows: int, columns: int, dtype: np.dtype[Any], turned: bool) -> Array:
     """Return an array for C, in Fortran order where it is turned, aligned on cache lines.
 
-    Vectors then are written to one line each, and threads that share columns share no line.
+    Vectors then are written to one line each, and threads that share columns share no line. Memory
+    is NumPy's: that of a result which is no longer used is taken again, and its pages are there.
     """
-    if turned:
-        return aligned_empty((columns, rows), dtype).T
-    return aligned_empty((rows, columns), dtype)
+    raw = np.empty(rows * columns + BLOCK_BYTES // dtype.itemsize, dtype)
+    first = -address_of(raw) % BLOCK_BYTES // dtype.itemsize
+    flat = raw[first : first + rows * columns]
+    return flat.reshape(columns, rows).T if turned else flat.reshape(rows, columns)
 
 
 def multiply_once(
@@ -283,10 +283,7 @@ def multiply_once(
     columns, layout = B.shape[1], layout_of(B)
     out = empty_result(A.shape[0], columns, A.dtype, layout == Layout.TURNED)
     size = size_of(A, columns, layout, workers)
-    if columns >= PACKED_ONCE:
-        variant = tuning.stream_variants(size)[0]
-    else:
-        variant = tuning.whole_variant(size)
-    product = StreamProduct(A, epilogue, variant, pack=columns >= PACKED_ONCE)
-    product.multiply(B, out, residual, workers)
+    whole = tuning.whole_variant(size)
+    variant = whole or tuning.stream_variants(size)[0]
+    StreamProduct(A, epilogue, variant, pack=whole is None).multiply(B, out, residual, workers)
     return out

@@ -19,7 +19,9 @@ from portable_spdnn_cpu.spmm.stream.product import StreamVariant
 CYCLE = 2.7e-10  # seconds
 LOAD = 0.62  # cycles, of a vector from the first-level cache
 FAR_LOAD = 1.3  # from the second
+FARTHEST_LOAD = 8.0  # from beyond
 L1_SHARE = 0.8  # of the first level, for a panel: weights stream through it too
+L2_SHARE = 0.6  # of the second: sums and C are there as well
 COPY, TURN = 5.0, 8.0  # of a vector of B into a panel: as it lies, and transposed
 WRITE, WRITE_TURNED = 5.0, 10.0  # of a vector of C
 WAIT = 3.5  # of a vector of sums, between two blocks
@@ -27,8 +29,9 @@ ROW = 12.0  # of a row of a block, whatever it has
 DENSE = 0.62  # of a multiply-add of vectors in BLAS
 START = 1500.0  # of a call
 DENSE_CALL = 1e-5  # seconds: B is looked at, and the threads of BLAS are set
+PACKED_ONCE = 1024  # columns from which packing pays in a single product
 PANELS_EACH = 3  # for each thread, where A is used as it is; fewer share its rows
-K_BLOCKS = (64, 96, 128, 192, 256, 512)
+K_BLOCKS = (64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
 TRIED = 8  # variants of the stream
 # Dense may be the fastest up to this many times the time that the model says of the best.
 DENSE_MARGIN = 3.0
@@ -91,9 +94,15 @@ def stream_variants(size: ProductSize) -> list[StreamVariant]:
     return sorted(dict.fromkeys(found), key=lambda variant: stream_seconds(size, variant))
 
 
-def whole_variant(size: ProductSize) -> StreamVariant:
-    """Return the variant for A as it is, in one block: panels as wide as they can be."""
-    panels = -(-size.vectors // MOST_BLOCKS)
+def whole_variant(size: ProductSize) -> StreamVariant | None:
+    """Return the variant for A as it is, in one block; None where A is better packed even once.
+
+    Panels are as wide as registers and the second-level cache allow.
+    """
+    if size.columns >= PACKED_ONCE:
+        return None
+    fitting = int(L2_SHARE * cache_bytes(2)) // (max(1, size.inner) * BLOCK_BYTES)
+    panels = -(-size.vectors // max(2, min(fitting, MOST_BLOCKS)))
     blocks = max(1, -(-size.vectors // max(1, panels)))
     parts = 1 if panels % size.threads == 0 or panels > PANELS_EACH * size.threads else size.threads
     return StreamVariant(blocks, max(1, size.inner), parts)
@@ -103,6 +112,7 @@ def _panel_widths(vectors: int, threads: int) -> list[int]:
     """Return widths of panels that divide so many vectors about evenly, one for each thread too."""
     least = -(-vectors // MOST_BLOCKS)
     numbers = {*range(least, max(least, -(-vectors // 3)) + 1), max(least, min(threads, vectors))}
+    numbers.add(max(least, -(-vectors // 2)))
     return sorted({-(-vectors // panels) for panels in numbers})
 
 
@@ -111,8 +121,11 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
     rows = max(1, size.rows)
     blocks_of_k = -(-max(1, size.inner) // variant.k_block)
     panel = min(variant.k_block, size.inner) * variant.blocks * BLOCK_BYTES
-    near = panel <= L1_SHARE * cache_bytes(1) and not variant.in_place
-    load = LOAD if near else FAR_LOAD
+    load = FARTHEST_LOAD
+    if panel <= L1_SHARE * cache_bytes(1) and not variant.in_place:
+        load = LOAD
+    elif panel <= L2_SHARE * cache_bytes(2):
+        load = FAR_LOAD
     # Besides its vectors an entry loads its value and its offset.
     entry = load + 2 * LOAD / variant.blocks
     sums = size.entries / rows * entry

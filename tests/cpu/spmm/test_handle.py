@@ -54,7 +54,15 @@ def test_variants_are_different_and_within_registers(columns: int) -> None:
     assert all(1 <= variant.blocks <= MOST_BLOCKS for variant in found)
     seconds = [stream_seconds(size(columns=columns), variant) for variant in found]
     assert seconds == sorted(seconds)
-    assert 1 <= tuning.whole_variant(size(columns=columns)).blocks <= MOST_BLOCKS
+    whole = tuning.whole_variant(size(columns=columns))
+    if columns >= tuning.PACKED_ONCE:
+        assert whole is None
+    else:
+        assert whole is not None
+        assert 1 <= whole.blocks <= MOST_BLOCKS
+    huge = tuning.whole_variant(size(columns=300, inner=1 << 20))
+    assert huge is not None
+    assert huge.blocks == 2
 
 
 def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from portable_spdnn_cpu.sddmm.vectors import LANES
 # float32: 0.2 microseconds a tile, 4.2 ns an entry).
 LEAST_ENTRIES = 48
 GROUPS_EACH = 32  # that a thread takes at a time
+PANEL_SHIFT = LANES.bit_length() - 1  # divisions take as long as all else
 CHUNK = 64  # queries whose keys of a block are neighbours
 L2_SHARE = 8  # a block of keys takes this part of the second-level cache, and so does one of values
 
@@ -76,6 +77,7 @@ def pack_mask(workers: ThreadPool, mask: Any, row_bytes: int) -> PackedMask:
     block = block_of_keys(keys, row_bytes)
     groups, blocks = -(-queries // GROUP), -(-keys // block)
     indptr, indices = mask.indptr.astype(np.int64), mask.indices.astype(np.int32, copy=False)
+    shift = block.bit_length() - 1
     group_tiles = np.zeros(groups + 1, np.int64)
     begins = np.zeros((blocks, queries), np.int64)
     counts, padding = np.zeros(begins.shape, np.int32), np.zeros(begins.shape, np.uint8)
@@ -87,7 +89,7 @@ def pack_mask(workers: ThreadPool, mask: Any, row_bytes: int) -> PackedMask:
 
         def work(worker: int) -> None:
             seen = np.zeros(size, np.int32)
-            scan_groups(counter, fill, *tables, panels, bits, rest, seen, block)
+            scan_groups(counter, fill, *tables, panels, bits, rest, seen, shift)
 
         workers.run(work)
 
@@ -135,12 +137,13 @@ def scan_groups(
     bits: Array,
     rest: Array,
     seen: Array,
-    block: int,
+    shift: int,
 ) -> None:
     """Count the tiles of each group and the other keys of each query and block; or store them.
 
     The tiles of a group are counted in group_tiles[group + 1], the keys of a block in counts; where
-    `fill` is set, both have been summed up. `seen` holds a zero for each panel, before and after.
+    `fill` is set, both have been summed up. `seen` holds a zero for each panel, before and after. A
+    block has 2^shift keys.
     """
     groups = group_tiles.size - 1
     touched = np.empty(seen.size, np.uint32)
@@ -152,7 +155,7 @@ def scan_groups(
             first, end = GROUP * group, min(GROUP * (group + 1), counts.shape[1])
             many = 0
             for entry in range(indptr[first], indptr[end]):
-                panel = indices[entry] // LANES
+                panel = indices[entry] >> PANEL_SHIFT
                 if seen[panel] == 0:
                     touched[many] = panel
                     many += 1
@@ -175,7 +178,7 @@ def scan_groups(
                 current, place = -1, 0
                 for entry in range(indptr[query], indptr[query + 1]):
                     key = indices[entry]
-                    tile, part = -1 - seen[key // LANES], key // block
+                    tile, part = -1 - seen[key >> PANEL_SHIFT], key >> shift
                     if tile < 0 and fill:
                         if part != current:
                             current, place = part, begins[part, query]
@@ -185,7 +188,7 @@ def scan_groups(
                         counts[part, query] += 1
                     elif fill:
                         bits[GROUP * (start + tile) + query - first] |= np.uint16(
-                            1 << (key % LANES)
+                            1 << (key & (LANES - 1))
                         )
                 for part in range(counts.shape[0]):
                     if fill:

@@ -5,7 +5,7 @@ least LEAST_ENTRIES entries is computed as a whole, and has a word of 16 bits fo
 other entries stay keys, query by query as in CSR, but first by chunks of queries and then by blocks
 of keys, the order in which they are read. In a block a query has a whole number of fours of keys,
 the last of them repeated: how many are left over differs from query to query, and no processor
-foresees branches on that. Work and memory grow with the entries of the mask, not with its area.
+foresees branches on that. Work and memory grow with entries, queries and keys, not with the area.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from portable_spdnn_cpu.sddmm.vectors import LANES
 LEAST_ENTRIES = 48
 GROUPS_EACH = 32  # that a thread takes at a time
 PANEL_SHIFT = LANES.bit_length() - 1  # divisions take as long as all else
+ENTRIES_EACH = 16  # of a query in a block of keys, at least, on average
 CHUNK = 64  # queries whose keys of a block are neighbours
 L2_SHARE = 8  # a block of keys takes this part of the second-level cache, and so does one of values
 
@@ -75,6 +76,8 @@ def pack_mask(workers: ThreadPool, mask: Any, row_bytes: int) -> PackedMask:
     """
     queries, keys = mask.shape
     block = block_of_keys(keys, row_bytes)
+    while block < keys and -(-keys // block) * queries * ENTRIES_EACH > mask.nnz:
+        block *= 2  # else tables of blocks would be larger than the mask
     groups, blocks = -(-queries // GROUP), -(-keys // block)
     indptr, indices = mask.indptr.astype(np.int64), mask.indices.astype(np.int32, copy=False)
     shift = block.bit_length() - 1

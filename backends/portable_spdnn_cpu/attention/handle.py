@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from portable_spdnn_cpu.attention.kernel import TILES_AT_ONCE, Workspace, attend, attend_heads
+from portable_spdnn_cpu.attention.kernel import Workspace, attend, attend_heads
 from portable_spdnn_cpu.attention.operands import PackedOperands, attend_again, pack_operands
 from portable_spdnn_cpu.attention.packing import PackedMask, pack_mask
+from portable_spdnn_cpu.attention.stages import TILES_AT_ONCE
 from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool

@@ -28,5 +28,7 @@ def test_examples(name: str) -> None:
 def test_public_names_have_examples() -> None:
     for name in set(portable_spdnn.__all__) - {"__version__"}:
         assert ">>>" in (getattr(portable_spdnn, name).__doc__ or ""), name
-    for name in ("spmm", "spmm_handle", "spgemm", "spgemm_handle", "layer", "layer_handle"):
+    operations = ("spmm", "spmm_handle", "spgemm", "spgemm_handle", "layer", "layer_handle")
+    optional = ("sddmm", "sparse_softmax", "sparse_attention", "attention_handle")
+    for name in (*operations, *optional):
         assert ">>>" in (getattr(portable_spdnn.Backend, name).__doc__ or ""), name

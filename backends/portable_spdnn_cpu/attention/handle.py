@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from portable_spdnn_cpu.attention.kernel import TILES_AT_ONCE, Workspace, attend, attend_heads
+from portable_spdnn_cpu.attention.kernel import Workspace, attend, attend_heads
 from portable_spdnn_cpu.attention.operands import PackedOperands, attend_again, pack_operands
 from portable_spdnn_cpu.attention.packing import PackedMask, pack_mask
+from portable_spdnn_cpu.attention.stages import TILES_AT_ONCE
 from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
@@ -67,14 +68,17 @@ class SparseAttention:
 
     def describe(self) -> str:
         """Return how each mask was divided into tiles and rows of keys."""
-        return "\n".join(
-            f"{'All heads' if len(self.masks) == 1 else f'Head {number}'}: "
-            f"{mask.nnz} entries of {mask.shape[0]} x {mask.shape[1]}; "
-            f"{mask.nnz - packed.keys.size} of them in {packed.panels.size} dense tiles of "
-            f"{GROUP} queries by {LANES} keys, {packed.keys.size} one by one in blocks of "
-            f"{packed.block} keys."
-            for number, (mask, packed) in enumerate(zip(self.masks, self.packed, strict=True))
-        )
+        lines = []
+        for number, (mask, packed) in enumerate(zip(self.masks, self.packed, strict=True)):
+            scattered = packed.keys.size - int(packed.padding.sum(dtype=np.int64))
+            lines.append(
+                f"{'All heads' if len(self.masks) == 1 else f'Head {number}'}: "
+                f"{mask.nnz} entries of {mask.shape[0]} x {mask.shape[1]}; "
+                f"{mask.nnz - scattered} of them in {packed.panels.size} dense tiles of "
+                f"{GROUP} queries by {LANES} keys, {scattered} one by one in blocks of "
+                f"{packed.block} keys."
+            )
+        return "\n".join(lines)
 
     def _run(self, number: int, Q: Array, K: Array, V: Array, scale: float, out: Array) -> None:
         """Compute some heads of one mask."""

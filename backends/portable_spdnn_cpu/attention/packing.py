@@ -5,7 +5,7 @@ least LEAST_ENTRIES entries is computed as a whole, and has a word of 16 bits fo
 other entries stay keys, query by query as in CSR, but first by chunks of queries and then by blocks
 of keys, the order in which they are read. In a block a query has a whole number of fours of keys,
 the last of them repeated: how many are left over differs from query to query, and no processor
-foresees branches on that. Work and memory grow with the entries of the mask, not with its area.
+foresees branches on that. Work and memory grow with entries, queries and keys, not with the area.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from portable_spdnn_cpu.sddmm.vectors import LANES
 # float32: 0.2 microseconds a tile, 4.2 ns an entry).
 LEAST_ENTRIES = 48
 GROUPS_EACH = 32  # that a thread takes at a time
+PANEL_SHIFT = LANES.bit_length() - 1  # divisions take as long as all else
+ENTRIES_EACH = 16  # of a query in a block of keys, at least, on average
 CHUNK = 64  # queries whose keys of a block are neighbours
 L2_SHARE = 8  # a block of keys takes this part of the second-level cache, and so does one of values
 
@@ -74,8 +76,11 @@ def pack_mask(workers: ThreadPool, mask: Any, row_bytes: int) -> PackedMask:
     """
     queries, keys = mask.shape
     block = block_of_keys(keys, row_bytes)
+    while block < keys and -(-keys // block) * queries * ENTRIES_EACH > mask.nnz:
+        block *= 2  # else tables of blocks would be larger than the mask
     groups, blocks = -(-queries // GROUP), -(-keys // block)
     indptr, indices = mask.indptr.astype(np.int64), mask.indices.astype(np.int32, copy=False)
+    shift = block.bit_length() - 1
     group_tiles = np.zeros(groups + 1, np.int64)
     begins = np.zeros((blocks, queries), np.int64)
     counts, padding = np.zeros(begins.shape, np.int32), np.zeros(begins.shape, np.uint8)
@@ -87,7 +92,7 @@ def pack_mask(workers: ThreadPool, mask: Any, row_bytes: int) -> PackedMask:
 
         def work(worker: int) -> None:
             seen = np.zeros(size, np.int32)
-            scan_groups(counter, fill, *tables, panels, bits, rest, seen, block)
+            scan_groups(counter, fill, *tables, panels, bits, rest, seen, shift)
 
         workers.run(work)
 
@@ -135,12 +140,13 @@ def scan_groups(
     bits: Array,
     rest: Array,
     seen: Array,
-    block: int,
+    shift: int,
 ) -> None:
     """Count the tiles of each group and the other keys of each query and block; or store them.
 
     The tiles of a group are counted in group_tiles[group + 1], the keys of a block in counts; where
-    `fill` is set, both have been summed up. `seen` holds a zero for each panel, before and after.
+    `fill` is set, both have been summed up. `seen` holds a zero for each panel, before and after. A
+    block has 2^shift keys.
     """
     groups = group_tiles.size - 1
     touched = np.empty(seen.size, np.uint32)
@@ -152,7 +158,7 @@ def scan_groups(
             first, end = GROUP * group, min(GROUP * (group + 1), counts.shape[1])
             many = 0
             for entry in range(indptr[first], indptr[end]):
-                panel = indices[entry] // LANES
+                panel = indices[entry] >> PANEL_SHIFT
                 if seen[panel] == 0:
                     touched[many] = panel
                     many += 1
@@ -175,7 +181,7 @@ def scan_groups(
                 current, place = -1, 0
                 for entry in range(indptr[query], indptr[query + 1]):
                     key = indices[entry]
-                    tile, part = -1 - seen[key // LANES], key // block
+                    tile, part = -1 - seen[key >> PANEL_SHIFT], key >> shift
                     if tile < 0 and fill:
                         if part != current:
                             current, place = part, begins[part, query]
@@ -185,7 +191,7 @@ def scan_groups(
                         counts[part, query] += 1
                     elif fill:
                         bits[GROUP * (start + tile) + query - first] |= np.uint16(
-                            1 << (key % LANES)
+                            1 << (key & (LANES - 1))
                         )
                 for part in range(counts.shape[0]):
                     if fill:

@@ -55,6 +55,7 @@ def test_stages_are_joined(
 ) -> None:
     monkeypatch.setattr(handle, "block_of_queries", lambda *arguments: size)
     monkeypatch.setattr(packing, "block_of_keys", lambda keys, row_bytes: block)
+    monkeypatch.setattr(packing, "ENTRIES_EACH", 0)
     monkeypatch.setattr(handle, "cache_bytes", lambda level: 1 << 12)  # stages of a block each
     check(mask, 2, 2, 16, 16)
 
@@ -99,6 +100,17 @@ def test_values_that_are_not_finite_reach_those_who_see_them(mask: Any) -> None:
         assert np.isfinite(np.delete(found[1], 3, axis=1)).all()
         np.testing.assert_array_equal(np.isnan(found[2]).all(axis=1), seen[:, 200])
         np.testing.assert_array_equal(np.isnan(found[2]).any(axis=1), seen[:, 200])
+
+
+def test_a_handle_tells_where_entries_went() -> None:
+    masks = [ps.masks.causal(16), ps.masks.strided(16, 16)]
+    told = SparseAttention(ThreadPool(1), masks, 64).describe().splitlines()
+    assert told == [
+        "Head 0: 136 entries of 16 x 16; 100 of them in 1 dense tiles of 8 queries by 16 keys, "
+        "36 one by one in blocks of 16 keys.",
+        "Head 1: 16 entries of 16 x 16; 0 of them in 0 dense tiles of 8 queries by 16 keys, "
+        "16 one by one in blocks of 16 keys.",
+    ]
 
 
 def test_blocks_of_queries_are_whole_groups_and_enough_for_all_threads() -> None:

@@ -33,6 +33,7 @@ def test_every_entry_is_there_once(
     name: str, threads: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packing, "block_of_keys", lambda keys, row_bytes: block)
+    monkeypatch.setattr(packing, "ENTRIES_EACH", 0)
     mask = sp.csr_array(MASKS[name]())
     packed = pack_mask(ThreadPool(threads), mask, 256)
     stored = mask.toarray() != 0
@@ -59,6 +60,13 @@ def test_every_entry_is_there_once(
     assert (read == 1).all()
     np.testing.assert_array_equal(found[: mask.shape[0], : mask.shape[1]], stored)
     assert found.sum() == mask.nnz
+
+
+def test_tables_of_a_long_mask_are_no_larger_than_its_entries() -> None:
+    mask = sp.csr_array(sp.eye_array(200_000, format="csr"))
+    packed = pack_mask(ThreadPool(1), mask, 256)
+    assert packed.keys.size == 4 * mask.nnz
+    assert packed.begins.size == mask.nnz
 
 
 def test_keys_are_in_the_order_in_which_they_are_read() -> None:

@@ -88,6 +88,10 @@ class ConvGeometry:
         )
         return height, width
 
+    def input_shape(self, batch: int) -> tuple[int, int, int, int]:
+        """Return the shape of so many images."""
+        return batch, self.channels, self.height, self.width
+
     def output_shape(self, batch: int) -> tuple[int, int, int, int]:
         """Return the shape of the results of so many images."""
         return batch, self.outputs, *self.output_size

@@ -72,7 +72,7 @@ class ConvHandle:
         dimensions = geometry.dimensions
         given = backend.tensor_operand(f"{name}: x", x, dimensions)
         batch = given.shape[0]
-        image = geometry.lowered((batch, geometry.channels, geometry.height, geometry.width))[1:]
+        image = geometry.lowered(geometry.input_shape(batch))[1:]
         if given.shape[1:] != image:
             raise InputError(
                 f"{name}: x has shape {given.shape}; the handle was made for (batch, "

@@ -8,6 +8,8 @@ from portable_spdnn.arrays import Array
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn.operations.handles import DescribedCall, Prepared
+from portable_spdnn_cpu.conv.depthwise import plan as depthwise
+from portable_spdnn_cpu.conv.depthwise.plan import DepthwiseConv
 from portable_spdnn_cpu.conv.stream import best_stream
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
@@ -24,6 +26,11 @@ def prepare(
     if min(map(min, shapes)) > 0 and items * weights.itemsize <= MAX_TRIAL_BYTES:
         trial = np.ones(shapes[0], weights.dtype)
     how = "by a model" if trial is None else "the fastest in a trial when it was made"
+    if depthwise.fits(geometry):
+        plane = DepthwiseConv(workers, weights, geometry, epilogue)
+        if trial is not None:
+            plane(trial, None, None)  # compiles
+        return DescribedCall(plane, lambda: f"{plane.describe()}.")
     found = best_stream(workers, weights, geometry, epilogue, batch, trial)
     return DescribedCall(found, lambda: f"{found.describe()}, {how}.")
 
@@ -38,5 +45,7 @@ def convolve_once(
 ) -> Array:
     """Return the convolution of x; see `Backend.run_conv`."""
     contiguous = np.ascontiguousarray(weights)
+    if depthwise.fits(geometry):
+        return DepthwiseConv(workers, contiguous, geometry, epilogue)(x, None, residual)
     run = best_stream(workers, contiguous, geometry, epilogue, x.shape[0], None)
     return run(x, None, residual)

@@ -14,9 +14,12 @@ by all outputs, and each output a copy of its sums to the result.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any
 
-from portable_spdnn_cpu.activations import RELU, Activation, activate_span
+import numba
+import numpy as np
+
+from portable_spdnn_cpu.activations import RELU, activate_span
 from portable_spdnn_cpu.conv.microkernels import accumulate
 from portable_spdnn_cpu.conv.packing import (
     FIRST_ENTRY,
@@ -25,68 +28,95 @@ from portable_spdnn_cpu.conv.packing import (
     FIRST_SOURCE,
     LAST_RUN,
     LAST_SOURCE,
-    PackedConv,
 )
 from portable_spdnn_cpu.conv.panels import Task, copy_band, cut_rows, mask_panel
 from portable_spdnn_cpu.conv.spans import finish_span, gather_panel
-from portable_spdnn_cpu.jit.compilation import Array, kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
+from portable_spdnn_cpu.jit.jobs import array_at, float_of, job
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 
+# Words of a job: the number of the next task, and vectors of a panel; addresses of the arrays of
+# `ImageLayout` and `PackedConv`; addresses of images, of shape (images, groups, channels, height,
+# width), of biases, of a residual or 0, and of the result, of shape (images, groups, outputs, rows,
+# columns); the activation's code and the bits of its bounds; where the workers' memory begins, how
+# much of it each has, and where in it the panel and so on are; then the numbers of `Task`.
+(
+    COUNTER, VECTORS, PHASES, PHASE_COUNT,
+    SOURCES, KERNEL_ENTRIES, RANGES, BLOCKS, RUNS, OUTPUTS, OFFSETS, WEIGHTS,
+    IMAGES, BIAS, RESIDUAL, OUT, ACTIVATION, LOWER, UPPER,
+    WORKSPACE, WORKSPACE_BYTES, PANEL_AT, SUMS_AT, MASKS_AT, SPANS_AT, TASK,
+) = range(26)  # fmt: skip
+# What addresses lead to is as long as it needs to be; slices want a length all the same.
+LENGTH = 1 << 40
 
-class Buffers(NamedTuple):
-    """A worker's memory: phases of a band, a panel, sums, masks, and spans of a panel's pixels."""
 
-    phases: Array
-    panel: Array
-    sums: Array
-    masks: Array
-    spans: Array
+@job
+def convolve_float32(worker: int, words: Array) -> None:
+    """Compute tasks in float32."""
+    convolve(worker, words, np.float32)
 
 
-@kernel
-def convolve(
-    width: tuple[int, ...],
-    counter: Array,
-    task: Task,
-    phases: Array,
-    packed: PackedConv,
-    images: Array,
-    bias: Array,
-    bounds: Array,
-    residual: Array,
-    activation: Activation,
-    buffers: Buffers,
-    out: Array,
-) -> None:
-    """Compute tasks until none is left.
+@job
+def convolve_float64(worker: int, words: Array) -> None:
+    """Compute tasks in float64."""
+    convolve(worker, words, np.float64)
 
-    Parameters
-    ----------
-    width : tuple
-        As long as there are vectors in a panel.
-    counter : ndarray of int64, shape (1,)
-    task : Task
-    phases : ndarray of int64
-        Of `ImageLayout`.
-    packed : PackedConv
-    images : ndarray of one dimension
-        Shape (images, groups, channels, height, width) in C order.
-    bias : ndarray, shape (groups x outputs,)
-    bounds : ndarray, shape (2,)
-        What results are clamped to where bounds express the activation, else infinite.
-    residual : ndarray of one dimension
-        Of the result's size, or empty where there is none.
-    activation : Activation
-    buffers : Buffers
-    out : ndarray of one dimension
-        Shape (images, groups, outputs, rows, columns) in C order.
-    """
-    size = len(width) * (VECTOR_BYTES // out.itemsize)
+
+JOBS = {"float32": convolve_float32, "float64": convolve_float64}
+# Vectors of a panel, for `convolve`: 7 of 16 pixels are two rows of 56, or four of 28.
+WIDTHS = (2, 4, 7)
+
+
+@kernel_part
+def convolve(worker: int, words: Array, dtype: Any) -> None:
+    """Compute tasks with panels of a width that the compiler knows."""
+    if words[VECTORS] == 2:
+        convolve_tasks((0,) * 2, worker, words, dtype)
+    elif words[VECTORS] == 4:
+        convolve_tasks((0,) * 4, worker, words, dtype)
+    else:
+        convolve_tasks((0,) * 7, worker, words, dtype)
+
+
+@kernel_part
+def convolve_tasks(width: tuple[int, ...], worker: int, words: Array, dtype: Any) -> None:
+    """Compute tasks until none is left, in panels of len(width) vectors."""
+    n = TASK
+    task = Task(
+        words[n], words[n + 1], words[n + 2], words[n + 3], words[n + 4], words[n + 5],
+        words[n + 6], words[n + 7], (words[n + 8], words[n + 9]), (words[n + 10], words[n + 11]),
+        (words[n + 12], words[n + 13]), (words[n + 14], words[n + 15]), words[n + 16],
+        words[n + 17], words[n + 18], words[n + 19], words[n + 20], words[n + 21], words[n + 22],
+        words[n + 23],
+    )  # fmt: skip
+    phases = array_at(words[PHASES], (words[PHASE_COUNT], 2), np.int64)
+    sources = array_at(words[SOURCES], LENGTH, np.int64)
+    kernel_entries = array_at(words[KERNEL_ENTRIES], LENGTH, np.uint32)
+    ranges = array_at(words[RANGES], LENGTH, np.int64)
+    blocks = array_at(words[BLOCKS], (LENGTH, 6), np.int64)
+    runs = array_at(words[RUNS], (LENGTH, 2), np.uint32)
+    outputs = array_at(words[OUTPUTS], LENGTH, np.uint32)
+    offsets = array_at(words[OFFSETS], LENGTH, np.uint16)
+    weights = array_at(words[WEIGHTS], LENGTH, dtype)
+    images = array_at(words[IMAGES], LENGTH, dtype)
+    bias = array_at(words[BIAS], LENGTH, dtype)
+    residual = array_at(words[RESIDUAL], LENGTH, dtype)
+    out = array_at(words[OUT], LENGTH, dtype)
+    own = words[WORKSPACE] + worker * words[WORKSPACE_BYTES]
+    copied = array_at(own, LENGTH, dtype)
+    panel = array_at(own + words[PANEL_AT], LENGTH, dtype)
+    sums = array_at(own + words[SUMS_AT], LENGTH, dtype)
+    masks = array_at(own + words[MASKS_AT], LENGTH, np.uint16)
+    spans = array_at(own + words[SPANS_AT], (LENGTH, 3), np.int64)
+    code, lower, upper = words[ACTIVATION], float_of(words[LOWER]), float_of(words[UPPER])
+    low, high = (lower, upper) if code <= RELU else (-np.inf, np.inf)
+    lanes = VECTOR_BYTES // out.itemsize
+    size = len(width) * lanes
     positions = (task.rows - 1) * task.pitch + task.columns
     tasks = task.images * task.groups * task.bands * task.parts
     while True:
-        number = fetch_add(counter, 0, 1)
+        number = fetch_add(numba.carray(words, 1), COUNTER, 1)
         if number >= tasks:
             break
         number, part = divmod(number, task.parts)
@@ -95,50 +125,35 @@ def convolve(
         channel = (image * task.groups + group) * task.channels
         begin = band * task.band_panels * size
         end = min(begin + task.band_panels * size, positions)
-        first_row = begin // task.pitch
+        seen, base = images, channel * task.height * task.width
         if task.copied:
-            last_row = (end - 1) // task.pitch
-            copy_band(task, phases, images, channel, first_row, last_row, buffers.phases)
+            first_row = begin // task.pitch
+            copy_band(
+                task, phases, images, channel, first_row, (end - 1) // task.pitch, copied
+            )
+            seen, base = copied, -first_row * task.pitch
         for position in range(begin, end, size):
-            count = min(size, end - position)
-            mask_panel(task, position, len(width), size // len(width), buffers.masks)
-            first = packed.ranges[group * task.parts + part]
-            for block in range(first, packed.ranges[group * task.parts + part + 1]):
-                one = packed.blocks[block]
-                if task.copied:
-                    gather_panel(
-                        width, buffers.panel, buffers.phases, position - first_row * task.pitch,
-                        packed.sources, packed.kernel_entries, one[FIRST_SOURCE],
-                        one[LAST_SOURCE], buffers.masks,
-                    )  # fmt: skip
-                else:
-                    gather_panel(
-                        width, buffers.panel, images,
-                        channel * task.height * task.width + position,
-                        packed.sources, packed.kernel_entries, one[FIRST_SOURCE],
-                        one[LAST_SOURCE], buffers.masks,
-                    )  # fmt: skip
-                accumulate(
-                    width, buffers.panel, buffers.sums, 1 if block == first else 0, packed.runs,
-                    one[FIRST_RUN], one[LAST_RUN], packed.outputs, one[FIRST_OUTPUT],
-                    packed.offsets, packed.weights, one[FIRST_ENTRY],
+            mask_panel(task, position, len(width), lanes, masks)
+            first = ranges[group * task.parts + part]
+            for block in range(first, ranges[group * task.parts + part + 1]):
+                one = blocks[block]
+                gather_panel(
+                    width, panel, seen, base + position, sources, kernel_entries,
+                    one[FIRST_SOURCE], one[LAST_SOURCE], masks,
                 )  # fmt: skip
-            spans = cut_rows(task, position, count, buffers.spans)
+                accumulate(
+                    width, panel, sums, 1 if block == first else 0, runs, one[FIRST_RUN],
+                    one[LAST_RUN], outputs, one[FIRST_OUTPUT], offsets, weights, one[FIRST_ENTRY],
+                )  # fmt: skip
+            count = cut_rows(task, position, min(size, end - position), spans)
             for row, output in enumerate(range(part, task.outputs, task.parts)):
                 output += group * task.outputs
                 target = (image * task.groups * task.outputs + output) * task.rows * task.columns
-                for n in range(spans):
-                    start, to, length = (
-                        buffers.spans[n, 0],
-                        buffers.spans[n, 1],
-                        buffers.spans[n, 2],
-                    )
+                for n in range(count):
+                    start, to, length = row * size + spans[n, 0], target + spans[n, 1], spans[n, 2]
                     finish_span(
-                        out, target + to, buffers.sums, row * size + start, length, bias[output],
-                        residual, residual.size, bounds[0], bounds[1],
+                        out, to, sums, start, length, bias[output], residual, words[RESIDUAL],
+                        dtype(low), dtype(high),
                     )  # fmt: skip
-                    if activation.code > RELU:
-                        activate_span(
-                            out, target + to, target + to + length, activation.code,
-                            activation.lower, activation.upper,
-                        )  # fmt: skip
+                    if code > RELU:
+                        activate_span(out, to, to + length, code, lower, upper)

@@ -11,14 +11,14 @@ import numpy as np
 from portable_spdnn.arrays import Array
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
-from portable_spdnn_cpu.conv.finish import Finish
-from portable_spdnn_cpu.conv.kernel import Buffers, convolve
-from portable_spdnn_cpu.conv.packing import ImageLayout, image_layout, pack
+from portable_spdnn_cpu.activations import activation_of
+from portable_spdnn_cpu.conv import kernel
+from portable_spdnn_cpu.conv.packing import ImageLayout, PackedConv, image_layout, pack
 from portable_spdnn_cpu.conv.panels import Task
 from portable_spdnn_cpu.conv.tuning import TRIED, ConvSize, Cut, cuts
-from portable_spdnn_cpu.jit.compilation import read_only
+from portable_spdnn_cpu.jit.jobs import address_of
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
-from portable_spdnn_cpu.machine.cpu_info import aligned_empty
+from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.machine.timing import seconds_of
 
@@ -50,7 +50,6 @@ class StreamConv:
     ) -> None:
         self.geometry, self.dtype, self.cut = geometry, weights.dtype, cut
         self.workers = workers if cut.threads > 1 else ThreadPool(1)
-        self.finish = Finish(epilogue, geometry.outputs, self.dtype)
         matrices = weights.reshape(geometry.matrix_shape)
         self.layout = layout = image_layout(matrices, geometry)
         size = conv_size(matrices, geometry, layout, images)
@@ -63,8 +62,9 @@ class StreamConv:
         place = place * task.pitch + layout.column
         channel = plane * np.arange(geometry.group_channels)
         sources = (channel[:, None] + place.ravel()).astype(np.int64)
-        self.packed = pack(matrices, sources, cut.vectors, cut.block, cut.parts)
-        self._spare: list[list[Buffers]] = []
+        packed = pack(matrices, sources, cut.vectors, cut.block, cut.parts)
+        self._words = self._make_words(packed, epilogue)
+        self._spare: list[Array] = []
 
     def __call__(self, x: Array, out: Array | None, residual: Array | None) -> Array:
         """Return the convolution of x, shape (images, channels, height, width), finished."""
@@ -72,20 +72,14 @@ class StreamConv:
             out = np.empty(self.geometry.output_shape(x.shape[0]), self.dtype)
         if out.size == 0:
             return out
-        images = read_only(np.ascontiguousarray(x).reshape(-1))
-        if residual is None:
-            residual = np.empty(0, self.dtype)
-        added = read_only(np.ascontiguousarray(residual).reshape(-1))
-        counter = np.zeros(1, np.int64)
-        task, target, finish = self.task._replace(images=x.shape[0]), out.reshape(-1), self.finish
-        with self._buffers() as buffers:
-            self.workers.run(
-                lambda worker: convolve(
-                    (0,) * self.cut.vectors, counter, task, self.layout.phases, self.packed,
-                    images, finish.bias, finish.bounds, added, finish.activation, buffers[worker],
-                    target,
-                )
-            )  # fmt: skip
+        images, words = np.require(x, requirements="CA"), self._words.copy()
+        added = None if residual is None else np.require(residual, requirements="CA")
+        words[kernel.TASK] = x.shape[0]
+        words[kernel.IMAGES], words[kernel.OUT] = address_of(images), address_of(out)
+        words[kernel.RESIDUAL] = 0 if added is None else address_of(added)
+        with self._workspace() as workspace:
+            words[kernel.WORKSPACE] = address_of(workspace)
+            self.workers.run_job(kernel.JOBS[self.dtype.name], words)
         return out
 
     def describe(self) -> str:
@@ -93,26 +87,46 @@ class StreamConv:
         return f"Entries of the weights are streamed against {self.cut}"
 
     @contextmanager
-    def _buffers(self) -> Iterator[list[Buffers]]:
-        """Lend buffers that an earlier call left; concurrent calls each get their own."""
+    def _workspace(self) -> Iterator[Array]:
+        """Lend memory that an earlier call left; concurrent calls each get their own."""
         try:
-            buffers = self._spare.pop()
+            workspace = self._spare.pop()
         except IndexError:
-            buffers = [self._make_buffers() for _ in range(self.workers.threads)]
-        yield buffers
-        self._spare[:] = [buffers]
+            size = int(self._words[kernel.WORKSPACE_BYTES])
+            workspace = aligned_empty((self.workers.threads * size,), np.uint8)
+        yield workspace
+        self._spare[:] = [workspace]
 
-    def _make_buffers(self) -> Buffers:
-        lanes = VECTOR_BYTES // self.dtype.itemsize
-        size = self.cut.vectors * lanes
-        blocks = self.packed.blocks
-        longest = int((blocks[:, 1] - blocks[:, 0]).max(initial=0))
-        rows = -(-self.geometry.group_outputs // self.cut.parts)
-        items = self.items, max(longest, 1) * size, rows * size
-        phases, panel, sums = (aligned_empty((count,), self.dtype) for count in items)
+    def _make_words(self, packed: PackedConv, epilogue: Epilogue) -> Array:
+        """Return the words of a job, but for the arrays of a call."""
+        task = [number for item in self.task for number in np.ravel(item)]
+        words = np.zeros(kernel.TASK + len(task), np.int64)
+        words[kernel.TASK :] = task
+        words[kernel.VECTORS] = self.cut.vectors
+        bias = epilogue.bias
+        if bias is None:
+            bias = np.zeros(self.geometry.outputs, self.dtype)
+        self._kept = [self.layout.phases, *packed, bias]  # what the words have addresses of
+        words[kernel.PHASES], *words[kernel.SOURCES : kernel.IMAGES], words[kernel.BIAS] = map(
+            address_of, self._kept
+        )
+        words[kernel.PHASE_COUNT] = len(self.layout.phases)
+        words[kernel.ACTIVATION], *limits = activation_of(epilogue)
+        words[kernel.LOWER : kernel.UPPER + 1].view(np.float64)[:] = limits
+        size = self.cut.vectors * VECTOR_BYTES // self.dtype.itemsize
+        longest = int((packed.blocks[:, 1] - packed.blocks[:, 0]).max(initial=0))
         height, width = self.geometry.kernel
-        masks = np.zeros((height * width + height + width) * self.cut.vectors, np.uint16)
-        return Buffers(phases, panel, sums, masks, np.zeros((size, 3), np.int64))
+        items = (
+            self.items * self.dtype.itemsize,
+            longest * size * self.dtype.itemsize,
+            -(-self.geometry.group_outputs // self.cut.parts) * size * self.dtype.itemsize,
+            (height * width + height + width) * self.cut.vectors * 2,
+            size * 3 * 8,
+        )
+        ends = np.cumsum([-(-count // CACHE_LINE) * CACHE_LINE for count in items])
+        words[kernel.PANEL_AT : kernel.SPANS_AT + 1] = ends[:-1]
+        words[kernel.WORKSPACE_BYTES] = ends[-1]
+        return words
 
 
 def conv_size(

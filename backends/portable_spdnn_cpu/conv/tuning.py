@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
+from portable_spdnn_cpu.conv.kernel import WIDTHS
 from portable_spdnn_cpu.conv.packing import ImageLayout
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 
-VECTORS = (2, 4, 7)  # of a panel: 7 x 16 pixels are two rows of 56, four of 28
 L1_SHARES = (0.5, 0.8)  # of the first-level cache for a panel
 L2_SHARE = 0.5  # of the second-level cache for a band's phases, or sums
 # Constants of the model in `Cut.cycles`, in cycles, as measured on a server core of 2023 with
@@ -121,7 +121,7 @@ def cuts(size: ConvSize, threads: int) -> list[Cut]:
     found = set()
     second_level = L2_SHARE * cache_bytes(2)
     tasks = size.images * size.geometry.groups
-    for vectors in VECTORS:
+    for vectors in WIDTHS:
         sums = size.geometry.group_outputs * vectors * VECTOR_BYTES
         fewest = max(1, int(sums / second_level))  # parts
         for share in L1_SHARES:

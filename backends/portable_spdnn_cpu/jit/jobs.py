@@ -59,6 +59,11 @@ class Job:
 job = Job  # as decorators are written
 
 
+def address_of(array: Array) -> int:
+    """Return the address of the first item of an array, which the caller keeps alive."""
+    return int(array.__array_interface__["data"][0])
+
+
 @intrinsic
 def run_share(typingctx: Any, address: Any, worker: Any, words: Any) -> Emission:
     """Run a job's kernel by its address for a worker, and return whether it raised an exception.

@@ -14,13 +14,27 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numba
 import numpy as np
 
-from portable_spdnn_cpu.activations import RELU, Activation, activate_span
+from portable_spdnn_cpu.activations import RELU, activate_span
 from portable_spdnn_cpu.conv.depthwise.microkernels import convolve_plane
 from portable_spdnn_cpu.conv.spans import finish_span, pick_span
-from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
+from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, job
+
+# Words of a job: the number of the next plane; addresses of images, of shape (images, channels,
+# height, width), of `columns` of `convolve_plane`, of weights, of shape (channels x multiplier,
+# kernel height, kernel width), of whether each of these kernels holds a 0, of biases, of a residual
+# or 0, and of the result, of shape (images, channels x multiplier, rows, row_length); the
+# activation's code and the bits of its bounds; where workers' memory for phases begins, and how much
+# of it each has; then the numbers of `Planes`.
+(
+    COUNTER, IMAGES, COLUMNS, WEIGHTS, HOLDS_ZEROS, BIAS, RESIDUAL, OUT, ACTIVATION, LOWER, UPPER,
+    WORKSPACE, WORKSPACE_BYTES, PLANES,
+) = range(14)  # fmt: skip
+LENGTH = 1 << 40  # what addresses lead to is as long as it needs to be
 
 
 class Planes(NamedTuple):
@@ -38,8 +52,8 @@ class Planes(NamedTuple):
         Vertical and horizontal; the padding above and left of the image.
     phase_columns : int
         Columns of a phase where phases are copied, else 0.
-    share : int
-        Planes that a worker takes at a time.
+    share, count : int
+        Planes that a worker takes at a time, and of all images.
     """
 
     channels: int
@@ -52,95 +66,67 @@ class Planes(NamedTuple):
     padding: tuple[int, int]
     phase_columns: int
     share: int
+    count: int
 
 
-@kernel
+@kernel_part
 def convolve_planes(
-    tile: tuple[int, ...],
-    height: tuple[int, ...],
-    width: tuple[int, ...],
-    step: tuple[int, ...],
-    counter: Array,
-    planes: Planes,
-    images: Array,
-    columns: Array,
-    weights: Array,
-    holds_zeros: Array,
-    bias: Array,
-    bounds: Array,
-    residual: Array,
-    activation: Activation,
-    phases: Array,
-    out: Array,
+    extent: tuple[int, ...], step: tuple[int, ...], worker: int, words: Array, dtype: Any
 ) -> None:
-    """Compute planes until none is left.
+    """Compute planes until none is left, with square kernels of len(extent) x len(extent).
 
-    Parameters
-    ----------
-    tile, height, width, step : tuple
-        See `convolve_plane`, as for `columns`.
-    counter : ndarray of int64, shape (1,)
-    planes : Planes
-    images : ndarray of one dimension
-        Shape (images, channels, height, width) in C order.
-    columns : ndarray of int64
-    weights : ndarray of one dimension
-        Shape (channels x multiplier, kernel height, kernel width) in C order.
-    holds_zeros : ndarray of bool, shape (channels x multiplier,)
-    bias : ndarray, shape (channels x multiplier,)
-    bounds : ndarray, shape (2,)
-        What results are clamped to where bounds express the activation, else infinite.
-    residual : ndarray of one dimension
-        Of the result's size, or empty where there is none.
-    activation : Activation
-    phases : ndarray of one dimension
-        Takes the phases of a plane.
-    out : ndarray of one dimension
-        Shape (images, channels x multiplier, rows, row_length) in C order.
+    The vertical stride is len(step).
     """
+    n = PLANES
+    planes = Planes(
+        words[n], words[n + 1], words[n + 2], words[n + 3], words[n + 4], words[n + 5],
+        (words[n + 6], words[n + 7]), (words[n + 8], words[n + 9]), words[n + 10], words[n + 11],
+        words[n + 12],
+    )  # fmt: skip
+    images = array_at(words[IMAGES], LENGTH, dtype)
+    columns = array_at(words[COLUMNS], LENGTH, np.int64)
+    weights = array_at(words[WEIGHTS], LENGTH, dtype)
+    holds_zeros = array_at(words[HOLDS_ZEROS], LENGTH, np.uint8)
+    bias = array_at(words[BIAS], LENGTH, dtype)
+    residual = array_at(words[RESIDUAL], LENGTH, dtype)
+    out = array_at(words[OUT], LENGTH, dtype)
+    phases = array_at(words[WORKSPACE] + worker * words[WORKSPACE_BYTES], LENGTH, dtype)
+    code, lower, upper = words[ACTIVATION], float_of(words[LOWER]), float_of(words[UPPER])
+    low, high = (lower, upper) if code <= RELU else (-np.inf, np.inf)
+    # A residual comes before the bounds.
+    first_low, first_high = (-np.inf, np.inf) if words[RESIDUAL] else (low, high)
     image_size, size = planes.height * planes.width, planes.rows * planes.row_length
-    kernel_size = len(height) * len(width)
-    count = images.size // image_size
-    infinite = bounds.dtype.type(np.inf)
-    later = residual.size > 0 or activation.code > RELU
-    lower, upper = (-infinite, infinite) if later else (bounds[0], bounds[1])
+    kernel_size = len(extent) * len(extent)
     sizes = planes.height, planes.rows, planes.row_length, planes.padding[0]
     while True:
-        begin = fetch_add(counter, 0, planes.share)
-        if begin >= count:
+        begin = fetch_add(numba.carray(words, 1), COUNTER, planes.share)
+        if begin >= planes.count:
             break
-        for plane in range(begin, min(begin + planes.share, count)):
+        for plane in range(begin, min(begin + planes.share, planes.count)):
             first = plane * image_size
+            seen, start, pitch = images, first, planes.width
             if planes.phase_columns:
                 copy_phases(planes, images, first, phases)
+                seen, start, pitch = phases, 0, planes.phase_columns * planes.strides[1]
             for number in range(planes.multiplier):
                 output = plane % planes.channels * planes.multiplier + number
                 to = (plane * planes.multiplier + number) * size
                 if holds_zeros[output] and not all_finite(images, first, image_size):
                     sum_nonzero(
-                        planes, len(height), len(width), images, first, weights,
-                        output * kernel_size, out, to, bias[output], lower, upper,
-                    )  # fmt: skip
-                elif planes.phase_columns:
-                    convolve_plane(
-                        tile, height, width, step, sizes, phases, 0,
-                        planes.phase_columns * planes.strides[1], columns, weights,
-                        output * kernel_size, out, to, bias[output], lower, upper,
+                        planes, len(extent), images, first, weights, output * kernel_size, out,
+                        to, bias[output], dtype(first_low), dtype(first_high),
                     )  # fmt: skip
                 else:
                     convolve_plane(
-                        tile, height, width, step, sizes, images, first, planes.width, columns,
-                        weights, output * kernel_size, out, to, bias[output], lower, upper,
+                        extent, step, sizes, seen, start, pitch, columns, weights, output * kernel_size, out, to, bias[output], dtype(first_low),
+                        dtype(first_high),
                     )  # fmt: skip
-                if residual.size > 0:
+                if words[RESIDUAL]:
                     finish_span(
-                        out, to, out, to, size, bounds.dtype.type(0), residual, 1, bounds[0],
-                        bounds[1],
-                    )  # fmt: skip
-                if activation.code > RELU:
-                    activate_span(
-                        out, to, to + size, activation.code, activation.lower, activation.upper
+                        out, to, out, to, size, dtype(0), residual, 1, dtype(low), dtype(high)
                     )
+                if code > RELU:
+                    activate_span(out, to, to + size, code, lower, upper)
 
 
 @kernel_part
@@ -171,8 +157,7 @@ def all_finite(values: Array, first: int, count: int) -> bool:
 @kernel_part
 def sum_nonzero(
     planes: Planes,
-    height: int,
-    width: int,
+    extent: int,
     images: Array,
     first: int,
     weights: Array,
@@ -187,9 +172,9 @@ def sum_nonzero(
     for row in range(planes.rows):
         for column in range(planes.row_length):
             total = bias
-            for u in range(height):
-                for v in range(width):
-                    weight = weights[first_weight + u * width + v]
+            for u in range(extent):
+                for v in range(extent):
+                    weight = weights[first_weight + u * extent + v]
                     if weight == 0:
                         continue
                     i = row * planes.strides[0] + u - planes.padding[0]
@@ -204,3 +189,92 @@ def sum_nonzero(
             if total > upper:
                 total = upper
             out[to + row * planes.row_length + column] = total
+
+
+@job
+def convolve_3x3_step1_float32(worker: int, words: Array) -> None:
+    """Kernels of 3 x 3, a vertical stride of 1."""
+    convolve_planes((0,) * 3, (0,) * 1, worker, words, np.float32)
+
+
+@job
+def convolve_3x3_step1_float64(worker: int, words: Array) -> None:
+    """Kernels of 3 x 3, a vertical stride of 1."""
+    convolve_planes((0,) * 3, (0,) * 1, worker, words, np.float64)
+
+
+@job
+def convolve_3x3_step2_float32(worker: int, words: Array) -> None:
+    """Kernels of 3 x 3, a vertical stride of 2."""
+    convolve_planes((0,) * 3, (0,) * 2, worker, words, np.float32)
+
+
+@job
+def convolve_3x3_step2_float64(worker: int, words: Array) -> None:
+    """Kernels of 3 x 3, a vertical stride of 2."""
+    convolve_planes((0,) * 3, (0,) * 2, worker, words, np.float64)
+
+
+@job
+def convolve_5x5_step1_float32(worker: int, words: Array) -> None:
+    """Kernels of 5 x 5, a vertical stride of 1."""
+    convolve_planes((0,) * 5, (0,) * 1, worker, words, np.float32)
+
+
+@job
+def convolve_5x5_step1_float64(worker: int, words: Array) -> None:
+    """Kernels of 5 x 5, a vertical stride of 1."""
+    convolve_planes((0,) * 5, (0,) * 1, worker, words, np.float64)
+
+
+@job
+def convolve_5x5_step2_float32(worker: int, words: Array) -> None:
+    """Kernels of 5 x 5, a vertical stride of 2."""
+    convolve_planes((0,) * 5, (0,) * 2, worker, words, np.float32)
+
+
+@job
+def convolve_5x5_step2_float64(worker: int, words: Array) -> None:
+    """Kernels of 5 x 5, a vertical stride of 2."""
+    convolve_planes((0,) * 5, (0,) * 2, worker, words, np.float64)
+
+
+@job
+def convolve_7x7_step1_float32(worker: int, words: Array) -> None:
+    """Kernels of 7 x 7, a vertical stride of 1."""
+    convolve_planes((0,) * 7, (0,) * 1, worker, words, np.float32)
+
+
+@job
+def convolve_7x7_step1_float64(worker: int, words: Array) -> None:
+    """Kernels of 7 x 7, a vertical stride of 1."""
+    convolve_planes((0,) * 7, (0,) * 1, worker, words, np.float64)
+
+
+@job
+def convolve_7x7_step2_float32(worker: int, words: Array) -> None:
+    """Kernels of 7 x 7, a vertical stride of 2."""
+    convolve_planes((0,) * 7, (0,) * 2, worker, words, np.float32)
+
+
+@job
+def convolve_7x7_step2_float64(worker: int, words: Array) -> None:
+    """Kernels of 7 x 7, a vertical stride of 2."""
+    convolve_planes((0,) * 7, (0,) * 2, worker, words, np.float64)
+
+
+# By extent of the kernel, vertical stride, and type.
+JOBS: dict[tuple[int, int, str], Job] = {
+    (3, 1, "float32"): convolve_3x3_step1_float32,
+    (3, 1, "float64"): convolve_3x3_step1_float64,
+    (3, 2, "float32"): convolve_3x3_step2_float32,
+    (3, 2, "float64"): convolve_3x3_step2_float64,
+    (5, 1, "float32"): convolve_5x5_step1_float32,
+    (5, 1, "float64"): convolve_5x5_step1_float64,
+    (5, 2, "float32"): convolve_5x5_step2_float32,
+    (5, 2, "float64"): convolve_5x5_step2_float64,
+    (7, 1, "float32"): convolve_7x7_step1_float32,
+    (7, 1, "float64"): convolve_7x7_step1_float64,
+    (7, 2, "float32"): convolve_7x7_step2_float32,
+    (7, 2, "float64"): convolve_7x7_step2_float64,
+}

@@ -21,13 +21,13 @@ from numba.core import cgutils, types
 from portable_spdnn_cpu.conv.spans import WORD, Value, VectorEmitter
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
 
+ROWS = 4  # of a register tile
+
 
 @intrinsic
 def convolve_plane(
     typingctx: Any,
-    tile: Any,
-    height: Any,
-    width: Any,
+    extent: Any,
     step: Any,
     size: Any,
     images: Any,
@@ -46,9 +46,9 @@ def convolve_plane(
 
     Parameters
     ----------
-    tile, height, width, step : tuple
-        As long as a register tile has rows, the kernel rows and columns, and a vertical step: known
-        as code is emitted.
+    extent, step : tuple
+        As long as the kernel has rows, and as many columns, and a vertical step: known as code is
+        emitted.
     size : tuple of int
         Rows of the image; rows and columns of the result; rows of padding above.
     images : ndarray of one dimension
@@ -65,15 +65,15 @@ def convolve_plane(
     """
     word, number = types.intp, out.dtype
     signature = types.void(
-        tile, height, width, step, size, images, word, word, columns, weights, word, out, word,
+        extent, step, size, images, word, word, columns, weights, word, out, word,
         number, number, number,
     )  # fmt: skip
-    extents = len(tile), len(height), len(width), len(step)
+    extents = len(extent), len(step)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emitter = VectorEmitter(context, builder, sig.args[5].dtype)
-        data = [emitter.data(sig.args[n], args[n]) for n in (5, 8, 9, 11)]
-        sizes = cgutils.unpack_tuple(builder, args[4])
+        emitter = VectorEmitter(context, builder, sig.args[3].dtype)
+        data = [emitter.data(sig.args[n], args[n]) for n in (3, 6, 7, 9)]
+        sizes = cgutils.unpack_tuple(builder, args[2])
         _Plane(emitter, extents, data, sizes, args).emit()
         return context.get_dummy_value()
 
@@ -92,14 +92,14 @@ class _Plane:
         args: list[Value],
     ) -> None:
         self.emitter, self.builder = emitter, emitter.builder
-        self.tile, self.height, self.width, self.step = extents
+        self.extent, self.step = extents
         self.images, self.columns, weights, self.out = data
         self.image_rows, self.rows, self.row_length, self.top = sizes
-        self.first, self.pitch, self.to = args[6], args[7], args[12]
-        self.bias, self.lower, self.upper = (emitter.spread(args[n]) for n in (13, 14, 15))
+        self.first, self.pitch, self.to = args[4], args[5], args[10]
+        self.bias, self.lower, self.upper = (emitter.spread(args[n]) for n in (11, 12, 13))
         self.weights = [
-            emitter.spread(self._load(weights, self.builder.add(args[10], WORD(entry))))
-            for entry in range(self.height * self.width)
+            emitter.spread(self._load(weights, self.builder.add(args[8], WORD(entry))))
+            for entry in range(self.extent**2)
         ]
 
     def emit(self) -> None:
@@ -109,17 +109,17 @@ class _Plane:
         with cgutils.for_range_slice(builder, zero, self.row_length, lanes, WORD) as (column, _):
             inside = self._between(column, zero, self.row_length)
             starts, masks = [], []
-            for entry in range(self.width):
+            for entry in range(self.extent):
                 place, begin, end = (
                     self._load(self.columns, WORD(3 * entry + item)) for item in range(3)
                 )
                 starts.append(builder.add(builder.add(self.first, place), column))
                 masks.append(self._between(column, begin, end))
             target = builder.add(self.to, column)
-            step = WORD(self.tile)
+            step = WORD(ROWS)
             with cgutils.for_range_slice(builder, zero, self.rows, step, WORD) as (row, _):
                 seen = builder.sub(builder.mul(row, WORD(self.step)), self.top)
-                span = self.step * (self.tile - 1) + self.height
+                span = self.step * (ROWS - 1) + self.extent
                 end = builder.add(seen, WORD(span))
                 whole = builder.and_(
                     builder.and_(
@@ -140,9 +140,9 @@ class _Plane:
     ) -> None:  # fmt: skip
         """Emit a register tile; at a border, rows outside of image or result are left out."""
         builder, emitter = self.builder, self.emitter
-        sums = [self.bias] * self.tile
+        sums = [self.bias] * ROWS
         nothing = ir.Constant(masks[0].type, None)
-        for place in range(self.step * (self.tile - 1) + self.height):
+        for place in range(self.step * (ROWS - 1) + self.extent):
             source = builder.add(seen, WORD(place))
             there = None
             if border:  # a negative number, without its sign, is beyond the last row
@@ -153,10 +153,10 @@ class _Plane:
                     mask = builder.select(there, mask, nothing)
                 pointer = emitter.at(self.images, builder.add(start, offset))
                 value = emitter.load_masked(pointer, mask)
-                for output in range(self.tile):
+                for output in range(ROWS):
                     line = place - self.step * output
-                    if 0 <= line < self.height:
-                        weight = self.weights[line * self.width + entry]
+                    if 0 <= line < self.extent:
+                        weight = self.weights[line * self.extent + entry]
                         sums[output] = emitter.multiply_add(weight, value, sums[output])
         for output, total in enumerate(sums):
             line = builder.add(row, WORD(output))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import TypeAlias
+
 import numpy as np
 
 from portable_spdnn.arrays import Array
@@ -10,9 +13,17 @@ from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn.operations.handles import DescribedCall, Prepared
 from portable_spdnn_cpu.conv.depthwise import plan as depthwise
 from portable_spdnn_cpu.conv.depthwise.plan import DepthwiseConv
-from portable_spdnn_cpu.conv.stream import best_stream
+from portable_spdnn_cpu.conv.pointwise import (
+    DENSE_FROM,
+    DenseProduct,
+    PointwiseProduct,
+    is_product,
+)
+from portable_spdnn_cpu.conv.stream import StreamConv, best_stream
+from portable_spdnn_cpu.conv.tuning import fastest
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
+Variant: TypeAlias = StreamConv | PointwiseProduct | DenseProduct
 MAX_TRIAL_BYTES = 1 << 28  # of made-up images and results; larger ones are not tried
 
 
@@ -21,18 +32,27 @@ def prepare(
 ) -> Prepared:
     """Return the function (x, out, residual) -> y of prepared weights; see `Backend.make_conv`."""
     shapes = geometry.input_shape(batch), geometry.output_shape(batch)
-    items = sum(int(np.prod(shape, dtype=np.float64)) for shape in shapes)
+    items = sum(math.prod(map(float, shape)) for shape in shapes)
     trial = None
     if min(map(min, shapes)) > 0 and items * weights.itemsize <= MAX_TRIAL_BYTES:
         trial = np.ones(shapes[0], weights.dtype)
-    how = "by a model" if trial is None else "the fastest in a trial when it was made"
     if depthwise.fits(geometry):
         plane = DepthwiseConv(workers, weights, geometry, epilogue)
         if trial is not None:
             plane(trial, None, None)  # compiles
         return DescribedCall(plane, lambda: f"{plane.describe()}.")
-    found = best_stream(workers, weights, geometry, epilogue, batch, trial)
-    return DescribedCall(found, lambda: f"{found.describe()}, {how}.")
+    found: Variant = best_stream(workers, weights, geometry, epilogue, batch, trial)
+    if trial is None:
+        return DescribedCall(found, lambda: f"{found.describe()}, by a model.")
+    if is_product(geometry):
+        product = PointwiseProduct(workers, weights, geometry, epilogue)
+        choices: list[Variant] = [found, product]
+        if np.count_nonzero(weights) > DENSE_FROM * weights.size:
+            choices.append(DenseProduct(weights, geometry, epilogue, product))
+        found = fastest(choices, trial)
+    return DescribedCall(
+        found, lambda: f"{found.describe()}, the fastest in a trial when it was made."
+    )
 
 
 def convolve_once(

@@ -8,16 +8,16 @@ block's entries against it. Sums wait in a tile; when they are complete, bias, r
 activation follow on their way to the result. Where a panel's pixels see what is outside of the
 image, masks put zeros: there is no padded copy.
 
-Bound: that of `microkernels`; besides, each entry that kernels see costs a copy to the panel, shared
-by all outputs, and each output a copy of its sums to the result.
+Bound: that of `microkernels`; besides, each entry that kernels see costs a copy to the panel,
+shared by all outputs, and each output a copy of its sums to the result.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
+from numba.np.numpy_support import carray
 
 from portable_spdnn_cpu.activations import RELU, activate_span
 from portable_spdnn_cpu.conv.microkernels import accumulate
@@ -69,7 +69,7 @@ WIDTHS = (2, 4, 7)
 
 
 @kernel_part
-def convolve(worker: int, words: Array, dtype: Any) -> None:
+def convolve(worker: int, words: Any, dtype: Any) -> None:
     """Compute tasks with panels of a width that the compiler knows."""
     if words[VECTORS] == 2:
         convolve_tasks((0,) * 2, worker, words, dtype)
@@ -80,7 +80,7 @@ def convolve(worker: int, words: Array, dtype: Any) -> None:
 
 
 @kernel_part
-def convolve_tasks(width: tuple[int, ...], worker: int, words: Array, dtype: Any) -> None:
+def convolve_tasks(width: tuple[int, ...], worker: int, words: Any, dtype: Any) -> None:
     """Compute tasks until none is left, in panels of len(width) vectors."""
     n = TASK
     task = Task(
@@ -116,7 +116,7 @@ def convolve_tasks(width: tuple[int, ...], worker: int, words: Array, dtype: Any
     positions = (task.rows - 1) * task.pitch + task.columns
     tasks = task.images * task.groups * task.bands * task.parts
     while True:
-        number = fetch_add(numba.carray(words, 1), COUNTER, 1)
+        number = fetch_add(carray(words, 1), COUNTER, 1)
         if number >= tasks:
             break
         number, part = divmod(number, task.parts)
@@ -128,9 +128,7 @@ def convolve_tasks(width: tuple[int, ...], worker: int, words: Array, dtype: Any
         seen, base = images, channel * task.height * task.width
         if task.copied:
             first_row = begin // task.pitch
-            copy_band(
-                task, phases, images, channel, first_row, (end - 1) // task.pitch, copied
-            )
+            copy_band(task, phases, images, channel, first_row, (end - 1) // task.pitch, copied)
             seen, base = copied, -first_row * task.pitch
         for position in range(begin, end, size):
             mask_panel(task, position, len(width), lanes, masks)

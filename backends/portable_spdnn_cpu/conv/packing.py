@@ -21,8 +21,9 @@ class ImageLayout:
     """Where images lie that panels are gathered from.
 
     With strides s, phase (p, q) of an image has the entries x[i s0 + p, j s1 + q]: what
-    neighbouring pixels of a result see of a phase are neighbours. With strides of 1 the image is its only phase,
-    and is read where it is, if its rows are as long as those of results. Else phases are copied.
+    neighbouring pixels of a result see of a phase are neighbours. With strides of 1 the image is
+    its only phase, and is read where it is unless rows of results are longer. Else phases are
+    copied.
 
     Pixels are numbered by *positions*, as if rows of results were as long as rows of phases. So all
     that the pixels of a panel see by one entry of a kernel lies in one piece, but for what is

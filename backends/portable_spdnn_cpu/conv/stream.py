@@ -15,14 +15,11 @@ from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.conv import kernel
 from portable_spdnn_cpu.conv.packing import ImageLayout, PackedConv, image_layout, pack
 from portable_spdnn_cpu.conv.panels import Task
-from portable_spdnn_cpu.conv.tuning import TRIED, ConvSize, Cut, cuts
-from portable_spdnn_cpu.jit.jobs import address_of
+from portable_spdnn_cpu.conv.tuning import TRIED, ConvSize, Cut, cuts, fastest
+from portable_spdnn_cpu.jit.jobs import address_of, in_order
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.machine.timing import seconds_of
-
-REPEATS = 3
 
 
 class StreamConv:
@@ -72,8 +69,8 @@ class StreamConv:
             out = np.empty(self.geometry.output_shape(x.shape[0]), self.dtype)
         if out.size == 0:
             return out
-        images, words = np.require(x, requirements="CA"), self._words.copy()
-        added = None if residual is None else np.require(residual, requirements="CA")
+        images, words = in_order(x), self._words.copy()
+        added = None if residual is None else in_order(residual)
         words[kernel.TASK] = x.shape[0]
         words[kernel.IMAGES], words[kernel.OUT] = address_of(images), address_of(out)
         words[kernel.RESIDUAL] = 0 if added is None else address_of(added)
@@ -175,14 +172,3 @@ def best_stream(
     if trial is None:
         return make(choices[0])
     return fastest([make(cut) for cut in choices[:TRIED]], trial)
-
-
-def fastest(choices: list[StreamConv], x: Array) -> StreamConv:
-    """Return the fastest of some convolutions of x."""
-    out = choices[0](x, None, None)
-    for choice in choices:
-        choice(x, out, None)  # compiles, or loads from the cache, and touches pages
-    return min(
-        choices,
-        key=lambda choice: min(seconds_of(lambda: choice(x, out, None)) for _ in range(REPEATS)),
-    )

@@ -6,12 +6,16 @@ A user's call never measures, so that its time is predictable.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
+from portable_spdnn.arrays import Array
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
+from portable_spdnn.operations.handles import Prepared
 from portable_spdnn_cpu.conv.kernel import WIDTHS
 from portable_spdnn_cpu.conv.packing import ImageLayout
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
+from portable_spdnn_cpu.machine.timing import seconds_of
 
 L1_SHARES = (0.5, 0.8)  # of the first-level cache for a panel
 L2_SHARE = 0.5  # of the second-level cache for a band's phases, or sums
@@ -26,6 +30,9 @@ FINISH = 12  # for each output and panel
 COPY = 3  # for each vector of phases
 WAKING = 50_000  # until another thread has begun
 TRIED = 3
+REPEATS = 3
+
+Choice = TypeVar("Choice", bound=Prepared)
 
 
 @dataclass(frozen=True)
@@ -139,3 +146,14 @@ def cuts(size: ConvSize, threads: int) -> list[Cut]:
                 if not size.layout.copied:
                     found.add(replace(whole, bands=panels))
     return sorted(found, key=lambda cut: (size.cycles(cut), str(cut)))
+
+
+def fastest(choices: list[Choice], x: Array) -> Choice:
+    """Return the fastest of some convolutions of x."""
+    out = choices[0](x, None, None)
+    for choice in choices:
+        choice(x, out, None)  # compiles, or loads from the cache, and touches pages
+    return min(
+        choices,
+        key=lambda choice: min(seconds_of(lambda: choice(x, out, None)) for _ in range(REPEATS)),
+    )

@@ -2,9 +2,9 @@
 
 A worker takes some planes, of an image and a channel each, from a shared counter. Where the
 horizontal stride is not 1, it first copies the plane row by row, columns of one phase (those whose
-numbers leave the same remainder) after those of another: what neighbouring pixels see are neighbours
-then. Activations that bounds do not express, and residuals, follow in a second pass over the plane
-of the result, while it is in a cache.
+numbers leave the same remainder) after those of another: what neighbouring pixels see are
+neighbours then. Activations that bounds do not express, and residuals, follow in a second pass over
+the plane of the result, while it is in a cache.
 
 Weights that are 0 are multiplied like others. Where that would show, because the plane holds NaN or
 infinity, it is computed by plain loops that leave them out.
@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
+from numba.np.numpy_support import carray
 
 from portable_spdnn_cpu.activations import RELU, activate_span
 from portable_spdnn_cpu.conv.depthwise.microkernels import convolve_plane
@@ -25,15 +25,15 @@ from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, job
 
 # Words of a job: the number of the next plane; addresses of images, of shape (images, channels,
-# height, width), of `columns` of `convolve_plane`, of weights, of shape (channels x multiplier,
-# kernel height, kernel width), of whether each of these kernels holds a 0, of biases, of a residual
-# or 0, and of the result, of shape (images, channels x multiplier, rows, row_length); the
-# activation's code and the bits of its bounds; where workers' memory for phases begins, and how much
-# of it each has; then the numbers of `Planes`.
+# height, width), of `columns` and `masks` of `convolve_plane`, of weights, of shape (channels x
+# multiplier, kernel height, kernel width), of whether each of these kernels holds a 0, of biases,
+# of a residual or 0, and of the result, of shape (images, channels x multiplier, rows,
+# row_length); the activation's code and the bits of its bounds; where workers' memory for phases
+# begins, and how much of it each has; then the numbers of `Planes`.
 (
-    COUNTER, IMAGES, COLUMNS, WEIGHTS, HOLDS_ZEROS, BIAS, RESIDUAL, OUT, ACTIVATION, LOWER, UPPER,
-    WORKSPACE, WORKSPACE_BYTES, PLANES,
-) = range(14)  # fmt: skip
+    COUNTER, IMAGES, COLUMNS, MASKS, WEIGHTS, HOLDS_ZEROS, BIAS, RESIDUAL, OUT,
+    ACTIVATION, LOWER, UPPER, WORKSPACE, WORKSPACE_BYTES, PLANES,
+) = range(15)  # fmt: skip
 LENGTH = 1 << 40  # what addresses lead to is as long as it needs to be
 
 
@@ -52,7 +52,7 @@ class Planes(NamedTuple):
         Vertical and horizontal; the padding above and left of the image.
     phase_columns : int
         Columns of a phase where phases are copied, else 0.
-    share, count : int
+    share, total : int
         Planes that a worker takes at a time, and of all images.
     """
 
@@ -66,12 +66,12 @@ class Planes(NamedTuple):
     padding: tuple[int, int]
     phase_columns: int
     share: int
-    count: int
+    total: int
 
 
 @kernel_part
 def convolve_planes(
-    extent: tuple[int, ...], step: tuple[int, ...], worker: int, words: Array, dtype: Any
+    extent: tuple[int, ...], step: tuple[int, ...], worker: int, words: Any, dtype: Any
 ) -> None:
     """Compute planes until none is left, with square kernels of len(extent) x len(extent).
 
@@ -85,6 +85,7 @@ def convolve_planes(
     )  # fmt: skip
     images = array_at(words[IMAGES], LENGTH, dtype)
     columns = array_at(words[COLUMNS], LENGTH, np.int64)
+    masks = array_at(words[MASKS], LENGTH, np.uint16)
     weights = array_at(words[WEIGHTS], LENGTH, dtype)
     holds_zeros = array_at(words[HOLDS_ZEROS], LENGTH, np.uint8)
     bias = array_at(words[BIAS], LENGTH, dtype)
@@ -99,10 +100,10 @@ def convolve_planes(
     kernel_size = len(extent) * len(extent)
     sizes = planes.height, planes.rows, planes.row_length, planes.padding[0]
     while True:
-        begin = fetch_add(numba.carray(words, 1), COUNTER, planes.share)
-        if begin >= planes.count:
+        begin = fetch_add(carray(words, 1), COUNTER, planes.share)
+        if begin >= planes.total:
             break
-        for plane in range(begin, min(begin + planes.share, planes.count)):
+        for plane in range(begin, min(begin + planes.share, planes.total)):
             first = plane * image_size
             seen, start, pitch = images, first, planes.width
             if planes.phase_columns:
@@ -118,7 +119,8 @@ def convolve_planes(
                     )  # fmt: skip
                 else:
                     convolve_plane(
-                        extent, step, sizes, seen, start, pitch, columns, weights, output * kernel_size, out, to, bias[output], dtype(first_low),
+                        extent, step, sizes, seen, start, pitch, columns, masks, weights,
+                        output * kernel_size, out, to, bias[output], dtype(first_low),
                         dtype(first_high),
                     )  # fmt: skip
                 if words[RESIDUAL]:

@@ -11,7 +11,8 @@ from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.conv.depthwise import kernel
 from portable_spdnn_cpu.conv.depthwise.kernel import Planes
 from portable_spdnn_cpu.conv.depthwise.microkernels import ROWS
-from portable_spdnn_cpu.jit.jobs import address_of
+from portable_spdnn_cpu.jit.jobs import address_of, in_order
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
@@ -46,14 +47,17 @@ class DepthwiseConv:
     ) -> None:
         self.geometry, self.dtype = geometry, weights.dtype
         self.workers = {1: ThreadPool(1), workers.threads: workers}
-        self.most = workers.threads
+        self.most, self.taps = workers.threads, weights[:1].size
         extent, (top, _), (left, _) = geometry.kernel[0], *geometry.padding
         stride = geometry.stride[1]
         phase_columns = 0 if stride == 1 else -(-geometry.width // stride)
         place, phase = np.divmod(np.arange(extent) - left, stride)
         first = -place  # of the result's columns, that sees the image
         last = first + -(-(geometry.width - phase) // stride)
-        columns = np.stack([place + phase * phase_columns, first, last], axis=1, dtype=np.int64)
+        columns = (place + phase * phase_columns).astype(np.int64)
+        # And of the result itself.
+        first, last = np.append(first, 0), np.append(last, geometry.output_size[1])
+        masks = column_masks(first, last, geometry.output_size[1], self.dtype.itemsize)
         planes = Planes(
             geometry.channels, geometry.group_outputs, geometry.height, geometry.width,
             *geometry.output_size, geometry.stride, (top, left), phase_columns, 1, 0,
@@ -63,13 +67,14 @@ class DepthwiseConv:
         if bias is None:
             bias = np.zeros(geometry.outputs, self.dtype)
         zeros = (weights == 0).any(axis=(1, 2, 3))
-        self._kept = columns, weights, zeros, bias  # what the words have addresses of
+        self._kept = columns, masks, weights, zeros, bias  # what the words have addresses of
         words = np.zeros(kernel.PLANES + len(numbers), np.int64)
         words[kernel.COLUMNS : kernel.RESIDUAL] = [address_of(array) for array in self._kept]
         words[kernel.ACTIVATION], *limits = activation_of(epilogue)
         words[kernel.LOWER : kernel.UPPER + 1].view(np.float64)[:] = limits
         bytes_of_phases = geometry.height * stride * phase_columns * self.dtype.itemsize
-        words[kernel.WORKSPACE_BYTES] = -(-bytes_of_phases // CACHE_LINE) * CACHE_LINE
+        self.phase_bytes = -(-bytes_of_phases // CACHE_LINE) * CACHE_LINE
+        words[kernel.WORKSPACE_BYTES] = self.phase_bytes
         words[kernel.PLANES :] = numbers
         self._words = words
         self.job = kernel.JOBS[extent, geometry.stride[0], self.dtype.name]
@@ -80,15 +85,16 @@ class DepthwiseConv:
             out = np.empty(self.geometry.output_shape(x.shape[0]), self.dtype)
         if out.size == 0:
             return out
-        images, words = np.require(x, requirements="CA"), self._words.copy()
-        added = None if residual is None else np.require(residual, requirements="CA")
-        threads = self.most if out.size * self._kept[1][0].size >= LEAST_WORK * self.most else 1
+        images, words = in_order(x), self._words.copy()
+        added = None if residual is None else in_order(residual)
+        threads = self.most if out.size * self.taps >= LEAST_WORK * self.most else 1
         count = x.shape[0] * self.geometry.channels
         words[-2:] = -(-count // (threads * SHARES_EACH)), count
         words[kernel.IMAGES], words[kernel.OUT] = address_of(images), address_of(out)
         words[kernel.RESIDUAL] = 0 if added is None else address_of(added)
-        workspace = aligned_empty((threads * int(words[kernel.WORKSPACE_BYTES]),), np.uint8)
-        words[kernel.WORKSPACE] = address_of(workspace)
+        if self.phase_bytes:
+            workspace = aligned_empty((threads * self.phase_bytes,), np.uint8)
+            words[kernel.WORKSPACE] = address_of(workspace)
         self.workers[threads].run_job(self.job, words)
         return out
 
@@ -99,3 +105,16 @@ class DepthwiseConv:
             f"Each channel by itself, in register tiles of {ROWS} rows by a vector, for "
             f"kernels of {height} x {width}"
         )
+
+
+def column_masks(first: Array, last: Array, row_length: int, itemsize: int) -> Array:
+    """Return which lanes of the vectors of a row are columns first[n] .. last[n] - 1, as bits.
+
+    Returns
+    -------
+    ndarray of uint16, shape (vectors, size of `first`)
+    """
+    lanes = VECTOR_BYTES // itemsize
+    begins = lanes * np.arange(-(-row_length // lanes))[:, None]
+    low, high = (np.clip(bound - begins, 0, lanes) for bound in (first, last))
+    return ((1 << np.maximum(low, high)) - (1 << low)).astype(np.uint16)

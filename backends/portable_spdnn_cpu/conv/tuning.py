@@ -28,8 +28,8 @@ SUM = 1.5  # for each vector of them
 GATHER = 1.3  # of a vector
 FINISH = 12  # for each output and panel
 COPY = 3  # for each vector of phases
-WAKING = 50_000  # until another thread has begun
-TRIED = 3
+WAKING = 10_000  # until another thread has begun, if it spins
+TRIED = 4
 REPEATS = 3
 
 Choice = TypeVar("Choice", bound=Prepared)
@@ -137,14 +137,15 @@ def cuts(size: ConvSize, threads: int) -> list[Cut]:
                 whole = Cut(vectors, block, 1, fewest, used)
                 panels = size.panels(whole)
                 least = int(size.copied_items(whole) * size.itemsize / second_level) + 1
-                for bands in {min(n, panels) for n in (least, used, 2 * used, 4 * used, panels)}:
-                    # More of them than that copy more, and have more to share out.
-                    if bands >= min(least, panels) and (bands == least or used > 1):
-                        found.add(replace(whole, bands=bands))
-                        if tasks * bands < 4 * used:
-                            found.add(replace(whole, bands=bands, parts=fewest * used))
-                if not size.layout.copied:
-                    found.add(replace(whole, bands=panels))
+                # More bands have more to share out, and copy more.
+                choices = {panels}
+                if size.layout.copied:
+                    wanted = (least, used, 2 * used, 4 * used) if used > 1 else (least,)
+                    choices = {min(panels, max(least, number)) for number in wanted}
+                for bands in choices:
+                    found.add(replace(whole, bands=bands))
+                    if tasks * bands < 4 * used:
+                        found.add(replace(whole, bands=bands, parts=fewest * used))
     return sorted(found, key=lambda cut: (size.cycles(cut), str(cut)))
 
 

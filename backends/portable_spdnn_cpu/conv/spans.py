@@ -157,23 +157,26 @@ def pick_span(typingctx: Any, dst: Any, to: Any, src: Any, start: Any, count: An
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         emitter = VectorEmitter(context, builder, sig.args[0].dtype)
         target, source = (emitter.data(sig.args[n], args[n]) for n in (0, 2))
-        lanes = WORD(emitter.lanes)
-        chosen = ir.VectorType(LANE, emitter.lanes)
-        evens = ir.Constant(chosen, [2 * lane for lane in range(emitter.lanes)])
+        lanes = emitter.lanes
+        # The second vector begins an item early, so that it ends with the last item picked.
+        shifts = WORD(0), WORD(lanes - 1)
+        chosen = [2 * lane + (2 * lane >= lanes) for lane in range(lanes)]
+        picks = ir.Constant(ir.VectorType(LANE, lanes), chosen)
 
         def pick(offset: Value, mask: Value) -> None:
             first = builder.add(args[3], builder.shl(offset, WORD(1)))
-            # Of the second vector the last item is none of the span's.
-            rest = builder.shl(builder.sub(args[4], offset), WORD(1))
-            masks = [
-                emitter.lanes_from(builder.sub(rest, WORD(number)), below=True)
-                for number in (1, 1 + emitter.lanes)
-            ]
+            masks: list[Value] = [None, None]
+            if mask is not None:
+                items = builder.shl(builder.sub(args[4], offset), WORD(1))
+                masks = [
+                    emitter.lanes_from(builder.sub(items, WORD(number)), below=True)
+                    for number in (1, lanes)
+                ]
             both = [
-                emitter.load_masked(emitter.at(source, builder.add(first, shift)), each)
-                for shift, each in zip((WORD(0), lanes), masks, strict=True)
+                emitter.read(emitter.at(source, builder.add(first, shift)), each)
+                for shift, each in zip(shifts, masks, strict=True)
             ]
-            value = builder.shuffle_vector(*both, evens)
+            value = builder.shuffle_vector(*both, picks)
             emitter.write(value, emitter.at(target, builder.add(args[1], offset)), mask)
 
         emitter.over_span(args[4], pick)

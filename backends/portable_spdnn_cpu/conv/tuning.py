@@ -17,7 +17,7 @@ from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.timing import seconds_of
 
-L1_SHARES = (0.5, 0.8)  # of the first-level cache for a panel
+L1_SHARES = (0.5, 0.65)  # of the first-level cache for a panel
 L2_SHARE = 0.5  # of the second-level cache for a band's phases, or sums
 # Constants of the model in `Cut.cycles`, in cycles, as measured on a server core of 2023 with
 # AVX-512. A factor of two more or less hardly changes which cut is predicted to be the fastest.

@@ -68,3 +68,16 @@ def test_depthwise_kernels(extent: int, stride: tuple[int, int]) -> None:
         expected = oracle.conv2d(x, weights, stride, around, (1, 1), 3)
         found = ps.get_backend("numba").depthwise_conv2d(x, weights, stride, padding)
         np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_extents_beyond_the_image_take_no_memory(channels: int) -> None:
+    far = 10**9
+    backend = ps.get_backend("numba")
+    x = RNG.uniform(-1, 1, (1, channels, 3, 4)).astype(np.float32)
+    weights = np.ones((1, channels, 3, 3), np.float32)
+    total = x.sum(axis=1)[0]
+    found = backend.conv2d(x, weights, stride=(far, far), padding=1)
+    np.testing.assert_allclose(found[0, 0], total[:2, :2].sum(), rtol=1e-5)
+    found = backend.conv2d(x, weights, padding=far, dilation=far)
+    np.testing.assert_allclose(found[0, 0], total, rtol=1e-5)

@@ -1,7 +1,7 @@
 """The kernel of depthwise convolutions: planes, one after the other.
 
 A worker takes some planes, of an image and a channel each, from a shared counter. Where the
-horizontal stride is not 1, it first copies the plane row by row, columns of one phase (those whose
+horizontal stride is not 1, it copies them, some rows at a time, columns of one phase (those whose
 numbers leave the same remainder) after those of another: what neighbouring pixels see are
 neighbours then. Activations that bounds do not express, and residuals, follow in a second pass over
 the plane of the result, while it is in a cache.
@@ -34,6 +34,7 @@ from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, job
     COUNTER, IMAGES, COLUMNS, MASKS, WEIGHTS, HOLDS_ZEROS, BIAS, RESIDUAL, OUT,
     ACTIVATION, LOWER, UPPER, WORKSPACE, WORKSPACE_BYTES, PLANES,
 ) = range(15)  # fmt: skip
+BAND = 16  # rows of a result for which phases are copied: they stay in the first-level cache
 LENGTH = 1 << 40  # what addresses lead to is as long as it needs to be
 
 
@@ -98,17 +99,13 @@ def convolve_planes(
     first_low, first_high = (-np.inf, np.inf) if words[RESIDUAL] else (low, high)
     image_size, size = planes.height * planes.width, planes.rows * planes.row_length
     kernel_size = len(extent) * len(extent)
-    sizes = planes.height, planes.rows, planes.row_length, planes.padding[0]
+    phase_pitch = planes.phase_columns * planes.strides[1]
     while True:
         begin = fetch_add(carray(words, 1), COUNTER, planes.share)
         if begin >= planes.total:
             break
         for plane in range(begin, min(begin + planes.share, planes.total)):
             first = plane * image_size
-            seen, start, pitch = images, first, planes.width
-            if planes.phase_columns:
-                copy_phases(planes, images, first, phases)
-                seen, start, pitch = phases, 0, planes.phase_columns * planes.strides[1]
             for number in range(planes.multiplier):
                 output = plane % planes.channels * planes.multiplier + number
                 to = (plane * planes.multiplier + number) * size
@@ -117,9 +114,19 @@ def convolve_planes(
                         planes, len(extent), images, first, weights, output * kernel_size, out,
                         to, bias[output], dtype(first_low), dtype(first_high),
                     )  # fmt: skip
+                elif planes.phase_columns:
+                    for row in range(0, planes.rows, BAND):
+                        rows, above = copy_band(planes, len(extent), images, first, row, phases)
+                        sizes = rows, min(BAND, planes.rows - row), planes.row_length, above
+                        convolve_plane(
+                            extent, step, sizes, phases, 0, phase_pitch, columns, masks, weights,
+                            output * kernel_size, out, to + row * planes.row_length, bias[output],
+                            dtype(first_low), dtype(first_high),
+                        )  # fmt: skip
                 else:
+                    sizes = planes.height, planes.rows, planes.row_length, planes.padding[0]
                     convolve_plane(
-                        extent, step, sizes, seen, start, pitch, columns, masks, weights,
+                        extent, step, sizes, images, first, planes.width, columns, masks, weights,
                         output * kernel_size, out, to, bias[output], dtype(first_low),
                         dtype(first_high),
                     )  # fmt: skip
@@ -132,19 +139,29 @@ def convolve_planes(
 
 
 @kernel_part
-def copy_phases(planes: Planes, images: Array, first: int, phases: Array) -> None:
-    """Copy a plane, the columns of each row by phases."""
-    stride, length = planes.strides[1], planes.phase_columns
-    for row in range(planes.height):
+def copy_band(
+    planes: Planes, extent: int, images: Array, first: int, row: int, phases: Array
+) -> tuple[int, int]:
+    """Copy what BAND rows of the result, from `row` on, see of a plane, columns by phases.
+
+    Returns how many rows were copied, and how many rows of padding are above them.
+    """
+    down, stride = planes.strides
+    length = planes.phase_columns
+    seen = row * down - planes.padding[0]
+    begin = min(max(seen, 0), planes.height)
+    end = min(seen + down * (BAND - 1) + extent, planes.height)
+    for source in range(begin, end):
         for phase in range(stride):
-            start = first + row * planes.width + phase
-            to = (row * stride + phase) * length
+            start = first + source * planes.width + phase
+            to = ((source - begin) * stride + phase) * length
             count = (planes.width - phase + stride - 1) // stride
             if stride == 2:
                 pick_span(phases, to, images, start, count)
             else:
                 for column in range(count):
                     phases[to + column] = images[start + column * stride]
+    return max(end - begin, 0), begin - seen
 
 
 @kernel_part

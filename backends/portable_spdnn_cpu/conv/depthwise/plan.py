@@ -16,6 +16,7 @@ from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
+MAX_STRIDE = 4  # horizontal: columns of as many phases are copied
 SHARES_EACH = 8  # so often a thread asks for planes
 LEAST_WORK = 1 << 16  # multiply-adds for a thread: fewer do not outweigh waking it
 
@@ -26,6 +27,7 @@ def fits(geometry: ConvGeometry) -> bool:
         geometry.group_channels == 1
         and geometry.dilation == (1, 1)
         and geometry.kernel[0] == geometry.kernel[1]
+        and geometry.stride[1] <= MAX_STRIDE
         and (geometry.kernel[0], geometry.stride[0], "float32") in kernel.JOBS
     )
 
@@ -72,7 +74,8 @@ class DepthwiseConv:
         words[kernel.COLUMNS : kernel.RESIDUAL] = [address_of(array) for array in self._kept]
         words[kernel.ACTIVATION], *limits = activation_of(epilogue)
         words[kernel.LOWER : kernel.UPPER + 1].view(np.float64)[:] = limits
-        bytes_of_phases = geometry.height * stride * phase_columns * self.dtype.itemsize
+        rows = geometry.stride[0] * (kernel.BAND - 1) + extent
+        bytes_of_phases = rows * stride * phase_columns * self.dtype.itemsize
         self.phase_bytes = -(-bytes_of_phases // CACHE_LINE) * CACHE_LINE
         words[kernel.WORKSPACE_BYTES] = self.phase_bytes
         words[kernel.PLANES :] = numbers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
 
 import numpy as np
 
@@ -13,17 +12,10 @@ from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn.operations.handles import DescribedCall, Prepared
 from portable_spdnn_cpu.conv.depthwise import plan as depthwise
 from portable_spdnn_cpu.conv.depthwise.plan import DepthwiseConv
-from portable_spdnn_cpu.conv.pointwise import (
-    DENSE_FROM,
-    DenseProduct,
-    PointwiseProduct,
-    is_product,
-)
-from portable_spdnn_cpu.conv.stream import StreamConv, best_stream
-from portable_spdnn_cpu.conv.tuning import fastest
+from portable_spdnn_cpu.conv.pointwise import PointwiseProduct, is_product
+from portable_spdnn_cpu.conv.stream import best_stream
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
-Variant: TypeAlias = StreamConv | PointwiseProduct | DenseProduct
 MAX_TRIAL_BYTES = 1 << 28  # of made-up images and results; larger ones are not tried
 
 
@@ -41,18 +33,12 @@ def prepare(
         if trial is not None:
             plane(trial, None, None)  # compiles
         return DescribedCall(plane, lambda: f"{plane.describe()}.")
-    found: Variant = best_stream(workers, weights, geometry, epilogue, batch, trial)
-    if trial is None:
-        return DescribedCall(found, lambda: f"{found.describe()}, by a model.")
     if is_product(geometry):
-        product = PointwiseProduct(workers, weights, geometry, epilogue)
-        choices: list[Variant] = [found, product]
-        if np.count_nonzero(weights) > DENSE_FROM * weights.size:
-            choices.append(DenseProduct(weights, geometry, epilogue, product))
-        found = fastest(choices, trial)
-    return DescribedCall(
-        found, lambda: f"{found.describe()}, the fastest in a trial when it was made."
-    )
+        product = PointwiseProduct(workers, weights, geometry, epilogue, trial is not None)
+        return DescribedCall(product, product.describe)
+    found = best_stream(workers, weights, geometry, epilogue, batch, trial)
+    how = "by a model" if trial is None else "the fastest in a trial when it was made"
+    return DescribedCall(found, lambda: f"{found.describe()}, {how}.")
 
 
 def convolve_once(
@@ -67,5 +53,8 @@ def convolve_once(
     contiguous = np.ascontiguousarray(weights)
     if depthwise.fits(geometry):
         return DepthwiseConv(workers, contiguous, geometry, epilogue)(x, None, residual)
+    if is_product(geometry):
+        product = PointwiseProduct(workers, contiguous, geometry, epilogue, tried=False)
+        return product(x, None, residual)
     run = best_stream(workers, contiguous, geometry, epilogue, x.shape[0], None)
     return run(x, None, residual)

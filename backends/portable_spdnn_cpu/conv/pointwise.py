@@ -1,7 +1,7 @@
 """Convolutions by kernels of 1 x 1, without padding and strides: products of matrices.
 
-With W the weights, outputs x channels, and X an image, channels x pixels, the result is W X. So it
-is an spmm, or, where hardly a weight is 0, a product of dense matrices by the BLAS of NumPy.
+With W the weights, outputs x channels, and X an image, channels x pixels, the result is W X, an
+spmm: it has kernels of its own, and dense ones for weights that are hardly pruned.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from portable_spdnn.arrays import Array
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.handle import DenseLayer
-
-DENSE_FROM = 0.5  # of the weights; BLAS is as fast as a sparse kernel from about here on
+from portable_spdnn_cpu.spmm.handle import WeightsProduct
 
 
 def is_product(geometry: ConvGeometry) -> bool:
@@ -25,20 +23,36 @@ def is_product(geometry: ConvGeometry) -> bool:
 
 
 class PointwiseProduct:
-    """A convolution by an spmm for each image, of pixels in place of columns."""
+    """A convolution by an spmm for each image, of pixels in place of columns.
+
+    Parameters
+    ----------
+    workers : ThreadPool
+    weights : ndarray, shape (outputs, channels, 1, 1)
+    geometry : ConvGeometry
+    epilogue : Epilogue
+    tried : bool
+        Whether kernels are tried now; else a model chooses at the first call.
+    """
 
     def __init__(
-        self, workers: ThreadPool, weights: Array, geometry: ConvGeometry, epilogue: Epilogue
+        self,
+        workers: ThreadPool,
+        weights: Array,
+        geometry: ConvGeometry,
+        epilogue: Epilogue,
+        tried: bool,
     ) -> None:
-        self.geometry, self.pixels = geometry, geometry.height * geometry.width
+        self.geometry, self.dtype = geometry, weights.dtype
+        self.pixels = geometry.height * geometry.width
         matrix = sp.csr_array(weights.reshape(geometry.outputs, geometry.channels))
-        self.product = DenseLayer(workers, matrix, epilogue, prepare=True, columns=self.pixels)
+        columns = self.pixels if tried else None
+        self.product = WeightsProduct(workers, matrix, epilogue, columns)
 
     def __call__(self, x: Array, out: Array | None, residual: Array | None) -> Array:
         """Return the convolution of x, shape (images, channels, height, width), finished."""
-        shape = self.geometry.output_shape(x.shape[0])
         if out is None:
-            out = np.empty(shape, self.product.dtype)
+            out = np.empty(self.geometry.output_shape(len(x)), self.dtype)
         images = np.ascontiguousarray(x).reshape(len(x), self.geometry.channels, self.pixels)
         results = out.reshape(len(x), self.geometry.outputs, self.pixels)
         added = [None] * len(x) if residual is None else residual.reshape(results.shape)
@@ -48,38 +62,6 @@ class PointwiseProduct:
 
     def describe(self) -> str:
         """Return how the product is computed."""
-        return f"A product of matrices for each image. {self.product.describe_product()}"
-
-
-class DenseProduct:
-    """A convolution by a product of dense matrices for each image.
-
-    BLAS multiplies zeros too. Where that would show, because an image holds NaN or infinity,
-    `exact` computes the convolution.
-    """
-
-    def __init__(
-        self, weights: Array, geometry: ConvGeometry, epilogue: Epilogue, exact: PointwiseProduct
-    ) -> None:
-        self.weights = weights.reshape(geometry.outputs, geometry.channels)
-        self.geometry, self.epilogue, self.exact = geometry, epilogue, exact
-        self.has_zeros = bool((weights == 0).any())
-
-    def __call__(self, x: Array, out: Array | None, residual: Array | None) -> Array:
-        """Return the convolution of x, shape (images, channels, height, width), finished."""
-        if self.has_zeros and not np.isfinite(x).all():
-            return self.exact(x, out, residual)
-        if out is None:
-            out = np.empty(self.geometry.output_shape(x.shape[0]), self.weights.dtype)
-        images = x.reshape(len(x), self.geometry.channels, -1)
-        results = out.reshape(len(x), self.geometry.outputs, -1)
-        added = [None] * len(x) if residual is None else residual.reshape(results.shape)
-        for image, result, more in zip(images, results, added, strict=True):
-            np.matmul(self.weights, image, out=result)
-            if more is not None or not self.epilogue.is_identity:
-                result[...] = self.epilogue.apply(result, more, per_row=True)
-        return out
-
-    def describe(self) -> str:
-        """Return how the product is computed."""
-        return "A product of dense matrices by the BLAS of NumPy for each image"
+        return (
+            f"A product of matrices for each image, of pixels as columns. {self.product.describe()}"
+        )

@@ -10,7 +10,7 @@ import pytest
 import portable_spdnn as ps
 from portable_spdnn.operations.convolutions.geometry import conv_geometry
 from portable_spdnn.testing import oracle
-from portable_spdnn_cpu.conv.pointwise import DenseProduct, PointwiseProduct, is_product
+from portable_spdnn_cpu.conv.pointwise import PointwiseProduct, is_product
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
 RNG = np.random.default_rng(0)
@@ -40,8 +40,10 @@ def test_products_of_matrices(activation: str) -> None:
     bias = RNG.uniform(-1, 1, 5)
     epilogue = ps.Epilogue(bias, activation, upper=1.2).prepared("conv2d", 5, x.dtype)
     residual = RNG.uniform(-1, 1, (2, 5, 4, 9)).astype(np.float32)
-    product = PointwiseProduct(ThreadPool(2), weights, geometry, epilogue)
-    dense = DenseProduct(weights, geometry, epilogue, product)
+    products = [
+        PointwiseProduct(ThreadPool(2), weights, geometry, epilogue, tried)
+        for tried in (False, True)
+    ]
     for value in (0.5, np.nan, np.inf):
         x[1, 2, 3, 4] = value
         sums = oracle.conv2d(x, weights, (1, 1), ((0, 0), (0, 0)), (1, 1))
@@ -50,7 +52,7 @@ def test_products_of_matrices(activation: str) -> None:
             more = None if added is None else added.reshape(2, -1)
             expected = oracle.finish(sums.reshape(2, -1), wide, activation, None, 1.2, more)
             out = np.full(residual.shape, np.nan, np.float32)
-            for convolution in (product, dense):
+            for convolution in products:
                 for place in (None, out):
                     found = convolution(x, place, added).reshape(2, -1)
                     np.testing.assert_allclose(found, expected, atol=1e-5)

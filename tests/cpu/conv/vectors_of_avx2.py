@@ -7,19 +7,14 @@ from __future__ import annotations
 
 import re
 
+import numba
 import numpy as np
+from numba.core import types
 
-from portable_spdnn_cpu.jit import target
-
-target.VECTOR_BYTES, target.VECTOR_REGISTERS = 32, 16  # before kernels read them
-
-import numba  # noqa: E402
-from numba.core import types  # noqa: E402
-
-import portable_spdnn as ps  # noqa: E402
-from portable_spdnn.testing import oracle  # noqa: E402
-from portable_spdnn_cpu.conv import kernel as stream  # noqa: E402
-from portable_spdnn_cpu.conv.depthwise import kernel as depthwise  # noqa: E402
+import portable_spdnn as ps
+from portable_spdnn.testing import oracle
+from portable_spdnn_cpu.conv import kernel as stream
+from portable_spdnn_cpu.conv.depthwise import kernel as depthwise
 
 SAME = ((1, 1), (1, 1))
 

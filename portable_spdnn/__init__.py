@@ -26,6 +26,7 @@ _NAMES = {
     "layer": ("Layer",),
     "mpi.run": ("infer_distributed",),
     "network": ("Network",),
+    "operations.convolutions.handle": ("ConvHandle",),
     "operations.handles": ("LayerHandle", "SpgemmHandle", "SpmmHandle"),
     "operations.heads": ("AttentionHandle",),
     "plans.base": ("NetworkPlan",),
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from portable_spdnn.layer import Layer as Layer
     from portable_spdnn.mpi.run import infer_distributed as infer_distributed
     from portable_spdnn.network import Network as Network
+    from portable_spdnn.operations.convolutions.handle import ConvHandle as ConvHandle
     from portable_spdnn.operations.handles import LayerHandle as LayerHandle
     from portable_spdnn.operations.handles import SpgemmHandle as SpgemmHandle
     from portable_spdnn.operations.handles import SpmmHandle as SpmmHandle

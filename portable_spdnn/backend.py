@@ -55,7 +55,9 @@ download features.
 ``plan_options`` names them; ``kernels`` lists what the option `kernel` may be. One that names
 "devices" implements `device_numbers`, `on_device` and `bound`. Optional operations
 (`OPTIONAL_OPERATIONS`) are declared in ``optional_operations`` and implemented under their name;
-what those of attention consist of is said in `portable_spdnn.operations.attention`.
+what those of attention consist of is said in `portable_spdnn.operations.attention`. The three
+`CONVOLUTIONS` go together, by ``run_conv`` and ``make_conv``: see
+`portable_spdnn.operations.convolutions.hooks`.
 
 ``python -m portable_spdnn.testing NAME`` tells when a registered backend is right.
 """
@@ -66,7 +68,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -78,6 +80,7 @@ from portable_spdnn.host import checked_threads
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.network import Network
 from portable_spdnn.operations.attention import AttentionOperations
+from portable_spdnn.operations.convolutions.interface import CONVOLUTIONS, Convolutions
 from portable_spdnn.operations.feature_queries import FeatureQueries
 from portable_spdnn.operations.handles import Prepared, SpgemmHandle
 from portable_spdnn.operations.interface import Operations
@@ -88,15 +91,15 @@ from portable_spdnn.operations.operands import (
     SparseOperand,
     canonical,
     host_array,
+    into,
 )
-from portable_spdnn.operations.optional import absent
 
 if TYPE_CHECKING:
     from portable_spdnn.plans.base import NetworkPlan
     from portable_spdnn.plans.options import PlanOptions
 
 OPERATIONS = ("spmm", "spgemm", "layer", "plan")
-OPTIONAL_OPERATIONS = ("sddmm", "sparse_softmax", "sparse_attention", "conv2d", "depthwise_conv2d")
+OPTIONAL_OPERATIONS = ("sddmm", "sparse_softmax", "sparse_attention", *sorted(CONVOLUTIONS))
 
 
 @dataclass(frozen=True)
@@ -136,16 +139,7 @@ class Availability:
         return cls(False, reason, "", versions or {})
 
 
-def _absent(operation: str) -> Callable[..., AnyArray]:
-    """Return the method of an optional operation that a backend does not have."""
-
-    def missing(self: Backend, *operands: object, **options: object) -> NoReturn:
-        raise absent(self, operation)
-
-    return missing
-
-
-class Backend(Operations, AttentionOperations, FeatureQueries, ABC):
+class Backend(Operations, AttentionOperations, Convolutions, FeatureQueries, ABC):
     """An execution space plus a memory space; see the module's text for how to write one.
 
     `Operations` holds what users call, which checks arguments; `FeatureQueries` what plans ask of
@@ -233,11 +227,11 @@ class Backend(Operations, AttentionOperations, FeatureQueries, ABC):
 
     def make_spmm(self, A: SparseOperand, columns: int | None, epilogue: Epilogue) -> Prepared:
         """Return the function (B, out, residual) -> C for many B; by default A is not prepared."""
-        return lambda B, out, residual: _into(out, self.run_spmm(A, B, epilogue, residual))
+        return lambda B, out, residual: into(out, self.run_spmm(A, B, epilogue, residual))
 
     def make_layer(self, W: SparseOperand, epilogue: Epilogue) -> Prepared:
         """Return the function (Y, out, residual) -> Y'; by default W is not prepared."""
-        return lambda Y, out, residual: _into(out, self.run_layer(W, Y, epilogue, residual))
+        return lambda Y, out, residual: into(out, self.run_layer(W, Y, epilogue, residual))
 
     def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan | None:
         """Return a plan of the backend's own; None, the default, for the neutral layer loop."""
@@ -282,15 +276,3 @@ class Backend(Operations, AttentionOperations, FeatureQueries, ABC):
         if array.ndim != 2:
             raise InputError(f"{name} has {array.ndim} dimension(s); 2 are expected")
         return array  # type: ignore[no-any-return]
-
-    # -- optional operations: absent unless a backend gives them -----------------------------
-
-    conv2d = _absent("conv2d")
-    depthwise_conv2d = _absent("depthwise_conv2d")
-
-
-def _into(out: AnyArray, result: Operand) -> AnyArray:
-    if out is None:
-        return result
-    out[...] = result
-    return out

@@ -13,6 +13,8 @@ from portable_spdnn.backend import Availability, Backend
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.network import Network
+from portable_spdnn.operations.convolutions.geometry import ConvGeometry
+from portable_spdnn.operations.convolutions.interface import CONVOLUTIONS
 from portable_spdnn.operations.handles import DescribedCall, Prepared, SpgemmHandle
 from portable_spdnn.operations.heads import PreparedAttention
 from portable_spdnn.operations.operands import DenseOperand, SparseOperand
@@ -38,7 +40,7 @@ class NumbaBackend(Backend):
     name = "numba"
     execution_space = "threads"
     priority = 80
-    optional_operations = frozenset({"sddmm", "sparse_softmax", "sparse_attention"})
+    optional_operations = CONVOLUTIONS | {"sddmm", "sparse_softmax", "sparse_attention"}
 
     def __init__(self, threads: int | None = None) -> None:
         super().__init__(default_threads() if threads is None else threads)
@@ -137,6 +139,27 @@ class NumbaBackend(Backend):
         from portable_spdnn_cpu.attention.handle import SparseAttention
 
         return SparseAttention(self.workers, masks, d)
+
+    def run_conv(
+        self,
+        x: Any,
+        weights: Array,
+        geometry: ConvGeometry,
+        epilogue: Epilogue,
+        residual: Any,
+    ) -> Any:
+        """Convolve images, finished, in a way that a model chooses."""
+        from portable_spdnn_cpu.conv.handle import convolve_once
+
+        return convolve_once(self.workers, x, weights, geometry, epilogue, residual)
+
+    def make_conv(
+        self, weights: Array, geometry: ConvGeometry, epilogue: Epilogue, batch: int
+    ) -> Prepared:
+        """Return the function (x, out, residual) -> y, with weights packed."""
+        from portable_spdnn_cpu.conv.handle import prepare
+
+        return prepare(self.workers, weights, geometry, epilogue, batch)
 
     def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan | None:
         """Return a depth-first plan, or the layer loop where sparse features are asked for."""

@@ -14,10 +14,14 @@ import scipy.sparse as sp
 from portable_spdnn.arrays import Array
 from portable_spdnn.backend import Availability, Backend
 from portable_spdnn.epilogue import Epilogue
+from portable_spdnn.operations.convolutions.geometry import ConvGeometry
+from portable_spdnn.operations.convolutions.interface import CONVOLUTIONS
 from portable_spdnn.operations.handles import SpgemmHandle
 from portable_spdnn.operations.heads import PreparedAttention
 from portable_spdnn.operations.operands import DenseOperand, with_values
 from portable_spdnn_cpu.machine.cpu_info import processor_name
+
+WINDOW_ENTRIES = 1 << 22  # of what is copied for one product
 
 
 class ScipyBackend(Backend):
@@ -31,7 +35,7 @@ class ScipyBackend(Backend):
     name = "scipy"
     execution_space = "serial"
     priority = 0
-    optional_operations = frozenset({"sddmm", "sparse_softmax", "sparse_attention"})
+    optional_operations = CONVOLUTIONS | {"sddmm", "sparse_softmax", "sparse_attention"}
 
     @classmethod
     def availability(cls) -> Availability:
@@ -84,6 +88,34 @@ class ScipyBackend(Backend):
 
         return run
 
+    def run_conv(
+        self,
+        x: DenseOperand,
+        weights: Array,
+        geometry: ConvGeometry,
+        epilogue: Epilogue,
+        residual: DenseOperand | None,
+    ) -> Array:
+        """Each image a product: weights times the matrix of what each result sees (im2col)."""
+        windows = seen_windows(np.asarray(x), geometry)
+        y = np.zeros(geometry.output_shape(windows.shape[0]), weights.dtype)
+        pruned = [sp.csr_array(matrix) for matrix in weights.reshape(geometry.matrix_shape)]
+        images, _, height, width = y.shape
+        grouped = y.reshape(images, geometry.groups, geometry.group_outputs, height, width)
+        step = max(1, WINDOW_ENTRIES // max(1, pruned[0].shape[1] * width))  # rows of a result
+        for image, group, top in np.ndindex(images, geometry.groups, -(-height // step)):
+            rows = slice(top * step, (top + 1) * step)
+            seen = windows[image, group, :, :, :, rows]
+            columns = seen.reshape(pruned[group].shape[1], seen.shape[3] * width)
+            grouped[image, group, :, rows] = (pruned[group] @ columns).reshape(
+                geometry.group_outputs, seen.shape[3], width
+            )
+        if epilogue.bias is not None:
+            y += epilogue.bias[:, None, None]
+        if residual is not None:
+            y += residual
+        return epilogue.activated(y)
+
 
 def _each_head(masks: list[sp.csr_array], heads: int) -> list[sp.csr_array]:
     """Return a mask for each head, where there may be one for all."""
@@ -118,6 +150,35 @@ def _softmax(row: Array) -> Array:
         exponentials = np.exp(row - m)
     total: Array = exponentials / exponentials.sum()
     return total
+
+
+def seen_windows(x: Array, geometry: ConvGeometry) -> Array:
+    """Return what each result sees of an image, as a view of the padded images.
+
+    Parameters
+    ----------
+    x : ndarray, shape (batch, channels, height, width)
+    geometry : ConvGeometry
+
+    Returns
+    -------
+    ndarray, shape (batch, groups, channels / groups, kernel height, kernel width, height', width')
+        Entry [n, g, c, u, v, i, j] is P[n, g, c, i s0 + u d0, j s1 + v d1], with P in padding.
+    """
+    padded = np.pad(x, ((0, 0), (0, 0), *geometry.padding))
+    batch, row, column = padded.strides[0], padded.strides[2], padded.strides[3]
+    shape = (
+        *(len(x), geometry.groups, geometry.group_channels),
+        *geometry.kernel,
+        *geometry.output_size,
+    )
+    channel = padded.strides[1]
+    strides = (
+        *(batch, geometry.group_channels * channel, channel),
+        *(row * geometry.dilation[0], column * geometry.dilation[1]),
+        *(row * geometry.stride[0], column * geometry.stride[1]),
+    )
+    return np.lib.stride_tricks.as_strided(padded, shape, strides, writeable=False)
 
 
 class ScipySpgemmHandle(SpgemmHandle):

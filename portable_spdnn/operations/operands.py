@@ -224,7 +224,7 @@ def check_out(
 
 
 def check_residual(
-    name: str, residual: DenseOperand | None, shape: tuple[int, int], dtype: DType
+    name: str, residual: DenseOperand | None, shape: tuple[int, ...], dtype: DType
 ) -> DenseOperand | None:
     """Return a residual in the result's type, None where none is given, or raise InputError.
 
@@ -241,6 +241,14 @@ def check_residual(
     if residual.shape != shape:
         raise InputError(f"{name}: residual has shape {residual.shape}; the result has {shape}")
     return cast_to_prepared(residual, f"{name}: residual", dtype)
+
+
+def into(out: AnyArray, result: AnyArray) -> AnyArray:
+    """Return a result, in `out` where that is given."""
+    if out is None:
+        return result
+    out[...] = result
+    return out
 
 
 def with_values(name: str, matrix: sp.csr_array, data: npt.ArrayLike | None) -> sp.csr_array:

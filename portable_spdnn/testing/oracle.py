@@ -104,6 +104,27 @@ def layer(W: Any, Y: Array, bias: Array, y_max: float | None) -> Array:
     return finish(product(W, Y), bias, "relu", None, y_max)
 
 
+def conv2d(
+    x: Array, weights: Array, stride: Any, padding: Any, dilation: Any, groups: int = 1
+) -> Array:
+    """z[n, o, i, j] = sum over weights[o, c, u, v] that are not 0 of what lies beneath them.
+
+    `stride` and `dilation` are (vertical, horizontal), `padding` ((above, below), (left, right)).
+    """
+    P = np.pad(x, ((0, 0), (0, 0), *padding)).astype(np.float64)
+    outputs, channels, kernel_height, kernel_width = weights.shape
+    height = (P.shape[2] - dilation[0] * (kernel_height - 1) - 1) // stride[0] + 1
+    width = (P.shape[3] - dilation[1] * (kernel_width - 1) - 1) // stride[1] + 1
+    z = np.zeros((x.shape[0], outputs, height, width))
+    for o, c, u, v in np.argwhere(weights != 0):
+        seen = c + o // (outputs // groups) * channels
+        weight = float(weights[o, c, u, v])
+        for n, i, j in np.ndindex(x.shape[0], height, width):
+            row, column = i * stride[0] + u * dilation[0], j * stride[1] + v * dilation[1]
+            z[n, o, i, j] += weight * float(P[n, seen, row, column])
+    return z
+
+
 def infer(network: Any, Y: Array) -> tuple[list[int], Array, list[int]]:
     """Return categories (from 0), scores, and the inputs with a nonzero after each layer."""
     active = []

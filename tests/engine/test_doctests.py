@@ -9,6 +9,7 @@ import pkgutil
 import pytest
 
 import portable_spdnn
+from portable_spdnn.operations.convolutions.interface import CONVOLUTIONS
 
 MODULES = [
     module.name
@@ -30,5 +31,6 @@ def test_public_names_have_examples() -> None:
         assert ">>>" in (getattr(portable_spdnn, name).__doc__ or ""), name
     operations = ("spmm", "spmm_handle", "spgemm", "spgemm_handle", "layer", "layer_handle")
     optional = ("sddmm", "sparse_softmax", "sparse_attention", "attention_handle")
-    for name in (*operations, *optional):
+    convolutions = [f"{name}{handle}" for name in CONVOLUTIONS for handle in ("", "_handle")]
+    for name in (*operations, *optional, *convolutions):
         assert ">>>" in (getattr(portable_spdnn.Backend, name).__doc__ or ""), name

@@ -24,6 +24,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba.core import types
 from numba.np.numpy_support import carray
@@ -57,6 +58,21 @@ class Job:
 
 
 job = Job  # as decorators are written
+
+
+def address_of(array: Array) -> int:
+    """Return the address of the first item of an array, which the caller keeps alive."""
+    return int(array.__array_interface__["data"][0])
+
+
+def in_order(array: Array) -> Array:
+    """Return an array in C order whose items are aligned: itself where it is so."""
+    flags = array.flags
+    return (
+        array
+        if flags.c_contiguous and flags.aligned
+        else np.require(array, requirements=["C", "A"])
+    )
 
 
 @intrinsic

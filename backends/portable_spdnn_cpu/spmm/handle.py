@@ -12,6 +12,7 @@ import numpy as np
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.jit.jobs import address_of
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.peaks import fma_rate
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
@@ -22,7 +23,6 @@ from portable_spdnn_cpu.spmm.few_columns.product import MAX_COLUMNS, FewColumnsP
 from portable_spdnn_cpu.spmm.stream.product import (
     StreamProduct,
     StreamVariant,
-    address_of,
     has_aligned_rows,
 )
 from portable_spdnn_cpu.spmm.tuning import ProductSize

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.jit.compilation import Array
-from portable_spdnn_cpu.jit.jobs import Job
+from portable_spdnn_cpu.jit.jobs import Job, address_of
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
@@ -180,12 +180,6 @@ class StreamProduct:
             )
             + (f", {parts} parts of the rows of A" if parts > 1 else "")
         )
-
-
-def address_of(array: Array) -> int:
-    """Return the address of the first item of an array."""
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 def has_aligned_rows(B: Array) -> bool:

@@ -1,0 +1,1 @@
+"""Convolutions with pruned weights."""

@@ -1,0 +1,1 @@
+"""Depthwise convolutions: each channel by itself, with dense kernels of few entries."""

@@ -1,0 +1,299 @@
+"""The kernel of depthwise convolutions: planes, one after the other.
+
+A worker takes some planes, of an image and a channel each, from a shared counter. Where the
+horizontal stride is not 1, it copies them, some rows at a time, columns of one phase (those whose
+numbers leave the same remainder) after those of another: what neighbouring pixels see are
+neighbours then. Activations that bounds do not express, and residuals, follow in a second pass over
+the plane of the result, while it is in a cache.
+
+Weights that are 0 are multiplied like others. Where that would show, because the plane holds NaN or
+infinity, it is computed by plain loops that leave them out.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba.np.numpy_support import carray
+
+from portable_spdnn_cpu.activations import RELU, activate_span
+from portable_spdnn_cpu.conv.depthwise.microkernels import convolve_plane
+from portable_spdnn_cpu.conv.spans import finish_span, pick_span
+from portable_spdnn_cpu.jit.compilation import Array, kernel_part
+from portable_spdnn_cpu.jit.intrinsics import fetch_add
+from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, job
+
+# Words of a job: the number of the next plane; addresses of images, of shape (images, channels,
+# height, width), of `columns` and `masks` of `convolve_plane`, of weights, of shape (channels x
+# multiplier, kernel height, kernel width), of whether each of these kernels holds a 0, of biases,
+# of a residual or 0, and of the result, of shape (images, channels x multiplier, rows,
+# row_length); the activation's code and the bits of its bounds; where workers' memory for phases
+# begins, and how much of it each has; then the numbers of `Planes`.
+(
+    COUNTER, IMAGES, COLUMNS, MASKS, WEIGHTS, HOLDS_ZEROS, BIAS, RESIDUAL, OUT,
+    ACTIVATION, LOWER, UPPER, WORKSPACE, WORKSPACE_BYTES, PLANES,
+) = range(15)  # fmt: skip
+BAND = 16  # rows of a result for which phases are copied: they stay in the first-level cache
+LENGTH = 1 << 40  # what addresses lead to is as long as it needs to be
+
+
+class Planes(NamedTuple):
+    """Shapes of a depthwise convolution.
+
+    Attributes
+    ----------
+    channels, multiplier : int
+        Outputs c multiplier .. (c + 1) multiplier - 1 are those of channel c.
+    height, width : int
+        Of an image.
+    rows, row_length : int
+        Of a result.
+    strides, padding : tuple of int
+        Vertical and horizontal; the padding above and left of the image.
+    phase_columns : int
+        Columns of a phase where phases are copied, else 0.
+    share, total : int
+        Planes that a worker takes at a time, and of all images.
+    """
+
+    channels: int
+    multiplier: int
+    height: int
+    width: int
+    rows: int
+    row_length: int
+    strides: tuple[int, int]
+    padding: tuple[int, int]
+    phase_columns: int
+    share: int
+    total: int
+
+
+@kernel_part
+def convolve_planes(
+    extent: tuple[int, ...], step: tuple[int, ...], worker: int, words: Any, dtype: Any
+) -> None:
+    """Compute planes until none is left, with square kernels of len(extent) x len(extent).
+
+    The vertical stride is len(step).
+    """
+    n = PLANES
+    planes = Planes(
+        words[n], words[n + 1], words[n + 2], words[n + 3], words[n + 4], words[n + 5],
+        (words[n + 6], words[n + 7]), (words[n + 8], words[n + 9]), words[n + 10], words[n + 11],
+        words[n + 12],
+    )  # fmt: skip
+    images = array_at(words[IMAGES], LENGTH, dtype)
+    columns = array_at(words[COLUMNS], LENGTH, np.int64)
+    masks = array_at(words[MASKS], LENGTH, np.uint16)
+    weights = array_at(words[WEIGHTS], LENGTH, dtype)
+    holds_zeros = array_at(words[HOLDS_ZEROS], LENGTH, np.uint8)
+    bias = array_at(words[BIAS], LENGTH, dtype)
+    residual = array_at(words[RESIDUAL], LENGTH, dtype)
+    out = array_at(words[OUT], LENGTH, dtype)
+    phases = array_at(words[WORKSPACE] + worker * words[WORKSPACE_BYTES], LENGTH, dtype)
+    code, lower, upper = words[ACTIVATION], float_of(words[LOWER]), float_of(words[UPPER])
+    low, high = (lower, upper) if code <= RELU else (-np.inf, np.inf)
+    # A residual comes before the bounds.
+    first_low, first_high = (-np.inf, np.inf) if words[RESIDUAL] else (low, high)
+    image_size, size = planes.height * planes.width, planes.rows * planes.row_length
+    kernel_size = len(extent) * len(extent)
+    phase_pitch = planes.phase_columns * planes.strides[1]
+    while True:
+        begin = fetch_add(carray(words, 1), COUNTER, planes.share)
+        if begin >= planes.total:
+            break
+        for plane in range(begin, min(begin + planes.share, planes.total)):
+            first = plane * image_size
+            for number in range(planes.multiplier):
+                output = plane % planes.channels * planes.multiplier + number
+                to = (plane * planes.multiplier + number) * size
+                if holds_zeros[output] and not all_finite(images, first, image_size):
+                    sum_nonzero(
+                        planes, len(extent), images, first, weights, output * kernel_size, out,
+                        to, bias[output], dtype(first_low), dtype(first_high),
+                    )  # fmt: skip
+                elif planes.phase_columns:
+                    for row in range(0, planes.rows, BAND):
+                        rows, above = copy_band(planes, len(extent), images, first, row, phases)
+                        sizes = rows, min(BAND, planes.rows - row), planes.row_length, above
+                        convolve_plane(
+                            extent, step, sizes, phases, 0, phase_pitch, columns, masks, weights,
+                            output * kernel_size, out, to + row * planes.row_length, bias[output],
+                            dtype(first_low), dtype(first_high),
+                        )  # fmt: skip
+                else:
+                    sizes = planes.height, planes.rows, planes.row_length, planes.padding[0]
+                    convolve_plane(
+                        extent, step, sizes, images, first, planes.width, columns, masks, weights,
+                        output * kernel_size, out, to, bias[output], dtype(first_low),
+                        dtype(first_high),
+                    )  # fmt: skip
+                if words[RESIDUAL]:
+                    finish_span(
+                        out, to, out, to, size, dtype(0), residual, 1, dtype(low), dtype(high)
+                    )
+                if code > RELU:
+                    activate_span(out, to, to + size, code, lower, upper)
+
+
+@kernel_part
+def copy_band(
+    planes: Planes, extent: int, images: Array, first: int, row: int, phases: Array
+) -> tuple[int, int]:
+    """Copy what BAND rows of the result, from `row` on, see of a plane, columns by phases.
+
+    Returns how many rows were copied, and how many rows of padding are above them.
+    """
+    down, stride = planes.strides
+    length = planes.phase_columns
+    seen = row * down - planes.padding[0]
+    begin = min(max(seen, 0), planes.height)
+    end = min(seen + down * (BAND - 1) + extent, planes.height)
+    for source in range(begin, end):
+        for phase in range(stride):
+            start = first + source * planes.width + phase
+            to = ((source - begin) * stride + phase) * length
+            count = (planes.width - phase + stride - 1) // stride
+            if stride == 2:
+                pick_span(phases, to, images, start, count)
+            else:
+                for column in range(count):
+                    phases[to + column] = images[start + column * stride]
+    return max(end - begin, 0), begin - seen
+
+
+@kernel_part
+def all_finite(values: Array, first: int, count: int) -> bool:
+    """Whether there is no NaN and no infinity among some values."""
+    different = 0
+    for place in range(first, first + count):
+        different += values[place] - values[place] != 0
+    return different == 0
+
+
+@kernel_part
+def sum_nonzero(
+    planes: Planes,
+    extent: int,
+    images: Array,
+    first: int,
+    weights: Array,
+    first_weight: int,
+    out: Array,
+    to: int,
+    bias: Any,
+    lower: Any,
+    upper: Any,
+) -> None:
+    """Convolve one plane as `convolve_plane` does, leaving out weights that are 0."""
+    for row in range(planes.rows):
+        for column in range(planes.row_length):
+            total = bias
+            for u in range(extent):
+                for v in range(extent):
+                    weight = weights[first_weight + u * extent + v]
+                    if weight == 0:
+                        continue
+                    i = row * planes.strides[0] + u - planes.padding[0]
+                    j = column * planes.strides[1] + v - planes.padding[1]
+                    inside = i >= 0 and i < planes.height and j >= 0 and j < planes.width
+                    if inside:
+                        total += weight * images[first + i * planes.width + j]
+                    else:
+                        total += weight - weight  # 0, or NaN as infinity times 0
+            if total < lower:
+                total = lower
+            if total > upper:
+                total = upper
+            out[to + row * planes.row_length + column] = total
+
+
+@job
+def convolve_3x3_step1_float32(worker: int, words: Array) -> None:
+    """Kernels of 3 x 3, a vertical stride of 1."""
+    convolve_planes((0,) * 3, (0,) * 1, worker, words, np.float32)
+
+
+@job
+def convolve_3x3_step1_float64(worker: int, words: Array) -> None:
+    """Kernels of 3 x 3, a vertical stride of 1."""
+    convolve_planes((0,) * 3, (0,) * 1, worker, words, np.float64)
+
+
+@job
+def convolve_3x3_step2_float32(worker: int, words: Array) -> None:
+    """Kernels of 3 x 3, a vertical stride of 2."""
+    convolve_planes((0,) * 3, (0,) * 2, worker, words, np.float32)
+
+
+@job
+def convolve_3x3_step2_float64(worker: int, words: Array) -> None:
+    """Kernels of 3 x 3, a vertical stride of 2."""
+    convolve_planes((0,) * 3, (0,) * 2, worker, words, np.float64)
+
+
+@job
+def convolve_5x5_step1_float32(worker: int, words: Array) -> None:
+    """Kernels of 5 x 5, a vertical stride of 1."""
+    convolve_planes((0,) * 5, (0,) * 1, worker, words, np.float32)
+
+
+@job
+def convolve_5x5_step1_float64(worker: int, words: Array) -> None:
+    """Kernels of 5 x 5, a vertical stride of 1."""
+    convolve_planes((0,) * 5, (0,) * 1, worker, words, np.float64)
+
+
+@job
+def convolve_5x5_step2_float32(worker: int, words: Array) -> None:
+    """Kernels of 5 x 5, a vertical stride of 2."""
+    convolve_planes((0,) * 5, (0,) * 2, worker, words, np.float32)
+
+
+@job
+def convolve_5x5_step2_float64(worker: int, words: Array) -> None:
+    """Kernels of 5 x 5, a vertical stride of 2."""
+    convolve_planes((0,) * 5, (0,) * 2, worker, words, np.float64)
+
+
+@job
+def convolve_7x7_step1_float32(worker: int, words: Array) -> None:
+    """Kernels of 7 x 7, a vertical stride of 1."""
+    convolve_planes((0,) * 7, (0,) * 1, worker, words, np.float32)
+
+
+@job
+def convolve_7x7_step1_float64(worker: int, words: Array) -> None:
+    """Kernels of 7 x 7, a vertical stride of 1."""
+    convolve_planes((0,) * 7, (0,) * 1, worker, words, np.float64)
+
+
+@job
+def convolve_7x7_step2_float32(worker: int, words: Array) -> None:
+    """Kernels of 7 x 7, a vertical stride of 2."""
+    convolve_planes((0,) * 7, (0,) * 2, worker, words, np.float32)
+
+
+@job
+def convolve_7x7_step2_float64(worker: int, words: Array) -> None:
+    """Kernels of 7 x 7, a vertical stride of 2."""
+    convolve_planes((0,) * 7, (0,) * 2, worker, words, np.float64)
+
+
+# By extent of the kernel, vertical stride, and type.
+JOBS: dict[tuple[int, int, str], Job] = {
+    (3, 1, "float32"): convolve_3x3_step1_float32,
+    (3, 1, "float64"): convolve_3x3_step1_float64,
+    (3, 2, "float32"): convolve_3x3_step2_float32,
+    (3, 2, "float64"): convolve_3x3_step2_float64,
+    (5, 1, "float32"): convolve_5x5_step1_float32,
+    (5, 1, "float64"): convolve_5x5_step1_float64,
+    (5, 2, "float32"): convolve_5x5_step2_float32,
+    (5, 2, "float64"): convolve_5x5_step2_float64,
+    (7, 1, "float32"): convolve_7x7_step1_float32,
+    (7, 1, "float64"): convolve_7x7_step1_float64,
+    (7, 2, "float32"): convolve_7x7_step2_float32,
+    (7, 2, "float64"): convolve_7x7_step2_float64,
+}

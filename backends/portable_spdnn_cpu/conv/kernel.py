@@ -1,0 +1,157 @@
+"""The kernel of convolutions with pruned weights: panels of pixels against streamed entries.
+
+Pixels of a result are cut into panels of a few vectors, and panels into bands. A worker takes the
+next task from a shared counter: a band of one image, for one group of channels and a part of its
+outputs. Where strides are not 1 it copies the phases that the band sees. Then, for each panel and
+each block of what kernels see, it gathers a panel into the first-level cache and streams the
+block's entries against it. Sums wait in a tile; when they are complete, bias, residual and
+activation follow on their way to the result. Where a panel's pixels see what is outside of the
+image, masks put zeros: there is no padded copy.
+
+Bound: that of `microkernels`; besides, each entry that kernels see costs a copy to the panel,
+shared by all outputs, and each output a copy of its sums to the result.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba.np.numpy_support import carray
+
+from portable_spdnn_cpu.activations import RELU, activate_span
+from portable_spdnn_cpu.conv.microkernels import accumulate
+from portable_spdnn_cpu.conv.packing import (
+    FIRST_ENTRY,
+    FIRST_OUTPUT,
+    FIRST_RUN,
+    FIRST_SOURCE,
+    LAST_RUN,
+    LAST_SOURCE,
+)
+from portable_spdnn_cpu.conv.panels import Task, copy_band, cut_rows, mask_panel
+from portable_spdnn_cpu.conv.spans import finish_span, gather_panel
+from portable_spdnn_cpu.jit.compilation import Array, kernel_part
+from portable_spdnn_cpu.jit.intrinsics import fetch_add
+from portable_spdnn_cpu.jit.jobs import array_at, float_of, job
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
+
+# Words of a job: the number of the next task, and vectors of a panel; addresses of the arrays of
+# `ImageLayout` and `PackedConv`; addresses of images, of shape (images, groups, channels, height,
+# width), of biases, of a residual or 0, and of the result, of shape (images, groups, outputs, rows,
+# columns); the activation's code and the bits of its bounds; where the workers' memory begins, how
+# much of it each has, and where in it the panel and so on are; then the numbers of `Task`.
+(
+    COUNTER, VECTORS, PHASES, PHASE_COUNT,
+    SOURCES, KERNEL_ENTRIES, RANGES, BLOCKS, RUNS, OUTPUTS, OFFSETS, WEIGHTS,
+    IMAGES, BIAS, RESIDUAL, OUT, ACTIVATION, LOWER, UPPER,
+    WORKSPACE, WORKSPACE_BYTES, PANEL_AT, SUMS_AT, MASKS_AT, SPANS_AT, TASK,
+) = range(26)  # fmt: skip
+# What addresses lead to is as long as it needs to be; slices want a length all the same.
+LENGTH = 1 << 40
+
+
+@job
+def convolve_float32(worker: int, words: Array) -> None:
+    """Compute tasks in float32."""
+    convolve(worker, words, np.float32)
+
+
+@job
+def convolve_float64(worker: int, words: Array) -> None:
+    """Compute tasks in float64."""
+    convolve(worker, words, np.float64)
+
+
+JOBS = {"float32": convolve_float32, "float64": convolve_float64}
+# Vectors of a panel, for `convolve`: 7 of 16 pixels are two rows of 56, or four of 28.
+WIDTHS = (2, 4, 7)
+
+
+@kernel_part
+def convolve(worker: int, words: Any, dtype: Any) -> None:
+    """Compute tasks with panels of a width that the compiler knows."""
+    if words[VECTORS] == 2:
+        convolve_tasks((0,) * 2, worker, words, dtype)
+    elif words[VECTORS] == 4:
+        convolve_tasks((0,) * 4, worker, words, dtype)
+    else:
+        convolve_tasks((0,) * 7, worker, words, dtype)
+
+
+@kernel_part
+def convolve_tasks(width: tuple[int, ...], worker: int, words: Any, dtype: Any) -> None:
+    """Compute tasks until none is left, in panels of len(width) vectors."""
+    n = TASK
+    task = Task(
+        words[n], words[n + 1], words[n + 2], words[n + 3], words[n + 4], words[n + 5],
+        words[n + 6], words[n + 7], (words[n + 8], words[n + 9]), (words[n + 10], words[n + 11]),
+        (words[n + 12], words[n + 13]), (words[n + 14], words[n + 15]), words[n + 16],
+        words[n + 17], words[n + 18], words[n + 19], words[n + 20], words[n + 21], words[n + 22],
+        words[n + 23],
+    )  # fmt: skip
+    phases = array_at(words[PHASES], (words[PHASE_COUNT], 2), np.int64)
+    sources = array_at(words[SOURCES], LENGTH, np.int64)
+    kernel_entries = array_at(words[KERNEL_ENTRIES], LENGTH, np.uint32)
+    ranges = array_at(words[RANGES], LENGTH, np.int64)
+    blocks = array_at(words[BLOCKS], (LENGTH, 6), np.int64)
+    runs = array_at(words[RUNS], (LENGTH, 2), np.uint32)
+    outputs = array_at(words[OUTPUTS], LENGTH, np.uint32)
+    offsets = array_at(words[OFFSETS], LENGTH, np.uint16)
+    weights = array_at(words[WEIGHTS], LENGTH, dtype)
+    images = array_at(words[IMAGES], LENGTH, dtype)
+    bias = array_at(words[BIAS], LENGTH, dtype)
+    residual = array_at(words[RESIDUAL], LENGTH, dtype)
+    out = array_at(words[OUT], LENGTH, dtype)
+    own = words[WORKSPACE] + worker * words[WORKSPACE_BYTES]
+    copied = array_at(own, LENGTH, dtype)
+    panel = array_at(own + words[PANEL_AT], LENGTH, dtype)
+    sums = array_at(own + words[SUMS_AT], LENGTH, dtype)
+    masks = array_at(own + words[MASKS_AT], LENGTH, np.uint16)
+    spans = array_at(own + words[SPANS_AT], (LENGTH, 3), np.int64)
+    code, lower, upper = words[ACTIVATION], float_of(words[LOWER]), float_of(words[UPPER])
+    low, high = (lower, upper) if code <= RELU else (-np.inf, np.inf)
+    lanes = VECTOR_BYTES // out.itemsize
+    size = len(width) * lanes
+    positions = (task.rows - 1) * task.pitch + task.columns
+    tasks = task.images * task.groups * task.bands * task.parts
+    while True:
+        number = fetch_add(carray(words, 1), COUNTER, 1)
+        if number >= tasks:
+            break
+        number, part = divmod(number, task.parts)
+        number, band = divmod(number, task.bands)
+        image, group = divmod(number, task.groups)
+        channel = (image * task.groups + group) * task.channels
+        begin = band * task.band_panels * size
+        end = min(begin + task.band_panels * size, positions)
+        seen, base = images, channel * task.height * task.width
+        if task.copied:
+            first_row = begin // task.pitch
+            copy_band(task, phases, images, channel, first_row, (end - 1) // task.pitch, copied)
+            seen, base = copied, -first_row * task.pitch
+        for position in range(begin, end, size):
+            mask_panel(task, position, len(width), lanes, masks)
+            first = ranges[group * task.parts + part]
+            for block in range(first, ranges[group * task.parts + part + 1]):
+                one = blocks[block]
+                gather_panel(
+                    width, panel, seen, base + position, sources, kernel_entries,
+                    one[FIRST_SOURCE], one[LAST_SOURCE], masks,
+                )  # fmt: skip
+                accumulate(
+                    width, panel, sums, 1 if block == first else 0, runs, one[FIRST_RUN],
+                    one[LAST_RUN], outputs, one[FIRST_OUTPUT], offsets, weights, one[FIRST_ENTRY],
+                )  # fmt: skip
+            count = cut_rows(task, position, min(size, end - position), spans)
+            for row, output in enumerate(range(part, task.outputs, task.parts)):
+                output += group * task.outputs
+                target = (image * task.groups * task.outputs + output) * task.rows * task.columns
+                for n in range(count):
+                    start, to, length = row * size + spans[n, 0], target + spans[n, 1], spans[n, 2]
+                    finish_span(
+                        out, to, sums, start, length, bias[output], residual, words[RESIDUAL],
+                        dtype(low), dtype(high),
+                    )  # fmt: skip
+                    if code > RELU:
+                        activate_span(out, to, to + length, code, lower, upper)

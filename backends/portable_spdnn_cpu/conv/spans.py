@@ -1,0 +1,280 @@
+"""Spans of neighbouring items, in vectors of the processor: copied, finished, gathered to a panel.
+
+Nothing outside of a span is read or written: its last vector is masked. So spans may end where
+memory does, and threads may write neighbouring ones.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from llvmlite import ir
+from numba.core import cgutils, types
+
+from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
+from portable_spdnn_cpu.jit.intrinsics import broadcast
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
+
+Value = Any  # an LLVM value or type; llvmlite has no types
+WORD, LANE, BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
+
+
+class VectorEmitter:
+    """Emits loads and stores of whole and of masked vectors of the items of an array.
+
+    Parameters
+    ----------
+    context, builder
+        Numba's target context and llvmlite's builder.
+    element : numba type
+        Of an item: float32 or float64.
+    """
+
+    def __init__(self, context: Any, builder: Any, element: Any) -> None:
+        self.context, self.builder, self.bits = context, builder, element.bitwidth
+        self.lanes = VECTOR_BYTES * 8 // element.bitwidth
+        self.scalar = context.get_value_type(element)
+        self.vector = ir.VectorType(self.scalar, self.lanes)
+        self._suffix = f"v{self.lanes}f{self.bits}"
+
+    def data(self, kind: Any, array: Value) -> Value:
+        """Return the pointer to the first item of an array."""
+        return self.context.make_array(kind)(self.context, self.builder, array).data
+
+    def at(self, pointer: Value, offset: Value) -> Value:
+        """Return a pointer to the vector that begins `offset` items after a pointer."""
+        return self.builder.bitcast(self.builder.gep(pointer, [offset]), self.vector.as_pointer())
+
+    def spread(self, value: Value) -> Value:
+        """Return a vector of which each lane holds a number."""
+        return broadcast(self.builder, self.vector, value)
+
+    def load(self, pointer: Value) -> Value:
+        """Load a vector that is aligned as its items are."""
+        return self.builder.load(pointer, align=self.bits // 8)
+
+    def store(self, value: Value, pointer: Value) -> None:
+        """Store a vector that is aligned as its items are."""
+        self.builder.store(value, pointer, align=self.bits // 8)
+
+    def lanes_from(self, first: Value, below: bool = False) -> Value:
+        """Return a mask of the lanes from a number on, or of those below it."""
+        numbers = ir.VectorType(LANE, self.lanes)
+        iota = ir.Constant(numbers, list(range(self.lanes)))
+        bound = broadcast(self.builder, numbers, self.builder.trunc(first, LANE))
+        return self.builder.icmp_signed("<" if below else ">=", iota, bound)
+
+    def mask_of(self, bits: Value) -> Value:
+        """Return the mask that the low bits of a number say, of lane 0 first."""
+        whole = ir.IntType(self.lanes)
+        if bits.type.width > self.lanes:
+            bits = self.builder.trunc(bits, whole)
+        return self.builder.bitcast(bits, ir.VectorType(ir.IntType(1), self.lanes))
+
+    def load_masked(self, pointer: Value, mask: Value) -> Value:
+        """Load the lanes of a mask; the others are 0, and their memory is not read."""
+        kind = ir.FunctionType(self.vector, [pointer.type, LANE, mask.type, self.vector])
+        function = self._function(f"llvm.masked.load.{self._suffix}.p0", kind)
+        arguments = [pointer, LANE(self.bits // 8), mask, ir.Constant(self.vector, None)]
+        return self.builder.call(function, arguments)
+
+    def store_masked(self, value: Value, pointer: Value, mask: Value) -> None:
+        """Store the lanes of a mask."""
+        kind = ir.FunctionType(ir.VoidType(), [self.vector, pointer.type, LANE, mask.type])
+        function = self._function(f"llvm.masked.store.{self._suffix}.p0", kind)
+        self.builder.call(function, [value, pointer, LANE(self.bits // 8), mask])
+
+    def read(self, pointer: Value, mask: Value | None) -> Value:
+        """Load a vector, whole or masked."""
+        return self.load(pointer) if mask is None else self.load_masked(pointer, mask)
+
+    def write(self, value: Value, pointer: Value, mask: Value | None) -> None:
+        """Store a vector, whole or masked."""
+        if mask is None:
+            self.store(value, pointer)
+        else:
+            self.store_masked(value, pointer, mask)
+
+    def clamped(self, value: Value, lower: Value, upper: Value) -> Value:
+        """Return min(max(value, lower), upper); NaN stays, as ordered comparisons are false."""
+        for comparison, bound in (("<", lower), (">", upper)):
+            beyond = self.builder.fcmp_ordered(comparison, value, bound)
+            value = self.builder.select(beyond, bound, value)
+        return value
+
+    def multiply_add(self, first: Value, second: Value, addend: Value) -> Value:
+        """Return first x second + addend, in one instruction where there is one."""
+        kind = ir.FunctionType(self.vector, [self.vector] * 3)
+        function = self._function(f"llvm.fmuladd.{self._suffix}", kind)
+        return self.builder.call(function, [first, second, addend])
+
+    def _function(self, name: str, kind: Any) -> Value:
+        return cgutils.get_or_insert_function(self.builder.module, kind, name)
+
+    def over_span(self, count: Value, emit: Any) -> None:
+        """Emit a loop over a span: emit(offset, None) for whole vectors, emit(offset, mask) last.
+
+        Parameters
+        ----------
+        count : LLVM word
+            Items of the span.
+        emit : callable
+            Takes the offset of a vector in the span, and the mask of its lanes that belong to it.
+        """
+        builder, lanes = self.builder, WORD(self.lanes)
+        whole = builder.sub(count, builder.srem(count, lanes))
+        with cgutils.for_range_slice(builder, WORD(0), whole, lanes, WORD) as (offset, _):
+            emit(offset, None)
+        with builder.if_then(builder.icmp_signed("<", whole, count)):
+            emit(whole, self.lanes_from(builder.sub(count, whole), below=True))
+
+
+@intrinsic
+def copy_span(typingctx: Any, dst: Any, to: Any, src: Any, start: Any, count: Any) -> Emission:
+    """dst[to + q] = src[start + q] for q = 0 .. count - 1."""
+    signature = types.void(dst, types.intp, src, types.intp, types.intp)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emitter = VectorEmitter(context, builder, sig.args[0].dtype)
+        target, source = (emitter.data(sig.args[n], args[n]) for n in (0, 2))
+
+        def move(offset: Value, mask: Value) -> None:
+            value = emitter.read(emitter.at(source, builder.add(args[3], offset)), mask)
+            emitter.write(value, emitter.at(target, builder.add(args[1], offset)), mask)
+
+        emitter.over_span(args[4], move)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def pick_span(typingctx: Any, dst: Any, to: Any, src: Any, start: Any, count: Any) -> Emission:
+    """dst[to + q] = src[start + 2 q] for q = 0 .. count - 1."""
+    signature = types.void(dst, types.intp, src, types.intp, types.intp)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emitter = VectorEmitter(context, builder, sig.args[0].dtype)
+        target, source = (emitter.data(sig.args[n], args[n]) for n in (0, 2))
+        lanes = emitter.lanes
+        # The second vector begins an item early, so that it ends with the last item picked.
+        shifts = WORD(0), WORD(lanes - 1)
+        chosen = [2 * lane + (2 * lane >= lanes) for lane in range(lanes)]
+        picks = ir.Constant(ir.VectorType(LANE, lanes), chosen)
+
+        def pick(offset: Value, mask: Value) -> None:
+            first = builder.add(args[3], builder.shl(offset, WORD(1)))
+            masks: list[Value] = [None, None]
+            if mask is not None:
+                items = builder.shl(builder.sub(args[4], offset), WORD(1))
+                masks = [
+                    emitter.lanes_from(builder.sub(items, WORD(number)), below=True)
+                    for number in (1, lanes)
+                ]
+            both = [
+                emitter.read(emitter.at(source, builder.add(first, shift)), each)
+                for shift, each in zip(shifts, masks, strict=True)
+            ]
+            value = builder.shuffle_vector(*both, picks)
+            emitter.write(value, emitter.at(target, builder.add(args[1], offset)), mask)
+
+        emitter.over_span(args[4], pick)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def finish_span(
+    typingctx: Any,
+    dst: Any,
+    to: Any,
+    sums: Any,
+    start: Any,
+    count: Any,
+    bias: Any,
+    residual: Any,
+    added: Any,
+    lower: Any,
+    upper: Any,
+) -> Emission:
+    """dst[to + q] = min(max(sums[start + q] + bias + residual[to + q], lower), upper).
+
+    For q = 0 .. count - 1. NaN passes. Where `added` is 0, there is no residual.
+    """
+    number = dst.dtype
+    signature = types.void(
+        dst, types.intp, sums, types.intp, types.intp, number, residual, types.intp, number, number
+    )
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emitter = VectorEmitter(context, builder, sig.args[0].dtype)
+        target, source, residual = (emitter.data(sig.args[n], args[n]) for n in (0, 2, 6))
+        bias, lower, upper = (emitter.spread(args[n]) for n in (5, 8, 9))
+
+        def finish(offset: Value, mask: Value, added: bool) -> None:
+            position = builder.add(args[1], offset)
+            value = emitter.read(emitter.at(source, builder.add(args[3], offset)), mask)
+            value = builder.fadd(value, bias)
+            if added:
+                value = builder.fadd(value, emitter.read(emitter.at(residual, position), mask))
+            value = emitter.clamped(value, lower, upper)
+            emitter.write(value, emitter.at(target, position), mask)
+
+        with builder.if_else(builder.icmp_signed("!=", args[7], WORD(0))) as (then, otherwise):
+            with then:
+                emitter.over_span(args[4], functools.partial(finish, added=True))
+            with otherwise:
+                emitter.over_span(args[4], functools.partial(finish, added=False))
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def gather_panel(
+    typingctx: Any,
+    width: Any,
+    panel: Any,
+    images: Any,
+    base: Any,
+    sources: Any,
+    kernel_entries: Any,
+    first: Any,
+    last: Any,
+    masks: Any,
+) -> Emission:
+    """Copy what positions see of images to the rows of a panel, for some entries of kernels.
+
+    Row k - first of the panel, for k = first .. last - 1, are len(width) vectors: what lies at
+    images[base + sources[k]] and on, with zeros in the lanes that bit masks[kernel_entries[k], v]
+    of vector v has no 1 for. These are not read, wherever they are.
+
+    All vectors are stored whole and aligned: a store that crosses a cache line takes as long as
+    several that do not.
+    """
+    vectors = len(width)
+    word = types.intp
+    signature = types.void(width, panel, images, word, sources, kernel_entries, word, word, masks)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        emitter = VectorEmitter(context, builder, sig.args[1].dtype)
+        panel, images, sources, entries, masks = (
+            emitter.data(sig.args[n], args[n]) for n in (1, 2, 4, 5, 8)
+        )
+        base, first, last = args[3], args[6], args[7]
+        with cgutils.for_range_slice(builder, first, last, WORD(1), WORD) as (k, _):
+            source = builder.add(base, builder.load(builder.gep(sources, [k])))
+            entry = builder.zext(builder.load(builder.gep(entries, [k])), WORD)
+            row = builder.mul(builder.sub(k, first), WORD(vectors * emitter.lanes))
+            for vector in range(vectors):
+                shift = WORD(vector * emitter.lanes)
+                place = builder.add(builder.mul(entry, WORD(vectors)), WORD(vector))
+                mask = emitter.mask_of(builder.load(builder.gep(masks, [place])))
+                value = emitter.load_masked(emitter.at(images, builder.add(source, shift)), mask)
+                pointer = emitter.at(panel, builder.add(row, shift))
+                builder.store(value, pointer, align=VECTOR_BYTES)
+        return context.get_dummy_value()
+
+    return signature, codegen

@@ -1,0 +1,174 @@
+"""Convolutions by the stream kernel: weights packed once, buffers kept, tasks started."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from portable_spdnn.arrays import Array
+from portable_spdnn.epilogue import Epilogue
+from portable_spdnn.operations.convolutions.geometry import ConvGeometry
+from portable_spdnn_cpu.activations import activation_of
+from portable_spdnn_cpu.conv import kernel
+from portable_spdnn_cpu.conv.packing import ImageLayout, PackedConv, image_layout, pack
+from portable_spdnn_cpu.conv.panels import Task
+from portable_spdnn_cpu.conv.tuning import TRIED, ConvSize, Cut, cuts, fastest
+from portable_spdnn_cpu.jit.jobs import address_of, in_order
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
+from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+
+
+class StreamConv:
+    """A convolution by streamed entries.
+
+    Parameters
+    ----------
+    workers : ThreadPool
+    weights : ndarray, shape (outputs, channels / groups, kernel height, kernel width), C order
+    geometry : ConvGeometry
+    epilogue : Epilogue
+    images : int
+        How many calls are going to have.
+    cut : Cut
+    """
+
+    def __init__(
+        self,
+        workers: ThreadPool,
+        weights: Array,
+        geometry: ConvGeometry,
+        epilogue: Epilogue,
+        images: int,
+        cut: Cut,
+    ) -> None:
+        self.geometry, self.dtype, self.cut = geometry, weights.dtype, cut
+        self.workers = workers if cut.threads > 1 else ThreadPool(1)
+        matrices = weights.reshape(geometry.matrix_shape)
+        self.layout = layout = image_layout(matrices, geometry)
+        size = conv_size(matrices, geometry, layout, images)
+        self.task = task = make_task(size, cut)
+        self.items = size.copied_items(cut)
+        plane, first = geometry.height * geometry.width, 0
+        if layout.copied:
+            plane, first = task.band_rows * task.pitch * len(layout.phases), layout.first
+        place = layout.number * task.band_rows + layout.row - first
+        place = place * task.pitch + layout.column
+        channel = plane * np.arange(geometry.group_channels)
+        sources = (channel[:, None] + place.ravel()).astype(np.int64)
+        packed = pack(matrices, sources, cut.vectors, cut.block, cut.parts)
+        self._words = self._make_words(packed, epilogue)
+        self._spare: list[Array] = []
+
+    def __call__(self, x: Array, out: Array | None, residual: Array | None) -> Array:
+        """Return the convolution of x, shape (images, channels, height, width), finished."""
+        if out is None:
+            out = np.empty(self.geometry.output_shape(x.shape[0]), self.dtype)
+        if out.size == 0:
+            return out
+        images, words = in_order(x), self._words.copy()
+        added = None if residual is None else in_order(residual)
+        words[kernel.TASK] = x.shape[0]
+        words[kernel.IMAGES], words[kernel.OUT] = address_of(images), address_of(out)
+        words[kernel.RESIDUAL] = 0 if added is None else address_of(added)
+        with self._workspace() as workspace:
+            words[kernel.WORKSPACE] = address_of(workspace)
+            self.workers.run_job(kernel.JOBS[self.dtype.name], words)
+        return out
+
+    def describe(self) -> str:
+        """Return how the convolution is cut."""
+        return f"Entries of the weights are streamed against {self.cut}"
+
+    @contextmanager
+    def _workspace(self) -> Iterator[Array]:
+        """Lend memory that an earlier call left; concurrent calls each get their own."""
+        try:
+            workspace = self._spare.pop()
+        except IndexError:
+            size = int(self._words[kernel.WORKSPACE_BYTES])
+            workspace = aligned_empty((self.workers.threads * size,), np.uint8)
+        yield workspace
+        self._spare[:] = [workspace]
+
+    def _make_words(self, packed: PackedConv, epilogue: Epilogue) -> Array:
+        """Return the words of a job, but for the arrays of a call."""
+        task = [number for item in self.task for number in np.ravel(item)]
+        words = np.zeros(kernel.TASK + len(task), np.int64)
+        words[kernel.TASK :] = task
+        words[kernel.VECTORS] = self.cut.vectors
+        bias = epilogue.bias
+        if bias is None:
+            bias = np.zeros(self.geometry.outputs, self.dtype)
+        self._kept = [self.layout.phases, *packed, bias]  # what the words have addresses of
+        words[kernel.PHASES], *words[kernel.SOURCES : kernel.IMAGES], words[kernel.BIAS] = map(
+            address_of, self._kept
+        )
+        words[kernel.PHASE_COUNT] = len(self.layout.phases)
+        words[kernel.ACTIVATION], *limits = activation_of(epilogue)
+        words[kernel.LOWER : kernel.UPPER + 1].view(np.float64)[:] = limits
+        size = self.cut.vectors * VECTOR_BYTES // self.dtype.itemsize
+        longest = int((packed.blocks[:, 1] - packed.blocks[:, 0]).max(initial=0))
+        height, width = self.geometry.kernel
+        items = (
+            self.items * self.dtype.itemsize,
+            longest * size * self.dtype.itemsize,
+            -(-self.geometry.group_outputs // self.cut.parts) * size * self.dtype.itemsize,
+            (height * width + height + width) * self.cut.vectors * 2,
+            size * 3 * 8,
+        )
+        ends = np.cumsum([-(-count // CACHE_LINE) * CACHE_LINE for count in items])
+        words[kernel.PANEL_AT : kernel.SPANS_AT + 1] = ends[:-1]
+        words[kernel.WORKSPACE_BYTES] = ends[-1]
+        return words
+
+
+def conv_size(
+    matrices: Array, geometry: ConvGeometry, layout: ImageLayout, images: int
+) -> ConvSize:
+    """Return what the choice of a cut depends on."""
+    nonzeros = int(np.count_nonzero(matrices))
+    return ConvSize(geometry, layout, max(images, 1), nonzeros, matrices.itemsize)
+
+
+def make_task(size: ConvSize, cut: Cut) -> Task:
+    """Return the shapes of a cut, in the form of the kernel."""
+    geometry, panels = size.geometry, size.panels(cut)
+    band_panels = -(-panels // cut.bands)
+    (top, _), (left, _) = geometry.padding
+    layout = size.layout
+    return Task(
+        size.images, geometry.groups, cut.parts, -(-panels // band_panels),
+        geometry.group_channels, geometry.group_outputs, geometry.height, geometry.width,
+        geometry.kernel, geometry.stride, geometry.dilation, (top, left), *geometry.output_size,
+        layout.pitch, layout.copied, band_panels, layout.first, layout.last, size.band_rows(cut),
+    )  # fmt: skip
+
+
+def best_stream(
+    workers: ThreadPool,
+    weights: Array,
+    geometry: ConvGeometry,
+    epilogue: Epilogue,
+    images: int,
+    trial: Array | None,
+) -> StreamConv:
+    """Return the convolution cut best: by the model, or by a trial on images.
+
+    Parameters
+    ----------
+    workers, weights, geometry, epilogue, images
+        As of `StreamConv`.
+    trial : ndarray of images, or None
+        What the best few by the model are tried on.
+    """
+    matrices = weights.reshape(geometry.matrix_shape)
+    size = conv_size(matrices, geometry, image_layout(matrices, geometry), images)
+    make = functools.partial(StreamConv, workers, weights, geometry, epilogue, images)
+    choices = cuts(size, workers.threads)
+    if trial is None:
+        return make(choices[0])
+    return fastest([make(cut) for cut in choices[:TRIED]], trial)

@@ -1,0 +1,1 @@
+"""Convolutions with pruned weights: shapes, handles, and what users call."""

@@ -1,0 +1,224 @@
+"""The shapes of a convolution: what arguments mean, and whether they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from portable_spdnn.arguments import checked_count, shown
+from portable_spdnn.arrays import Array
+from portable_spdnn.errors import InputError
+from portable_spdnn.operations.operands import host_array
+from portable_spdnn.sparse_arrays import real_dtype
+
+Extents: TypeAlias = int | Sequence[int]
+Padding: TypeAlias = int | Sequence[int] | Sequence[Sequence[int]]
+
+IMAGE_AXES = {1: "(batch, channels, length)", 2: "(batch, channels, height, width)"}
+
+
+@dataclass(frozen=True)
+class ConvGeometry:
+    """Shapes of a convolution, checked. Signals, of one dimension, are images one row high.
+
+    Attributes
+    ----------
+    channels, height, width : int
+        Of an image before the convolution.
+    outputs : int
+        Channels after it. Outputs g outputs / groups .. (g + 1) outputs / groups - 1 see channels
+        g channels / groups .. (g + 1) channels / groups - 1, for g = 0 .. groups - 1.
+    kernel, stride, dilation : tuple of int
+        Vertical and horizontal.
+    padding : tuple of (int, int)
+        Rows of zeros above and below the image, columns of zeros left and right of it.
+    groups : int
+    dimensions : int
+        Of what the user has: 1 for signals, 2 for images.
+
+    Examples
+    --------
+    >>> geometry = conv_geometry("conv2d", (8, 56, 56), (16, 4, 3, 3), 2, 1, 1, 2)
+    >>> geometry.kernel, geometry.padding, geometry.output_shape(5)
+    ((3, 3), ((1, 1), (1, 1)), (5, 16, 28, 28))
+    """
+
+    channels: int
+    height: int
+    width: int
+    outputs: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[tuple[int, int], tuple[int, int]]
+    dilation: tuple[int, int]
+    groups: int
+    dimensions: int
+
+    @property
+    def group_channels(self) -> int:
+        """Channels that an output sees."""
+        return self.channels // self.groups
+
+    @property
+    def group_outputs(self) -> int:
+        """Outputs that see the same channels."""
+        return self.outputs // self.groups
+
+    @property
+    def matrix_shape(self) -> tuple[int, int, int]:
+        """Shape of the weights as a matrix for each group: (groups, outputs, what one sees)."""
+        seen = self.group_channels * self.kernel[0] * self.kernel[1]
+        return self.groups, self.group_outputs, seen
+
+    @property
+    def padded_size(self) -> tuple[int, int]:
+        """Height and width of an image with its padding."""
+        (above, below), (left, right) = self.padding
+        return self.height + above + below, self.width + left + right
+
+    @property
+    def output_size(self) -> tuple[int, int]:
+        """Height and width of a result; less than 1 where the kernel is larger than the image."""
+        height, width = (
+            (padded - dilation * (kernel - 1) - 1) // stride + 1
+            for padded, kernel, stride, dilation in zip(
+                self.padded_size, self.kernel, self.stride, self.dilation, strict=True
+            )
+        )
+        return height, width
+
+    def input_shape(self, batch: int) -> tuple[int, int, int, int]:
+        """Return the shape of so many images."""
+        return batch, self.channels, self.height, self.width
+
+    def output_shape(self, batch: int) -> tuple[int, int, int, int]:
+        """Return the shape of the results of so many images."""
+        return batch, self.outputs, *self.output_size
+
+    def lowered(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return a shape as the user has it: without the height, where that is always 1."""
+        return shape if self.dimensions == 2 else (*shape[:2], shape[3])
+
+
+def conv_geometry(
+    name: str,
+    image: tuple[int, ...],
+    weights: tuple[int, ...],
+    stride: Extents,
+    padding: Padding,
+    dilation: Extents,
+    groups: int,
+) -> ConvGeometry:
+    """Return the geometry that arguments mean, or raise InputError.
+
+    Parameters
+    ----------
+    name : str
+        The operation, for messages.
+    image : tuple of int
+        (channels, height, width), or (channels, length) in one dimension.
+    weights : tuple of int
+        (outputs, channels / groups, vertical, horizontal), or without `vertical`.
+    stride, padding, dilation, groups
+        As the user gave them.
+    """
+    channels, *size = image
+    outputs, group_channels, *kernel = weights
+    groups = checked_count(f"{name}: groups", groups)
+    if min(kernel) < 1:
+        raise InputError(f"{name}: weights have shape {weights}; a kernel has at least one entry")
+    if channels % groups or outputs % groups:
+        raise InputError(
+            f"{name}: {channels} channels and {outputs} outputs do not divide into {groups} groups"
+        )
+    if group_channels * groups != channels:
+        raise InputError(
+            f"{name}: weights have shape {weights}, but x has {channels} channels in {groups} "
+            f"group{'s' if groups > 1 else ''}; the second dimension of weights must be "
+            f"{channels // groups}"
+        )
+    both = (1, 1)[len(size) :]  # in one dimension, images are one row high
+    geometry = ConvGeometry(
+        channels,
+        *_two((*both, *size)),
+        outputs,
+        _two((*both, *kernel)),
+        _two((*both, *_extents(f"{name}: stride", stride, len(size)))),
+        _two((*((0, 0) for _ in both), *_padding(f"{name}: padding", padding, len(size)))),
+        _two((*both, *_extents(f"{name}: dilation", dilation, len(size)))),
+        groups,
+        len(size),
+    )
+    if min(geometry.output_size) < 1:
+        reach = [d * (k - 1) + 1 for k, d in zip(geometry.kernel, geometry.dilation, strict=True)]
+        raise InputError(
+            f"{name}: the kernel spans {_by(reach)} entries, more than the padded image of "
+            f"{_by(geometry.padded_size)}; pad more, or use a smaller kernel or dilation"
+        )
+    return geometry
+
+
+def checked_weights(name: str, weights: object, dimensions: int) -> Array:
+    """Return weights in host memory, or raise InputError."""
+    array = host_array(f"{name}: weights", weights)
+    if array.ndim != 2 + dimensions:
+        axes = "kernel length" if dimensions == 1 else "kernel height, kernel width"
+        raise InputError(
+            f"{name}: weights have {array.ndim} dimension(s); (outputs, channels / groups, {axes}) "
+            "are expected"
+        )
+    real_dtype(array.dtype, f"{name}: weights")
+    return array
+
+
+def checked_image_shape(name: str, shape: Any, dimensions: int) -> tuple[int, ...]:
+    """Return the shape of images that a handle is made for, or raise InputError."""
+    given = _items(shape)
+    if given is None or len(given) != 2 + dimensions:
+        raise InputError(f"{name} is {shown(shape)}; {IMAGE_AXES[dimensions]} is expected")
+    return tuple(checked_count(name, each, least=0) for each in given)
+
+
+def _by(extents: Sequence[int]) -> str:
+    return " x ".join(map(str, extents))
+
+
+def _two(values: tuple[Any, ...]) -> tuple[Any, Any]:
+    first, second = values
+    return first, second
+
+
+def _extents(name: str, value: Extents, dimensions: int) -> tuple[int, ...]:
+    """Return a stride or dilation for each dimension."""
+    given = _items(value)
+    if given is None:
+        return (checked_count(name, value),) * dimensions
+    if len(given) != dimensions:
+        raise InputError(f"{name} is {shown(value)}; {_expected(dimensions)} is expected")
+    return tuple(checked_count(name, each) for each in given)
+
+
+def _padding(name: str, value: Padding, dimensions: int) -> tuple[tuple[int, int], ...]:
+    """Return the padding before and after each dimension."""
+    given = _items(value)
+    if given is None:
+        each = checked_count(name, value, least=0)
+        return ((each, each),) * dimensions
+    if len(given) != 2:
+        more = ", or ((above, below), (left, right))" if dimensions == 2 else ""
+        raise InputError(f"{name} is {shown(value)}; a whole number, or two{more} are expected")
+    if dimensions == 1:  # before and after
+        return (_two(tuple(checked_count(name, each, least=0) for each in given)),)
+    return tuple(_padding(name, each, 1)[0] for each in given)
+
+
+def _expected(dimensions: int) -> str:
+    return "a whole number, or a pair of them," if dimensions == 2 else "a whole number"
+
+
+def _items(value: Any) -> list[Any] | None:
+    """Return the items of a sequence, None of a number."""
+    if isinstance(value, str) or not hasattr(value, "__len__"):
+        return None
+    return list(value)

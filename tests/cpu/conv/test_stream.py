@@ -1,0 +1,112 @@
+"""The stream kernel of convolutions: every way to cut one, and what is packed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import portable_spdnn as ps
+from portable_spdnn.operations.convolutions.geometry import conv_geometry
+from portable_spdnn.testing import oracle
+from portable_spdnn_cpu.conv import packing, tuning
+from portable_spdnn_cpu.conv.kernel import WIDTHS
+from portable_spdnn_cpu.conv.stream import StreamConv, conv_size
+from portable_spdnn_cpu.conv.tuning import Cut, cuts
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+
+POOL = ThreadPool(2)
+# x, weights, stride, padding, dilation, groups
+CASES = [
+    ((1, 6, 9, 11), (7, 6, 3, 3), (1, 1), ((1, 1), (1, 1)), (1, 1), 1),
+    ((2, 6, 12, 33), (4, 3, 3, 3), (2, 2), ((1, 1), (1, 1)), (1, 1), 2),
+    ((1, 3, 20, 20), (5, 3, 5, 2), (3, 2), ((1, 2), (0, 3)), (2, 1), 1),
+    ((1, 4, 5, 6), (3, 4, 2, 3), (1, 1), ((2, 3), (4, 5)), (1, 1), 1),
+]
+
+
+def pruned(shape: tuple[int, ...], density: float) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return np.where(rng.random(shape) < density, rng.uniform(-1, 1, shape), 0).astype(np.float32)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_cut_gives_the_convolution(case) -> None:
+    x_shape, w_shape, stride, padding, dilation, groups = case
+    x = np.random.default_rng(1).uniform(-1, 1, x_shape).astype(np.float32)
+    weights = pruned(w_shape, 0.4)
+    expected = oracle.conv2d(x, weights, stride, padding, dilation, groups)
+    geometry = conv_geometry("conv2d", x_shape[1:], w_shape, stride, padding, dilation, groups)
+    matrices = weights.reshape(geometry.matrix_shape)
+    layout = packing.image_layout(matrices, geometry)
+    choices = cuts(conv_size(matrices, geometry, layout, x_shape[0]), POOL.threads)
+    assert {cut.vectors for cut in choices} == set(WIDTHS)
+    assert {cut.threads for cut in choices} == {1, 2}
+    # Small blocks, too, as of images much larger than the first-level cache.
+    choices += [replace(cut, block=4) for cut in choices] + [Cut(2, 5, 1, 3, 2)]
+    for cut in choices:
+        convolution = StreamConv(POOL, weights, geometry, ps.Epilogue(), x_shape[0], cut)
+        np.testing.assert_allclose(convolution(x, None, None), expected, atol=1e-5)
+        assert str(cut.vectors) in convolution.describe()
+
+
+def test_one_thread_has_cuts_whatever_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "cache_bytes", lambda level: 4096)
+    geometry = conv_geometry("conv2d", (40, 30, 30), (4, 40, 3, 3), 2, 1, 1, 1)
+    matrices = pruned((4, 40, 3, 3), 0.5).reshape(geometry.matrix_shape)
+    size = conv_size(matrices, geometry, packing.image_layout(matrices, geometry), 1)
+    for cut in cuts(size, 1):
+        assert cut.threads == 1
+        assert 1 <= cut.bands <= size.panels(cut)
+        assert cut.bands == size.panels(cut) or size.copied_items(cut) * 4 <= 2 * 4096
+
+
+def test_packed_weights_are_those_given() -> None:
+    matrices = pruned((2, 9, 30), 0.3)
+    matrices[:, :, 4] = matrices[1, 3] = 0  # a column and a row without a weight
+    sources = np.arange(30).reshape(10, 3)
+    for parts in (1, 2):
+        packed = packing.pack(matrices, sources, vectors=4, block=7, parts=parts)
+        assert_unpacked(packed, matrices, parts)
+
+
+def assert_unpacked(packed: packing.PackedConv, matrices: np.ndarray, parts: int) -> None:
+    """Read the entries back in the order of the microkernel, and compare."""
+    groups, outputs, _ = matrices.shape
+    found = np.zeros_like(matrices)
+    assert 4 not in packed.sources
+    np.testing.assert_array_equal(packed.kernel_entries, packed.sources % 3)
+    for task in range(groups * parts):
+        group, part = divmod(task, parts)
+        rows = range(part, outputs, parts)
+        for block in range(packed.ranges[task], packed.ranges[task + 1]):
+            source, end, run, last_run, output, entry = packed.blocks[block]
+            assert end - source <= 7
+            for count, many in packed.runs[run:last_run]:
+                for first in range(0, many, 2):
+                    together = min(2, many - first)
+                    for place in range(count * together):
+                        row = rows[packed.outputs[output + place % together]]
+                        column = packed.sources[source + packed.offsets[entry] // 4]
+                        found[group, row, column] += packed.weights[entry]
+                        entry += 1
+                    output += together
+    np.testing.assert_array_equal(found, matrices)
+    assert packed.weights.size == np.count_nonzero(matrices)
+    # The first block of a part begins the sums of all of its outputs.
+    for task in range(groups * parts):
+        run, last_run = packed.blocks[packed.ranges[task], 2:4]
+        assert packed.runs[run:last_run, 1].sum() == len(range(task % parts, outputs, parts))
+
+
+def test_handles_serve_calls_at_once() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    weights = pruned((8, 6, 3, 3), 0.4)
+    images = np.random.default_rng(2).uniform(-1, 1, (12, 1, 6, 10, 13)).astype(np.float32)
+    handle = ps.get_backend("numba", threads=2).conv2d_handle(weights, images.shape[1:], padding=1)
+    alone = [handle.apply(image) for image in images]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(handle.apply, images))
+    np.testing.assert_array_equal(together, alone)

@@ -1,0 +1,85 @@
+"""Which variant computes a convolution, and that all give the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import portable_spdnn as ps
+from portable_spdnn.operations.convolutions.geometry import conv_geometry
+from portable_spdnn.testing import oracle
+from portable_spdnn_cpu.conv.pointwise import PointwiseProduct, is_product
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+
+RNG = np.random.default_rng(0)
+
+
+def described(weights: Any, shape: Any, **asked: Any) -> str:
+    return ps.get_backend("numba").conv2d_handle(weights, shape, **asked).describe()
+
+
+def test_handles_say_what_they_chose() -> None:
+    pruned = np.where(RNG.random((8, 6, 3, 3)) < 0.2, 1, 0).astype(np.float32)
+    told = described(pruned, (1, 6, 12, 12), padding=1)
+    assert "streamed against panels" in told
+    assert "trial" in told
+    assert "by a model" in described(pruned, (0, 6, 12, 12), padding=1)
+    single = np.ones((6, 1, 3, 3), np.float32)
+    assert "Each channel by itself" in described(single, (1, 6, 12, 12), groups=6)
+    assert "streamed" in described(single, (1, 6, 12, 12), groups=6, dilation=2)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_products_of_matrices(activation: str) -> None:
+    weights = np.where(RNG.random((5, 7, 1, 1)) < 0.7, 1.5, 0).astype(np.float32)
+    x = RNG.uniform(-1, 1, (2, 7, 4, 9)).astype(np.float32)
+    geometry = conv_geometry("conv2d", x.shape[1:], weights.shape, 1, 0, 1, 1)
+    assert is_product(geometry)
+    bias = RNG.uniform(-1, 1, 5)
+    epilogue = ps.Epilogue(bias, activation, upper=1.2).prepared("conv2d", 5, x.dtype)
+    residual = RNG.uniform(-1, 1, (2, 5, 4, 9)).astype(np.float32)
+    products = [
+        PointwiseProduct(ThreadPool(2), weights, geometry, epilogue, tried)
+        for tried in (False, True)
+    ]
+    for value in (0.5, np.nan, np.inf):
+        x[1, 2, 3, 4] = value
+        sums = oracle.conv2d(x, weights, (1, 1), ((0, 0), (0, 0)), (1, 1))
+        wide = np.tile(np.repeat(bias, 36), (2, 1))
+        for added in (None, residual):
+            more = None if added is None else added.reshape(2, -1)
+            expected = oracle.finish(sums.reshape(2, -1), wide, activation, None, 1.2, more)
+            out = np.full(residual.shape, np.nan, np.float32)
+            for convolution in products:
+                for place in (None, out):
+                    found = convolution(x, place, added).reshape(2, -1)
+                    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("extent", [3, 5, 7])
+@pytest.mark.parametrize("stride", [(1, 1), (2, 2), (2, 1), (1, 2), (2, 3)])
+def test_depthwise_kernels(extent: int, stride: tuple[int, int]) -> None:
+    for height, width, padding in ((1, 1, 3), (9, 16, 1), (13, 35, 2), (8, 7, 0), (20, 5, 6)):
+        if min(height, width) + 2 * padding < extent:
+            continue
+        x = RNG.uniform(-1, 1, (2, 3, height, width)).astype(np.float32)
+        weights = RNG.uniform(-1, 1, (6, 1, extent, extent)).astype(np.float32)
+        around = ((padding, padding),) * 2
+        expected = oracle.conv2d(x, weights, stride, around, (1, 1), 3)
+        found = ps.get_backend("numba").depthwise_conv2d(x, weights, stride, padding)
+        np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_extents_beyond_the_image_take_no_memory(channels: int) -> None:
+    far = 10**9
+    backend = ps.get_backend("numba")
+    x = RNG.uniform(-1, 1, (1, channels, 3, 4)).astype(np.float32)
+    weights = np.ones((1, channels, 3, 3), np.float32)
+    total = x.sum(axis=1)[0]
+    found = backend.conv2d(x, weights, stride=(far, far), padding=1)
+    np.testing.assert_allclose(found[0, 0], total[:2, :2].sum(), rtol=1e-5)
+    found = backend.conv2d(x, weights, padding=far, dilation=far)
+    np.testing.assert_allclose(found[0, 0], total, rtol=1e-5)

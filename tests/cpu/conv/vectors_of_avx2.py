@@ -1,0 +1,44 @@
+"""Run in a process of its own: convolutions in code for processors without AVX-512.
+
+Prints the wide registers that machine code names; raises where a result is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numba
+import numpy as np
+from numba.core import types
+
+import portable_spdnn as ps
+from portable_spdnn.testing import oracle
+from portable_spdnn_cpu.conv import kernel as stream
+from portable_spdnn_cpu.conv.depthwise import kernel as depthwise
+
+SAME = ((1, 1), (1, 1))
+
+
+def main() -> None:
+    """Convolve in both ways, then look at the code."""
+    backend, rng = ps.get_backend("numba", threads=1), np.random.default_rng(0)
+    for width in (1, 5, 8, 9, 23):
+        x = rng.uniform(-1, 1, (2, 4, 7, width)).astype(np.float32)
+        pruned = np.where(rng.random((6, 4, 3, 3)) < 0.4, 1.5, 0).astype(np.float32)
+        single = rng.uniform(-1, 1, (4, 1, 3, 3)).astype(np.float32)
+        for weights, groups in ((pruned, 1), (single, 4)):
+            expected = oracle.conv2d(x, weights, (1, 1), SAME, (1, 1), groups)
+            found = backend.conv2d(x, weights, padding=1, groups=groups)
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+    words = types.void(types.intp, types.CPointer(types.int64))
+    named: set[str] = set()
+    for job in (stream.convolve_float32, depthwise.convolve_3x3_step1_float32):
+        compiled = numba.njit(nogil=True)(job._compiled.py_func)
+        compiled.compile(words)
+        text = "".join(compiled.inspect_asm().values())
+        named |= set(re.findall(r"vfmadd\w+ps.*%([yz]mm)", text))
+    print(*sorted(named))
+
+
+if __name__ == "__main__":
+    main()

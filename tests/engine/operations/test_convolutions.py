@@ -1,0 +1,40 @@
+"""Geometry and handles of convolutions, apart from any backend's sums."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+import portable_spdnn as ps
+from portable_spdnn.operations.convolutions.geometry import conv_geometry
+
+
+def test_signals_are_images_one_row_high() -> None:
+    geometry = conv_geometry("conv1d", (6, 40), (8, 3, 5), 2, (1, 3), 2, 2)
+    assert (geometry.height, geometry.width) == (1, 40)
+    assert (geometry.kernel, geometry.stride, geometry.dilation) == ((1, 5), (1, 2), (1, 2))
+    assert geometry.padding == ((0, 0), (1, 3))
+    assert geometry.padded_size == (1, 44)
+    assert geometry.output_shape(7) == (7, 8, 1, 18)
+    assert geometry.lowered(geometry.output_shape(7)) == (7, 8, 18)
+    assert geometry.matrix_shape == (2, 4, 15)
+
+
+def test_padding_may_differ_on_every_side() -> None:
+    for given, expected in (
+        (2, ((2, 2), (2, 2))),
+        ((1, 2), ((1, 1), (2, 2))),
+        (((1, 2), (3, 4)), ((1, 2), (3, 4))),
+        (np.array([[1, 2], [3, 4]]), ((1, 2), (3, 4))),
+    ):
+        geometry = conv_geometry("conv2d", (1, 9, 9), (1, 1, 3, 3), 1, given, 1, 1)
+        assert geometry.padding == expected
+
+
+def test_handles_stay_in_their_process() -> None:
+    handle = ps.get_backend("scipy").conv1d_handle(np.ones((1, 1, 2)), (1, 1, 4))
+    with pytest.raises(TypeError, match="pickle the weights"):
+        pickle.dumps(handle)
+    assert handle.describe() == "nothing was prepared"

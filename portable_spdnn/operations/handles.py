@@ -169,7 +169,7 @@ class SpmmHandle(_PreparedHandle):
         InputError
             If B, `out` or `residual` does not fit A in shape, type or order.
         """
-        is_vector, (B, taking, residual) = as_columns(B, out, residual)
+        is_vector, (B, taking, residual) = as_columns("spmm", B, out, residual)
         B = cast_to_prepared(self._backend.dense_operand("spmm: B", B), "spmm: B", self.dtype)
         check_inner("spmm", self.shape, B.shape)
         shape = self.shape[0], B.shape[1]
@@ -180,7 +180,7 @@ class SpmmHandle(_PreparedHandle):
         C = self._run(B, taking, added)
         if out is not None:
             return out
-        return C[:, 0] if is_vector else C  # type: ignore[no-any-return]
+        return C.reshape(-1) if is_vector else C  # type: ignore[no-any-return]
 
 
 class LayerHandle(_PreparedHandle):

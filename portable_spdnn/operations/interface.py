@@ -86,7 +86,7 @@ class Operations:
         >>> ps.get_backend("scipy").spmm(A, np.ones((2, 3)), relu).tolist()
         [[2.5, 2.5, 2.5], [0.0, 0.0, 0.0]]
         """
-        is_vector, (B, residual) = as_columns(B, residual)
+        is_vector, (B, residual) = as_columns("spmm", B, residual)
         A, B = self.sparse_operand("spmm: A", A), self.dense_operand("spmm: B", B)
         check_inner("spmm", A.shape, B.shape)
         residual = None if residual is None else self.dense_operand("spmm: residual", residual)
@@ -94,7 +94,7 @@ class Operations:
         residual = check_residual("spmm", residual, (A.shape[0], B.shape[1]), dtype)
         finish = checked_epilogue("spmm", epilogue).prepared("spmm", A.shape[0], dtype)
         C: AnyArray = self.run_spmm(cast(A, dtype), cast(B, dtype), finish, residual)
-        return C[:, 0] if is_vector else C  # type: ignore[no-any-return]
+        return C.reshape(-1) if is_vector else C  # type: ignore[no-any-return]
 
     def spmm_handle(
         self, A: SparseOperand, columns: int | None = None, epilogue: Epilogue | None = None

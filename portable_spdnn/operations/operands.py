@@ -178,19 +178,25 @@ def check_inner(name: str, A: tuple[int, ...], B: tuple[int, ...]) -> None:
         raise InputError(f"{name}: A is {A[0]} x {A[1]} but B has {B[0]} rows; B must have {A[1]}")
 
 
-def as_columns(B: AnyArray, *others: AnyArray) -> tuple[bool, list[AnyArray]]:
-    """Return whether B is a vector, and all operands, as matrices of one column where it is."""
-    if isinstance(B, list | tuple):
-        B = np.asarray(B)
-    is_vector = getattr(B, "ndim", 2) == 1
-    if is_vector:
-        others = tuple(None if one is None else _as_column(one) for one in others)
-    return is_vector, [_as_column(B) if is_vector else B, *others]
+def as_columns(name: str, B: AnyArray, *others: AnyArray) -> tuple[bool, list[AnyArray]]:
+    """Return whether B is a vector, and all operands, as matrices of one column where it is.
 
+    Parameters
+    ----------
+    name : str
+        The operation, for messages.
+    B, *others
+        B, and what goes with it: of the same number of dimensions, or None.
+    """
 
-def _as_column(array: AnyArray) -> AnyArray:
-    array = np.asarray(array) if isinstance(array, list | tuple) else array
-    return array[:, None] if getattr(array, "ndim", 2) == 1 else array
+    def array(what: str, given: AnyArray) -> AnyArray:
+        return host_array(f"{name}: {what}", given) if isinstance(given, list | tuple) else given
+
+    B = array("B", B)
+    if getattr(B, "ndim", 2) != 1:
+        return False, [B, *others]
+    operands = [B, *(array("what goes with B", one) for one in others)]
+    return True, [one.reshape(-1, 1) if getattr(one, "ndim", 2) == 1 else one for one in operands]
 
 
 def check_out(

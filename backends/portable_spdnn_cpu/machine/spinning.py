@@ -148,7 +148,7 @@ class SpinningWorkers:
         self._threads = [
             threading.Thread(
                 target=_work, args=(self._mailboxes, worker, patience, bell),
-                name=f"spdnn-{worker}", daemon=True,
+                name=f"spdnn spinning {worker}", daemon=True,
             )
             for worker, bell in enumerate(self._bells, 1)
         ]  # fmt: skip

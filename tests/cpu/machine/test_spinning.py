@@ -85,7 +85,7 @@ def test_workers_take_part_and_go_to_sleep_and_wake() -> None:
     for _ in range(3):
         run_and_check(pool, 3)
         wait_until(lambda: asleep(pool))
-    assert [thread.name for thread in threading.enumerate()].count("spdnn-1") >= 1
+    assert [thread.name for thread in threading.enumerate()].count("spdnn spinning 1") >= 1
 
 
 @pytest.mark.parametrize("threads", [2, 3])

@@ -43,7 +43,7 @@ def infer(
         For a backend given by name.
     **options
         Those of `portable_spdnn.plan`, such as ``dtype="float64"``,
-        ``exact_passes="all"`` or ``memory="4GiB"``; they are told at `PlanOptions`.
+        ``exact_passes="all"`` or ``memory="4GiB"``; `PlanOptions` describes them.
 
     Returns
     -------

@@ -25,6 +25,7 @@ import scipy.sparse as sp
 from portable_spdnn.arguments import checked_count, shown
 from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
+from portable_spdnn.host import require_memory
 from portable_spdnn.sparse_arrays import canonical_csr, wide_csr
 
 MOST = 1 << 31  # queries or keys
@@ -255,6 +256,7 @@ def _ranges(first: Array, end: Array, columns: int, step: int = 1) -> sp.csr_arr
     """Return the mask whose row i has the keys first[i], first[i] + step, ... below end[i]."""
     first = np.maximum(first, 0)
     counts = np.maximum(-(-(end - first) // step), 0)
+    require_memory(40 * int(counts.sum()), f"mask of {counts.size} x {columns}")
     starts = np.cumsum(counts) - counts
     within = np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(starts, counts)
     return _csr(counts, np.repeat(first, counts) + step * within, columns)

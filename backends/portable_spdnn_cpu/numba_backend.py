@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class NumbaBackend(Backend):
-    """Threads on the CPU; dense features go depth-first in tiles, sparse ones row by row.
+    """Threads on the CPU: networks depth-first in tiles, products by the kernel that suits them.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class NumbaBackend(Backend):
     def run_spmm(
         self, A: SparseOperand, B: DenseOperand, epilogue: Epilogue, residual: DenseOperand | None
     ) -> DenseOperand:
-        """C = A B, finished, in one pass."""
+        """C = A B, finished; little is prepared."""
         from portable_spdnn_cpu.spmm.handle import multiply_once
 
         return multiply_once(self.workers, A, epilogue, B, residual)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import scipy.sparse as sp
 
+from portable_spdnn.arguments import shown
 from portable_spdnn.errors import InputError
 from portable_spdnn.io.matrix_market import read_matrix_market
 from portable_spdnn.io.smtx import read_smtx
@@ -62,6 +63,8 @@ def load_matrix(path: str | os.PathLike[str]) -> sp.csr_array:
     ...     ps.load_matrix(path).toarray().tolist()
     [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]]
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InputError(f"load_matrix: path is {shown(path)}; a path is expected")
     form = matrix_name(path)[1]
     if not form:
         raise InputError(

@@ -24,7 +24,10 @@ _DEVICES = re.compile(r"(all|\d+(,\d+)*)?")
 
 
 class PlanKeywords(TypedDict, total=False):
-    """The fields of `PlanOptions` as keywords, for editors and type checkers."""
+    """Keywords of `plan` and `infer`: the fields of `PlanOptions`.
+
+    Amounts of memory may be text such as "4GiB".
+    """
 
     dtype: npt.DTypeLike
     path: str

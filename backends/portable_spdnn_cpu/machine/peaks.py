@@ -119,9 +119,17 @@ def measure(pool: ThreadPool) -> Limits:
     )
 
 
-@functools.cache
 def fma_rate(pool: ThreadPool) -> float:
-    """Return float32 operations per second of fused multiply-adds, on all threads of a pool."""
+    """Return float32 operations per second of fused multiply-adds, on as many threads as a pool's.
+
+    Measured once for each number of threads.
+    """
+    return _fma_rate(pool.threads)
+
+
+@functools.cache
+def _fma_rate(threads: int) -> float:
+    pool = ThreadPool(threads)
     # Below one, so that sums stay finite; the compiler does not know the values.
     factor, term = np.float32(0.999), np.float32(0.5)
 

@@ -81,7 +81,7 @@ class ThreadPool:
                 stop()
             raise
         finally:
-            wait(futures)
+            _wait_for_all(futures)
         for future in futures:
             future.result()
 
@@ -114,6 +114,22 @@ class ThreadPool:
 
             self._spinning = SpinningWorkers(self.threads)
         self._spinning.run(job, words)
+
+
+def _wait_for_all(futures: list[Future[None]]) -> None:
+    """Return when all are done, however often the caller is interrupted; then raise that.
+
+    What threads work on belongs to the caller, who would let go of it.
+    """
+    interrupt: BaseException | None = None
+    while True:
+        try:
+            wait(futures)
+            break
+        except BaseException as error:  # noqa: BLE001 - raised below
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 class ForkSafeLock:

@@ -11,7 +11,7 @@ from threadpoolctl import ThreadpoolController
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.activations import NONE, RELU, activate_span, activation_of
 from portable_spdnn_cpu.jit.compilation import Array
-from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import ForkSafeLock, ThreadPool
 
 
 class DenseProduct:
@@ -33,9 +33,12 @@ class DenseProduct:
 
         Takes what `StreamProduct.multiply` takes.
         """
-        if not np.isfinite(B.sum()):
-            return False
-        with blas().limit(limits=pool.threads, user_api="blas"):
+        with np.errstate(all="ignore"):
+            if not np.isfinite(B.sum()):
+                return False
+        # The number of BLAS threads is the process's: two callers at a time would each restore what
+        # the other has set.
+        with _BLAS_THREADS, blas().limit(limits=pool.threads, user_api="blas"):
             np.matmul(self.A, B, out=out)
         if self.bias is not None:
             out += self.bias[:, None]
@@ -52,6 +55,9 @@ class DenseProduct:
     def describe(self) -> str:
         """Return what runs, for people."""
         return "dense, by BLAS, zeros included"
+
+
+_BLAS_THREADS = ForkSafeLock()
 
 
 @functools.cache

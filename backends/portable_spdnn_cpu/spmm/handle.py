@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,25 +18,19 @@ from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import tuning
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.dense import DenseProduct
+from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result, layout_of
 from portable_spdnn_cpu.spmm.few_columns.product import MAX_COLUMNS, FewColumnsProduct
 from portable_spdnn_cpu.spmm.stream.product import (
     StreamProduct,
     StreamVariant,
-    has_aligned_rows,
 )
 from portable_spdnn_cpu.spmm.tuning import ProductSize
 
-# Entries that a load of B must serve for rows in clusters to be worth a trial.
+# Entries that a load of B must serve for clusters of rows to be considered.
 LEAST_SHARED = 1.5
+FEW_BLOCK, SMALL_TABLE = 768, 1 << 16  # see `WeightsProduct._are_few`
+MAX_PREDICTIONS = 16  # for different numbers of columns that are kept: each may have packed A anew
 MAX_TRIAL_BYTES = 1 << 28  # of made-up operands and results; larger products are not tried
-
-
-class Layout(Enum):
-    """How B lies in memory: what a choice depends on besides its columns."""
-
-    ALIGNED = "rows that start on cache lines"
-    ROWS = "rows that do not"
-    TURNED = "columns that lie together"
 
 
 class Kernel(Protocol):
@@ -107,6 +100,7 @@ class WeightsProduct:
             for layout in Layout:
                 if layout != Layout.ALIGNED or columns * A.dtype.itemsize % BLOCK_BYTES == 0:
                     self._choices[columns, layout] = self._try_kernels(columns, layout)
+        self._forget()
 
     def multiply(self, B: Array, out: Array | None = None, residual: Array | None = None) -> Array:
         """Return C.
@@ -131,6 +125,7 @@ class WeightsProduct:
         choice = self._choices.get((columns, layout))
         if choice is None:
             choice = self._choices[columns, layout] = self._predict(columns, layout)
+            self._forget()
         if choice.kernel.multiply(B, out, residual, self.workers) is False:
             fallback = self._stream(tuning.stream_variants(self._size(columns, layout))[0])
             fallback.multiply(B, out, residual, self.workers)
@@ -139,25 +134,30 @@ class WeightsProduct:
     def describe(self, layer: bool = False) -> str:
         """Return what was chosen so far, and why: a sentence for each number of columns.
 
+        The first time it measures the processor's peak, which takes a fifth of a second.
+
         Parameters
         ----------
         layer : bool
             Whether to speak of a layer's inputs, which are the columns of B.
         """
-        return "\n".join(
-            self._describe(columns, layout, choice, layer)
-            for (columns, layout), choice in self._choices.items()
+        return (
+            "\n".join(
+                self._describe(columns, layout, choice, layer)
+                for (columns, layout), choice in list(self._choices.items())
+            )
+            or "No kernel is chosen yet: one is, at the first product with each number of columns."
         )
 
     def _describe(self, columns: int, layout: Layout, choice: Choice, layer: bool) -> str:
         """Return a sentence about one choice."""
         what = "Features of {} input{}" if layer else "B of {} column{}"
         order = "Fortran" if (layout == Layout.TURNED) != layer else "C"
-        lines = ", on cache lines" if layout == Layout.ALIGNED else ""
+        lines = ", rows aligned to 64 bytes" if layout == Layout.ALIGNED else ""
         threads = self.workers.threads
-        on = f", on {threads} thread{'s' if threads > 1 else ''}"
         if isinstance(choice.kernel, FewColumnsProduct):
-            on = ""  # that it tells by itself
+            threads = choice.kernel.threads_used(threads)
+        on = f", on {threads} thread{'s' if threads > 1 else ''}"
         flops = 2 * self.A.nnz * columns
         text = (
             f"{what.format(columns, 's' if columns != 1 else '')} in {order} order{lines}: "
@@ -165,15 +165,29 @@ class WeightsProduct:
             f"predicted {1e6 * choice.predicted:.1f} microseconds"
         )
         if choice.measured is not None:
-            share = flops / choice.measured / fma_rate(self.workers)
+            # The peak is that of float32; float64 has half of it.
+            share = flops * self.A.dtype.itemsize / 4 / choice.measured / fma_rate(self.workers)
             text += (
                 f", measured {1e6 * choice.measured:.1f}, {100 * share:.0f} % of the peak of "
                 "multiply-adds"
             )
         if isinstance(choice.kernel, DenseProduct):
             zeros = 1 - self.A.nnz / max(1, self.A.shape[0] * self.A.shape[1])
-            text += f": with {100 * zeros:.0f} % zeros, to skip them costs more than it saves"
+            text += f": with {100 * zeros:.0f} % zeros, skipping them would cost more than it saves"
         return text + "."
+
+    def _forget(self) -> None:
+        """Let go of old predictions beyond MAX_PREDICTIONS, and of packings that nothing uses."""
+        predicted = [key for key, choice in list(self._choices.items()) if choice.measured is None]
+        for key in predicted[:-MAX_PREDICTIONS]:
+            self._choices.pop(key, None)
+        used = {id(choice.kernel) for choice in list(self._choices.values())}
+        for packed in (self._packed, self._few):
+            for name, product in list(packed.items()):
+                if id(product) not in used:
+                    packed.pop(name, None)  # type: ignore[call-overload]
+        if "_dense" in vars(self) and id(self._dense) not in used:
+            vars(self).pop("_dense", None)
 
     def _size(self, columns: int, layout: Layout) -> ProductSize:
         return size_of(self.A, columns, layout, self.workers)
@@ -183,6 +197,12 @@ class WeightsProduct:
         if variant not in self._packed:
             self._packed[variant] = StreamProduct(self.A, self.epilogue, variant)
         return self._packed[variant]
+
+    def _are_few(self, columns: int) -> bool:
+        """Whether there is a kernel of few columns; it has a table of rows times blocks of K."""
+        rows, inner = self.A.shape
+        table = rows * -(-inner // FEW_BLOCK)
+        return 1 <= columns <= MAX_COLUMNS and table <= max(2 * self.A.nnz, SMALL_TABLE)
 
     def _few_columns(self, columns: int) -> FewColumnsProduct:
         """Return A packed for a few columns, once."""
@@ -199,7 +219,7 @@ class WeightsProduct:
         size = self._size(columns, layout)
         best = tuning.stream_variants(size)[0]
         seconds, dense = tuning.stream_seconds(size, best), tuning.dense_seconds(size)
-        if 1 <= columns <= MAX_COLUMNS:
+        if self._are_few(columns):
             few = self._few_columns(columns)
             return Choice(few, few.seconds) if few.seconds < dense else Choice(self._dense, dense)
         if self._clustered is not None and seconds / self._clustered.gain < dense:
@@ -209,20 +229,20 @@ class WeightsProduct:
         return Choice(self._stream(best), seconds)
 
     def _try_kernels(self, columns: int, layout: Layout) -> Choice:
-        """Choose by a trial on made-up operands; what is not chosen is forgotten."""
+        """Choose by a trial on made-up operands."""
         size = self._size(columns, layout)
         B = empty_result(size.inner, columns, self.A.dtype, size.turned)
-        if layout == Layout.ROWS:
+        if layout == Layout.UNALIGNED:
             raw = np.empty(B.size + 1, B.dtype)
             first = 1 if address_of(raw) % BLOCK_BYTES == 0 else 0
             B = raw[first : first + B.size].reshape(B.shape)
         B[...] = 1
         out = empty_result(size.rows, columns, self.A.dtype, size.turned)
         candidates: list[tuple[Kernel, float]] = [
-            (StreamProduct(self.A, self.epilogue, variant), tuning.stream_seconds(size, variant))
+            (self._stream(variant), tuning.stream_seconds(size, variant))
             for variant in tuning.stream_variants(size)[: tuning.TRIED]
         ]
-        if columns <= MAX_COLUMNS:
+        if self._are_few(columns):
             few = self._few_columns(columns)
             candidates.insert(0, (few, few.seconds))
         best, dense = candidates[0][1], tuning.dense_seconds(size)
@@ -239,13 +259,6 @@ class WeightsProduct:
         return min(choices, key=lambda choice: choice.measured or 0.0)
 
 
-def layout_of(B: Array) -> Layout:
-    """Return how a dense operand lies in memory."""
-    if B.flags.f_contiguous and not B.flags.c_contiguous:
-        return Layout.TURNED
-    return Layout.ALIGNED if has_aligned_rows(B) else Layout.ROWS
-
-
 def size_of(A: SparseOperand, columns: int, layout: Layout, workers: ThreadPool) -> ProductSize:
     """Return what a choice depends on."""
     rows, inner = A.shape
@@ -255,18 +268,6 @@ def size_of(A: SparseOperand, columns: int, layout: Layout, workers: ThreadPool)
     )  # fmt: skip
 
 
-def empty_result(rows: int, columns: int, dtype: np.dtype[Any], turned: bool) -> Array:
-    """Return an array for C, in Fortran order where it is turned, aligned on cache lines.
-
-    Vectors then are written to one line each, and threads that share columns share no line. Memory
-    is NumPy's: that of a result which is no longer used is taken again, and its pages are there.
-    """
-    raw = np.empty(rows * columns + BLOCK_BYTES // dtype.itemsize, dtype)
-    first = -address_of(raw) % BLOCK_BYTES // dtype.itemsize
-    flat = raw[first : first + rows * columns]
-    return flat.reshape(columns, rows).T if turned else flat.reshape(rows, columns)
-
-
 def multiply_once(
     workers: ThreadPool,
     A: SparseOperand,
@@ -274,9 +275,10 @@ def multiply_once(
     B: Any,
     residual: Any,
 ) -> Array:
-    """Return C = A B, finished, for a product that is not repeated: little is prepared.
+    """Return C = A B, finished, for a single product.
 
-    SciPy, which prepares nothing, has done one or two columns by then.
+    One or two columns go to SciPy: it is done before A could be packed. Otherwise A is streamed as
+    it is, or packed where B is wide.
     """
     if B.shape[1] <= 2:
         return np.asarray(epilogue.apply(A @ B, residual, per_row=True))

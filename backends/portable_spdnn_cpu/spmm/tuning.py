@@ -17,7 +17,8 @@ from portable_spdnn_cpu.spmm.stream.microkernels import MOST_BLOCKS
 from portable_spdnn_cpu.spmm.stream.product import StreamVariant
 
 CYCLE = 2.7e-10  # seconds
-LOAD = 0.62  # cycles, of a vector from the first-level cache
+# From here on cycles for each 64-byte vector, unless said otherwise.
+LOAD = 0.62  # from the first-level cache
 FAR_LOAD = 1.3  # from the second
 FARTHEST_LOAD = 8.0  # from beyond
 L1_SHARE = 0.8  # of the first level, for a panel: weights stream through it too
@@ -30,10 +31,10 @@ DENSE = 0.62  # of a multiply-add of vectors in BLAS
 START = 1500.0  # of a call
 DENSE_CALL = 1e-5  # seconds: B is looked at, and the threads of BLAS are set
 PACKED_ONCE = 1024  # columns from which packing pays in a single product
-PANELS_EACH = 3  # for each thread, where A is used as it is; fewer share its rows
+PANELS_EACH = 3  # for each thread: with fewer, threads share the rows of an unpacked A too
 K_BLOCKS = (64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
-TRIED = 8  # variants of the stream
-# Dense may be the fastest up to this many times the time that the model says of the best.
+TRIED = 8  # variants of the stream that a trial times, the fastest by the model
+# BLAS is tried where the model gives it at most this many times the best time.
 DENSE_MARGIN = 3.0
 TRIAL_SECONDS = 2e-3  # of repetitions of each candidate
 MAX_REPEATS = 20

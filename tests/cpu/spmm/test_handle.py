@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,10 @@ from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import handle, tuning
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
-from portable_spdnn_cpu.spmm.dense import DenseProduct
+from portable_spdnn_cpu.spmm.dense import DenseProduct, blas
+from portable_spdnn_cpu.spmm.dense_layout import Layout, layout_of
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
-from portable_spdnn_cpu.spmm.handle import Layout, WeightsProduct, layout_of
+from portable_spdnn_cpu.spmm.handle import WeightsProduct
 from portable_spdnn_cpu.spmm.stream.microkernels import MOST_BLOCKS
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct
 from portable_spdnn_cpu.spmm.tuning import ProductSize, dense_seconds, stream_seconds
@@ -87,7 +89,7 @@ def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -
             assert C.flags.c_contiguous == (order == "C")
             np.testing.assert_allclose(C, oracle.spmm(A, B), rtol=1e-5)
     assert len(trials) == made
-    assert product._choices[19, Layout.ROWS].measured is None
+    assert product._choices[19, Layout.UNALIGNED].measured is None
     text = product.describe()
     assert text.count("predicted") == 4
     assert text.count("% of the peak of multiply-adds") == 2
@@ -123,7 +125,7 @@ def test_few_zeros_go_to_blas_but_not_with_infinities(monkeypatch: pytest.Monkey
         )
         np.testing.assert_allclose(C, expected, rtol=1e-4, atol=1e-5)
     assert isinstance(product._choices[320, layout_of(B)].kernel, DenseProduct)
-    assert "with 10 % zeros, to skip them costs more than it saves" in product.describe()
+    assert "with 10 % zeros, skipping them would cost more than it saves" in product.describe()
     empty = np.flatnonzero(A.toarray()[3] == 0)[0]
     B[empty] = np.inf
     assert np.isfinite(product.multiply(B)[3]).all()
@@ -141,3 +143,40 @@ def test_rows_that_share_columns_go_in_clusters() -> None:
     scattered = WeightsProduct(ThreadPool(1), random((80, 60), 0.1), BARE)
     scattered.multiply(B)
     assert isinstance(scattered._choices[32, layout_of(B)].kernel, StreamProduct)
+
+
+def test_blas_threads_are_as_before_after_calls_of_several_threads() -> None:
+    A, B = random((150, 160), 0.9), np.ones((160, 200), np.float32)
+    dense = DenseProduct(A, BARE)
+    before = [library["num_threads"] for library in blas().info()]
+    callers = [
+        threading.Thread(
+            target=lambda: [
+                dense.multiply(B, np.empty((150, 200), np.float32), None, ThreadPool(1))
+                for _ in range(50)
+            ]
+        )
+        for _ in range(4)
+    ]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert [library["num_threads"] for library in blas().info()] == before
+
+
+def test_a_handle_forgets_old_predictions_and_packings() -> None:
+    product = WeightsProduct(ThreadPool(1), random((40, 50), 0.1), BARE)
+    for columns in range(1, 3 * handle.MAX_PREDICTIONS):
+        product.multiply(np.ones((50, columns), np.float32))
+    assert len(product._choices) == handle.MAX_PREDICTIONS
+    used = {id(choice.kernel) for choice in product._choices.values()}
+    assert {id(kept) for kept in (*product._packed.values(), *product._few.values())} <= used
+
+
+def test_few_columns_of_huge_sparse_matrices_are_streamed() -> None:
+    A = sp.eye_array(60_000, format="csr", dtype=np.float32)
+    product = WeightsProduct(ThreadPool(1), sp.csr_array(A), BARE)
+    B = np.random.default_rng(6).random((60_000, 3), np.float32)
+    np.testing.assert_array_equal(product.multiply(B), B)
+    assert isinstance(product._choices[3, layout_of(B)].kernel, StreamProduct)

@@ -82,7 +82,7 @@ class FewColumnsProduct:
             spare = self._new_spare()
         added = self._none if residual is None else residual
         threads = pool.threads
-        if threads == 1 or self.seconds * (1 - 1 / threads) < WAKING:
+        if self.threads_used(threads) == 1:
             self._kernel(spare[0], B, out, added)
         else:
             self._run(pool, spare[2], B, out, added)
@@ -102,15 +102,11 @@ class FewColumnsProduct:
             )
         else:
             form = f"A is packed row by row, for rows of B of {spec.width} columns"
-        return (
-            f"few columns, B is copied; {form}, with {self._padding:.2f} slots for each entry, "
-            f"{self._threads_in_words()}"
-        )
+        return f"few columns, B is copied; {form}, with {self._padding:.2f} slots for each entry"
 
-    def _threads_in_words(self) -> str:
-        if self.seconds * (1 - 1 / MAX_PARTS) < WAKING:
-            return "computed on one thread: waking others would take longer"
-        return f"computed on as many threads as there are, in {self._packed.parts} parts"
+    def threads_used(self, threads: int) -> int:
+        """Return how many of a pool's threads compute: one where starting others takes longer."""
+        return threads if self.seconds * (1 - 1 / threads) >= WAKING else 1
 
     def _run(self, pool: ThreadPool, scratch: Array, B: Array, out: Array, added: Array) -> None:
         """Compute on all threads of a pool, once B is copied."""

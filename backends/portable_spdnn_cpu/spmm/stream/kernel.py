@@ -35,11 +35,11 @@ from portable_spdnn_cpu.tiles.copies import (
     B, B_STRIDE, B_TURNED, OUT, OUT_STRIDE, OUT_TURNED, RESIDUAL, RESIDUAL_STRIDE,
     BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, WORKSPACE, WORKSPACE_BYTES, SUMS_BYTES, FIRST_PART,
 ) = range(27)  # fmt: skip
-# Words of each part, from FIRST_PART on. Where there are no ROWS, all rows come as they are, in one
-# block, and COUNTS are the offsets at which A's rows begin.
+# Words of each part, from FIRST_PART on. Where ROWS is 0, A is not packed: there is one block, and
+# COUNTS is A's indptr.
 BEGIN, END, BLOCKS, ROWS, COUNTS, FIRST_ROW, FIRST_ENTRY, OFFSETS, VALUES, PART_WORDS = range(10)
 
-# What addresses lead to is as long as it needs to be; slices want a length all the same.
+# Arrays at addresses have no known length; this bounds any slice of one.
 LENGTH = 1 << 48
 
 

@@ -4,9 +4,9 @@ The sums of a row, for all columns of a panel, stay in vector registers while it
 by. An entry is an offset into the panel and a value: one value spread over a vector, and for each
 vector of the panel one multiply-add whose operand is loaded from the first-level cache.
 
-Bound: the loads. An entry takes one for each vector, one for its value, and one for its offset,
-where a processor begins as many multiply-adds as loads in a cycle (measured on a core of 2023 with
-AVX-512: two multiply-adds, 1.6 loads): wide panels reach two thirds of its arithmetic peak.
+Bound: loads. With v vectors an entry takes v + 2 loads for v multiply-adds. Where a core begins 1.6
+loads and two multiply-adds in a cycle, as measured on an Intel server core of 2023 with AVX-512,
+eight vectors reach two thirds of its peak.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 # no operands in memory, for what is loaded.
 MOST_BLOCKS = min(8, (VECTOR_REGISTERS - 4) * VECTOR_BYTES // BLOCK_BYTES)
 UNROLLED = 4  # entries in a step of the loop
-OFFSET_UNIT = 8  # bytes; a multiple of 8 is a factor that x86 addresses have for nothing
+OFFSET_UNIT = 8  # bytes; x86 addresses scale an index by 8 at no cost
 Value = Any  # an LLVM value; llvmlite has no types
 
 
@@ -52,7 +52,7 @@ def stream_row(
         Columns of B, a row after the other; read in whole vector blocks.
     stride : int
         Items from a row of the panel to the next.
-    offsets : ndarray of uint16, int32 or int64
+    offsets : ndarray of uint16 or int32
         Where the panel's row of each entry lies: uint16 in units of OFFSET_UNIT bytes, else as the
         number of that row.
     values : ndarray of the panel's type

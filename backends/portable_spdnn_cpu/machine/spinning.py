@@ -47,8 +47,8 @@ DEFAULT_MICROSECONDS = "100"
 # and its CORE is where the last caller ran.
 STATE, ASLEEP, ADDRESS, WORDS, ENDED, BUSY, CORE = range(7)
 STRIDE = 16
-# States of a mailbox: IDLE or FAILED -> POSTED (by the caller) -> RUNNING (by the worker) -> IDLE, or
-# FAILED where the kernel raised; POSTED -> IDLE where the caller takes the share back.
+# States of a mailbox: IDLE or FAILED -> POSTED (by the caller) -> RUNNING (by the worker) -> IDLE,
+# or FAILED where the kernel raised; POSTED -> IDLE where the caller takes the share back.
 IDLE, POSTED, RUNNING, FAILED = range(4)
 SLEEPERS = -1  # what `execute` returns where workers are to be woken first
 LAST_LOOK = 2000  # nanoseconds that a worker still looks after it set ASLEEP: a post may come then

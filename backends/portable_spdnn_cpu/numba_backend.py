@@ -22,7 +22,6 @@ from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn_cpu.jit import default_threads
 from portable_spdnn_cpu.machine.cpu_info import processor_name
-from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from portable_spdnn_cpu.spmm.handle import WeightsProduct
@@ -44,6 +43,8 @@ class NumbaBackend(Backend):
 
     def __init__(self, threads: int | None = None) -> None:
         super().__init__(default_threads() if threads is None else threads)
+        from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+
         self.workers = ThreadPool(self.threads)
 
     @classmethod

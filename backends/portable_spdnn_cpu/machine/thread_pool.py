@@ -7,12 +7,10 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from portable_spdnn_cpu.jit.compilation import Array
-    from portable_spdnn_cpu.jit.jobs import Job
-    from portable_spdnn_cpu.machine.spinning import SpinningWorkers
+from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.jit.jobs import Job
+from portable_spdnn_cpu.machine.spinning import SpinningWorkers
 
 POLL_SECONDS = 0.1
 # Seconds from a call of `run` until other threads have taken over data and share the work.
@@ -108,10 +106,7 @@ class ThreadPool:
             If the kernel raised an exception.
         """
         if self._spinning is None:
-            # Pools are made where Numba may be missing, to be reported so. Two callers that come
-            # here at once each make workers, of which those that are not kept end.
-            from portable_spdnn_cpu.machine.spinning import SpinningWorkers
-
+            # Two callers that come here at once each make workers; those that are not kept end.
             self._spinning = SpinningWorkers(self.threads)
         self._spinning.run(job, words)
 

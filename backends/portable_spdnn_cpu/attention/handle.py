@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,8 @@ from portable_spdnn_cpu.attention.operands import PackedOperands, attend_again, 
 from portable_spdnn_cpu.attention.packing import PackedMask, pack_mask
 from portable_spdnn_cpu.attention.stages import TILES_AT_ONCE
 from portable_spdnn_cpu.jit.compilation import Array, read_only
-from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
+from portable_spdnn_cpu.machine.buffers import Buffers, Spare
+from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.sddmm.register_tile import GROUP, padded, register_tile
 from portable_spdnn_cpu.sddmm.vectors import LANES
@@ -91,7 +90,7 @@ class SparseAttention:
         threads, counters = self.workers.threads, np.zeros((2, 1), np.int64)
         factor, pattern = Q.dtype.type(scale), (read_only(mask.indptr), read_only(mask.indices))
         rows = packed, *K.shape[1:2], d, d_v, Q.dtype
-        with spare_buffers() as buffers:
+        with _SPARE.lent() as buffers:
             spaces = [
                 buffers.workspace(worker, size, d, d_v, scores, Q.dtype)
                 for worker in range(threads)
@@ -142,19 +141,8 @@ def stages(mask: PackedMask, size: int, itemsize: int) -> tuple[int, int]:
     return stage, max(GROUP * LANES * TILES_AT_ONCE, most + LANES)
 
 
-class Buffers:
-    """Arrays that calls use one after the other, so that their pages are touched but once."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[str, int], Array] = {}
-
-    def take(self, name: str, worker: int, shape: tuple[int, ...], dtype: Any) -> Array:
-        """Return an uninitialised array, a part of what was kept under its name where it can be."""
-        items = int(np.prod(shape))
-        kept = self._kept.get((name, worker))
-        if kept is None or kept.dtype != dtype or kept.size < items:
-            kept = self._kept[name, worker] = aligned_empty((items,), dtype)
-        return kept[:items].reshape(shape)
+class AttentionBuffers(Buffers):
+    """What attention computes in, for each worker."""
 
     def operands(
         self, worker: int, heads: int, mask: PackedMask, keys: int, d: int, d_v: int, dtype: Any
@@ -183,15 +171,4 @@ class Buffers:
         )
 
 
-_spare: list[Buffers] = []
-
-
-@contextmanager
-def spare_buffers() -> Iterator[Buffers]:
-    """Lend buffers that an earlier call left; concurrent calls each get their own."""
-    try:
-        buffers = _spare.pop()
-    except IndexError:
-        buffers = Buffers()
-    yield buffers
-    _spare[:] = [buffers]
+_SPARE = Spare(AttentionBuffers)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 
@@ -18,6 +16,7 @@ from portable_spdnn_cpu.conv.panels import Task
 from portable_spdnn_cpu.conv.tuning import TRIED, ConvSize, Cut, cuts, fastest
 from portable_spdnn_cpu.jit.jobs import address_of, in_order
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
+from portable_spdnn_cpu.machine.buffers import Spare
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
@@ -61,7 +60,8 @@ class StreamConv:
         sources = (channel[:, None] + place.ravel()).astype(np.int64)
         packed = pack(matrices, sources, cut.vectors, cut.block, cut.parts)
         self._words = self._make_words(packed, epilogue)
-        self._spare: list[Array] = []
+        workspace = self.workers.threads * int(self._words[kernel.WORKSPACE_BYTES])
+        self._workspace = Spare(functools.partial(aligned_empty, (workspace,), np.uint8))
 
     def __call__(self, x: Array, out: Array | None, residual: Array | None) -> Array:
         """Return the convolution of x, shape (images, channels, height, width), finished."""
@@ -74,7 +74,7 @@ class StreamConv:
         words[kernel.TASK] = x.shape[0]
         words[kernel.IMAGES], words[kernel.OUT] = address_of(images), address_of(out)
         words[kernel.RESIDUAL] = 0 if added is None else address_of(added)
-        with self._workspace() as workspace:
+        with self._workspace.lent() as workspace:
             words[kernel.WORKSPACE] = address_of(workspace)
             self.workers.run_job(kernel.JOBS[self.dtype.name], words)
         return out
@@ -82,17 +82,6 @@ class StreamConv:
     def describe(self) -> str:
         """Return how the convolution is cut."""
         return f"Entries of the weights are streamed against {self.cut}"
-
-    @contextmanager
-    def _workspace(self) -> Iterator[Array]:
-        """Lend memory that an earlier call left; concurrent calls each get their own."""
-        try:
-            workspace = self._spare.pop()
-        except IndexError:
-            size = int(self._words[kernel.WORKSPACE_BYTES])
-            workspace = aligned_empty((self.workers.threads * size,), np.uint8)
-        yield workspace
-        self._spare[:] = [workspace]
 
     def _make_words(self, packed: PackedConv, epilogue: Epilogue) -> Array:
         """Return the words of a job, but for the arrays of a call."""

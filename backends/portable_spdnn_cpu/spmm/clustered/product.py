@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
@@ -14,7 +12,7 @@ from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.activations import NONE, activation_of
 from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.layout.packing import ACTIVATION, PackedLayers, pack_product
-from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.machine.buffers import Spare
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.clustered.kernel import (
@@ -85,10 +83,6 @@ class ClusteredProduct:
         """
         return float(self.shared**0.3)
 
-    def prepare(self, columns: int | None) -> None:
-        """Choose by a trial for so many inputs, or for few, which compiles all variants."""
-        self._try_variants(columns or 2 * BLOCK_BYTES // self.dtype.itemsize)
-
     def __call__(
         self, features: Array, out: Array | None = None, residual: Array | None = None
     ) -> Array:
@@ -135,8 +129,8 @@ class ClusteredProduct:
         """Return what runs, for people."""
         return f"in clusters of rows: a load of B serves {self.shared:.1f} entries"
 
-    def _try_variants(self, inputs: int) -> None:
-        """Choose by a trial on made-up features, in each order."""
+    def prepare(self, inputs: int) -> None:
+        """Choose the variants for so many inputs by a trial on made-up features, in each order."""
         for fortran in (False, True):
             order: Literal["F", "C"] = "F" if fortran else "C"
             features = np.ones((inputs, self.product.neurons_in), self.dtype, order)
@@ -168,7 +162,7 @@ class ClusteredProduct:
         source = read_only(features)
         transposed = out.T if fortran else None
         widest = max(self.product.neurons_in, self.product.neurons_out)
-        with spare_workspace() as workspace:
+        with _SPARE.lent() as workspace:
             workspace.fit(workers.threads, widest, variant.width, self.dtype)
 
             def work(worker: int) -> None:
@@ -188,15 +182,4 @@ def linear(packed: PackedLayers) -> PackedLayers:
     )
 
 
-_spare: list[TileWorkspace] = []
-
-
-@contextmanager
-def spare_workspace() -> Iterator[TileWorkspace]:
-    """Lend buffers that an earlier call left; concurrent calls each get their own."""
-    try:
-        workspace = _spare.pop()
-    except IndexError:
-        workspace = TileWorkspace()
-    yield workspace
-    _spare[:] = [workspace]
+_SPARE = Spare(TileWorkspace)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,14 +13,10 @@ from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import Job, address_of
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.machine.cpu_info import aligned_empty
+from portable_spdnn_cpu.machine.buffers import Buffers, Spare
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.stream import kernel
-from portable_spdnn_cpu.spmm.stream.packing import (
-    divide_rows,
-    may_be_short,
-    pack_rows,
-)
+from portable_spdnn_cpu.spmm.stream.packing import divide_rows, may_be_short, pack_rows
 
 JOBS: dict[tuple[str, str], Job] = {
     ("float32", "uint16"): kernel.multiply_short_float32,
@@ -95,16 +89,8 @@ class StreamProduct:
             indptr = A.indptr.astype(np.int64, copy=False)
             arrays = [self._address(array) for array in (indptr, columns, A.data)]
             for part, words_of_part in enumerate(table):
-                words_of_part[:] = (
-                    bounds[part],
-                    bounds[part + 1],
-                    1,
-                    0,
-                    arrays[0],
-                    0,
-                    0,
-                    *arrays[1:],
-                )
+                # One block without rows of its own: COUNTS is A's indptr.
+                words_of_part[:] = *bounds[part : part + 2], 1, 0, arrays[0], 0, 0, *arrays[1:]
             offset_kind = "int32"
         self.job = JOBS[self.dtype.name, offset_kind]
         self.most_rows = max(map(int.__sub__, bounds[1:], bounds[:-1]))
@@ -163,7 +149,8 @@ class StreamProduct:
         row = self.width * itemsize
         sums = self.most_rows * row if out_turned or self.blocks > 1 else 0
         each = sums + self.k_block * row
-        with spare_memory(pool.threads * each) as memory:
+        with _SPARE.lent() as buffers:
+            memory = buffers.take("workspace", 0, (pool.threads * each,), np.uint8)
             words[kernel.WORKSPACE : kernel.SUMS_BYTES + 1] = address_of(memory), each, sums
             pool.run_job(self.job, words)
 
@@ -199,17 +186,4 @@ def _has_lines(B: Array) -> bool:
     return ordered and row % item == 0 and column % item == 0
 
 
-_spare: list[Array] = []
-
-
-@contextmanager
-def spare_memory(size: int) -> Iterator[Array]:
-    """Lend at least `size` bytes that an earlier call left; concurrent calls get their own."""
-    try:
-        memory = _spare.pop()
-    except IndexError:
-        memory = aligned_empty((0,), np.uint8)
-    if memory.size < size:
-        memory = aligned_empty((size,), np.uint8)
-    yield memory
-    _spare[:] = [memory]
+_SPARE = Spare(Buffers)

@@ -39,11 +39,10 @@ _NAMES = {
     "workloads.streamed_network": ("StreamedNetwork",),
 }
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
-_MODULES = ("masks",)
+_MODULES = {"masks": "operations.masks"}
 __all__ = [*sorted(_HOME), *_MODULES, "__version__"]
 
 if TYPE_CHECKING:
-    from portable_spdnn import masks as masks
     from portable_spdnn.backend import Availability as Availability
     from portable_spdnn.backend import Backend as Backend
     from portable_spdnn.engine import infer as infer
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from portable_spdnn.layer import Layer as Layer
     from portable_spdnn.mpi.run import infer_distributed as infer_distributed
     from portable_spdnn.network import Network as Network
+    from portable_spdnn.operations import masks as masks
     from portable_spdnn.operations.convolutions.handle import ConvHandle as ConvHandle
     from portable_spdnn.operations.handles import LayerHandle as LayerHandle
     from portable_spdnn.operations.handles import SpgemmHandle as SpgemmHandle
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
-        return importlib.import_module(f"{__name__}.{name}")
+        return importlib.import_module(f"{__name__}.{_MODULES[name]}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -38,3 +38,9 @@ def empty_result(rows: int, columns: int, dtype: np.dtype[Any], turned: bool) ->
     first = -address_of(raw) % BLOCK_BYTES // dtype.itemsize
     flat = raw[first : first + rows * columns]
     return flat.reshape(columns, rows).T if turned else flat.reshape(rows, columns)
+
+
+def one_item_further(array: Array) -> Array:
+    """Return an uninitialised array of the same shape, in C order, that starts on no cache line."""
+    wide = empty_result(1, array.size + 1, array.dtype, turned=False)
+    return wide[0, 1:].reshape(array.shape)

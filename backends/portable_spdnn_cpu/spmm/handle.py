@@ -11,15 +11,15 @@ import numpy as np
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array
-from portable_spdnn_cpu.jit.jobs import address_of
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.peaks import fma_rate
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import tuning
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.dense import DenseProduct
-from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result, layout_of
-from portable_spdnn_cpu.spmm.few_columns.product import MAX_COLUMNS, FewColumnsProduct
+from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result, layout_of, one_item_further
+from portable_spdnn_cpu.spmm.few_columns import product as few_columns
+from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 from portable_spdnn_cpu.spmm.stream.product import (
     StreamProduct,
     StreamVariant,
@@ -28,7 +28,6 @@ from portable_spdnn_cpu.spmm.tuning import ProductSize
 
 # Entries that a load of B must serve for clusters of rows to be considered.
 LEAST_SHARED = 1.5
-FEW_BLOCK, SMALL_TABLE = 768, 1 << 16  # see `WeightsProduct._are_few`
 MAX_PREDICTIONS = 16  # for different numbers of columns that are kept: each may have packed A anew
 MAX_TRIAL_BYTES = 1 << 28  # of made-up operands and results; larger products are not tried
 
@@ -198,12 +197,6 @@ class WeightsProduct:
             self._packed[variant] = StreamProduct(self.A, self.epilogue, variant)
         return self._packed[variant]
 
-    def _are_few(self, columns: int) -> bool:
-        """Whether there is a kernel of few columns; it has a table of rows times blocks of K."""
-        rows, inner = self.A.shape
-        table = rows * -(-inner // FEW_BLOCK)
-        return 1 <= columns <= MAX_COLUMNS and table <= max(2 * self.A.nnz, SMALL_TABLE)
-
     def _few_columns(self, columns: int) -> FewColumnsProduct:
         """Return A packed for a few columns, once."""
         if columns not in self._few:
@@ -219,7 +212,7 @@ class WeightsProduct:
         size = self._size(columns, layout)
         best = tuning.stream_variants(size)[0]
         seconds, dense = tuning.stream_seconds(size, best), tuning.dense_seconds(size)
-        if self._are_few(columns):
+        if few_columns.fits(self.A, columns):
             few = self._few_columns(columns)
             return Choice(few, few.seconds) if few.seconds < dense else Choice(self._dense, dense)
         if self._clustered is not None and seconds / self._clustered.gain < dense:
@@ -233,16 +226,14 @@ class WeightsProduct:
         size = self._size(columns, layout)
         B = empty_result(size.inner, columns, self.A.dtype, size.turned)
         if layout == Layout.UNALIGNED:
-            raw = np.empty(B.size + 1, B.dtype)
-            first = 1 if address_of(raw) % BLOCK_BYTES == 0 else 0
-            B = raw[first : first + B.size].reshape(B.shape)
+            B = one_item_further(B)
         B[...] = 1
         out = empty_result(size.rows, columns, self.A.dtype, size.turned)
         candidates: list[tuple[Kernel, float]] = [
             (self._stream(variant), tuning.stream_seconds(size, variant))
             for variant in tuning.stream_variants(size)[: tuning.TRIED]
         ]
-        if self._are_few(columns):
+        if few_columns.fits(self.A, columns):
             few = self._few_columns(columns)
             candidates.insert(0, (few, few.seconds))
         best, dense = candidates[0][1], tuning.dense_seconds(size)

@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 import portable_spdnn as ps
-from portable_spdnn import masks
+from portable_spdnn.operations import masks
 
 SIZES = [(0, 0), (1, 1), (7, 7), (20, 33), (33, 20), (5, 0)]
 

@@ -22,8 +22,22 @@ from portable_spdnn_cpu.spmm.few_columns.rows import pack_rows
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec
 
 MAX_COLUMNS = 15
+LEAST_BLOCK = 768  # columns of A in a block, of the widest rows of B and a small cache
+SMALL_TABLE = 1 << 16
 PART = 2e-5  # seconds that a part of the rows takes at least, on one thread
 MAX_PARTS = 64
+
+
+def fits(A: SparseOperand, columns: int) -> bool:
+    """Whether a product is one of few columns.
+
+    Rows are packed by blocks of columns of A, with a table of rows times blocks: of a huge and very
+    sparse A that would be larger than A.
+    """
+    if not 1 <= columns <= MAX_COLUMNS:
+        return False
+    blocks = -(-A.shape[1] // LEAST_BLOCK)
+    return A.shape[0] * blocks <= max(2 * A.nnz, SMALL_TABLE)
 
 
 class FewColumnsProduct:

@@ -90,32 +90,31 @@ class SparseAttention:
         threads, counters = self.workers.threads, np.zeros((2, 1), np.int64)
         factor, pattern = Q.dtype.type(scale), (read_only(mask.indptr), read_only(mask.indices))
         rows = packed, *K.shape[1:2], d, d_v, Q.dtype
-        with _SPARE.lent() as buffers:
-            spaces = [
-                buffers.workspace(worker, size, d, d_v, scores, Q.dtype)
-                for worker in range(threads)
-            ]
-            if heads % threads == 0 or heads >= HEADS_EACH * threads:
-                own = [buffers.operands(worker, 1, *rows) for worker in range(threads)]
-                whole = tile, packed, stage, *pattern, Q, K, V
+        buffers = _SPARE.take()
+        spaces = [
+            buffers.workspace(worker, size, d, d_v, scores, Q.dtype) for worker in range(threads)
+        ]
+        if heads % threads == 0 or heads >= HEADS_EACH * threads:
+            own = [buffers.operands(worker, 1, *rows) for worker in range(threads)]
+            whole = tile, packed, stage, *pattern, Q, K, V
 
-                def work(worker: int) -> None:
-                    attend_heads(
-                        counters[0], *whole, own[worker], d, d_v, factor, spaces[worker], out
-                    )
+            def work(worker: int) -> None:
+                attend_heads(counters[0], *whole, own[worker], d, d_v, factor, spaces[worker], out)
 
-                self.workers.run(work)
-                return
-            shared = buffers.operands(0, heads, *rows)
-            self.workers.run(lambda worker: pack_operands(counters[0], K, V, shared, d, d_v))
-            self.workers.run(
-                lambda worker: attend(
-                    counters[1], tile, packed, stage, Q, shared, d, d_v, factor, spaces[worker], out
-                )
+            self.workers.run(work)
+            _SPARE.give_back(buffers)
+            return
+        shared = buffers.operands(0, heads, *rows)
+        self.workers.run(lambda worker: pack_operands(counters[0], K, V, shared, d, d_v))
+        self.workers.run(
+            lambda worker: attend(
+                counters[1], tile, packed, stage, Q, shared, d, d_v, factor, spaces[worker], out
             )
-            for head in np.flatnonzero(shared.flawed.any(axis=1)):
-                flawed = shared.flawed[head]
-                attend_again(*pattern, Q[head], K[head], V[head], flawed, factor, out[head])
+        )
+        for head in np.flatnonzero(shared.flawed.any(axis=1)):
+            flawed = shared.flawed[head]
+            attend_again(*pattern, Q[head], K[head], V[head], flawed, factor, out[head])
+        _SPARE.give_back(buffers)
 
 
 def block_of_queries(queries: int, heads: int, threads: int, key_bytes: int) -> int:

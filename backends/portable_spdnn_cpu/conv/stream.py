@@ -16,8 +16,8 @@ from portable_spdnn_cpu.conv.panels import Task
 from portable_spdnn_cpu.conv.tuning import TRIED, ConvSize, Cut, cuts, fastest
 from portable_spdnn_cpu.jit.jobs import address_of, in_order
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
-from portable_spdnn_cpu.machine.buffers import Spare
-from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
+from portable_spdnn_cpu.machine.buffers import Spare, Workspace
+from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
 
@@ -60,8 +60,7 @@ class StreamConv:
         sources = (channel[:, None] + place.ravel()).astype(np.int64)
         packed = pack(matrices, sources, cut.vectors, cut.block, cut.parts)
         self._words = self._make_words(packed, epilogue)
-        workspace = self.workers.threads * int(self._words[kernel.WORKSPACE_BYTES])
-        self._workspace = Spare(functools.partial(aligned_empty, (workspace,), np.uint8))
+        self._workspace_bytes = self.workers.threads * int(self._words[kernel.WORKSPACE_BYTES])
 
     def __call__(self, x: Array, out: Array | None, residual: Array | None) -> Array:
         """Return the convolution of x, shape (images, channels, height, width), finished."""
@@ -74,9 +73,10 @@ class StreamConv:
         words[kernel.TASK] = x.shape[0]
         words[kernel.IMAGES], words[kernel.OUT] = address_of(images), address_of(out)
         words[kernel.RESIDUAL] = 0 if added is None else address_of(added)
-        with self._workspace.lent() as workspace:
-            words[kernel.WORKSPACE] = address_of(workspace)
-            self.workers.run_job(kernel.JOBS[self.dtype.name], words)
+        workspace = _SPARE.take()
+        words[kernel.WORKSPACE] = workspace.of_bytes(self._workspace_bytes)
+        self.workers.run_job(kernel.JOBS[self.dtype.name], words)
+        _SPARE.give_back(workspace)
         return out
 
     def describe(self) -> str:
@@ -161,3 +161,6 @@ def best_stream(
     if trial is None:
         return make(choices[0])
     return fastest([make(cut) for cut in choices[:TRIED]], trial)
+
+
+_SPARE = Spare(Workspace)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn_cpu.jit.jobs import address_of
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 
 Kind = TypeVar("Kind")
@@ -28,15 +28,31 @@ class Spare(Generic[Kind]):
         self._make = make
         self._left: list[Kind] = []
 
-    @contextmanager
-    def lent(self) -> Iterator[Kind]:
-        """Lend one. After an error it is not kept: threads may still be using it."""
+    def take(self) -> Kind:
+        """Return one that no other call has."""
         try:
-            lent = self._left.pop()
+            return self._left.pop()
         except IndexError:
-            lent = self._make()
-        yield lent
-        self._left[:] = [lent]
+            return self._make()
+
+    def give_back(self, taken: Kind) -> None:
+        """Leave it for the next call: not after an error, when threads may still be using it."""
+        self._left[:] = [taken]
+
+
+class Workspace:
+    """Memory that starts on a cache line, and grows as it has to."""
+
+    def __init__(self) -> None:
+        self._memory = aligned_empty((0,), np.uint8)
+        self._address = 0
+
+    def of_bytes(self, size: int) -> int:
+        """Return the address of so many bytes, uninitialised."""
+        if size > self._memory.size:
+            self._memory = aligned_empty((size,), np.uint8)
+            self._address = address_of(self._memory)
+        return self._address
 
 
 class Buffers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -13,23 +13,23 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.stream.product import has_aligned_rows
 
 
-class Layout(Enum):
+class Layout(IntEnum):
     """How B lies in memory: what a choice depends on besides its columns."""
 
-    ALIGNED = "rows that start on cache lines"
-    UNALIGNED = "rows that do not"
-    TURNED = "columns that lie together"
+    ALIGNED = 0  # rows start on cache lines
+    UNALIGNED = 1  # rows do not
+    FORTRAN = 2  # columns lie in one piece each
 
 
 def layout_of(B: Array) -> Layout:
     """Return how a dense operand lies in memory."""
     if B.flags.f_contiguous and not B.flags.c_contiguous:
-        return Layout.TURNED
+        return Layout.FORTRAN
     return Layout.ALIGNED if has_aligned_rows(B) else Layout.UNALIGNED
 
 
-def empty_result(rows: int, columns: int, dtype: np.dtype[Any], turned: bool) -> Array:
-    """Return an array for C, in Fortran order where it is turned, aligned on cache lines.
+def empty_result(rows: int, columns: int, dtype: np.dtype[Any], fortran: bool) -> Array:
+    """Return an array for C, in C or Fortran order, that starts on a cache line.
 
     Vectors then are written to one line each, and threads that share columns share no line. Memory
     is NumPy's: that of a result which is no longer used is taken again, and its pages are there.
@@ -37,10 +37,10 @@ def empty_result(rows: int, columns: int, dtype: np.dtype[Any], turned: bool) ->
     raw = np.empty(rows * columns + BLOCK_BYTES // dtype.itemsize, dtype)
     first = -address_of(raw) % BLOCK_BYTES // dtype.itemsize
     flat = raw[first : first + rows * columns]
-    return flat.reshape(columns, rows).T if turned else flat.reshape(rows, columns)
+    return flat.reshape(columns, rows).T if fortran else flat.reshape(rows, columns)
 
 
 def one_item_further(array: Array) -> Array:
     """Return an uninitialised array of the same shape, in C order, that starts on no cache line."""
-    wide = empty_result(1, array.size + 1, array.dtype, turned=False)
+    wide = empty_result(1, array.size + 1, array.dtype, fortran=False)
     return wide[0, 1:].reshape(array.shape)

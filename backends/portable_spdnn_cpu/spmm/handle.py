@@ -119,8 +119,8 @@ class WeightsProduct:
         columns = B.shape[1]
         layout = layout_of(B)
         if out is None:
-            turned = layout == Layout.TURNED
-            out = empty_result(self.A.shape[0], columns, self.A.dtype, turned)
+            fortran = layout == Layout.FORTRAN
+            out = empty_result(self.A.shape[0], columns, self.A.dtype, fortran)
         choice = self._choices.get((columns, layout))
         if choice is None:
             choice = self._choices[columns, layout] = self._predict(columns, layout)
@@ -151,7 +151,7 @@ class WeightsProduct:
     def _describe(self, columns: int, layout: Layout, choice: Choice, layer: bool) -> str:
         """Return a sentence about one choice."""
         what = "Features of {} input{}" if layer else "B of {} column{}"
-        order = "Fortran" if (layout == Layout.TURNED) != layer else "C"
+        order = "Fortran" if (layout == Layout.FORTRAN) != layer else "C"
         lines = ", rows aligned to 64 bytes" if layout == Layout.ALIGNED else ""
         threads = self.workers.threads
         if isinstance(choice.kernel, FewColumnsProduct):
@@ -224,11 +224,11 @@ class WeightsProduct:
     def _try_kernels(self, columns: int, layout: Layout) -> Choice:
         """Choose by a trial on made-up operands."""
         size = self._size(columns, layout)
-        B = empty_result(size.inner, columns, self.A.dtype, size.turned)
+        B = empty_result(size.inner, columns, self.A.dtype, size.fortran)
         if layout == Layout.UNALIGNED:
             B = one_item_further(B)
         B[...] = 1
-        out = empty_result(size.rows, columns, self.A.dtype, size.turned)
+        out = empty_result(size.rows, columns, self.A.dtype, size.fortran)
         candidates: list[tuple[Kernel, float]] = [
             (self._stream(variant), tuning.stream_seconds(size, variant))
             for variant in tuning.stream_variants(size)[: tuning.TRIED]
@@ -254,7 +254,7 @@ def size_of(A: SparseOperand, columns: int, layout: Layout, workers: ThreadPool)
     """Return what a choice depends on."""
     rows, inner = A.shape
     return ProductSize(
-        rows, inner, columns, int(A.nnz), A.dtype.itemsize, layout == Layout.TURNED,
+        rows, inner, columns, int(A.nnz), A.dtype.itemsize, layout == Layout.FORTRAN,
         layout == Layout.ALIGNED, workers.threads,
     )  # fmt: skip
 
@@ -274,7 +274,7 @@ def multiply_once(
     if B.shape[1] <= 2:
         return np.asarray(epilogue.apply(A @ B, residual, per_row=True))
     columns, layout = B.shape[1], layout_of(B)
-    out = empty_result(A.shape[0], columns, A.dtype, layout == Layout.TURNED)
+    out = empty_result(A.shape[0], columns, A.dtype, layout == Layout.FORTRAN)
     size = size_of(A, columns, layout, workers)
     whole = tuning.whole_variant(size)
     variant = whole or tuning.stream_variants(size)[0]

@@ -7,13 +7,14 @@ they are the same on every machine, for it is their ratios that choose.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.timing import seconds_of
-from portable_spdnn_cpu.spmm.stream.microkernels import MOST_BLOCKS
+from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.stream.product import StreamVariant
 
 CYCLE = 2.7e-10  # seconds
@@ -23,17 +24,20 @@ FAR_LOAD = 1.3  # from the second
 FARTHEST_LOAD = 8.0  # from beyond
 L1_SHARE = 0.8  # of the first level, for a panel: weights stream through it too
 L2_SHARE = 0.6  # of the second: sums and C are there as well
-COPY, TURN = 5.0, 8.0  # of a vector of B into a panel: as it lies, and transposed
-WRITE, WRITE_TURNED = 5.0, 10.0  # of a vector of C
+COPY, TRANSPOSE = 4.5, 8.0  # of a vector of B into a panel: as it lies, and transposed
+WRITE, WRITE_FORTRAN = 4.0, 10.0  # of a vector of C that the second level holds
+# Of one that it does not hold, in whole rows of C, and in panels of them.
+WRITE_ROWS, WRITE_PANELS = 6.0, 14.0
+SHARED_ROW = 100.0  # of a row of C in which two threads write to one pair of cache lines
 WAIT = 3.5  # of a vector of sums, between two blocks
 ROW = 12.0  # of a row of a block, whatever it has
 DENSE = 0.62  # of a multiply-add of vectors in BLAS
-START = 1500.0  # of a call
+START = 12000.0  # of a call
 DENSE_CALL = 1e-5  # seconds: B is looked at, and the threads of BLAS are set
 PACKED_ONCE = 1024  # columns from which packing pays in a single product
-PANELS_EACH = 3  # for each thread: with fewer, threads share the rows of an unpacked A too
 K_BLOCKS = (64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
 TRIED = 8  # variants of the stream that a trial times, the fastest by the model
+ALIKE = 3  # among them, that differ in the blocks of K alone
 # BLAS is tried where the model gives it at most this many times the best time.
 DENSE_MARGIN = 3.0
 TRIAL_SECONDS = 2e-3  # of repetitions of each candidate
@@ -52,7 +56,7 @@ class ProductSize:
         Of A.
     itemsize : int
         Bytes of an item.
-    turned : bool
+    fortran : bool
         Whether columns of B, and of C, lie together rather than rows.
     aligned : bool
         Whether rows of B start on cache lines and are whole vector blocks.
@@ -65,7 +69,7 @@ class ProductSize:
     columns: int
     entries: int
     itemsize: int
-    turned: bool
+    fortran: bool
     aligned: bool
     threads: int
 
@@ -78,40 +82,51 @@ class ProductSize:
 def stream_variants(size: ProductSize) -> list[StreamVariant]:
     """Return the variants of the stream, the fastest by the model first."""
     inner = max(1, size.inner)
-    k_blocks = [block for block in K_BLOCKS if block < inner] + [inner]
+    found: list[StreamVariant] = []
+    alike: Counter[StreamVariant] = Counter()
+    for variant in _variants(size, [block for block in K_BLOCKS if block < inner] + [inner]):
+        kind = replace(variant, k_block=0)
+        alike[kind] += 1
+        if alike[kind] <= ALIKE:
+            found.append(variant)
+    return found
+
+
+def whole_variant(size: ProductSize) -> StreamVariant | None:
+    """Return the variant for A as it is, in one block; None where A is better packed even once."""
+    if size.columns >= PACKED_ONCE:
+        return None
+    return _variants(size, [max(1, size.inner)])[0]
+
+
+def _variants(size: ProductSize, k_blocks: list[int]) -> list[StreamVariant]:
+    """Return the variants with some blocks of K, and in place, the fastest by the model first."""
+    parts = tuple(dict.fromkeys((1, size.threads)))
     found = [
-        StreamVariant(blocks, k_block, parts)
-        for blocks in _panel_widths(size.vectors, size.threads)
+        StreamVariant(vectors, k_block, some)
+        for vectors in _panel_widths(size.vectors, size.threads)
         for k_block in k_blocks
-        for parts in dict.fromkeys((1, size.threads))
+        for some in parts
     ]
     if size.aligned:
-        widths = dict.fromkeys(min(width, size.vectors) for width in (4, 6, 8))
         found += [
-            StreamVariant(min(blocks, MOST_BLOCKS), inner, parts, in_place=True)
-            for blocks in widths
-            for parts in dict.fromkeys((1, size.threads))
+            StreamVariant(vectors, k_blocks[-1], some, panels, in_place=True)
+            for vectors in dict.fromkeys(min(width, size.vectors, MAX_VECTORS) for width in (4, 8))
+            for panels in dict.fromkeys((1, _panels_together(size, vectors)))
+            for some in parts
         ]
     return sorted(dict.fromkeys(found), key=lambda variant: stream_seconds(size, variant))
 
 
-def whole_variant(size: ProductSize) -> StreamVariant | None:
-    """Return the variant for A as it is, in one block; None where A is better packed even once.
-
-    Panels are as wide as registers and the second-level cache allow.
-    """
-    if size.columns >= PACKED_ONCE:
-        return None
-    fitting = int(L2_SHARE * cache_bytes(2)) // (max(1, size.inner) * BLOCK_BYTES)
-    panels = -(-size.vectors // max(2, min(fitting, MOST_BLOCKS)))
-    blocks = max(1, -(-size.vectors // max(1, panels)))
-    parts = 1 if panels % size.threads == 0 or panels > PANELS_EACH * size.threads else size.threads
-    return StreamVariant(blocks, max(1, size.inner), parts)
+def _panels_together(size: ProductSize, vectors: int) -> int:
+    """Return how many panels of B the second-level cache holds, at most those that there are."""
+    fitting = int(L2_SHARE * cache_bytes(2)) // (max(1, size.inner) * vectors * BLOCK_BYTES)
+    return max(1, min(fitting, -(-size.vectors // vectors)))
 
 
 def _panel_widths(vectors: int, threads: int) -> list[int]:
     """Return widths of panels that divide so many vectors about evenly, one for each thread too."""
-    least = -(-vectors // MOST_BLOCKS)
+    least = -(-vectors // MAX_VECTORS)
     numbers = {*range(least, max(least, -(-vectors // 3)) + 1), max(least, min(threads, vectors))}
     numbers.add(max(least, -(-vectors // 2)))
     return sorted({-(-vectors // panels) for panels in numbers})
@@ -121,23 +136,31 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
     """Return what the model says of a variant, in seconds."""
     rows = max(1, size.rows)
     blocks_of_k = -(-max(1, size.inner) // variant.k_block)
-    panel = min(variant.k_block, size.inner) * variant.blocks * BLOCK_BYTES
+    panel = min(variant.k_block, size.inner) * variant.vectors * variant.panels * BLOCK_BYTES
     load = FARTHEST_LOAD
     if panel <= L1_SHARE * cache_bytes(1) and not variant.in_place:
         load = LOAD
     elif panel <= L2_SHARE * cache_bytes(2):
         load = FAR_LOAD
     # Besides its vectors an entry loads its value and its offset.
-    entry = load + 2 * LOAD / variant.blocks
+    entry = load + 2 * LOAD / variant.vectors
     sums = size.entries / rows * entry
-    copy = TURN if size.turned else COPY
+    copy = TRANSPOSE if size.fortran else COPY
     copies = 0.0 if variant.in_place else size.inner * variant.parts / rows * copy
-    write = WRITE_TURNED if size.turned else WRITE
-    row = blocks_of_k * ROW / variant.blocks
+    parts = min(variant.parts, size.threads)
+    write = WRITE_FORTRAN if size.fortran else WRITE
+    written = rows * size.vectors * BLOCK_BYTES / parts
+    if written > cache_bytes(2) / 2:
+        whole = variant.vectors * variant.panels >= size.vectors
+        write = max(write, WRITE_ROWS if whole else WRITE_PANELS)
+    row = blocks_of_k * ROW / (variant.vectors * variant.panels)
     cycles = sums + copies + write + WAIT * (blocks_of_k - 1) + row
-    items = -(-size.vectors // variant.blocks) * variant.parts
-    rounds = -(-items // size.threads) / items  # the share of the thread that has most
-    return CYCLE * (START + cycles * rows * size.vectors * rounds)
+    tasks = -(-size.vectors // (variant.vectors * variant.panels)) * variant.parts
+    rounds = -(-tasks // size.threads) / tasks  # the share of the thread that has most
+    shared = 0.0
+    if parts < min(size.threads, tasks) and size.columns * size.itemsize % (2 * BLOCK_BYTES):
+        shared = SHARED_ROW * rows
+    return CYCLE * (START + cycles * rows * size.vectors * rounds + shared)
 
 
 def dense_seconds(size: ProductSize) -> float:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
+import ctypes
 
-from portable_spdnn_cpu.machine.buffers import Buffers, Spare
+import numpy as np
+
+from portable_spdnn_cpu.machine.buffers import Buffers, Spare, Workspace
 
 
 def test_the_next_call_gets_what_the_last_one_left_and_calls_at_a_time_their_own() -> None:
     spare = Spare(Buffers)
-    with spare.lent() as first, spare.lent() as second:
-        assert first is not second
-    with spare.lent() as third:
-        assert third is first  # which was given back last
+    first, second = spare.take(), spare.take()
+    assert first is not second
+    spare.give_back(second)
+    spare.give_back(first)
+    assert spare.take() is first  # which was given back last
+    assert spare.take() not in (first, second)
 
 
-def test_what_an_error_interrupted_is_not_lent_again() -> None:
-    spare = Spare(Buffers)
-    with pytest.raises(KeyboardInterrupt), spare.lent() as interrupted:
-        raise KeyboardInterrupt
-    with spare.lent() as other:
-        assert other is not interrupted
+def test_a_workspace_grows_and_is_aligned() -> None:
+    workspace = Workspace()
+    assert workspace.of_bytes(0) == 0
+    address = workspace.of_bytes(1000)
+    assert address % 64 == 0
+    assert workspace.of_bytes(10) == address
+    assert ctypes.string_at(workspace.of_bytes(1 << 23), 1 << 23)  # can be read to its end
 
 
 def test_buffers_grow_and_are_aligned() -> None:

@@ -18,7 +18,7 @@ from portable_spdnn_cpu.spmm.dense import DenseProduct, blas
 from portable_spdnn_cpu.spmm.dense_layout import Layout, layout_of
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 from portable_spdnn_cpu.spmm.handle import WeightsProduct
-from portable_spdnn_cpu.spmm.stream.microkernels import MOST_BLOCKS
+from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct
 from portable_spdnn_cpu.spmm.tuning import ProductSize, dense_seconds, stream_seconds
 
@@ -32,14 +32,14 @@ def random(shape: tuple[int, int], density: float) -> Any:
 
 def size(**changes: Any) -> ProductSize:
     fields = {"rows": 512, "inner": 512, "columns": 256, "entries": 26214, "itemsize": 4}
-    return ProductSize(**{**fields, "turned": False, "aligned": False, "threads": 2, **changes})
+    return ProductSize(**{**fields, "fortran": False, "aligned": False, "threads": 2, **changes})
 
 
 def test_the_model_sees_what_costs() -> None:
     best = tuning.stream_variants(size())[0]
     seconds = stream_seconds(size(), best)
     assert stream_seconds(size(threads=1), best) > 1.5 * seconds
-    assert stream_seconds(size(turned=True), best) > seconds
+    assert stream_seconds(size(fortran=True), best) > seconds
     assert stream_seconds(size(entries=2 * 26214), best) > 1.3 * seconds
     # Sparser weights have larger blocks, for they use less of each row of B that a block has.
     sparse, dense = (tuning.stream_variants(size(entries=n))[0] for n in (2621, 183501))
@@ -53,7 +53,7 @@ def test_variants_are_different_and_within_registers(columns: int) -> None:
     found = tuning.stream_variants(size(columns=columns))
     assert len(set(found)) == len(found)
     assert {1, 2} == {variant.parts for variant in found}
-    assert all(1 <= variant.blocks <= MOST_BLOCKS for variant in found)
+    assert all(1 <= variant.vectors <= MAX_VECTORS for variant in found)
     seconds = [stream_seconds(size(columns=columns), variant) for variant in found]
     assert seconds == sorted(seconds)
     whole = tuning.whole_variant(size(columns=columns))
@@ -61,10 +61,7 @@ def test_variants_are_different_and_within_registers(columns: int) -> None:
         assert whole is None
     else:
         assert whole is not None
-        assert 1 <= whole.blocks <= MOST_BLOCKS
-    huge = tuning.whole_variant(size(columns=300, inner=1 << 20))
-    assert huge is not None
-    assert huge.blocks == 2
+        assert 1 <= whole.vectors <= MAX_VECTORS
 
 
 def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +78,7 @@ def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -
     product = WeightsProduct(ThreadPool(2), A, BARE, columns=40)
     made = len(trials)
     assert made > 2
-    assert product._choices[40, Layout.TURNED].measured == 1.0 / made
+    assert product._choices[40, Layout.FORTRAN].measured == 1.0 / made
     for columns in (40, 19, 40):
         for order in "CF":
             B = np.ones((80, columns), np.float32, order=order)

@@ -13,7 +13,8 @@ from portable_spdnn_cpu.conv.depthwise.kernel import Planes
 from portable_spdnn_cpu.conv.depthwise.microkernels import ROWS
 from portable_spdnn_cpu.jit.jobs import address_of, in_order
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
-from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
+from portable_spdnn_cpu.machine.buffers import Spare, Workspace
+from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
 MAX_STRIDE = 4  # horizontal: columns of as many phases are copied
@@ -95,10 +96,10 @@ class DepthwiseConv:
         words[-2:] = -(-count // (threads * SHARES_EACH)), count
         words[kernel.IMAGES], words[kernel.OUT] = address_of(images), address_of(out)
         words[kernel.RESIDUAL] = 0 if added is None else address_of(added)
-        if self.phase_bytes:
-            workspace = aligned_empty((threads * self.phase_bytes,), np.uint8)
-            words[kernel.WORKSPACE] = address_of(workspace)
+        workspace = _SPARE.take()
+        words[kernel.WORKSPACE] = workspace.of_bytes(threads * self.phase_bytes)
         self.workers[threads].run_job(self.job, words)
+        _SPARE.give_back(workspace)
         return out
 
     def describe(self) -> str:
@@ -121,3 +122,6 @@ def column_masks(first: Array, last: Array, row_length: int, itemsize: int) -> A
     begins = lanes * np.arange(-(-row_length // lanes))[:, None]
     low, high = (np.clip(bound - begins, 0, lanes) for bound in (first, last))
     return ((1 << np.maximum(low, high)) - (1 << low)).astype(np.uint16)
+
+
+_SPARE = Spare(Workspace)

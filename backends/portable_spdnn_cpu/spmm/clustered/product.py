@@ -162,14 +162,15 @@ class ClusteredProduct:
         source = read_only(features)
         transposed = out.T if fortran else None
         widest = max(self.product.neurons_in, self.product.neurons_out)
-        with _SPARE.lent() as workspace:
-            workspace.fit(workers.threads, widest, variant.width, self.dtype)
+        workspace = _SPARE.take()
+        workspace.fit(workers.threads, widest, variant.width, self.dtype)
 
-            def work(worker: int) -> None:
-                _, panel, sums, _ = workspace.tile(worker, variant.width)
-                multiply_copied(counter, permuted, source, panel, transposed, sums, out)
+        def work(worker: int) -> None:
+            _, panel, sums, _ = workspace.tile(worker, variant.width)
+            multiply_copied(counter, permuted, source, panel, transposed, sums, out)
 
-            workers.run(work)
+        workers.run(work)
+        _SPARE.give_back(workspace)
 
 
 def linear(packed: PackedLayers) -> PackedLayers:

@@ -23,33 +23,30 @@ from portable_spdnn_cpu.jit.intrinsics import broadcast
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
-# Vector blocks in the widest panel: what leaves registers for a value and, where a processor has
-# no operands in memory, for what is loaded.
-MOST_BLOCKS = min(8, (VECTOR_REGISTERS - 4) * VECTOR_BYTES // BLOCK_BYTES)
-UNROLLED = 4  # entries in a step of the loop
+# Vectors of 64 bytes in the widest panel: what leaves registers for a value and, where a processor
+# has no operands in memory, for what is loaded.
+MAX_VECTORS = min(8, (VECTOR_REGISTERS - 4) * VECTOR_BYTES // BLOCK_BYTES)
 OFFSET_UNIT = 8  # bytes; x86 addresses scale an index by 8 at no cost
 Value = Any  # an LLVM value; llvmlite has no types
 
 
 @intrinsic
-def stream_row(
-    typingctx: Any, blocks: Any, panel: Any, stride: Any, offsets: Any, values: Any, first: Any,
-    count: Any, sums: Any, sums_at: Any, bias: Any, residual: Any, residual_at: Any, out: Any,
-    out_at: Any, columns: Any, lower: Any, upper: Any, bounded: Any,
+def sum_row(
+    typingctx: Any, vectors: Any, panel: Any, panel_at: Any, stride: Any, offsets: Any,
+    values: Any, first: Any, count: Any, sums: Any, sums_at: Any, later: Any,
 ) -> Emission:  # fmt: skip
-    """out[out_at + c] = start[c] + sum_k values[k] panel[place(k) + c], for c < `columns`.
+    """sums[sums_at + c] = start + sum_k values[k] panel[panel_at + place(k) + c], for a panel's c.
 
-    For k = first .. first + count - 1. Arrays are flat, and positions count items. What sums start
-    with is sums[sums_at + c], or bias + residual[residual_at + c] where `sums_at` is negative, or
-    the bias alone where both are.
+    For k = first .. first + count - 1. Arrays are flat, and positions count items.
 
     Parameters
     ----------
-    blocks : tuple
-        Its length is the panel's width in vector blocks. Numba compiles for each type of
-        argument, and a tuple's length is part of its type.
-    panel : ndarray of float32 or float64
-        Columns of B, a row after the other; read in whole vector blocks.
+    vectors : tuple
+        Its length is the panel's width in vectors of 64 bytes, which are two registers or more
+        where those are shorter. Numba compiles for each type of argument, and a tuple's length is
+        part of its type.
+    panel, panel_at : ndarray of float32 or float64, int
+        Columns of B, a row after the other; read in whole vectors.
     stride : int
         Items from a row of the panel to the next.
     offsets : ndarray of uint16 or int32
@@ -59,30 +56,63 @@ def stream_row(
     first, count : int
         The entries.
     sums, sums_at
-        Sums of earlier entries, aligned on vector blocks.
-    bias, residual, residual_at
-        See above; of the residual, as of `out`, nothing beyond `columns` is touched.
-    out, out_at, columns
-        What takes the sums. All but the last vector block must be within `columns`.
-    lower, upper : float
-        Bounds of what is stored, where `bounded` is true. NaN passes.
+        Sums of a row of C, aligned on vectors.
+    later : bool
+        Whether to start with the sums that are there, and not with 0.
     """
-    width = len(blocks)
-    element = panel.dtype
+    width = len(vectors)
     signature = types.void(
-        blocks, panel, types.intp, offsets, values, types.intp, types.intp, sums, types.intp,
-        element, residual, types.intp, out, types.intp, types.intp, element, element, types.boolean,
+        vectors, panel, types.intp, types.intp, offsets, values, types.intp, types.intp,
+        sums, types.intp, types.boolean,
     )  # fmt: skip
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         def data(position: int) -> Value:
             return context.make_array(sig.args[position])(context, builder, args[position]).data
 
-        row = RowEmitter(builder, width, data(1), args[2], args[14])
-        row.begin(data(7), args[8], args[9], data(10), args[11])
-        row.add_entries(data(3), data(4), args[5], args[6])
-        row.clamp(*args[15:])
-        row.store(data(12), args[13])
+        row = RowEmitter(builder, width, builder.gep(data(1), [args[2]]), args[3])
+        row.begin(data(8), args[9], args[10])
+        row.add_entries(data(4), data(5), args[6], args[7])
+        row.keep(data(8), args[9])
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
+def finish_row(
+    typingctx: Any, vectors: Any, panel: Any, panel_at: Any, stride: Any, offsets: Any,
+    values: Any, first: Any, count: Any, sums: Any, sums_at: Any, later: Any, adds: Any,
+    bias: Any, residual: Any, residual_at: Any, out: Any, out_at: Any, columns: Any,
+    lower: Any, upper: Any, bounded: Any,
+) -> Emission:  # fmt: skip
+    """Sum as `sum_row` does, and store to out[out_at + c] for c < `columns`.
+
+    Where it `adds`, bias + residual[residual_at + c] come to the sums, or the bias alone where
+    `residual_at` is negative. Where it is `bounded`, what is stored is between `lower` and `upper`;
+    NaN passes. Nothing from `columns` on is touched; all but the last vector must be within.
+    """
+    width = len(vectors)
+    element = panel.dtype
+    signature = types.void(
+        vectors, panel, types.intp, types.intp, offsets, values, types.intp, types.intp,
+        sums, types.intp, types.boolean, types.boolean, element, residual, types.intp,
+        out, types.intp, types.intp, element, element, types.boolean,
+    )  # fmt: skip
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        def data(position: int) -> Value:
+            return context.make_array(sig.args[position])(context, builder, args[position]).data
+
+        row = RowEmitter(builder, width, builder.gep(data(1), [args[2]]), args[3])
+        row.begin(data(8), args[9], args[10])
+        row.add_entries(data(4), data(5), args[6], args[7])
+        row.limit(args[17])
+        with builder.if_then(args[11]):
+            row.add(args[12], data(13), args[14])
+        with builder.if_then(args[20]):
+            row.clamp(*args[18:20])
+        row.store(data(15), args[16])
         return context.get_dummy_value()
 
     return signature, codegen
@@ -90,31 +120,32 @@ def stream_row(
 
 @intrinsic
 def copy_row(
-    typingctx: Any, blocks: Any, panel: Any, to: Any, source: Any, start: Any, columns: Any
+    typingctx: Any, vectors: Any, panel: Any, to: Any, source: Any, start: Any, columns: Any
 ) -> Emission:
     """panel[to + c] = source[start + c] for c < `columns`, and 0 up to the panel's width.
 
-    `blocks` and `columns` are as in `stream_row`; panel[to] is aligned on vector blocks.
+    `vectors` and `columns` are as in `finish_row`; panel[to] is aligned on vectors.
     """
-    width = len(blocks)
-    signature = types.void(blocks, panel, types.intp, source, types.intp, types.intp)
+    width = len(vectors)
+    signature = types.void(vectors, panel, types.intp, source, types.intp, types.intp)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         target, origin = (
             context.make_array(sig.args[position])(context, builder, args[position]).data
             for position in (1, 3)
         )
-        row = RowEmitter(builder, width, target, args[2], args[5])
+        row = RowEmitter(builder, width, target, args[2])
+        row.limit(args[5])
         for number in range(width):
-            value = row.load(row.block(origin, args[4], number), number == width - 1)
-            builder.store(value, row.block(target, args[2], number), align=BLOCK_BYTES)
+            value = row.load(row.at(origin, args[4], number), number == width - 1)
+            builder.store(value, row.at(target, args[2], number), align=BLOCK_BYTES)
         return context.get_dummy_value()
 
     return signature, codegen
 
 
 class RowEmitter:
-    """Emits the code of a row of sums.
+    """Emits the code of a row of sums of C.
 
     Sums are written as stack slots, which LLVM promotes to registers.
 
@@ -122,58 +153,58 @@ class RowEmitter:
     ----------
     builder
         llvmlite's.
-    blocks : int
-        Vector blocks of the panel.
-    panel, stride, columns
-        LLVM values of what `stream_row` calls so.
+    vectors : int
+        Those of the panel.
+    panel, stride
+        LLVM values of what `sum_row` calls so.
     """
 
-    def __init__(
-        self, builder: Any, blocks: int, panel: Value, stride: Value, columns: Value
-    ) -> None:
+    def __init__(self, builder: Any, vectors: int, panel: Value, stride: Value) -> None:
         self.builder, self.panel, self.stride = builder, panel, stride
         self.bits = 32 if isinstance(panel.type.pointee, ir.FloatType) else 64
         self.vector = ir.VectorType(panel.type.pointee, BLOCK_BYTES * 8 // self.bits)
         self.word = stride.type
-        self.sums = [cgutils.alloca_once(builder, self.vector) for _ in range(blocks)]
-        # Lanes of the last vector block that are there, and whether that is all of them.
-        lanes = self.vector.count
-        left = builder.sub(columns, self.number((blocks - 1) * lanes))
-        words = ir.VectorType(self.word, lanes)
-        lane = ir.Constant(words, list(range(lanes)))
-        self.mask = builder.icmp_signed("<", lane, broadcast(builder, words, left))
-        self.whole = builder.icmp_signed(">=", left, self.number(lanes))
+        self.sums = [cgutils.alloca_once(builder, self.vector) for _ in range(vectors)]
 
-    def begin(
-        self, sums: Value, sums_at: Value, bias: Value, residual: Value, residual_at: Value
-    ) -> None:
-        """Set the sums to what they start with."""
-        builder = self.builder
-        with builder.if_else(builder.icmp_signed(">=", sums_at, self.number(0))) as (later, first):
-            with later:
+    def limit(self, columns: Value) -> None:
+        """Find how many lanes of the last vector are there, and whether that is all of them."""
+        builder, lanes = self.builder, self.vector.count
+        self.left = builder.sub(columns, self.number((len(self.sums) - 1) * lanes))
+        self.whole = builder.icmp_signed(">=", self.left, self.number(lanes))
+
+    def begin(self, sums: Value, sums_at: Value, later: Value) -> None:
+        """Set the sums to those that are there, or to 0."""
+        builder, zero = self.builder, ir.Constant(self.vector, None)
+        with builder.if_else(later) as (there, first):
+            with there:
                 for number, slot in enumerate(self.sums):
-                    pointer = self.block(sums, sums_at, number)
+                    pointer = self.at(sums, sums_at, number)
                     builder.store(builder.load(pointer, align=BLOCK_BYTES), slot)
             with first:
-                start = broadcast(builder, self.vector, bias)
                 for slot in self.sums:
-                    builder.store(start, slot)
-                with builder.if_then(builder.icmp_signed(">=", residual_at, self.number(0))):
-                    for number, slot in enumerate(self.sums):
-                        pointer = self.block(residual, residual_at, number)
-                        added = self.load(pointer, number == len(self.sums) - 1)
-                        builder.store(builder.fadd(start, added), slot)
+                    builder.store(zero, slot)
+
+    def keep(self, sums: Value, sums_at: Value) -> None:
+        """Write the sums to where they wait."""
+        for number, slot in enumerate(self.sums):
+            value = self.builder.load(slot)
+            self.builder.store(value, self.at(sums, sums_at, number), align=BLOCK_BYTES)
+
+    def add(self, bias: Value, residual: Value, residual_at: Value) -> None:
+        """Add a bias to all sums, and a residual where there is one."""
+        builder = self.builder
+        added = broadcast(builder, self.vector, bias)
+        for slot in self.sums:
+            builder.store(builder.fadd(builder.load(slot), added), slot)
+        with builder.if_then(builder.icmp_signed(">=", residual_at, self.number(0))):
+            for number, slot in enumerate(self.sums):
+                pointer = self.at(residual, residual_at, number)
+                value = self.load(pointer, number == len(self.sums) - 1)
+                builder.store(builder.fadd(builder.load(slot), value), slot)
 
     def add_entries(self, offsets: Value, values: Value, first: Value, count: Value) -> None:
-        """Add the entries, some in each step of a loop, and then what is left over."""
-        builder = self.builder
-        end = builder.add(first, count)
-        rest = builder.and_(count, self.number(UNROLLED - 1))
-        whole = builder.sub(end, rest)
-        with self.loop(first, whole, UNROLLED) as k:
-            for step in range(UNROLLED):
-                self._add_entry(offsets, values, builder.add(k, self.number(step)))
-        with self.loop(whole, end, 1) as k:
+        """Add the entries."""
+        with self.loop(first, self.builder.add(first, count)) as k:
             self._add_entry(offsets, values, k)
 
     def _add_entry(self, offsets: Value, values: Value, k: Value) -> None:
@@ -191,20 +222,19 @@ class RowEmitter:
         name = f"llvm.fma.v{self.vector.count}f{self.bits}"
         fma = cgutils.get_or_insert_function(builder.module, kind, name)
         for number, slot in enumerate(self.sums):
-            operand = builder.load(self.block(self.panel, place, number), align=self.bits // 8)
+            operand = builder.load(self.at(self.panel, place, number), align=self.bits // 8)
             builder.store(builder.call(fma, [factor, operand, builder.load(slot)]), slot)
 
-    def clamp(self, lower: Value, upper: Value, bounded: Value) -> None:
+    def clamp(self, lower: Value, upper: Value) -> None:
         """Bring the sums between bounds."""
         builder = self.builder
-        with builder.if_then(bounded):
-            for bound, comparison in ((lower, "<"), (upper, ">")):
-                limit = broadcast(builder, self.vector, bound)
-                for slot in self.sums:
-                    value = builder.load(slot)
-                    # An ordered comparison is false for NaN, which therefore stays.
-                    beyond = builder.fcmp_ordered(comparison, value, limit)
-                    builder.store(builder.select(beyond, limit, value), slot)
+        for bound, comparison in ((lower, "<"), (upper, ">")):
+            limit = broadcast(builder, self.vector, bound)
+            for slot in self.sums:
+                value = builder.load(slot)
+                # An ordered comparison is false for NaN, which therefore stays.
+                beyond = builder.fcmp_ordered(comparison, value, limit)
+                builder.store(builder.select(beyond, limit, value), slot)
 
     def store(self, out: Value, position: Value) -> None:
         """Store the sums of the columns that are there."""
@@ -212,8 +242,8 @@ class RowEmitter:
         *before, last = range(len(self.sums))
         for number in before:
             value = builder.load(self.sums[number])
-            builder.store(value, self.block(out, position, number), align=align)
-        value, pointer = builder.load(self.sums[last]), self.block(out, position, last)
+            builder.store(value, self.at(out, position, number), align=align)
+        value, pointer = builder.load(self.sums[last]), self.at(out, position, last)
         with builder.if_else(self.whole, likely=True) as (all_lanes, some):
             with all_lanes:
                 builder.store(value, pointer, align=align)
@@ -221,7 +251,7 @@ class RowEmitter:
                 self._call_masked("store", ir.VoidType(), [value, pointer], [])
 
     def load(self, pointer: Value, last: bool) -> Value:
-        """Load a vector block; of the last one the lanes that are there, and zeros."""
+        """Load a vector; of the last one the lanes that are there, and zeros."""
         if not last:
             return self.builder.load(pointer, align=self.bits // 8)
         zeros = ir.Constant(self.vector, None)
@@ -231,26 +261,43 @@ class RowEmitter:
         self, what: str, result: Any, before: list[Value], after: list[Value]
     ) -> Value:
         """Load or store the lanes that are there: no byte beyond them is touched."""
-        operands = [*before, ir.IntType(32)(self.bits // 8), self.mask, *after]
+        builder, words = self.builder, ir.VectorType(self.word, self.vector.count)
+        lane = ir.Constant(words, list(range(words.count)))
+        mask = builder.icmp_signed("<", lane, broadcast(builder, words, self.left))
+        operands = [*before, ir.IntType(32)(self.bits // 8), mask, *after]
         kind = ir.FunctionType(result, [operand.type for operand in operands])
         name = f"llvm.masked.{what}.v{self.vector.count}f{self.bits}.p0"
-        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
-        return self.builder.call(function, operands)
+        function = cgutils.get_or_insert_function(builder.module, kind, name)
+        return builder.call(function, operands)
 
     def number(self, value: int) -> Value:
         """Return a constant word."""
         return ir.Constant(self.word, value)
 
-    def block(self, data: Value, position: Value, number: int) -> Value:
-        """Return a pointer to vector block `number` of those from an item of an array on."""
+    def at(self, data: Value, position: Value, number: int) -> Value:
+        """Return a pointer to vector `number` of those from an item of an array on."""
         item = self.builder.add(position, self.number(number * self.vector.count))
         return self.builder.bitcast(self.builder.gep(data, [item]), self.vector.as_pointer())
 
     @contextmanager
-    def loop(self, begin: Value, end: Value, step: int) -> Iterator[Value]:
-        """Emit a loop around what is emitted inside; gives the counter."""
-        with cgutils.for_range_slice(self.builder, begin, end, self.number(step), self.word) as (
-            k,
-            _,
-        ):
-            yield k
+    def loop(self, begin: Value, end: Value) -> Iterator[Value]:
+        """Emit a loop around what is emitted inside; gives the counter.
+
+        LLVM cannot count its steps, and so does not unroll it: the branches of what is left over
+        would be mispredicted.
+        """
+        builder = self.builder
+        body, after = (builder.append_basic_block(name) for name in ("entries", "entries.end"))
+        before = builder.block
+        builder.cbranch(builder.icmp_signed("<", begin, end), body, after)
+        builder.position_at_end(body)
+        counter = builder.phi(self.word)
+        counter.add_incoming(begin, before)
+        yield counter
+        kind = ir.FunctionType(self.word, [self.word])
+        following = builder.asm(
+            kind, "", "=r,0", [builder.add(counter, self.number(1))], side_effect=False
+        )
+        counter.add_incoming(following, builder.block)
+        builder.cbranch(builder.icmp_signed("<", following, end), body, after)
+        builder.position_at_end(after)

@@ -56,7 +56,9 @@ def divide_rows(A: sp.csr_array, parts: int) -> list[int]:
     return [0, *map(int, inner), A.shape[0]]
 
 
-def pack_rows(A: sp.csr_array, begin: int, end: int, k_block: int, panel_blocks: int) -> StreamPart:
+def pack_rows(
+    A: sp.csr_array, begin: int, end: int, k_block: int, panel_vectors: int
+) -> StreamPart:
     """Pack rows begin .. end - 1 of A.
 
     Parameters
@@ -65,13 +67,13 @@ def pack_rows(A: sp.csr_array, begin: int, end: int, k_block: int, panel_blocks:
     begin, end : int
     k_block : int
         Columns of A in a block.
-    panel_blocks : int
-        Vector blocks in a row of the panel that offsets are for; 0 for row numbers as offsets,
-        which serve any panel.
+    panel_vectors : int
+        Vectors of 64 bytes in a row of the panel that offsets are for; 0 for row numbers as
+        offsets, which serve any panel.
     """
     rows, blocks = end - begin, max(1, -(-A.shape[1] // k_block))
     first, stop = (int(A.indptr[row]) for row in (begin, end))
-    unit = panel_blocks * BLOCK_BYTES // OFFSET_UNIT
+    unit = panel_vectors * BLOCK_BYTES // OFFSET_UNIT
     offsets = np.empty(stop - first, np.uint16 if unit else np.int32)
     values = np.empty(stop - first, A.dtype)
     order, counts = (np.empty(rows * blocks, np.int32) for _ in range(2))
@@ -84,9 +86,9 @@ def pack_rows(A: sp.csr_array, begin: int, end: int, k_block: int, panel_blocks:
     return StreamPart(order[:used], counts[:used], first_row, first_entry, offsets, values)
 
 
-def may_be_short(k_block: int, panel_blocks: int) -> bool:
+def may_be_short(k_block: int, panel_vectors: int) -> bool:
     """Whether offsets into such a panel fit into 16 bits."""
-    return k_block * panel_blocks * BLOCK_BYTES // OFFSET_UNIT <= SHORT_OFFSETS
+    return k_block * panel_vectors * BLOCK_BYTES // OFFSET_UNIT <= SHORT_OFFSETS
 
 
 @kernel
@@ -130,9 +132,9 @@ def pack_blocks(
         found = used + starts[-1]
         for row in range(rows):  # a counting sort
             if length[row] or block in (0, blocks - 1):
-                place = used + starts[length[row]]
-                starts[length[row]] += 1
-                order[place] = row
+                count = length[row] if blocks > 1 else 0  # one block keeps the order of rows
+                order[used + starts[count]] = row
+                starts[count] += 1
         for place in range(used, found):
             row = order[place]
             for k in range(here[row], here[row] + length[row]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,7 +14,7 @@ from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import Job, address_of
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.machine.buffers import Buffers, Spare
+from portable_spdnn_cpu.machine.buffers import Spare, Workspace
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.stream import kernel
 from portable_spdnn_cpu.spmm.stream.packing import divide_rows, may_be_short, pack_rows
@@ -25,6 +26,8 @@ JOBS: dict[tuple[str, str], Job] = {
     ("float64", "int32"): kernel.multiply_float64,
 }
 
+LINE_WORDS = BLOCK_BYTES // 8
+
 
 @dataclass(frozen=True)
 class StreamVariant:
@@ -32,20 +35,34 @@ class StreamVariant:
 
     Attributes
     ----------
-    blocks : int
-        Width of a panel in vector blocks.
+    vectors : int
+        Width of a panel, in vectors of 64 bytes.
     k_block : int
         Columns of A in a block; K or more for one block.
     parts : int
         Parts of A's rows, which threads take as they take panels.
+    panels : int
+        Panels that a row of A meets one after the other; what is copied of B holds all of them.
     in_place : bool
         Whether panels are read in B where its rows start on cache lines; A then is one block.
     """
 
-    blocks: int
+    vectors: int
     k_block: int
     parts: int = 1
+    panels: int = 1
     in_place: bool = False
+
+
+class _Call(NamedTuple):
+    """What calls share whose arrays have the same shapes and strides: the words but for addresses.
+
+    `key` has the shapes and strides.
+    """
+
+    key: tuple[Any, ...]
+    words: Array
+    workspace_bytes: int
 
 
 class StreamProduct:
@@ -66,14 +83,15 @@ class StreamProduct:
     ) -> None:
         self.shape, self.dtype, self.variant = A.shape, A.dtype, variant
         bounds = divide_rows(A, variant.parts)
+        self._call: _Call | None = None  # the last
         self._kept: list[Array] = []  # what the words have addresses of
         words = np.zeros(kernel.FIRST_PART + kernel.PART_WORDS * variant.parts, np.int64)
         words[kernel.PARTS] = variant.parts
         words[kernel.K] = self.shape[1]
         self.k_block = min(variant.k_block, max(1, self.shape[1]))
         words[kernel.K_BLOCK] = self.k_block
-        self.width = variant.blocks * BLOCK_BYTES // self.dtype.itemsize
-        words[kernel.WIDTH] = words[kernel.PANEL_STRIDE] = self.width
+        self.width = variant.vectors * BLOCK_BYTES // self.dtype.itemsize
+        words[kernel.WIDTH] = self.width
         if epilogue.bias is not None:
             words[kernel.BIAS] = self._address(np.ascontiguousarray(epilogue.bias))
         code, *limits = activation_of(epilogue)
@@ -99,8 +117,8 @@ class StreamProduct:
     def _pack(self, A: sp.csr_array, bounds: list[int], table: Array) -> str:
         """Pack all parts, fill their words, and return the type of the offsets."""
         variant = self.variant
-        short = not variant.in_place and may_be_short(self.k_block, variant.blocks)
-        unit = variant.blocks if short else 0
+        short = not variant.in_place and may_be_short(self.k_block, variant.vectors)
+        unit = variant.vectors if short else 0
         for begin, end, words_of_part in zip(bounds[:-1], bounds[1:], table, strict=True):
             arrays = pack_rows(A, begin, end, self.k_block, unit)
             words_of_part[:] = begin, end, self.blocks, *map(self._address, arrays)
@@ -121,44 +139,64 @@ class StreamProduct:
         residual : ndarray, shape (m, n), optional
         pool : ThreadPool
         """
-        columns = out.shape[1]
         if not out.size:
             return
-        out_turned = not out.flags.c_contiguous
-        if residual is not None and out_turned:
+        if residual is not None and not out.flags.c_contiguous:
             ordered = np.empty(out.shape, out.dtype)
             self.multiply(B, ordered, residual, pool)
             out[...] = ordered
             return
-        if not _has_lines(B):
-            B = np.ascontiguousarray(B)
-        turned = B.strides[1] != B.itemsize and columns > 1
-        words, itemsize = self.words.copy(), self.dtype.itemsize
-        counters = np.zeros(pool.threads, np.int64)
-        words[kernel.WORKERS], words[kernel.COUNTERS] = pool.threads, address_of(counters)
-        words[kernel.ITEMS] = -(-columns // self.width) * self.variant.parts
-        words[kernel.COLUMNS] = columns
-        words[kernel.IN_PLACE] = self.variant.in_place and has_aligned_rows(B)
-        words[kernel.B : kernel.OUT_TURNED + 1] = (
-            address_of(B), B.strides[1 if turned else 0] // itemsize, turned,
-            address_of(out), out.strides[1 if out_turned else 0] // itemsize, out_turned,
-        )  # fmt: skip
+        address = address_of(B)
+        key = B.strides, out.strides, out.shape, address % BLOCK_BYTES, pool.threads
+        call = self._call
+        if call is None or call.key != key:
+            if not _has_lines(B):
+                self.multiply(np.ascontiguousarray(B), out, residual, pool)
+                return
+            call = self._call = self._call_for(B, out, pool.threads, key)
+        words = call.words.copy()
+        words[kernel.B], words[kernel.OUT] = address, address_of(out)
         if residual is not None:
             residual = np.ascontiguousarray(residual)
-            words[kernel.RESIDUAL], words[kernel.RESIDUAL_STRIDE] = address_of(residual), columns
-        row = self.width * itemsize
-        sums = self.most_rows * row if out_turned or self.blocks > 1 else 0
-        each = sums + self.k_block * row
-        with _SPARE.lent() as buffers:
-            memory = buffers.take("workspace", 0, (pool.threads * each,), np.uint8)
-            words[kernel.WORKSPACE : kernel.SUMS_BYTES + 1] = address_of(memory), each, sums
-            pool.run_job(self.job, words)
+            words[kernel.RESIDUAL], words[kernel.RESIDUAL_STRIDE] = (
+                address_of(residual), residual.shape[1],
+            )  # fmt: skip
+        workspace = _SPARE.take()
+        words[kernel.WORKSPACE] = workspace.of_bytes(call.workspace_bytes)
+        pool.run_job(self.job, words)
+        _SPARE.give_back(workspace)
+
+    def _call_for(self, B: Array, out: Array, threads: int, key: tuple[Any, ...]) -> _Call:
+        """Return what calls with such arrays share."""
+        columns, itemsize = out.shape[1], self.dtype.itemsize
+        in_place = self.variant.in_place and has_aligned_rows(B)
+        panels = min(self.variant.panels, -(-columns // self.width))
+        # Counters end the words, on a cache line of their own: words before them are read.
+        words = np.zeros(self.words.size + LINE_WORDS + threads, np.int64)
+        words[: self.words.size] = self.words
+        words[kernel.WORKERS], words[kernel.COUNTERS] = threads, words.size - threads
+        words[kernel.TASKS] = -(-columns // (panels * self.width)) * self.variant.parts
+        words[kernel.COLUMNS], words[kernel.PANELS] = columns, panels
+        words[kernel.IN_PLACE] = in_place
+        fortran = B.strides[1] != itemsize and columns > 1
+        words[kernel.B_STRIDE : kernel.B_FORTRAN + 1] = B.strides[fortran] // itemsize, fortran
+        fortran = not out.flags.c_contiguous
+        words[kernel.OUT_STRIDE : kernel.OUT_FORTRAN + 1] = (
+            out.strides[fortran] // itemsize,
+            fortran,
+        )
+        row = panels * self.width * itemsize
+        sums = self.most_rows * row if fortran or self.blocks > 1 else 0
+        each = sums + (0 if in_place else self.k_block * row)
+        words[kernel.WORKSPACE_BYTES : kernel.SUMS_BYTES + 1] = each, sums
+        return _Call(key, words, threads * each)
 
     def describe(self) -> str:
         """Return what runs, for people."""
-        parts = self.variant.parts
+        parts, panels = self.variant.parts, self.variant.panels
         return (
-            f"weights streamed, panels of {self.width} columns, "
+            f"weights streamed, {f'{panels} ' if panels > 1 else ''}panels of {self.width} columns"
+            f"{' together' if panels > 1 else ''}, "
             + (
                 "read in place"
                 if self.variant.in_place
@@ -186,4 +224,4 @@ def _has_lines(B: Array) -> bool:
     return ordered and row % item == 0 and column % item == 0
 
 
-_SPARE = Spare(Buffers)
+_SPARE = Spare(Workspace)

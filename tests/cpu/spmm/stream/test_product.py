@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.testing import oracle
+from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.stream import packing
 from portable_spdnn_cpu.spmm.stream.packing import divide_rows, pack_rows
@@ -45,15 +46,15 @@ def check(product: StreamProduct, A: Any, B: Any, **finish: Any) -> None:
 @given(
     st.integers(0, 1000), st.integers(1, 40), st.integers(1, 90), st.integers(1, 140),
     st.sampled_from([0.0, 0.05, 0.3, 1.0]), st.sampled_from([np.float32, np.float64]),
-    st.integers(1, 8), st.integers(1, 100), st.integers(1, 3), st.booleans(),
+    st.integers(1, 8), st.integers(1, 100), st.integers(1, 3), st.integers(1, 4), st.booleans(),
 )  # fmt: skip
 def test_a_product(
     seed: int, rows: int, inner: int, columns: int, density: float, dtype: Any,
-    blocks: int, k_block: int, parts: int, pack: bool,
+    vectors: int, k_block: int, parts: int, panels: int, pack: bool,
 ) -> None:  # fmt: skip
     A = matrix(seed, (rows, inner), density, dtype)
     B = np.random.default_rng(seed).uniform(-1, 1, (inner, columns)).astype(dtype)
-    variant = StreamVariant(blocks, k_block if pack else inner, parts)
+    variant = StreamVariant(vectors, k_block if pack else inner, parts, panels)
     check(StreamProduct(A, BARE, variant, pack), A, B)
 
 
@@ -65,12 +66,50 @@ def test_the_epilogue_comes_with_the_last_block(activation: str, dtype: Any) -> 
     bias, residual = rng.uniform(-1, 1, 19).astype(dtype), rng.uniform(-1, 1, (19, 37))
     for lower, upper in ((None, None), (-0.2, 0.7)):
         epilogue = Epilogue(bias, activation, lower, upper).prepared("spmm", 19, np.dtype(dtype))
-        for variant in (StreamVariant(2, 16), StreamVariant(3, 50, 2)):
+        for variant in (
+            StreamVariant(2, 16), StreamVariant(3, 50, 2), StreamVariant(1, 16, 2, panels=2),
+        ):  # fmt: skip
             for added in (None, residual.astype(dtype)):
                 check(
                     StreamProduct(A, epilogue, variant), A, B, bias=bias[:, None],
                     activation=activation, lower=lower, upper=upper, residual=added,
                 )  # fmt: skip
+
+
+@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_aligned_operands_are_read_in_place(dtype: Any, pack: bool) -> None:
+    A = matrix(8, (37, 53), 0.2, dtype)
+    for columns in (16, 80, 144, 400):
+        B = aligned_empty((53, columns), dtype)
+        B[...] = np.random.default_rng(8).uniform(-1, 1, B.shape)
+        bias = np.linspace(-1, 1, 37).astype(dtype)
+        epilogue = Epilogue(bias, "relu").prepared("spmm", 37, np.dtype(dtype))
+        for panels in (1, 2, 30):
+            for parts in (1, 2):
+                variant = StreamVariant(3, 53, parts, panels, in_place=True)
+                product = StreamProduct(A, epilogue, variant, pack)
+                check(product, A, B, bias=bias[:, None], activation="relu")
+
+
+def test_a_product_may_be_used_with_one_layout_after_another() -> None:
+    A = matrix(9, (20, 33), 0.3, np.float32)
+    product = StreamProduct(A, BARE, StreamVariant(2, 33, 1, 2, in_place=True))
+    wide = np.random.default_rng(9).uniform(-1, 1, (33, 96)).astype(np.float32)
+    aligned = aligned_empty((33, 96), np.float32)
+    aligned[...] = wide
+    for B in (
+        aligned,
+        wide[:, :96:3],
+        aligned[:, :64],
+        wide[:, 1:50],
+        aligned,
+        np.asfortranarray(wide),
+    ):
+        for pool in POOLS:
+            out = np.full((20, B.shape[1]), np.nan, np.float32)
+            product.multiply(B, out, None, pool)
+            np.testing.assert_allclose(out, oracle.spmm(A, B), rtol=2e-5, atol=2e-5)
 
 
 def test_strided_and_unaligned_operands() -> None:

@@ -7,9 +7,11 @@ they are the same on every machine, for it is their ratios that choose.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
@@ -22,8 +24,11 @@ CYCLE = 2.7e-10  # seconds
 LOAD = 0.62  # from the first-level cache
 FAR_LOAD = 1.3  # from the second
 FARTHEST_LOAD = 8.0  # from beyond
+FARTHEST_ENTRY = 4.0  # of an entry of A that comes from beyond, for all vectors of a panel
+L1, L2 = cache_bytes(1), cache_bytes(2)
 L1_SHARE = 0.8  # of the first level, for a panel: weights stream through it too
-L2_SHARE = 0.6  # of the second: sums and C are there as well
+L2_SHARE = 0.62  # of the second: sums and C are there as well
+L2_WAYS = 16
 COPY, TRANSPOSE = 4.5, 8.0  # of a vector of B into a panel: as it lies, and transposed
 WRITE, WRITE_FORTRAN = 4.0, 10.0  # of a vector of C that the second level holds
 # Of one that it does not hold, in whole rows of C, and in panels of them.
@@ -40,6 +45,7 @@ TRIED = 8  # variants of the stream that a trial times, the fastest by the model
 ALIKE = 3  # among them, that differ in the blocks of K alone
 # BLAS is tried where the model gives it at most this many times the best time.
 DENSE_MARGIN = 3.0
+REMEMBERED = 256  # choices for products of different sizes
 TRIAL_SECONDS = 2e-3  # of repetitions of each candidate
 MAX_REPEATS = 20
 
@@ -73,25 +79,27 @@ class ProductSize:
     aligned: bool
     threads: int
 
-    @property
+    @functools.cached_property
     def vectors(self) -> int:
         """Vector blocks in a row of C."""
         return max(1, -(-self.columns * self.itemsize // BLOCK_BYTES))
 
 
-def stream_variants(size: ProductSize) -> list[StreamVariant]:
+@functools.lru_cache(maxsize=REMEMBERED)
+def stream_variants(size: ProductSize) -> tuple[StreamVariant, ...]:
     """Return the variants of the stream, the fastest by the model first."""
     inner = max(1, size.inner)
     found: list[StreamVariant] = []
-    alike: Counter[StreamVariant] = Counter()
+    alike: Counter[tuple[object, ...]] = Counter()
     for variant in _variants(size, [block for block in K_BLOCKS if block < inner] + [inner]):
-        kind = replace(variant, k_block=0)
+        kind = variant.vectors, *variant[2:]  # all but k_block
         alike[kind] += 1
         if alike[kind] <= ALIKE:
             found.append(variant)
-    return found
+    return tuple(found)
 
 
+@functools.lru_cache(maxsize=REMEMBERED)
 def whole_variant(size: ProductSize) -> StreamVariant | None:
     """Return the variant for A as it is, in one block; None where A is better packed even once."""
     if size.columns >= PACKED_ONCE:
@@ -120,7 +128,7 @@ def _variants(size: ProductSize, k_blocks: list[int]) -> list[StreamVariant]:
 
 def _panels_together(size: ProductSize, vectors: int) -> int:
     """Return how many panels of B the second-level cache holds, at most those that there are."""
-    fitting = int(L2_SHARE * cache_bytes(2)) // (max(1, size.inner) * vectors * BLOCK_BYTES)
+    fitting = int(L2_SHARE * L2) // (max(1, size.inner) * vectors * BLOCK_BYTES)
     return max(1, min(fitting, -(-size.vectors // vectors)))
 
 
@@ -128,7 +136,7 @@ def _panel_widths(vectors: int, threads: int) -> list[int]:
     """Return widths of panels that divide so many vectors about evenly, one for each thread too."""
     least = -(-vectors // MAX_VECTORS)
     numbers = {*range(least, max(least, -(-vectors // 3)) + 1), max(least, min(threads, vectors))}
-    numbers.add(max(least, -(-vectors // 2)))
+    numbers.update(max(least, -(-vectors // width)) for width in (1, 2))
     return sorted({-(-vectors // panels) for panels in numbers})
 
 
@@ -136,21 +144,18 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
     """Return what the model says of a variant, in seconds."""
     rows = max(1, size.rows)
     blocks_of_k = -(-max(1, size.inner) // variant.k_block)
-    panel = min(variant.k_block, size.inner) * variant.vectors * variant.panels * BLOCK_BYTES
-    load = FARTHEST_LOAD
-    if panel <= L1_SHARE * cache_bytes(1) and not variant.in_place:
-        load = LOAD
-    elif panel <= L2_SHARE * cache_bytes(2):
-        load = FAR_LOAD
+    load = _load(size, variant)
     # Besides its vectors an entry loads its value and its offset.
     entry = load + 2 * LOAD / variant.vectors
+    if size.entries * (size.itemsize + 4) > L2_SHARE * L2:
+        entry += FARTHEST_ENTRY / (variant.vectors * variant.panels)
     sums = size.entries / rows * entry
     copy = TRANSPOSE if size.fortran else COPY
     copies = 0.0 if variant.in_place else size.inner * variant.parts / rows * copy
     parts = min(variant.parts, size.threads)
     write = WRITE_FORTRAN if size.fortran else WRITE
     written = rows * size.vectors * BLOCK_BYTES / parts
-    if written > cache_bytes(2) / 2:
+    if written > L2 / 2:
         whole = variant.vectors * variant.panels >= size.vectors
         write = max(write, WRITE_ROWS if whole else WRITE_PANELS)
     row = blocks_of_k * ROW / (variant.vectors * variant.panels)
@@ -161,6 +166,22 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
     if parts < min(size.threads, tasks) and size.columns * size.itemsize % (2 * BLOCK_BYTES):
         shared = SHARED_ROW * rows
     return CYCLE * (START + cycles * rows * size.vectors * rounds + shared)
+
+
+def _load(size: ProductSize, variant: StreamVariant) -> float:
+    """Return the cycles of a load of B."""
+    row = variant.vectors * variant.panels * BLOCK_BYTES
+    held = max(1, min(variant.k_block, size.inner)) * row
+    capacity = L2_SHARE * L2
+    if not variant.in_place:
+        if held <= L1_SHARE * L1:
+            return LOAD
+    else:
+        # Rows of B that lie powers of two apart compete for few of the cache's sets.
+        apart = math.gcd(size.vectors * BLOCK_BYTES, L2 // L2_WAYS)
+        capacity *= min(1.0, row / apart)
+    near = min(1.0, capacity / held)
+    return near * FAR_LOAD + (1 - near) * FARTHEST_LOAD
 
 
 def dense_seconds(size: ProductSize) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +28,7 @@ JOBS: dict[tuple[str, str], Job] = {
 LINE_WORDS = BLOCK_BYTES // 8
 
 
-@dataclass(frozen=True)
-class StreamVariant:
+class StreamVariant(NamedTuple):
     """One way to run the stream kernel.
 
     Attributes

@@ -178,7 +178,7 @@ def check_inner(name: str, A: tuple[int, ...], B: tuple[int, ...]) -> None:
         raise InputError(f"{name}: A is {A[0]} x {A[1]} but B has {B[0]} rows; B must have {A[1]}")
 
 
-def as_columns(name: str, B: AnyArray, *others: AnyArray) -> tuple[bool, list[AnyArray]]:
+def as_columns(name: str, B: AnyArray, *others: AnyArray) -> tuple[bool, tuple[AnyArray, ...]]:
     """Return whether B is a vector, and all operands, as matrices of one column where it is.
 
     Parameters
@@ -188,15 +188,17 @@ def as_columns(name: str, B: AnyArray, *others: AnyArray) -> tuple[bool, list[An
     B, *others
         B, and what goes with it: of the same number of dimensions, or None.
     """
-
-    def array(what: str, given: AnyArray) -> AnyArray:
-        return host_array(f"{name}: {what}", given) if isinstance(given, list | tuple) else given
-
-    B = array("B", B)
+    if isinstance(B, list | tuple):
+        B = host_array(f"{name}: B", B)
     if getattr(B, "ndim", 2) != 1:
-        return False, [B, *others]
-    operands = [B, *(array("what goes with B", one) for one in others)]
-    return True, [one.reshape(-1, 1) if getattr(one, "ndim", 2) == 1 else one for one in operands]
+        return False, (B, *others)
+
+    def column(given: AnyArray) -> AnyArray:
+        if isinstance(given, list | tuple):
+            given = host_array(f"{name}: what goes with B", given)
+        return given.reshape(-1, 1) if getattr(given, "ndim", 2) == 1 else given
+
+    return True, tuple(map(column, (B, *others)))
 
 
 def check_out(

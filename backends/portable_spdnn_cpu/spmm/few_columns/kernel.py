@@ -3,7 +3,8 @@
 A call computes for a few microseconds, so that what surrounds it counts. All that does not change
 from call to call is in a table, whose address is passed; arrays come in one type, of any strides
 and alignment and read-only but for the result, so that there is one function for all. Numba's
-dispatcher then takes less than half a microsecond.
+dispatcher then takes less than half a microsecond. Other threads call the generated function
+itself, by its address.
 """
 
 from __future__ import annotations
@@ -16,12 +17,42 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Array, intrinsic, kernel
+from portable_spdnn_cpu.jit.jobs import job
 from portable_spdnn_cpu.spmm.few_columns.emitter import WORD
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
+from portable_spdnn_cpu.spmm.few_columns.operands import ARGUMENTS
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
 
-# job, B, out, residual; see `multiply` below.
-Kernel = Callable[[int, Array, Array, Array], None]
+# (job, B, out, residual) -> the address of the generated function; see `multiply` below.
+Kernel = Callable[[int, Array, Array, Array], int]
+
+# Words of a job of several threads: the address of the generated function, its arguments but for
+# the first, and then the first for each worker.
+FUNCTION, FIRST_WORKER = 0, len(ARGUMENTS)
+
+
+@job
+def multiply_part(worker: int, words: Array) -> None:
+    """Call the generated function for a worker."""
+    call_product(worker, words)
+
+
+@intrinsic
+def call_product(typingctx: Any, worker: Any, words: Any) -> Any:
+    """Call the function at words[FUNCTION] with the worker's own argument and those of all."""
+    signature = types.void(types.intp, words)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        def word(number: Any) -> Any:
+            return builder.load(builder.gep(args[1], [number]))
+
+        kind = ir.FunctionType(ir.VoidType(), [WORD] * len(ARGUMENTS)).as_pointer()
+        own = word(builder.add(args[0], WORD(FIRST_WORKER)))
+        rest = [word(WORD(number)) for number in range(1, len(ARGUMENTS))]
+        builder.call(builder.inttoptr(word(WORD(FUNCTION)), kind), [own, *rest])
+        return context.get_dummy_value()
+
+    return signature, codegen
 
 
 @functools.cache
@@ -40,8 +71,8 @@ def compiled(spec: LanesSpec | RowsSpec, dtype: Any) -> Kernel:
     gathered = int(isinstance(spec, LanesSpec) and spec.gathered)
 
     @kernel
-    def multiply(job: int, B: Array, out: Array, residual: Array) -> None:
-        """Compute parts of out = epilogue(A B).
+    def multiply(job: int, B: Array, out: Array, residual: Array) -> int:
+        """Compute parts of out = epilogue(A B), and return where the function is that does.
 
         Parameters
         ----------
@@ -51,7 +82,8 @@ def compiled(spec: LanesSpec | RowsSpec, dtype: Any) -> Kernel:
         out : ndarray, shape (M, N)
         residual : ndarray, shape (M, N), or (0, 0) where there is none
         """
-        product(columns, vector_bytes, window_bytes, gathered, job, B, out, residual)
+        address: int = product(columns, vector_bytes, window_bytes, gathered, job, B, out, residual)
+        return address
 
     read = types.Array(dtype, 2, "A", readonly=True, aligned=False)
     written = types.Array(dtype, 2, "A", aligned=False)
@@ -73,7 +105,7 @@ def product(
     out: Any,
     residual: Any,
 ) -> Any:
-    """Call the generated function of a form, rows where `window_bytes` is 0.
+    """Call the generated function of a form, rows where `window_bytes` is 0; give its address.
 
     The first four are the spec's, and constants that Numba knows: it asks with others first.
     """
@@ -82,7 +114,7 @@ def product(
         return None
     sizes = [number.literal_value for number in numbers]
     spec = spec_of(sizes, B.dtype.bitwidth // 8)
-    signature = types.void(*numbers, types.int64, B, out, residual)
+    signature = types.int64(*numbers, types.int64, B, out, residual)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         job, *arrays = args[4:]
@@ -100,7 +132,7 @@ def product(
         )
         function.linkage = "internal"
         builder.call(function, words)
-        return context.get_dummy_value()
+        return builder.ptrtoint(function, WORD)
 
     return signature, codegen
 

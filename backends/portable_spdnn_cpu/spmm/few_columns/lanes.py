@@ -24,6 +24,7 @@ from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct, divide, t
 from portable_spdnn_cpu.spmm.few_columns.specs import STEPS, LanesSpec
 
 MAX_WINDOWS = 1 << 16  # that are numbered in two bytes
+NEIGHBOURS = 1024  # rows of A, a whole number of any spec's slices
 LIKE_ROWS = 32  # sets of rows of like length, in which rows are ordered by where their entries are
 
 
@@ -113,14 +114,16 @@ def alike(A: SparseOperand, lanes: int) -> Array:
     """Return the rows of A, those of like length together, and -1 to fill up to whole slices.
 
     In each of up to LIKE_ROWS sets of like length those come together that have their entries
-    more to the left: they go through windows at a more even pace.
+    more to the left: they go through windows at a more even pace. Rows stay among NEIGHBOURS, so
+    that threads, which do some slices each, write to different cache lines of C.
     """
     height = A.shape[0]
     lengths = np.diff(A.indptr)
-    order = np.argsort(lengths, kind="stable")
+    regions = np.arange(height) // NEIGHBOURS
+    order = np.lexsort((lengths, regions))
     sums = np.concatenate(([0.0], np.cumsum(A.indices, dtype=np.float64)))
     centers = (sums[A.indptr[1:]] - sums[A.indptr[:-1]]) / np.maximum(lengths, 1)
-    together = max(1, height // (LIKE_ROWS * lanes)) * lanes
+    together = max(1, min(height, NEIGHBOURS) // (LIKE_ROWS * lanes)) * lanes
     order = order[np.lexsort((centers[order], np.arange(height) // together))]
     return np.concatenate((order, np.full(-height % lanes, -1)))
 

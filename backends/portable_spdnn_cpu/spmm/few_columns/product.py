@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numba
 import numpy as np
 
@@ -11,11 +9,12 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.activations import activate_span, activation_of
 from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.jit.jobs import address_of
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
-from portable_spdnn_cpu.machine.cpu_info import aligned_empty
-from portable_spdnn_cpu.machine.thread_pool import WAKING, ThreadPool
+from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spmm.few_columns import kernel
 from portable_spdnn_cpu.spmm.few_columns.choice import choose
-from portable_spdnn_cpu.spmm.few_columns.kernel import compiled
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, pack_lanes
 from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
 from portable_spdnn_cpu.spmm.few_columns.rows import pack_rows
@@ -24,8 +23,9 @@ from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec
 MAX_COLUMNS = 15
 LEAST_BLOCK = 768  # columns of A in a block, of the widest rows of B and a small cache
 SMALL_TABLE = 1 << 16
-PART = 2e-5  # seconds that a part of the rows takes at least, on one thread
+PART = 1e-6  # seconds that a part of the rows takes at least, on one thread
 MAX_PARTS = 64
+SHARING = 5e-6  # seconds that it takes to share a product among threads
 
 
 def fits(A: SparseOperand, columns: int) -> bool:
@@ -72,11 +72,13 @@ class FewColumnsProduct:
         else:
             self._packed = pack_rows(A, chosen, (bias, bounds), parts)
         self._padding = self._packed.slots / max(A.nnz, 1)
-        self._kernel = compiled(self._packed.spec, numba.from_dtype(dtype))
+        self._kernel = kernel.compiled(self._packed.spec, numba.from_dtype(dtype))
         if self._later is not None:
             activate_span(np.empty(0, dtype), 0, 0, *self._later)  # compiles it
         self._none = np.empty((0, 0), dtype)
-        self._spare: list[tuple[int, Array, Array]] = []
+        nothing = _Spare(self._packed, 0)
+        self._function = self._kernel(nothing.all, self._none, self._none.copy(), self._none)
+        self._spare: list[_Spare] = []
 
     def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> None:
         """Compute out = epilogue(A B).
@@ -91,15 +93,16 @@ class FewColumnsProduct:
             Used where the work is worth waking threads.
         """
         try:
-            spare = self._spare.pop()  # concurrent calls each have their own
+            spare: _Spare | None = self._spare.pop()  # concurrent calls each have their own
         except IndexError:
-            spare = self._new_spare()
+            spare = None
+        if spare is None or len(spare.workers) != pool.threads:
+            spare = _Spare(self._packed, pool.threads)
         added = self._none if residual is None else residual
-        threads = pool.threads
-        if self.threads_used(threads) == 1:
-            self._kernel(spare[0], B, out, added)
+        if self.threads_used(pool.threads) == 1:
+            self._kernel(spare.all, B, out, added)
         else:
-            self._run(pool, spare[2], B, out, added)
+            pool.run_job(kernel.multiply_part, self._words(spare.workers, B, out, residual))
         self._spare.append(spare)
         if self._later is not None:
             activate_span(out.ravel(order="K"), 0, out.size, *self._later)
@@ -119,28 +122,38 @@ class FewColumnsProduct:
         return f"few columns, B is copied; {form}, with {self._padding:.2f} slots for each entry"
 
     def threads_used(self, threads: int) -> int:
-        """Return how many of a pool's threads compute: one where starting others takes longer."""
-        return threads if self.seconds * (1 - 1 / threads) >= WAKING else 1
+        """Return how many of a pool's threads compute: one where sharing takes longer."""
+        return threads if self.seconds * (1 - 1 / threads) >= SHARING else 1
 
-    def _run(self, pool: ThreadPool, scratch: Array, B: Array, out: Array, added: Array) -> None:
-        """Compute on all threads of a pool, once B is copied."""
-        threads, parts = pool.threads, self._packed.parts
-        firsts = [parts * worker // threads for worker in range(threads + 1)]
-        copying, *jobs = (
-            self._job(scratch, *part)
-            for part in ((0, 0, 1), *((*ends, 0) for ends in pairwise(firsts)))
-        )
-        self._kernel(copying.ctypes.data, B, out, added)
-        pool.run(lambda worker: self._kernel(jobs[worker].ctypes.data, B, out, added))
+    def _words(self, workers: list[int], B: Array, out: Array, residual: Array | None) -> Array:
+        """Return the words of a job of several threads."""
+        arrays: list[int] = []
+        for array in (B, out, residual):
+            arrays += (0, 0, 0) if array is None else (address_of(array), *array.strides)
+        return np.array([self._function, *arrays, *workers], np.int64)
 
-    def _new_spare(self) -> tuple[int, Array, Array]:
-        """Return the address of a job that does all, the job, and its scratch memory."""
-        scratch = aligned_empty((self._packed.scratch_bytes,), np.uint8)
-        scratch[:] = 0
-        job = self._job(scratch, 0, self._packed.parts, 1)
-        return int(job.ctypes.data), job, scratch
 
-    def _job(self, scratch: Array, first: int, end: int, copy: int) -> Array:
-        """Return what `operands.JOB` lists."""
-        addresses = self._packed.table.ctypes.data, scratch.ctypes.data
-        return np.array([*addresses, first, end, copy], np.int64)
+class _Spare:
+    """Scratch memory, and the jobs that use it: see `operands.JOB`.
+
+    Each thread copies B for itself: to read what another has just written would take longer.
+
+    Attributes
+    ----------
+    all : int
+        The address of the job that does all.
+    workers : list of int
+        Of those that do the parts, one for each of some threads.
+    """
+
+    def __init__(self, packed: PackedProduct, threads: int) -> None:
+        each = -(-packed.scratch_bytes // CACHE_LINE) * CACHE_LINE
+        self._scratch = aligned_empty((max(1, threads) * each,), np.uint8)
+        self._scratch[:] = 0
+        table, first = address_of(packed.table), address_of(self._scratch)
+        jobs = [(table, first, 0, packed.parts if threads else 0, threads > 0)]
+        for worker in range(threads):
+            begin, end = (packed.parts * number // threads for number in (worker, worker + 1))
+            jobs.append((table, first + worker * each, begin, end, True))
+        self._jobs = np.array(jobs, np.int64)
+        self.all, *self.workers = map(address_of, self._jobs)

@@ -191,13 +191,13 @@ def test_blocks_of_columns_and_parts_of_rows_give_the_same_bits_on_all_threads(f
     A = random_rows(rng, 120, 700, 0.1, np.float32)
     B = rng.standard_normal((700, 3)).astype(np.float32)
     residual = rng.standard_normal((120, 3)).astype(np.float32)
-    monkeypatch.setattr(product, "WAKING", 0.0)
+    monkeypatch.setattr(product, "SHARING", 0.0)
     monkeypatch.setattr(product, "PART", 1e-12)
     whole = multiplied(product_of(A, 3, form), A, B, residual)
     assert_near(whole, sums_by_loops(A, B) + residual, A)
 
     prepared = product_of(A, 3, form)
-    prepared._seconds = 1.0  # worth all threads
+    prepared.seconds = 1.0  # worth all threads
     for threads in (1, 2, 3, 5):
         found = multiplied(prepared, A, B, residual, pool=ThreadPool(threads))
         np.testing.assert_array_equal(found, whole)

@@ -13,7 +13,7 @@ from portable_spdnn_cpu.attention.stages import TILES_AT_ONCE
 from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.machine.buffers import Buffers, Spare
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
-from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import WAKING, ThreadPool
 from portable_spdnn_cpu.sddmm.register_tile import GROUP, padded, register_tile
 from portable_spdnn_cpu.sddmm.vectors import LANES
 
@@ -23,6 +23,7 @@ MANY, FEW, LEAST = 1024, 256, 64
 BLOCKS_EACH = 4  # blocks of queries for every thread, where there are so many
 HEADS_EACH = 8  # for every thread, from which on a thread takes whole heads
 SCORES_SHARE = 4  # scores of a stage take this part of the second-level cache, where they can
+RATE = 3e10  # multiply-adds of a thread in a second, about
 MAX_PACKED = 1 << 28  # bytes of K and V that are packed at a time; a head is, whatever it takes
 
 
@@ -85,9 +86,11 @@ class SparseAttention:
         heads, queries = Q.shape[:2]
         tile = register_tile(Q.itemsize, Q.shape[2], V.shape[2])
         d, d_v = padded(Q.shape[2], tile.key_part), padded(V.shape[2], tile.value_part)
-        size = block_of_queries(queries, heads, self.workers.threads, K.shape[1] * d * Q.itemsize)
+        seconds = heads * mask.nnz * (Q.shape[2] + V.shape[2]) / RATE
+        workers = self.workers if seconds > 4 * WAKING else ThreadPool(1)
+        threads, counters = workers.threads, np.zeros((2, 1), np.int64)
+        size = block_of_queries(queries, heads, threads, K.shape[1] * d * Q.itemsize)
         stage, scores = stages(packed, size, Q.itemsize)
-        threads, counters = self.workers.threads, np.zeros((2, 1), np.int64)
         factor, pattern = Q.dtype.type(scale), (read_only(mask.indptr), read_only(mask.indices))
         rows = packed, *K.shape[1:2], d, d_v, Q.dtype
         buffers = _SPARE.take()
@@ -101,12 +104,12 @@ class SparseAttention:
             def work(worker: int) -> None:
                 attend_heads(counters[0], *whole, own[worker], d, d_v, factor, spaces[worker], out)
 
-            self.workers.run(work)
+            workers.run(work)
             _SPARE.give_back(buffers)
             return
         shared = buffers.operands(0, heads, *rows)
-        self.workers.run(lambda worker: pack_operands(counters[0], K, V, shared, d, d_v))
-        self.workers.run(
+        workers.run(lambda worker: pack_operands(counters[0], K, V, shared, d, d_v))
+        workers.run(
             lambda worker: attend(
                 counters[1], tile, packed, stage, Q, shared, d, d_v, factor, spaces[worker], out
             )

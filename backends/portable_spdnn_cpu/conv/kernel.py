@@ -17,7 +17,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba.np.numpy_support import carray
 
 from portable_spdnn_cpu.activations import RELU, activate_span
 from portable_spdnn_cpu.conv.microkernels import accumulate
@@ -32,21 +31,21 @@ from portable_spdnn_cpu.conv.packing import (
 from portable_spdnn_cpu.conv.panels import Task, copy_band, cut_rows, mask_panel
 from portable_spdnn_cpu.conv.spans import finish_span, gather_panel
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
-from portable_spdnn_cpu.jit.intrinsics import fetch_add
-from portable_spdnn_cpu.jit.jobs import array_at, float_of, job
+from portable_spdnn_cpu.jit.jobs import array_at, float_of, job, next_task
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 
-# Words of a job: the number of the next task, and vectors of a panel; addresses of the arrays of
+# Words of a job: how many workers there are, where among the words the counters of `next_task` are,
+# and vectors of a panel; addresses of the arrays of
 # `ImageLayout` and `PackedConv`; addresses of images, of shape (images, groups, channels, height,
 # width), of biases, of a residual or 0, and of the result, of shape (images, groups, outputs, rows,
 # columns); the activation's code and the bits of its bounds; where the workers' memory begins, how
 # much of it each has, and where in it the panel and so on are; then the numbers of `Task`.
 (
-    COUNTER, VECTORS, PHASES, PHASE_COUNT,
+    WORKERS, COUNTERS, VECTORS, PHASES, PHASE_COUNT,
     SOURCES, KERNEL_ENTRIES, RANGES, BLOCKS, RUNS, OUTPUTS, OFFSETS, WEIGHTS,
     IMAGES, BIAS, RESIDUAL, OUT, ACTIVATION, LOWER, UPPER,
     WORKSPACE, WORKSPACE_BYTES, PANEL_AT, SUMS_AT, MASKS_AT, SPANS_AT, TASK,
-) = range(26)  # fmt: skip
+) = range(27)  # fmt: skip
 # What addresses lead to is as long as it needs to be; slices want a length all the same.
 LENGTH = 1 << 40
 
@@ -116,8 +115,8 @@ def convolve_tasks(width: tuple[int, ...], worker: int, words: Any, dtype: Any) 
     positions = (task.rows - 1) * task.pitch + task.columns
     tasks = task.images * task.groups * task.bands * task.parts
     while True:
-        number = fetch_add(carray(words, 1), COUNTER, 1)
-        if number >= tasks:
+        number = next_task(words, words[COUNTERS], worker, words[WORKERS], tasks)
+        if number < 0:
             break
         number, part = divmod(number, task.parts)
         number, band = divmod(number, task.bands)
@@ -144,7 +143,9 @@ def convolve_tasks(width: tuple[int, ...], worker: int, words: Any, dtype: Any) 
                     one[LAST_RUN], outputs, one[FIRST_OUTPUT], offsets, weights, one[FIRST_ENTRY],
                 )  # fmt: skip
             count = cut_rows(task, position, min(size, end - position), spans)
-            for row, output in enumerate(range(part, task.outputs, task.parts)):
+            first_output = part * task.outputs // task.parts
+            last_output = (part + 1) * task.outputs // task.parts
+            for row, output in enumerate(range(first_output, last_output)):
                 output += group * task.outputs
                 target = (image * task.groups * task.outputs + output) * task.rows * task.columns
                 for n in range(count):

@@ -83,9 +83,9 @@ def image_layout(matrices: Array, geometry: ConvGeometry) -> ImageLayout:
 class PackedConv(NamedTuple):
     """Pruned weights in the order in which the stream microkernel reads them.
 
-    The outputs of a group are dealt out to parts: part p has outputs p, p + parts, ..., and row r
-    of its sums is output p + r parts. What kernels see of a group's channels, leaving out what no
-    weight sees, is cut into blocks, each as long as a panel in the first-level cache may be.
+    The outputs of a group are divided into parts of adjacent ones: part p begins with output
+    p x outputs // parts. What kernels see of a group's channels, leaving out what no weight sees,
+    is cut into blocks, each as long as a panel in the first-level cache may be.
 
     Attributes
     ----------
@@ -139,7 +139,7 @@ def pack(matrices: Array, sources: Array, vectors: int, block: int, parts: int) 
         seen.append(sources.ravel()[used])
         entries.append(kernel[used])
         for part in range(parts):
-            own = matrix[part::parts]
+            own = matrix[part * len(matrix) // parts : (part + 1) * len(matrix) // parts]
             for first, last in itertools.pairwise(bounds):
                 packed = _pack_block(own[:, used[first:last]], vectors, first == 0)
                 begin, end = counts[0] + first, counts[0] + last

@@ -86,8 +86,10 @@ class StreamConv:
     def _make_words(self, packed: PackedConv, epilogue: Epilogue) -> Array:
         """Return the words of a job, but for the arrays of a call."""
         task = [number for item in self.task for number in np.ravel(item)]
-        words = np.zeros(kernel.TASK + len(task), np.int64)
-        words[kernel.TASK :] = task
+        threads = self.workers.threads
+        words = np.zeros(kernel.TASK + len(task) + threads, np.int64)
+        words[kernel.TASK : -threads] = task
+        words[kernel.WORKERS], words[kernel.COUNTERS] = threads, words.size - threads
         words[kernel.VECTORS] = self.cut.vectors
         bias = epilogue.bias
         if bias is None:

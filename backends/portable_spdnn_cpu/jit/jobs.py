@@ -14,8 +14,8 @@ its kernel defines. Whoever starts it keeps the arrays alive, and packs the word
     words[FACTOR:].view(np.float64)[0] = 0.5
     pool.run_job(scale, words)
 
-A kernel is called once for each worker, at once or by turns, and shares the work out by a counter
-among the words (`intrinsics.fetch_add`; reset for each run) or by the number of the worker.
+A kernel is called once for each worker, at once or by turns, and shares the work out by counters
+among the words (`next_task`; 0 for each run) or by the number of the worker.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from numba.core import types
 from numba.np.numpy_support import carray
 
 from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel, kernel_part
+from portable_spdnn_cpu.jit.intrinsics import fetch_add
 
 _ARGUMENTS = types.intp, types.CPointer(types.int64)
 
@@ -115,6 +116,25 @@ def pointer_at(typingctx: Any, address: Any, dtype: Any) -> Emission:
 def array_at(address: int, shape: int | tuple[int, ...], dtype: Any) -> Array:
     """Return the array in C order that lies at an address."""
     return carray(pointer_at(address, dtype), shape)
+
+
+@kernel_part
+def next_task(words: Any, counters: int, worker: int, workers: int, tasks: int) -> int:
+    """Return one of 0 .. tasks - 1 that no worker has taken yet, or -1 where none is left.
+
+    Each worker has a range of them, the same in every run, so that it finds in its caches what it
+    left there, and writes apart from others: a cache line goes to and fro between two that write to
+    it. Then it helps the others with theirs.
+
+    words[counters + w], 0 at the start, counts what was taken of worker w's range.
+    """
+    for step in range(workers):
+        whose = (worker + step) % workers
+        first, end = whose * tasks // workers, (whose + 1) * tasks // workers
+        task: int = first + fetch_add(carray(words, 1), counters + whose, 1)
+        if task < end:
+            return task
+    return -1
 
 
 @intrinsic

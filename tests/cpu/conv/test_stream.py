@@ -79,7 +79,7 @@ def assert_unpacked(packed: packing.PackedConv, matrices: np.ndarray, parts: int
     np.testing.assert_array_equal(packed.kernel_entries, packed.sources % 3)
     for task in range(groups * parts):
         group, part = divmod(task, parts)
-        rows = range(part, outputs, parts)
+        rows = range(part * outputs // parts, (part + 1) * outputs // parts)
         for block in range(packed.ranges[task], packed.ranges[task + 1]):
             source, end, run, last_run, output, entry = packed.blocks[block]
             assert end - source <= 7
@@ -97,7 +97,9 @@ def assert_unpacked(packed: packing.PackedConv, matrices: np.ndarray, parts: int
     # The first block of a part begins the sums of all of its outputs.
     for task in range(groups * parts):
         run, last_run = packed.blocks[packed.ranges[task], 2:4]
-        assert packed.runs[run:last_run, 1].sum() == len(range(task % parts, outputs, parts))
+        part = task % parts
+        own = (part + 1) * outputs // parts - part * outputs // parts
+        assert packed.runs[run:last_run, 1].sum() == own
 
 
 def test_handles_serve_calls_at_once() -> None:

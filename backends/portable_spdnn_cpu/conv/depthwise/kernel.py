@@ -15,26 +15,26 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.np.numpy_support import carray
 
 from portable_spdnn_cpu.activations import RELU, activate_span
 from portable_spdnn_cpu.conv.depthwise.microkernels import convolve_plane
 from portable_spdnn_cpu.conv.spans import finish_span, pick_span
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
-from portable_spdnn_cpu.jit.intrinsics import fetch_add
-from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, job
+from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, job, next_task
 
-# Words of a job: the number of the next plane; addresses of images, of shape (images, channels,
-# height, width), of `columns` and `masks` of `convolve_plane`, of weights, of shape (channels x
-# multiplier, kernel height, kernel width), of whether each of these kernels holds a 0, of biases,
-# of a residual or 0, and of the result, of shape (images, channels x multiplier, rows,
-# row_length); the activation's code and the bits of its bounds; where workers' memory for phases
-# begins, and how much of it each has; then the numbers of `Planes`.
+# Words of a job: how many workers there are, and where among the words the counters of `next_task`
+# are; addresses of images, of shape (images, channels, height, width), of `columns` and `masks` of
+# `convolve_plane`, of weights, of shape (channels x multiplier, kernel height, kernel width), of
+# whether each of these kernels holds a 0, of biases, of a residual or 0, and of the result, of
+# shape (images, channels x multiplier, rows, row_length); the activation's code and the bits of its
+# bounds; where workers' memory for phases begins, and how much of it each has; then the numbers of
+# `Planes`.
 (
-    COUNTER, IMAGES, COLUMNS, MASKS, WEIGHTS, HOLDS_ZEROS, BIAS, RESIDUAL, OUT,
+    WORKERS, COUNTERS, IMAGES, COLUMNS, MASKS, WEIGHTS, HOLDS_ZEROS, BIAS, RESIDUAL, OUT,
     ACTIVATION, LOWER, UPPER, WORKSPACE, WORKSPACE_BYTES, PLANES,
-) = range(15)  # fmt: skip
+) = range(16)  # fmt: skip
 BAND = 16  # rows of a result for which phases are copied: they stay in the first-level cache
+SHARE, TOTAL = 11, 12  # places of these numbers in `Planes`, with its tuples opened
 LENGTH = 1 << 40  # what addresses lead to is as long as it needs to be
 
 
@@ -95,20 +95,21 @@ def convolve_planes(
     phases = array_at(words[WORKSPACE] + worker * words[WORKSPACE_BYTES], LENGTH, dtype)
     code, lower, upper = words[ACTIVATION], float_of(words[LOWER]), float_of(words[UPPER])
     low, high = (lower, upper) if code <= RELU else (-np.inf, np.inf)
-    # A residual comes before the bounds.
-    first_low, first_high = (-np.inf, np.inf) if words[RESIDUAL] else (low, high)
+    first_low, first_high = (-np.inf, np.inf) if words[RESIDUAL] else (low, high)  # it precedes
     image_size, size = planes.height * planes.width, planes.rows * planes.row_length
     kernel_size = len(extent) * len(extent)
     phase_pitch = planes.phase_columns * planes.strides[1]
+    shares = -(-planes.total // planes.share)
     while True:
-        begin = fetch_add(carray(words, 1), COUNTER, planes.share)
-        if begin >= planes.total:
+        number = next_task(words, words[COUNTERS], worker, words[WORKERS], shares)
+        if number < 0:
             break
+        begin = number * planes.share
         for plane in range(begin, min(begin + planes.share, planes.total)):
             first = plane * image_size
-            for number in range(planes.multiplier):
-                output = plane % planes.channels * planes.multiplier + number
-                to = (plane * planes.multiplier + number) * size
+            for copy in range(planes.multiplier):
+                output = plane % planes.channels * planes.multiplier + copy
+                to = (plane * planes.multiplier + copy) * size
                 if holds_zeros[output] and not all_finite(images, first, image_size):
                     sum_nonzero(
                         planes, len(extent), images, first, weights, output * kernel_size, out,

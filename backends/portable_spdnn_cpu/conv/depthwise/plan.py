@@ -71,7 +71,8 @@ class DepthwiseConv:
             bias = np.zeros(geometry.outputs, self.dtype)
         zeros = (weights == 0).any(axis=(1, 2, 3))
         self._kept = columns, masks, weights, zeros, bias  # what the words have addresses of
-        words = np.zeros(kernel.PLANES + len(numbers), np.int64)
+        words = np.zeros(kernel.PLANES + len(numbers) + self.most, np.int64)
+        words[kernel.COUNTERS] = words.size - self.most
         words[kernel.COLUMNS : kernel.RESIDUAL] = [address_of(array) for array in self._kept]
         words[kernel.ACTIVATION], *limits = activation_of(epilogue)
         words[kernel.LOWER : kernel.UPPER + 1].view(np.float64)[:] = limits
@@ -79,7 +80,7 @@ class DepthwiseConv:
         bytes_of_phases = rows * stride * phase_columns * self.dtype.itemsize
         self.phase_bytes = -(-bytes_of_phases // CACHE_LINE) * CACHE_LINE
         words[kernel.WORKSPACE_BYTES] = self.phase_bytes
-        words[kernel.PLANES :] = numbers
+        words[kernel.PLANES : -self.most] = numbers
         self._words = words
         self.job = kernel.JOBS[extent, geometry.stride[0], self.dtype.name]
 
@@ -93,7 +94,9 @@ class DepthwiseConv:
         added = None if residual is None else in_order(residual)
         threads = self.most if out.size * self.taps >= LEAST_WORK * self.most else 1
         count = x.shape[0] * self.geometry.channels
-        words[-2:] = -(-count // (threads * SHARES_EACH)), count
+        share = kernel.PLANES + kernel.SHARE
+        words[share : share + 2] = -(-count // (threads * SHARES_EACH)), count
+        words[kernel.WORKERS] = threads
         words[kernel.IMAGES], words[kernel.OUT] = address_of(images), address_of(out)
         words[kernel.RESIDUAL] = 0 if added is None else address_of(added)
         workspace = _SPARE.take()

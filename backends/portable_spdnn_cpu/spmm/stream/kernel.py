@@ -16,77 +16,68 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba.np.numpy_support import carray
 
 from portable_spdnn_cpu.activations import RELU, activate_span
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
-from portable_spdnn_cpu.jit.intrinsics import fetch_add
-from portable_spdnn_cpu.jit.jobs import array_at, float_of, job
+from portable_spdnn_cpu.jit.jobs import array_at, float_of, job, next_task
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.spmm.stream.microkernels import copy_row, finish_row, sum_row
-from portable_spdnn_cpu.tiles.copies import (
-    TRANSPOSE_BYTES,
-    transpose_from_tile,
-    transpose_into_tile,
-)
-
-# Words of a job. Addresses are of the first item; strides count items; 0 is no address.
-(
-    WORKERS, COUNTERS, TASKS, PARTS, K, COLUMNS, WIDTH, PANELS, K_BLOCK, IN_PLACE,
-    B, B_STRIDE, B_FORTRAN, OUT, OUT_STRIDE, OUT_FORTRAN, RESIDUAL, RESIDUAL_STRIDE,
-    BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, WORKSPACE, WORKSPACE_BYTES, SUMS_BYTES, FIRST_PART,
-) = range(27)  # fmt: skip
-# Words of each part, from FIRST_PART on. Where ROWS is 0, A is not packed: there is one block, and
-# COUNTS is A's indptr.
-BEGIN, END, BLOCKS, ROWS, COUNTS, FIRST_ROW, FIRST_ENTRY, OFFSETS, VALUES, PART_WORDS = range(10)
-
-# Arrays at addresses have no known length; this bounds any slice of one.
-LENGTH = 1 << 48
+from portable_spdnn_cpu.spmm.stream.job_words import (
+    ACTIVATION,
+    B_STRIDE,
+    BEGIN,
+    BIAS,
+    BLOCKS,
+    BOUNDED,
+    COLUMNS,
+    COUNTERS,
+    COUNTS,
+    END,
+    FIRST_ENTRY,
+    FIRST_PART,
+    FIRST_ROW,
+    IN_PLACE,
+    K_BLOCK,
+    LENGTH,
+    LOWER,
+    OFFSETS,
+    OUT,
+    OUT_FORTRAN,
+    OUT_STRIDE,
+    PANELS,
+    PART_WORDS,
+    PARTS,
+    RESIDUAL,
+    RESIDUAL_STRIDE,
+    ROWS,
+    SUMS_BYTES,
+    TASKS,
+    UPPER,
+    VALUES,
+    WIDTH,
+    WORKERS,
+    WORKSPACE,
+    WORKSPACE_BYTES,
+    B,
+    K,
+)  # fmt: skip
+from portable_spdnn_cpu.spmm.stream.microkernels import finish_row, sum_row
+from portable_spdnn_cpu.spmm.stream.panels import copy_panel, store_columns
 
 
 @kernel_part
 def multiply_tasks(worker: int, words: Array, dtype: Any, offset_dtype: Any) -> None:
     """Compute tasks, each some panels of C for a part of its rows, until none is left.
 
-    Each worker has a range of tasks, the same in every call, so that it finds in its caches what
-    it left there, and then helps the others with theirs. Task i is group i % GROUPS of panels of
-    part i // GROUPS, so that threads share rows where there is a part for each: a cache line of C
-    that several write to goes to and fro between them.
+    Task i is group i % GROUPS of panels of part i // GROUPS, so that threads share rows where there
+    is a part for each.
 
-    Words
-    -----
-    WORKERS, COUNTERS, TASKS, PARTS
-        How many there are; where among the words those are in which each worker counts, from 0,
-        what was taken of its tasks.
-    K, COLUMNS, WIDTH, PANELS
-        Rows of B, its columns, those of a panel, and panels of a group.
-    K_BLOCK
-        Rows of B in a block.
-    IN_PLACE
-        Whether panels are read in B, which has rows of whole vectors, and A is one block.
-    B, B_STRIDE, B_FORTRAN
-        Item (k, j) lies at k x stride + j, or j x stride + k in Fortran order.
-    OUT, OUT_STRIDE, OUT_FORTRAN
-        C, likewise.
-    RESIDUAL, RESIDUAL_STRIDE
-        Never in Fortran order, and then C is not.
-    BIAS
-        An item for each row of C.
-    ACTIVATION, LOWER, UPPER, BOUNDED
-        The activation's code, the bits of its bounds as float64, and whether they are finite.
-    WORKSPACE, WORKSPACE_BYTES, SUMS_BYTES
-        Memory, aligned on vectors, so much of it for each worker: sums, and then the panels.
+    What the words are, `job_words` says.
     """
-    workers = words[WORKERS]
-    counters, taken = words[COUNTERS], carray(words, 1)  # type: ignore[call-overload]
-    for step in range(workers):
-        whose = (worker + step) % workers
-        first, end = whose * words[TASKS] // workers, (whose + 1) * words[TASKS] // workers
-        while True:
-            task = first + fetch_add(taken, counters + whose, 1)
-            if task >= end:
-                break
-            multiply_task(task, worker, words, dtype, offset_dtype)
+    while True:
+        task = next_task(words, words[COUNTERS], worker, words[WORKERS], words[TASKS])
+        if task < 0:
+            break
+        multiply_task(task, worker, words, dtype, offset_dtype)
 
 
 @kernel_part
@@ -246,78 +237,6 @@ def multiply_panels(
                 words, own + (panel * sums_step - begin * width) * itemsize, width, begin, end,
                 column + panel * width, width if panel < panels - 1 else kept, dtype,
             )  # fmt: skip
-
-
-@kernel_part
-def copy_panel(
-    vectors: tuple[int, ...],
-    words: Array,
-    address: int,
-    first: int,
-    stop: int,
-    column: int,
-    columns: int,
-    dtype: Any,
-) -> None:
-    """Copy rows first .. stop - 1 of B, from `column` on, to a panel at an address."""
-    itemsize = array_at(0, 1, dtype).itemsize
-    stride = words[WIDTH]
-    if not words[B_FORTRAN]:
-        panel, B_items = array_at(address, LENGTH, dtype), array_at(words[B], LENGTH, dtype)
-        for k in range(first, stop):
-            start = k * words[B_STRIDE] + column
-            copy_row(vectors, panel, (k - first) * stride, B_items, start, columns)
-        return
-    # Squares are turned in registers, and what is left over at two sides item by item. Row k of B
-    # is row k of a tile that would begin `first` rows before the panel.
-    tile = array_at(address - first * stride * itemsize, (stop, stride), dtype)
-    side = TRANSPOSE_BYTES // itemsize
-    lines = array_at(
-        words[B] + column * words[B_STRIDE] * itemsize, (columns, words[B_STRIDE]), dtype
-    )
-    numbers = np.arange(columns)
-    square, whole = columns // side * side, first + (stop - first) // side * side
-    for c in range(0, square, side):
-        for k in range(first, whole, side):
-            transpose_into_tile(tile, None, k, c, lines, numbers)
-    for c in range(columns):
-        for k in range(whole if c < square else first, stop):
-            tile[k, c] = lines[c, k]
-    width = len(vectors) * BLOCK_BYTES // itemsize
-    if columns < width:
-        for k in range(first, stop):
-            tile[k, columns:width] = 0
-
-
-@kernel_part
-def store_columns(
-    words: Array,
-    address: int,
-    width: int,
-    begin: int,
-    end: int,
-    column: int,
-    columns: int,
-    dtype: Any,
-) -> None:
-    """Write rows begin .. end - 1 of a tile of sums to C, whose columns lie together.
-
-    The tile would begin at an address; it is `width` items wide.
-    """
-    itemsize = array_at(0, 1, dtype).itemsize
-    tile = array_at(address, (end, width), dtype)
-    lines = array_at(
-        words[OUT] + column * words[OUT_STRIDE] * itemsize, (columns, words[OUT_STRIDE]), dtype
-    )
-    side = TRANSPOSE_BYTES // itemsize
-    numbers = np.arange(columns)
-    square, whole = columns // side * side, begin + (end - begin) // side * side
-    for c in range(0, square, side):
-        for row in range(begin, whole, side):
-            transpose_from_tile(tile, None, row, c, lines, numbers)
-    for c in range(columns):
-        for row in range(whole if c < square else begin, end):
-            lines[c, row] = tile[row, c]
 
 
 @job

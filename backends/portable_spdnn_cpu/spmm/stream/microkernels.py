@@ -11,7 +11,7 @@ eight vectors reach two thirds of its peak.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -67,12 +67,7 @@ def sum_row(
     )  # fmt: skip
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        def data(position: int) -> Value:
-            return context.make_array(sig.args[position])(context, builder, args[position]).data
-
-        row = RowEmitter(builder, width, builder.gep(data(1), [args[2]]), args[3])
-        row.begin(data(8), args[9], args[10])
-        row.add_entries(data(4), data(5), args[6], args[7])
+        data, row = summed_row(context, builder, sig, args, width)
         row.keep(data(8), args[9])
         return context.get_dummy_value()
 
@@ -101,12 +96,7 @@ def finish_row(
     )  # fmt: skip
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        def data(position: int) -> Value:
-            return context.make_array(sig.args[position])(context, builder, args[position]).data
-
-        row = RowEmitter(builder, width, builder.gep(data(1), [args[2]]), args[3])
-        row.begin(data(8), args[9], args[10])
-        row.add_entries(data(4), data(5), args[6], args[7])
+        data, row = summed_row(context, builder, sig, args, width)
         row.limit(args[17])
         with builder.if_then(args[11]):
             row.add(args[12], data(13), args[14])
@@ -130,10 +120,8 @@ def copy_row(
     signature = types.void(vectors, panel, types.intp, source, types.intp, types.intp)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        target, origin = (
-            context.make_array(sig.args[position])(context, builder, args[position]).data
-            for position in (1, 3)
-        )
+        make = context.make_array
+        target, origin = (make(sig.args[n])(context, builder, args[n]).data for n in (1, 3))
         row = RowEmitter(builder, width, target, args[2])
         row.limit(args[5])
         for number in range(width):
@@ -142,6 +130,20 @@ def copy_row(
         return context.get_dummy_value()
 
     return signature, codegen
+
+
+def summed_row(
+    context: Any, builder: Any, sig: Any, args: Any, width: int
+) -> tuple[Callable[[int], Value], RowEmitter]:
+    """Emit the sums of `sum_row`; returns what gives an argument's data, and the row of sums."""
+
+    def data(position: int) -> Value:
+        return context.make_array(sig.args[position])(context, builder, args[position]).data
+
+    row = RowEmitter(builder, width, builder.gep(data(1), [args[2]]), args[3])
+    row.begin(data(8), args[9], args[10])
+    row.add_entries(data(4), data(5), args[6], args[7])
+    return data, row
 
 
 class RowEmitter:
@@ -239,11 +241,10 @@ class RowEmitter:
     def store(self, out: Value, position: Value) -> None:
         """Store the sums of the columns that are there."""
         builder, align = self.builder, self.bits // 8
-        *before, last = range(len(self.sums))
-        for number in before:
-            value = builder.load(self.sums[number])
-            builder.store(value, self.at(out, position, number), align=align)
-        value, pointer = builder.load(self.sums[last]), self.at(out, position, last)
+        *before, value = (builder.load(slot) for slot in self.sums)
+        for number, whole in enumerate(before):
+            builder.store(whole, self.at(out, position, number), align=align)
+        pointer = self.at(out, position, len(before))
         with builder.if_else(self.whole, likely=True) as (all_lanes, some):
             with all_lanes:
                 builder.store(value, pointer, align=align)
@@ -257,9 +258,7 @@ class RowEmitter:
         zeros = ir.Constant(self.vector, None)
         return self._call_masked("load", self.vector, [pointer], [zeros])
 
-    def _call_masked(
-        self, what: str, result: Any, before: list[Value], after: list[Value]
-    ) -> Value:
+    def _call_masked(self, what: str, result: Any, before: list[Value], after: list[Value]) -> Any:
         """Load or store the lanes that are there: no byte beyond them is touched."""
         builder, words = self.builder, ir.VectorType(self.word, self.vector.count)
         lane = ir.Constant(words, list(range(words.count)))
@@ -283,8 +282,7 @@ class RowEmitter:
     def loop(self, begin: Value, end: Value) -> Iterator[Value]:
         """Emit a loop around what is emitted inside; gives the counter.
 
-        LLVM cannot count its steps, and so does not unroll it: the branches of what is left over
-        would be mispredicted.
+        LLVM cannot count its steps, nor unroll it: what is left over would be mispredicted.
         """
         builder = self.builder
         body, after = (builder.append_basic_block(name) for name in ("entries", "entries.end"))
@@ -295,9 +293,7 @@ class RowEmitter:
         counter.add_incoming(begin, before)
         yield counter
         kind = ir.FunctionType(self.word, [self.word])
-        following = builder.asm(
-            kind, "", "=r,0", [builder.add(counter, self.number(1))], side_effect=False
-        )
+        following = builder.asm(kind, "", "=r,0", [builder.add(counter, self.number(1))], False)
         counter.add_incoming(following, builder.block)
         builder.cbranch(builder.icmp_signed("<", following, end), body, after)
         builder.position_at_end(after)

@@ -15,7 +15,7 @@ from portable_spdnn_cpu.jit.jobs import Job, address_of
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.buffers import Spare, Workspace
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.stream import kernel
+from portable_spdnn_cpu.spmm.stream import job_words, kernel
 from portable_spdnn_cpu.spmm.stream.packing import divide_rows, may_be_short, pack_rows
 
 JOBS: dict[tuple[str, str], Job] = {
@@ -83,21 +83,21 @@ class StreamProduct:
         bounds = divide_rows(A, variant.parts)
         self._call: _Call | None = None  # the last
         self._kept: list[Array] = []  # what the words have addresses of
-        words = np.zeros(kernel.FIRST_PART + kernel.PART_WORDS * variant.parts, np.int64)
-        words[kernel.PARTS] = variant.parts
-        words[kernel.K] = self.shape[1]
+        words = np.zeros(job_words.FIRST_PART + job_words.PART_WORDS * variant.parts, np.int64)
+        words[job_words.PARTS] = variant.parts
+        words[job_words.K] = self.shape[1]
         self.k_block = min(variant.k_block, max(1, self.shape[1]))
-        words[kernel.K_BLOCK] = self.k_block
+        words[job_words.K_BLOCK] = self.k_block
         self.width = variant.vectors * BLOCK_BYTES // self.dtype.itemsize
-        words[kernel.WIDTH] = self.width
+        words[job_words.WIDTH] = self.width
         if epilogue.bias is not None:
-            words[kernel.BIAS] = self._address(np.ascontiguousarray(epilogue.bias))
+            words[job_words.BIAS] = self._address(np.ascontiguousarray(epilogue.bias))
         code, *limits = activation_of(epilogue)
-        words[kernel.ACTIVATION] = code
-        words[kernel.LOWER : kernel.UPPER + 1].view(np.float64)[:] = limits
-        words[kernel.BOUNDED] = any(map(math.isfinite, limits))
+        words[job_words.ACTIVATION] = code
+        words[job_words.LOWER : job_words.UPPER + 1].view(np.float64)[:] = limits
+        words[job_words.BOUNDED] = any(map(math.isfinite, limits))
         self.blocks = -(-max(1, self.shape[1]) // self.k_block) if pack else 1
-        table = words[kernel.FIRST_PART :].reshape(variant.parts, kernel.PART_WORDS)
+        table = words[job_words.FIRST_PART :].reshape(variant.parts, job_words.PART_WORDS)
         if pack:
             offset_kind = self._pack(A, bounds, table)
         else:
@@ -153,14 +153,14 @@ class StreamProduct:
                 return
             call = self._call = self._call_for(B, out, pool.threads, key)
         words = call.words.copy()
-        words[kernel.B], words[kernel.OUT] = address, address_of(out)
+        words[job_words.B], words[job_words.OUT] = address, address_of(out)
         if residual is not None:
             residual = np.ascontiguousarray(residual)
-            words[kernel.RESIDUAL], words[kernel.RESIDUAL_STRIDE] = (
+            words[job_words.RESIDUAL], words[job_words.RESIDUAL_STRIDE] = (
                 address_of(residual), residual.shape[1],
             )  # fmt: skip
         workspace = _SPARE.take()
-        words[kernel.WORKSPACE] = workspace.of_bytes(call.workspace_bytes)
+        words[job_words.WORKSPACE] = workspace.of_bytes(call.workspace_bytes)
         pool.run_job(self.job, words)
         _SPARE.give_back(workspace)
 
@@ -172,21 +172,24 @@ class StreamProduct:
         # Counters end the words, on a cache line of their own: words before them are read.
         words = np.zeros(self.words.size + LINE_WORDS + threads, np.int64)
         words[: self.words.size] = self.words
-        words[kernel.WORKERS], words[kernel.COUNTERS] = threads, words.size - threads
-        words[kernel.TASKS] = -(-columns // (panels * self.width)) * self.variant.parts
-        words[kernel.COLUMNS], words[kernel.PANELS] = columns, panels
-        words[kernel.IN_PLACE] = in_place
+        words[job_words.WORKERS], words[job_words.COUNTERS] = threads, words.size - threads
+        words[job_words.TASKS] = -(-columns // (panels * self.width)) * self.variant.parts
+        words[job_words.COLUMNS], words[job_words.PANELS] = columns, panels
+        words[job_words.IN_PLACE] = in_place
         fortran = B.strides[1] != itemsize and columns > 1
-        words[kernel.B_STRIDE : kernel.B_FORTRAN + 1] = B.strides[fortran] // itemsize, fortran
+        words[job_words.B_STRIDE : job_words.B_FORTRAN + 1] = (
+            B.strides[fortran] // itemsize,
+            fortran,
+        )
         fortran = not out.flags.c_contiguous
-        words[kernel.OUT_STRIDE : kernel.OUT_FORTRAN + 1] = (
+        words[job_words.OUT_STRIDE : job_words.OUT_FORTRAN + 1] = (
             out.strides[fortran] // itemsize,
             fortran,
         )
         row = panels * self.width * itemsize
         sums = self.most_rows * row if fortran or self.blocks > 1 else 0
         each = sums + (0 if in_place else self.k_block * row)
-        words[kernel.WORKSPACE_BYTES : kernel.SUMS_BYTES + 1] = each, sums
+        words[job_words.WORKSPACE_BYTES : job_words.SUMS_BYTES + 1] = each, sums
         return _Call(key, words, threads * each)
 
     def describe(self) -> str:

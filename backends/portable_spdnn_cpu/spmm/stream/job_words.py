@@ -1,0 +1,39 @@
+"""What a job of the stream kernel is: the places of its words, an array of int64.
+
+Addresses are of the first item; strides count items; 0 is no address.
+
+WORKERS, COUNTERS, TASKS, PARTS
+    How many there are; COUNTERS is where among the words the counters of `next_task` are.
+K, COLUMNS, WIDTH, PANELS
+    Rows of B, its columns, those of a panel, and panels of a group.
+K_BLOCK
+    Rows of B in a block.
+IN_PLACE
+    Whether panels are read in B, which has rows of whole vectors, and A is one block.
+B, B_STRIDE, B_FORTRAN
+    Item (k, j) lies at k x stride + j, or j x stride + k in Fortran order.
+OUT, OUT_STRIDE, OUT_FORTRAN
+    C, likewise.
+RESIDUAL, RESIDUAL_STRIDE
+    Never in Fortran order, and then C is not.
+BIAS
+    An item for each row of C.
+ACTIVATION, LOWER, UPPER, BOUNDED
+    The activation's code, the bits of its bounds as float64, and whether they are finite.
+WORKSPACE, WORKSPACE_BYTES, SUMS_BYTES
+    Memory, aligned on vectors, so much of it for each worker: sums, and then the panels.
+"""
+
+from __future__ import annotations
+
+(
+    WORKERS, COUNTERS, TASKS, PARTS, K, COLUMNS, WIDTH, PANELS, K_BLOCK, IN_PLACE,
+    B, B_STRIDE, B_FORTRAN, OUT, OUT_STRIDE, OUT_FORTRAN, RESIDUAL, RESIDUAL_STRIDE,
+    BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, WORKSPACE, WORKSPACE_BYTES, SUMS_BYTES, FIRST_PART,
+) = range(27)  # fmt: skip
+# Words of each part, from FIRST_PART on. Where ROWS is 0, A is not packed: there is one block, and
+# COUNTS is A's indptr.
+BEGIN, END, BLOCKS, ROWS, COUNTS, FIRST_ROW, FIRST_ENTRY, OFFSETS, VALUES, PART_WORDS = range(10)
+
+# Arrays at addresses have no known length; this bounds any slice of one.
+LENGTH = 1 << 48

@@ -1,0 +1,98 @@
+"""Panels of the stream kernel: rows of B copied together, and C in Fortran order written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from portable_spdnn_cpu.jit.compilation import Array, kernel_part
+from portable_spdnn_cpu.jit.jobs import array_at
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.spmm.stream.job_words import (
+    B_FORTRAN,
+    B_STRIDE,
+    LENGTH,
+    OUT,
+    OUT_STRIDE,
+    WIDTH,
+    B,
+)  # fmt: skip
+from portable_spdnn_cpu.spmm.stream.microkernels import copy_row
+from portable_spdnn_cpu.tiles.copies import (
+    TRANSPOSE_BYTES,
+    transpose_from_tile,
+    transpose_into_tile,
+)
+
+
+@kernel_part
+def copy_panel(
+    vectors: tuple[int, ...],
+    words: Array,
+    address: int,
+    first: int,
+    stop: int,
+    column: int,
+    columns: int,
+    dtype: Any,
+) -> None:
+    """Copy rows first .. stop - 1 of B, from `column` on, to a panel at an address."""
+    itemsize = array_at(0, 1, dtype).itemsize
+    stride = words[WIDTH]
+    if not words[B_FORTRAN]:
+        panel, B_items = array_at(address, LENGTH, dtype), array_at(words[B], LENGTH, dtype)
+        for k in range(first, stop):
+            start = k * words[B_STRIDE] + column
+            copy_row(vectors, panel, (k - first) * stride, B_items, start, columns)
+        return
+    # Squares are turned in registers, and what is left over at two sides item by item. Row k of B
+    # is row k of a tile that would begin `first` rows before the panel.
+    tile = array_at(address - first * stride * itemsize, (stop, stride), dtype)
+    side = TRANSPOSE_BYTES // itemsize
+    lines = array_at(
+        words[B] + column * words[B_STRIDE] * itemsize, (columns, words[B_STRIDE]), dtype
+    )
+    numbers = np.arange(columns)
+    square, whole = columns // side * side, first + (stop - first) // side * side
+    for c in range(0, square, side):
+        for k in range(first, whole, side):
+            transpose_into_tile(tile, None, k, c, lines, numbers)
+    for c in range(columns):
+        for k in range(whole if c < square else first, stop):
+            tile[k, c] = lines[c, k]
+    width = len(vectors) * BLOCK_BYTES // itemsize
+    if columns < width:
+        for k in range(first, stop):
+            tile[k, columns:width] = 0
+
+
+@kernel_part
+def store_columns(
+    words: Array,
+    address: int,
+    width: int,
+    begin: int,
+    end: int,
+    column: int,
+    columns: int,
+    dtype: Any,
+) -> None:
+    """Write rows begin .. end - 1 of a tile of sums to C, whose columns lie together.
+
+    The tile would begin at an address; it is `width` items wide.
+    """
+    itemsize = array_at(0, 1, dtype).itemsize
+    tile = array_at(address, (end, width), dtype)
+    lines = array_at(
+        words[OUT] + column * words[OUT_STRIDE] * itemsize, (columns, words[OUT_STRIDE]), dtype
+    )
+    side = TRANSPOSE_BYTES // itemsize
+    numbers = np.arange(columns)
+    square, whole = columns // side * side, begin + (end - begin) // side * side
+    for c in range(0, square, side):
+        for row in range(begin, whole, side):
+            transpose_from_tile(tile, None, row, c, lines, numbers)
+    for c in range(columns):
+        for row in range(whole if c < square else begin, end):
+            lines[c, row] = tile[row, c]

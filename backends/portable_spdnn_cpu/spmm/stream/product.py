@@ -148,7 +148,7 @@ class StreamProduct:
         key = B.strides, out.strides, out.shape, address % BLOCK_BYTES, pool.threads
         call = self._call
         if call is None or call.key != key:
-            if not _has_lines(B):
+            if B.size and not _has_lines(B):
                 self.multiply(np.ascontiguousarray(B), out, residual, pool)
                 return
             call = self._call = self._call_for(B, out, pool.threads, key)

@@ -211,8 +211,10 @@ class Epilogue:
 
     def activated(self, values: Array) -> Array:
         """Return min(max(activation(values), lower), upper), in the type of `values`."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            found = _FUNCTIONS[self.activation](values).astype(values.dtype, copy=False)
+        found = values
+        if self.activation != "none":
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = _FUNCTIONS[self.activation](values).astype(values.dtype, copy=False)
         if self.activation in ("gelu", "gelu_tanh", "silu", "hardswish"):
             found = np.where(values == -np.inf, values.dtype.type(0), found)
         if self.lower is not None or self.upper is not None:

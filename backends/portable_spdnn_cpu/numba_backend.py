@@ -66,6 +66,16 @@ class NumbaBackend(Backend):
         """The processor and the number of threads in use."""
         return f"{processor_name()}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
+    def sparse_operand(self, name: str, array: object) -> SparseOperand:
+        """Return a sparse operand in canonical form; see `Backend.sparse_operand`."""
+        from portable_spdnn_cpu.layout.form import is_canonical
+
+        if not is_canonical(array):
+            return super().sparse_operand(name, array)
+        matrix: Any = array
+        matrix.has_canonical_format = True
+        return matrix  # type: ignore[no-any-return]
+
     def run_spmm(
         self, A: SparseOperand, B: DenseOperand, epilogue: Epilogue, residual: DenseOperand | None
     ) -> DenseOperand:

@@ -10,10 +10,12 @@ from portable_spdnn.arrays import Array
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn.operations.handles import DescribedCall, Prepared
+from portable_spdnn_cpu.conv.dense import LEAST_NONZERO, DenseConv, fits, takes_dense
 from portable_spdnn_cpu.conv.depthwise import plan as depthwise
 from portable_spdnn_cpu.conv.depthwise.plan import DepthwiseConv
 from portable_spdnn_cpu.conv.pointwise import PointwiseProduct, is_product
-from portable_spdnn_cpu.conv.stream import best_stream
+from portable_spdnn_cpu.conv.stream import StreamConv, best_stream
+from portable_spdnn_cpu.conv.tuning import fastest
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
 MAX_TRIAL_BYTES = 1 << 28  # of made-up images and results; larger ones are not tried
@@ -36,7 +38,12 @@ def prepare(
     if is_product(geometry):
         product = PointwiseProduct(workers, weights, geometry, epilogue, trial is not None)
         return DescribedCall(product, product.describe)
-    found = best_stream(workers, weights, geometry, epilogue, batch, trial)
+    found: StreamConv | DenseConv = best_stream(workers, weights, geometry, epilogue, batch, trial)
+    enough = np.count_nonzero(weights) >= LEAST_NONZERO * weights.size
+    if trial is not None and enough and fits(weights, geometry):
+        streamed = found
+        dense = DenseConv(workers, weights, geometry, epilogue, lambda: streamed)
+        found = fastest([streamed, dense], trial)
     how = "by a model" if trial is None else "the fastest in a trial when it was made"
     return DescribedCall(found, lambda: f"{found.describe()}, {how}.")
 
@@ -56,5 +63,11 @@ def convolve_once(
     if is_product(geometry):
         product = PointwiseProduct(workers, contiguous, geometry, epilogue, tried=False)
         return product(x, None, residual)
-    run = best_stream(workers, contiguous, geometry, epilogue, x.shape[0], None)
-    return run(x, None, residual)
+
+    def streamed() -> StreamConv:
+        return best_stream(workers, contiguous, geometry, epilogue, x.shape[0], None)
+
+    if takes_dense(contiguous, geometry, x.shape[0], workers.threads):
+        dense = DenseConv(workers, contiguous, geometry, epilogue, streamed)
+        return dense(np.ascontiguousarray(x), None, residual)
+    return streamed()(x, None, residual)

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from threadpoolctl import ThreadpoolController
 
 from portable_spdnn.epilogue import Epilogue
-from portable_spdnn_cpu.activations import NONE, RELU, activate_span, activation_of
+from portable_spdnn_cpu.activations import NONE, RELU, Activation, activate_span, activation_of
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.machine.thread_pool import ForkSafeLock, ThreadPool
 
@@ -36,25 +36,35 @@ class DenseProduct:
         with np.errstate(all="ignore"):
             if not np.isfinite(B.sum()):
                 return False
-        # The number of BLAS threads is the process's: two callers at a time would each restore what
-        # the other has set.
-        with _BLAS_THREADS, blas().limit(limits=pool.threads, user_api="blas"):
-            np.matmul(self.A, B, out=out)
-        if self.bias is not None:
-            out += self.bias[:, None]
-        if residual is not None:
-            out += residual
-        code, lower, upper = self.activation
-        if code in (NONE, RELU):
-            if np.isfinite((lower, upper)).any():
-                np.clip(out, lower, upper, out=out)
-        else:
-            activate_span(out.ravel(order="K"), 0, out.size, code, lower, upper)
+        matmul(self.A, B, out, pool)
+        finish(out, self.bias, residual, self.activation)
         return True
 
     def describe(self) -> str:
         """Return what runs, for people."""
         return "dense, by BLAS, zeros included"
+
+
+def matmul(A: Array, B: Array, out: Array, pool: ThreadPool) -> None:
+    """Compute out = A B by BLAS on as many threads as a pool has."""
+    # The number of BLAS threads is the process's: two callers at a time would each restore what the
+    # other has set.
+    with _BLAS_THREADS, blas().limit(limits=pool.threads, user_api="blas"):
+        np.matmul(A, B, out=out)
+
+
+def finish(out: Array, bias: Array | None, residual: Array | None, activation: Activation) -> None:
+    """Finish sums in place: an array in one piece, with a bias for each of its rows."""
+    if bias is not None:
+        out += bias[:, None]
+    if residual is not None:
+        out += residual
+    code, lower, upper = activation
+    if code in (NONE, RELU):
+        if np.isfinite((lower, upper)).any():
+            np.clip(out, lower, upper, out=out)
+    else:
+        activate_span(out.ravel(order="K"), 0, out.size, code, lower, upper)
 
 
 _BLAS_THREADS = ForkSafeLock()

@@ -268,15 +268,18 @@ def multiply_once(
 ) -> Array:
     """Return C = A B, finished, for a single product.
 
-    One or two columns go to SciPy: it is done before A could be packed. Otherwise A is streamed as
-    it is, or packed where B is wide.
+    What SciPy has done before A could be prepared goes to SciPy. Otherwise A is streamed as it is,
+    or packed where B is wide.
     """
-    if B.shape[1] <= 2:
+    columns = B.shape[1]
+    if A.nnz * tuning.scipy_entry(columns) < tuning.PREPARING:  # before a look at the variants
         return np.asarray(epilogue.apply(A @ B, residual, per_row=True))
-    columns, layout = B.shape[1], layout_of(B)
-    out = empty_result(A.shape[0], columns, A.dtype, layout == Layout.FORTRAN)
+    layout = layout_of(B)
     size = size_of(A, columns, layout, workers)
     whole = tuning.whole_variant(size)
     variant = whole or tuning.stream_variants(size)[0]
+    if tuning.scipy_seconds(size) < tuning.stream_seconds(size, variant) + tuning.PREPARING:
+        return np.asarray(epilogue.apply(A @ B, residual, per_row=True))
+    out = empty_result(A.shape[0], columns, A.dtype, layout == Layout.FORTRAN)
     StreamProduct(A, epilogue, variant, pack=whole is None).multiply(B, out, residual, workers)
     return out

@@ -30,6 +30,8 @@ L1_SHARE = 0.8  # of the first level, for a panel: weights stream through it too
 L2_SHARE = 0.62  # of the second: sums and C are there as well
 L2_WAYS = 16
 COPY, TRANSPOSE = 4.5, 8.0  # of a vector of B into a panel: as it lies, and transposed
+# Of one that comes from beyond the second level: into a panel in the first, and into a larger one.
+COPY_FAR, COPY_FARTHER = 10.0, 18.0
 WRITE, WRITE_FORTRAN = 4.0, 10.0  # of a vector of C that the second level holds
 # Of one that it does not hold, in whole rows of C, and in panels of them.
 WRITE_ROWS, WRITE_PANELS = 6.0, 14.0
@@ -39,6 +41,9 @@ ROW = 12.0  # of a row of a block, whatever it has
 DENSE = 0.62  # of a multiply-add of vectors in BLAS
 START = 12000.0  # of a call
 DENSE_CALL = 1e-5  # seconds: B is looked at, and the threads of BLAS are set
+# Seconds that SciPy takes for an entry of A: with one column, and with each of several.
+SCIPY_VECTOR, SCIPY = 4e-10, 1.3e-10
+PREPARING = 1.5e-5  # seconds, of a product that is not kept
 PACKED_ONCE = 1024  # columns from which packing pays in a single product
 K_BLOCKS = (64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
 TRIED = 8  # variants of the stream that a trial times, the fastest by the model
@@ -151,6 +156,9 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
         entry += FARTHEST_ENTRY / (variant.vectors * variant.panels)
     sums = size.entries / rows * entry
     copy = TRANSPOSE if size.fortran else COPY
+    if size.inner * size.vectors * BLOCK_BYTES > L2:
+        panel = variant.k_block * variant.vectors * variant.panels * BLOCK_BYTES
+        copy = max(copy, COPY_FAR if panel <= L1_SHARE * L1 else COPY_FARTHER)
     copies = 0.0 if variant.in_place else size.inner * variant.parts / rows * copy
     parts = min(variant.parts, size.threads)
     write = WRITE_FORTRAN if size.fortran else WRITE
@@ -182,6 +190,16 @@ def _load(size: ProductSize, variant: StreamVariant) -> float:
         capacity *= min(1.0, row / apart)
     near = min(1.0, capacity / held)
     return near * FAR_LOAD + (1 - near) * FARTHEST_LOAD
+
+
+def scipy_seconds(size: ProductSize) -> float:
+    """Return about what SciPy's product takes on its one thread, in seconds."""
+    return size.entries * scipy_entry(size.columns) * size.itemsize / 4
+
+
+def scipy_entry(columns: int) -> float:
+    """Return about what SciPy takes for an entry of float32, in seconds."""
+    return SCIPY_VECTOR if columns == 1 else SCIPY * columns
 
 
 def dense_seconds(size: ProductSize) -> float:

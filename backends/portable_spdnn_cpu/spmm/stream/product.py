@@ -18,11 +18,11 @@ from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.stream import job_words, kernel
 from portable_spdnn_cpu.spmm.stream.packing import divide_rows, may_be_short, pack_rows
 
-JOBS: dict[tuple[str, str], Job] = {
-    ("float32", "uint16"): kernel.multiply_short_float32,
-    ("float32", "int32"): kernel.multiply_float32,
-    ("float64", "uint16"): kernel.multiply_short_float64,
-    ("float64", "int32"): kernel.multiply_float64,
+JOBS: dict[tuple[int, bool], Job] = {  # by the bytes of an item, and whether offsets are short
+    (4, True): kernel.multiply_short_float32,
+    (4, False): kernel.multiply_float32,
+    (8, True): kernel.multiply_short_float64,
+    (8, False): kernel.multiply_float64,
 }
 
 LINE_WORDS = BLOCK_BYTES // 8
@@ -99,7 +99,7 @@ class StreamProduct:
         self.blocks = -(-max(1, self.shape[1]) // self.k_block) if pack else 1
         table = words[job_words.FIRST_PART :].reshape(variant.parts, job_words.PART_WORDS)
         if pack:
-            offset_kind = self._pack(A, bounds, table)
+            short = self._pack(A, bounds, table)
         else:
             columns = A.indices.astype(np.int32, copy=False)
             indptr = A.indptr.astype(np.int64, copy=False)
@@ -107,20 +107,20 @@ class StreamProduct:
             for part, words_of_part in enumerate(table):
                 # One block without rows of its own: COUNTS is A's indptr.
                 words_of_part[:] = *bounds[part : part + 2], 1, 0, arrays[0], 0, 0, *arrays[1:]
-            offset_kind = "int32"
-        self.job = JOBS[self.dtype.name, offset_kind]
+            short = False
+        self.job = JOBS[self.dtype.itemsize, short]
         self.most_rows = max(map(int.__sub__, bounds[1:], bounds[:-1]))
         self.words = words
 
-    def _pack(self, A: sp.csr_array, bounds: list[int], table: Array) -> str:
-        """Pack all parts, fill their words, and return the type of the offsets."""
+    def _pack(self, A: sp.csr_array, bounds: list[int], table: Array) -> bool:
+        """Pack all parts, fill their words, and return whether offsets are short."""
         variant = self.variant
         short = not variant.in_place and may_be_short(self.k_block, variant.vectors)
         unit = variant.vectors if short else 0
         for begin, end, words_of_part in zip(bounds[:-1], bounds[1:], table, strict=True):
             arrays = pack_rows(A, begin, end, self.k_block, unit)
             words_of_part[:] = begin, end, self.blocks, *map(self._address, arrays)
-        return "uint16" if unit else "int32"
+        return short
 
     def _address(self, array: Array) -> int:
         """Return where an array lies, and keep it alive."""

@@ -1,0 +1,118 @@
+"""Convolutions by BLAS, for weights with too few zeros: images become matrices, band by band.
+
+Each column of such a matrix has what the kernels see of the image at one pixel of the result
+("im2col"). Bands of rows bound its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from portable_spdnn.arrays import Array
+from portable_spdnn.epilogue import Epilogue
+from portable_spdnn.operations.convolutions.geometry import ConvGeometry
+from portable_spdnn.operations.handles import Prepared
+from portable_spdnn_cpu.activations import activation_of
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spmm.dense import finish, matmul
+
+BAND_BYTES = 1 << 22  # of the matrix of a band, unless a single row takes more
+MAX_PADDED = 4  # times as large as an image may it be with its padding
+LEAST_NONZERO = 0.5  # a part of prepared weights: below it BLAS is not tried
+# Of a thread with AVX-512: multiply-adds in a second by BLAS, and of streamed weights; seconds to
+# pack a weight, zero or not. It is their ratios that choose.
+DENSE_RATE, STREAM_RATE, PACKING = 6e10, 3.5e10, 1.2e-8
+
+
+class DenseConv:
+    """A convolution by a dense product for each group and band of each image.
+
+    Parameters
+    ----------
+    workers : ThreadPool
+    weights : ndarray, shape (outputs, channels / groups, kernel height, kernel width), C order
+    geometry : ConvGeometry
+    epilogue : Epilogue
+    streamed : callable
+        Returns what computes images that are not finite, with which zeros are not multiplied.
+    """
+
+    def __init__(
+        self,
+        workers: ThreadPool,
+        weights: Array,
+        geometry: ConvGeometry,
+        epilogue: Epilogue,
+        streamed: Callable[[], Prepared],
+    ) -> None:
+        self.workers, self.geometry, self.streamed = workers, geometry, streamed
+        self.matrices = weights.reshape(geometry.matrix_shape).copy()
+        self.bias, self.activation = epilogue.bias, activation_of(epilogue)
+        row = geometry.matrix_shape[2] * geometry.output_size[1] * weights.itemsize
+        self.rows = max(1, min(geometry.output_size[0], BAND_BYTES // max(1, row)))
+
+    def __call__(self, x: Array, out: Array | None, residual: Array | None) -> Array:
+        """Return the convolution of x, shape (images, channels, height, width), finished."""
+        geometry, dtype = self.geometry, self.matrices.dtype
+        with np.errstate(all="ignore"):
+            finite = np.isfinite(x.sum())
+        if not finite:
+            return np.asarray(self.streamed()(x, out, residual))
+        if out is None:
+            out = np.empty(geometry.output_shape(len(x)), dtype)
+        height, width = geometry.output_size
+        groups, outputs, seen = geometry.matrix_shape
+        results = out.reshape(len(x), groups, outputs, height * width)
+        images = x.reshape(len(x), groups, geometry.group_channels, *x.shape[2:])
+        buffer = np.empty(seen * self.rows * width, dtype)
+        for image, result in zip(images, results, strict=True):
+            for part, matrix, sums in zip(image, self.matrices, result, strict=True):
+                windows = self._windows(part)
+                for first in range(0, height, self.rows):
+                    band = windows[..., first : first + self.rows, :]
+                    columns = buffer[: band.size]
+                    columns.reshape(band.shape)[...] = band
+                    to = sums[:, first * width : (first + self.rows) * width]
+                    matmul(matrix, columns.reshape(seen, -1), to, self.workers)
+        for number, result in enumerate(results.reshape(len(x), groups * outputs, height * width)):
+            added = None if residual is None else residual[number].reshape(result.shape)
+            finish(result, self.bias, added, self.activation)
+        return out
+
+    def describe(self) -> str:
+        """Return how the convolution is computed."""
+        return (
+            f"Dense products by BLAS, zeros included, of what kernels see at {self.rows} "
+            f"row{'s' if self.rows > 1 else ''} of the result at a time"
+        )
+
+    def _windows(self, image: Array) -> Array:
+        """Return what kernels see, a view: (channels, *kernel, rows and columns of the result)."""
+        geometry = self.geometry
+        padded = np.pad(image, ((0, 0), *geometry.padding))
+        (down, across), (spread_down, spread_across) = geometry.stride, geometry.dilation
+        height, width = (
+            spread * (extent - 1) + 1
+            for spread, extent in zip(geometry.dilation, geometry.kernel, strict=True)
+        )
+        windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), axis=(1, 2))
+        windows = windows[:, ::down, ::across, ::spread_down, ::spread_across]
+        return windows.transpose(0, 3, 4, 1, 2)
+
+
+def takes_dense(weights: Array, geometry: ConvGeometry, images: int, threads: int) -> bool:
+    """Whether BLAS convolves so many images sooner than weights are packed and streamed."""
+    pixels = images * geometry.output_size[0] * geometry.output_size[1]
+    dense = weights.size * pixels / DENSE_RATE / threads
+    streamed = PACKING * weights.size
+    streamed += np.count_nonzero(weights) * pixels / STREAM_RATE / threads
+    return dense < streamed and fits(weights, geometry)
+
+
+def fits(weights: Array, geometry: ConvGeometry) -> bool:
+    """Whether dense products are correct, and padded images hardly larger than images."""
+    height, width = geometry.padded_size
+    padding_is_small = height * width <= MAX_PADDED * geometry.height * geometry.width
+    return padding_is_small and bool(np.isfinite(weights).all())

@@ -1,0 +1,55 @@
+"""Whether a sparse matrix is in canonical form, found in one compiled pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
+
+COMPUTED = np.dtype(np.float32), np.dtype(np.float64)  # types of values that kernels compute with
+INDICES = np.dtype(np.int32), np.dtype(np.int64)
+
+
+def is_canonical(matrix: Any) -> bool:
+    """Whether kernels may take a matrix as it is: False where that takes a closer look.
+
+    >>> is_canonical(sp.csr_array(np.eye(2))), is_canonical(sp.coo_array(np.eye(2)))
+    (True, False)
+    """
+    if not isinstance(matrix, sp.csr_array) or matrix.ndim != 2:
+        return False
+    values, indices, indptr = matrix.data, matrix.indices, matrix.indptr
+    rows, columns = matrix.shape
+    arrays = values, indices, indptr
+    return (
+        values.dtype in COMPUTED
+        and indices.dtype == indptr.dtype
+        and indices.dtype in INDICES
+        and values.shape == indices.shape == (indices.size,)
+        and indptr.shape == (rows + 1,)
+        and all(array.flags.c_contiguous and array.flags.aligned for array in arrays)
+        and rows_rise(read_only(indptr), read_only(indices), columns)
+    )
+
+
+@kernel
+def rows_rise(indptr: Array, indices: Array, columns: int) -> bool:
+    """Whether offsets divide all of `indices`, and each row's rise within 0 .. columns - 1."""
+    if indptr[0] != 0 or indptr[-1] != indices.size:
+        return False
+    after, before, falls = indices[1:], indices[:-1], 0
+    for entry in range(after.size):  # all at once, in vectors; then without those between rows
+        falls += after[entry] <= before[entry]
+    for row in range(indptr.size - 1):
+        first, end = indptr[row], indptr[row + 1]
+        if end < first or end > indices.size:
+            return False
+        if end > first:
+            if indices[first] < 0 or indices[end - 1] >= columns:
+                return False
+            if first > 0:
+                falls -= indices[first] <= indices[first - 1]
+    return falls == 0

@@ -108,7 +108,7 @@ def takes_dense(weights: Array, geometry: ConvGeometry, images: int, threads: in
     dense = weights.size * pixels / DENSE_RATE / threads
     streamed = PACKING * weights.size
     streamed += np.count_nonzero(weights) * pixels / STREAM_RATE / threads
-    return dense < streamed and fits(weights, geometry)
+    return bool(dense < streamed) and fits(weights, geometry)
 
 
 def fits(weights: Array, geometry: ConvGeometry) -> bool:

@@ -68,7 +68,7 @@ class NumbaBackend(Backend):
 
     def sparse_operand(self, name: str, array: object) -> SparseOperand:
         """Return a sparse operand in canonical form; see `Backend.sparse_operand`."""
-        from portable_spdnn_cpu.layout.form import is_canonical
+        from portable_spdnn_cpu.layout.canonical import is_canonical
 
         if not is_canonical(array):
             return super().sparse_operand(name, array)
@@ -79,7 +79,7 @@ class NumbaBackend(Backend):
     def run_spmm(
         self, A: SparseOperand, B: DenseOperand, epilogue: Epilogue, residual: DenseOperand | None
     ) -> DenseOperand:
-        """C = A B, finished; little is prepared."""
+        """C = A B, finished; little is prepared, and small products are SciPy's."""
         from portable_spdnn_cpu.spmm.handle import multiply_once
 
         return multiply_once(self.workers, A, epilogue, B, residual)

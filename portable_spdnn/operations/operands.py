@@ -60,6 +60,11 @@ def host_array(name: str, array: object) -> Array:
     """
     if isinstance(array, np.ndarray):
         return array
+    if array is None or sp.issparse(array):
+        raise InputError(
+            f"{name} is {type(array).__name__}; a dense array is expected, such as .toarray() "
+            "gives of a sparse one"
+        )
     if memory_kind(array) not in HOST_MEMORY:
         raise InputError(
             f"{name}: {type(array).__module__}.{type(array).__qualname__} is in a device's memory "

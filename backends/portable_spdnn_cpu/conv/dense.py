@@ -16,10 +16,10 @@ from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn.operations.handles import Prepared
 from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.dense import finish, matmul
+from portable_spdnn_cpu.spmm.dense import apply_epilogue, blas_threads
 
 BAND_BYTES = 1 << 22  # of the matrix of a band, unless a single row takes more
-MAX_PADDED = 4  # times as large as an image may it be with its padding
+MAX_PADDED = 4  # a padded image may be this many times as large as the image
 LEAST_NONZERO = 0.5  # a part of prepared weights: below it BLAS is not tried
 # Of a thread with AVX-512: multiply-adds in a second by BLAS, and of streamed weights; seconds to
 # pack a weight, zero or not. It is their ratios that choose.
@@ -36,7 +36,8 @@ class DenseConv:
     geometry : ConvGeometry
     epilogue : Epilogue
     streamed : callable
-        Returns what computes images that are not finite, with which zeros are not multiplied.
+        Returns the streamed convolution, used for images with NaN or infinity: there zeros of the
+        weights are not multiplied.
     """
 
     def __init__(
@@ -63,22 +64,23 @@ class DenseConv:
         if out is None:
             out = np.empty(geometry.output_shape(len(x)), dtype)
         height, width = geometry.output_size
-        groups, outputs, seen = geometry.matrix_shape
+        groups, outputs, patch = geometry.matrix_shape
         results = out.reshape(len(x), groups, outputs, height * width)
         images = x.reshape(len(x), groups, geometry.group_channels, *x.shape[2:])
-        buffer = np.empty(seen * self.rows * width, dtype)
-        for image, result in zip(images, results, strict=True):
-            for part, matrix, sums in zip(image, self.matrices, result, strict=True):
-                windows = self._windows(part)
-                for first in range(0, height, self.rows):
-                    band = windows[..., first : first + self.rows, :]
-                    columns = buffer[: band.size]
-                    columns.reshape(band.shape)[...] = band
-                    to = sums[:, first * width : (first + self.rows) * width]
-                    matmul(matrix, columns.reshape(seen, -1), to, self.workers)
+        buffer = np.empty(patch * self.rows * width, dtype)
+        with blas_threads(self.workers.threads):
+            for image, result in zip(images, results, strict=True):
+                for part, matrix, sums in zip(image, self.matrices, result, strict=True):
+                    windows = self._windows(part)
+                    for first in range(0, height, self.rows):
+                        band = windows[..., first : first + self.rows, :]
+                        columns = buffer[: band.size]
+                        columns.reshape(band.shape)[...] = band
+                        to = sums[:, first * width : (first + self.rows) * width]
+                        np.matmul(matrix, columns.reshape(patch, -1), out=to)
         for number, result in enumerate(results.reshape(len(x), groups * outputs, height * width)):
             added = None if residual is None else residual[number].reshape(result.shape)
-            finish(result, self.bias, added, self.activation)
+            apply_epilogue(result, self.bias, added, self.activation)
         return out
 
     def describe(self) -> str:
@@ -102,16 +104,16 @@ class DenseConv:
         return windows.transpose(0, 3, 4, 1, 2)
 
 
-def takes_dense(weights: Array, geometry: ConvGeometry, images: int, threads: int) -> bool:
+def dense_is_faster(weights: Array, geometry: ConvGeometry, images: int, threads: int) -> bool:
     """Whether BLAS convolves so many images sooner than weights are packed and streamed."""
     pixels = images * geometry.output_size[0] * geometry.output_size[1]
     dense = weights.size * pixels / DENSE_RATE / threads
     streamed = PACKING * weights.size
     streamed += np.count_nonzero(weights) * pixels / STREAM_RATE / threads
-    return bool(dense < streamed) and fits(weights, geometry)
+    return bool(dense < streamed) and dense_is_exact(weights, geometry)
 
 
-def fits(weights: Array, geometry: ConvGeometry) -> bool:
+def dense_is_exact(weights: Array, geometry: ConvGeometry) -> bool:
     """Whether dense products are correct, and padded images hardly larger than images."""
     height, width = geometry.padded_size
     padding_is_small = height * width <= MAX_PADDED * geometry.height * geometry.width

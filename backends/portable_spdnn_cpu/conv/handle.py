@@ -10,7 +10,7 @@ from portable_spdnn.arrays import Array
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn.operations.handles import DescribedCall, Prepared
-from portable_spdnn_cpu.conv.dense import LEAST_NONZERO, DenseConv, fits, takes_dense
+from portable_spdnn_cpu.conv.dense import LEAST_NONZERO, DenseConv, dense_is_exact, dense_is_faster
 from portable_spdnn_cpu.conv.depthwise import plan as depthwise
 from portable_spdnn_cpu.conv.depthwise.plan import DepthwiseConv
 from portable_spdnn_cpu.conv.pointwise import PointwiseProduct, is_product
@@ -40,7 +40,7 @@ def prepare(
         return DescribedCall(product, product.describe)
     found: StreamConv | DenseConv = best_stream(workers, weights, geometry, epilogue, batch, trial)
     enough = np.count_nonzero(weights) >= LEAST_NONZERO * weights.size
-    if trial is not None and enough and fits(weights, geometry):
+    if trial is not None and enough and dense_is_exact(weights, geometry):
         streamed = found
         dense = DenseConv(workers, weights, geometry, epilogue, lambda: streamed)
         found = fastest([streamed, dense], trial)
@@ -67,7 +67,7 @@ def convolve_once(
     def streamed() -> StreamConv:
         return best_stream(workers, contiguous, geometry, epilogue, x.shape[0], None)
 
-    if takes_dense(contiguous, geometry, x.shape[0], workers.threads):
+    if dense_is_faster(contiguous, geometry, x.shape[0], workers.threads):
         dense = DenseConv(workers, contiguous, geometry, epilogue, streamed)
-        return dense(np.ascontiguousarray(x), None, residual)
+        return dense(x, None, residual)
     return streamed()(x, None, residual)

@@ -1,12 +1,12 @@
 """The kernel of convolutions with pruned weights: panels of pixels against streamed entries.
 
 Pixels of a result are cut into panels of a few vectors, and panels into bands. A worker takes the
-next task from a shared counter: a band of one image, for one group of channels and a part of its
-outputs. Where strides are not 1 it copies the phases that the band sees. Then, for each panel and
-each block of what kernels see, it gathers a panel into the first-level cache and streams the
-block's entries against it. Sums wait in a tile; when they are complete, bias, residual and
-activation follow on their way to the result. Where a panel's pixels see what is outside of the
-image, masks put zeros: there is no padded copy.
+next task: a band of one image, for one group of channels and a part of its outputs. Where strides
+are not 1 it copies the phases that the band sees. Then, for each panel and each block of what
+kernels see, it gathers a panel into the first-level cache and streams the block's entries against
+it. Sums wait in a tile; when they are complete, bias, residual and activation follow on their way
+to the result. Where a panel's pixels see what is outside of the image, masks put zeros: there is no
+padded copy.
 
 Bound: that of `microkernels`; besides, each entry that kernels see costs a copy to the panel,
 shared by all outputs, and each output a copy of its sums to the result.

@@ -14,9 +14,9 @@ from portable_spdnn_cpu.conv import kernel
 from portable_spdnn_cpu.conv.packing import ImageLayout, PackedConv, image_layout, pack
 from portable_spdnn_cpu.conv.panels import Task
 from portable_spdnn_cpu.conv.tuning import TRIED, ConvSize, Cut, cuts, fastest
-from portable_spdnn_cpu.jit.jobs import address_of, in_order
+from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, address_of, in_order
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
-from portable_spdnn_cpu.machine.buffers import Spare, Workspace
+from portable_spdnn_cpu.machine.buffers import WORKSPACES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
@@ -73,10 +73,10 @@ class StreamConv:
         words[kernel.TASK] = x.shape[0]
         words[kernel.IMAGES], words[kernel.OUT] = address_of(images), address_of(out)
         words[kernel.RESIDUAL] = 0 if added is None else address_of(added)
-        workspace = _SPARE.take()
+        workspace = WORKSPACES.take()
         words[kernel.WORKSPACE] = workspace.of_bytes(self._workspace_bytes)
         self.workers.run_job(kernel.JOBS[self.dtype.name], words)
-        _SPARE.give_back(workspace)
+        WORKSPACES.give_back(workspace)
         return out
 
     def describe(self) -> str:
@@ -87,8 +87,8 @@ class StreamConv:
         """Return the words of a job, but for the arrays of a call."""
         task = [number for item in self.task for number in np.ravel(item)]
         threads = self.workers.threads
-        words = np.zeros(kernel.TASK + len(task) + threads, np.int64)
-        words[kernel.TASK : -threads] = task
+        words = np.zeros(kernel.TASK + len(task) + COUNTER_PADDING + threads, np.int64)
+        words[kernel.TASK : kernel.TASK + len(task)] = task
         words[kernel.WORKERS], words[kernel.COUNTERS] = threads, words.size - threads
         words[kernel.VECTORS] = self.cut.vectors
         bias = epilogue.bias
@@ -163,6 +163,3 @@ def best_stream(
     if trial is None:
         return make(choices[0])
     return fastest([make(cut) for cut in choices[:TRIED]], trial)
-
-
-_SPARE = Spare(Workspace)

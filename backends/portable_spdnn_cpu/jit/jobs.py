@@ -32,6 +32,7 @@ from numba.np.numpy_support import carray
 from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 
+COUNTER_PADDING = 8  # words: a cache line
 _ARGUMENTS = types.intp, types.CPointer(types.int64)
 
 
@@ -122,18 +123,20 @@ def array_at(address: int, shape: int | tuple[int, ...], dtype: Any) -> Array:
 def next_task(words: Any, counters: int, worker: int, workers: int, tasks: int) -> int:
     """Return one of 0 .. tasks - 1 that no worker has taken yet, or -1 where none is left.
 
-    Each worker has a range of them, the same in every run, so that it finds in its caches what it
-    left there, and writes apart from others: a cache line goes to and fro between two that write to
-    it. Then it helps the others with theirs.
+    Ranges with work stealing: each worker first takes the tasks of a range of its own, the same in
+    every run, so that it finds in its caches what it left there, and writes to other cache lines
+    than its neighbours; then it helps the others with theirs.
 
-    words[counters + w], 0 at the start, counts what was taken of worker w's range.
+    words[counters + w], 0 at the start, counts what was taken of worker w's range. Counters stay
+    COUNTER_PADDING words off those that kernels read.
     """
     for step in range(workers):
-        whose = (worker + step) % workers
-        first, end = whose * tasks // workers, (whose + 1) * tasks // workers
-        task: int = first + fetch_add(carray(words, 1), counters + whose, 1)
-        if task < end:
-            return task
+        owner = (worker + step) % workers
+        first, end = owner * tasks // workers, (owner + 1) * tasks // workers
+        if first + words[counters + owner] < end:
+            task: int = first + fetch_add(carray(words, 1), counters + owner, 1)
+            if task < end:
+                return task
     return -1
 
 

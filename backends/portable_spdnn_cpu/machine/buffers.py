@@ -70,3 +70,6 @@ class Buffers:
         if kept is None or kept.dtype != dtype or kept.size < items:
             kept = self._kept[name, worker] = aligned_empty((items,), dtype)
         return kept[:items].reshape(shape)
+
+
+WORKSPACES = Spare(Workspace)

@@ -20,7 +20,7 @@ WAKING = 8e-5
 class ThreadPool:
     """A fixed number of threads, the calling one among them.
 
-    Kernels share their work out themselves, by a counter in memory (`intrinsics.fetch_add`): a
+    Kernels share their work out themselves, by counters in memory (`jobs.next_task`): a
     thread that starts late, or shares its core, finds less left to do.
 
     Parameters

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import scipy.sparse as sp
@@ -36,8 +38,9 @@ class DenseProduct:
         with np.errstate(all="ignore"):
             if not np.isfinite(B.sum()):
                 return False
-        matmul(self.A, B, out, pool)
-        finish(out, self.bias, residual, self.activation)
+        with blas_threads(pool.threads):
+            np.matmul(self.A, B, out=out)
+        apply_epilogue(out, self.bias, residual, self.activation)
         return True
 
     def describe(self) -> str:
@@ -45,15 +48,19 @@ class DenseProduct:
         return "dense, by BLAS, zeros included"
 
 
-def matmul(A: Array, B: Array, out: Array, pool: ThreadPool) -> None:
-    """Compute out = A B by BLAS on as many threads as a pool has."""
-    # The number of BLAS threads is the process's: two callers at a time would each restore what the
-    # other has set.
-    with _BLAS_THREADS, blas().limit(limits=pool.threads, user_api="blas"):
-        np.matmul(A, B, out=out)
+@contextmanager
+def blas_threads(threads: int) -> Iterator[None]:
+    """Let BLAS have so many threads.
+
+    Their number is the process's: two callers at a time would each restore what the other has set.
+    """
+    with _BLAS_THREADS, blas().limit(limits=threads, user_api="blas"):
+        yield
 
 
-def finish(out: Array, bias: Array | None, residual: Array | None, activation: Activation) -> None:
+def apply_epilogue(
+    out: Array, bias: Array | None, residual: Array | None, activation: Activation
+) -> None:
     """Finish sums in place: an array in one piece, with a bias for each of its rows."""
     if bias is not None:
         out += bias[:, None]

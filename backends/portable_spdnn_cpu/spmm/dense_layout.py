@@ -14,7 +14,10 @@ from portable_spdnn_cpu.spmm.stream.product import has_aligned_rows
 
 
 class Layout(IntEnum):
-    """How B lies in memory: what a choice depends on besides its columns."""
+    """How B lies in memory: what a choice depends on besides its columns.
+
+    An integer, for each call looks one up.
+    """
 
     ALIGNED = 0  # rows start on cache lines
     UNALIGNED = 1  # rows do not
@@ -40,7 +43,7 @@ def empty_result(rows: int, columns: int, dtype: np.dtype[Any], fortran: bool) -
     return flat.reshape(columns, rows).T if fortran else flat.reshape(rows, columns)
 
 
-def one_item_further(array: Array) -> Array:
+def empty_unaligned(array: Array) -> Array:
     """Return an uninitialised array of the same shape, in C order, that starts on no cache line."""
     wide = empty_result(1, array.size + 1, array.dtype, fortran=False)
     return wide[0, 1:].reshape(array.shape)

@@ -17,7 +17,7 @@ from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import tuning
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.dense import DenseProduct
-from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result, layout_of, one_item_further
+from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result, empty_unaligned, layout_of
 from portable_spdnn_cpu.spmm.few_columns import product as few_columns
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 from portable_spdnn_cpu.spmm.stream.product import (
@@ -156,6 +156,8 @@ class WeightsProduct:
         threads = self.workers.threads
         if isinstance(choice.kernel, FewColumnsProduct):
             threads = choice.kernel.threads_used(threads)
+        elif isinstance(choice.kernel, StreamProduct):
+            threads = choice.kernel.threads_used(threads, columns)
         on = f", on {threads} thread{'s' if threads > 1 else ''}"
         flops = 2 * self.A.nnz * columns
         text = (
@@ -226,7 +228,7 @@ class WeightsProduct:
         size = self._size(columns, layout)
         B = empty_result(size.inner, columns, self.A.dtype, size.fortran)
         if layout == Layout.UNALIGNED:
-            B = one_item_further(B)
+            B = empty_unaligned(B)
         B[...] = 1
         out = empty_result(size.rows, columns, self.A.dtype, size.fortran)
         candidates: list[tuple[Kernel, float]] = [
@@ -271,14 +273,17 @@ def multiply_once(
     What SciPy has done before A could be prepared goes to SciPy. Otherwise A is streamed as it is,
     or packed where B is wide.
     """
-    columns = B.shape[1]
-    if A.nnz * tuning.scipy_entry(columns) < tuning.PREPARING:  # before a look at the variants
-        return np.asarray(epilogue.apply(A @ B, residual, per_row=True))
+    rows, columns = A.shape[0], B.shape[1]
     layout = layout_of(B)
     size = size_of(A, columns, layout, workers)
-    whole = tuning.whole_variant(size)
-    variant = whole or tuning.stream_variants(size)[0]
-    if tuning.scipy_seconds(size) < tuning.stream_seconds(size, variant) + tuning.PREPARING:
+    variant = whole = None
+    small = tuning.scipy_product(rows, columns, A.nnz) < tuning.PREPARING
+    if not small:  # else variants are not worth a look
+        whole = tuning.whole_variant(size)
+        variant = whole or tuning.stream_variants(size)[0]
+        streamed = tuning.stream_seconds(size, variant) + tuning.PREPARING
+        small = tuning.scipy_seconds(size) < streamed
+    if variant is None or small:
         return np.asarray(epilogue.apply(A @ B, residual, per_row=True))
     out = empty_result(A.shape[0], columns, A.dtype, layout == Layout.FORTRAN)
     StreamProduct(A, epilogue, variant, pack=whole is None).multiply(B, out, residual, workers)

@@ -2,7 +2,7 @@
 
 The model counts cycles of a thread for a vector of C. Its constants were measured on a core of 2023
 with AVX-512 (two multiply-adds and 1.6 loads of 64 bytes in a cycle, 48 KiB and 2 MiB of cache);
-they are the same on every machine, for it is their ratios that choose.
+they are the same on every machine: what chooses is mostly their ratios.
 """
 
 from __future__ import annotations
@@ -20,34 +20,38 @@ from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.stream.product import StreamVariant
 
 CYCLE = 2.7e-10  # seconds
-# From here on cycles for each 64-byte vector, unless said otherwise.
-LOAD = 0.62  # from the first-level cache
-FAR_LOAD = 1.3  # from the second
-FARTHEST_LOAD = 8.0  # from beyond
-FARTHEST_ENTRY = 4.0  # of an entry of A that comes from beyond, for all vectors of a panel
 L1, L2 = cache_bytes(1), cache_bytes(2)
-L1_SHARE = 0.8  # of the first level, for a panel: weights stream through it too
-L2_SHARE = 0.62  # of the second: sums and C are there as well
-L2_WAYS = 16
-COPY, TRANSPOSE = 4.5, 8.0  # of a vector of B into a panel: as it lies, and transposed
-# Of one that comes from beyond the second level: into a panel in the first, and into a larger one.
-COPY_FAR, COPY_FARTHER = 10.0, 18.0
-WRITE, WRITE_FORTRAN = 4.0, 10.0  # of a vector of C that the second level holds
-# Of one that it does not hold, in whole rows of C, and in panels of them.
+L1_SHARE = 0.8  # what a panel may take of the first level: weights stream through it too
+L2_SHARE = 0.62  # and of the second: sums and C are there as well
+L2_WAYS = 16  # lines in a set of the second level
+# Cycles for a vector of 64 bytes. To load one of B:
+L1_LOAD, L2_LOAD, MEMORY_LOAD = 0.62, 1.3, 8.0
+# To copy one of B to a panel from the second level, and to transpose it on the way.
+COPY, TRANSPOSE = 4.5, 8.0
+# To copy one from beyond the second level: to a panel that fits the first, and to a larger one.
+MEMORY_TO_L1, MEMORY_TO_L2 = 10.0, 18.0
+# To write one of C where the second level holds C, and to transpose it on the way.
+WRITE, WRITE_FORTRAN = 4.0, 10.0
+# To write one of C where it does not: whole rows of C, and rows of panels.
 WRITE_ROWS, WRITE_PANELS = 6.0, 14.0
-SHARED_ROW = 100.0  # of a row of C in which two threads write to one pair of cache lines
-WAIT = 3.5  # of a vector of sums, between two blocks
-ROW = 12.0  # of a row of a block, whatever it has
-DENSE = 0.62  # of a multiply-add of vectors in BLAS
-START = 12000.0  # of a call
-DENSE_CALL = 1e-5  # seconds: B is looked at, and the threads of BLAS are set
-# Seconds that SciPy takes for an entry of A: with one column, and with each of several.
-SCIPY_VECTOR, SCIPY = 4e-10, 1.3e-10
-PREPARING = 1.5e-5  # seconds, of a product that is not kept
+WAIT = 3.5  # to write and read one of sums, between two blocks
+DENSE = 0.62  # for a multiply-add of vectors in BLAS
+# For one of dense weights, which BLAS packs at every call: from the second level, and from beyond.
+DENSE_WEIGHT, MEMORY_WEIGHT = 8.0, 20.0
+# Cycles for other things.
+MEMORY_ENTRY = 4.0  # for an entry of A from beyond the second level, with each panel
+ROW = 12.0  # for a row of a block, whatever it has
+FALSE_SHARING = 100.0  # for a row of C in which two threads write to one pair of cache lines
+START = 12000.0  # for a call
+# Seconds.
+DENSE_CALL = 1e-5  # for a call of BLAS: B is looked at, and the threads of BLAS are set
+SCIPY_VECTOR, SCIPY = 4e-10, 1.3e-10  # of SciPy, for an entry and one column, or each of several
+SCIPY_RESULT = 2e-10  # of SciPy and what follows, for an item of C
+PREPARING = 1.5e-5  # for a product that is not kept
 PACKED_ONCE = 1024  # columns from which packing pays in a single product
 K_BLOCKS = (64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
 TRIED = 8  # variants of the stream that a trial times, the fastest by the model
-ALIKE = 3  # among them, that differ in the blocks of K alone
+K_BLOCKS_TRIED = 3  # among them, that differ in k_block alone
 # BLAS is tried where the model gives it at most this many times the best time.
 DENSE_MARGIN = 3.0
 REMEMBERED = 256  # choices for products of different sizes
@@ -70,7 +74,7 @@ class ProductSize:
     fortran : bool
         Whether columns of B, and of C, lie together rather than rows.
     aligned : bool
-        Whether rows of B start on cache lines and are whole vector blocks.
+        Whether rows of B start on cache lines and are whole vectors.
     threads : int
         That may be used.
     """
@@ -86,7 +90,7 @@ class ProductSize:
 
     @functools.cached_property
     def vectors(self) -> int:
-        """Vector blocks in a row of C."""
+        """Vectors of 64 bytes in a row of C."""
         return max(1, -(-self.columns * self.itemsize // BLOCK_BYTES))
 
 
@@ -95,11 +99,11 @@ def stream_variants(size: ProductSize) -> tuple[StreamVariant, ...]:
     """Return the variants of the stream, the fastest by the model first."""
     inner = max(1, size.inner)
     found: list[StreamVariant] = []
-    alike: Counter[tuple[object, ...]] = Counter()
+    seen: Counter[tuple[object, ...]] = Counter()
     for variant in _variants(size, [block for block in K_BLOCKS if block < inner] + [inner]):
         kind = variant.vectors, *variant[2:]  # all but k_block
-        alike[kind] += 1
-        if alike[kind] <= ALIKE:
+        seen[kind] += 1
+        if seen[kind] <= K_BLOCKS_TRIED:
             found.append(variant)
     return tuple(found)
 
@@ -114,19 +118,19 @@ def whole_variant(size: ProductSize) -> StreamVariant | None:
 
 def _variants(size: ProductSize, k_blocks: list[int]) -> list[StreamVariant]:
     """Return the variants with some blocks of K, and in place, the fastest by the model first."""
-    parts = tuple(dict.fromkeys((1, size.threads)))
+    part_counts = tuple(dict.fromkeys((1, size.threads)))
     found = [
-        StreamVariant(vectors, k_block, some)
+        StreamVariant(vectors, k_block, parts)
         for vectors in _panel_widths(size.vectors, size.threads)
         for k_block in k_blocks
-        for some in parts
+        for parts in part_counts
     ]
     if size.aligned:
         found += [
-            StreamVariant(vectors, k_blocks[-1], some, panels, in_place=True)
+            StreamVariant(vectors, k_blocks[-1], parts, panels, in_place=True)
             for vectors in dict.fromkeys(min(width, size.vectors, MAX_VECTORS) for width in (4, 8))
             for panels in dict.fromkeys((1, _panels_together(size, vectors)))
-            for some in parts
+            for parts in part_counts
         ]
     return sorted(dict.fromkeys(found), key=lambda variant: stream_seconds(size, variant))
 
@@ -151,14 +155,14 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
     blocks_of_k = -(-max(1, size.inner) // variant.k_block)
     load = _load(size, variant)
     # Besides its vectors an entry loads its value and its offset.
-    entry = load + 2 * LOAD / variant.vectors
+    entry = load + 2 * L1_LOAD / variant.vectors
     if size.entries * (size.itemsize + 4) > L2_SHARE * L2:
-        entry += FARTHEST_ENTRY / (variant.vectors * variant.panels)
+        entry += MEMORY_ENTRY / (variant.vectors * variant.panels)
     sums = size.entries / rows * entry
     copy = TRANSPOSE if size.fortran else COPY
     if size.inner * size.vectors * BLOCK_BYTES > L2:
-        panel = variant.k_block * variant.vectors * variant.panels * BLOCK_BYTES
-        copy = max(copy, COPY_FAR if panel <= L1_SHARE * L1 else COPY_FARTHER)
+        panel = variant.k_block * variant.vectors * BLOCK_BYTES
+        copy = max(copy, MEMORY_TO_L1 if panel <= L1_SHARE * L1 else MEMORY_TO_L2)
     copies = 0.0 if variant.in_place else size.inner * variant.parts / rows * copy
     parts = min(variant.parts, size.threads)
     write = WRITE_FORTRAN if size.fortran else WRITE
@@ -172,7 +176,7 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
     rounds = -(-tasks // size.threads) / tasks  # the share of the thread that has most
     shared = 0.0
     if parts < min(size.threads, tasks) and size.columns * size.itemsize % (2 * BLOCK_BYTES):
-        shared = SHARED_ROW * rows
+        shared = FALSE_SHARING * rows
     return CYCLE * (START + cycles * rows * size.vectors * rounds + shared)
 
 
@@ -183,30 +187,31 @@ def _load(size: ProductSize, variant: StreamVariant) -> float:
     capacity = L2_SHARE * L2
     if not variant.in_place:
         if held <= L1_SHARE * L1:
-            return LOAD
+            return L1_LOAD
     else:
-        # Rows of B that lie powers of two apart compete for few of the cache's sets.
-        apart = math.gcd(size.vectors * BLOCK_BYTES, L2 // L2_WAYS)
-        capacity *= min(1.0, row / apart)
+        # Rows of B that lie powers of two alias_stride compete for few of the cache's sets.
+        alias_stride = math.gcd(size.vectors * BLOCK_BYTES, L2 // L2_WAYS)
+        capacity *= min(1.0, row / alias_stride)
     near = min(1.0, capacity / held)
-    return near * FAR_LOAD + (1 - near) * FARTHEST_LOAD
+    return near * L2_LOAD + (1 - near) * MEMORY_LOAD
 
 
 def scipy_seconds(size: ProductSize) -> float:
     """Return about what SciPy's product takes on its one thread, in seconds."""
-    return size.entries * scipy_entry(size.columns) * size.itemsize / 4
+    return scipy_product(size.rows, size.columns, size.entries) * size.itemsize / 4
 
 
-def scipy_entry(columns: int) -> float:
-    """Return about what SciPy takes for an entry of float32, in seconds."""
-    return SCIPY_VECTOR if columns == 1 else SCIPY * columns
+def scipy_product(rows: int, columns: int, entries: int) -> float:
+    """Return about what SciPy takes for a product of float32, in seconds."""
+    entry = SCIPY_VECTOR if columns == 1 else SCIPY * columns
+    return entries * entry + rows * columns * SCIPY_RESULT
 
 
 def dense_seconds(size: ProductSize) -> float:
     """Return what the model says of BLAS, in seconds."""
-    # Few columns do not fill vectors, and A is read from the second-level cache, or from beyond.
     weights = size.rows * size.inner * size.itemsize / BLOCK_BYTES
-    cycles = max(DENSE * weights * size.columns, FAR_LOAD * weights)
+    packed = DENSE_WEIGHT if weights * BLOCK_BYTES <= L2_SHARE * L2 else MEMORY_WEIGHT
+    cycles = weights * (DENSE * size.columns + packed)
     return DENSE_CALL + CYCLE * cycles / size.threads
 
 

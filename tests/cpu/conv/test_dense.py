@@ -11,7 +11,7 @@ import portable_spdnn as ps
 from portable_spdnn.operations.convolutions.geometry import conv_geometry
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.conv import dense, handle
-from portable_spdnn_cpu.conv.dense import DenseConv, takes_dense
+from portable_spdnn_cpu.conv.dense import DenseConv, dense_is_faster
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
 SHAPES = [  # channels, outputs, height, width, kernel, stride, padding, dilation, groups
@@ -70,7 +70,7 @@ def test_every_band_gives_the_sums_of_loops(
 def test_zeros_do_not_meet_infinity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handle, "LEAST_NONZERO", 0.0)
     monkeypatch.setattr(handle, "fastest", lambda choices, trial: choices[1])
-    monkeypatch.setattr(handle, "takes_dense", lambda *_: True)
+    monkeypatch.setattr(handle, "dense_is_faster", lambda *_: True)
     x, weights, _ = operands(SHAPES[0], np.float32)
     backend = ps.get_backend("numba", threads=2)
     prepared = backend.conv2d_handle(weights, x.shape, padding=1)
@@ -85,9 +85,9 @@ def test_zeros_do_not_meet_infinity(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_single_convolution_goes_to_blas_where_packing_would_take_longer() -> None:
     geometry = conv_geometry("conv2d", (64, 14, 14), (64, 64, 3, 3), 1, 1, 1, 1)
     full = np.ones((64, 64, 3, 3), np.float32)
-    assert takes_dense(full, geometry, 1, 1)
+    assert dense_is_faster(full, geometry, 1, 1)
     sparse = np.zeros_like(full)
     sparse[::8, ::8] = 1
-    assert not takes_dense(sparse, geometry, 32, 1)
+    assert not dense_is_faster(sparse, geometry, 32, 1)
     full[0, 0, 0, 0] = np.inf  # times the zeros of the padding
-    assert not takes_dense(full, geometry, 1, 1)
+    assert not dense_is_faster(full, geometry, 1, 1)

@@ -1,6 +1,6 @@
 """The kernel of depthwise convolutions: planes, one after the other.
 
-A worker takes some planes, of an image and a channel each, from a shared counter. Where the
+A worker takes some planes, of an image and a channel each, at a time. Where the
 horizontal stride is not 1, it copies them, some rows at a time, columns of one phase (those whose
 numbers leave the same remainder) after those of another: what neighbouring pixels see are
 neighbours then. Activations that bounds do not express, and residuals, follow in a second pass over

@@ -11,9 +11,9 @@ from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.conv.depthwise import kernel
 from portable_spdnn_cpu.conv.depthwise.kernel import Planes
 from portable_spdnn_cpu.conv.depthwise.microkernels import ROWS
-from portable_spdnn_cpu.jit.jobs import address_of, in_order
+from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, address_of, in_order
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
-from portable_spdnn_cpu.machine.buffers import Spare, Workspace
+from portable_spdnn_cpu.machine.buffers import WORKSPACES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
@@ -71,7 +71,8 @@ class DepthwiseConv:
             bias = np.zeros(geometry.outputs, self.dtype)
         zeros = (weights == 0).any(axis=(1, 2, 3))
         self._kept = columns, masks, weights, zeros, bias  # what the words have addresses of
-        words = np.zeros(kernel.PLANES + len(numbers) + self.most, np.int64)
+        end = kernel.PLANES + len(numbers)
+        words = np.zeros(end + COUNTER_PADDING + self.most, np.int64)
         words[kernel.COUNTERS] = words.size - self.most
         words[kernel.COLUMNS : kernel.RESIDUAL] = [address_of(array) for array in self._kept]
         words[kernel.ACTIVATION], *limits = activation_of(epilogue)
@@ -80,7 +81,7 @@ class DepthwiseConv:
         bytes_of_phases = rows * stride * phase_columns * self.dtype.itemsize
         self.phase_bytes = -(-bytes_of_phases // CACHE_LINE) * CACHE_LINE
         words[kernel.WORKSPACE_BYTES] = self.phase_bytes
-        words[kernel.PLANES : -self.most] = numbers
+        words[kernel.PLANES : end] = numbers
         self._words = words
         self.job = kernel.JOBS[extent, geometry.stride[0], self.dtype.name]
 
@@ -99,10 +100,10 @@ class DepthwiseConv:
         words[kernel.WORKERS] = threads
         words[kernel.IMAGES], words[kernel.OUT] = address_of(images), address_of(out)
         words[kernel.RESIDUAL] = 0 if added is None else address_of(added)
-        workspace = _SPARE.take()
+        workspace = WORKSPACES.take()
         words[kernel.WORKSPACE] = workspace.of_bytes(threads * self.phase_bytes)
         self.workers[threads].run_job(self.job, words)
-        _SPARE.give_back(workspace)
+        WORKSPACES.give_back(workspace)
         return out
 
     def describe(self) -> str:
@@ -125,6 +126,3 @@ def column_masks(first: Array, last: Array, row_length: int, itemsize: int) -> A
     begins = lanes * np.arange(-(-row_length // lanes))[:, None]
     low, high = (np.clip(bound - begins, 0, lanes) for bound in (first, last))
     return ((1 << np.maximum(low, high)) - (1 << low)).astype(np.uint16)
-
-
-_SPARE = Spare(Workspace)

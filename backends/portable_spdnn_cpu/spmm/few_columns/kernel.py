@@ -3,8 +3,8 @@
 A call computes for a few microseconds, so that what surrounds it counts. All that does not change
 from call to call is in a table, whose address is passed; arrays come in one type, of any strides
 and alignment and read-only but for the result, so that there is one function for all. Numba's
-dispatcher then takes less than half a microsecond. Other threads call the generated function
-itself, by its address.
+dispatcher then takes less than half a microsecond. Where several threads share a product, each
+calls the generated function by its address.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def compiled(spec: LanesSpec | RowsSpec, dtype: Any) -> Kernel:
 
     @kernel
     def multiply(job: int, B: Array, out: Array, residual: Array) -> int:
-        """Compute parts of out = epilogue(A B), and return where the function is that does.
+        """Compute parts of out = epilogue(A B), and return the generated function's address.
 
         Parameters
         ----------

@@ -24,7 +24,7 @@ from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct, divide, t
 from portable_spdnn_cpu.spmm.few_columns.specs import STEPS, LanesSpec
 
 MAX_WINDOWS = 1 << 16  # that are numbered in two bytes
-NEIGHBOURS = 1024  # rows of A, a whole number of any spec's slices
+ROWS_SORTED = 1024  # a whole number of any spec's slices
 LIKE_ROWS = 32  # sets of rows of like length, in which rows are ordered by where their entries are
 
 
@@ -48,7 +48,7 @@ class LanesLayout:
 
 def lay_out_lanes(A: SparseOperand, spec: LanesSpec) -> LanesLayout:
     """Decide on slices, and count their steps."""
-    order = alike(A, spec.lanes)
+    order = order_rows(A, spec.lanes)
     starts = np.zeros(len(order) // spec.lanes + 1, np.int64)
     none = np.empty((0, 0, 0), A.dtype), np.empty((0, 0, 0), np.uint8), np.empty(0, np.uint16)
     _go_through(A, LanesLayout(spec, order, starts), *none, False)
@@ -110,20 +110,20 @@ def window_bytes(depth: int, spec: LanesSpec) -> int:
     return 2 if windows < MAX_WINDOWS else 4
 
 
-def alike(A: SparseOperand, lanes: int) -> Array:
+def order_rows(A: SparseOperand, lanes: int) -> Array:
     """Return the rows of A, those of like length together, and -1 to fill up to whole slices.
 
-    In each of up to LIKE_ROWS sets of like length those come together that have their entries
-    more to the left: they go through windows at a more even pace. Rows stay among NEIGHBOURS, so
-    that threads, which do some slices each, write to different cache lines of C.
+    Rows are ordered within every ROWS_SORTED of A, so that threads, which do some slices each,
+    share few cache lines of C. There, in each of up to LIKE_ROWS sets of like length, those come
+    together that have their entries more to the left: they go through windows at a more even pace.
     """
     height = A.shape[0]
     lengths = np.diff(A.indptr)
-    regions = np.arange(height) // NEIGHBOURS
+    regions = np.arange(height) // ROWS_SORTED
     order = np.lexsort((lengths, regions))
     sums = np.concatenate(([0.0], np.cumsum(A.indices, dtype=np.float64)))
     centers = (sums[A.indptr[1:]] - sums[A.indptr[:-1]]) / np.maximum(lengths, 1)
-    together = max(1, min(height, NEIGHBOURS) // (LIKE_ROWS * lanes)) * lanes
+    together = max(1, min(height, ROWS_SORTED) // (LIKE_ROWS * lanes)) * lanes
     order = order[np.lexsort((centers[order], np.arange(height) // together))]
     return np.concatenate((order, np.full(-height % lanes, -1)))
 

@@ -76,9 +76,10 @@ class FewColumnsProduct:
         if self._later is not None:
             activate_span(np.empty(0, dtype), 0, 0, *self._later)  # compiles it
         self._none = np.empty((0, 0), dtype)
-        nothing = _Spare(self._packed, 0)
-        self._function = self._kernel(nothing.all, self._none, self._none.copy(), self._none)
-        self._spare: list[_Spare] = []
+        nothing = np.array([address_of(self._packed.table), 0, 0, 0, False], np.int64)  # no parts
+        none = self._none
+        self._function = self._kernel(address_of(nothing), none, none.copy(), none)
+        self._unused: list[_Scratch] = []
 
     def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> None:
         """Compute out = epilogue(A B).
@@ -90,20 +91,21 @@ class FewColumnsProduct:
         residual : ndarray, shape (M, columns), in any order, or None
             Added before the activation.
         pool : ThreadPool
-            Used where the work is worth waking threads.
+            Used where the work is worth sharing.
         """
+        threads = self.threads_used(pool.threads)
         try:
-            spare: _Spare | None = self._spare.pop()  # concurrent calls each have their own
+            scratch: _Scratch | None = self._unused.pop()  # concurrent calls each have their own
         except IndexError:
-            spare = None
-        if spare is None or len(spare.workers) != pool.threads:
-            spare = _Spare(self._packed, pool.threads)
-        added = self._none if residual is None else residual
-        if self.threads_used(pool.threads) == 1:
-            self._kernel(spare.all, B, out, added)
+            scratch = None
+        if scratch is None or len(scratch.jobs) != threads:
+            scratch = _Scratch(self._packed, threads)
+        if threads == 1:
+            added = self._none if residual is None else residual
+            self._kernel(scratch.jobs[0], B, out, added)
         else:
-            pool.run_job(kernel.multiply_part, self._words(spare.workers, B, out, residual))
-        self._spare.append(spare)
+            pool.run_job(kernel.multiply_part, self._words(scratch.jobs, B, out, residual))
+        self._unused.append(scratch)
         if self._later is not None:
             activate_span(out.ravel(order="K"), 0, out.size, *self._later)
 
@@ -125,35 +127,33 @@ class FewColumnsProduct:
         """Return how many of a pool's threads compute: one where sharing takes longer."""
         return threads if self.seconds * (1 - 1 / threads) >= SHARING else 1
 
-    def _words(self, workers: list[int], B: Array, out: Array, residual: Array | None) -> Array:
+    def _words(self, jobs: list[int], B: Array, out: Array, residual: Array | None) -> Array:
         """Return the words of a job of several threads."""
         arrays: list[int] = []
         for array in (B, out, residual):
             arrays += (0, 0, 0) if array is None else (address_of(array), *array.strides)
-        return np.array([self._function, *arrays, *workers], np.int64)
+        return np.array([self._function, *arrays, *jobs], np.int64)
 
 
-class _Spare:
-    """Scratch memory, and the jobs that use it: see `operands.JOB`.
+class _Scratch:
+    """Scratch memory of some threads, and the jobs that use it: see `operands.JOB`.
 
     Each thread copies B for itself: to read what another has just written would take longer.
 
     Attributes
     ----------
-    all : int
-        The address of the job that does all.
-    workers : list of int
-        Of those that do the parts, one for each of some threads.
+    jobs : list of int
+        Addresses of a job for each thread.
     """
 
     def __init__(self, packed: PackedProduct, threads: int) -> None:
         each = -(-packed.scratch_bytes // CACHE_LINE) * CACHE_LINE
-        self._scratch = aligned_empty((max(1, threads) * each,), np.uint8)
-        self._scratch[:] = 0
-        table, first = address_of(packed.table), address_of(self._scratch)
-        jobs = [(table, first, 0, packed.parts if threads else 0, threads > 0)]
+        self._memory = aligned_empty((threads * each,), np.uint8)
+        self._memory[:] = 0
+        table, first = address_of(packed.table), address_of(self._memory)
+        jobs = []
         for worker in range(threads):
             begin, end = (packed.parts * number // threads for number in (worker, worker + 1))
-            jobs.append((table, first + worker * each, begin, end, True))
+            jobs.append((table, first + worker * each, begin, end, begin < end))
         self._jobs = np.array(jobs, np.int64)
-        self.all, *self.workers = map(address_of, self._jobs)
+        self.jobs = [address_of(job) for job in self._jobs]

@@ -2,10 +2,12 @@
 
 Addresses are of the first item; strides count items; 0 is no address.
 
-WORKERS, COUNTERS, TASKS, PARTS
-    How many there are; COUNTERS is where among the words the counters of `next_task` are.
+WORKERS, TASKS, PARTS
+    How many there are.
+COUNTERS
+    Where among the words the counters of `next_task` are.
 K, COLUMNS, WIDTH, PANELS
-    Rows of B, its columns, those of a panel, and panels of a group.
+    Rows of B, its columns, those of a panel, and panels of a group: 1 unless read in place.
 K_BLOCK
     Rows of B in a block.
 IN_PLACE
@@ -15,7 +17,7 @@ B, B_STRIDE, B_FORTRAN
 OUT, OUT_STRIDE, OUT_FORTRAN
     C, likewise.
 RESIDUAL, RESIDUAL_STRIDE
-    Never in Fortran order, and then C is not.
+    In C order; where there is a residual, so is C.
 BIAS
     An item for each row of C.
 ACTIVATION, LOWER, UPPER, BOUNDED

@@ -68,10 +68,8 @@ from portable_spdnn_cpu.spmm.stream.panels import copy_panel, store_columns
 def multiply_tasks(worker: int, words: Array, dtype: Any, offset_dtype: Any) -> None:
     """Compute tasks, each some panels of C for a part of its rows, until none is left.
 
-    Task i is group i % GROUPS of panels of part i // GROUPS, so that threads share rows where there
-    is a part for each.
-
-    What the words are, `job_words` says.
+    Tasks are numbered part by part: task i is group i % g of part i // g, for g groups of panels.
+    So threads share rows where there is a part for each. `job_words` says what the words are.
     """
     while True:
         task = next_task(words, words[COUNTERS], worker, words[WORKERS], words[TASKS])
@@ -143,13 +141,13 @@ def multiply_panels(
 ) -> None:
     """Compute `columns` columns of C from `column` on, for the rows of one part.
 
-    Rows are the outer loop: a row's entries serve one panel after the other from the first-level
-    cache, and its count is predicted but for the first.
+    Several panels are read in place. Rows are the outer loop: a row's entries serve one panel after
+    the other from the first-level cache, its count is predicted but for the first, and C is written
+    in long pieces.
     """
     itemsize = array_at(0, 1, dtype).itemsize
-    lanes = BLOCK_BYTES // itemsize
-    width = len(vectors) * lanes
-    kept = columns - (panels - 1) * width  # of the last panel, which alone may have less
+    width = len(vectors) * (BLOCK_BYTES // itemsize)
+    stored = min(columns, width)  # of a panel
     begin, end = words[part + BEGIN], words[part + END]
     packed = words[part + ROWS] != 0
     rows = array_at(words[part + ROWS], LENGTH, np.int32)
@@ -162,7 +160,8 @@ def multiply_panels(
     bias = array_at(words[BIAS], LENGTH, dtype)
     has_bias = words[BIAS] != 0
     residual = array_at(words[RESIDUAL], LENGTH, dtype)
-    residual_stride = words[RESIDUAL_STRIDE]
+    residual_stride, has_residual = words[RESIDUAL_STRIDE], words[RESIDUAL] != 0
+    adds = has_bias or has_residual
     code = words[ACTIVATION]
     low, high = float_of(words[LOWER]), float_of(words[UPPER])
     lower, upper = dtype(low), dtype(high)
@@ -170,41 +169,33 @@ def multiply_panels(
     own = words[WORKSPACE] + worker * words[WORKSPACE_BYTES]
     sums = array_at(own, LENGTH, dtype)
     stride, source = words[WIDTH], own + words[SUMS_BYTES]
-    panel_step = words[K_BLOCK] * stride
     if words[IN_PLACE]:
-        stride, source, panel_step = words[B_STRIDE], words[B] + column * itemsize, width
-    source_items = array_at(source, LENGTH, dtype)
-    sums_step = (end - begin) * width
-    # C in Fortran order is stored where sums wait, and transposed at the end.
-    to_sums = words[OUT_FORTRAN] != 0
-    out, out_stride, out_step, first_out = sums, width, sums_step, -begin * width
-    if not to_sums:
-        out, out_stride = array_at(words[OUT], LENGTH, dtype), words[OUT_STRIDE]
-        out_step, first_out = width, column
-    has_residual = words[RESIDUAL] != 0
-    adds = has_bias or has_residual
+        stride, source = words[B_STRIDE], words[B] + column * itemsize
+    panel = array_at(source, LENGTH, dtype)
+    # C in Fortran order is staged where sums wait, and transposed at the end.
+    stages = words[OUT_FORTRAN] != 0
+    out, out_stride, first_out = sums, width, -begin * width
+    if stages:
+        stored = width
+    else:
+        out, out_stride, first_out = array_at(words[OUT], LENGTH, dtype), words[OUT_STRIDE], column
     last = words[part + BLOCKS] - 1
     for block in range(last + 1):
         if not words[IN_PLACE]:
             first = block * words[K_BLOCK]
             stop = min(first + words[K_BLOCK], words[K])
-            for panel in range(panels):
-                copy_panel(
-                    vectors, words, source + panel * panel_step * itemsize, first, stop,
-                    column + panel * width, width if panel < panels - 1 else kept, dtype,
-                )  # fmt: skip
+            copy_panel(vectors, words, source, first, stop, column, columns, dtype)
         top, bottom, entry = 0, end - begin, 0
         if packed:
             top, bottom, entry = first_row[block], first_row[block + 1], first_entry[block]
-        later = block > 0
+        accumulates = block > 0
         if block < last:
             for place in range(np.uintp(top), np.uintp(bottom)):
-                count, waiting = int(counts[place]), (rows[place] - begin) * width
-                for panel in range(panels):
-                    sum_row(
-                        vectors, source_items, panel * panel_step, stride, offsets, values,
-                        entry, count, sums, waiting + panel * sums_step, later,
-                    )  # fmt: skip
+                count, sums_at = int(counts[place]), (rows[place] - begin) * width
+                sum_row(
+                    vectors, panel, 0, stride, offsets, values, entry, count, sums, sums_at,
+                    accumulates,
+                )  # fmt: skip
                 entry += count
             continue
         for place in range(np.uintp(top), np.uintp(bottom)):
@@ -213,30 +204,25 @@ def multiply_panels(
             else:
                 row = np.uintp(begin) + place
                 entry, count = indptr[row], indptr[row + np.uintp(1)] - indptr[row]
-            waiting = (int(row) - begin) * width
-            to = int(row) * out_stride + first_out
+            sums_at = (int(row) - begin) * width
+            out_at = int(row) * out_stride + first_out
             residual_at = int(row) * residual_stride + column if has_residual else -1
             added = bias[row] if has_bias else dtype(0)
-            for panel in range(panels):
-                stored = kept if panel == panels - 1 and not to_sums else width
+            for number in range(panels):
+                shift = number * width
                 finish_row(
-                    vectors, source_items, panel * panel_step, stride, offsets, values,
-                    entry, count, sums, waiting, later, adds, added, residual, residual_at,
-                    out, to, stored, lower, upper, bounded,
+                    vectors, panel, shift, stride, offsets, values, entry, count, sums, sums_at,
+                    accumulates, adds, added, residual, residual_at + shift * has_residual, out,
+                    out_at + shift, stored, lower, upper, bounded,
                 )  # fmt: skip
                 if code > RELU:
-                    activate_span(out, to, to + stored, code, low, high)
-                waiting += sums_step
-                to += out_step
-                if has_residual:
-                    residual_at += width
+                    first = out_at + shift
+                    activate_span(out, first, first + stored, code, low, high)
             entry += count
-    if to_sums:
-        for panel in range(panels):
-            store_columns(
-                words, own + (panel * sums_step - begin * width) * itemsize, width, begin, end,
-                column + panel * width, width if panel < panels - 1 else kept, dtype,
-            )  # fmt: skip
+    if stages:
+        store_columns(
+            words, own - begin * width * itemsize, width, begin, end, column, columns, dtype
+        )
 
 
 @job

@@ -6,7 +6,7 @@ vector of the panel one multiply-add whose operand is loaded from the first-leve
 
 Bound: loads. With v vectors an entry takes v + 2 loads for v multiply-adds. Where a core begins 1.6
 loads and two multiply-adds in a cycle, as measured on an Intel server core of 2023 with AVX-512,
-eight vectors reach two thirds of its peak.
+eight vectors reach at most two thirds of its peak.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def finish_row(
 ) -> Emission:  # fmt: skip
     """Sum as `sum_row` does, and store to out[out_at + c] for c < `columns`.
 
-    Where it `adds`, bias + residual[residual_at + c] come to the sums, or the bias alone where
-    `residual_at` is negative. Where it is `bounded`, what is stored is between `lower` and `upper`;
-    NaN passes. Nothing from `columns` on is touched; all but the last vector must be within.
+    If `adds`, the bias is added, and residual[residual_at + c] unless `residual_at` is negative. If
+    `bounded`, what is stored is between `lower` and `upper`; NaN passes. Nothing from `columns` on
+    is touched; all but the last vector must be within.
     """
     width = len(vectors)
     element = panel.dtype
@@ -282,7 +282,7 @@ class RowEmitter:
     def loop(self, begin: Value, end: Value) -> Iterator[Value]:
         """Emit a loop around what is emitted inside; gives the counter.
 
-        LLVM cannot count its steps, nor unroll it: what is left over would be mispredicted.
+        An empty asm hides the step from LLVM: an unrolled loop leaves a rest, often mispredicted.
         """
         builder = self.builder
         body, after = (builder.append_basic_block(name) for name in ("entries", "entries.end"))

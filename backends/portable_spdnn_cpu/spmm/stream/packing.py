@@ -30,7 +30,7 @@ class StreamPart(NamedTuple):
     first_row, first_entry : ndarray of int64, shape (blocks + 1,)
         Where each block begins in `rows` and in `offsets`.
     offsets : ndarray of uint16 or int32
-        Where each entry's row of B lies in the block: see `microkernels.stream_row`.
+        Where each entry's row of B lies in the block: see `microkernels.sum_row`.
     values : ndarray of float32 or float64
     """
 

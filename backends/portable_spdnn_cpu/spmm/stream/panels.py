@@ -46,8 +46,8 @@ def copy_panel(
             start = k * words[B_STRIDE] + column
             copy_row(vectors, panel, (k - first) * stride, B_items, start, columns)
         return
-    # Squares are turned in registers, and what is left over at two sides item by item. Row k of B
-    # is row k of a tile that would begin `first` rows before the panel.
+    # Squares are transposed in registers, and what is left over at two sides item by item. Row k of
+    # B is row k of a tile that would begin `first` rows before the panel.
     tile = array_at(address - first * stride * itemsize, (stop, stride), dtype)
     side = TRANSPOSE_BYTES // itemsize
     lines = array_at(
@@ -80,7 +80,7 @@ def store_columns(
 ) -> None:
     """Write rows begin .. end - 1 of a tile of sums to C, whose columns lie together.
 
-    The tile would begin at an address; it is `width` items wide.
+    `address` is where row 0 of the tile would be; it is `width` items wide.
     """
     itemsize = array_at(0, 1, dtype).itemsize
     tile = array_at(address, (end, width), dtype)

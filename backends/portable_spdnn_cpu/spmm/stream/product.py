@@ -11,9 +11,9 @@ import scipy.sparse as sp
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.jit.compilation import Array
-from portable_spdnn_cpu.jit.jobs import Job, address_of
+from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, Job, address_of
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.machine.buffers import Spare, Workspace
+from portable_spdnn_cpu.machine.buffers import WORKSPACES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.stream import job_words, kernel
 from portable_spdnn_cpu.spmm.stream.packing import divide_rows, may_be_short, pack_rows
@@ -25,7 +25,7 @@ JOBS: dict[tuple[int, bool], Job] = {  # by the bytes of an item, and whether of
     (8, False): kernel.multiply_float64,
 }
 
-LINE_WORDS = BLOCK_BYTES // 8
+SHARED_WORK = 30_000  # multiply-adds of vectors, or a third as many copies, that threads share
 
 
 class StreamVariant(NamedTuple):
@@ -40,7 +40,7 @@ class StreamVariant(NamedTuple):
     parts : int
         Parts of A's rows, which threads take as they take panels.
     panels : int
-        Panels that a row of A meets one after the other; what is copied of B holds all of them.
+        Panels that a row of A meets one after the other, where they are read in place.
     in_place : bool
         Whether panels are read in B where its rows start on cache lines; A then is one block.
     """
@@ -61,6 +61,7 @@ class _Call(NamedTuple):
     key: tuple[Any, ...]
     words: Array
     workspace_bytes: int
+    threads: int
 
 
 class StreamProduct:
@@ -80,13 +81,16 @@ class StreamProduct:
         self, A: sp.csr_array, epilogue: Epilogue, variant: StreamVariant, pack: bool = True
     ) -> None:
         self.shape, self.dtype, self.variant = A.shape, A.dtype, variant
+        self.entries = A.nnz
         bounds = divide_rows(A, variant.parts)
         self._call: _Call | None = None  # the last
         self._kept: list[Array] = []  # what the words have addresses of
         words = np.zeros(job_words.FIRST_PART + job_words.PART_WORDS * variant.parts, np.int64)
         words[job_words.PARTS] = variant.parts
         words[job_words.K] = self.shape[1]
-        self.k_block = min(variant.k_block, max(1, self.shape[1]))
+        self.k_block = max(1, self.shape[1])
+        if pack and not variant.in_place:
+            self.k_block = min(variant.k_block, self.k_block)
         words[job_words.K_BLOCK] = self.k_block
         self.width = variant.vectors * BLOCK_BYTES // self.dtype.itemsize
         words[job_words.WIDTH] = self.width
@@ -148,10 +152,11 @@ class StreamProduct:
         key = B.strides, out.strides, out.shape, address % BLOCK_BYTES, pool.threads
         call = self._call
         if call is None or call.key != key:
-            if B.size and not _has_lines(B):
-                self.multiply(np.ascontiguousarray(B), out, residual, pool)
+            if B.size and not _has_contiguous_vectors(B):
+                self.multiply(np.array(B, order="C"), out, residual, pool)
                 return
-            call = self._call = self._call_for(B, out, pool.threads, key)
+            threads = self.threads_used(pool.threads, out.shape[1])
+            call = self._call = self._call_for(B, out, threads, key)
         words = call.words.copy()
         words[job_words.B], words[job_words.OUT] = address, address_of(out)
         if residual is not None:
@@ -159,45 +164,45 @@ class StreamProduct:
             words[job_words.RESIDUAL], words[job_words.RESIDUAL_STRIDE] = (
                 address_of(residual), residual.shape[1],
             )  # fmt: skip
-        workspace = _SPARE.take()
+        workspace = WORKSPACES.take()
         words[job_words.WORKSPACE] = workspace.of_bytes(call.workspace_bytes)
-        pool.run_job(self.job, words)
-        _SPARE.give_back(workspace)
+        (pool if call.threads > 1 else _ALONE).run_job(self.job, words)
+        WORKSPACES.give_back(workspace)
+
+    def threads_used(self, threads: int, columns: int) -> int:
+        """Return how many of a pool's threads compute so many columns: one if that is soon done."""
+        vectors = -(-columns * self.dtype.itemsize // BLOCK_BYTES)
+        return threads if vectors * (self.entries + 3 * sum(self.shape)) >= SHARED_WORK else 1
 
     def _call_for(self, B: Array, out: Array, threads: int, key: tuple[Any, ...]) -> _Call:
         """Return what calls with such arrays share."""
-        columns, itemsize = out.shape[1], self.dtype.itemsize
+        columns = out.shape[1]
         in_place = self.variant.in_place and has_aligned_rows(B)
-        panels = min(self.variant.panels, -(-columns // self.width))
+        orders = _stride_and_order(B), _stride_and_order(out)
+        staged = orders[1][1]
+        panels = min(self.variant.panels, -(-columns // self.width)) if in_place else 1
+        panels = 1 if staged else panels
         # Counters end the words, on a cache line of their own: words before them are read.
-        words = np.zeros(self.words.size + LINE_WORDS + threads, np.int64)
+        words = np.zeros(self.words.size + COUNTER_PADDING + threads, np.int64)
         words[: self.words.size] = self.words
         words[job_words.WORKERS], words[job_words.COUNTERS] = threads, words.size - threads
         words[job_words.TASKS] = -(-columns // (panels * self.width)) * self.variant.parts
         words[job_words.COLUMNS], words[job_words.PANELS] = columns, panels
         words[job_words.IN_PLACE] = in_place
-        fortran = B.strides[1] != itemsize and columns > 1
-        words[job_words.B_STRIDE : job_words.B_FORTRAN + 1] = (
-            B.strides[fortran] // itemsize,
-            fortran,
-        )
-        fortran = not out.flags.c_contiguous
-        words[job_words.OUT_STRIDE : job_words.OUT_FORTRAN + 1] = (
-            out.strides[fortran] // itemsize,
-            fortran,
-        )
-        row = panels * self.width * itemsize
-        sums = self.most_rows * row if fortran or self.blocks > 1 else 0
+        words[job_words.B_STRIDE : job_words.B_FORTRAN + 1] = orders[0]
+        words[job_words.OUT_STRIDE : job_words.OUT_FORTRAN + 1] = orders[1]
+        row = self.width * self.dtype.itemsize
+        sums = self.most_rows * row if staged or self.blocks > 1 else 0
         each = sums + (0 if in_place else self.k_block * row)
         words[job_words.WORKSPACE_BYTES : job_words.SUMS_BYTES + 1] = each, sums
-        return _Call(key, words, threads * each)
+        return _Call(key, words, threads * each, threads)
 
     def describe(self) -> str:
         """Return what runs, for people."""
         parts, panels = self.variant.parts, self.variant.panels
         return (
-            f"weights streamed, {f'{panels} ' if panels > 1 else ''}panels of {self.width} columns"
-            f"{' together' if panels > 1 else ''}, "
+            f"weights streamed, panels of {self.width} columns"
+            f"{f', {panels} of them for each row of A' if panels > 1 else ''}, "
             + (
                 "read in place"
                 if self.variant.in_place
@@ -209,14 +214,14 @@ class StreamProduct:
 
 
 def has_aligned_rows(B: Array) -> bool:
-    """Whether all rows of B start on cache lines and are whole vector blocks."""
+    """Whether all rows of B start on cache lines and are whole vectors."""
     row, item = B.strides
     aligned = row % BLOCK_BYTES == 0 and address_of(B) % BLOCK_BYTES == 0
     return aligned and item == B.itemsize and B.shape[1] * item % BLOCK_BYTES == 0
 
 
-def _has_lines(B: Array) -> bool:
-    """Whether rows or columns of B lie in one piece each, none over another, in whole items."""
+def _has_contiguous_vectors(B: Array) -> bool:
+    """Whether B's rows, or its columns, are contiguous, and none lies over another."""
     row, column = B.strides
     item = B.itemsize
     ordered = (column == item and row >= B.shape[1] * item) or (
@@ -225,4 +230,10 @@ def _has_lines(B: Array) -> bool:
     return ordered and row % item == 0 and column % item == 0
 
 
-_SPARE = Spare(Workspace)
+def _stride_and_order(array: Array) -> tuple[int, bool]:
+    """Return the items from a row to the next, or a column, and whether order is Fortran's."""
+    fortran = array.strides[1] != array.itemsize and array.shape[1] > 1
+    return array.strides[fortran] // array.itemsize, fortran
+
+
+_ALONE = ThreadPool(1)

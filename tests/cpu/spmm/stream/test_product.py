@@ -46,15 +46,15 @@ def check(product: StreamProduct, A: Any, B: Any, **finish: Any) -> None:
 @given(
     st.integers(0, 1000), st.integers(1, 40), st.integers(1, 90), st.integers(1, 140),
     st.sampled_from([0.0, 0.05, 0.3, 1.0]), st.sampled_from([np.float32, np.float64]),
-    st.integers(1, 8), st.integers(1, 100), st.integers(1, 3), st.integers(1, 4), st.booleans(),
+    st.integers(1, 8), st.integers(1, 100), st.integers(1, 3), st.booleans(),
 )  # fmt: skip
 def test_a_product(
     seed: int, rows: int, inner: int, columns: int, density: float, dtype: Any,
-    vectors: int, k_block: int, parts: int, panels: int, pack: bool,
+    vectors: int, k_block: int, parts: int, pack: bool,
 ) -> None:  # fmt: skip
     A = matrix(seed, (rows, inner), density, dtype)
     B = np.random.default_rng(seed).uniform(-1, 1, (inner, columns)).astype(dtype)
-    variant = StreamVariant(vectors, k_block if pack else inner, parts, panels)
+    variant = StreamVariant(vectors, k_block, parts)
     check(StreamProduct(A, BARE, variant, pack), A, B)
 
 
@@ -67,7 +67,7 @@ def test_the_epilogue_comes_with_the_last_block(activation: str, dtype: Any) -> 
     for lower, upper in ((None, None), (-0.2, 0.7)):
         epilogue = Epilogue(bias, activation, lower, upper).prepared("spmm", 19, np.dtype(dtype))
         for variant in (
-            StreamVariant(2, 16), StreamVariant(3, 50, 2), StreamVariant(1, 16, 2, panels=2),
+            StreamVariant(2, 16), StreamVariant(3, 50, 2), StreamVariant(1, 16, 2),
         ):  # fmt: skip
             for added in (None, residual.astype(dtype)):
                 check(
@@ -110,6 +110,20 @@ def test_a_product_may_be_used_with_one_layout_after_another() -> None:
             out = np.full((20, B.shape[1]), np.nan, np.float32)
             product.multiply(B, out, None, pool)
             np.testing.assert_allclose(out, oracle.spmm(A, B), rtol=2e-5, atol=2e-5)
+
+
+def test_axes_of_length_one_have_any_stride() -> None:
+    row, column = np.arange(1.0, 8), sp.csr_array(np.arange(1.0, 5)[:, None])
+    operands = (row[None, :], np.broadcast_to(row, (1, 7)), row[::2][None, :])
+    for B in operands:
+        out = np.empty((4, B.shape[1]))
+        StreamProduct(column, BARE, StreamVariant(1, 1)).multiply(B, out, None, POOLS[1])
+        np.testing.assert_array_equal(out, column @ B)
+    across = sp.csr_array(np.ones((3, 7)))
+    for B in (row[:, None], np.broadcast_to(row[:, None], (7, 1)), np.full((7, 7), 2.0)[:, 3:4]):
+        out = np.empty((3, 1))
+        StreamProduct(across, BARE, StreamVariant(1, 4)).multiply(B, out, None, POOLS[1])
+        np.testing.assert_array_equal(out, across @ B)
 
 
 def test_strided_and_unaligned_operands() -> None:

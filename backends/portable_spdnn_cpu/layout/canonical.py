@@ -9,12 +9,14 @@ import scipy.sparse as sp
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 
-COMPUTED = np.dtype(np.float32), np.dtype(np.float64)  # types of values that kernels compute with
-INDICES = np.dtype(np.int32), np.dtype(np.int64)
+VALUE_TYPES = np.dtype(np.float32), np.dtype(np.float64)  # that kernels compute with
+INDEX_TYPES = np.dtype(np.int32), np.dtype(np.int64)
 
 
 def is_canonical(matrix: Any) -> bool:
-    """Whether kernels may take a matrix as it is: False where that takes a closer look.
+    """Whether a matrix is a canonical csr_array that kernels may take as it is.
+
+    False means: let `Backend.sparse_operand` check it, and convert it.
 
     >>> is_canonical(sp.csr_array(np.eye(2))), is_canonical(sp.coo_array(np.eye(2)))
     (True, False)
@@ -25,24 +27,25 @@ def is_canonical(matrix: Any) -> bool:
     rows, columns = matrix.shape
     arrays = values, indices, indptr
     return (
-        values.dtype in COMPUTED
+        values.dtype in VALUE_TYPES
         and indices.dtype == indptr.dtype
-        and indices.dtype in INDICES
+        and indices.dtype in INDEX_TYPES
         and values.shape == indices.shape == (indices.size,)
         and indptr.shape == (rows + 1,)
         and all(array.flags.c_contiguous and array.flags.aligned for array in arrays)
-        and rows_rise(read_only(indptr), read_only(indices), columns)
+        and has_canonical_structure(read_only(indptr), read_only(indices), columns)
     )
 
 
 @kernel
-def rows_rise(indptr: Array, indices: Array, columns: int) -> bool:
+def has_canonical_structure(indptr: Array, indices: Array, columns: int) -> bool:
     """Whether offsets divide all of `indices`, and each row's rise within 0 .. columns - 1."""
     if indptr[0] != 0 or indptr[-1] != indices.size:
         return False
-    after, before, falls = indices[1:], indices[:-1], 0
-    for entry in range(after.size):  # all at once, in vectors; then without those between rows
-        falls += after[entry] <= before[entry]
+    after, before, descents = indices[1:], indices[:-1], 0
+    # Of all neighbours, in vectors; descents from one row to the next are subtracted below.
+    for entry in range(after.size):
+        descents += after[entry] <= before[entry]
     for row in range(indptr.size - 1):
         first, end = indptr[row], indptr[row + 1]
         if end < first or end > indices.size:
@@ -51,5 +54,5 @@ def rows_rise(indptr: Array, indices: Array, columns: int) -> bool:
             if indices[first] < 0 or indices[end - 1] >= columns:
                 return False
             if first > 0:
-                falls -= indices[first] <= indices[first - 1]
-    return falls == 0
+                descents -= indices[first] <= indices[first - 1]
+    return descents == 0

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import portable_spdnn as ps
-from portable_spdnn_cpu.layout.form import is_canonical
+from portable_spdnn_cpu.layout.canonical import is_canonical
 
 
 def csr(values: Any, indices: Any, indptr: Any, shape: tuple[int, int]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -284,7 +284,8 @@ def multiply_once(
         streamed = tuning.stream_seconds(size, variant) + tuning.PREPARING
         small = tuning.scipy_seconds(size) < streamed
     if variant is None or small:
-        return np.asarray(epilogue.apply(A @ B, residual, per_row=True))
+        order: Literal["F", "C"] = "F" if layout == Layout.FORTRAN else "C"
+        return np.asarray(epilogue.apply(A @ B, residual, per_row=True), order=order)
     out = empty_result(A.shape[0], columns, A.dtype, layout == Layout.FORTRAN)
     StreamProduct(A, epilogue, variant, pack=whole is None).multiply(B, out, residual, workers)
     return out

@@ -86,7 +86,10 @@ def canonical_csr(name: str, array: Any) -> Any:
     check_structure(name, array)
     # Before duplicates are summed: 100 + 100 is no int8.
     array = array.astype(real_dtype(array.dtype, name), copy=False)
-    csr = array if isinstance(array, sp.csr_array) else sp.csr_array(array)
+    try:
+        csr = array if isinstance(array, sp.csr_array) else sp.csr_array(array)
+    except ValueError as error:  # such as space to spare in one of a csr_matrix's arrays alone
+        raise InputError(f"{name}: SciPy does not take its arrays: {error}") from error
     if array.format not in ("coo", "csr", "csc", "bsr"):
         check_structure(name, csr)  # others, such as lil, have nothing that is checked before
     nnz = int(csr.indptr[-1])

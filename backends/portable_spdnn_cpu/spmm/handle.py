@@ -195,15 +195,18 @@ class WeightsProduct:
 
     def _stream(self, variant: StreamVariant) -> StreamProduct:
         """Return A packed for a variant of the stream, once."""
-        if variant not in self._packed:
-            self._packed[variant] = StreamProduct(self.A, self.epilogue, variant)
-        return self._packed[variant]
+        # Another thread may let go of it meanwhile.
+        product = self._packed.get(variant)
+        if product is None:
+            product = self._packed[variant] = StreamProduct(self.A, self.epilogue, variant)
+        return product
 
     def _few_columns(self, columns: int) -> FewColumnsProduct:
         """Return A packed for a few columns, once."""
-        if columns not in self._few:
-            self._few[columns] = FewColumnsProduct(self.A, columns, self.epilogue)
-        return self._few[columns]
+        product = self._few.get(columns)
+        if product is None:
+            product = self._few[columns] = FewColumnsProduct(self.A, columns, self.epilogue)
+        return product
 
     @functools.cached_property
     def _dense(self) -> DenseProduct:

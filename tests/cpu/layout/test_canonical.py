@@ -67,3 +67,11 @@ def test_a_backend_sees_what_changed_since_the_last_call() -> None:
     matrix.indices[0] = 3
     with pytest.raises(ps.InputError, match="outside"):
         backend.spmm(matrix, ones)
+
+
+@pytest.mark.parametrize("name", ["scipy", "numba"])
+def test_what_scipy_does_not_take_is_named(name: str) -> None:
+    matrix = sp.csr_matrix((2, 1), dtype=np.float32)
+    matrix.data = np.ones(1, np.float32)  # and no index
+    with pytest.raises(ps.InputError, match="spmm: A: SciPy does not take"):
+        ps.get_backend(name).spmm(matrix, np.ones((1, 2), np.float32))

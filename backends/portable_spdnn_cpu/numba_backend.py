@@ -126,8 +126,8 @@ class NumbaBackend(Backend):
         def run(Y: Array | sp.csr_array, out: Array | None, residual: Array | None) -> Any:
             if self.is_sparse(Y):
                 return self.run_layer(W, Y, epilogue, None)
-            turned = (None if one is None else one.T for one in (out, residual))
-            return product.multiply(Y.T, *turned).T
+            transposed = (None if one is None else one.T for one in (out, residual))
+            return product.multiply(Y.T, *transposed).T
 
         return DescribedCall(run, lambda: product.describe(layer=True))
 

@@ -37,8 +37,8 @@ def dlmc(
         str,
         typer.Option(
             metavar="PERCENT,...",
-            help="Add random masks with so many zeros, for each shape: 50,60,70,80,90,95,98 shows "
-            "where the dense product is overtaken.",
+            help="Add random masks with so many per cent of zeros, for each shape: 50,70,90,98 "
+            "shows where the dense product is overtaken.",
         ),
     ] = "",
     threads: flag.Threads = None,
@@ -71,7 +71,7 @@ def dlmc(
     counts = [
         int(x) for x in _numbers("--columns", ",".join(columns or ()), 1, 1 << 20, whole=True)
     ]
-    shares = [x / 100 for x in _numbers("--masks", masks, 0, 99.99)]
+    shares = [x / 100 for x in _numbers("--masks", masks, 1, 99.99)]
     backends = {
         one.name: one for one in (get_backend(name, threads) for name in backend or ["auto"])
     }

@@ -13,6 +13,7 @@ import numpy as np
 from portable_spdnn.arrays import Array
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
+from portable_spdnn.operations.convolutions.windows import seen_windows
 from portable_spdnn.operations.handles import Prepared
 from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
@@ -66,12 +67,11 @@ class DenseConv:
         height, width = geometry.output_size
         groups, outputs, patch = geometry.matrix_shape
         results = out.reshape(len(x), groups, outputs, height * width)
-        images = x.reshape(len(x), groups, geometry.group_channels, *x.shape[2:])
         buffer = np.empty(patch * self.rows * width, dtype)
         with blas_threads(self.workers.threads):
-            for image, result in zip(images, results, strict=True):
-                for part, matrix, sums in zip(image, self.matrices, result, strict=True):
-                    windows = self._windows(part)
+            for image, result in zip(x, results, strict=True):
+                seen = seen_windows(image[None], geometry)[0]
+                for windows, matrix, sums in zip(seen, self.matrices, result, strict=True):
                     for first in range(0, height, self.rows):
                         band = windows[..., first : first + self.rows, :]
                         columns = buffer[: band.size]
@@ -89,19 +89,6 @@ class DenseConv:
             f"Dense products by BLAS, zeros included, of what kernels see at {self.rows} "
             f"row{'s' if self.rows > 1 else ''} of the result at a time"
         )
-
-    def _windows(self, image: Array) -> Array:
-        """Return what kernels see, a view: (channels, *kernel, rows and columns of the result)."""
-        geometry = self.geometry
-        padded = np.pad(image, ((0, 0), *geometry.padding))
-        (down, across), (spread_down, spread_across) = geometry.stride, geometry.dilation
-        height, width = (
-            spread * (extent - 1) + 1
-            for spread, extent in zip(geometry.dilation, geometry.kernel, strict=True)
-        )
-        windows = np.lib.stride_tricks.sliding_window_view(padded, (height, width), axis=(1, 2))
-        windows = windows[:, ::down, ::across, ::spread_down, ::spread_across]
-        return windows.transpose(0, 3, 4, 1, 2)
 
 
 def dense_is_faster(weights: Array, geometry: ConvGeometry, images: int, threads: int) -> bool:

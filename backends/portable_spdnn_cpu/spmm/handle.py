@@ -276,19 +276,20 @@ def multiply_once(
     What SciPy has done before A could be prepared goes to SciPy. Otherwise A is streamed as it is,
     or packed where B is wide.
     """
-    rows, columns = A.shape[0], B.shape[1]
     layout = layout_of(B)
-    size = size_of(A, columns, layout, workers)
-    variant = whole = None
-    small = tuning.scipy_product(rows, columns, A.nnz) < tuning.PREPARING
-    if not small:  # else variants are not worth a look
-        whole = tuning.whole_variant(size)
-        variant = whole or tuning.stream_variants(size)[0]
-        streamed = tuning.stream_seconds(size, variant) + tuning.PREPARING
-        small = tuning.scipy_seconds(size) < streamed
-    if variant is None or small:
-        order: Literal["F", "C"] = "F" if layout == Layout.FORTRAN else "C"
+    size = size_of(A, B.shape[1], layout, workers)
+    order: Literal["F", "C"] = "F" if layout == Layout.FORTRAN else "C"
+
+    def by_scipy() -> Array:
         return np.asarray(epilogue.apply(A @ B, residual, per_row=True), order=order)
-    out = empty_result(A.shape[0], columns, A.dtype, layout == Layout.FORTRAN)
+
+    scipy = tuning.scipy_seconds(size)
+    if scipy < tuning.PREPARING:  # variants are not worth a look
+        return by_scipy()
+    whole = tuning.whole_variant(size)
+    variant = whole or tuning.stream_variants(size)[0]
+    if scipy < tuning.stream_seconds(size, variant) + tuning.PREPARING:
+        return by_scipy()
+    out = empty_result(size.rows, size.columns, A.dtype, size.fortran)
     StreamProduct(A, epilogue, variant, pack=whole is None).multiply(B, out, residual, workers)
     return out

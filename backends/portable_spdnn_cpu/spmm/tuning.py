@@ -198,13 +198,9 @@ def _load(size: ProductSize, variant: StreamVariant) -> float:
 
 def scipy_seconds(size: ProductSize) -> float:
     """Return about what SciPy's product takes on its one thread, in seconds."""
-    return scipy_product(size.rows, size.columns, size.entries) * size.itemsize / 4
-
-
-def scipy_product(rows: int, columns: int, entries: int) -> float:
-    """Return about what SciPy takes for a product of float32, in seconds."""
-    entry = SCIPY_VECTOR if columns == 1 else SCIPY * columns
-    return entries * entry + rows * columns * SCIPY_RESULT
+    entry = SCIPY_VECTOR if size.columns == 1 else SCIPY * size.columns
+    float32 = size.entries * entry + size.rows * size.columns * SCIPY_RESULT
+    return float32 * size.itemsize / 4
 
 
 def dense_seconds(size: ProductSize) -> float:

@@ -178,10 +178,10 @@ class StreamProduct:
         """Return what calls with such arrays share."""
         columns = out.shape[1]
         in_place = self.variant.in_place and has_aligned_rows(B)
-        orders = _stride_and_order(B), _stride_and_order(out)
-        staged = orders[1][1]
-        panels = min(self.variant.panels, -(-columns // self.width)) if in_place else 1
-        panels = 1 if staged else panels
+        stride, staged = _stride_and_order(out)
+        panels = 1
+        if in_place and not staged:
+            panels = min(self.variant.panels, -(-columns // self.width))
         # Counters end the words, on a cache line of their own: words before them are read.
         words = np.zeros(self.words.size + COUNTER_PADDING + threads, np.int64)
         words[: self.words.size] = self.words
@@ -189,8 +189,8 @@ class StreamProduct:
         words[job_words.TASKS] = -(-columns // (panels * self.width)) * self.variant.parts
         words[job_words.COLUMNS], words[job_words.PANELS] = columns, panels
         words[job_words.IN_PLACE] = in_place
-        words[job_words.B_STRIDE : job_words.B_FORTRAN + 1] = orders[0]
-        words[job_words.OUT_STRIDE : job_words.OUT_FORTRAN + 1] = orders[1]
+        words[job_words.B_STRIDE : job_words.B_FORTRAN + 1] = _stride_and_order(B)
+        words[job_words.OUT_STRIDE : job_words.OUT_FORTRAN + 1] = stride, staged
         row = self.width * self.dtype.itemsize
         sums = self.most_rows * row if staged or self.blocks > 1 else 0
         each = sums + (0 if in_place else self.k_block * row)

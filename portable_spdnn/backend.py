@@ -32,12 +32,13 @@ Its bias is None or an ndarray in host memory, of the operands' type and with an
 output; the residual is None or dense, of the result's shape. For sparse Y there is none, and zeros
 stay zeros. A backend that does not fuse these steps calls ``epilogue.apply`` on the product.
 
-``make_spmm(A, columns, epilogue)`` and ``make_layer(W, epilogue)`` may be overridden to prepare
-weights once for many products; they serve `spmm_handle` and `layer_handle`. `columns` is how many
-columns B is going to have, None where that is not known: a hint, no limit. What they return is
-called as (operand, out or None, residual or None), in `make_layer` with sparse features too. It
-returns the result, in `out` where given: dense, in C order. If it has a method ``describe``, that
-is what the handle says of itself. A choice by measurement is made there, never in a call.
+``make_spmm(A, columns, epilogue)`` and ``make_layer(W, inputs, epilogue)`` may be overridden to
+prepare weights once for many products; they serve `spmm_handle` and `layer_handle`. `columns` is
+how many columns B is going to have, `inputs` how many rows Y, None where that is not known: a hint,
+no limit. What they return is called as (operand, out or None, residual or None), in `make_layer`
+with sparse features too. It returns the result, in `out` where given: dense, in C order. If it has
+a method ``describe``, that is what the handle says of itself. A choice by measurement is made
+there, never in a call.
 
 The engine calls a backend from one thread, or one for each device, and holds no lock: users may
 call operations, handles and plans from several at once. A backend protects what calls share.
@@ -229,7 +230,7 @@ class Backend(Operations, AttentionOperations, Convolutions, FeatureQueries, ABC
         """Return the function (B, out, residual) -> C for many B; by default A is not prepared."""
         return lambda B, out, residual: into(out, self.run_spmm(A, B, epilogue, residual))
 
-    def make_layer(self, W: SparseOperand, epilogue: Epilogue) -> Prepared:
+    def make_layer(self, W: SparseOperand, inputs: int | None, epilogue: Epilogue) -> Prepared:
         """Return the function (Y, out, residual) -> Y'; by default W is not prepared."""
         return lambda Y, out, residual: into(out, self.run_layer(W, Y, epilogue, residual))
 

@@ -119,9 +119,9 @@ class NumbaBackend(Backend):
         product: Any = self.run_spmm(W.T.tocsr(), Y.T, epilogue, added)
         return product.T
 
-    def make_layer(self, W: sp.csr_array, epilogue: Epilogue) -> Prepared:
+    def make_layer(self, W: sp.csr_array, inputs: int | None, epilogue: Epilogue) -> Prepared:
         """Return the function (Y, out, residual) -> Y', with W clustered and packed."""
-        product = self._weights_product(W.T.tocsr(), epilogue)
+        product = self._weights_product(W.T.tocsr(), epilogue, inputs)
 
         def run(Y: Array | sp.csr_array, out: Array | None, residual: Array | None) -> Any:
             if self.is_sparse(Y):

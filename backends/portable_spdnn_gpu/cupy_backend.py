@@ -194,7 +194,7 @@ class CupyBackend(Backend):
             self._packed[W] = product
         return self._dense_product("layer", product, Y, finish, None, residual)
 
-    def make_layer(self, W: SparseOperand, epilogue: Epilogue) -> Prepared:
+    def make_layer(self, W: SparseOperand, inputs: int | None, epilogue: Epilogue) -> Prepared:
         """Return the function (Y, out, residual) -> Y', with W prepared for any Y."""
         product = PreparedSpmm(self.cuda, by_output(self.download(W)), "clustered")
         finish = DeviceEpilogue(self.cuda, epilogue, W.shape[1], W.dtype)

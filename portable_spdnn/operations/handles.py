@@ -116,15 +116,31 @@ class _PreparedHandle:
         zeros_stay: bool = True,
     ) -> None:
         self.shape, self.dtype = shape, np.dtype(dtype)
-        self._backend, self._run, self._zeros_stay = backend, run, zeros_stay
+        self._backend, self._zeros_stay = backend, zeros_stay
+        self._prepared = run
+        self._run = run.run if isinstance(run, DescribedCall) else run
+        self._on_host = backend.memory_space == "host"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a handle holds what only its process has; pickle the weights instead")
 
     def describe(self) -> str:
         """Return what was chosen when the handle was made, and why, for people."""
-        describe = getattr(self._run, "describe", None)
+        describe = getattr(self._prepared, "describe", None)
         return "nothing was prepared" if describe is None else str(describe())
+
+    def _fits_as_it_is(self, operand: object, axis: int, length: int) -> bool:
+        """Whether a dense operand is a matrix of NumPy that needs no conversion, and fits.
+
+        Most are, and to ask once takes a quarter of the time of the checks that tell what is wrong.
+        """
+        return (
+            self._on_host
+            and type(operand) is np.ndarray
+            and operand.ndim == 2
+            and operand.dtype == self.dtype
+            and operand.shape[axis] == length
+        )
 
 
 class SpmmHandle(_PreparedHandle):
@@ -169,15 +185,18 @@ class SpmmHandle(_PreparedHandle):
         InputError
             If B, `out` or `residual` does not fit A in shape, type or order.
         """
-        is_vector, (B, taking, residual) = as_columns("spmm", B, out, residual)
-        B = cast_to_prepared(self._backend.dense_operand("spmm: B", B), "spmm: B", self.dtype)
-        check_inner("spmm", self.shape, B.shape)
-        shape = self.shape[0], B.shape[1]
-        if residual is not None:
-            residual = self._backend.dense_operand("spmm: residual", residual)
-        added = check_residual("spmm", residual, shape, self.dtype)
-        check_out("spmm", taking, shape, self.dtype, B, added)
-        C = self._run(B, taking, added)
+        is_vector, (dense, taking, added) = as_columns("spmm", B, out, residual)
+        if not self._fits_as_it_is(dense, 0, self.shape[1]):
+            dense = self._backend.dense_operand("spmm: B", dense)
+            dense = cast_to_prepared(dense, "spmm: B", self.dtype)
+            check_inner("spmm", self.shape, dense.shape)
+        shape = self.shape[0], dense.shape[1]
+        if added is not None:
+            added = self._backend.dense_operand("spmm: residual", added)
+            added = check_residual("spmm", added, shape, self.dtype)
+        if taking is not None:
+            check_out("spmm", taking, shape, self.dtype, dense, added)
+        C = self._run(dense, taking, added)
         if out is not None:
             return out
         return C.reshape(-1) if is_vector else C  # type: ignore[no-any-return]
@@ -230,16 +249,21 @@ class LayerHandle(_PreparedHandle):
             If an argument does not fit the weights in shape, type or order, or features are
             sparse where the epilogue turns zeros into nonzeros, or `out` or `residual` is given.
         """
-        backend, sparse = self._backend, self._backend.is_sparse(features)
-        take = backend.sparse_operand if sparse else backend.dense_operand
-        Y = cast_to_prepared(take("layer: features", features), "layer: features", self.dtype)
-        dense_only = {"out": out, "residual": residual}
-        check_layer_operands(self.shape, Y.shape, sparse, self._zeros_stay, **dense_only)
+        Y: AnyArray = features
+        backend = self._backend
+        if not self._fits_as_it_is(Y, 1, self.shape[0]):
+            sparse = backend.is_sparse(Y)
+            take = backend.sparse_operand if sparse else backend.dense_operand
+            Y = cast_to_prepared(take("layer: features", Y), "layer: features", self.dtype)
+            dense_only = {"out": out, "residual": residual}
+            check_layer_operands(self.shape, Y.shape, sparse, self._zeros_stay, **dense_only)
         shape = Y.shape[0], self.shape[1]
+        added: AnyArray = None
         if residual is not None:
-            residual = backend.dense_operand("layer: residual", residual)
-        added = check_residual("layer", residual, shape, self.dtype)
-        check_out("layer", out, shape, self.dtype, Y, added)
+            added = backend.dense_operand("layer: residual", residual)
+            added = check_residual("layer", added, shape, self.dtype)
+        if out is not None:
+            check_out("layer", out, shape, self.dtype, Y, added)
         result: Operand = self._run(Y, out, added)
         return result if out is None else out
 

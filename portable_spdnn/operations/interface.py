@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy.typing as npt
 import scipy.sparse as sp
@@ -40,6 +41,7 @@ class Operations:
     """What users call on a backend: arguments are checked here and brought to one form."""
 
     # What a backend gives; `portable_spdnn.backend` says what each does.
+    memory_space: ClassVar[str]
     is_sparse: Callable[[object], bool]
     sparse_operand: Callable[[str, object], SparseOperand]
     dense_operand: Callable[[str, object], DenseOperand]
@@ -48,7 +50,7 @@ class Operations:
     make_spgemm_handle: Callable[[SparseOperand, SparseOperand], SpgemmHandle]
     # Features are dense or sparse: of either operand type.
     run_layer: Callable[[SparseOperand, AnyArray, Epilogue, DenseOperand | None], Operand]
-    make_layer: Callable[[SparseOperand, Epilogue], Prepared]
+    make_layer: Callable[[SparseOperand, int | None, Epilogue], Prepared]
 
     def spmm(
         self,
@@ -242,10 +244,13 @@ class Operations:
         y_max: float | None = None,
         *,
         epilogue: Epilogue | None = None,
+        inputs: int | None = None,
     ) -> LayerHandle:
         """Prepare a layer once, to be applied to features many times.
 
-        Takes weights, bias, y_max and epilogue as `layer` does, and raises what it raises.
+        Takes weights, bias, y_max and epilogue as `layer` does, and raises what it raises. `inputs`
+        says how many rows the features are going to have, where that is known: the backend may then
+        try its variants now and keep the fastest. It limits nothing.
 
         Examples
         --------
@@ -255,10 +260,12 @@ class Operations:
         [[0.0, 4.0]]
         """
         W, finish = self._layer_operands(weights, bias, y_max, epilogue)
+        if inputs is not None:
+            inputs = checked_count("layer: inputs", inputs)
         dtype = common_dtype(W)
         finish = finish.prepared("layer", W.shape[1], dtype)
         shape = W.shape[0], W.shape[1]
-        run = self.make_layer(_own(W, dtype), finish)
+        run = self.make_layer(_own(W, dtype), inputs, finish)
         return LayerHandle(self, shape, dtype, run, finish.zeros_stay)
 
     def _layer_operands(

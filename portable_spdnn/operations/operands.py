@@ -193,17 +193,16 @@ def as_columns(name: str, B: AnyArray, *others: AnyArray) -> tuple[bool, tuple[A
     B, *others
         B, and what goes with it: of the same number of dimensions, or None.
     """
-    if isinstance(B, list | tuple):
+    if isinstance(B, (list, tuple)):  # quicker than a union of types, which each call makes anew
         B = host_array(f"{name}: B", B)
     if getattr(B, "ndim", 2) != 1:
         return False, (B, *others)
-
-    def column(given: AnyArray) -> AnyArray:
-        if isinstance(given, list | tuple):
+    columns = [B.reshape(-1, 1)]
+    for given in others:
+        if isinstance(given, (list, tuple)):
             given = host_array(f"{name}: what goes with B", given)
-        return given.reshape(-1, 1) if getattr(given, "ndim", 2) == 1 else given
-
-    return True, tuple(map(column, (B, *others)))
+        columns.append(given.reshape(-1, 1) if getattr(given, "ndim", 2) == 1 else given)
+    return True, tuple(columns)
 
 
 def check_out(

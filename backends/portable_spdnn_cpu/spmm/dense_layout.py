@@ -37,10 +37,9 @@ def empty_result(rows: int, columns: int, dtype: np.dtype[Any], fortran: bool) -
     Vectors then are written to one line each, and threads that share columns share no line. Memory
     is NumPy's: that of a result which is no longer used is taken again, and its pages are there.
     """
-    raw = np.empty(rows * columns + BLOCK_BYTES // dtype.itemsize, dtype)
-    first = -address_of(raw) % BLOCK_BYTES // dtype.itemsize
-    flat = raw[first : first + rows * columns]
-    return flat.reshape(columns, rows).T if fortran else flat.reshape(rows, columns)
+    raw = np.empty(rows * columns * dtype.itemsize + BLOCK_BYTES, np.uint8)
+    first = -address_of(raw) % BLOCK_BYTES
+    return np.ndarray((rows, columns), dtype, raw, first, order="F" if fortran else "C")
 
 
 def empty_unaligned(array: Array) -> Array:

@@ -119,8 +119,11 @@ class WeightsProduct:
         columns = B.shape[1]
         layout = layout_of(B)
         if out is None:
-            fortran = layout == Layout.FORTRAN
-            out = empty_result(self.A.shape[0], columns, self.A.dtype, fortran)
+            shape, fortran = (self.A.shape[0], columns), layout == Layout.FORTRAN
+            if columns <= few_columns.MAX_COLUMNS and not fortran:
+                out = np.empty(shape, self.A.dtype)  # few are not written vector by vector
+            else:
+                out = empty_result(*shape, self.A.dtype, fortran)
         choice = self._choices.get((columns, layout))
         if choice is None:
             choice = self._choices[columns, layout] = self._predict(columns, layout)

@@ -22,12 +22,21 @@ class Preparing(ScipyBackend):
         run = super().make_spmm(A, columns, epilogue)
         return DescribedCall(run, lambda: f"made for {columns} columns")
 
+    def make_layer(self, W: Any, inputs: int | None, epilogue: ps.Epilogue) -> Any:
+        run = super().make_layer(W, inputs, epilogue)
+        return DescribedCall(run, lambda: f"made for {inputs} inputs")
+
 
 def test_a_handle_says_what_its_backend_prepared() -> None:
     handle = Preparing().spmm_handle(EYE, columns=7)
     assert handle.describe() == "made for 7 columns"
     assert (handle.shape, handle.dtype) == ((3, 3), np.float64)
     np.testing.assert_array_equal(np.asarray(handle.multiply(np.eye(3))), np.eye(3))
+    layer = Preparing().layer_handle(EYE, inputs=5)
+    assert layer.describe() == "made for 5 inputs"
+    np.testing.assert_array_equal(np.asarray(layer.apply(np.eye(3))), np.eye(3))
+    with pytest.raises(ps.InputError, match="layer: inputs"):
+        Preparing().layer_handle(EYE, inputs=0)
     assert ps.get_backend("scipy").spmm_handle(EYE).describe() == "nothing was prepared"
     spgemm = ps.get_backend("scipy").spgemm_handle(EYE, EYE)
     assert spgemm.describe() == "all rows are computed in the same way"

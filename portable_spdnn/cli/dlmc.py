@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from portable_spdnn.cli import options as flag
 from portable_spdnn.cli.progress import show_progress
 from portable_spdnn.errors import InputError
+
+if TYPE_CHECKING:
+    from portable_spdnn.backend import Backend
 
 WRONG_PRODUCT = 1
 
@@ -76,15 +79,10 @@ def dlmc(
         one.name: one for one in (get_backend(name, threads) for name in backend or ["auto"])
     }
     cases = collect(directory, counts, shares)
-    peaks: dict[str, float | None] = {}
     found: list[Measurement] = []
     wrong: list[str] = []
     with show_progress("measuring", not no_progress) as step:
-        for name, one in backends.items():
-            try:
-                peaks[name] = one.measure_limits().flops
-            except NotImplementedError:
-                peaks[name] = None
+        peaks = {name: _measured_peak(one) for name, one in backends.items()}
         blas = ThreadpoolController()
         for done, case in enumerate(cases):
             if step is not None:
@@ -95,6 +93,9 @@ def dlmc(
                 else:
                     wrong.append(result)
                     typer.echo(f"WRONG: {result}", err=True)
+    # Once more: where another process held a core at the start, that peak was too low.
+    for name, one in backends.items():
+        peaks[name] = max((peaks[name], _measured_peak(one)), key=lambda flops: flops or 0)
     to_stderr = json == "-"
     facts = [
         ("backend", f"{name} ({one.device}); peak: {_peak(peaks[name])}")
@@ -123,6 +124,14 @@ def dlmc(
         tables.plot(found, plot)
     if wrong:
         raise typer.Exit(WRONG_PRODUCT)
+
+
+def _measured_peak(backend: Backend) -> float | None:
+    """Return multiply-add operations per second, or None where a backend does not measure them."""
+    try:
+        return backend.measure_limits().flops
+    except NotImplementedError:
+        return None
 
 
 def _peak(flops: float | None) -> str:

@@ -104,7 +104,7 @@ class AttentionOperations:
         q, k = (one[None] if flat else one for one in operands)
         check_heads("sddmm", masks[0].shape if masks else (0, 0), heads, q, k)
         factor = checked_scale("sddmm", scale)
-        dtype = common_dtype(q, k)
+        dtype = common_dtype("sddmm", Q=q, K=k)
         scores = self.run_sddmm(masks, cast(q, dtype), cast(k, dtype), factor)
         return scores[0] if flat else scores
 
@@ -143,7 +143,8 @@ class AttentionOperations:
         several = isinstance(S, list | tuple)
         given: Sequence[object] = S if several else [S]  # type: ignore[assignment]
         matrices = [self.sparse_operand("sparse_softmax: S", one) for one in given]
-        found = self.run_sparse_softmax([cast(one, common_dtype(one)) for one in matrices])
+        dtypes = [common_dtype("sparse_softmax", S=one) for one in matrices]
+        found = self.run_sparse_softmax(list(map(cast, matrices, dtypes)))
         return found if several else found[0]
 
     @optional("sparse_attention")

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+import numpy as np
+
 from portable_spdnn.arguments import shown
 from portable_spdnn.errors import InputError
 from portable_spdnn.operations.operands import (
@@ -95,7 +97,7 @@ class AttentionHandle:
                 f"{name}: V has {v.shape[0]} heads of {v.shape[1]} rows but K has {k.shape[0]} of "
                 f"{k.shape[1]}; there must be as many"
             )
-        dtype = common_dtype(q, k, v)
+        dtype = common_dtype(name, Q=q, K=k, V=v)
         q, k, v = cast(q, dtype), cast(k, dtype), cast(v, dtype)
         shape = q.shape[0], q.shape[1], v.shape[2]
         check_out(name, out, shape[1:] if flat else shape, dtype, q, k, v)
@@ -127,6 +129,13 @@ def checked_masks(
             raise InputError(
                 f"{name}: the mask of head {number} has shape {one.shape}, that of head 0 "
                 f"{masks[0].shape}; all must have one shape"
+            )
+        data = getattr(one, "data", None)
+        if isinstance(data, np.ndarray) and data.dtype.kind == "f" and np.isneginf(data).any():
+            raise InputError(
+                f"{name}: mask stores -inf, as a mask that is added to scores does; what a mask "
+                "stores here is what is seen, whatever its value: of a dense one that is added, "
+                "pass scipy.sparse.csr_array(mask == 0)"
             )
     return masks, len(masks) if several else None
 

@@ -92,7 +92,7 @@ class Operations:
         A, B = self.sparse_operand("spmm: A", A), self.dense_operand("spmm: B", B)
         check_inner("spmm", A.shape, B.shape)
         residual = None if residual is None else self.dense_operand("spmm: residual", residual)
-        dtype = common_dtype(A, B, residual)
+        dtype = common_dtype("spmm", A=A, B=B, residual=residual)
         residual = check_residual("spmm", residual, (A.shape[0], B.shape[1]), dtype)
         finish = checked_epilogue("spmm", epilogue).prepared("spmm", A.shape[0], dtype)
         C: AnyArray = self.run_spmm(cast(A, dtype), cast(B, dtype), finish, residual)
@@ -127,7 +127,7 @@ class Operations:
         A = self.sparse_operand("spmm: A", A)
         if columns is not None:
             columns = checked_count("spmm: columns", columns)
-        dtype = common_dtype(A)
+        dtype = common_dtype("spmm", A=A)
         finish = checked_epilogue("spmm", epilogue).prepared("spmm", A.shape[0], dtype)
         run = self.make_spmm(_own(A, dtype), columns, finish)
         return SpmmHandle(self, (A.shape[0], A.shape[1]), dtype, run)
@@ -175,7 +175,7 @@ class Operations:
         """
         A, B = self.sparse_operand("spgemm: A", A), self.sparse_operand("spgemm: B", B)
         check_inner("spgemm", A.shape, B.shape)
-        dtype = common_dtype(A, B)
+        dtype = common_dtype("spgemm", A=A, B=B)
         return self.make_spgemm_handle(_own(A, dtype), _own(B, dtype))
 
     def layer(
@@ -231,7 +231,7 @@ class Operations:
         Y = take("layer: features", features)
         check_layer_operands(W.shape, Y.shape, sparse, finish.zeros_stay, residual=residual)
         residual = None if residual is None else self.dense_operand("layer: residual", residual)
-        dtype = common_dtype(W, Y, residual)
+        dtype = common_dtype("layer", weights=W, features=Y, residual=residual)
         shape = Y.shape[0], W.shape[1]
         residual = check_residual("layer", residual, shape, dtype)
         finish = finish.prepared("layer", W.shape[1], dtype)
@@ -262,7 +262,7 @@ class Operations:
         W, finish = self._layer_operands(weights, bias, y_max, epilogue)
         if inputs is not None:
             inputs = checked_count("layer: inputs", inputs)
-        dtype = common_dtype(W)
+        dtype = common_dtype("layer", weights=W)
         finish = finish.prepared("layer", W.shape[1], dtype)
         shape = W.shape[0], W.shape[1]
         run = self.make_layer(_own(W, dtype), inputs, finish)

@@ -150,15 +150,26 @@ def canonical(name: str, array: AnyArray) -> SparseOperand:
     return operand
 
 
-def common_dtype(*operands: Operand | None) -> DType:
-    """Return float64 where an operand needs it, else float32; None is no operand.
+def common_dtype(name: str, **operands: Operand | None) -> DType:
+    """Return float64 where an operand needs it, else float32.
+
+    Parameters
+    ----------
+    name : str
+        The operation, for messages.
+    **operands
+        By the names that messages give them; None is no operand.
 
     Raises
     ------
     InputError
         If an operand is not real.
     """
-    given = [real_dtype(operand.dtype, "operand") for operand in operands if operand is not None]
+    given = [
+        real_dtype(operand.dtype, f"{name}: {what}")
+        for what, operand in operands.items()
+        if operand is not None
+    ]
     return np.dtype(np.float64 if np.dtype(np.float64) in given else np.float32)
 
 
@@ -169,7 +180,7 @@ def cast(array: Kind, dtype: DType) -> Kind:
 
 def cast_to_prepared(array: Kind, name: str, dtype: DType) -> Kind:
     """Return an operand in the type that weights were prepared in, or raise InputError."""
-    if array.dtype != dtype and common_dtype(array).itemsize > dtype.itemsize:
+    if array.dtype != dtype and real_dtype(array.dtype, name).itemsize > dtype.itemsize:
         raise InputError(
             f"{name} is {array.dtype} but the weights were prepared as {dtype}; "
             f"prepare them as float64, or convert to {dtype}"

@@ -47,6 +47,15 @@ class DenseProduct:
         """Return what runs, for people."""
         return "dense, by BLAS, zeros included"
 
+    def threads_used(self, threads: int, columns: int) -> int:
+        """Return how many threads BLAS may use."""
+        return threads
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that A takes."""
+        return int(self.A.nbytes)
+
 
 @contextmanager
 def blas_threads(threads: int) -> Iterator[None]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from portable_spdnn.epilogue import Epilogue
+from portable_spdnn.host import format_bytes
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
@@ -45,6 +47,13 @@ class Kernel(Protocol):
 
     def describe(self) -> str:
         """Return what runs, for people."""
+
+    def threads_used(self, threads: int, columns: int) -> int:
+        """Return how many of a pool's threads compute so many columns."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that A takes as it is packed."""
 
 
 @dataclass
@@ -96,9 +105,13 @@ class WeightsProduct:
         self._clustered = clustered if clustered.shared >= LEAST_SHARED else None
         operands = (columns or 0) * sum(A.shape) * A.dtype.itemsize
         if columns and operands <= MAX_TRIAL_BYTES:
-            for layout in Layout:
-                if layout != Layout.ALIGNED or columns * A.dtype.itemsize % BLOCK_BYTES == 0:
-                    self._choices[columns, layout] = self._try_kernels(columns, layout)
+            layouts = [Layout.UNALIGNED]
+            if columns > 1:
+                layouts.append(Layout.FORTRAN)  # a single column is in either order
+            if columns * A.dtype.itemsize % BLOCK_BYTES == 0:
+                layouts.append(Layout.ALIGNED)
+            for layout in layouts:
+                self._choices[columns, layout] = self._try_kernels(columns, layout)
         self._forget()
 
     def multiply(self, B: Array, out: Array | None = None, residual: Array | None = None) -> Array:
@@ -156,16 +169,14 @@ class WeightsProduct:
         what = "Features of {} input{}" if layer else "B of {} column{}"
         order = "Fortran" if (layout == Layout.FORTRAN) != layer else "C"
         lines = ", rows aligned to 64 bytes" if layout == Layout.ALIGNED else ""
-        threads = self.workers.threads
-        if isinstance(choice.kernel, FewColumnsProduct):
-            threads = choice.kernel.threads_used(threads)
-        elif isinstance(choice.kernel, StreamProduct):
-            threads = choice.kernel.threads_used(threads, columns)
+        threads = choice.kernel.threads_used(self.workers.threads, columns)
+        packed, dense = choice.kernel.nbytes, math.prod(self.A.shape) * self.A.dtype.itemsize
         on = f", on {threads} thread{'s' if threads > 1 else ''}"
         flops = 2 * self.A.nnz * columns
         text = (
             f"{what.format(columns, 's' if columns != 1 else '')} in {order} order{lines}: "
             f"{choice.kernel.describe()}{on}; "
+            f"A takes {format_bytes(packed)} ({format_bytes(dense)} dense); "
             f"predicted {1e6 * choice.predicted:.1f} microseconds"
         )
         if choice.measured is not None:

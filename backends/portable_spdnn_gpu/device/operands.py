@@ -23,10 +23,10 @@ from portable_spdnn.operations.operands import (
     EXPORT_ERRORS,
     HOST_MEMORY,
     cast,
-    common_dtype,
     is_foreign_sparse,
     memory_kind,
 )
+from portable_spdnn.sparse_arrays import real_dtype
 from portable_spdnn_gpu.device.interface import Device, DeviceArray
 from portable_spdnn_gpu.device.matrices import DeviceCsr, check_size
 
@@ -145,5 +145,5 @@ def adopt_sparse(device: Device, name: str, matrix: Any) -> DeviceCsr:
             f"entries of {data.shape} do not make a matrix of {rows} rows"
         )
     index = np.dtype(np.int32)
-    parts = (cast(offsets, index), cast(indices, index), cast(data, common_dtype(data)))
+    parts = (cast(offsets, index), cast(indices, index), cast(data, real_dtype(data.dtype, name)))
     return DeviceCsr(device, (rows, columns), *(device.contiguous(part) for part in parts))

@@ -95,7 +95,7 @@ class ConvHooks:
         geometry = conv_geometry(name, x.shape[1:], weights.shape, *shape)
         if residual is not None:
             residual = self.tensor_operand(f"{name}: residual", residual, dimensions)
-        dtype = common_dtype(x, weights, residual)
+        dtype = common_dtype(name, x=x, weights=weights, residual=residual)
         shape_out = geometry.lowered(geometry.output_shape(x.shape[0]))
         added = check_residual(name, residual, shape_out, dtype)
         finish = checked_epilogue(name, epilogue).prepared(name, geometry.outputs, dtype)
@@ -116,7 +116,7 @@ class ConvHooks:
         weights = checked_weights(name, weights, dimensions)
         batch, *image = checked_image_shape(f"{name}: input_shape", input_shape, dimensions)
         geometry = conv_geometry(name, tuple(image), weights.shape, *shape)
-        dtype = common_dtype(weights)
+        dtype = common_dtype(name, weights=weights)
         finish = checked_epilogue(name, epilogue).prepared(name, geometry.outputs, dtype)
         kernels = lifted(np.array(weights, dtype, order="C"), dimensions)  # the handle's own
         run = self.make_conv(kernels, geometry, finish, batch)

@@ -91,6 +91,10 @@ def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -
     assert text.count("predicted") == 4
     assert text.count("% of the peak of multiply-adds") == 2
     assert "B of 40 columns in Fortran order: " in text
+    assert text.count("; A takes ") == 4
+    assert "(18.8 KiB dense); " in text
+    for choice in product._choices.values():  # a value and a place of two or four bytes
+        assert 6 * A.nnz <= choice.kernel.nbytes <= 8 * A.nnz + 24 * sum(A.shape) + 1024
     assert "Features of 19 inputs in C order: weights streamed" in product.describe(layer=True)
     monkeypatch.setattr(handle, "MAX_TRIAL_BYTES", 1000)
     WeightsProduct(ThreadPool(2), A, BARE, columns=40)

@@ -40,12 +40,12 @@ def test_canonical_form_is_sorted_and_summed_in_a_copy() -> None:
 )  # fmt: skip
 def test_the_common_type_holds_all_values(types: str, expected: str) -> None:
     operands = [np.zeros((1, 1), one) for one in types]
-    assert common_dtype(*operands, None) == np.dtype(expected)
+    assert common_dtype("spmm", A=operands[0], B=operands[-1], residual=None) == np.dtype(expected)
 
 
 def test_what_is_not_real_is_refused() -> None:
-    with pytest.raises(ps.InputError, match="operand has type complex128; real numbers"):
-        common_dtype(np.zeros((1, 1)), np.zeros((1, 1), complex))
+    with pytest.raises(ps.InputError, match="spmm: B has type complex128; real numbers"):
+        common_dtype("spmm", A=np.zeros((1, 1)), B=np.zeros((1, 1), complex))
 
 
 def test_prepared_weights_take_what_their_type_holds() -> None:

@@ -197,7 +197,7 @@ def refusal(values: Any = None, **interface: Any) -> ForeignArray:
         (lambda: sp.csr_array(np.ones((4, 2))), "spmm: B is csr_array, sparse; a dense array"),
         (lambda: ForeignCsr(sp.csr_array(np.ones((4, 2)))), "spmm: B is ForeignCsr, sparse"),
         (lambda: [[1, 2], [3]], "spmm: B: list cannot be read as an array"),
-        (lambda: np.ones((4, 2), complex), "operand has type complex128"),
+        (lambda: np.ones((4, 2), complex), ": B has type complex128"),
     ],
     ids=["mask", "complex", "endian", "address", "dimension", "kind", "gradient", "own", "scipy",
          "sparse", "ragged", "host"],

@@ -129,6 +129,18 @@ class ClusteredProduct:
         """Return what runs, for people."""
         return f"in clusters of rows: a load of B serves {self.shared:.1f} entries"
 
+    def threads_used(self, threads: int, columns: int) -> int:
+        """Return how many threads compute so many columns."""
+        used = {one.threads for (inputs, _), one in self._variants.items() if inputs == columns}
+        return max(used, default=threads)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that W takes, packed for panels in place and for those that are copied."""
+        packed = (one for forms in self.packed.values() for one in forms)
+        arrays = {id(array): array for one in packed for array in one}  # forms share some
+        return sum(array.nbytes for array in arrays.values())
+
     def prepare(self, inputs: int) -> None:
         """Choose the variants for so many inputs by a trial on made-up features, in each order."""
         for fortran in (False, True):

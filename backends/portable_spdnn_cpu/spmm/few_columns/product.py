@@ -93,7 +93,7 @@ class FewColumnsProduct:
         pool : ThreadPool
             Used where the work is worth sharing.
         """
-        threads = self.threads_used(pool.threads)
+        threads = self.threads_used(pool.threads, B.shape[1])
         try:
             scratch: _Scratch | None = self._unused.pop()  # concurrent calls each have their own
         except IndexError:
@@ -123,9 +123,14 @@ class FewColumnsProduct:
             form = f"A is packed row by row, for rows of B of {spec.width} columns"
         return f"few columns, B is copied; {form}, with {self._padding:.2f} slots for each entry"
 
-    def threads_used(self, threads: int) -> int:
+    def threads_used(self, threads: int, columns: int) -> int:
         """Return how many of a pool's threads compute: one where sharing takes longer."""
         return threads if self.seconds * (1 - 1 / threads) >= SHARING else 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that A takes."""
+        return sum(array.nbytes for array in self._packed.arrays.values())
 
     def _words(self, jobs: list[int], B: Array, out: Array, residual: Array | None) -> Array:
         """Return the words of a job of several threads."""

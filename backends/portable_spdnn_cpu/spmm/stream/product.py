@@ -169,6 +169,11 @@ class StreamProduct:
         (pool if call.threads > 1 else _ALONE).run_job(self.job, words)
         WORKSPACES.give_back(workspace)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that A takes."""
+        return sum(array.nbytes for array in self._kept)
+
     def threads_used(self, threads: int, columns: int) -> int:
         """Return how many of a pool's threads compute so many columns: one if that is soon done."""
         vectors = -(-columns * self.dtype.itemsize // BLOCK_BYTES)

@@ -210,11 +210,11 @@ def test_the_model_chooses_parts_and_threads():
     B = rng.standard_normal((3000, 15)).astype(np.float32)
     prepared = FewColumnsProduct(large, 15, Epilogue())
     assert prepared._packed.parts > 2
-    assert prepared.threads_used(3) == 3
+    assert prepared.threads_used(3, 1) == 3
     found = multiplied(prepared, large, B, pool=ThreadPool(3))
     np.testing.assert_allclose(found, large @ B, rtol=1e-3, atol=1e-3)
     small = FewColumnsProduct(large[:40], 1, Epilogue())
-    assert small.threads_used(3) == 1
+    assert small.threads_used(3, 1) == 1
     assert "few columns, B is copied" in small.describe()
 
 

@@ -6,12 +6,17 @@ import os
 import re
 import resource
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from portable_spdnn.arguments import checked_count, shown
 from portable_spdnn.errors import InputError
+
+Argument = TypeVar("Argument")
+Value = TypeVar("Value")
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
           "KI": 1 << 10, "MI": 1 << 20, "GI": 1 << 30, "TI": 1 << 40}  # fmt: skip
@@ -47,6 +52,27 @@ def cache_folder() -> Path:
     """Return where what is found once is kept: in XDG_CACHE_HOME, or ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "portable_spdnn"
+
+
+def map_in_threads(
+    function: Callable[[Argument], Value], arguments: Iterable[Argument], workers: int
+) -> Iterator[Value]:
+    """Yield ``function(argument)`` in order, computed by some threads ahead of the caller.
+
+    `arguments` is iterated in the calling thread, and only as many items as there are threads ahead
+    of what was yielded, so that a long iteration takes bounded memory.
+    """
+    pool = ThreadPoolExecutor(workers)
+    pending: deque[Future[Value]] = deque()
+    try:
+        for argument in arguments:
+            pending.append(pool.submit(function, argument))
+            if len(pending) > workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def parse_limit(amount: str | int | None, option: str) -> int | None:

@@ -13,8 +13,8 @@ import scipy.sparse as sp
 from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, PackedFeatures
-from portable_spdnn.graphchallenge.tsv_triples import TripleFormat, map_in_threads, parse_triples
-from portable_spdnn.host import available_bytes
+from portable_spdnn.graphchallenge.tsv_triples import PARSERS, TripleFormat, parse_triples
+from portable_spdnn.host import available_bytes, map_in_threads
 from portable_spdnn.io.compressed import line_blocks, open_decompressed
 
 MAX_INPUTS = (1 << 31) - 1
@@ -139,7 +139,7 @@ def _triples(path: Path, neurons: int, first: int | None) -> Iterator[tuple[Arra
 
     found = False
     with open_decompressed(path) as stream:
-        for triples in map_in_threads(parse, line_blocks(stream, str(path))):
+        for triples in map_in_threads(parse, line_blocks(stream, str(path)), PARSERS):
             if triples[0].size:
                 found = True
                 yield triples

@@ -20,7 +20,8 @@ from portable_spdnn.arrays import Progress
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import challenge_bias
 from portable_spdnn.graphchallenge.folder_layout import LayerTexts
-from portable_spdnn.graphchallenge.tsv_triples import TripleFormat, map_in_threads, parse_triples
+from portable_spdnn.graphchallenge.tsv_triples import PARSERS, TripleFormat, parse_triples
+from portable_spdnn.host import map_in_threads
 from portable_spdnn.io.packed_store import PackedStore
 from portable_spdnn.io.packed_writer import PackedStoreWriter
 from portable_spdnn.layer import Layer
@@ -51,7 +52,7 @@ def stream_layers(
         number, source, text = item
         return number, parse_layer(text, source, neurons, bias)
 
-    for done, (number, layer) in enumerate(map_in_threads(parse, texts), start=1):
+    for done, (number, layer) in enumerate(map_in_threads(parse, texts, PARSERS), start=1):
         yield number, layer
         if progress is not None:
             progress(done, texts.total or 0)

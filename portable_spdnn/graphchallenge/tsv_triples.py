@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
@@ -18,9 +14,8 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.configurations import OFFICIAL_NEURONS
 from portable_spdnn.host import usable_cores
 
-Argument = TypeVar("Argument")
-Value = TypeVar("Value")
-
+# The parser releases the interpreter's lock; past four threads its source cannot keep up.
+PARSERS = min(4, usable_cores())
 _NUMERIC = b"0123456789+-.eE\t\r\n "
 _WHOLE = re.compile(r"[ \r]*[+-]?[0-9]{1,4000}[ \r]*")  # int() would take more, such as 1_000
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -132,26 +127,3 @@ def _fault(fields: list[str], form: TripleFormat) -> str | None:
     if abs(value) > _FLOAT32_MAX:
         return f"{name} {field[:40]!r} is too large for float32"
     return None
-
-
-def map_in_threads(
-    function: Callable[[Argument], Value], arguments: Iterable[Argument]
-) -> Iterator[Value]:
-    """Yield ``function(argument)`` in order, computed by a few threads ahead of the caller.
-
-    `arguments` is iterated in the calling thread, and only a few items ahead of what was
-    yielded, so that a long iteration takes bounded memory.
-    """
-    # The parser releases the interpreter's lock; past four threads its source cannot keep up.
-    workers = min(4, usable_cores())
-    pool = ThreadPoolExecutor(workers)
-    pending: deque[Future[Value]] = deque()
-    try:
-        for argument in arguments:
-            pending.append(pool.submit(function, argument))
-            if len(pending) > workers:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)

@@ -15,17 +15,18 @@ what is known of the challenge's own images; no answer depends on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.host import usable_cores
+from portable_spdnn.host import map_in_threads, usable_cores
+from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
-from portable_spdnn_gpu.compile.catalog import persistent_layers
+from portable_spdnn_gpu.compile.catalog import StagedConfig, persistent_layers
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.properties import DeviceProperties
@@ -71,6 +72,16 @@ class Step:
         return self.packed.variant if isinstance(self.packed, PackedSpmm) else PERSISTENT
 
 
+class _ChosenLayer(NamedTuple):
+    """A layer by itself, before it is packed; `bounded`: it is linear or ReLU."""
+
+    number: int
+    A: sp.csr_array
+    bounded: bool
+    choice: Choice
+    config: StagedConfig | None = None
+
+
 @dataclass(frozen=True)
 class StepChooser:
     """What the choice of steps depends on beside the network.
@@ -114,7 +125,7 @@ class StepChooser:
             If fused segments are asked for and do not fit, or a weight is beyond half precision.
         """
         begin, why = self._begin_of_segments(network)
-        found = self._single_layers(network, begin)
+        found = list(self._single_layers(network, begin))
         lengths = iter(SEGMENT_LENGTHS)
         while begin < len(network):
             end = min(begin + next(lengths, len(network)), len(network))
@@ -141,31 +152,39 @@ class StepChooser:
     def _by_output(self, network: Network, number: int) -> sp.csr_array:
         return by_output(network.layers[number].csr(self.precision.sums))
 
-    def _single_layers(self, network: Network, count: int) -> list[Step]:
-        """Make the first layers steps of their own: chosen one by one, packed side by side."""
-        with ThreadPoolExecutor(usable_cores(), thread_name_prefix="spdnn-pack") as packers:
-            waiting = []
-            for number in range(count):
-                A = self._by_output(network, number)
-                choice, tuned = self._choose(network, A, number)
-                config = tuned.config if tuned is not None and choice.variant == "staged" else None
-                packed = packers.submit(pack, A, choice.variant, self.precision, config)
-                waiting.append((number, packed, choice.reason))
-            return [
-                Step(number, number + 1, packed.result(), why) for number, packed, why in waiting
-            ]
+    def _single_layers(self, network: Network, count: int) -> Iterator[Step]:
+        """Make the first layers steps of their own: chosen and packed side by side, in order.
 
-    def _choose(
-        self, network: Network, A: sp.csr_array, number: int
-    ) -> tuple[Choice, TunedStaged | None]:
+        What is measured is so in the calling thread, which alone reads layers and the device.
+        """
+        layers = ((number, network.layers[number]) for number in range(count))
+        chosen = map_in_threads(self._choose, layers, usable_cores())
+        return map_in_threads(self._packed, map(self._tuned, chosen), usable_cores())
+
+    def _choose(self, numbered: tuple[int, Layer]) -> _ChosenLayer:
+        number, layer = numbered
+        A = by_output(layer.csr(self.precision.sums))
         asked = self.kernel in VARIANTS
         choice = Choice(self.kernel, {}, "asked for") if asked else self._least(A, number)
+        return _ChosenLayer(number, A, layer.epilogue().interval is not None, choice)
+
+    def _tuned(self, chosen: _ChosenLayer) -> _ChosenLayer:
+        """Return what is chosen once tile sizes are measured, where the staged variant was."""
         # Configurations are measured, and compiled, for linear and ReLU layers.
-        bounded = network.layers[number].epilogue().interval is not None
-        tuned = self.tuned(A) if choice.variant == "staged" and bounded else None
-        if tuned is not None and not asked:
-            choice = self._least(A, number, tuned)
-        return choice, tuned
+        if chosen.choice.variant != "staged" or not chosen.bounded:
+            return chosen
+        tuned, choice = self.tuned(chosen.A), chosen.choice
+        if tuned is None:
+            return chosen
+        if self.kernel not in VARIANTS:
+            choice = self._least(chosen.A, chosen.number, tuned)
+        return chosen._replace(choice=choice, config=tuned.config)
+
+    def _packed(self, chosen: _ChosenLayer) -> Step:
+        variant = chosen.choice.variant
+        config = chosen.config if variant == "staged" else None
+        packed = pack(chosen.A, variant, self.precision, config)
+        return Step(chosen.number, chosen.number + 1, packed, chosen.choice.reason)
 
     def _least(self, A: sp.csr_array, number: int, tuned: TunedStaged | None = None) -> Choice:
         """Return the variant of a layer with the least estimate, or measured time."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import scipy.sparse as sp
 
-from portable_spdnn.operations.operands import SparseOperand
+from portable_spdnn.host import map_in_threads, usable_cores
 from portable_spdnn_gpu.compile.catalog import CLUSTER, Kernel, persistent_layers
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Array
@@ -148,8 +149,9 @@ def pack_segment(
     parts = [empty_group(layout)]
     headers = np.zeros((len(layers), layout.groups, HEADER), np.int32)
     begins, loads = [parts[0].size], 0
-    for number, layer in enumerate(layers):
-        of_layer, data, layer_loads = pack_layer(layer.A, layer.bias, layout)
+    pack = partial(pack_layer, layout=layout)
+    for number, found in enumerate(map_in_threads(pack, layers, usable_cores())):
+        of_layer, data, layer_loads = found
         of_layer[:, BEGIN] += begins[-1] // UNIT
         headers[number, : len(of_layer)] = of_layer
         parts.append(data)
@@ -177,15 +179,8 @@ def empty_group(layout: Layout) -> Array:
     return data
 
 
-def pack_layer(A: SparseOperand, bias: Array, layout: Layout) -> tuple[Array, Array, int]:
-    """Pack a layer.
-
-    Parameters
-    ----------
-    A : csr_array, canonical
-        The transposed weights; the groups hold at least as many rows.
-    bias : ndarray, shape (rows of A,)
-    layout : Layout
+def pack_layer(layer: SegmentLayer, layout: Layout) -> tuple[Array, Array, int]:
+    """Pack a layer; the groups hold at least as many rows as it has outputs.
 
     Returns
     -------
@@ -202,6 +197,7 @@ def pack_layer(A: SparseOperand, bias: Array, layout: Layout) -> tuple[Array, Ar
     InputError
         If a weight is beyond what half precision holds.
     """
+    A, bias = layer.A, layer.bias
     found = cluster_rows(A)
     row, rank, entries = own_entries(A, found)
     lengths = np.bincount(row, minlength=A.shape[0])

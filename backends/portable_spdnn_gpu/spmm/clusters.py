@@ -20,6 +20,7 @@ from portable_spdnn.hashing import mix64
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_gpu.compile.catalog import CLUSTER
 from portable_spdnn_gpu.device.interface import Array
+from portable_spdnn_gpu.spmm.rows import hash_rows, have_equal_columns, interleave_rows
 
 ROUNDS = 3  # rounds of hashing; each finds most of what those before missed
 SALT_SHIFT = 40  # bits, beyond any index: each round hashes other words
@@ -76,17 +77,19 @@ class Clusters:
 
 def cluster_rows(A: SparseOperand) -> Clusters:
     """Find the clusters of a canonical csr_array and lay them out."""
-    rest = np.flatnonzero(np.diff(A.indptr))
+    left = np.diff(A.indptr) > 0
     equal, alike = [], []
     for attempt in range(ROUNDS):
+        rest = np.flatnonzero(left)
         if rest.size < CLUSTER:
             break
         candidates = candidate_groups(A, rest, attempt)
-        same = _have_equal_columns(A, candidates)
+        same = np.empty(len(candidates), bool)
+        have_equal_columns(A.indptr, A.indices, candidates, same)
         others = candidates[~same]
         equal.append(candidates[same])
         alike.append(others[savings(A, others) >= MIN_SAVING])
-        rest = np.setdiff1d(rest, np.concatenate([equal[-1], alike[-1]]))
+        left[np.concatenate([equal[-1], alike[-1]])] = False
     nothing = np.empty((0, CLUSTER), np.int64)
     groups = np.concatenate([nothing, *equal])
     return _joined(
@@ -132,9 +135,7 @@ def neighbours_first(A: SparseOperand, groups: Array) -> Array:
         return np.arange(len(groups))
     first = groups[:, 0]
     lengths = A.indptr[first + 1] - A.indptr[first]
-    begins = np.concatenate(([0], np.cumsum(lengths)))
-    entries = np.arange(begins[-1]) + np.repeat(A.indptr[first] - begins[:-1], lengths)
-    columns = A.indices[entries]
+    columns = A.indices[_places(A.indptr[first], lengths)]
     # A column that most clusters share tells nothing, and would make every two neighbours.
     rare = np.bincount(columns, minlength=A.shape[1])[columns] <= MAX_SHARERS
     cluster = np.repeat(np.arange(len(groups)), lengths)[rare]
@@ -158,13 +159,9 @@ def candidate_groups(A: SparseOperand, rows: Array, attempt: int) -> Array:
     """
     columns = np.arange(A.shape[1], dtype=np.uint64)
     hashes = mix64(columns + np.uint64((attempt + 1) << SALT_SHIFT))
-    of_entries = hashes[A.indices]
-    begins = A.indptr[rows]
-    filled = np.flatnonzero(np.diff(A.indptr))
-    place = np.searchsorted(filled, rows)
-    least = np.minimum.reduceat(of_entries, A.indptr[filled])[place]
-    whole = np.add.reduceat(of_entries, A.indptr[filled])[place]
-    order = np.lexsort((begins, whole, least))
+    least, whole = np.empty((2, rows.size), np.uint64)
+    hash_rows(A.indptr, A.indices, rows, hashes, least, whole)
+    order = np.lexsort((whole, least))
     rank = np.arange(order.size)
     new = np.concatenate(([True], least[order][1:] != least[order][:-1]))
     run = np.maximum.accumulate(np.where(new, rank, 0))
@@ -173,36 +170,18 @@ def candidate_groups(A: SparseOperand, rows: Array, attempt: int) -> Array:
     return np.asarray(rows[order[kept]]).reshape(-1, CLUSTER)
 
 
-def _by_column(A: SparseOperand, rows: Array) -> tuple[Array, Array]:
-    """Return the length of the rows of each group, which is one, and the offsets of their entries.
-
-    The offsets have shape (columns, CLUSTER): entry k of all rows of a group, then entry k + 1.
-    """
-    lengths = np.diff(A.indptr)[rows[:, 0]]
-    group = np.repeat(np.arange(len(rows)), lengths)
-    within = np.arange(group.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return lengths, A.indptr[rows][group] + within[:, None]
-
-
-def _have_equal_columns(A: SparseOperand, rows: Array) -> Array:
-    """Whether the rows of each group, none of them empty, have the same columns."""
-    lengths = np.diff(A.indptr)[rows]
-    same = np.asarray((lengths == lengths[:, :1]).all(axis=1))
-    if same.any():
-        counts, place = _by_column(A, rows[same])
-        columns = A.indices[place]
-        agree = (columns == columns[:, :1]).all(axis=1)
-        same[same] = np.logical_and.reduceat(agree, np.cumsum(counts) - counts)
-    return same
-
-
 def _entries(A: SparseOperand, rows: Array) -> tuple[Array, Array, Array]:
     """Return the group, the member and the offset in A of every entry of grouped rows."""
     flat = rows.ravel()
     lengths = np.diff(A.indptr)[flat]
     owner = np.repeat(np.arange(flat.size), lengths)
-    within = np.arange(owner.size) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return owner // CLUSTER, owner % CLUSTER, A.indptr[flat[owner]] + within
+    return owner // CLUSTER, owner % CLUSTER, _places(A.indptr[flat], lengths)
+
+
+def _places(begins: Array, lengths: Array) -> Array:
+    """Return the numbers from each begin on, as many as its length, one after the other."""
+    shifts = begins - (np.cumsum(lengths) - lengths)
+    return np.asarray(np.arange(lengths.sum()) + np.repeat(shifts, lengths))
 
 
 def _is_common(A: SparseOperand, group: Array, place: Array) -> Array:
@@ -224,11 +203,14 @@ _LaidOut = tuple[Array, Array, Array, Array, Array]
 
 
 def _lay_out_equal(A: SparseOperand, rows: Array) -> _LaidOut:
-    lengths, place = _by_column(A, rows)
+    first = rows[:, 0]
+    lengths = A.indptr[first + 1] - A.indptr[first]
     counts = np.zeros((len(rows), CLUSTER + 1), lengths.dtype)
     counts[:, 0] = lengths
-    columns = A.indices[place[:, 0]]
-    return rows.ravel(), counts.ravel(), columns, lengths * CLUSTER, A.data[place.ravel()]
+    columns = A.indices[_places(A.indptr[first], lengths)]
+    values = np.empty(CLUSTER * columns.size, A.data.dtype)
+    interleave_rows(A.indptr, A.data, rows, values)
+    return rows.ravel(), counts.ravel(), columns, lengths * CLUSTER, values
 
 
 def _lay_out(A: SparseOperand, rows: Array) -> _LaidOut:

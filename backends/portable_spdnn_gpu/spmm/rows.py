@@ -1,0 +1,54 @@
+"""Passes over the rows of a matrix in host memory, compiled: planning spends its time in them.
+
+They run without the interpreter's lock, so that layers are prepared side by side on all cores.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from portable_spdnn_cpu.jit.compilation import kernel
+from portable_spdnn_gpu.compile.catalog import CLUSTER
+from portable_spdnn_gpu.device.interface import Array
+
+
+@kernel
+def hash_rows(
+    indptr: Array, indices: Array, rows: Array, hashes: Array, least: Array, whole: Array
+) -> None:
+    """Fill, for each of some rows, the least and the sum of the hashes of its columns."""
+    for number in range(rows.size):
+        low, total = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0)
+        for entry in range(indptr[rows[number]], indptr[rows[number] + 1]):
+            found = hashes[indices[entry]]
+            low = min(low, found)
+            total += found
+        least[number], whole[number] = low, total
+
+
+@kernel
+def have_equal_columns(indptr: Array, indices: Array, groups: Array, equal: Array) -> None:
+    """Tell of each group of rows, shape (groups, CLUSTER), whether all have the same columns."""
+    for number in range(len(groups)):
+        begin = indptr[groups[number, 0]]
+        length = indptr[groups[number, 0] + 1] - begin
+        same = True
+        for member in range(1, CLUSTER):
+            other = indptr[groups[number, member]]
+            if indptr[groups[number, member] + 1] - other != length:
+                same = False
+                break
+            for entry in range(length):
+                same &= indices[begin + entry] == indices[other + entry]
+        equal[number] = same
+
+
+@kernel
+def interleave_rows(indptr: Array, data: Array, groups: Array, values: Array) -> None:
+    """Fill `values` with those of groups of rows of one length: of all rows column by column."""
+    place = 0
+    for number in range(len(groups)):
+        for entry in range(indptr[groups[number, 0] + 1] - indptr[groups[number, 0]]):
+            for member in range(CLUSTER):
+                values[place] = data[indptr[groups[number, member]] + entry]
+                place += 1

@@ -1,0 +1,46 @@
+"""Compiled passes over the rows of a matrix, against plain loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from portable_spdnn_gpu.compile.catalog import CLUSTER
+from portable_spdnn_gpu.spmm.rows import hash_rows, have_equal_columns, interleave_rows
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_passes_over_rows(index: type, dtype: type) -> None:
+    rng = np.random.default_rng(3)
+    pattern = rng.random((4, 90)) < 0.2
+    dense = pattern[rng.integers(0, 4, 6 * CLUSTER)] * rng.random((6 * CLUSTER, 90))
+    dense[7] = 0
+    A = sp.csr_array(dense.astype(dtype))
+    A.indptr, A.indices = A.indptr.astype(index), A.indices.astype(index)
+
+    hashes = rng.integers(0, 1 << 63, 90, dtype=np.uint64)
+    rows = rng.permutation(len(dense))[:40]
+    least, whole = np.empty((2, rows.size), np.uint64)
+    hash_rows(A.indptr, A.indices, rows, hashes, least, whole)
+    for number, row in enumerate(rows):
+        found = [int(hashes[column]) for column in np.flatnonzero(dense[row])]
+        assert int(least[number]) == min(found, default=2**64 - 1)
+        assert int(whole[number]) == sum(found) % 2**64
+
+    order = np.lexsort(dense.astype(bool).T)
+    groups = np.concatenate([order, rng.permutation(order)]).reshape(-1, CLUSTER)
+    equal = np.empty(len(groups), bool)
+    have_equal_columns(A.indptr, A.indices, groups, equal)
+    expected = [
+        (dense[group].astype(bool) == dense[group[:1]].astype(bool)).all() for group in groups
+    ]
+    assert equal.tolist() == expected
+    assert 0 < equal.sum() < len(groups)
+
+    chosen = groups[equal]
+    values = np.empty(np.diff(A.indptr)[chosen].sum(), dtype)
+    interleave_rows(A.indptr, A.data, chosen, values)
+    wanted = [dense[group][:, np.flatnonzero(dense[group[0]])].T.ravel() for group in chosen]
+    np.testing.assert_array_equal(values, np.concatenate(wanted).astype(dtype))

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.arguments import checked_count
+from portable_spdnn.arguments import checked_count, shown
 from portable_spdnn.errors import InputError
 from portable_spdnn.network import Network
 from portable_spdnn.passes import parse_passes
 
 PATHS = ("auto", "spmm", "spgemm")
 STORAGES = ("same", "float16")
+# The part of the challenge's images that is active before each of the first layers, and later.
+CHALLENGE_SURVIVAL = (1.0, 0.92, 0.66, 0.35, 0.16, 0.08, 0.05, 0.03)
 BATCH_MEMORY = 1 << 30  # bytes that the features before and after a layer may take by default
 # Fields that a backend takes only where its `plan_options` name them.
 OPTIONAL_PLAN_OPTIONS = ("kernel", "storage", "device_memory", "devices", "profile")
@@ -41,6 +44,7 @@ class PlanKeywords(TypedDict, total=False):
     devices: str
     profile: bool
     expected_inputs: int | None
+    expected_survival: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,10 @@ class PlanOptions:
     expected_inputs : int, optional
         How many inputs are going to be run, where that is known: plans size buffers and choose
         by it. It limits nothing.
+    expected_survival : sequence of float, default that of the challenge's images
+        The parts of the inputs that are expected to be active before the first layer, the second,
+        and so on; the last holds for all layers after. Plans choose by it where inactive inputs may
+        leave. No answer depends on it.
     profile : bool, default False
         Time every layer by itself, which costs some of the speed.
     devices : str, default ""
@@ -106,6 +114,7 @@ class PlanOptions:
     devices: str = ""
     profile: bool = False
     expected_inputs: int | None = None
+    expected_survival: Sequence[float] = CHALLENGE_SURVIVAL  # kept as a tuple
 
     def __post_init__(self) -> None:
         try:
@@ -122,6 +131,7 @@ class PlanOptions:
             if getattr(self, name) is not None:
                 least = 0 if name == "expected_inputs" else 1
                 object.__setattr__(self, name, checked_count(name, getattr(self, name), least))
+        object.__setattr__(self, "expected_survival", _checked_survival(self.expected_survival))
         if self.storage not in STORAGES:
             raise InputError(f"storage is {self.storage!r}; choose one of {', '.join(STORAGES)}")
         if self.storage != "same" and dtype != np.float32:
@@ -145,3 +155,14 @@ class PlanOptions:
                 "under ReLU, or activation(bias) other than 0); sparse features are exact only "
                 "where zeros stay zeros; use path spmm or auto"
             )
+
+
+def _checked_survival(parts: Any) -> tuple[float, ...]:
+    """Return numbers from 0 to 1, at least one, as a tuple, or raise InputError."""
+    given = tuple(parts) if isinstance(parts, Sequence | np.ndarray) else ()
+    if not given or not all(isinstance(part, Real) and 0 <= float(part) <= 1 for part in given):
+        raise InputError(
+            f"expected_survival is {shown(parts)}; a sequence of parts from 0 to 1 is expected, "
+            "such as (1, 0.5, 0.1)"
+        )
+    return tuple(map(float, given))

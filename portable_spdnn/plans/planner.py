@@ -44,8 +44,8 @@ def plan(
         For a backend given by name.
     **options
         The fields of `PlanOptions`: dtype, path, batch_size, keep_dead_inputs, exact_passes,
-        memory, kernel, storage, device_memory, devices, profile, expected_inputs. Amounts of
-        memory may be text such as "4GiB".
+        memory, kernel, storage, device_memory, devices, profile, expected_inputs,
+        expected_survival. Amounts of memory may be text such as "4GiB".
 
     Returns
     -------

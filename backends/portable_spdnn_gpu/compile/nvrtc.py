@@ -69,7 +69,8 @@ def compile_source(kernel: Kernel, architecture: int) -> tuple[bytes, str]:
                 f"{kernel.source} does not compile for sm_{architecture} with "
                 f"{' '.join(kernel.options)}: {error}\n{_log(nvrtc, program)}"
             ) from error
-        return bytes(nvrtc.getCUBIN(program)), _log(nvrtc, program)
+        # CuPy takes the last byte for the end of a text and leaves it out; in cubins it is 0.
+        return bytes(nvrtc.getCUBIN(program)) + b"\0", _log(nvrtc, program)
     finally:
         nvrtc.destroyProgram(program)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeGuard
@@ -179,8 +180,13 @@ class CudaDevice:
             stream.begin_capture()
             try:
                 work()
-            finally:
-                graph = stream.end_capture()
+            except BaseException:
+                # A failure inside may have ended the capture: to end it then fails as well, and
+                # would hide the cause.
+                with contextlib.suppress(self._cupy.cuda.runtime.CUDARuntimeError):
+                    stream.end_capture()
+                raise
+            graph = stream.end_capture()
         return _Graph(self._cupy, graph)
 
     def view(

@@ -115,6 +115,7 @@ class DevicePlan(NetworkPlan):
             self.device,
             device_properties(self.device, known_limits(self.backend)),
             self._wanted,
+            options.expected_survival,
             sum(sizes) <= share,
             self._tune,
             self.may_drop_after,

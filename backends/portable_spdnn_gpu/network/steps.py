@@ -10,12 +10,12 @@ Segments are taken where the estimates (costs.py) say that their layers cost les
 A layer by itself costs its estimate and a second launch, which lists the active inputs.
 
 How many inputs are active at a layer is not known when a network is planned. The estimates take
-what is known of the challenge's own images; no answer depends on it.
+what the user expects (`PlanOptions.expected_survival`); no answer depends on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -40,10 +40,6 @@ PERSISTENT = "resident"  # the persistent kernel, as users name it: `--kernel re
 KERNELS = ("auto", *VARIANTS, PERSISTENT)
 # Layers of the segments, one after the other; the last one takes as many as are left.
 SEGMENT_LENGTHS = (8, 16, 32, 64, 128, 256, 512)
-# The part of the challenge's images that is active before each of the first layers, and later.
-ACTIVE_SHARES = (1.0, 0.92, 0.66, 0.35, 0.16, 0.08, 0.05)
-ACTIVE_SHARE_LATER = 0.03
-BEFORE_SEGMENTS = len(ACTIVE_SHARES)  # layers after which many inputs may become inactive
 SAMPLED = 3  # layers whose statistics decide about segments
 
 
@@ -96,6 +92,9 @@ class StepChooser:
         What the estimates read of the device.
     inputs : int
         The most inputs of a batch.
+    survival : sequence of float
+        The parts of them that are expected to be active before each layer, where inactive ones may
+        leave; the last holds for all layers after.
     segments : bool
         Whether fused segments may be taken: not where weights are copied while others are used.
     tuned : callable
@@ -111,6 +110,7 @@ class StepChooser:
     device: Device
     properties: DeviceProperties
     inputs: int
+    survival: Sequence[float]
     segments: bool
     tuned: Callable[[sp.csr_array], TunedStaged | None]
     may_drop_after: Callable[[int], bool]
@@ -146,8 +146,7 @@ class StepChooser:
         """Return how many inputs are expected to be active before a layer, counted from 0."""
         if not self.may_drop_after(layer - 1):
             return self.inputs
-        share = ACTIVE_SHARES[layer] if layer < len(ACTIVE_SHARES) else ACTIVE_SHARE_LATER
-        return max(1, int(share * self.inputs))
+        return max(1, int(self.survival[min(layer, len(self.survival) - 1)] * self.inputs))
 
     def _by_output(self, network: Network, number: int) -> sp.csr_array:
         return by_output(network.layers[number].csr(self.precision.sums))
@@ -218,7 +217,8 @@ class StepChooser:
             return 0, "asked for"
         if self.kernel != "auto" or not self.segments:
             return end, ""
-        begin = BEFORE_SEGMENTS if self.may_drop_after(BEFORE_SEGMENTS - 1) else 0
+        dying = len(self.survival) - 1  # layers after which many inputs become inactive
+        begin = dying if self.may_drop_after(dying - 1) else 0
         begin = max(begin, begin_of_relu)
         kernel = persistent_layers(self.precision, max(widths[begin:], default=0), limit)
         if begin >= end or kernel is None:

@@ -27,6 +27,9 @@
 #define PARTS (CLUSTERS * HALVES)             // parts of a group, of ROWS rows each
 #define HEADER 16
 
+// Own entries that are unrolled: a constant and no macro, which nvcc does not expand in a pragma.
+constexpr int OWN_UNROLLED = 2 / GROUPS;
+
 static_assert(ROWS == 8 && HALVES == 2,
               "the lowest bit of a lane tells its half of a cluster: two vectors of 4 rows");
 
@@ -122,7 +125,7 @@ __device__ __forceinline__ void add_group(const unsigned char* __restrict__ data
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         const int end = __shfl_sync(FULL_WARP, header, OWN + r);
-#pragma unroll(2 / GROUPS)
+#pragma unroll OWN_UNROLLED
         for (; k < end; ++k) {
             const Four<unsigned short> at = load_constant(columns + k * PARTS);
             SCALAR weight[STEPS];

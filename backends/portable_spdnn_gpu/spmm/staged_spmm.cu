@@ -162,7 +162,7 @@ staged_spmm(const int* __restrict__ block_stages, const int* __restrict__ stage_
         bool overflowed = false;
 #pragma unroll
         for (int i = 0; i < MINIBATCH; ++i) {
-            const size_t at = i < columns ? size_t(row) * pitch + first + i : 0;
+            [[maybe_unused]] const size_t at = i < columns ? size_t(row) * pitch + first + i : 0;
             results[i] = narrow(FINISHED(sums[i], own_bias, at));
             const SCALAR y = widen(results[i]);
             if (i < columns && y != SCALAR(0)) nonzero |= 1u << i;

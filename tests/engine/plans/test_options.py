@@ -16,6 +16,10 @@ import portable_spdnn as ps
         ({"storage": "float16", "dtype": "float64"}, "storage float16 goes with dtype float32"),
         ({"device_memory": 0}, "device_memory is 0;"),
         ({"devices": "0;1"}, "devices is '0;1'; give 'all' or numbers"),
+        ({"expected_survival": ()}, r"expected_survival is \(\); a sequence of parts from 0 to 1"),
+        ({"expected_survival": (1, 1.5)}, r"expected_survival is \(1, 1.5\); a sequence of parts"),
+        ({"expected_survival": 0.5}, "expected_survival is 0.5; a sequence of parts"),
+        ({"expected_survival": "11"}, "expected_survival is '11'; a sequence of parts"),
     ],
 )
 def test_device_options_without_a_valid_value(options: dict[str, Any], message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -67,6 +68,24 @@ def kernel_id(kernel: Kernel) -> str:
     return "-".join([kernel.name, *(value for _, value in kernel.defines)])
 
 
+def elf_bytes(code: bytes) -> int:
+    """Return how long a 64-bit ELF file is, as its headers say; see elf(5)."""
+    segments, sections = struct.unpack_from("<2Q", code, 0x20)
+    segment_bytes, segment_count, section_bytes, section_count = struct.unpack_from(
+        "<4H", code, 0x36
+    )
+    ends = [segments + segment_bytes * segment_count, sections + section_bytes * section_count]
+    for number in range(section_count):
+        header = sections + section_bytes * number
+        kind, _, _, offset, size = struct.unpack_from("<I4Q", code, header + 4)
+        if kind != NO_BITS:
+            ends.append(offset + size)
+    return max(ends)
+
+
+NO_BITS = 8  # a section that takes nothing of the file
+
+
 TUNED = [
     staged_spmm(precision, BOUNDED, config)
     for precision in PRECISIONS
@@ -90,6 +109,7 @@ CHOSEN = [
 def test_kernel_compiles_within_its_claims(kernel: Kernel, architecture: int) -> None:
     code, reports = compiled(kernel.source, kernel.defines, architecture)
     assert code[:4] == b"\x7fELF"
+    assert len(code) == elf_bytes(code)
     report = reports[kernel.name]
     # Where all registers of a claim are used, the compiler of CUDA 12 spills a word.
     spilled = 8 if COMPILES_FOR_OLD_ONES else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +19,7 @@ from portable_spdnn_gpu.compile.catalog import Kernel
 from portable_spdnn_gpu.cupy_backend import CupyBackend
 from portable_spdnn_gpu.device import cuda_device, matrices
 from portable_spdnn_gpu.device.availability import cuda_availability
-from portable_spdnn_gpu.device.cuda_device import memory_error
+from portable_spdnn_gpu.device.cuda_device import CudaDevice, memory_error
 from portable_spdnn_gpu.device.interface import DeviceMemoryError, LaunchError
 from portable_spdnn_gpu.device.matrices import upload_csr
 
@@ -83,6 +84,30 @@ def test_unavailable_says_why(monkeypatch: pytest.MonkeyPatch, machine: Any, rea
     assert availability.versions == {"cupy": "14.0"} | availability.versions
     with pytest.raises(ps.BackendUnavailable, match=reason):
         ps.get_backend("cupy")
+
+
+def test_a_failed_capture_tells_its_cause() -> None:
+    class Stream(AbstractContextManager):  # type: ignore[type-arg]
+        def begin_capture(self) -> None: ...
+
+        def end_capture(self) -> None:
+            raise CudaError(901)  # the capture was invalidated
+
+        def __exit__(self, *error: object) -> None: ...
+
+    device = object.__new__(CudaDevice)
+    runtime = SimpleNamespace(CUDARuntimeError=CudaError)
+    device._library = SimpleNamespace(
+        cuda=SimpleNamespace(runtime=runtime, Stream=lambda non_blocking: Stream())
+    )
+
+    def fail() -> None:
+        raise ValueError("the cause")
+
+    with pytest.raises(ValueError, match="the cause"):
+        device.capture(fail)
+    with pytest.raises(CudaError, match="status 901"):
+        device.capture(lambda: None)
 
 
 def test_unavailable_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:

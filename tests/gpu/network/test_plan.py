@@ -495,6 +495,18 @@ def test_memory_is_freed_with_a_plan_and_its_result(backend: CupyBackend) -> Non
         gc.enable()
 
 
+def test_estimates_take_the_expected_survival(backend: CupyBackend) -> None:
+    network, Y = network_of(3), binary(35)
+    options = {"expected_inputs": 1000, "expected_survival": [1, 0.25, 0.004]}
+    plan = make_plan(backend, network, ps.PlanOptions(**options))
+    said = [int(re.search(r"for (\d+) inputs", step.reason)[1]) for step in plan.steps]
+    assert said == [1000, 250, 4]
+    assert plan.run(Y).categories.tolist() == oracle.infer(network, Y)[0]
+    kept = ps.PlanOptions(**options, keep_dead_inputs=True)
+    for step in make_plan(backend, network, kept).steps:
+        assert "for 1000 inputs" in step.reason
+
+
 def test_buffers_are_as_large_as_the_inputs_to_come(backend: CupyBackend) -> None:
     network = network_of(2)
     sizes = {

@@ -266,7 +266,8 @@ class Backend(Operations, AttentionOperations, Convolutions, FeatureQueries, ABC
         """Return a sparse operand in canonical form, or raise InputError that names it `name`."""
         if not self.is_sparse(array):
             raise InputError(
-                f"{name} is {type(array).__name__}; a scipy.sparse matrix or array is expected"
+                f"{name} is {type(array).__name__}; a scipy.sparse matrix or array is expected, "
+                "such as scipy.sparse.csr_array makes of a dense one"
             )
         return canonical(name, array)
 

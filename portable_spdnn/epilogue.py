@@ -122,7 +122,7 @@ class Epilogue:
             return
         try:
             bias = np.asarray(self.bias)
-        except ValueError as error:
+        except (ValueError, TypeError, RuntimeError) as error:  # whatever its library raises
             raise InputError(f"bias is no vector of numbers: {error}") from error
         if bias.dtype.kind not in "fiub" or bias.ndim > 1:
             raise InputError(

@@ -95,7 +95,12 @@ class Layer(Immutable):
         lower: float | None = None,
         upper: float | None = None,
     ) -> None:
-        given: Any = weights if sp.issparse(weights) else np.asarray(weights)
+        try:
+            given: Any = weights if sp.issparse(weights) else np.asarray(weights)
+        except (ValueError, TypeError, RuntimeError) as error:  # whatever its library raises
+            raise InputError(
+                f"layer weights: {type(weights).__name__} cannot be read as an array: {error}"
+            ) from error
         if given.ndim != 2:
             raise InputError(
                 f"layer weights have {given.ndim} dimension(s); "

@@ -159,9 +159,12 @@ def _read_sizes(folder: Path) -> dict[str, int]:
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
     for number, line in enumerate(lines, start=1):
-        name, _, count = line.partition(",")
-        if line.strip() and not (count.strip().isdecimal() and 0 < int(count[:12]) < 1 << 31):
+        name, _, count = (part.strip() for part in line.partition(","))
+        if not line.strip():
+            continue
+        # No number of columns has more digits; Python refuses thousands of them.
+        columns = int(count) if count.isdecimal() and len(count) <= 10 else 0
+        if not 0 < columns < 1 << 31:
             raise InputError(f"{path}, line {number}: {line[:60]!r}; 'name,columns' is expected")
-        if line.strip():
-            sizes[name.strip()] = int(count)
+        sizes[name] = columns
     return sizes

@@ -79,6 +79,9 @@ def read_matrix_market(path: str | os.PathLike[str]) -> sp.csr_array:
         )
     if symmetry != "general":
         other = row != column
+        if symmetry == "skew-symmetric" and values[~other].any():
+            i = int(row[np.flatnonzero(~other & (values != 0))[0]]) + 1
+            raise InputError(f"{path}: entry ({i}, {i}) of a skew-symmetric matrix is not 0")
         row, column = np.append(row, column[other]), np.append(column, row[other])
         mirrored = values[other] if symmetry == "symmetric" else -values[other]
         values = np.append(values, mirrored)

@@ -185,7 +185,7 @@ class SpmmHandle(_PreparedHandle):
         InputError
             If B, `out` or `residual` does not fit A in shape, type or order.
         """
-        is_vector, (dense, taking, added) = as_columns("spmm", B, out, residual)
+        is_vector, dense, added, taking = as_columns("spmm", B, residual, out)
         if not self._fits_as_it_is(dense, 0, self.shape[1]):
             dense = self._backend.dense_operand("spmm: B", dense)
             dense = cast_to_prepared(dense, "spmm: B", self.dtype)

@@ -25,6 +25,7 @@ from portable_spdnn.operations.operands import (
 if TYPE_CHECKING:
     from portable_spdnn.operations.attention import AttentionOperations
 
+HIDDEN = -1e4  # masks that are added to scores have it, or less, where nothing is to be seen
 # One mask for all heads, or a list with one for each.
 Masks: TypeAlias = SparseOperand | Sequence[SparseOperand]
 # From Q, K and V, of shape (heads, length, d), the scale, and an array for the result or None.
@@ -131,11 +132,11 @@ def checked_masks(
                 f"{masks[0].shape}; all must have one shape"
             )
         data = getattr(one, "data", None)
-        if isinstance(data, np.ndarray) and data.dtype.kind == "f" and np.isneginf(data).any():
+        if isinstance(data, np.ndarray) and data.dtype.kind == "f" and (data <= HIDDEN).any():
             raise InputError(
-                f"{name}: mask stores -inf, as a mask that is added to scores does; what a mask "
-                "stores here is what is seen, whatever its value: of a dense one that is added, "
-                "pass scipy.sparse.csr_array(mask == 0)"
+                f"{name}: mask stores {data.min():.3g}, as a mask that is added to scores does; "
+                "what a mask stores here is what is seen, whatever its value: of a dense one that "
+                "is added, pass scipy.sparse.csr_array(mask == 0)"
             )
     return masks, len(masks) if several else None
 
@@ -179,8 +180,8 @@ def check_heads(name: str, mask: tuple[int, ...], heads: int | None, Q: Any, K: 
 
 
 def checked_scale(name: str, scale: Any) -> float:
-    """Return a finite number as a float, or raise InputError."""
+    """Return a number that float32 has as a float, or raise InputError."""
     real = isinstance(scale, Real) and not isinstance(scale, bool)
-    if not real or not math.isfinite(scale):
-        raise InputError(f"{name}: scale is {shown(scale)}; a finite number is expected")
+    if not real or not abs(scale) <= np.finfo(np.float32).max:
+        raise InputError(f"{name}: scale is {shown(scale)}; a finite number of float32 is expected")
     return float(scale)

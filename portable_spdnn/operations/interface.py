@@ -88,7 +88,7 @@ class Operations:
         >>> ps.get_backend("scipy").spmm(A, np.ones((2, 3)), relu).tolist()
         [[2.5, 2.5, 2.5], [0.0, 0.0, 0.0]]
         """
-        is_vector, (B, residual) = as_columns("spmm", B, residual)
+        is_vector, B, residual, _ = as_columns("spmm", B, residual)
         A, B = self.sparse_operand("spmm: A", A), self.dense_operand("spmm: B", B)
         check_inner("spmm", A.shape, B.shape)
         residual = None if residual is None else self.dense_operand("spmm: residual", residual)

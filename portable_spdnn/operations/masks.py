@@ -176,6 +176,7 @@ def random(length: int, sparsity: float, seed: int = 0, keys: int | None = None)
     density = 1 - _checked_fraction("random: sparsity", sparsity)
     rng = np.random.default_rng(checked_count("random: seed", seed, least=0))
     size = rows * columns
+    require_memory(40 * int(density * size), f"mask of {rows} x {columns}")
     places = np.empty(0, np.int64)
     if density > 0 and size:
         # Distances from one entry to the next, rows one after the other, are geometric.
@@ -242,7 +243,9 @@ def intersection(*masks: Any) -> sp.csr_array:
 
 def _shape(length: Any, keys: Any) -> tuple[int, int]:
     rows = checked_count("length", length, least=0, most=MOST)
-    return rows, rows if keys is None else checked_count("keys", keys, least=0, most=MOST)
+    columns = rows if keys is None else checked_count("keys", keys, least=0, most=MOST)
+    require_memory(40 * rows, f"mask of {rows} x {columns}")
+    return rows, columns
 
 
 def _checked_fraction(name: str, value: Any) -> float:

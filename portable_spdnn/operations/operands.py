@@ -194,26 +194,31 @@ def check_inner(name: str, A: tuple[int, ...], B: tuple[int, ...]) -> None:
         raise InputError(f"{name}: A is {A[0]} x {A[1]} but B has {B[0]} rows; B must have {A[1]}")
 
 
-def as_columns(name: str, B: AnyArray, *others: AnyArray) -> tuple[bool, tuple[AnyArray, ...]]:
+def as_columns(
+    name: str, B: AnyArray, residual: AnyArray = None, out: AnyArray = None
+) -> tuple[bool, AnyArray, AnyArray, AnyArray]:
     """Return whether B is a vector, and all operands, as matrices of one column where it is.
 
     Parameters
     ----------
     name : str
         The operation, for messages.
-    B, *others
+    B, residual, out
         B, and what goes with it: of the same number of dimensions, or None.
     """
     if isinstance(B, (list, tuple)):  # quicker than a union of types, which each call makes anew
         B = host_array(f"{name}: B", B)
     if getattr(B, "ndim", 2) != 1:
-        return False, (B, *others)
-    columns = [B.reshape(-1, 1)]
-    for given in others:
-        if isinstance(given, (list, tuple)):
-            given = host_array(f"{name}: what goes with B", given)
-        columns.append(given.reshape(-1, 1) if getattr(given, "ndim", 2) == 1 else given)
-    return True, tuple(columns)
+        return False, B, residual, out
+    if isinstance(residual, (list, tuple)):
+        residual = host_array(f"{name}: residual", residual)
+    if getattr(residual, "ndim", 2) == 1:
+        residual = residual.reshape(-1, 1)
+    if getattr(out, "ndim", 1) != 1:
+        raise InputError(f"{name}: out has {out.ndim} dimensions but B is a vector; give it one")
+    if hasattr(out, "ndim"):
+        out = out.reshape(-1, 1)
+    return True, B.reshape(-1, 1), residual, out
 
 
 def check_out(

@@ -164,8 +164,9 @@ def test_attention_names_what_does_not_fit(backend: ps.Backend) -> None:
         backend.attention_handle(mask, d=0)
     with refused("sparse_attention", "V", "2", "Q 3"):
         backend.sparse_attention(Q, K, V[0], mask)
-    with refused("mask stores -inf", "csr_array(mask == 0)"):
-        hidden = np.where(np.tri(*mask.shape), 0, -np.inf)
-        backend.sparse_attention(Q, K, V, sp.csr_array(hidden))
+    for least in (-1e4, np.finfo(np.float32).min, -np.inf):
+        with refused("mask stores -", "csr_array(mask == 0)"):
+            hidden = np.where(np.tri(*mask.shape), 0, least)
+            backend.sparse_attention(Q, K, V, sp.csr_array(hidden))
     with refused("complex"):
         backend.sparse_attention(Q.astype(complex), K, V, mask)

@@ -13,7 +13,7 @@ from portable_spdnn_cpu.attention.stages import TILES_AT_ONCE
 from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.machine.buffers import Buffers, Spare
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
-from portable_spdnn_cpu.machine.thread_pool import WAKING, ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
 from portable_spdnn_cpu.sddmm.register_tile import GROUP, padded, register_tile
 from portable_spdnn_cpu.sddmm.vectors import LANES
 
@@ -23,8 +23,6 @@ MANY, FEW, LEAST = 1024, 256, 64
 BLOCKS_EACH = 4  # blocks of queries for every thread, where there are so many
 HEADS_EACH = 8  # for every thread, from which on a thread takes whole heads
 SCORES_SHARE = 4  # scores of a stage take this part of the second-level cache, where they can
-SHARED_SECONDS = 4 * WAKING  # of work on one thread, from which on others help: it is woken twice
-RATE = 3e10  # multiply-adds of a thread in a second, about
 MAX_PACKED = 1 << 28  # bytes of K and V that are packed at a time; a head is, whatever it takes
 
 
@@ -41,7 +39,7 @@ class SparseAttention:
     """
 
     def __init__(self, workers: ThreadPool, masks: list[Any], d: int | None) -> None:
-        self.workers, self.masks, self._alone = workers, masks, ThreadPool(1)
+        self.workers, self.masks = workers, masks
         row_bytes = (EXPECTED_D if d is None else d) * np.dtype(np.float32).itemsize
         self.packed = [pack_mask(workers, mask, row_bytes) for mask in masks]
 
@@ -87,8 +85,7 @@ class SparseAttention:
         heads, queries = Q.shape[:2]
         tile = register_tile(Q.itemsize, Q.shape[2], V.shape[2])
         d, d_v = padded(Q.shape[2], tile.key_part), padded(V.shape[2], tile.value_part)
-        seconds = heads * mask.nnz * (Q.shape[2] + V.shape[2]) / RATE
-        workers = self.workers if seconds > SHARED_SECONDS else self._alone
+        workers = worth_waking(self.workers, heads * mask.nnz * (Q.shape[2] + V.shape[2]))
         threads, counters = workers.threads, np.zeros((2, 1), np.int64)
         size = block_of_queries(queries, heads, threads, K.shape[1] * d * Q.itemsize)
         stage, scores = stages(packed, size, Q.itemsize)

@@ -19,7 +19,8 @@ def default_threads() -> int:
     if not asked:
         return usable_cores()
     # It may be meant for other programs as well: more than would help here is no error.
-    number = min(int(asked[:9]), most_threads()) if asked.isdecimal() else asked
+    whole = asked.isdecimal() and len(asked) < 20
+    number = min(int(asked), most_threads()) if whole else asked
     return checked_threads(number, "NUMBA_NUM_THREADS")
 
 

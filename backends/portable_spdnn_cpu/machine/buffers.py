@@ -13,6 +13,7 @@ from portable_spdnn_cpu.jit.jobs import address_of
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 
 Kind = TypeVar("Kind")
+MOST_KEPT = 1 << 26  # bytes of a workspace, for calls that need less
 
 
 class Spare(Generic[Kind]):
@@ -48,8 +49,8 @@ class Workspace:
         self._address = 0
 
     def of_bytes(self, size: int) -> int:
-        """Return the address of so many bytes, uninitialised."""
-        if size > self._memory.size:
+        """Return the address of so many bytes, uninitialised; more than MOST_KEPT for one call."""
+        if not size <= self._memory.size <= max(size, MOST_KEPT):
             self._memory = aligned_empty((size,), np.uint8)
             self._address = address_of(self._memory)
         return self._address

@@ -202,7 +202,7 @@ def spin_nanoseconds(threads: int) -> int:
         If the variable is no number of microseconds, at most a second.
     """
     asked = os.environ.get(SPIN_VARIABLE) or DEFAULT_MICROSECONDS
-    number = int(asked[:9]) if asked.isdecimal() else asked
+    number = int(asked) if asked.isdecimal() and len(asked) < 20 else asked
     spin = checked_count(SPIN_VARIABLE, number, least=0, most=10**6)
     return 1000 * spin if threads <= usable_cores() else 0
 

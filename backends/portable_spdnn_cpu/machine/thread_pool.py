@@ -15,6 +15,7 @@ from portable_spdnn_cpu.machine.spinning import SpinningWorkers
 POLL_SECONDS = 0.1
 # Seconds from a call of `run` until other threads have taken over data and share the work.
 WAKING = 8e-5
+MULTIPLY_ADDS = 3e10  # of a thread in a second, about
 
 
 class ThreadPool:
@@ -154,3 +155,11 @@ def _forget_threads() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_threads)
+
+
+ALONE = ThreadPool(1)
+
+
+def worth_waking(workers: ThreadPool, multiply_adds: int) -> ThreadPool:
+    """Return the threads for a kernel that `run` starts: the caller's where it is soon done."""
+    return workers if multiply_adds > 4 * WAKING * MULTIPLY_ADDS else ALONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,13 @@ import scipy.sparse as sp
 
 from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
-from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
 from portable_spdnn_cpu.sddmm.kernel import sample, softmax_rows
 from portable_spdnn_cpu.sddmm.operands import pack_rows
 from portable_spdnn_cpu.sddmm.register_tile import padded, register_tile
 
 L2_SHARE = 2  # a block of keys takes this part of the second-level cache
+EXPONENTIAL = 30  # multiply-adds that one takes as long as
 
 
 def sampled_products(
@@ -26,31 +28,18 @@ def sampled_products(
     d = padded(Q.shape[2], tile.key_part)
     heads, length = K.shape[:2]
     keys = aligned_empty((heads, length * d), Q.dtype)
-    counter = np.zeros(1, np.int64)
-    workers.run(lambda worker: pack_rows(counter, K, keys, d))
+    _run(worth_waking(workers, 8 * K.size), pack_rows, np.zeros(1, np.int64), K, keys, d)
     rows = read_only(keys)
     block = max(1, cache_bytes(2) // L2_SHARE // (d * Q.itemsize))
-    found = []
+    factor, found = Q.dtype.type(scale), []
     for number, mask in enumerate(masks):
         part = slice(0, heads) if len(masks) == 1 else slice(number, number + 1)
         pattern = mask.indptr.copy(), mask.indices.copy()
-        indptr, indices = map(read_only, pattern)
         scores = np.empty((Q[part].shape[0], mask.nnz), Q.dtype)
-        next_queries = np.zeros(1, np.int64)
-        factor = Q.dtype.type(scale)
-
-        def work(
-            worker: int,
-            part: slice = part,
-            counter: Array = next_queries,
-            pattern: tuple[Array, Array] = (indptr, indices),
-            scores: Array = scores,
-            factor: Any = factor,
-        ) -> None:
-            sample(counter, tile, *pattern, Q[part], rows[part], block, d, factor, scores)
-
         if scores.size:
-            workers.run(work)
+            operands = tile, *map(read_only, pattern), Q[part], rows[part], block, d, factor, scores
+            counter = np.zeros(1, np.int64)
+            _run(worth_waking(workers, scores.size * Q.shape[2]), sample, counter, *operands)
         found += [_csr(values, *pattern[::-1], mask.shape) for values in scores]
     return found
 
@@ -59,11 +48,17 @@ def sparse_softmax(workers: ThreadPool, matrix: Any) -> Any:
     """Return the softmax of each row of a csr_array over its entries."""
     pattern = matrix.indptr.copy(), matrix.indices.copy()
     out = np.empty(matrix.nnz, matrix.dtype)
-    counter, longest = np.zeros(1, np.int64), int(np.diff(pattern[0]).max(initial=0))
+    longest = int(np.diff(pattern[0]).max(initial=0))
     indptr, values = read_only(pattern[0]), read_only(np.ascontiguousarray(matrix.data))
     if out.size:
-        workers.run(lambda worker: softmax_rows(counter, indptr, values, longest, out))
+        pool = worth_waking(workers, EXPONENTIAL * out.size)
+        _run(pool, softmax_rows, np.zeros(1, np.int64), indptr, values, longest, out)
     return _csr(out, *pattern[::-1], matrix.shape)
+
+
+def _run(workers: ThreadPool, kernel: Callable[..., None], *operands: Any) -> None:
+    """Run a kernel on all threads, which share its operands, among them a counter of tasks."""
+    workers.run(lambda worker: kernel(*operands))
 
 
 def _csr(values: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -> sp.csr_array:

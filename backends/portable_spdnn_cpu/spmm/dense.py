@@ -33,13 +33,13 @@ class DenseProduct:
     def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> bool:
         """Compute `out`, or return False where B is not finite: 0 x infinity would be NaN.
 
-        Takes what `StreamProduct.multiply` takes.
+        Takes what `StreamProduct.multiply` takes. An item of B that is not finite leaves nothing in
+        its column of the product that is, so that the smaller of the two tells.
         """
-        with np.errstate(all="ignore"):
-            if not np.isfinite(B.sum()):
-                return False
-        with blas_threads(pool.threads):
+        with blas_threads(pool.threads), np.errstate(all="ignore"):
             np.matmul(self.A, B, out=out)
+            if not np.isfinite((B if B.size < out.size else out).sum()):
+                return False
         apply_epilogue(out, self.bias, residual, self.activation)
         return True
 

@@ -25,6 +25,7 @@ from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 from portable_spdnn_cpu.spmm.stream.product import (
     StreamProduct,
     StreamVariant,
+    is_shared,
 )
 from portable_spdnn_cpu.spmm.tuning import ProductSize
 
@@ -37,7 +38,7 @@ MAX_TRIAL_BYTES = 1 << 28  # of made-up operands and results; larger products ar
 class Kernel(Protocol):
     """A product that is packed for one kernel.
 
-    `multiply` computes `out`; it returns False where this kernel cannot, and has not begun.
+    `multiply` computes `out`; it returns False where this kernel cannot, and another is to.
     """
 
     def multiply(
@@ -233,7 +234,8 @@ class WeightsProduct:
         seconds, dense = tuning.stream_seconds(size, best), tuning.dense_seconds(size)
         if few_columns.fits(self.A, columns):
             few = self._few_columns(columns)
-            return Choice(few, few.seconds) if few.seconds < dense else Choice(self._dense, dense)
+            predicted = few.seconds_on(self.workers.threads)
+            return Choice(few, predicted) if predicted < dense else Choice(self._dense, dense)
         if self._clustered is not None and seconds / self._clustered.gain < dense:
             return Choice(self._clustered, seconds / self._clustered.gain)
         if dense < seconds:
@@ -254,7 +256,7 @@ class WeightsProduct:
         ]
         if few_columns.fits(self.A, columns):
             few = self._few_columns(columns)
-            candidates.insert(0, (few, few.seconds))
+            candidates.insert(0, (few, few.seconds_on(self.workers.threads)))
         best, dense = candidates[0][1], tuning.dense_seconds(size)
         if self._clustered is not None:
             self._clustered.prepare(columns)
@@ -272,9 +274,11 @@ class WeightsProduct:
 def size_of(A: SparseOperand, columns: int, layout: Layout, workers: ThreadPool) -> ProductSize:
     """Return what a choice depends on."""
     rows, inner = A.shape
+    itemsize = A.dtype.itemsize
+    shared = is_shared(int(A.nnz), (rows, inner), columns, itemsize)
     return ProductSize(
-        rows, inner, columns, int(A.nnz), A.dtype.itemsize, layout == Layout.FORTRAN,
-        layout == Layout.ALIGNED, workers.threads,
+        rows, inner, columns, int(A.nnz), itemsize, layout == Layout.FORTRAN,
+        layout == Layout.ALIGNED, workers.threads if shared else 1,
     )  # fmt: skip
 
 

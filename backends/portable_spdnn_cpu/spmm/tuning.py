@@ -39,7 +39,7 @@ DENSE = 0.62  # for a multiply-add of vectors in BLAS
 # For one of dense weights, which BLAS packs at every call: from the second level, and from beyond.
 DENSE_WEIGHT, MEMORY_WEIGHT = 8.0, 20.0
 # Cycles for other things.
-MEMORY_ENTRY = 4.0  # for an entry of A from beyond the second level, with each panel
+MEMORY_ENTRY = 1.2  # for an entry of A from beyond the second level, with each panel
 ROW = 12.0  # for a row of a block, whatever it has
 FALSE_SHARING = 100.0  # for a row of C in which two threads write to one pair of cache lines
 START = 12000.0  # for a call

@@ -184,6 +184,8 @@ def test_how_long_workers_spin(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [spin_nanoseconds(threads) for threads in (1, 4, 5)] == [100_000, 100_000, 0]
     monkeypatch.setenv(SPIN_VARIABLE, "7")
     assert spin_nanoseconds(4) == 7000
+    monkeypatch.setenv(SPIN_VARIABLE, "0000000100")
+    assert spin_nanoseconds(4) == 100_000
     for wrong in ("many", "-1", "1.5", "2000000"):
         monkeypatch.setenv(SPIN_VARIABLE, wrong)
         with pytest.raises(ps.InputError, match=SPIN_VARIABLE):

@@ -94,6 +94,8 @@ def test_values_depend_on_seed_and_name_alone(patterns: Path) -> None:
         ("a,0\n", "line 1"),
         ("a,-3\n", "line 1"),
         ("a," + "9" * 99, "1"),
+        ("a,\n", "line 1"),
+        ("a," + " " * 10 + "99999999999\n", "line 1"),
     ],
 )
 def test_sizes_that_are_none(patterns: Path, lines: str, message: str) -> None:

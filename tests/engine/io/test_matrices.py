@@ -128,6 +128,10 @@ def test_matrix_market_in_any_order(tmp_path: Path) -> None:
         (BANNER.replace("coordinate", "array") + "1 1\n1\n", r"line 1: a dense matrix \(array\)"),
         (BANNER.replace("real", "complex") + "1 1 1\n1 1 1 1\n", "line 1: 'complex' is none of"),
         (BANNER.replace("general", "hermitian") + "1 1 1\n1 1 1\n", "'hermitian' is none of"),
+        (
+            BANNER.replace("general", "skew-symmetric") + "2 2 2\n2 1 1\n2 2 3\n",
+            r"entry \(2, 2\) of a skew-symmetric matrix is not 0",
+        ),
         (BANNER, "ends before the line 'rows columns entries'"),
         (BANNER + "% c\n", "ends before the line 'rows columns entries'"),
         (BANNER + "2 2\n", "line 2: b'2 2.*' is no size"),

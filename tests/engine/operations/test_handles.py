@@ -56,3 +56,14 @@ def test_the_same_memory_is_not_both_features_and_result() -> None:
     both = np.ones((3, 3))
     with pytest.raises(ps.InputError, match="layer: out overlaps a dense operand"):
         ps.get_backend("scipy").layer_handle(EYE).apply(both, both)
+
+
+def test_out_of_a_vector_is_a_vector() -> None:
+    handle = ps.get_backend("scipy").spmm_handle(EYE)
+    out = np.empty(3)
+    assert handle.multiply([1.0, 2.0, 3.0], out, residual=[1.0, 1.0, 1.0]) is out
+    assert out.tolist() == [2.0, 3.0, 4.0]
+    with pytest.raises(ps.InputError, match="spmm: out is list; an ndarray"):
+        handle.multiply(np.ones(3), [0.0, 0.0, 0.0])
+    with pytest.raises(ps.InputError, match="spmm: out has 2 dimensions but B is a vector"):
+        handle.multiply(np.ones(3), np.empty((3, 1)))

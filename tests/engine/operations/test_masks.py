@@ -62,6 +62,18 @@ def test_random_takes_no_memory_for_what_is_not_there() -> None:
     assert 500 < mask.nnz < 2000
 
 
+def test_masks_that_do_not_fit_in_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("portable_spdnn.host.available_bytes", lambda: 1 << 30)
+    for call in (
+        lambda: masks.random(1 << 20, 0.0),
+        lambda: masks.random((1 << 31) - 1, 1.0),
+        lambda: masks.band((1 << 31) - 1, 1),
+        lambda: masks.causal(1 << 20),
+    ):
+        with pytest.raises(ps.InputError, match="mask of"):
+            call()
+
+
 @pytest.mark.parametrize(
     ("call", "facts"),
     [

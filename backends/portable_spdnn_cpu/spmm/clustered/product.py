@@ -29,6 +29,8 @@ from portable_spdnn_cpu.spmm.clustered.tuning import (
 )
 from portable_spdnn_cpu.tiles.launch import TileWorkspace
 
+MAX_VARIANTS = 64  # for different numbers of inputs that are kept
+
 
 class ClusteredProduct:
     """Y' = Y W for dense Y, finished by an epilogue.
@@ -112,6 +114,8 @@ class ClusteredProduct:
         if variant is None:
             aligned = features.ctypes.data % CACHE_LINE == 0
             variant = predict(self.product, inputs, fortran, aligned)
+            if len(self._variants) >= MAX_VARIANTS:
+                self._variants.clear()
             self._variants[inputs, fortran] = variant
         self._run(variant, features, out, fortran, residual is not None)
         if residual is not None:
@@ -131,7 +135,8 @@ class ClusteredProduct:
 
     def threads_used(self, threads: int, columns: int) -> int:
         """Return how many threads compute so many columns."""
-        used = {one.threads for (inputs, _), one in self._variants.items() if inputs == columns}
+        known = list(self._variants.items())
+        used = {one.threads for (inputs, _), one in known if inputs == columns}
         return max(used, default=threads)
 
     @property

@@ -93,7 +93,7 @@ class FewColumnsProduct:
         pool : ThreadPool
             Used where the work is worth sharing.
         """
-        threads = self.threads_used(pool.threads, B.shape[1])
+        threads = self.threads_used(pool.threads)
         try:
             scratch: _Scratch | None = self._unused.pop()  # concurrent calls each have their own
         except IndexError:
@@ -123,7 +123,12 @@ class FewColumnsProduct:
             form = f"A is packed row by row, for rows of B of {spec.width} columns"
         return f"few columns, B is copied; {form}, with {self._padding:.2f} slots for each entry"
 
-    def threads_used(self, threads: int, columns: int) -> int:
+    def seconds_on(self, threads: int) -> float:
+        """Return what the model says of a product on so many threads."""
+        used = self.threads_used(threads)
+        return self.seconds / used + (SHARING if used > 1 else 0)
+
+    def threads_used(self, threads: int, columns: int = 0) -> int:
         """Return how many of a pool's threads compute: one where sharing takes longer."""
         return threads if self.seconds * (1 - 1 / threads) >= SHARING else 1
 

@@ -17,7 +17,7 @@ B, B_STRIDE, B_FORTRAN
 OUT, OUT_STRIDE, OUT_FORTRAN
     C, likewise.
 RESIDUAL, RESIDUAL_STRIDE
-    In C order; where there is a residual, so is C.
+    In the order of C.
 BIAS
     An item for each row of C.
 ACTIVATION, LOWER, UPPER, BOUNDED

@@ -61,7 +61,7 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     K,
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.stream.microkernels import finish_row, sum_row
-from portable_spdnn_cpu.spmm.stream.panels import copy_panel, store_columns
+from portable_spdnn_cpu.spmm.stream.panels import copy_panel, load_columns, store_columns
 
 
 @kernel_part
@@ -161,7 +161,6 @@ def multiply_panels(
     has_bias = words[BIAS] != 0
     residual = array_at(words[RESIDUAL], LENGTH, dtype)
     residual_stride, has_residual = words[RESIDUAL_STRIDE], words[RESIDUAL] != 0
-    adds = has_bias or has_residual
     code = words[ACTIVATION]
     low, high = float_of(words[LOWER]), float_of(words[UPPER])
     lower, upper = dtype(low), dtype(high)
@@ -172,8 +171,15 @@ def multiply_panels(
     if words[IN_PLACE]:
         stride, source = words[B_STRIDE], words[B] + column * itemsize
     panel = array_at(source, LENGTH, dtype)
-    # C in Fortran order is staged where sums wait, and transposed at the end.
+    # C in Fortran order is staged where sums wait, and transposed at the end; a residual, which is
+    # in the same order, is what sums begin with.
     stages = words[OUT_FORTRAN] != 0
+    begun = stages and has_residual
+    if begun:
+        has_residual = False
+        start = words[RESIDUAL] + column * residual_stride * itemsize
+        load_columns(start, residual_stride, own, width, width, begin, end, columns, dtype)
+    adds = has_bias or has_residual
     out, out_stride, first_out = sums, width, -begin * width
     if stages:
         stored = width
@@ -188,7 +194,7 @@ def multiply_panels(
         top, bottom, entry = 0, end - begin, 0
         if packed:
             top, bottom, entry = first_row[block], first_row[block + 1], first_entry[block]
-        accumulates = block > 0
+        accumulates = begun or block > 0
         if block < last:
             for place in range(np.uintp(top), np.uintp(bottom)):
                 count, sums_at = int(counts[place]), (rows[place] - begin) * width

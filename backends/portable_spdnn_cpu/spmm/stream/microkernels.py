@@ -221,7 +221,8 @@ class RowEmitter:
                 offset = builder.sext(offset, self.word)
             place = builder.mul(offset, self.stride)
         kind = ir.FunctionType(self.vector, [self.vector] * 3)
-        name = f"llvm.fma.v{self.vector.count}f{self.bits}"
+        # Not `llvm.fma`: where a processor has none, that is a call for each lane.
+        name = f"llvm.fmuladd.v{self.vector.count}f{self.bits}"
         fma = cgutils.get_or_insert_function(builder.module, kind, name)
         for number, slot in enumerate(self.sums):
             operand = builder.load(self.at(self.panel, place, number), align=self.bits // 8)

@@ -46,13 +46,34 @@ def copy_panel(
             start = k * words[B_STRIDE] + column
             copy_row(vectors, panel, (k - first) * stride, B_items, start, columns)
         return
+    start = words[B] + column * words[B_STRIDE] * itemsize
+    width = len(vectors) * BLOCK_BYTES // itemsize
+    load_columns(start, words[B_STRIDE], address, stride, width, first, stop, columns, dtype)
+
+
+@kernel_part
+def load_columns(
+    source: int,
+    source_stride: int,
+    address: int,
+    stride: int,
+    width: int,
+    first: int,
+    stop: int,
+    columns: int,
+    dtype: Any,
+) -> None:
+    """Copy rows first .. stop - 1 of an array in Fortran order to rows at an address.
+
+    `source` is where its first column begins, and `source_stride` are the items to the next. Rows
+    at the address are `stride` items apart, and zero from `columns` to `width`.
+    """
     # Squares are transposed in registers, and what is left over at two sides item by item. Row k of
-    # B is row k of a tile that would begin `first` rows before the panel.
+    # the source is row k of a tile that would begin `first` rows before the address.
+    itemsize = array_at(0, 1, dtype).itemsize
     tile = array_at(address - first * stride * itemsize, (stop, stride), dtype)
+    lines = array_at(source, (columns, source_stride), dtype)
     side = TRANSPOSE_BYTES // itemsize
-    lines = array_at(
-        words[B] + column * words[B_STRIDE] * itemsize, (columns, words[B_STRIDE]), dtype
-    )
     numbers = np.arange(columns)
     square, whole = columns // side * side, first + (stop - first) // side * side
     for c in range(0, square, side):
@@ -61,7 +82,6 @@ def copy_panel(
     for c in range(columns):
         for k in range(whole if c < square else first, stop):
             tile[k, c] = lines[c, k]
-    width = len(vectors) * BLOCK_BYTES // itemsize
     if columns < width:
         for k in range(first, stop):
             tile[k, columns:width] = 0

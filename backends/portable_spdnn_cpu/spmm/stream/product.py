@@ -14,7 +14,7 @@ from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, Job, address_of
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.buffers import WORKSPACES
-from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
 from portable_spdnn_cpu.spmm.stream import job_words, kernel
 from portable_spdnn_cpu.spmm.stream.packing import divide_rows, may_be_short, pack_rows
 
@@ -25,7 +25,7 @@ JOBS: dict[tuple[int, bool], Job] = {  # by the bytes of an item, and whether of
     (8, False): kernel.multiply_float64,
 }
 
-SHARED_WORK = 30_000  # multiply-adds of vectors, or a third as many copies, that threads share
+SHARED_WORK = 30_000  # multiply-adds of vectors, or a third as many copies: 10 microseconds
 
 
 class StreamVariant(NamedTuple):
@@ -143,11 +143,6 @@ class StreamProduct:
         """
         if not out.size:
             return
-        if residual is not None and not out.flags.c_contiguous:
-            ordered = np.empty(out.shape, out.dtype)
-            self.multiply(B, ordered, residual, pool)
-            out[...] = ordered
-            return
         address = address_of(B)
         key = B.strides, out.strides, out.shape, address % BLOCK_BYTES, pool.threads
         call = self._call
@@ -160,13 +155,13 @@ class StreamProduct:
         words = call.words.copy()
         words[job_words.B], words[job_words.OUT] = address, address_of(out)
         if residual is not None:
-            residual = np.ascontiguousarray(residual)
-            words[job_words.RESIDUAL], words[job_words.RESIDUAL_STRIDE] = (
-                address_of(residual), residual.shape[1],
-            )  # fmt: skip
+            fortran = bool(words[job_words.OUT_FORTRAN])
+            residual = np.asarray(residual, order="F" if fortran else "C")
+            words[job_words.RESIDUAL] = address_of(residual)
+            words[job_words.RESIDUAL_STRIDE] = residual.shape[not fortran]
         workspace = WORKSPACES.take()
         words[job_words.WORKSPACE] = workspace.of_bytes(call.workspace_bytes)
-        (pool if call.threads > 1 else _ALONE).run_job(self.job, words)
+        (pool if call.threads > 1 else ALONE).run_job(self.job, words)
         WORKSPACES.give_back(workspace)
 
     @property
@@ -176,8 +171,7 @@ class StreamProduct:
 
     def threads_used(self, threads: int, columns: int) -> int:
         """Return how many of a pool's threads compute so many columns: one if that is soon done."""
-        vectors = -(-columns * self.dtype.itemsize // BLOCK_BYTES)
-        return threads if vectors * (self.entries + 3 * sum(self.shape)) >= SHARED_WORK else 1
+        return threads if is_shared(self.entries, self.shape, columns, self.dtype.itemsize) else 1
 
     def _call_for(self, B: Array, out: Array, threads: int, key: tuple[Any, ...]) -> _Call:
         """Return what calls with such arrays share."""
@@ -218,6 +212,12 @@ class StreamProduct:
         )
 
 
+def is_shared(entries: int, shape: tuple[int, int], columns: int, itemsize: int) -> bool:
+    """Whether a product is so much work that threads share it: below 10 microseconds none helps."""
+    vectors = -(-columns * itemsize // BLOCK_BYTES)
+    return vectors * (entries + 3 * sum(shape)) >= SHARED_WORK
+
+
 def has_aligned_rows(B: Array) -> bool:
     """Whether all rows of B start on cache lines and are whole vectors."""
     row, item = B.strides
@@ -239,6 +239,3 @@ def _stride_and_order(array: Array) -> tuple[int, bool]:
     """Return the items from a row to the next, or a column, and whether order is Fortran's."""
     fortran = array.strides[1] != array.itemsize and array.shape[1] > 1
     return array.strides[fortran] // array.itemsize, fortran
-
-
-_ALONE = ThreadPool(1)

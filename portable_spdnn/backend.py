@@ -55,10 +55,9 @@ download features.
 (`portable_spdnn.plans.options.OPTIONAL_PLAN_OPTIONS`) are an error unless the class attribute
 ``plan_options`` names them; ``kernels`` lists what the option `kernel` may be. One that names
 "devices" implements `device_numbers`, `on_device` and `bound`. Optional operations
-(`OPTIONAL_OPERATIONS`) are declared in ``optional_operations`` and implemented under their name;
-what those of attention consist of is said in `portable_spdnn.operations.attention`. The three
-`CONVOLUTIONS` go together, by ``run_conv`` and ``make_conv``: see
-`portable_spdnn.operations.convolutions.hooks`.
+(`OPTIONAL_OPERATIONS`) are declared in ``optional_operations``; what a backend implements for them
+is said in `portable_spdnn.operations.attention` and `portable_spdnn.operations.convolutions.hooks`.
+The three `CONVOLUTIONS` go together.
 
 ``python -m portable_spdnn.testing NAME`` tells when a registered backend is right.
 """

@@ -120,7 +120,7 @@ class NumbaBackend(Backend):
         return product.T
 
     def make_layer(self, W: sp.csr_array, inputs: int | None, epilogue: Epilogue) -> Prepared:
-        """Return the function (Y, out, residual) -> Y', with W clustered and packed."""
+        """Return the function (Y, out, residual) -> Y', with W packed for the fastest kernel."""
         product = self._weights_product(W.T.tocsr(), epilogue, inputs)
 
         def run(Y: Array | sp.csr_array, out: Array | None, residual: Array | None) -> Any:

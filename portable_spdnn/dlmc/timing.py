@@ -43,6 +43,7 @@ class Measurement:
     dense, scipy : float
         Seconds of the best dense product on as many threads, and of SciPy's on one.
     dense_form : str
+        Which of `dense_forms` that was.
     """
 
     case: Case
@@ -139,9 +140,10 @@ def error_of(A: sp.csr_array, B: Array) -> Callable[[Array], float]:
 
 
 def dense_forms(backend: Backend, W: Array, B: Any) -> dict[str, Call]:
-    """Return the dense products with a matrix that has the zeros of A: by its memory's own BLAS.
+    """Return the dense products with a matrix that has the zeros of A.
 
-    With few columns B may as well lie transposed, one product for all columns or one for each.
+    They are by the BLAS of NumPy, or of the device. With few columns B may as well lie transposed, one
+    product for all columns or one for each.
     """
     if backend.memory_space != "host":
         on_device = backend.upload(W)
@@ -164,7 +166,7 @@ def dense_forms(backend: Backend, W: Array, B: Any) -> dict[str, Call]:
 
 
 def by_turns(ways: Mapping[Any, tuple[Call, int]], blas: ThreadpoolController) -> dict[Any, float]:
-    """Return the least seconds of each call, with what threads a BLAS may use in it."""
+    """Return the least seconds of each call; with each stands how many threads a BLAS may use."""
     least = dict.fromkeys(ways, float("inf"))
     for _ in range(ROUNDS):
         for name, (call, threads) in ways.items():

@@ -167,8 +167,8 @@ class AttentionOperations:
         Returns
         -------
         dense, shape (heads, queries, d_v), or (queries, d_v)
-            float64 if an operand is, else float32. A query without keys gives zeros, and so does
-            one whose scores are all minus infinity (where V is finite).
+            float64 where an operand needs it, else float32. A query without keys gives zeros, and
+            so does one whose scores are all minus infinity (where V is finite).
 
         Raises
         ------

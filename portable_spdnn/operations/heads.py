@@ -81,7 +81,7 @@ class AttentionHandle:
         Returns
         -------
         dense, shape (heads, queries, d_v), or (queries, d_v) where Q has two dimensions
-            float64 if an operand is, else float32.
+            float64 where an operand needs it, else float32.
 
         Raises
         ------

@@ -73,7 +73,7 @@ class Operations:
         Returns
         -------
         dense, shape (m, n), or (m,) where B is a vector
-            float64 if an operand is, else float32.
+            float64 where an operand is, or has integers of 64 bits, else float32.
 
         Raises
         ------
@@ -143,8 +143,8 @@ class Operations:
         Returns
         -------
         sparse, shape (m, n), canonical
-            float64 if an operand is, else float32. Whether an entry that cancels to zero is
-            stored is up to the backend.
+            float64 where an operand is, or has integers of 64 bits, else float32. Whether an entry
+            that cancels to zero is stored is up to the backend.
 
         Raises
         ------

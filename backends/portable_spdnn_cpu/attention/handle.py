@@ -23,7 +23,7 @@ MANY, FEW, LEAST = 1024, 256, 64
 BLOCKS_EACH = 4  # blocks of queries for every thread, where there are so many
 HEADS_EACH = 8  # for every thread, from which on a thread takes whole heads
 SCORES_SHARE = 4  # scores of a stage take this part of the second-level cache, where they can
-MAX_PACKED = 1 << 28  # bytes of K and V that are packed at a time; a head is, whatever it takes
+MAX_PACKED = 1 << 28  # bytes of K and V that are packed at a time, or one head that takes more
 
 
 class SparseAttention:

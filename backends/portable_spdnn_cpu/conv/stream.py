@@ -31,7 +31,7 @@ class StreamConv:
     geometry : ConvGeometry
     epilogue : Epilogue
     images : int
-        How many calls are going to have.
+        How many images a call is going to have.
     cut : Cut
     """
 

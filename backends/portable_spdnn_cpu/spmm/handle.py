@@ -169,7 +169,8 @@ class WeightsProduct:
         """Return a sentence about one choice."""
         what = "Features of {} input{}" if layer else "B of {} column{}"
         order = "Fortran" if (layout == Layout.FORTRAN) != layer else "C"
-        lines = ", rows aligned to 64 bytes" if layout == Layout.ALIGNED else ""
+        side = "columns" if layer else "rows"
+        lines = f", {side} aligned to 64 bytes" if layout == Layout.ALIGNED else ""
         threads = choice.kernel.threads_used(self.workers.threads, columns)
         packed, dense = choice.kernel.nbytes, math.prod(self.A.shape) * self.A.dtype.itemsize
         on = f", on {threads} thread{'s' if threads > 1 else ''}"

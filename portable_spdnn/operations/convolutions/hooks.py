@@ -60,7 +60,8 @@ class ConvHooks:
     ) -> Prepared:
         """Return the function (x, out, residual) -> y; by default weights are not prepared.
 
-        `weights` are its own, in C order. `batch` is how many images x is going to have, a hint.
+        `weights` are in C order, and the function may keep them. `batch` is how many images x is
+        going to have, a hint.
         """
         return lambda x, out, residual: into(
             out, self.run_conv(x, weights, geometry, epilogue, residual)
@@ -86,7 +87,7 @@ class ConvHooks:
         epilogue: Epilogue | None,
         residual: AnyArray | None,
     ) -> AnyArray:
-        """Bring arguments to the form of `run_conv`; `shape` is stride .. groups."""
+        """Bring arguments to `run_conv`'s form; `shape`: stride, padding, dilation, groups."""
         dimensions = 1 if name == "conv1d" else 2
         x, weights = (
             self.tensor_operand(f"{name}: x", x, dimensions),
@@ -111,7 +112,7 @@ class ConvHooks:
         shape: tuple[Extents, Padding, Extents, int],
         epilogue: Epilogue | None,
     ) -> ConvHandle:
-        """Bring arguments to the form of `make_conv`; `shape` is stride .. groups."""
+        """Bring arguments to `make_conv`'s form; `shape`: stride, padding, dilation, groups."""
         dimensions = 1 if name == "conv1d" else 2
         weights = checked_weights(name, weights, dimensions)
         batch, *image = checked_image_shape(f"{name}: input_shape", input_shape, dimensions)

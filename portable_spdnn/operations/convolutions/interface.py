@@ -62,7 +62,7 @@ class Convolutions(ConvHooks):
         -------
         dense, shape (batch, outputs, height', width')
             With height' = (height + padding - dilation (kernel height - 1) - 1) // stride + 1, and
-            the like for width'. float64 if an operand is, else float32.
+            the like for width'. float64 where an operand needs it, else float32.
 
         Raises
         ------

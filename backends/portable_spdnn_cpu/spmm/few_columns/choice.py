@@ -1,7 +1,7 @@
 """Which form suits a matrix and a number of columns, by a model of what each costs.
 
 The constants are seconds on one thread, fitted to the shapes of pruned networks on one core of
-2023 with AVX-512 and, for one vector of a window, with AVX2; the model was within a tenth of what
+2023 with AVX-512, those of windows of one vector with AVX2; the model was within a tenth of what
 was measured there. Other processors differ in both forms, which hardly changes the choice.
 """
 

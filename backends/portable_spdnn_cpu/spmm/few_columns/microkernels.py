@@ -1,8 +1,8 @@
 """Microkernels: C = A B for A in lanes, and row by row.
 
 *Lanes.* A step multiplies one entry, or none, of each row of a slice by the entry of B's column
-that a permute picks out of a window of one or two vectors: 1 cycle, where a gather takes one for
-every other lane, or more. Bound with AVX-512, for a step and N columns: 1.25 + N loads (steps
+that a permute picks out of a window of one or two vectors, in a cycle; a gather takes half a cycle
+or more for each lane. Bound with AVX-512, for a step and N columns: 1.25 + N loads (steps
 share windows by twos) of two a cycle, and N permutes, N multiply-adds and a shift of the
 positions, by two ports, one of which alone permutes: about 0.5 + N cycles; or the 80 bytes that
 come from the second-level cache, which took 2.7 cycles on a core of 2023. Lanes idle where a row

@@ -142,8 +142,8 @@ def error_of(A: sp.csr_array, B: Array) -> Callable[[Array], float]:
 def dense_forms(backend: Backend, W: Array, B: Any) -> dict[str, Call]:
     """Return the dense products with a matrix that has the zeros of A.
 
-    They are by the BLAS of NumPy, or of the device. With few columns B may as well lie transposed, one
-    product for all columns or one for each.
+    They are by the BLAS of NumPy, or of the device. With few columns B may as well lie transposed,
+    one product for all columns or one for each.
     """
     if backend.memory_space != "host":
         on_device = backend.upload(W)

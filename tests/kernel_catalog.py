@@ -59,6 +59,7 @@ def catalog(architecture: int | None = None) -> list[Kernel]:
         for epilogue in (NO_EPILOGUE, BOUNDED, GELU):
             for product in (csr_spmm, clustered_spmm, staged_spmm):
                 kernels.append(product(precision, epilogue))
+            kernels.append(clustered_spmm(precision, epilogue, constant=True))
         # Linear and ReLU layers are tuned, other products are not.
         kernels += [staged_spmm(precision, BOUNDED, c) for c in staged_configs(precision)[1:]]
         kernels += [feature_layout(name, precision) for name in LAYOUT_KERNELS]

@@ -75,6 +75,9 @@ class EmulatedArray:
         assert np.may_share_memory(view, self.values)
         return self._view(view)
 
+    def __getitem__(self, part: slice) -> EmulatedArray:
+        return self._view(self.values[part])
+
     def _view(self, values: np.ndarray) -> EmulatedArray:
         view = EmulatedArray(self.memory, values)
         view.home = self.home

@@ -150,12 +150,19 @@ def csr_spmm(precision: Precision, epilogue: int) -> Kernel:
     return Kernel("csr_spmm", "spmm/csr_spmm.cu", 128, _macros(precision, epilogue), registers)
 
 
-def clustered_spmm(precision: Precision, epilogue: int) -> Kernel:
-    """Return the kernel that multiplies sixteen rows of A by a column panel of B."""
-    size = precision.sums.itemsize
+def clustered_spmm(precision: Precision, epilogue: int, constant: bool = False) -> Kernel:
+    """Return the kernel that multiplies sixteen rows of A by a column panel of B.
+
+    `constant`: all values of A are equal.
+    """
+    size, chunk = precision.sums.itemsize, 64
+    macros = _macros(precision, epilogue, **({"CONSTANT": 1} if constant else {}))
+    shared = chunk * (8 + (0 if constant else CLUSTER * size)) + CLUSTER * 4
+    if epilogue != NO_EPILOGUE:
+        shared += CLUSTER * size
     return Kernel(
-        "clustered_spmm", "spmm/clustered_spmm.cu", 128, _macros(precision, epilogue),
-        registers=96 if size == 4 else 168, static_shared=64 * (16 * size + 4),
+        "clustered_spmm", "spmm/clustered_spmm.cu", 128, macros,
+        registers=96 if size == 4 else 168, static_shared=shared,
     )  # fmt: skip
 
 

@@ -7,8 +7,10 @@
 // from there. What the rows do not share follows row by row. How many columns there are is read
 // on the device: blocks take items, a cluster and a panel, until none is left.
 //
-// Threads: thread t of a block has the columns t and t + THREADS of its panel in all 16 rows; all
-// threads stage the values.
+// Threads: thread t of a block has the columns 2 t and 2 t + 1 of its panel in all 16 rows; all
+// threads stage the values, and where in B the rows of the common columns begin. Neighbouring
+// columns are loaded and stored together, unless B is read through a list or rows are of odd
+// length.
 //
 // Source of the idea: the 2021 Graph Challenge champions keep weights in shared memory and
 // reuse each loaded feature in registers; here the rows are found by a general search
@@ -20,10 +22,12 @@
 // Configuration:
 // ROWS 16:     the challenge's neurons share their inputs in sixteens; 16 x COLUMNS sums fit
 //              the registers without spilling in float and in double.
-// COLUMNS 2:   a value read from shared memory serves two multiply-adds.
+// COLUMNS 2:   a value read from shared memory serves two multiply-adds, and one load two columns.
 // THREADS 128: four warps share one staging of the values; 256 columns of B in a panel.
 // CHUNK 64:    common columns staged at a time: 64 x 16 values are 4 KiB (8 KiB in double),
 //              which does not bound the blocks that fit a multiprocessor.
+// CONSTANT 1:  all values of A are equal, and `values` has one: it stays in a register, and none is
+//              loaded or staged.
 // BLOCKS:      at least so many on a multiprocessor: 96 registers a thread in float, 168 in double.
 // EPILOGUE:    what follows the sums, see common.cuh; above 0 active inputs are marked.
 //
@@ -36,6 +40,48 @@
 #define THREADS 128
 #define CHUNK 64
 #define BLOCKS (sizeof(SCALAR) == 4 ? 5 : 3)
+#ifndef CONSTANT
+#define CONSTANT 0
+#endif
+
+// Two neighbouring columns of B or C.
+struct __align__(2 * sizeof(STORED)) Pair {
+    STORED x[COLUMNS];
+};
+
+// Adds `count` common columns, whose rows of B begin offsets[k] bytes from its first. The columns of
+// a thread are neighbours at place[0], or anywhere.
+template <bool NEIGHBOURS>
+__device__ __forceinline__ void add_common(SCALAR (&sums)[ROWS][COLUMNS], int count,
+                                           const size_t* offsets, const SCALAR* values,
+                                           SCALAR constant, const STORED* __restrict__ from,
+                                           const int (&place)[COLUMNS]) {
+    const char* bytes = reinterpret_cast<const char*>(NEIGHBOURS ? from + place[0] : from);
+    constexpr int UNROLLED = NEIGHBOURS && CONSTANT ? 4 : 2;  // as far as registers suffice
+#pragma unroll UNROLLED
+    for (int k = 0; k < count; ++k) {
+        SCALAR loaded[COLUMNS];
+        if (NEIGHBOURS) {
+            const Pair pair = *reinterpret_cast<const Pair*>(bytes + offsets[k]);
+#pragma unroll
+            for (int i = 0; i < COLUMNS; ++i) loaded[i] = widen(pair.x[i]);
+        } else {
+            const STORED* row_of_b = reinterpret_cast<const STORED*>(bytes + offsets[k]);
+#pragma unroll
+            for (int i = 0; i < COLUMNS; ++i) loaded[i] = widen(row_of_b[place[i]]);
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+#if CONSTANT
+            const SCALAR value = constant;
+#else
+            const SCALAR value = values[k * ROWS + r];
+#endif
+#pragma unroll
+            for (int i = 0; i < COLUMNS; ++i) sums[r][i] += value * loaded[i];
+        }
+    }
+}
 
 // bounds: (ROWS + 1) x clusters + 1 offsets into indices: the common columns of a cluster, then
 // those of each row alone. starts: where the values of a cluster begin; the values of a common
@@ -48,83 +94,118 @@ clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
                STORED* __restrict__ to, int pitch, int* state, const int* __restrict__ source,
                unsigned char* __restrict__ active, const SCALAR* __restrict__ bias,
                EPILOGUE_PARAMETERS) {
+    __shared__ size_t staged_offsets[CHUNK];
+    __shared__ int staged_rows[ROWS];
+#if EPILOGUE
+    __shared__ SCALAR staged_bias[ROWS];
+#endif
+#if CONSTANT
+    const SCALAR constant = widen(values[0]);
+    SCALAR* const staged_values = nullptr;
+#else
+    const SCALAR constant = SCALAR(0);
     __shared__ __align__(16) SCALAR staged_values[CHUNK * ROWS];
-    __shared__ int staged_indices[CHUNK];
+#endif
     const InputState inputs = *reinterpret_cast<const InputState*>(state);
     const int panels = (inputs.count + THREADS * COLUMNS - 1) / (THREADS * COLUMNS);
     const long long items = (long long)units * panels;
+    // Whether neighbouring columns lie in pairs: a user's array may begin anywhere.
+    const bool paired = pitch % COLUMNS == 0 && (size_t(from) | size_t(to)) % sizeof(Pair) == 0;
+    const size_t row_bytes = size_t(pitch) * sizeof(STORED);
     // All clusters of one panel come before the next panel: its part of B stays in L2 meanwhile.
     for (long long item = blockIdx.x; item < items; item += gridDim.x) {
         const int cluster = int(item % units);
         const int* bound = bounds + size_t(cluster) * (ROWS + 1);
-        const int first = int(item / units) * (THREADS * COLUMNS) + threadIdx.x;
+        const int first = int(item / units) * (THREADS * COLUMNS) + threadIdx.x * COLUMNS;
         const int common = bound[1] - bound[0];
+        // The first of the columns of a warp: warps that have none only stage and wait.
+        const bool busy = first - int(threadIdx.x % 32) * COLUMNS < inputs.count;
         int place[COLUMNS];
         SCALAR sums[ROWS][COLUMNS];
 #pragma unroll
         for (int i = 0; i < COLUMNS; ++i) {
-            place[i] = place_of(first + i * THREADS, inputs, source);
+            place[i] = place_of(first + i, inputs, source);
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) sums[r][i] = SCALAR(0);
         }
 
         // The common columns, a chunk at a time.
-        for (int begin = 0; begin < common; begin += CHUNK) {
+        int begin = 0;
+        do {
             const int count = min(CHUNK, common - begin);
-            __syncthreads();  // the last chunk has been read
+            __syncthreads();  // the last chunk, or the last item's rows, have been read
             for (int k = threadIdx.x; k < count; k += THREADS)
-                staged_indices[k] = indices[bound[0] + begin + k];
+                staged_offsets[k] = size_t(indices[bound[0] + begin + k]) * row_bytes;
+            if (begin == 0 && threadIdx.x < ROWS) {
+                const int row = rows[cluster * ROWS + threadIdx.x];
+                staged_rows[threadIdx.x] = row;
+#if EPILOGUE
+                staged_bias[threadIdx.x] = bias[row];
+#endif
+            }
+#if !CONSTANT
             const STORED* chunk = values + size_t(starts[cluster]) + size_t(begin) * ROWS;
             for (int k = threadIdx.x; k < count * ROWS; k += THREADS)
                 staged_values[k] = widen(chunk[k]);
+#endif
             __syncthreads();  // the chunk is staged
-#pragma unroll 4
-            for (int k = 0; k < count; ++k) {
-                const STORED* row_of_b = from + size_t(staged_indices[k]) * pitch;
-                SCALAR loaded[COLUMNS];
+            if (busy && paired && !inputs.gathers)
+                add_common<true>(sums, count, staged_offsets, staged_values, constant, from, place);
+            else if (busy)
+                add_common<false>(sums, count, staged_offsets, staged_values, constant, from, place);
+            begin += CHUNK;
+        } while (begin < common);
+        if (!busy) continue;
+
+        // The columns of each row alone, where a row has any.
+        if (bound[1] != bound[ROWS + 1]) {
+            const STORED* own = values + size_t(starts[cluster]) + size_t(common) * ROWS;
 #pragma unroll
-                for (int i = 0; i < COLUMNS; ++i) loaded[i] = widen(row_of_b[place[i]]);
+            for (int r = 0; r < ROWS; ++r) {
+                for (int k = bound[r + 1]; k < bound[r + 2]; ++k) {
+#if CONSTANT
+                    const SCALAR value = constant;
+#else
+                    const SCALAR value = widen(own[k - bound[1]]);
+#endif
+                    const STORED* row_of_b = from + size_t(indices[k]) * pitch;
 #pragma unroll
-                for (int r = 0; r < ROWS; ++r) {
-                    const SCALAR value = staged_values[k * ROWS + r];
-#pragma unroll
-                    for (int i = 0; i < COLUMNS; ++i) sums[r][i] += value * loaded[i];
+                    for (int i = 0; i < COLUMNS; ++i)
+                        sums[r][i] += value * widen(row_of_b[place[i]]);
                 }
             }
         }
 
-        // The columns of each row alone, then its results.
-        const STORED* own = values + size_t(starts[cluster]) + size_t(common) * ROWS;
         bool nonzero[COLUMNS] = {}, overflowed[COLUMNS] = {};
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            for (int k = bound[r + 1]; k < bound[r + 2]; ++k) {
-                const SCALAR value = widen(own[k - bound[1]]);
-                const STORED* row_of_b = from + size_t(indices[k]) * pitch;
-#pragma unroll
-                for (int i = 0; i < COLUMNS; ++i) sums[r][i] += value * widen(row_of_b[place[i]]);
-            }
-            const int row = rows[cluster * ROWS + r];
-            const size_t begin = size_t(row) * pitch;
+            const size_t at = size_t(staged_rows[r]) * pitch + first;
+            Pair results;
 #pragma unroll
             for (int i = 0; i < COLUMNS; ++i) {
-                const int column = first + i * THREADS;
-                if (column < inputs.count) {
 #if EPILOGUE
-                    const STORED y = narrow(FINISHED(sums[r][i], bias[row], begin + column));
-                    nonzero[i] |= widen(y) != SCALAR(0);
-                    overflowed[i] |= OVERFLOWED(widen(y));
-                    to[begin + column] = y;
+                // What is beyond the last column is finished as the first and not stored.
+                const size_t finished = first + i < inputs.count ? at + i : 0;
+                results.x[i] = narrow(FINISHED(sums[r][i], staged_bias[r], finished));
+                nonzero[i] |= widen(results.x[i]) != SCALAR(0);
+                overflowed[i] |= OVERFLOWED(widen(results.x[i]));
 #else
-                    to[begin + column] = narrow(sums[r][i]);
+                results.x[i] = narrow(sums[r][i]);
 #endif
-                }
+            }
+            if (paired && first + COLUMNS <= inputs.count) {
+                *reinterpret_cast<Pair*>(to + at) = results;
+            } else {
+#pragma unroll
+                for (int i = 0; i < COLUMNS; ++i)
+                    if (first + i < inputs.count) to[at + i] = results.x[i];
             }
         }
 #if EPILOGUE
 #pragma unroll
         for (int i = 0; i < COLUMNS; ++i)
-            mark(nonzero[i], overflowed[i], first + i * THREADS, active, state);
+            if (first + i < inputs.count)
+                mark(nonzero[i], overflowed[i], first + i, active, state);
 #endif
     }
 }

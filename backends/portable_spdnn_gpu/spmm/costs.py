@@ -26,7 +26,8 @@ bytes.
 **clustered** (16 rows of A, 256 columns). L2: an element of B for each of `loads`, the common
 columns of all clusters and what rows have alone: s loads / E bytes, at best s / 16. Indices of
 loads and values of edges serve 256 columns. L1: the element, and the values, four (two in
-float64) in one broadcast for the 2 columns of 32 lanes: 128 / (64 x 16 / S) bytes.
+float64) in one broadcast for the 2 columns of 32 lanes: 128 / (64 x 16 / S) bytes. Where all values
+are equal none is read.
 
 **staged** (a block of rows of A and c columns, the minibatch). L1: one element of the stage for
 each multiply-add, s bytes, if no banks conflict; an element of B on its way into the stage, s
@@ -70,6 +71,8 @@ class LayerSize:
         Bytes of a feature or weight as it is kept: 2, 4 or 8.
     sum_itemsize : int
         Bytes of a sum: 4 or 8.
+    constant : bool
+        Whether all values of A are equal.
     """
 
     edges: int
@@ -78,6 +81,7 @@ class LayerSize:
     columns: int
     itemsize: int = 4
     sum_itemsize: int = 4
+    constant: bool = False
 
 
 def variant_cost(
@@ -112,9 +116,11 @@ def variant_cost(
         entries = padding * entry / minibatch
         reads = itemsize * padding * conflicts
     elif variant == "clustered":
-        entry = INDEX * share + itemsize
+        entry = INDEX * share + (0 if size.constant else itemsize)
         entries = entry / CLUSTER_PANEL
         reads = WAVEFRONT * size.sum_itemsize / (LANES * CLUSTER_COLUMNS * VECTOR)
+        if size.constant:
+            reads = 0.0
     else:
         entry = INDEX + itemsize
         entries = entry / CSR_PANEL
@@ -135,7 +141,8 @@ def packed_cost(
 ) -> KernelModel:
     """Return what a packed matrix costs in its variant, for a number of columns of B."""
     size = LayerSize(
-        packed.nnz, *packed.shape, columns, precision.storage.itemsize, precision.sums.itemsize
-    )
+        packed.nnz, *packed.shape, columns, precision.storage.itemsize, precision.sums.itemsize,
+        packed.constant,
+    )  # fmt: skip
     minibatch = packed.launches[0].panel if packed.launches else 1
     return variant_cost(packed.variant, size, l2_bytes, packed.loads, minibatch)

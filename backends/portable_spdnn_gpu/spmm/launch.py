@@ -44,7 +44,7 @@ class DeviceSpmm:
         rows = matrix.shape[0]
         launches = (PackedLaunch(csr_spmm, (), rows, rows, CSR_PANEL),) if rows else ()
         nothing = np.empty(0, np.uint8)
-        packed = PackedSpmm("csr", matrix.shape, matrix.nnz, matrix.nnz, nothing, launches)
+        packed = PackedSpmm("csr", matrix.shape, matrix.nnz, matrix.nnz, nothing, launches, False)
         made = cls(matrix.device, packed, matrix.data, Precision(np.dtype(matrix.dtype)))
         every = matrix.device.upload(np.arange(rows, dtype=np.int32))
         made._arrays = [[matrix.indptr, matrix.indices, matrix.data, every]][: len(launches)]

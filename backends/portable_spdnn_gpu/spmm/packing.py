@@ -74,6 +74,8 @@ class PackedSpmm:
         The packed matrix; empty once the host's copy has been released.
     launches : tuple of PackedLaunch
         The launches that compute a product, in order.
+    constant : bool
+        Whether all values are equal, so that clusters have but one.
     """
 
     variant: str
@@ -82,12 +84,13 @@ class PackedSpmm:
     loads: int
     memory: Array
     launches: tuple[PackedLaunch, ...]
+    constant: bool
 
     def describe(self) -> str:
         """Return which kernels run on how many rows."""
         return ", ".join(
-            f"{launch.kernel(Precision(), BOUNDED).name} on {launch.rows} rows"
-            + (f" in {launch.units} clusters" if launch.kernel is clustered_spmm else "")
+            f"{(name := launch.kernel(Precision(), BOUNDED).name)} on {launch.rows} rows"
+            + (f" in {launch.units} clusters" if name == "clustered_spmm" else "")
             for launch in self.launches
         )
 
@@ -140,6 +143,7 @@ def pack(
     memory = _Memory()
     launches = []
     rows, loads = np.arange(A.shape[0], dtype=np.int32), 0
+    constant = is_constant(A)
     if variant == "staged":
         config = staged_configs(precision)[0] if config is None else config
         stages = stage_rows(A, config)
@@ -154,10 +158,11 @@ def pack(
     if variant == "clustered":
         found = cluster_rows(A)
         if found.count:
-            values = precision.stored(found.values)
+            values = precision.stored(A.data[:1] if constant else found.values)
             arrays = memory.add(found.bounds, found.indices, found.starts, values, found.rows)
+            kernel = partial(clustered_spmm, constant=constant)
             launches.append(
-                PackedLaunch(clustered_spmm, arrays, found.rows.size, found.count, CLUSTER_PANEL)
+                PackedLaunch(kernel, arrays, found.rows.size, found.count, CLUSTER_PANEL)
             )
         rows, loads = found.rest, found.indices.size
     if rows.size:
@@ -173,7 +178,12 @@ def pack(
         arrays = memory.add(indptr, indices, precision.stored(values), rows.astype(np.int32))
         launches.append(PackedLaunch(csr_spmm, arrays, rows.size, rows.size, CSR_PANEL))
         loads += indices.size
-    return PackedSpmm(variant, A.shape, A.nnz, loads, memory.joined(), tuple(launches))
+    return PackedSpmm(variant, A.shape, A.nnz, loads, memory.joined(), tuple(launches), constant)
+
+
+def is_constant(A: sp.csr_array) -> bool:
+    """Whether all values are equal."""
+    return bool((A.data == A.data[:1]).all())
 
 
 def by_output(W: sp.sparray) -> sp.csr_array:

@@ -51,7 +51,7 @@ from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.device.properties import DeviceProperties
 from portable_spdnn_gpu.spmm.clusters import MIN_SAVING, candidate_groups, savings
 from portable_spdnn_gpu.spmm.costs import LayerSize, variant_cost
-from portable_spdnn_gpu.spmm.packing import VARIANTS
+from portable_spdnn_gpu.spmm.packing import VARIANTS, is_constant
 from portable_spdnn_gpu.spmm.staging import stage_rows
 
 LAUNCH = 3e-6  # seconds; in a graph of launches, with the pause between two kernels
@@ -80,6 +80,8 @@ class ReuseStatistics:
         Passes through shared memory for one read by a quarter of a warp, at least 1.
     config : StagedConfig
         The tile sizes for which the last three hold.
+    constant : bool
+        Whether all entries of A are equal.
     """
 
     rows: int
@@ -91,6 +93,7 @@ class ReuseStatistics:
     padding: float
     conflicts: float
     config: StagedConfig
+    constant: bool = False
 
 
 def reuse_statistics(
@@ -110,7 +113,7 @@ def reuse_statistics(
     staged, padding, conflicts = _count_stages(A, config)
     return ReuseStatistics(
         A.shape[0], A.shape[1], A.nnz, A.nnz - saved, clustered_rows, staged, padding, conflicts,
-        config,
+        config, is_constant(A),
     )  # fmt: skip
 
 
@@ -235,7 +238,7 @@ def variant_seconds(
     columns = panels * panel
     size = LayerSize(
         statistics.edges, statistics.rows, statistics.inner, inputs, precision.storage.itemsize,
-        precision.sums.itemsize,
+        precision.sums.itemsize, statistics.constant,
     )  # fmt: skip
     loads, waste = float(size.edges), (1.0, 1.0)
     if variant == "clustered":

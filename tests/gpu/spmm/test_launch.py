@@ -60,6 +60,11 @@ def sharing(groups: int, dtype: Any, own: int = 0) -> Any:
     return sp.csr_array(dense[rng.permutation(len(dense))])
 
 
+def constant(A: Any) -> Any:
+    """Return a matrix with the pattern of A whose entries are all equal."""
+    return sp.csr_array((np.full_like(A.data, -0.375), A.indices, A.indptr), shape=A.shape)
+
+
 MATRICES = {
     "random": lambda dtype: matrix(70, 50, 0.3, dtype),
     "one row": lambda dtype: matrix(1, 40, 0.5, dtype),
@@ -69,13 +74,15 @@ MATRICES = {
     "equal columns": lambda dtype: sharing(4, dtype),
     "alike columns": lambda dtype: sharing(3, dtype, own=2),
     "two blocks": lambda dtype: matrix(300, 20, 0.1, dtype),
+    "one value, equal columns": lambda dtype: constant(sharing(4, dtype)),
+    "one value, alike columns": lambda dtype: constant(sharing(3, dtype, own=2)),
 }
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("kind", MATRICES)
-@pytest.mark.parametrize("columns", [0, 1, 17, 130])
+@pytest.mark.parametrize("columns", [0, 1, 17, 130, 257])
 def test_product_and_layer(
     device: Device, variant: str, dtype: Any, kind: str, columns: int
 ) -> None:
@@ -95,6 +102,21 @@ def test_product_and_layer(
     Y = device.download(product.run(device.upload(B), silu, device.upload(residual)))
     expected = oracle.finish(oracle.spmm(A, B), bias[:, None], "silu", -0.2, 1, residual)
     np.testing.assert_allclose(Y, expected, rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_operands_that_begin_anywhere(device: Device, variant: str, dtype: Any) -> None:
+    A = constant(sharing(4, dtype))
+    B = np.random.default_rng(0).uniform(-1, 1, (60, 34)).astype(dtype)
+    memory: Any = device.upload(np.append(np.zeros(1, dtype), B))
+    room: Any = device.empty((A.shape[0] * 34 + 1,), dtype)
+    for shift in (0, 1):
+        out = room[shift:][: A.shape[0] * 34].reshape(A.shape[0], 34)
+        shifted = memory[1:].reshape(B.shape)
+        C = PreparedSpmm(device, A, variant).run(shifted, nothing(device, dtype), out=out)
+        rtol = 2e-5 if dtype == np.float32 else 1e-12
+        np.testing.assert_allclose(device.download(C), oracle.spmm(A, B), rtol=rtol, atol=rtol)
 
 
 def test_few_of_many_widths_are_remembered(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

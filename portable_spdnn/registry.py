@@ -100,9 +100,8 @@ def load_backend(name: str) -> type[Backend]:
         reasons = "; ".join(f"{b.name}: {b.availability.reason}" for b in survey)
         raise BackendUnavailable(f"no backend can run here ({reasons or 'none is registered'})")
     if name not in points:
-        raise InputError(
-            f"unknown backend {name!r}{source}; registered: {', '.join(points) or 'none'}"
-        )
+        known = ", ".join(points) or "none, since portable_spdnn is not installed: pip install it"
+        raise InputError(f"unknown backend {name!r}{source}; registered: {known}")
     info = _survey(name, points[name])
     if not info.availability.available:
         usable = [b.name for b in backends() if b.availability.available]

@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from portable_spdnn.backend import Backend
+from portable_spdnn.errors import BackendUnavailable
+from portable_spdnn.registry import get_backend
+from portable_spdnn_cpu.numba_backend import NumbaBackend
+from portable_spdnn_cpu.scipy_backend import ScipyBackend
 from portable_spdnn_gpu.cupy_backend import CupyBackend
 from portable_spdnn_gpu.device.cuda_device import CudaDevice
 
 FOLDER = Path(__file__).resolve().parents[2]
+OWN: dict[str, type[Backend]] = {one.name: one for one in (CupyBackend, NumbaBackend, ScipyBackend)}
 QUERIED = ("driver_version", "memory.total", "clocks.max.sm", "clocks.max.memory", "power.limit")
 
 
@@ -33,6 +38,23 @@ def device_facts(backend: Backend) -> dict[str, Any]:
         "versions": dict(type(backend).availability().versions),
         "driver": driver_facts() if on_gpu(backend) else None,
     }
+
+
+def opened(name: str) -> Backend:
+    """Return a backend; those of this project need no installed package, which registers them.
+
+    Raises
+    ------
+    BackendUnavailable
+        If it cannot run here.
+    """
+    found = OWN.get(name)
+    if found is None:
+        return get_backend(name)
+    availability = found.availability()
+    if not availability.available:
+        raise BackendUnavailable(f"backend {name}: {availability.reason}")
+    return found()
 
 
 def on_gpu(backend: Backend) -> bool:

@@ -45,6 +45,8 @@ class Bench:
     limits : Limits or None
         The limits of the device; None where they could not be measured.
     budget : Budget
+    float16, peer : bool
+        Whether half precision, and cuSPARSE, are measured too.
     sharing : dict of int to Sharing
         What the variants load, by the number of neurons: all layers of a RadiX-Net share alike.
     """
@@ -53,6 +55,8 @@ class Bench:
     reference: Backend
     limits: Limits | None
     budget: Budget
+    float16: bool = True
+    peer: bool = True
     sharing: dict[int, Sharing] = field(default_factory=dict)
 
 
@@ -98,11 +102,15 @@ def network_row(bench: Bench, network: ps.Network, features: Any) -> Record:
         return _compared(bench, network, features, plans.get(name))
 
     row["variants"]["auto"] = attempt(variant, "auto", bench.budget)
-    row["compared"] = attempt(compared, "auto", bench.budget)
+    left_out: Record = {"state": "skipped", "reason": "not asked for"}
+    row["compared"] = attempt(compared, "auto", bench.budget) if bench.peer else left_out
     plans.clear()  # its memory
     auto = row["variants"]["auto"]
     needed = auto.get("plan_seconds", 0.0) + auto.get("first_seconds", 0.0)
-    row["variants"]["float16"] = attempt(variant, "float16", bench.budget, needed)
+    if bench.float16:
+        row["variants"]["float16"] = attempt(variant, "float16", bench.budget, needed)
+    else:
+        row["variants"]["float16"] = left_out
     return row
 
 

@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "peers")]
 
 from budget import LEAST_REPEAT, Budget  # noqa: E402
-from device_facts import commit, device_facts, device_slug, on_gpu  # noqa: E402
+from device_facts import commit, device_facts, device_slug, on_gpu, opened  # noqa: E402
 from gpu_page import PAGE, write_page  # noqa: E402
 from layer_rows import Sharing, layer_rows, second_layer, timed_inputs  # noqa: E402
 from machine_facts import machine_facts  # noqa: E402
@@ -43,8 +43,7 @@ from portable_spdnn_gpu.cupy_backend import CupyBackend  # noqa: E402
 
 IMAGES = "train-images-idx3-ubyte.gz"
 FOLDERS = (HERE.parents[2] / "shared" / "mnist", HERE.parents[1] / "shared" / "mnist")
-CASES = "1024x120,4096x120,16384x120,65536x120,1024x1920,4096x1920"
-DEEP_CASES = "16384x1920,65536x1920"
+CASES = "1024x1920,4096x1920,16384x1920,65536x120,65536x1920"  # those that have targets
 SEED = 0
 Record = dict[str, Any]
 
@@ -80,7 +79,8 @@ class Run:
     images : Path
         The file of images.
     options : argparse.Namespace
-        The command line, of which `inputs`, `budget`, `row_budget`, `reference` and `commit` count.
+        The command line, of which `inputs`, `budget`, `row_budget`, `reference`, `float16`, `peer`
+        and `commit` count.
 
     Attributes
     ----------
@@ -97,7 +97,9 @@ class Run:
             limits = backend.measure_limits()
         except Exception as wrong:  # noqa: BLE001 - recorded; networks run without limits too
             error = f"{type(wrong).__name__}: {wrong}"
-        self.bench = Bench(backend, ps.get_backend(options.reference), limits, budget)
+        self.bench = Bench(
+            backend, opened(options.reference), limits, budget, options.float16, options.peer
+        )
         self.done: list[Record] = []  # what networks took, to predict others by
         self.apart = 0.0  # seconds of a network that do not grow with its edges
         self.record: Record = {
@@ -185,9 +187,12 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     made = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     made.add_argument("--backend", default="cupy", help="default: %(default)s")
-    made.add_argument("--reference", default="scipy", help="backend that categories are from")
+    made.add_argument(
+        "--reference", default="numba", help="what categories are from; default: %(default)s"
+    )
+    made.add_argument("--no-float16", dest="float16", action="store_false", help="float32 alone")
+    made.add_argument("--no-peer", dest="peer", action="store_false", help="without cuSPARSE")
     made.add_argument("--cases", default=CASES, help="NEURONSxLAYERS,...; default: %(default)s")
-    made.add_argument("--deep", action="store_true", help=f"also {DEEP_CASES}")
     made.add_argument("--mnist", type=Path, metavar="DIR", help=f"folder with {IMAGES}")
     made.add_argument("--inputs", type=int, help="only the first so many images")
     made.add_argument("--budget", default="8m", help="for the whole; default: %(default)s")
@@ -210,9 +215,9 @@ def main(arguments: list[str] | None = None, backend: Backend | None = None) -> 
     """
     options = parser().parse_args(arguments)
     try:
-        cases = parse_cases(f"{options.cases},{DEEP_CASES}" if options.deep else options.cases)
+        cases = parse_cases(options.cases)
         images = find_images(options.mnist)
-        found = backend or ps.get_backend(options.backend)
+        found = backend or opened(options.backend)
         if options.page is not None:
             check_page(found)
         run = Run(found, images, options)

@@ -1,11 +1,11 @@
 """Kernel tests under compute-sanitizer.
 
-Usage: `python benchmarks/gpu/sanitize.py`.
+Usage: `python benchmarks/gpu/sanitize.py [--seconds S]`.
 
 Runs memcheck (accesses outside arrays), racecheck (shared memory without a barrier between) and
-synccheck (barriers that some threads miss) over the tests of products and of fused segments on
-the device. CuPy's memory pool is off, so that every array is an allocation whose ends the tool
-knows.
+synccheck (barriers that some threads miss) over the tests of products, of fused segments, and of
+whole plans with their graphs on the device. CuPy's memory pool is off, so that every array is an
+allocation whose ends the tool knows.
 
 Exit code 0: nothing was found; 1: something was, or a test failed; 2: there is no tool or no
 device.
@@ -17,12 +17,17 @@ import argparse
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 TOOL = "compute-sanitizer"
 CHECKS = ("memcheck", "racecheck", "synccheck")
 FOLDER = Path(__file__).resolve().parents[2]
-TESTS = ("tests/gpu/spmm/test_launch.py", "tests/gpu/persistent/test_launch.py")
+TESTS = (
+    "tests/gpu/spmm/test_launch.py",
+    "tests/gpu/persistent/test_launch.py",
+    "tests/gpu/network/test_plan.py",
+)
 
 
 def run_tests(selection: list[str]) -> int:
@@ -39,6 +44,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--checks", nargs="+", default=CHECKS, choices=CHECKS)
     parser.add_argument("-k", metavar="EXPRESSION", help="only tests whose names match")
+    parser.add_argument(
+        "--seconds", type=float, default=540, help="for all checks; default: %(default)s"
+    )
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     chosen = ["-k", options.k] if options.k else []
@@ -56,13 +64,18 @@ def main(arguments: list[str] | None = None) -> int:
     if not available.available:
         print(f"sanitize: {available.reason}", file=sys.stderr)
         return 2
-    failed = []
+    failed, end = [], time.monotonic() + options.seconds
     for check in options.checks:
         print(f"{check} over {', '.join(TESTS)}", flush=True)
         inside = [sys.executable, str(Path(__file__).resolve()), "--inside", *chosen]
         command = [tool, "--tool", check, "--error-exitcode", "1", *inside]
-        if subprocess.run(command, cwd=FOLDER, check=False).returncode:
-            failed.append(check)
+        left = max(end - time.monotonic(), 1)
+        try:
+            if subprocess.run(command, cwd=FOLDER, check=False, timeout=left).returncode:
+                failed.append(check)
+        except subprocess.TimeoutExpired:
+            failed.append(f"{check} (not done after {options.seconds:g} s in all)")
+            break
     print(f"failed: {', '.join(failed)}" if failed else f"nothing found by {len(options.checks)}")
     return 1 if failed else 0
 

@@ -434,6 +434,25 @@ def test_facts_of_the_driver(
     assert facts.driver_facts() is None
 
 
+# -- all kernels -----------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+def test_all_kernels_beside_a_reference(capsys: pytest.CaptureFixture[str]) -> None:
+    script = load_script("gpu/check_kernels")
+    assert script.main(["--cases", "64x3", "--inputs", "40"], EmulatedCupyBackend()) == 0
+    out = capsys.readouterr().out
+    for kernel in script.KERNELS:
+        for storage in ("same", "float16"):
+            assert f"64x3, {kernel}, storage {storage}: agrees: largest difference" in out
+    assert "0 of 0 categories" not in out
+    wrong = WrongAnswers()
+    wrong.plan_options = ("storage", "kernel")  # type: ignore[assignment]
+    wrong.kernels = script.KERNELS
+    assert script.main(["--cases", "64x3", "--inputs", "40"], wrong) == 1
+    assert "WRONG: largest difference" in capsys.readouterr().out
+
+
 # -- compute-sanitizer ----------------------------------------------------------------------
 
 
@@ -460,3 +479,7 @@ def test_the_sanitizer_runs_all_its_checks(
     assert [call.split()[1] for call in calls] == ["memcheck", "racecheck", "synccheck"]
     assert all(f"{sys.executable} {script.__file__} --inside -k product" in one for one in calls)
     assert script.main(["--checks", "memcheck"]) == 0
+    tool(tmp_path, "compute-sanitizer", "while :; do :; done")
+    capsys.readouterr()
+    assert script.main(["--checks", "memcheck", "--seconds", "0.1"]) == 1
+    assert "failed: memcheck (not done after 0.1 s in all)" in capsys.readouterr().out

@@ -1,0 +1,97 @@
+"""Every kernel on whole networks, beside a reference: the first thing to run on a new device.
+
+`check_kernels.py [--cases 1024x24,4096x24,...] [--inputs N]` runs generated networks by every
+design of kernels (auto, clustered, resident, staged, csr), in float32 and in float16 storage, on
+the same random inputs, and compares categories and scores with those of the numba backend. A line
+for each; what does not fit the device, or fails, is named with its error, and the rest goes on.
+
+Exit code 0: all answers agree; 1: one does not, or something failed; 2: there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from device_facts import opened
+
+import portable_spdnn as ps
+from portable_spdnn.backend import Backend
+from portable_spdnn.plans.planner import make_plan
+
+CASES = "1024x24,4096x24,16384x12,65536x8"
+KERNELS = ("auto", "clustered", "resident", "staged", "csr")
+# Relative to the largest score: sums of float32 in another order, and of rounded numbers.
+TOLERANCES = {"same": 1e-4, "float16": 2e-2}
+
+
+def main(arguments: list[str] | None = None, backend: Backend | None = None) -> int:
+    """Compare all; see the module for exit codes. `backend` takes the place of cupy."""
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("--cases", default=CASES, help="NEURONSxLAYERS,...; default: %(default)s")
+    parser.add_argument("--inputs", type=int, default=2000, help="default: %(default)s")
+    options = parser.parse_args(arguments)
+    try:
+        device = backend or opened("cupy")
+    except ps.BackendUnavailable as error:
+        print(f"check_kernels: {error}", file=sys.stderr)
+        return 2
+    print(device.device, flush=True)
+    wrong = 0
+    for case in options.cases.split(","):
+        neurons, layers = map(int, case.split("x"))
+        network = ps.radixnet(neurons, layers)
+        rng = np.random.default_rng(0)  # of any density: some inputs die, and some stay
+        features = rng.random((options.inputs, neurons)) < rng.random((options.inputs, 1))
+        expected = make_plan(opened("numba"), network).run(features)
+        for storage, tolerance in TOLERANCES.items():
+            for kernel in KERNELS:
+                found = compared(device, network, features, expected, kernel, storage, tolerance)
+                wrong += not found.startswith("agrees")
+                print(f"{case}, {kernel}, storage {storage}: {found}", flush=True)
+    print("all agree" if not wrong else f"{wrong} do not agree")
+    return 1 if wrong else 0
+
+
+def compared(
+    device: Backend,
+    network: ps.Network,
+    features: Any,
+    expected: ps.Result,
+    kernel: str,
+    storage: str,
+    tolerance: float,
+) -> str:
+    """Run a network once by some kernels, and return how its answer differs from the expected."""
+    options = ps.PlanOptions(kernel=kernel, storage=storage, expected_inputs=len(features))
+    start = time.perf_counter()
+    try:
+        plan = make_plan(device, network, options)
+        planned = time.perf_counter() - start
+        result = plan.run(features)
+    except ps.InputError as error:
+        does_not_fit = kernel == "resident" and "do not fit" in str(error)
+        return f"{'agrees: none, ' if does_not_fit else 'refused: '}{error}"
+    except Exception as error:  # noqa: BLE001 - named, and the other kernels go on
+        return f"FAILED: {type(error).__name__}: {error}"
+    scale = max(float(np.abs(expected.scores).max(initial=0)), 1e-30)
+    difference = float(np.abs(result.scores - expected.scores).max(initial=0)) / scale
+    differing = int(np.setxor1d(result.categories, expected.categories).size)
+    text = (
+        f"largest difference {difference:.1e} of the largest score, {differing} of "
+        f"{expected.categories.size} categories differ; planned in {planned:.2f} s, ran in "
+        f"{1e3 * result.inference_seconds:.2f} ms"
+    )
+    agrees = difference <= tolerance and (not differing or storage == "float16")
+    return ("agrees: " if agrees else "WRONG: ") + text
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,13 +9,11 @@
 // Configuration:
 // THREADS 256: a warp writes neighbouring inputs of one neuron: whole sectors.
 // BYTES 64:    bytes of an input's bits that a thread spreads: half a cache line, read once.
-// TILE 32:     inputs and neurons that are transposed through shared memory at a time, so that
-//              reads and writes are whole sectors; 33 columns avoid bank conflicts.
-#include "common.cuh"
+// TILE:        inputs and neurons that are transposed at a time, see transpose.cuh.
+#include "transpose.cuh"
 
 #define THREADS 256
 #define BYTES 64
-#define TILE 32
 
 // bits: row_bytes for each input, the first neuron in the highest bit of the first byte. A block
 // takes THREADS inputs and BYTES x 8 neurons.
@@ -51,24 +49,21 @@ spread_csr(const int* __restrict__ offsets, const int* __restrict__ indices,
     }
 }
 
-// rows: [input][neuron]. A block transposes TILE inputs x TILE neurons; the barrier separates the
-// writes of the tile from its reads.
+// rows: [input][neuron]. A block transposes TILE inputs x TILE neurons.
 extern "C" __global__ void __launch_bounds__(THREADS)
 turn_rows(const SCALAR* __restrict__ rows, int neurons, int inputs, STORED* __restrict__ to,
           int pitch, unsigned char* __restrict__ active) {
-    __shared__ SCALAR tile[TILE * (TILE + 1)];
-    const int x = threadIdx.x % TILE, y = threadIdx.x / TILE;
     const int neuron = blockIdx.y * TILE, input = blockIdx.x * TILE;
-    for (int k = y; k < TILE; k += THREADS / TILE)
-        if (input + k < inputs && neuron + x < neurons) {
-            const SCALAR feature = rows[size_t(input + k) * neurons + neuron + x];
-            tile[k * (TILE + 1) + x] = feature;
-            if (feature != SCALAR(0)) active[input + k] = 1;
-        }
-    __syncthreads();
-    for (int k = y; k < TILE; k += THREADS / TILE)
+    const auto load = [&](int k, int x) {
+        if (input + k >= inputs || neuron + x >= neurons) return SCALAR(0);
+        const SCALAR feature = rows[size_t(input + k) * neurons + neuron + x];
+        if (feature != SCALAR(0)) active[input + k] = 1;
+        return feature;
+    };
+    transpose_tile(load, [&](int k, int x, SCALAR feature) {
         if (neuron + k < neurons && input + x < inputs)
-            to[size_t(neuron + k) * pitch + input + x] = narrow(tile[x * (TILE + 1) + k]);
+            to[size_t(neuron + k) * pitch + input + x] = narrow(feature);
+    });
 }
 
 // rows: [i][neuron] of the inputs that `state` counts; input i is read where `source` says. A block
@@ -76,18 +71,16 @@ turn_rows(const SCALAR* __restrict__ rows, int neurons, int inputs, STORED* __re
 extern "C" __global__ void __launch_bounds__(THREADS)
 collect_rows(const STORED* __restrict__ from, int pitch, const int* __restrict__ state,
              const int* __restrict__ source, int neurons, SCALAR* __restrict__ rows) {
-    __shared__ SCALAR tile[TILE * (TILE + 1)];
     const InputState inputs = *reinterpret_cast<const InputState*>(state);
-    const int x = threadIdx.x % TILE, y = threadIdx.x / TILE;
     const int neuron = blockIdx.y * TILE, first = blockIdx.x * TILE;
-    const int place = place_of(first + x, inputs, source);
-    for (int k = y; k < TILE; k += THREADS / TILE)
-        if (neuron + k < neurons)
-            tile[k * (TILE + 1) + x] = widen(from[size_t(neuron + k) * pitch + place]);
-    __syncthreads();
-    for (int k = y; k < TILE; k += THREADS / TILE)
+    const int place = place_of(first + int(threadIdx.x % TILE), inputs, source);
+    const auto load = [&](int k, int) {
+        return neuron + k < neurons ? widen(from[size_t(neuron + k) * pitch + place]) : SCALAR(0);
+    };
+    transpose_tile(load, [&](int k, int x, SCALAR score) {
         if (first + k < inputs.count && neuron + x < neurons)
-            rows[size_t(first + k) * neurons + neuron + x] = tile[x * (TILE + 1) + k];
+            rows[size_t(first + k) * neurons + neuron + x] = score;
+    });
 }
 
 // ids[i] = i

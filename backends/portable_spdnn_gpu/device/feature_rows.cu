@@ -8,12 +8,10 @@
 //
 // Configuration:
 // THREADS 256: enough warps in a block to cover a load's latency; they share nothing.
-// TILE 32:     of `transpose`: a warp reads and writes whole sectors; 33 columns avoid bank
-//              conflicts.
-#include "common.cuh"
+// TILE:        rows and columns that `transpose` takes at a time, see transpose.cuh.
+#include "transpose.cuh"
 
 #define THREADS 256
-#define TILE 32
 
 // active[input] = whether a feature is not zero, as NaN is not. The walk ends at the first one.
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -64,17 +62,15 @@ take_sparse(const int* __restrict__ offsets, const int* __restrict__ indices,
     }
 }
 
-// to[column][row] = from[row][column]; the barrier separates the writes of the tile from its reads.
+// to[column][row] = from[row][column]
 extern "C" __global__ void __launch_bounds__(THREADS)
 transpose(const SCALAR* __restrict__ from, int rows, int columns, SCALAR* __restrict__ to) {
-    __shared__ SCALAR tile[TILE * (TILE + 1)];
-    const int x = threadIdx.x % TILE, y = threadIdx.x / TILE;
     const int column = blockIdx.x * TILE, row = blockIdx.y * TILE;
-    for (int k = y; k < TILE; k += THREADS / TILE)
-        if (row + k < rows && column + x < columns)
-            tile[k * (TILE + 1) + x] = from[size_t(row + k) * columns + column + x];
-    __syncthreads();
-    for (int k = y; k < TILE; k += THREADS / TILE)
-        if (column + k < columns && row + x < rows)
-            to[size_t(column + k) * rows + row + x] = tile[x * (TILE + 1) + k];
+    const auto load = [&](int k, int x) {
+        const bool within = row + k < rows && column + x < columns;
+        return within ? from[size_t(row + k) * columns + column + x] : SCALAR(0);
+    };
+    transpose_tile(load, [&](int k, int x, SCALAR item) {
+        if (column + k < columns && row + x < rows) to[size_t(column + k) * rows + row + x] = item;
+    });
 }

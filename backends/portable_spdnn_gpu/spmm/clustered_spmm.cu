@@ -159,7 +159,8 @@ clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
 
         // The columns of each row alone, where a row has any.
         if (bound[1] != bound[ROWS + 1]) {
-            const STORED* own = values + size_t(starts[cluster]) + size_t(common) * ROWS;
+            [[maybe_unused]] const STORED* own =
+                values + size_t(starts[cluster]) + size_t(common) * ROWS;
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
                 for (int k = bound[r + 1]; k < bound[r + 2]; ++k) {
@@ -176,7 +177,7 @@ clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
             }
         }
 
-        bool nonzero[COLUMNS] = {}, overflowed[COLUMNS] = {};
+        [[maybe_unused]] bool nonzero[COLUMNS] = {}, overflowed[COLUMNS] = {};
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             const size_t at = size_t(staged_rows[r]) * pitch + first;
@@ -185,7 +186,8 @@ clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
             for (int i = 0; i < COLUMNS; ++i) {
 #if EPILOGUE
                 // What is beyond the last column is finished as the first and not stored.
-                const size_t finished = first + i < inputs.count ? at + i : 0;
+                [[maybe_unused]] const size_t finished =
+                    first + i < inputs.count ? at + i : 0;
                 results.x[i] = narrow(FINISHED(sums[r][i], staged_bias[r], finished));
                 nonzero[i] |= widen(results.x[i]) != SCALAR(0);
                 overflowed[i] |= OVERFLOWED(widen(results.x[i]));

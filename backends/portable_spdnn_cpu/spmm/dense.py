@@ -33,8 +33,8 @@ class DenseProduct:
     def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> bool:
         """Compute `out`, or return False where B is not finite: 0 x infinity would be NaN.
 
-        Takes what `StreamProduct.multiply` takes. An item of B that is not finite leaves nothing in
-        its column of the product that is, so that the smaller of the two tells.
+        Takes what `StreamProduct.multiply` takes. Where an item of B is not finite, none in its
+        column of the product is, so that the smaller of the two tells.
         """
         with blas_threads(pool.threads), np.errstate(all="ignore"):
             np.matmul(self.A, B, out=out)

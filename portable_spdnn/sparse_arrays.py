@@ -84,6 +84,9 @@ def canonical_csr(name: str, array: Any) -> Any:
     if array.ndim != 2:
         raise InputError(f"{name} has {array.ndim} dimension(s); 2 are expected")
     check_structure(name, array)
+    if array.format in ("csr", "csc") and not array.data.size == array.indices.size == array.nnz:
+        kept = slice(0, array.nnz)  # there is space to spare, maybe in one of them alone
+        array = type(array)((array.data[kept], array.indices[kept], array.indptr), array.shape)
     # Before duplicates are summed: 100 + 100 is no int8.
     array = array.astype(real_dtype(array.dtype, name), copy=False)
     try:
@@ -95,8 +98,14 @@ def canonical_csr(name: str, array: Any) -> Any:
     nnz = int(csr.indptr[-1])
     parts = csr.data, csr.indices, csr.indptr
     # There may be space to spare at the end, and integers of types that SciPy would not choose.
-    if parts[0].size != nnz or parts[1].size != nnz or parts[1].dtype != parts[2].dtype:
-        csr = sp.csr_array((parts[0][:nnz], parts[1][:nnz], parts[2]), shape=csr.shape)
+    native = all(part.dtype.isnative for part in parts)
+    spare = parts[0].size != nnz or parts[1].size != nnz
+    if spare or parts[1].dtype != parts[2].dtype or not native:
+        values, indices, indptr = (
+            part.astype(part.dtype.newbyteorder("="), copy=False)
+            for part in (parts[0][:nnz], parts[1][:nnz], parts[2])
+        )
+        csr = sp.csr_array((values, indices, indptr), shape=csr.shape)
     # Not as SciPy's flag says, which stays where the arrays have been changed since.
     if unsorted_row(csr.indptr, csr.indices) is not None:
         copies = csr.data.copy(), csr.indices.copy(), csr.indptr.copy()

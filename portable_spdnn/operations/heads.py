@@ -182,6 +182,10 @@ def check_heads(name: str, mask: tuple[int, ...], heads: int | None, Q: Any, K: 
 def checked_scale(name: str, scale: Any) -> float:
     """Return a number that float32 has as a float, or raise InputError."""
     real = isinstance(scale, Real) and not isinstance(scale, bool)
-    if not real or not abs(scale) <= np.finfo(np.float32).max:
+    try:
+        number = float(scale) if real else math.nan
+    except OverflowError:
+        number = math.inf
+    if not abs(number) <= float(np.finfo(np.float32).max):
         raise InputError(f"{name}: scale is {shown(scale)}; a finite number of float32 is expected")
-    return float(scale)
+    return number

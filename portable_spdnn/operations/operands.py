@@ -40,6 +40,10 @@ def memory_kind(array: object) -> int:
     return CUDA_MEMORY[0] if hasattr(array, "__cuda_array_interface__") else HOST_MEMORY[0]
 
 
+def _is_masked(array: object) -> bool:
+    return isinstance(array, np.ma.MaskedArray)
+
+
 def host_array(name: str, array: object) -> Array:
     """Return an array_like of host memory as an ndarray, without a copy where that can be.
 
@@ -58,6 +62,10 @@ def host_array(name: str, array: object) -> Array:
     InputError
         If it is on a device, or NumPy cannot read it.
     """
+    if _is_masked(array):
+        raise InputError(
+            f"{name} is a masked array; give the values that count, such as .filled(0)"
+        )
     if isinstance(array, np.ndarray):
         return array
     if array is None or sp.issparse(array):
@@ -206,17 +214,17 @@ def as_columns(
     B, residual, out
         B, and what goes with it: of the same number of dimensions, or None.
     """
-    if isinstance(B, (list, tuple)):  # quicker than a union of types, which each call makes anew
-        B = host_array(f"{name}: B", B)
+    if not hasattr(B, "reshape"):  # a list, say, or what speaks DLPack alone
+        B = B if hasattr(B, "tocsr") else host_array(f"{name}: B", B)
     if getattr(B, "ndim", 2) != 1:
         return False, B, residual, out
-    if isinstance(residual, (list, tuple)):
+    if residual is not None and not hasattr(residual, "reshape"):
         residual = host_array(f"{name}: residual", residual)
     if getattr(residual, "ndim", 2) == 1:
         residual = residual.reshape(-1, 1)
     if getattr(out, "ndim", 1) != 1:
         raise InputError(f"{name}: out has {out.ndim} dimensions but B is a vector; give it one")
-    if hasattr(out, "ndim"):
+    if hasattr(out, "reshape"):
         out = out.reshape(-1, 1)
     return True, B.reshape(-1, 1), residual, out
 
@@ -232,7 +240,7 @@ def check_out(
     if out is None:
         return
     flags = getattr(out, "flags", None)
-    if flags is None:
+    if flags is None or _is_masked(out):
         raise InputError(
             f"{name}: out is {type(out).__name__}; an ndarray, or an array of the backend's own "
             "type, is expected"

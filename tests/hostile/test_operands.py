@@ -12,6 +12,7 @@ import scipy.sparse as sp
 import portable_spdnn as ps
 
 BACKENDS = [info.name for info in ps.backends() if info.availability.available]
+ON_HOST = [name for name in BACKENDS if name != "cupy"]
 SIZE = 20
 
 
@@ -229,3 +230,58 @@ def test_merging_neurons_rounds_no_sum_of_weights(name: str) -> None:
     for passes in ("none", "merge-neurons"):
         options = {"dtype": "float64", "exact_passes": passes}
         assert ps.infer(network, np.ones((1, 1)), name, **options).categories.tolist() == [0]
+
+
+@pytest.mark.parametrize("name", ON_HOST)
+def test_indices_of_either_byte_order(name: str) -> None:
+    backend, swapped = ps.get_backend(name), sp.csr_array(np.tri(40))
+    expected = backend.spmm(swapped, np.ones((40, 2)))
+    swapped.indices, swapped.indptr = swapped.indices.astype(">i4"), swapped.indptr.astype(">i4")
+    np.testing.assert_array_equal(backend.spmm(swapped, np.ones((40, 2))), expected)
+    softmax = backend.sparse_softmax(swapped)
+    np.testing.assert_allclose(softmax.toarray().sum(axis=1), 1)
+    scores = backend.sddmm(swapped, np.eye(40), np.eye(40))
+    np.testing.assert_array_equal(scores.toarray(), np.eye(40))
+
+
+@pytest.mark.parametrize("name", ON_HOST)
+def test_space_to_spare_of_integers(name: str) -> None:
+    A = sp.csr_array(np.eye(3, dtype=np.int32))
+    A.data = np.append(A.data, np.int32(7))
+    found = ps.get_backend(name).spmm(A, np.ones((3, 2)))
+    np.testing.assert_array_equal(found, np.ones((3, 2)))
+
+
+@pytest.mark.parametrize("name", ON_HOST)
+def test_masked_arrays_and_numbers_beyond_float32_are_named(name: str) -> None:
+    backend, A = ps.get_backend(name), sp.csr_array(np.eye(4, dtype=np.float32))
+    handle, masked = backend.spmm_handle(A), np.ma.masked_equal(np.eye(4, dtype=np.float32), 1)
+    with pytest.raises(ps.InputError, match="B is a masked array"):
+        handle.multiply(masked)
+    with pytest.raises(ps.InputError, match="out is MaskedArray"):
+        handle.multiply(np.eye(4, dtype=np.float32), masked)
+    for scale in (10**400, 1e39, float("nan"), True):
+        with pytest.raises(ps.InputError, match="sddmm: scale is"):
+            backend.sddmm(A, np.eye(4), np.eye(4), scale)
+    vector = np.arange(4, dtype=np.float32)
+    np.testing.assert_array_equal(handle.multiply(memoryview(vector)), vector)
+    with pytest.raises(ps.InputError, match="out is memoryview"):
+        handle.multiply(vector, memoryview(vector.copy()))
+
+
+@pytest.mark.parametrize("name", ON_HOST)
+def test_one_infinite_weight_for_all_meets_stored_entries_alone(name: str) -> None:
+    weights = np.zeros((8, 8), np.float32)
+    weights[:4, :6] = np.inf
+    B = np.arange(2048, dtype=np.float32).reshape(8, 256)
+    found = ps.get_backend(name).spmm_handle(sp.csr_array(weights)).multiply(B)
+    assert np.isnan(found[:4, 0]).all()  # infinity times 0
+    assert (found[:4, 1:] == np.inf).all()
+    assert (found[4:] == 0).all()
+
+
+def test_a_trial_of_nothing_takes_no_memory() -> None:
+    empty = sp.csr_array((0, 0), dtype=np.float32)
+    for name in ON_HOST:
+        handle = ps.get_backend(name).spmm_handle(empty, columns=10**15)
+        assert handle.multiply(np.ones((0, 3), np.float32)).shape == (0, 3)

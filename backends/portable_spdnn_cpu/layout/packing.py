@@ -243,6 +243,8 @@ def pack_product(
     indices = by_output.indices.astype(index_dtype(neurons_in), copy=False)
     offsets = by_output.indptr.astype(np.int64, copy=False)
     weight = common_value(by_output.data)
+    if weight is not None and not np.isfinite(weight):
+        weight = None  # features are added up first: 0, the sum of none, times it would be NaN
     values = by_output.data if weight is None else None
     part, indices = _pack_rows(offsets, indices, values, weight, bias, neurons_in)
     natural = _assemble([replace(part, input_rows=inputs)], indices, [activation])

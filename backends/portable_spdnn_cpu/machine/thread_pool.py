@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from portable_spdnn_cpu.jit.compilation import Array
@@ -63,19 +63,32 @@ class ThreadPool:
         if self.threads == 1 and poll is None:
             kernel(0)
             return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="spdnn")
+        pool = self._pool
+        if pool is None:
+            pool = self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="spdnn")
         first = 1 if poll is None else 0  # the caller is thread 0, or none
         futures: list[Future[None]] = []
+        left: Sequence[int] = ()
         try:
             for thread in range(first, self.threads):
-                futures.append(self._pool.submit(kernel, thread))
+                try:
+                    futures.append(pool.submit(kernel, thread))
+                except RuntimeError:  # no thread can start: at the end of the process, say
+                    self._pool = None
+                    pool.shutdown(wait=False, cancel_futures=True)  # one may wait to start
+                    begun = [future for future in futures if not future.cancelled()]
+                    left = range(first + len(begun), self.threads)
+                    futures = begun
+                    break
             if poll is None:
                 kernel(0)
-            else:
-                while wait(futures, timeout=POLL_SECONDS).not_done:
-                    poll()
+            for thread in left:
+                kernel(thread)
+            while poll is not None and wait(futures, timeout=POLL_SECONDS).not_done:
+                poll()
         except BaseException:
+            # The executor is written in Python: an interrupt may have left a lock of it closed.
+            self._pool = None
             if stop is not None:
                 stop()
             raise
@@ -129,17 +142,14 @@ def _wait_for_all(futures: list[Future[None]]) -> None:
 
 
 class ForkSafeLock:
-    """A lock that is open in a forked child, whatever thread of the parent held it."""
+    """A lock that is open in a forked child, whatever thread of the parent held it.
+
+    Users take `lock` itself: in a method written in Python an interrupt could leave it closed.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         _LOCKS.add(self)
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
 
 
 _POOLS: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
@@ -151,7 +161,7 @@ def _forget_threads() -> None:
     for pool in _POOLS:
         pool._pool = pool._spinning = None
     for lock in _LOCKS:
-        lock._lock = threading.Lock()
+        lock.lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget_threads)

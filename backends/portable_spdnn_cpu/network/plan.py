@@ -142,7 +142,7 @@ class DepthFirstPlan(NetworkPlan):
 
     def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         """Run the whole network on one batch; see `NetworkPlan.run_batch`."""
-        with self._one_at_a_time:
+        with self._one_at_a_time.lock:
             return self._run(features, report)
 
     def _run(self, features: Features, report: Callable[[int], None]) -> BatchOutput:

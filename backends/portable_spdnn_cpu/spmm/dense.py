@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -63,8 +64,16 @@ def blas_threads(threads: int) -> Iterator[None]:
 
     Their number is the process's: two callers at a time would each restore what the other has set.
     """
-    with _BLAS_THREADS, blas().limit(limits=threads, user_api="blas"):
-        yield
+    libraries = blas_libraries()
+    with _BLAS_THREADS.lock:
+        before = [library.num_threads for library in libraries]
+        try:
+            for library in libraries:
+                library.set_num_threads(threads)
+            yield
+        finally:
+            for library, number in zip(libraries, before, strict=True):
+                library.set_num_threads(number)
 
 
 def apply_epilogue(
@@ -87,6 +96,7 @@ _BLAS_THREADS = ForkSafeLock()
 
 
 @functools.cache
-def blas() -> ThreadpoolController:
+def blas_libraries() -> list[Any]:
     """Return what sets the number of BLAS threads; to find the libraries takes a while."""
-    return ThreadpoolController()
+    found = ThreadpoolController().lib_controllers
+    return [library for library in found if library.user_api == "blas"]

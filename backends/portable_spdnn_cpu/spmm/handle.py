@@ -104,7 +104,7 @@ class WeightsProduct:
         self._few: dict[int, FewColumnsProduct] = {}
         clustered = ClusteredProduct(workers, A, epilogue)
         self._clustered = clustered if clustered.shared >= LEAST_SHARED else None
-        operands = (columns or 0) * sum(A.shape) * A.dtype.itemsize
+        operands = (columns or 0) * max(1, sum(A.shape)) * A.dtype.itemsize
         if columns and operands <= MAX_TRIAL_BYTES:
             layouts = [Layout.UNALIGNED]
             if columns > 1:

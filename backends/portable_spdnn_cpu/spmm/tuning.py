@@ -144,8 +144,8 @@ def _panels_together(size: ProductSize, vectors: int) -> int:
 def _panel_widths(vectors: int, threads: int) -> list[int]:
     """Return widths of panels that divide so many vectors about evenly, one for each thread too."""
     least = -(-vectors // MAX_VECTORS)
-    numbers = {*range(least, max(least, -(-vectors // 3)) + 1), max(least, min(threads, vectors))}
-    numbers.update(max(least, -(-vectors // width)) for width in (1, 2))
+    numbers = {max(least, -(-vectors // width)) for width in range(1, MAX_VECTORS + 1)}
+    numbers.add(max(least, min(threads, vectors)))
     return sorted({-(-vectors // panels) for panels in numbers})
 
 

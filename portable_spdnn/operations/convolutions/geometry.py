@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from portable_spdnn.arguments import checked_count, shown
 from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
@@ -13,6 +15,7 @@ from portable_spdnn.operations.operands import host_array
 from portable_spdnn.sparse_arrays import real_dtype
 
 Extents: TypeAlias = int | Sequence[int]
+MOST = (1 << 31) - 1  # of a stride, a dilation or a padding
 Padding: TypeAlias = int | Sequence[int] | Sequence[Sequence[int]]
 
 IMAGE_AXES = {1: "(batch, channels, length)", 2: "(batch, channels, height, width)"}
@@ -193,23 +196,23 @@ def _extents(name: str, value: Extents, dimensions: int) -> tuple[int, ...]:
     """Return a stride or dilation for each dimension."""
     given = _items(value)
     if given is None:
-        return (checked_count(name, value),) * dimensions
+        return (checked_count(name, value, most=MOST),) * dimensions
     if len(given) != dimensions:
         raise InputError(f"{name} is {shown(value)}; {_expected(dimensions)} is expected")
-    return tuple(checked_count(name, each) for each in given)
+    return tuple(checked_count(name, each, most=MOST) for each in given)
 
 
 def _padding(name: str, value: Padding, dimensions: int) -> tuple[tuple[int, int], ...]:
     """Return the padding before and after each dimension."""
     given = _items(value)
     if given is None:
-        each = checked_count(name, value, least=0)
+        each = checked_count(name, value, least=0, most=MOST)
         return ((each, each),) * dimensions
     if len(given) != 2:
         more = ", or ((above, below), (left, right))" if dimensions == 2 else ""
         raise InputError(f"{name} is {shown(value)}; a whole number, or two{more} are expected")
     if dimensions == 1:  # before and after
-        return (_two(tuple(checked_count(name, each, least=0) for each in given)),)
+        return (_two(tuple(checked_count(name, each, least=0, most=MOST) for each in given)),)
     return tuple(_padding(name, each, 1)[0] for each in given)
 
 
@@ -219,6 +222,5 @@ def _expected(dimensions: int) -> str:
 
 def _items(value: Any) -> list[Any] | None:
     """Return the items of a sequence, None of a number."""
-    if isinstance(value, str) or not hasattr(value, "__len__"):
-        return None
-    return list(value)
+    several = value.ndim > 0 if isinstance(value, np.ndarray) else isinstance(value, list | tuple)
+    return list(value) if several else None

@@ -31,3 +31,31 @@ def test_a_run_ends_when_its_threads_have_however_often_it_is_interrupted() -> N
     assert ended.is_set()
     sender.join()
     pool.run(work)  # and the pool still serves
+
+
+def test_where_no_thread_can_start_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    for polled in (False, True):
+        pool, done, polls = ThreadPool(3), [], []
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refused)
+            pool.run(done.append, (lambda seen=polls: seen.append(1)) if polled else None)
+        assert done == [0, 1, 2]
+        pool.run(done.append)  # threads start again
+        assert sorted(done) == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_pool_serves_after_an_interrupt_at_any_moment() -> None:
+    pool, done = ThreadPool(2), []
+
+    def interrupted(worker: int) -> None:
+        if worker == 0:
+            raise KeyboardInterrupt
+
+    for _ in range(50):
+        with pytest.raises(KeyboardInterrupt):
+            pool.run(interrupted)
+        pool.run(done.append)
+    assert len(done) == 100

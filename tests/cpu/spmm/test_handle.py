@@ -14,7 +14,7 @@ from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import handle, tuning
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
-from portable_spdnn_cpu.spmm.dense import DenseProduct, blas
+from portable_spdnn_cpu.spmm.dense import DenseProduct, blas_libraries
 from portable_spdnn_cpu.spmm.dense_layout import Layout, layout_of
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 from portable_spdnn_cpu.spmm.handle import WeightsProduct
@@ -149,7 +149,7 @@ def test_rows_that_share_columns_go_in_clusters() -> None:
 def test_blas_threads_are_as_before_after_calls_of_several_threads() -> None:
     A, B = random((150, 160), 0.9), np.ones((160, 200), np.float32)
     dense = DenseProduct(A, BARE)
-    before = [library["num_threads"] for library in blas().info()]
+    before = [library.num_threads for library in blas_libraries()]
     callers = [
         threading.Thread(
             target=lambda: [
@@ -163,7 +163,7 @@ def test_blas_threads_are_as_before_after_calls_of_several_threads() -> None:
         caller.start()
     for caller in callers:
         caller.join()
-    assert [library["num_threads"] for library in blas().info()] == before
+    assert [library.num_threads for library in blas_libraries()] == before
 
 
 def test_a_handle_forgets_old_predictions_and_packings() -> None:

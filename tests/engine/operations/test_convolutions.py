@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,3 +39,16 @@ def test_handles_stay_in_their_process() -> None:
     with pytest.raises(TypeError, match="pickle the weights"):
         pickle.dumps(handle)
     assert handle.describe() == "nothing was prepared"
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {"stride": 1 << 62}, {"padding": 1 << 40}, {"stride": {1, 2}}, {"padding": b"ab"},
+        {"dilation": {"a": 1, "b": 2}}, {"stride": np.array(2)},
+    ],
+)  # fmt: skip
+def test_extents_that_are_none_are_named(shape: Any) -> None:
+    [name] = shape
+    with pytest.raises(ps.InputError, match=f"conv2d: {name} is .* whole number"):
+        ps.get_backend("scipy").conv2d(np.ones((1, 2, 6, 6)), np.ones((2, 2, 3, 3)), **shape)

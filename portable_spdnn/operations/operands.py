@@ -214,12 +214,12 @@ def as_columns(
     B, residual, out
         B, and what goes with it: of the same number of dimensions, or None.
     """
-    if not hasattr(B, "reshape"):  # a list, say, or what speaks DLPack alone
-        B = B if hasattr(B, "tocsr") else host_array(f"{name}: B", B)
+    if isinstance(B, (list, tuple)):  # quicker than a union of types, which each call makes anew
+        B = host_array(f"{name}: B", B)
     if getattr(B, "ndim", 2) != 1:
         return False, B, residual, out
-    if residual is not None and not hasattr(residual, "reshape"):
-        residual = host_array(f"{name}: residual", residual)
+    B = _reshapable(f"{name}: B", B)
+    residual = None if residual is None else _reshapable(f"{name}: residual", residual)
     if getattr(residual, "ndim", 2) == 1:
         residual = residual.reshape(-1, 1)
     if getattr(out, "ndim", 1) != 1:
@@ -227,6 +227,11 @@ def as_columns(
     if hasattr(out, "reshape"):
         out = out.reshape(-1, 1)
     return True, B.reshape(-1, 1), residual, out
+
+
+def _reshapable(name: str, array: AnyArray) -> AnyArray:
+    """Return an array as it is, or as an ndarray: a list, say, or what speaks DLPack alone."""
+    return array if hasattr(array, "reshape") else host_array(name, array)
 
 
 def check_out(

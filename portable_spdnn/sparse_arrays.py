@@ -91,19 +91,15 @@ def canonical_csr(name: str, array: Any) -> Any:
     array = array.astype(real_dtype(array.dtype, name), copy=False)
     try:
         csr = array if isinstance(array, sp.csr_array) else sp.csr_array(array)
-    except ValueError as error:  # such as space to spare in one of a csr_matrix's arrays alone
+    except ValueError as error:  # such as blocks of other dimensions than SciPy expects
         raise InputError(f"{name}: SciPy does not take its arrays: {error}") from error
     if array.format not in ("coo", "csr", "csc", "bsr"):
         check_structure(name, csr)  # others, such as lil, have nothing that is checked before
-    nnz = int(csr.indptr[-1])
     parts = csr.data, csr.indices, csr.indptr
-    # There may be space to spare at the end, and integers of types that SciPy would not choose.
-    native = all(part.dtype.isnative for part in parts)
-    spare = parts[0].size != nnz or parts[1].size != nnz
-    if spare or parts[1].dtype != parts[2].dtype or not native:
+    # There may be integers of types that SciPy would not choose, and of the other byte order.
+    if csr.indices.dtype != csr.indptr.dtype or not all(part.dtype.isnative for part in parts):
         values, indices, indptr = (
-            part.astype(part.dtype.newbyteorder("="), copy=False)
-            for part in (parts[0][:nnz], parts[1][:nnz], parts[2])
+            part.astype(part.dtype.newbyteorder("="), copy=False) for part in parts
         )
         csr = sp.csr_array((values, indices, indptr), shape=csr.shape)
     # Not as SciPy's flag says, which stays where the arrays have been changed since.

@@ -18,7 +18,7 @@ from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, address_of, in_order
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.buffers import WORKSPACES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
-from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
 
 
 class StreamConv:
@@ -45,7 +45,7 @@ class StreamConv:
         cut: Cut,
     ) -> None:
         self.geometry, self.dtype, self.cut = geometry, weights.dtype, cut
-        self.workers = workers if cut.threads > 1 else ThreadPool(1)
+        self.workers = workers if cut.threads > 1 else ALONE
         matrices = weights.reshape(geometry.matrix_shape)
         self.layout = layout = image_layout(matrices, geometry)
         size = conv_size(matrices, geometry, layout, images)

@@ -76,9 +76,8 @@ class ThreadPool:
                 except RuntimeError:  # no thread can start: at the end of the process, say
                     self._pool = None
                     pool.shutdown(wait=False, cancel_futures=True)  # one may wait to start
-                    begun = [future for future in futures if not future.cancelled()]
-                    left = range(first + len(begun), self.threads)
-                    futures = begun
+                    futures = [future for future in futures if not future.cancelled()]
+                    left = range(first + len(futures), self.threads)
                     break
             if poll is None:
                 kernel(0)

@@ -118,9 +118,8 @@ def variant_cost(
     elif variant == "clustered":
         entry = INDEX * share + (0 if size.constant else itemsize)
         entries = entry / CLUSTER_PANEL
-        reads = WAVEFRONT * size.sum_itemsize / (LANES * CLUSTER_COLUMNS * VECTOR)
-        if size.constant:
-            reads = 0.0
+        value = 0 if size.constant else size.sum_itemsize
+        reads = WAVEFRONT * value / (LANES * CLUSTER_COLUMNS * VECTOR)
     else:
         entry = INDEX + itemsize
         entries = entry / CSR_PANEL

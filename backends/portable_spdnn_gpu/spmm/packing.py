@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
+from portable_spdnn.sparse_arrays import common_value
 from portable_spdnn_gpu.compile.catalog import (
     BOUNDED,
     CLUSTER_PANEL,
@@ -143,7 +144,7 @@ def pack(
     memory = _Memory()
     launches = []
     rows, loads = np.arange(A.shape[0], dtype=np.int32), 0
-    constant = is_constant(A)
+    constant = common_value(A.data) is not None
     if variant == "staged":
         config = staged_configs(precision)[0] if config is None else config
         stages = stage_rows(A, config)
@@ -179,11 +180,6 @@ def pack(
         launches.append(PackedLaunch(csr_spmm, arrays, rows.size, rows.size, CSR_PANEL))
         loads += indices.size
     return PackedSpmm(variant, A.shape, A.nnz, loads, memory.joined(), tuple(launches), constant)
-
-
-def is_constant(A: sp.csr_array) -> bool:
-    """Whether all values are equal."""
-    return bool((A.data == A.data[:1]).all())
 
 
 def by_output(W: sp.sparray) -> sp.csr_array:

@@ -39,6 +39,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import scipy.sparse as sp
 
+from portable_spdnn.sparse_arrays import common_value
 from portable_spdnn_gpu.compile.catalog import (
     CLUSTER,
     CLUSTER_PANEL,
@@ -51,7 +52,7 @@ from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.device.properties import DeviceProperties
 from portable_spdnn_gpu.spmm.clusters import MIN_SAVING, candidate_groups, savings
 from portable_spdnn_gpu.spmm.costs import LayerSize, variant_cost
-from portable_spdnn_gpu.spmm.packing import VARIANTS, is_constant
+from portable_spdnn_gpu.spmm.packing import VARIANTS
 from portable_spdnn_gpu.spmm.staging import stage_rows
 
 LAUNCH = 3e-6  # seconds; in a graph of launches, with the pause between two kernels
@@ -113,7 +114,7 @@ def reuse_statistics(
     staged, padding, conflicts = _count_stages(A, config)
     return ReuseStatistics(
         A.shape[0], A.shape[1], A.nnz, A.nnz - saved, clustered_rows, staged, padding, conflicts,
-        config, is_constant(A),
+        config, common_value(A.data) is not None,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, address_of, in_order
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.buffers import WORKSPACES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
-from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
 
 MAX_STRIDE = 4  # horizontal: columns of as many phases are copied
 SHARES_EACH = 8  # so often a thread asks for planes
@@ -49,7 +49,7 @@ class DepthwiseConv:
         self, workers: ThreadPool, weights: Array, geometry: ConvGeometry, epilogue: Epilogue
     ) -> None:
         self.geometry, self.dtype = geometry, weights.dtype
-        self.workers = {1: ThreadPool(1), workers.threads: workers}
+        self.workers = {1: ALONE, workers.threads: workers}
         self.most, self.taps = workers.threads, weights[:1].size
         extent, (top, _), (left, _) = geometry.kernel[0], *geometry.padding
         stride = geometry.stride[1]

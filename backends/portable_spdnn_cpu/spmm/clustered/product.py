@@ -14,7 +14,7 @@ from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.layout.packing import ACTIVATION, PackedLayers, pack_product
 from portable_spdnn_cpu.machine.buffers import Spare
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
-from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
 from portable_spdnn_cpu.spmm.clustered.kernel import (
     add_residual,
     multiply_copied,
@@ -57,7 +57,7 @@ class ClusteredProduct:
         epilogue: Epilogue,
     ) -> None:
         self.dtype = by_output.dtype
-        self.workers = {1: ThreadPool(1), workers.threads: workers}
+        self.workers = {1: ALONE, workers.threads: workers}
         self.activation = activation_of(epilogue)
         bias = epilogue.bias
         if bias is None:

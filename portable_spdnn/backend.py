@@ -205,6 +205,16 @@ class Backend(Operations, AttentionOperations, Convolutions, FeatureQueries, ABC
 
     # -- operations: implemented by each backend, on validated arguments --------------------
 
+    def spmm_as_given(
+        self, A: object, B: object, epilogue: Epilogue | None, residual: object
+    ) -> AnyArray | None:
+        """C = A B, finished, of what a user gave; None, the default, where `run_spmm` is to do it.
+
+        For backends that check operands as they multiply, which is faster than to check before.
+        They leave alone what they cannot take, whatever it is. C has one dimension where B has.
+        """
+        return None
+
     @abstractmethod
     def run_spmm(
         self, A: SparseOperand, B: DenseOperand, epilogue: Epilogue, residual: DenseOperand | None

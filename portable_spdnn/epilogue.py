@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -157,10 +157,11 @@ class Epilogue:
             raise InputError(
                 f"{name}: bias has shape {self.bias.shape}; one number or ({outputs},) fits"
             )
-        made = replace(self, bias=None)
-        # Set past the constructor, which would make it float64 again.
-        bias = np.ascontiguousarray(np.broadcast_to(self.bias, (outputs,)), dtype)
-        object.__setattr__(made, "bias", bias)
+        scalar = self.bias.ndim == 0
+        bias = np.full(outputs, self.bias, dtype) if scalar else self.bias.astype(dtype)
+        # Past the constructor, which would make it float64 again.
+        made = object.__new__(Epilogue)
+        vars(made).update(vars(self), bias=bias)
         return made
 
     @property

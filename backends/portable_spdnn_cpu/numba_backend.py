@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -76,11 +78,23 @@ class NumbaBackend(Backend):
         matrix.has_canonical_format = True
         return matrix  # type: ignore[no-any-return]
 
+    @functools.cached_property
+    def _multiply_as_given(self) -> Callable[..., Array | None]:
+        from portable_spdnn_cpu.spmm.direct.product import multiply_as_given
+
+        return multiply_as_given
+
+    def spmm_as_given(
+        self, A: object, B: object, epilogue: Epilogue | None, residual: object
+    ) -> Array | None:
+        """C = A B for little work and A in CSR or CSC; A is checked as it is read."""
+        return self._multiply_as_given(self.workers, A, B, epilogue, residual)
+
     def run_spmm(
         self, A: SparseOperand, B: DenseOperand, epilogue: Epilogue, residual: DenseOperand | None
     ) -> DenseOperand:
-        """C = A B, finished; little is prepared, and small products are SciPy's."""
-        from portable_spdnn_cpu.spmm.handle import multiply_once
+        """C = A B, finished; little is prepared."""
+        from portable_spdnn_cpu.spmm.once import multiply_once
 
         return multiply_once(self.workers, A, epilogue, B, residual)
 
@@ -114,10 +128,17 @@ class NumbaBackend(Backend):
             from portable_spdnn_cpu.spgemm.fused_layer import sparse_layer
 
             return sparse_layer(self.workers, W, Y, epilogue)
+        from portable_spdnn_cpu.spmm.direct.product import is_suited, multiply
+
         # Y' = Y W is Y'^T = W^T Y^T: the inputs are the columns of a product.
         added = None if residual is None else residual.T
-        product: Any = self.run_spmm(W.T.tocsr(), Y.T, epilogue, added)
-        return product.T
+        if is_suited("csc", W.nnz, Y.shape[0], Y.itemsize):  # as CSC, CSR is its transpose
+            parts = W.indptr, W.indices, W.data
+            C: Any = multiply(self.workers, "csc", W.shape[::-1], parts, Y.T)
+            if C is not None:
+                return epilogue.apply(C, added, per_row=True).T
+        C = self.run_spmm(W.T.tocsr(), Y.T, epilogue, added)
+        return C.T
 
     def make_layer(self, W: sp.csr_array, inputs: int | None, epilogue: Epilogue) -> Prepared:
         """Return the function (Y, out, residual) -> Y', with W packed for the fastest kernel."""

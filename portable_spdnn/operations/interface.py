@@ -40,11 +40,12 @@ from portable_spdnn.operations.operands import (
 class Operations:
     """What users call on a backend: arguments are checked here and brought to one form."""
 
-    # What a backend gives; `portable_spdnn.backend` says what each does.
+    # See `portable_spdnn.backend`.
     memory_space: ClassVar[str]
     is_sparse: Callable[[object], bool]
     sparse_operand: Callable[[str, object], SparseOperand]
     dense_operand: Callable[[str, object], DenseOperand]
+    spmm_as_given: Callable[[object, object, Epilogue | None, object], AnyArray | None]
     run_spmm: Callable[[SparseOperand, DenseOperand, Epilogue, DenseOperand | None], DenseOperand]
     make_spmm: Callable[[SparseOperand, int | None, Epilogue], Prepared]
     make_spgemm_handle: Callable[[SparseOperand, SparseOperand], SpgemmHandle]
@@ -88,6 +89,8 @@ class Operations:
         >>> ps.get_backend("scipy").spmm(A, np.ones((2, 3)), relu).tolist()
         [[2.5, 2.5, 2.5], [0.0, 0.0, 0.0]]
         """
+        if (C := self.spmm_as_given(A, B, epilogue, residual)) is not None:
+            return C  # type: ignore[no-any-return]
         is_vector, B, residual, _ = as_columns("spmm", B, residual)
         A, B = self.sparse_operand("spmm: A", A), self.dense_operand("spmm: B", B)
         check_inner("spmm", A.shape, B.shape)
@@ -95,8 +98,8 @@ class Operations:
         dtype = common_dtype("spmm", A=A, B=B, residual=residual)
         residual = check_residual("spmm", residual, (A.shape[0], B.shape[1]), dtype)
         finish = checked_epilogue("spmm", epilogue).prepared("spmm", A.shape[0], dtype)
-        C: AnyArray = self.run_spmm(cast(A, dtype), cast(B, dtype), finish, residual)
-        return C.reshape(-1) if is_vector else C  # type: ignore[no-any-return]
+        C = self.run_spmm(cast(A, dtype), cast(B, dtype), finish, residual)
+        return C.reshape(-1) if is_vector else C  # type: ignore[attr-defined]
 
     def spmm_handle(
         self, A: SparseOperand, columns: int | None = None, epilogue: Epilogue | None = None
@@ -249,8 +252,8 @@ class Operations:
         """Prepare a layer once, to be applied to features many times.
 
         Takes weights, bias, y_max and epilogue as `layer` does, and raises what it raises. `inputs`
-        says how many rows the features are going to have, where that is known: the backend may then
-        try its variants now and keep the fastest. It limits nothing.
+        is how many rows features will have, where that is known: the backend may then try its
+        variants now. It limits nothing.
 
         Examples
         --------
@@ -275,7 +278,7 @@ class Operations:
         y_max: float | None,
         epilogue: Epilogue | None,
     ) -> tuple[SparseOperand, Epilogue]:
-        """Return the weights, and the epilogue that is meant."""
+        """Return weights and epilogue."""
         y_max = checked_y_max(y_max)
         if isinstance(bias, Epilogue):
             raise InputError("layer: bias is an Epilogue; give it as epilogue=...")

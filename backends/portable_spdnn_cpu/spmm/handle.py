@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -281,34 +281,3 @@ def size_of(A: SparseOperand, columns: int, layout: Layout, workers: ThreadPool)
         rows, inner, columns, int(A.nnz), itemsize, layout == Layout.FORTRAN,
         layout == Layout.ALIGNED, workers.threads if shared else 1,
     )  # fmt: skip
-
-
-def multiply_once(
-    workers: ThreadPool,
-    A: SparseOperand,
-    epilogue: Epilogue,
-    B: Any,
-    residual: Any,
-) -> Array:
-    """Return C = A B, finished, for a single product.
-
-    What SciPy has done before A could be prepared goes to SciPy. Otherwise A is streamed as it is,
-    or packed where B is wide.
-    """
-    layout = layout_of(B)
-    size = size_of(A, B.shape[1], layout, workers)
-    order: Literal["F", "C"] = "F" if layout == Layout.FORTRAN else "C"
-
-    def by_scipy() -> Array:
-        return np.asarray(epilogue.apply(A @ B, residual, per_row=True), order=order)
-
-    scipy = tuning.scipy_seconds(size)
-    if scipy < tuning.PREPARING:  # variants are not worth a look
-        return by_scipy()
-    whole = tuning.whole_variant(size)
-    variant = whole or tuning.stream_variants(size)[0]
-    if scipy < tuning.stream_seconds(size, variant) + tuning.PREPARING:
-        return by_scipy()
-    out = empty_result(size.rows, size.columns, A.dtype, size.fortran)
-    StreamProduct(A, epilogue, variant, pack=whole is None).multiply(B, out, residual, workers)
-    return out

@@ -26,6 +26,7 @@ L2_SHARE = 0.62  # and of the second: sums and C are there as well
 L2_WAYS = 16  # lines in a set of the second level
 # Cycles for a vector of 64 bytes. To load one of B:
 L1_LOAD, L2_LOAD, MEMORY_LOAD = 0.62, 1.3, 8.0
+ACROSS_LINES = 2.0  # times as long, for one that lies across two cache lines
 # To copy one of B to a panel from the second level, and to transpose it on the way.
 COPY, TRANSPOSE = 4.5, 8.0
 # To copy one from beyond the second level: to a panel that fits the first, and to a larger one.
@@ -45,9 +46,6 @@ FALSE_SHARING = 100.0  # for a row of C in which two threads write to one pair o
 START = 12000.0  # for a call
 # Seconds.
 DENSE_CALL = 1e-5  # for a call of BLAS: B is looked at, and the threads of BLAS are set
-SCIPY_VECTOR, SCIPY = 4e-10, 1.3e-10  # of SciPy, for an entry and one column, or each of several
-SCIPY_RESULT = 2e-10  # of SciPy and what follows, for an item of C
-PREPARING = 1.5e-5  # for a product that is not kept
 PACKED_ONCE = 1024  # columns from which packing pays in a single product
 K_BLOCKS = (64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
 TRIED = 8  # variants of the stream that a trial times, the fastest by the model
@@ -196,11 +194,14 @@ def _load(size: ProductSize, variant: StreamVariant) -> float:
     return near * L2_LOAD + (1 - near) * MEMORY_LOAD
 
 
-def scipy_seconds(size: ProductSize) -> float:
-    """Return about what SciPy's product takes on its one thread, in seconds."""
-    entry = SCIPY_VECTOR if size.columns == 1 else SCIPY * size.columns
-    float32 = size.entries * entry + size.rows * size.columns * SCIPY_RESULT
-    return float32 * size.itemsize / 4
+def direct_seconds(size: ProductSize) -> float:
+    """Return what the model says of A as it is and B in place, in seconds."""
+    held = min(size.entries, size.inner) * size.vectors * BLOCK_BYTES
+    near = min(1.0, L2_SHARE * L2 / max(1, held))
+    load = near * ACROSS_LINES * L2_LOAD + (1 - near) * MEMORY_LOAD
+    written = size.rows * size.vectors
+    write = WRITE if written * BLOCK_BYTES <= L2 / 2 else WRITE_PANELS
+    return CYCLE * (size.entries * size.vectors * load + written * write) / size.threads
 
 
 def dense_seconds(size: ProductSize) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from portable_spdnn_cpu.spmm.few_columns.emitter import Value
+from portable_spdnn_cpu.spmm.emitter import Value
 from portable_spdnn_cpu.spmm.few_columns.operands import Operands
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
 

@@ -18,7 +18,7 @@ from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Array, intrinsic, kernel
 from portable_spdnn_cpu.jit.jobs import job
-from portable_spdnn_cpu.spmm.few_columns.emitter import WORD
+from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
 from portable_spdnn_cpu.spmm.few_columns.operands import ARGUMENTS
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec

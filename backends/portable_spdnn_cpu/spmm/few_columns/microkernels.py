@@ -26,8 +26,8 @@ from typing import Any
 
 from llvmlite import ir
 
+from portable_spdnn_cpu.spmm.emitter import INT16, INT32, WORD, Value
 from portable_spdnn_cpu.spmm.few_columns.copies import copy_to_planes, copy_to_rows
-from portable_spdnn_cpu.spmm.few_columns.emitter import INT16, INT32, WORD, Value
 from portable_spdnn_cpu.spmm.few_columns.operands import Operands, declare
 from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, STEPS, LanesSpec, RowsSpec
 

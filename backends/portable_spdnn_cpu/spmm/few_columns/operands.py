@@ -6,7 +6,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from portable_spdnn_cpu.spmm.few_columns.emitter import INT32, WORD, Emitter, Value
+from portable_spdnn_cpu.spmm.emitter import INT32, WORD, Emitter, Value
 from portable_spdnn_cpu.spmm.few_columns.specs import Spec
 
 # The arguments of the generated function, words all: addresses, and strides in bytes. A residual

@@ -17,7 +17,7 @@ from portable_spdnn_cpu.jit.intrinsics import broadcast
 Value = Any  # an LLVM value or type; llvmlite has no types
 FUSED = ("contract",)  # a multiplication and an addition may become one instruction
 WORD = ir.IntType(64)
-INT32, INT16 = ir.IntType(32), ir.IntType(16)
+INT32, INT16, BIT = ir.IntType(32), ir.IntType(16), ir.IntType(1)
 
 
 class Emitter:
@@ -76,15 +76,40 @@ class Emitter:
         if count == lanes:
             self.store(value, address)
             return
-        pointer, mask = value.type.as_pointer(), ir.VectorType(ir.IntType(1), lanes)
-        kind = ir.FunctionType(ir.VoidType(), [value.type, pointer, INT32, mask])
-        name = f"llvm.masked.store.v{lanes}f{8 * self.itemsize}.p0"
-        chosen = ir.Constant(mask, [int(lane < count) for lane in range(lanes)])
-        target = self.builder.inttoptr(address, pointer)
-        self.call(name, kind, [value, target, INT32(1), chosen])
+        mask = ir.Constant(ir.VectorType(BIT, lanes), [int(lane < count) for lane in range(lanes)])
+        self.store_some(value, address, mask)
 
-    def gather(self, base: Value, positions: Value) -> Value:
-        """Load the items at positions after an address, by the processor's gather."""
+    def first_lanes(self, lanes: int, count: Value) -> Value:
+        """Return a mask of the first lanes, `count` of them: a word."""
+        words = ir.VectorType(WORD, lanes)
+        numbers = ir.Constant(words, list(range(lanes)))
+        return self.builder.icmp_signed("<", numbers, self.spread(count, lanes))
+
+    def store_some(self, value: Value, address: Value, mask: Value) -> None:
+        """Store the lanes that a mask names; no byte of others is touched."""
+        target = self.builder.inttoptr(address, value.type.as_pointer())
+        operands = [value, target, INT32(1), mask]
+        self._call_masked("store", value.type, ir.VoidType(), operands)
+
+    def load_some(self, kind: Value, address: Value, mask: Value) -> Value:
+        """Load the lanes that a mask names, and zeros; no byte of others is touched."""
+        pointer = self.builder.inttoptr(address, kind.as_pointer())
+        operands = [pointer, INT32(1), mask, ir.Constant(kind, None)]
+        return self._call_masked("load", kind, kind, operands)
+
+    def _call_masked(self, what: str, kind: Value, result: Value, operands: list[Value]) -> Value:
+        """Call LLVM's masked load or store of a vector."""
+        item = kind.element
+        letter = "i" if isinstance(item, ir.IntType) else "f"
+        bits = item.width if letter == "i" else 8 * self.itemsize
+        function = ir.FunctionType(result, [operand.type for operand in operands])
+        return self.call(f"llvm.masked.{what}.v{kind.count}{letter}{bits}.p0", function, operands)
+
+    def gather(self, base: Value, positions: Value, mask: Value | None = None) -> Value:
+        """Load the items at positions after an address, by the processor's gather.
+
+        Where there is a mask, only the lanes that it names are loaded, and the others are zero.
+        """
         lanes = positions.type.count
         words = ir.VectorType(WORD, lanes)
         if positions.type != words:
@@ -92,14 +117,12 @@ class Emitter:
         distances = self.builder.mul(positions, ir.Constant(words, [self.itemsize] * lanes))
         addresses = self.builder.add(self.spread(base, lanes), distances)
         pointers = ir.VectorType(self.scalar.as_pointer(), lanes)
-        mask, kind = ir.VectorType(ir.IntType(1), lanes), self.vector(lanes)
-        function = ir.FunctionType(kind, [pointers, INT32, mask, kind])
-        operands = [
-            self.builder.inttoptr(addresses, pointers),
-            INT32(self.itemsize),
-            ir.Constant(mask, [1] * lanes),
-            ir.Constant(kind, ir.Undefined),
-        ]
+        kind = self.vector(lanes)
+        others = ir.Constant(kind, ir.Undefined if mask is None else None)
+        if mask is None:
+            mask = ir.Constant(ir.VectorType(BIT, lanes), [1] * lanes)
+        operands = [self.builder.inttoptr(addresses, pointers), INT32(self.itemsize), mask, others]
+        function = ir.FunctionType(kind, [operand.type for operand in operands])
         name = f"llvm.masked.gather.v{lanes}f{8 * self.itemsize}.v{lanes}p0"
         return self.call(name, function, operands)
 

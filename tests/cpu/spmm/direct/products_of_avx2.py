@@ -1,0 +1,31 @@
+"""Multiply with the vectors that the environment asks for; run by `test_product`."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spmm.direct.kernel import GATHERS
+from portable_spdnn_cpu.spmm.direct.product import multiply
+
+COLUMNS = 1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 31, 33, 64, 100, 128, 129, 200
+
+
+def main() -> None:
+    """Compare all widths with SciPy; print whether there are gathers, vectors, and comparisons."""
+    rng, pool, done = np.random.default_rng(0), ThreadPool(2), 0
+    for make in (sp.csr_array, sp.csc_array):
+        for dtype in (np.float32, np.float64):
+            for shape in ((40, 37), (3, 90)):
+                A = make(sp.random_array(shape, density=0.3, rng=rng, dtype=dtype))
+                for columns in COLUMNS:
+                    B = rng.random((shape[1], columns)).astype(dtype)
+                    C = multiply(pool, A.format, A.shape, (A.indptr, A.indices, A.data), B)
+                    np.testing.assert_allclose(C, A @ B, rtol=1e-4, atol=1e-4)
+                    done += 1
+    print(GATHERS, VECTOR_BYTES, done)
+
+
+main()

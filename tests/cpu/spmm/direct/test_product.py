@@ -1,0 +1,212 @@
+"""Single products: A as it is given, right for any structure and refused for what is none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from llvmlite import binding
+
+import portable_spdnn as ps
+from portable_spdnn.testing import oracle
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spmm.direct import product
+
+FEATURES = binding.get_host_cpu_features()
+POOLS = ThreadPool(1), ThreadPool(3)
+FORMS = {"csr": sp.csr_array, "csc": sp.csc_array}
+# 1 to 4 columns, and both sides of each width of the kernels.
+COLUMNS = 1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 31, 33, 64, 100, 128, 129, 200
+
+
+@pytest.fixture(autouse=True)
+def _threads_share_all_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product, "is_shared", lambda *size: True)
+
+
+def matrix(seed: int, shape: tuple[int, int], density: float, dtype: Any = np.float32) -> Any:
+    rng = np.random.default_rng(seed)
+    dense = np.where(rng.random(shape) < density, rng.uniform(-1, 1, shape), 0)
+    return sp.csr_array(dense.astype(dtype))
+
+
+def multiply(pool: ThreadPool, A: Any, B: Any) -> Any:
+    return product.multiply(pool, A.format, A.shape, (A.indptr, A.indices, A.data), B)
+
+
+def check(A: Any, B: Any) -> None:
+    expected = oracle.spmm(sp.csr_array(A), B if B.ndim == 2 else B[:, None]).reshape(
+        A.shape[0], *B.shape[1:]
+    )
+    close = 1e-4 if A.dtype == B.dtype == np.float32 else 1e-11
+    for pool in POOLS:
+        found = multiply(pool, A, B)
+        np.testing.assert_allclose(found, expected, rtol=close, atol=close)
+        assert found.dtype == np.result_type(A.dtype, B.dtype)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.integers(0, 1000), st.integers(1, 60), st.integers(1, 90), st.sampled_from([0, *COLUMNS]),
+    st.sampled_from([0.0, 0.03, 0.3, 1.0]), st.sampled_from([np.float32, np.float64]),
+    st.sampled_from([np.int32, np.int64]), st.sampled_from(sorted(FORMS)), st.sampled_from("CFR"),
+)  # fmt: skip
+def test_a_product(
+    seed: int, rows: int, k: int, columns: int, density: float, dtype: Any, index: Any, form: str,
+    order: str,
+) -> None:  # fmt: skip
+    A = FORMS[form](matrix(seed, (rows, k), density, dtype))
+    A.indices, A.indptr = A.indices.astype(index), A.indptr.astype(index)
+    rng = np.random.default_rng(seed)
+    B = rng.uniform(-1, 1, (k, columns + 3) if columns else k).astype(dtype)
+    if columns:  # in C order, Fortran's, or rows that lie apart
+        B = B[:, 1:-2] if order == "R" else np.array(B[:, 1:-2], order=order)
+    check(A, B)
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_types_and_alignment(form: str) -> None:
+    A = FORMS[form](matrix(1, (20, 30), 0.3))
+    rng = np.random.default_rng(1)
+    for dtype in (np.float64, np.int32, np.int64, np.uint8, np.bool_, np.float16, ">f4"):
+        B = rng.integers(0, 2, (30, 5)).astype(dtype)
+        expected = A.astype(np.float64) @ B.astype(np.float64)
+        found = multiply(POOLS[0], A, B)
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        assert found.dtype == (np.float64 if B.itemsize == 8 else np.float32)
+    # At odd addresses: values and B may lie anywhere, places may not.
+    raw = np.zeros(4 * A.nnz + 1, np.uint8)[1:].view(np.float32)
+    raw[:] = A.data
+    B = np.zeros(4 * 30 + 1, np.uint8)[1:].view(np.float32)
+    B[:] = rng.random(30)
+    A.data = raw
+    check(A, B)
+    check(A, B[::-1])
+    A.indices = np.repeat(A.indices, 2)[::2]
+    assert multiply(POOLS[0], A, B) is None
+
+
+def test_columns_that_are_not_sorted_or_are_there_twice_count_as_in_scipy() -> None:
+    parts = np.array([1, 2, 3, 4, 5], np.float32), np.array([2, 0, 2, 1, 1]), np.array([0, 3, 5])
+    A, B = sp.csr_array(parts, shape=(2, 3)), np.array([[1.0], [10], [100]], np.float32)
+    assert multiply(POOLS[0], A, B).tolist() == [[402], [90]]
+    assert ps.get_backend("numba").spmm(A, B).tolist() == [[402], [90]]
+
+
+@pytest.mark.parametrize("columns", [0, *COLUMNS])
+@pytest.mark.parametrize("form", sorted(FORMS))
+@pytest.mark.parametrize(
+    ("part", "place", "value"),
+    [
+        ("indices", 0, -1), ("indices", -1, 1 << 30), ("indices", 20, "extent"),
+        ("indices", 33, -(1 << 31)), ("indptr", 0, 1), ("indptr", 0, -1), ("indptr", 3, -5),
+        ("indptr", 3, 1 << 30), ("indptr", -1, "nnz"), ("indptr", 2, 1000),
+    ],
+)  # fmt: skip
+def test_structure_that_is_none_is_refused(
+    form: str, columns: int, part: str, place: int, value: Any
+) -> None:
+    A = FORMS[form](matrix(2, (40, 41), 0.2))
+    extent = A.shape[0] if form == "csc" else A.shape[1]
+    getattr(A, part)[place] = {"extent": extent, "nnz": A.nnz + 1}.get(value, value)
+    B = np.ones((41, columns) if columns else 41, np.float32)
+    for pool in POOLS:
+        assert multiply(pool, A, B) is None
+    with pytest.raises(ps.InputError, match="spmm: A: "):
+        ps.get_backend("numba").spmm(A, B)
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    A, B = matrix(3, (10, 12), 0.5), np.ones((12, 3), np.float32)
+    backend = ps.get_backend("numba")
+    for change in (
+        {"data": A.data[:-1]}, {"indices": A.indices[:-1]}, {"indptr": A.indptr[:-1]},
+        {"indptr": A.indptr.astype(np.int64)}, {"data": A.data.astype(np.complex64)},
+    ):  # fmt: skip
+        wrong = A.copy()
+        for name, array in change.items():
+            setattr(wrong, name, array)
+        assert multiply(POOLS[0], wrong, B) is None
+    for wrong_B in (B[:-1], B.astype(np.complex64), B[None], np.ma.masked_array(B, B > 0)):
+        with pytest.raises(ps.InputError, match="spmm"):
+            backend.spmm(A, wrong_B)
+    with pytest.raises(ps.InputError, match="bias has shape"):
+        backend.spmm(A, B, ps.Epilogue([1.0, 2.0]))
+    with pytest.raises(ps.InputError, match="residual has shape"):
+        backend.spmm(A, B, None, np.ones((3, 10), np.float32))
+    with pytest.raises(ps.InputError, match="epilogue is str"):
+        backend.spmm(A, B, "relu")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_not_finite_numbers_stay_with_the_entries_that_meet_them(form: str) -> None:
+    A = FORMS[form](np.array([[1.0, 0, 2], [0, 3, 0], [0, 0, 0]], np.float32))
+    for columns in COLUMNS:
+        B = np.ones((3, columns), np.float32)
+        B[0, 0], B[1, -1] = np.inf, np.nan
+        expected = np.ones((3, columns)) * [[3], [3], [0]]
+        expected[0, 0], expected[1, -1] = np.inf, np.nan
+        for pool in POOLS:
+            np.testing.assert_array_equal(multiply(pool, A, B), expected)
+
+
+def test_all_is_finished_as_for_checked_operands() -> None:
+    backend, rng = ps.get_backend("numba"), np.random.default_rng(7)
+    A, B = matrix(7, (30, 20), 0.4), rng.uniform(-1, 1, (20, 6)).astype(np.float32)
+    residual = rng.uniform(-1, 1, (30, 6)).astype(np.float32)
+    for epilogue in (None, ps.Epilogue(rng.uniform(-1, 1, 30), "gelu", upper=0.5)):
+        for added in (None, residual, residual.astype(np.float64), residual.tolist()):
+            for features in (B, B[:, 0]):
+                extra = added if added is None or features is B else np.asarray(added)[:, 0]
+                found = backend.spmm(A, features, epilogue, extra)
+                expected = ps.get_backend("scipy").spmm(A, features, epilogue, extra)
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert backend.spmm(A, np.asfortranarray(B)).flags.f_contiguous
+
+
+def test_what_is_much_work_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    A, wide = matrix(8, (30, 20), 0.4), np.ones((20, 200), np.float32)
+    monkeypatch.setattr(product, "MOST_WORK", 1000)
+    assert product.multiply_as_given(POOLS[0], A, wide, None, None) is None
+    assert product.multiply_as_given(POOLS[0], A, wide[:, :16], None, None) is not None
+    np.testing.assert_allclose(ps.get_backend("numba").spmm(A, wide), A @ wide, rtol=1e-5)
+
+
+@pytest.mark.parametrize("inputs", [1, 3, 20, 70])
+def test_a_layer_takes_its_weights_as_columns(inputs: int) -> None:
+    W, rng = matrix(9, (25, 40), 0.3), np.random.default_rng(9)
+    Y = rng.uniform(-1, 1, (inputs, 25)).astype(np.float32)
+    residual = rng.uniform(-1, 1, (inputs, 40)).astype(np.float32)
+    epilogue = ps.Epilogue(rng.uniform(-1, 1, 40), "relu", upper=0.4)
+    numba, scipy = ps.get_backend("numba"), ps.get_backend("scipy")
+    for added in (None, residual):
+        found = numba.layer(W, Y, epilogue=epilogue, residual=added)
+        expected = scipy.layer(W, Y, epilogue=epilogue, residual=added)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        assert found.flags.c_contiguous
+
+
+@pytest.mark.skipif(not FEATURES.get("avx512f"), reason="vectors are those of AVX2 or less anyway")
+def test_without_avx512_and_gathers(tmp_path: Path) -> None:
+    features = ",".join(
+        f"{'+' if has and not name.startswith('avx512') else '-'}{name}"
+        for name, has in FEATURES.items()
+    )
+    environment = {
+        **os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": features,
+        "NUMBA_CACHE_DIR": str(tmp_path),
+    }  # fmt: skip
+    script = Path(__file__).with_name("products_of_avx2.py")
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["False", "32", "136"]

@@ -127,9 +127,9 @@ class EmulatedDevice:
         Folder of the kernels. Default: the backend's.
     number : int, optional
         Default: that of the calling thread's current device. Devices of one number are one.
-    copies_late : bool
-        Do the work of other streams than the first as late as events allow; else early, and
-        that of the first late.
+    copies_late, launches_late : bool
+        Do the work of other streams than the first, or that of the first, as late as events and
+        the host's waits allow; else early.
     """
 
     description = "emulated CUDA device"
@@ -147,6 +147,7 @@ class EmulatedDevice:
         sources: Path | None = None,
         number: int | None = None,
         copies_late: bool = True,
+        launches_late: bool = False,
     ) -> None:
         self.number = current_device() if number is None else number
         self.folder, self.falling, self.sanitize = folder, falling, sanitize
@@ -155,13 +156,19 @@ class EmulatedDevice:
         self._functions: dict[Kernel, tuple[Any, list[str]]] = {}
         self._asked_for: dict[Kernel, int] = {}
         self._recorded: list[Callable[[], None]] | None = None
-        # Two orders find what waits are missing: copies of other streams as late as may be, or
-        # as early, with the launches late.
+        # Three orders find what waits are missing: the copies of other streams late, the launches
+        # late, or both, so that the host is ahead of either.
         self.copies_late = copies_late
-        self._main = self._current = EmulatedStream(late=not copies_late)
-        self._streams = [self._main]
-        self._pinned: list[np.ndarray] = []
+        self._main = EmulatedStream(launches_late)
+        self._thread = threading.local()  # each has a current stream of its own, as in CuPy
+        # By address; tests count what has not been released.
+        self.pinned_memory: weakref.WeakValueDictionary[int, np.ndarray]
+        self.pinned_memory = weakref.WeakValueDictionary()
         self._taken = self._peak = 0
+
+    @property
+    def _current(self) -> EmulatedStream:
+        return getattr(self._thread, "stream", self._main)
 
     @contextmanager
     def bound(self) -> Iterator[None]:
@@ -210,10 +217,12 @@ class EmulatedDevice:
     def overlaps(self, one: EmulatedArray, other: EmulatedArray) -> bool:
         return np.may_share_memory(one.values, other.values)
 
-    def synchronize(self) -> None:
+    def synchronize(self, event: EmulatedEvent | None = None) -> None:
         self._not_recording("synchronize")
-        for stream in self._streams:
-            stream.drain()
+        if event is None:
+            self._current.drain()
+        else:
+            event.happened()
 
     def resident_blocks(self, kernel: Kernel) -> int:
         if kernel not in self._functions:
@@ -244,8 +253,9 @@ class EmulatedDevice:
 
     def pinned(self, nbytes: int) -> np.ndarray:
         self._not_recording("pinned")
-        self._pinned.append(np.empty(nbytes, np.uint8))
-        return self._pinned[-1]
+        memory = np.empty(nbytes, np.uint8)
+        self.pinned_memory[memory.ctypes.data] = memory
+        return memory
 
     def copy_in(self, host: np.ndarray, array: EmulatedArray) -> None:
         self._not_recording("copy_in")
@@ -254,7 +264,8 @@ class EmulatedDevice:
         assert array.flags.c_contiguous
         # Pinned memory is read when the copy is done, other memory at once.
         source = host.reshape(-1).view(np.uint8)
-        if not any(np.may_share_memory(host, memory) for memory in self._pinned):
+        pinned = list(self.pinned_memory.values())
+        if not any(np.may_share_memory(host, memory) for memory in pinned):
             source = source.copy()
         to = array.values.reshape(-1).view(np.uint8)
         self._current.add(lambda: np.copyto(to, source))
@@ -266,16 +277,15 @@ class EmulatedDevice:
         self._current.add(lambda: array.values.fill(0))
 
     def new_stream(self) -> EmulatedStream:
-        self._streams.append(EmulatedStream(late=self.copies_late))
-        return self._streams[-1]
+        return EmulatedStream(self.copies_late)
 
     @contextmanager
     def on(self, stream: EmulatedStream) -> Iterator[None]:
-        before, self._current = self._current, stream
+        before, self._thread.stream = self._current, stream
         try:
             yield
         finally:
-            self._current = before
+            self._thread.stream = before
 
     def mark(self) -> EmulatedEvent:
         return EmulatedEvent.on(self._current)

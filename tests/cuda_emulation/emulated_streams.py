@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 Work = Callable[[], None]
+_WORKING = threading.RLock()  # streams are used by threads, and work of one waits for another's
 
 
 @dataclass(eq=False)
@@ -26,17 +28,19 @@ class EmulatedStream:
     done: int = 0
 
     def add(self, work: Work) -> None:
-        self.waiting.append(work)
-        self.given += 1
-        if not self.late:
-            self.drain(self.given)
+        with _WORKING:
+            self.waiting.append(work)
+            self.given += 1
+            if not self.late:
+                self.drain(self.given)
 
     def drain(self, until: int | None = None) -> None:
         """Do the first `until` pieces of work, or all."""
-        until = self.given if until is None else until
-        while self.done < until:
-            self.done += 1  # before: a wait for an event of this stream finds it done
-            self.waiting.popleft()()
+        with _WORKING:
+            until = self.given if until is None else until
+            while self.done < until:
+                self.done += 1  # before: a wait for an event of this stream finds it done
+                self.waiting.popleft()()
 
 
 @dataclass(eq=False)
@@ -49,9 +53,10 @@ class EmulatedEvent:
 
     @classmethod
     def on(cls, stream: EmulatedStream) -> EmulatedEvent:
-        event = cls(stream)
-        stream.add(event._happen)
-        event.position = stream.given
+        with _WORKING:
+            event = cls(stream)
+            stream.add(event._happen)
+            event.position = stream.given
         return event
 
     def _happen(self) -> None:

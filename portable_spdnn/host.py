@@ -7,7 +7,7 @@ import re
 import resource
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -56,11 +56,12 @@ def cache_folder() -> Path:
 
 def map_in_threads(
     function: Callable[[Argument], Value], arguments: Iterable[Argument], workers: int
-) -> Iterator[Value]:
+) -> Generator[Value]:
     """Yield ``function(argument)`` in order, computed by some threads ahead of the caller.
 
     `arguments` is iterated in the calling thread, and only as many items as there are threads ahead
-    of what was yielded, so that a long iteration takes bounded memory.
+    of what was yielded, so that a long iteration takes bounded memory. Once the generator is closed
+    no thread works any more.
     """
     pool = ThreadPoolExecutor(workers)
     pending: deque[Future[Value]] = deque()

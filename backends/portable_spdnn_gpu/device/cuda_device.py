@@ -244,10 +244,10 @@ class CudaDevice:
         """Return the most bytes that arrays have taken at a time."""
         return self._peak
 
-    def synchronize(self) -> None:
-        """Wait until the current stream has done its work."""
+    def synchronize(self, event: Any = None) -> None:
+        """Wait until an event has happened, or the current stream has done its work."""
         with self._faults():
-            self._cupy.cuda.get_current_stream().synchronize()
+            (event or self._cupy.cuda.get_current_stream()).synchronize()
 
     @contextmanager
     def _faults(self) -> Iterator[None]:

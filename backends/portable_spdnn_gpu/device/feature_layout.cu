@@ -1,8 +1,8 @@
 // Features from the host's layouts into the device's, [neuron][input], and back to rows.
 //
 // Idea: features are copied to the device in the form in which the host has them, which is the
-// smallest (bits, CSR, rows), and are spread out there; scores are gathered and transposed by one
-// kernel. The kernels that bring features in mark the active inputs.
+// smallest (bits, CSR, rows), a part of the inputs at a time, and are spread out there; scores are
+// gathered and transposed by one kernel. The kernels that bring features in mark the active inputs.
 //
 // Bound: device memory; of `unpack_bits` the features written, since a bit becomes a number.
 //
@@ -15,11 +15,14 @@
 #define THREADS 256
 #define BYTES 64
 
+// Of the kernels that bring features in: `inputs` is the number of inputs in the part that is
+// given; the first of them is input `first` of the batch.
+
 // bits: row_bytes for each input, the first neuron in the highest bit of the first byte. A block
 // takes THREADS inputs and BYTES x 8 neurons.
 extern "C" __global__ void __launch_bounds__(THREADS)
-unpack_bits(const unsigned char* __restrict__ bits, int row_bytes, int neurons, int inputs,
-            STORED* __restrict__ to, int pitch, unsigned char* __restrict__ active) {
+unpack_bits(const unsigned char* __restrict__ bits, int row_bytes, int neurons, int first,
+            int inputs, STORED* __restrict__ to, int pitch, unsigned char* __restrict__ active) {
     const int input = blockIdx.x * THREADS + threadIdx.x;
     if (input >= inputs) return;
     const int end = min(row_bytes, int(blockIdx.y + 1) * BYTES);
@@ -30,56 +33,58 @@ unpack_bits(const unsigned char* __restrict__ bits, int row_bytes, int neurons, 
 #pragma unroll
         for (int j = 0; j < 8; ++j)
             if (b * 8 + j < neurons)
-                to[size_t(b * 8 + j) * pitch + input] = narrow(SCALAR(byte >> (7 - j) & 1u));
+                to[size_t(b * 8 + j) * pitch + first + input] =
+                    narrow(SCALAR(byte >> (7 - j) & 1u));
     }
-    if (any) active[input] = 1;
+    if (any) active[first + input] = 1;
 }
 
-// offsets, indices, values: the features in CSR, a row for each input; one warp takes a row. The
+// offsets, indices, values: the part in CSR, a row for each input; one warp takes a row. The
 // features `to` have been cleared.
 extern "C" __global__ void __launch_bounds__(THREADS)
 spread_csr(const int* __restrict__ offsets, const int* __restrict__ indices,
-           const SCALAR* __restrict__ values, int inputs, STORED* __restrict__ to, int pitch,
-           unsigned char* __restrict__ active) {
+           const SCALAR* __restrict__ values, int first, int inputs, STORED* __restrict__ to,
+           int pitch, unsigned char* __restrict__ active) {
     const int input = blockIdx.x * (THREADS / 32) + threadIdx.x / 32;
     if (input >= inputs) return;
     for (int k = offsets[input] + threadIdx.x % 32; k < offsets[input + 1]; k += 32) {
-        to[size_t(indices[k]) * pitch + input] = narrow(values[k]);
-        if (values[k] != SCALAR(0)) active[input] = 1;
+        to[size_t(indices[k]) * pitch + first + input] = narrow(values[k]);
+        if (values[k] != SCALAR(0)) active[first + input] = 1;
     }
 }
 
 // rows: [input][neuron]. A block transposes TILE inputs x TILE neurons.
 extern "C" __global__ void __launch_bounds__(THREADS)
-turn_rows(const SCALAR* __restrict__ rows, int neurons, int inputs, STORED* __restrict__ to,
-          int pitch, unsigned char* __restrict__ active) {
+turn_rows(const SCALAR* __restrict__ rows, int neurons, int first, int inputs,
+          STORED* __restrict__ to, int pitch, unsigned char* __restrict__ active) {
     const int neuron = blockIdx.y * TILE, input = blockIdx.x * TILE;
     const auto load = [&](int k, int x) {
         if (input + k >= inputs || neuron + x >= neurons) return SCALAR(0);
         const SCALAR feature = rows[size_t(input + k) * neurons + neuron + x];
-        if (feature != SCALAR(0)) active[input + k] = 1;
+        if (feature != SCALAR(0)) active[first + input + k] = 1;
         return feature;
     };
     transpose_tile(load, [&](int k, int x, SCALAR feature) {
         if (neuron + k < neurons && input + x < inputs)
-            to[size_t(neuron + k) * pitch + input + x] = narrow(feature);
+            to[size_t(neuron + k) * pitch + first + input + x] = narrow(feature);
     });
 }
 
-// rows: [i][neuron] of the inputs that `state` counts; input i is read where `source` says. A block
-// transposes TILE neurons x TILE inputs.
+// rows: [i][neuron] of `inputs` of the inputs that `state` counts, from `first` on; where each is
+// read, `source` says. A block transposes TILE neurons x TILE inputs.
 extern "C" __global__ void __launch_bounds__(THREADS)
 collect_rows(const STORED* __restrict__ from, int pitch, const int* __restrict__ state,
-             const int* __restrict__ source, int neurons, SCALAR* __restrict__ rows) {
-    const InputState inputs = *reinterpret_cast<const InputState*>(state);
-    const int neuron = blockIdx.y * TILE, first = blockIdx.x * TILE;
-    const int place = place_of(first + int(threadIdx.x % TILE), inputs, source);
+             const int* __restrict__ source, int neurons, int first, int inputs,
+             SCALAR* __restrict__ rows) {
+    const InputState all = *reinterpret_cast<const InputState*>(state);
+    const int neuron = blockIdx.y * TILE, input = blockIdx.x * TILE;
+    const int place = place_of(first + input + int(threadIdx.x % TILE), all, source);
     const auto load = [&](int k, int) {
         return neuron + k < neurons ? widen(from[size_t(neuron + k) * pitch + place]) : SCALAR(0);
     };
     transpose_tile(load, [&](int k, int x, SCALAR score) {
-        if (first + k < inputs.count && neuron + x < neurons)
-            rows[size_t(first + k) * neurons + neuron + x] = score;
+        if (input + k < inputs && neuron + x < neurons)
+            rows[size_t(input + k) * neurons + neuron + x] = score;
     });
 }
 

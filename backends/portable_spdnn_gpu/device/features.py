@@ -1,4 +1,9 @@
-"""Features of a batch on a device: two buffers, and lists of the active inputs."""
+"""Features of a batch on a device: two buffers, and lists of the active inputs.
+
+Features come in part by part: as bits, CSR or rows into the second buffer, which nothing else
+needs before the first step, and from there into the first one, where kernels spread them out. So
+no form of the features but the buffers takes memory for a whole batch.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +24,18 @@ from portable_spdnn_gpu.compile.catalog import (
     list_active,
 )
 from portable_spdnn_gpu.compile.precision import Precision
-from portable_spdnn_gpu.device.interface import Argument, Device, DeviceArray
-from portable_spdnn_gpu.device.matrices import upload_csr
+from portable_spdnn_gpu.device.interface import Argument, Array, Device, DeviceArray
+from portable_spdnn_gpu.device.upload import (
+    ChunkedUpload,
+    Part,
+    parts_of_csr,
+    parts_of_rows,
+    row_bytes,
+)
 
 PITCH = 64  # inputs; the features of every neuron begin with a cache line
+# There is memory for as many inputs and neurons at least, so that the parts of an upload fit.
+LEAST_INPUTS, LEAST_NEURONS = 16, 32
 KEEP, DROP, ALWAYS = np.int32(0), np.int32(1), np.int32(2)  # policies of list_active
 STATE = 4  # integers of an InputState, in this order
 COUNT, GATHERS, ACTIVE, OVERFLOWED = range(STATE)
@@ -59,10 +72,8 @@ class StepOperands:
 
 
 def bytes_for_input(widest: int, precision: Precision) -> int:
-    """Return the bytes of device memory that an input takes, from its features to its scores."""
-    buffers = 2 * widest * precision.storage.itemsize
-    rows = widest * precision.sums.itemsize  # of features on their way in, or scores out
-    return int(buffers + rows) + 4 * np.dtype(np.int32).itemsize
+    """Return the bytes of device memory that an input takes: its features, twice, and marks."""
+    return int(2 * widest * precision.storage.itemsize) + 4 * np.dtype(np.int32).itemsize
 
 
 def pitch_of(capacity: int) -> int:
@@ -70,12 +81,12 @@ def pitch_of(capacity: int) -> int:
 
     That is whole cache lines, except of a few inputs.
     """
-    return -(-capacity // PITCH) * PITCH if capacity > PITCH else max(capacity, 1)
+    return -(-capacity // PITCH) * PITCH if capacity > PITCH else max(capacity, LEAST_INPUTS)
 
 
 def capacity_within(free: int, wanted: int, input_bytes: int) -> int:
     """Return how many of the wanted inputs fit so many bytes of device memory; may be 0."""
-    fitting = free // input_bytes
+    fitting = max(free, 0) // input_bytes
     capacity = min(wanted, fitting)
     return capacity if pitch_of(capacity) <= fitting else capacity // PITCH * PITCH
 
@@ -113,8 +124,11 @@ class DeviceFeatures:
         self.device, self.widest, self.precision = device, widest, precision
         self.pitch = pitch_of(capacity)
         self.capacity, self.one_at_a_time = capacity, threading.Lock()
-        size = max(widest, 1) * self.pitch
-        self.buffers = [device.empty((size,), precision.storage) for _ in range(2)]
+        size = max(widest, LEAST_NEURONS) * self.pitch
+        nbytes = size * precision.storage.itemsize
+        self._memory = [device.empty((nbytes,), np.uint8) for _ in range(2)]
+        self.buffers = [device.view(m, 0, (size,), precision.storage) for m in self._memory]
+        self._upload = ChunkedUpload(device, self._memory[1], row_bytes(widest, precision.sums))
         self.ids = [device.empty((self.pitch,), np.int32) for _ in range(2)]
         self.source = device.empty((self.pitch,), np.int32)
         self.active = device.empty((self.pitch,), np.uint8)
@@ -131,27 +145,34 @@ class DeviceFeatures:
         features : PackedFeatures, ndarray or csr_array, shape (inputs, neurons)
             Features in host memory, of no more inputs than the capacity.
         """
-        device, precision, given = self.device, self.precision, list[Argument]()
+        device, precision, limit = self.device, self.precision, self._upload.limit
         inputs, neurons = features.shape
-        count = np.int32(inputs)
         device.clear(self.active)
-        grid = -(-inputs // FEATURE_THREADS), 1
-        device.launch(feature_layout("number_inputs", precision), grid, [self.ids[0], count])
+        number = feature_layout("number_inputs", precision)
+        device.launch(number, (-(-inputs // FEATURE_THREADS), 1), [self.ids[0], np.int32(inputs)])
+        # `block` inputs go to a block, and to `blocks` beside each other all of their features.
+        sizes: list[np.int32] = []
         if isinstance(features, PackedFeatures):
-            row_bytes = features.bits.shape[1]
-            name, grid = "unpack_bits", (grid[0], -(-row_bytes // UNPACK_BYTES))
-            given = [device.upload(features.bits), np.int32(row_bytes), np.int32(neurons)]
+            width = features.bits.shape[1]
+            name, parts = "unpack_bits", parts_of_rows(features.bits, np.dtype(np.uint8), limit)
+            block, blocks = FEATURE_THREADS, -(-width // UNPACK_BYTES)
+            sizes = [np.int32(width), np.int32(neurons)]
         elif sp.issparse(features):
             device.clear(self.buffers[0])
-            csr = upload_csr(device, features.astype(precision.sums, copy=False))
-            name, grid = "spread_csr", (-(-inputs // (FEATURE_THREADS // 32)), 1)
-            given = [csr.indptr, csr.indices, csr.data]
+            name, parts = "spread_csr", parts_of_csr(features, precision.sums, limit)
+            block, blocks = FEATURE_THREADS // 32, 1
         else:
-            name, grid = "turn_rows", (-(-inputs // TRANSPOSE_TILE), -(-neurons // TRANSPOSE_TILE))
-            rows = device.upload(np.ascontiguousarray(features, precision.sums))
-            given = [rows, np.int32(neurons)]
-        to: list[Argument] = [count, self.buffers[0], np.int32(self.pitch), self.active]
-        device.launch(feature_layout(name, precision), grid, [*given, *to])
+            name, parts = "turn_rows", parts_of_rows(features, precision.sums, limit)
+            block, blocks = TRANSPOSE_TILE, -(-neurons // TRANSPOSE_TILE)
+            sizes = [np.int32(neurons)]
+        kernel = feature_layout(name, precision)
+        to: list[Argument] = [self.buffers[0], np.int32(self.pitch), self.active]
+
+        def start(part: Part, arrays: list[DeviceArray]) -> None:
+            given = [*arrays, *sizes, np.int32(part.first), np.int32(part.rows), *to]
+            device.launch(kernel, (-(-part.rows // block), blocks), given)
+
+        self._upload.run(parts, start)
 
     def operands(self, number: int, state: DeviceArray) -> StepOperands:
         """Return the operands of a step, from its number, counted from 0, and its InputState."""
@@ -198,12 +219,28 @@ class DeviceFeatures:
             How many features each of them has.
         """
         rows = self.device.empty((inputs, neurons), self.precision.sums)
+        self._collect(steps, state, 0, rows)
+        return rows
+
+    def fetch(self, steps: int, state: DeviceArray, inputs: int, neurons: int) -> Array:
+        """Return the same in host memory; on the device the other buffer holds them meanwhile."""
+        free, dtype = self._memory[1 - steps % 2], self.precision.sums
+        most = free.size // (neurons * dtype.itemsize)
+        fetched = np.empty((inputs, neurons), dtype)
+        for first in range(0, inputs, most):
+            part = fetched[first : first + most]
+            rows = self.device.view(free, 0, part.shape, dtype)
+            self._collect(steps, state, first, rows)
+            part[:] = self.device.download(rows)
+        return fetched
+
+    def _collect(self, steps: int, state: DeviceArray, first: int, rows: DeviceArray) -> None:
+        inputs, neurons = rows.shape
         self.device.launch(
             feature_layout("collect_rows", self.precision),
             (-(-inputs // TRANSPOSE_TILE), -(-neurons // TRANSPOSE_TILE)),
             [
                 self.buffers[steps % 2], np.int32(self.pitch), state, self.source,
-                np.int32(neurons), rows,
+                np.int32(neurons), np.int32(first), np.int32(inputs), rows,
             ],
         )  # fmt: skip
-        return rows

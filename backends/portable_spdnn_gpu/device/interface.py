@@ -167,8 +167,11 @@ class Device(Protocol):
     def peak_memory(self) -> int:
         """Return the most bytes that arrays have taken at a time."""
 
-    def synchronize(self) -> None:
-        """Wait until all that was started is done; raises LaunchError if any of it failed."""
+    def synchronize(self, event: Any = None) -> None:
+        """Wait until an event, or all that the current stream was given, has happened.
+
+        Raises LaunchError if any of it failed.
+        """
 
 
 def seconds_of(device: Device, work: Callable[[], None], calls: int = 1) -> float:

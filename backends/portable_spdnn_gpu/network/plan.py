@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,11 +24,17 @@ from portable_spdnn.plans.device_report import DeviceReport
 from portable_spdnn.plans.machine_limits import known_limits
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn_gpu.compile.precision import Precision, check_half_range
-from portable_spdnn_gpu.device.features import DeviceFeatures, bytes_for_input, capacity_within
-from portable_spdnn_gpu.device.interface import Array, Device, DeviceArray, Recording
+from portable_spdnn_gpu.device.features import (
+    LEAST_INPUTS,
+    DeviceFeatures,
+    bytes_for_input,
+    capacity_within,
+)
+from portable_spdnn_gpu.device.interface import Array, Device, LaunchError, Recording
 from portable_spdnn_gpu.device.properties import device_properties
 from portable_spdnn_gpu.network.costs import step_cost
 from portable_spdnn_gpu.network.launches import StepLaunches, seconds_by_layer
+from portable_spdnn_gpu.network.memory import MemoryShares
 from portable_spdnn_gpu.network.steps import PERSISTENT, StepChooser
 from portable_spdnn_gpu.network.weights import DeviceWeights, StreamTimes
 from portable_spdnn_gpu.spmm.tuning import TunedStaged, layer_class, tune_staged
@@ -35,8 +43,6 @@ if TYPE_CHECKING:
     from portable_spdnn_gpu.cupy_backend import CupyBackend
 
 MAX_INPUTS = 65536  # in a batch by default: the challenge's 60,000 go through together
-MEMORY_SHARE = 0.6  # part of the free memory that a plan may allocate
-WEIGHTS_SHARE = 1 / 2  # part of the memory limit that weights may take at least
 
 
 class DevicePlan(NetworkPlan):
@@ -61,7 +67,7 @@ class DevicePlan(NetworkPlan):
     Raises
     ------
     InputError
-        If device memory is limited to less than two layers and an input take.
+        If device memory is limited to less than two layers and the fewest inputs take.
 
     Attributes
     ----------
@@ -87,11 +93,13 @@ class DevicePlan(NetworkPlan):
         # How many inputs should go through the network together, if memory suffices.
         expected, most = options.expected_inputs, options.batch_size or MAX_INPUTS
         self._wanted = max(1, min(most, MAX_INPUTS if expected is None else expected))
-        share = self._weights_share()
+        free, limit = self.device.free_memory(), options.device_memory
+        self._shares = MemoryShares.of(network, self.precision, self._wanted, free, limit)
         self._measures = tuned is None and backend.tunes
         self._tuned: dict[str, TunedStaged] = {} if tuned is None else tuned
-        self.steps = self._chooser(share).steps(network)
-        self.weights = DeviceWeights(self.device, [step.packed for step in self.steps], share)
+        self.steps = self._chooser(self._shares.weights).steps(network)
+        packed = [step.packed for step in self.steps]
+        self.weights = DeviceWeights(self.device, packed, self._shares.weights)
         self.features = self._shared_features()
         self._capacity = min(self._wanted, self.features.capacity)
         self._lazy_rows: weakref.WeakSet[LazyRows] = weakref.WeakSet()
@@ -135,32 +143,22 @@ class DevicePlan(NetworkPlan):
         options = replace(self.options, keep_dead_inputs=keep_dead_inputs)
         return DevicePlan(self.backend, network, options, self._tuned)
 
-    def _weights_share(self) -> int:
-        """Return the bytes of device memory that weights may take."""
-        limit = self.options.device_memory
-        most = int(MEMORY_SHARE * self.device.free_memory())
-        limit = most if limit is None else min(limit, most)
-        inputs = self._wanted * self._input_bytes
-        return max(int(WEIGHTS_SHARE * limit), limit - inputs)
-
     def _shared_features(self) -> DeviceFeatures:
         """Return buffers for a batch: those of another plan of the backend, if they suffice."""
-        limit = self.options.device_memory
-        free = int(MEMORY_SHARE * self.device.free_memory())
-        if limit is not None:
-            free = min(free, limit - self.weights.device_bytes)
+        free = self._shares.weights_and_features - self.weights.device_bytes
         held, widest = self.backend.features.get(self.precision), self.network.widest
         # They are taken where they are no smaller than new ones beside them would be.
-        capacity = max(capacity_within(free, self._wanted, self._input_bytes), 1)
-        if held is not None and held.widest >= widest and held.capacity >= capacity:
+        capacity = capacity_within(free, self._wanted, self._input_bytes)
+        if held is not None and held.widest >= widest and held.capacity >= max(capacity, 1):
             taken = held.capacity * bytes_for_input(held.widest, self.precision)
-            if limit is None or taken <= free:
+            if self.options.device_memory is None or taken <= free:
                 return held
-        if free < self._input_bytes:
+        if not capacity:
+            needed = LEAST_INPUTS * self._input_bytes
             raise InputError(
-                f"device memory: {format_bytes(max(free, 0))} are left beside the weights, and an "
-                f"input of this network takes {format_bytes(self._input_bytes)}; "
-                "raise device_memory"
+                f"device memory: {format_bytes(max(free, 0))} are left beside the weights, and "
+                f"{LEAST_INPUTS} inputs of this network, the fewest that there is memory for, take "
+                f"{format_bytes(needed)}; raise device_memory"
             )
         made = DeviceFeatures(self.device, widest, capacity, self.precision)
         self.backend.features[self.precision] = made
@@ -219,7 +217,12 @@ class DevicePlan(NetworkPlan):
             check_half_range("features have", features)
         # The device first: a forked child is refused there, where the lock may be held for ever.
         with self.device.bound(), self.features.one_at_a_time:
-            output = self._run(features)
+            try:
+                output = self._run(features)
+            except BaseException:
+                with suppress(LaunchError):  # what was started uses the buffers until it is done
+                    self.device.synchronize()
+                raise
         report(features.shape[0] * len(self.network))
         return output
 
@@ -241,8 +244,7 @@ class DevicePlan(NetworkPlan):
         self._check_range(counts.overflowed)
         # Each list goes from one array of ids to the other; there was one more than steps.
         ids = device.download(held.ids[(steps + 1) % 2])[:count]
-        neurons_out = self.network.neurons_out
-        rows = self._keep_rows(held.collect(steps, self.launches.state[-1], count, neurons_out))
+        rows = self._scores(count)
         edges = np.concatenate([np.atleast_1d(step.packed.nnz) for step in self.steps])
         kernels = device.seconds(loaded, done)
         copies = device.seconds(begin, loaded) + device.seconds(done, device.mark())
@@ -274,18 +276,20 @@ class DevicePlan(NetworkPlan):
         if overflowed[-1]:
             raise NumericalError(OVERFLOW)
 
-    def _keep_rows(self, scores: DeviceArray) -> Array | LazyRows:
-        """Return scores that stay on the device, or host memory where too many would wait there."""
-        device = self.device
+    def _scores(self, count: int) -> Array | LazyRows:
+        """Return the scores of so many inputs: on the device while few wait there, else here."""
+        device, dtype = self.device, self.precision.sums
+        what = len(self.steps), self.launches.state[-1], count, self.network.neurons_out
+        waiting = [(count, self.network.neurons_out)]
+        waiting += [rows.shape for rows in self._lazy_rows if rows.on_device]
+        if sum(map(math.prod, waiting)) * dtype.itemsize > self._shares.scores:
+            return self.features.fetch(*what)
+        scores = self.features.collect(*what)
 
         def fetch() -> Array:
             with device.bound():  # the caller's thread may be bound to another device
                 return device.download(scores)
 
-        late = LazyRows((scores.shape[0], scores.shape[1]), scores.dtype, fetch)
-        waiting = [late, *(rows for rows in self._lazy_rows if rows.on_device)]
-        self._lazy_rows = weakref.WeakSet(waiting)
-        size = sum(np.prod(rows.shape) * rows.dtype.itemsize for rows in waiting)
-        # There is memory for the scores of one batch.
-        most = self._capacity * self.network.widest * self.precision.sums.itemsize
-        return late.fetched() if size > most else late
+        late = LazyRows((count, self.network.neurons_out), dtype, fetch)
+        self._lazy_rows.add(late)
+        return late

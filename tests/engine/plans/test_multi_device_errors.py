@@ -57,7 +57,7 @@ def fail_on_device_1(
 @pytest.mark.parametrize(
     ("method", "error", "message"),
     [
-        ("upload", DeviceMemoryError("an array of 3 x 4 does not fit"), "device 1: an array of 3"),
+        ("empty", DeviceMemoryError("an array of 3 x 4 does not fit"), "device 1: an array of 3"),
         ("launch", LaunchError("csr_spmm: the launch failed"), "device 1: csr_spmm: the launch"),
         ("download", KeyError("a defect"), "a defect"),
     ],

@@ -117,13 +117,13 @@ def test_batches_fit_the_memory_of_the_device(backend: CupyBackend) -> None:
     wide = ps.Network([ps.Layer(sp.csr_array((1 << 17, 1 << 17)))])
     before = backend.cuda.free_memory()
     plan = make_plan(backend, wide)
-    assert 1 <= plan.batch_size <= before / (12 << 17)
-    assert backend.cuda.free_memory() > before / 4
+    assert 1 <= plan.batch_size <= before / (8 << 17)
+    assert backend.cuda.free_memory() > before / 16
     features = np.zeros((2 * plan.batch_size + 1, 1 << 17), bool)
     assert ps.infer(wide, features, backend).categories.size == 0
     del plan
-    with pytest.raises(InputError, match=r"an input of this network takes 1.5"):
-        ps.infer(wide, np.zeros((1, 1 << 17)), backend, device_memory="2.2MiB")
+    with pytest.raises(InputError, match=r"16 inputs of this network, the fewest .* 16 MiB"):
+        ps.infer(wide, np.zeros((1, 1 << 17)), backend, device_memory="17MiB")
 
 
 @pytest.mark.parametrize("copies_late", [True, False])
@@ -133,7 +133,8 @@ def test_weights_beyond_the_limit_are_copied_while_others_run(
 ) -> None:
     class Ordered(EmulatedCupyBackend):
         def open_device(self, number: int | None) -> EmulatedDevice:
-            return EmulatedDevice(cache_folder(), copies_late=copies_late)
+            late = {"copies_late": copies_late, "launches_late": not copies_late}
+            return EmulatedDevice(cache_folder(), **late)
 
     device = CupyBackend() if ON_GPU else Ordered()
     network = network_of(9)

@@ -18,7 +18,7 @@ from portable_spdnn_gpu.device.interface import Array, Device, DeviceArray, Laun
 
 # Bytes of a chunk, unless a row takes more: to hand less to a thread costs as much as it gains.
 CHUNK_BYTES = 8 << 20
-FILLERS = 4  # threads; one fills about 9 GB/s, and PCI Express takes 25 (version 4) or 50
+FILLERS = 6  # threads; one fills about 9 GB/s, and PCI Express takes 25 (version 4) or 50
 PLACES = 2  # for parts on the device: kernels read one while the other is written
 ALIGNMENT = 16  # bytes, of arrays in a chunk
 ROWS = 64  # parts have multiples of as many rows, or fewer: whole cache lines on the device

@@ -3,7 +3,7 @@
 What an input takes, and so how many go through the network together, stands in device/features.py.
 At 65,536 neurons 60,000 inputs in float32 take 29.3 GiB, and a layer of the challenge, in clusters
 and with one value for all weights, 1.03 MiB, and 0.25 MiB for biases: 29.5 GiB with 120 layers and
-31.7 GiB with 1,920 (46.7 GiB where values differ). The 73 GiB of an H100 hold that as one batch.
+31.7 GiB with 1,920 (46.7 GiB where values differ). Of the 78 GiB of an H100 that is one batch.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ class Signature:
         """Return what features that all equal `values` become, in their type."""
         total, bias = values.dtype.type(self.total), values.dtype.type(self.bias)
         finish = Epilogue(None, self.activation, self.lower, self.upper)
-        return finish.activated(total * values + bias)
+        with np.errstate(over="ignore", invalid="ignore"):  # NaN shows in the scores
+            return finish.activated(total * values + bias)
 
 
 def signature(layer: Layer, y_max: float | None) -> Signature | None:

@@ -17,7 +17,8 @@ from portable_spdnn.backend import Backend
 from portable_spdnn.features import Features, FeaturesLike, as_features, check_magnitudes
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
-from portable_spdnn.plans.batch import Batch, BatchOutput, positive_rows, resumed_seconds
+from portable_spdnn.passes.compared_rows import ComparedRows, HostRows
+from portable_spdnn.plans.batch import Batch, BatchOutput, resumed_seconds
 from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint
 from portable_spdnn.plans.options import BATCH_MEMORY, PlanOptions
 from portable_spdnn.plans.result import Result, layer_records, replica_records
@@ -103,6 +104,17 @@ class NetworkPlan(ABC):
             If features became NaN, and `BatchOutput.positive` is given; else the rows tell.
         """
 
+    def compared_rows(self, features: Features) -> ComparedRows:
+        """Return features of a batch as exact passes compare them: by default in host memory.
+
+        A plan whose features stay on a device overrides this and `run_rows`.
+        """
+        return HostRows(features)
+
+    def run_rows(self, rows: ComparedRows, report: Callable[[int], None]) -> BatchOutput:
+        """Run what this or `BatchOutput.rows` gave, and let go of it; else as `run_batch`."""
+        return self.run_batch(rows.fetched(), report)
+
     def layer_models(self, inputs: Sequence[int]) -> list[KernelModel] | None:
         """Return what each layer needs for an edge, to be held against the machine's limits.
 
@@ -119,7 +131,7 @@ class NetworkPlan(ABC):
         return None
 
     def for_layers(self, network: Network, keep_dead_inputs: bool, build: Build) -> NetworkPlan:
-        """Return a plan for other layers under the same options, on the same backend.
+        """Return a plan for layers after these under the same options, on the same backend.
 
         A backend whose plans measure overrides this, to take over what this plan measured. The
         two plans do not run at the same time.
@@ -127,7 +139,6 @@ class NetworkPlan(ABC):
         Parameters
         ----------
         network : Network
-            The layers.
         keep_dead_inputs : bool
             Replaces that option.
         build : callable
@@ -228,8 +239,8 @@ class NetworkPlan(ABC):
         Yields
         ------
         Batch
-            In the order of the inputs. Where memory is limited and there is no checkpoint to
-            hold them, without the features after the last layer.
+            In the order of the inputs; without the features after the last layer where memory is
+            limited and no checkpoint holds them.
         """
         check_magnitudes(features, self.options.dtype)
         inputs, layers = features.shape[0], len(self.network)
@@ -257,22 +268,14 @@ class NetworkPlan(ABC):
     def _run_one(self, features: Features, first: int, report: Callable[[int], None]) -> Batch:
         start = time.perf_counter()
         output = self.run_batch(features, report)
-        known = output.positive
-        positive = positive_rows(output.fetched().rows) if known is None else known
-        categories = first + output.active[positive]
+        categories = first + output.active[output.positive_inputs()]
         inputs = features.shape[0] if output.inputs is None else output.inputs
         return Batch(first, inputs, categories, time.perf_counter() - start, output)
 
     def result(self, inputs: int, batches: Sequence[Batch], seconds: float) -> Result:
-        """Put the batches of all inputs together.
+        """Put the batches of all inputs together, which are in the order of the inputs.
 
-        Parameters
-        ----------
-        inputs : int
-        batches : sequence of Batch
-            In the order of the inputs.
-        seconds : float
-            Of the whole, those that earlier runs spent included.
+        `seconds` are those of the whole, what earlier runs spent included.
         """
         network = self.network
         return Result(
@@ -284,9 +287,7 @@ class NetworkPlan(ABC):
             neurons_out=network.neurons_out,
             layers=len(network),
             edges=network.edges,
-            categories=np.concatenate(
-                [np.empty(0, np.int64), *(batch.categories for batch in batches)]
-            ),
+            categories=np.concatenate([np.empty(0, np.int64), *(b.categories for b in batches)]),
             plan_seconds=self.plan_seconds,
             inference_seconds=seconds,
             executed_edges=sum(batch.output.executed_edges for batch in batches),

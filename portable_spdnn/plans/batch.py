@@ -20,7 +20,9 @@ OVERFLOW = (
 
 
 class LazyRows:
-    """Rows of features that stay on a device until somebody asks for them.
+    """Rows of features that are not in host memory until somebody asks for them.
+
+    They stay on a device until then, or are not yet expanded from those of which they are copies.
 
     Parameters
     ----------
@@ -60,7 +62,8 @@ class BatchOutput:
         Inputs of the batch, counted from its start and rising, whose features may be nonzero
         (or NaN). The scores of all others are zero.
     rows : ndarray or csr_array in host memory, or LazyRows; shape (active, neurons_out)
-        Their features, row i those of input `active[i]`. None where they were not kept.
+        Their features, row i those of input `active[i]`. None where they were not kept. If they are
+        `ComparedRows`, exact passes compare them where they lie.
     active_per_layer : ndarray of int64, shape (layers,)
         How many inputs have a nonzero feature after each layer; -1 where not known.
     executed_edges : int
@@ -95,6 +98,19 @@ class BatchOutput:
         if not isinstance(self.rows, LazyRows):
             return self
         return replace(self, rows=self.rows.fetched())
+
+    def all_rows(self, inputs: int) -> Any:
+        """Return rows of all `inputs` in host memory: zeros where they are inactive."""
+        rows = self.fetched().rows
+        if self.active.size == inputs:
+            return rows
+        everyone = np.zeros((inputs, rows.shape[1]), rows.dtype)
+        everyone[self.active] = rows if isinstance(rows, np.ndarray) else rows.toarray()
+        return everyone
+
+    def positive_inputs(self) -> Array:
+        """Return which of the active inputs have a positive score; NaN raises NumericalError."""
+        return positive_rows(self.fetched().rows) if self.positive is None else self.positive
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ class DeviceReport:
         From the first to the last kernel of the layers, waits between them included.
     copy_seconds : float
         Features to the device, and brought to its form; numbers of the active inputs, and their
-        features, back.
+        features, back. Comparisons of inputs for exact passes count here.
     weight_copy_seconds : float
         Weights to the device while others were used; 0 where all were there.
     exposed_copy_seconds : float

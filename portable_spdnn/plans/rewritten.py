@@ -7,20 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from portable_spdnn.arrays import Array
 from portable_spdnn.backend import Backend
 from portable_spdnn.errors import InputError
-from portable_spdnn.features import Features, PackedFeatures
+from portable_spdnn.features import Features
 from portable_spdnn.host import format_bytes, resident_bytes
 from portable_spdnn.network import LayerStatistics, Network
 from portable_spdnn.passes import FIXED_POINT, MERGE_INPUTS, MERGE_NEURONS
-from portable_spdnn.passes.equal_rows import equal_rows
+from portable_spdnn.passes.compared_rows import ComparedRows, HostRows, stacked
 from portable_spdnn.passes.merge_neurons import merge_neurons
-from portable_spdnn.passes.uniform_rows import Signature, advance, signature, uniform_rows
+from portable_spdnn.passes.uniform_rows import Signature, advance, signature
 from portable_spdnn.plans.base import Build, NetworkPlan
-from portable_spdnn.plans.batch import BatchOutput
+from portable_spdnn.plans.batch import BatchOutput, LazyRows, positive_rows
 from portable_spdnn.plans.device_report import DeviceReport, merged
 from portable_spdnn.plans.memory_budget import Budget, running_bytes, statistics_of
 from portable_spdnn.plans.options import PlanOptions
@@ -55,22 +54,46 @@ class State:
 
     Attributes
     ----------
-    rows : features of the distinct inputs that may be active
+    rows : ComparedRows
+        Features of the distinct inputs that may be active, but of the uniform ones.
+    values : ndarray of the plan's type, shape (uniform,)
+        What all features of a uniform input equal.
     inputs : ndarray of int64
         Inputs of the batch that may be active, rising.
     owner : ndarray of int64, shape of `inputs`
-        The row of each; -1 where it is inactive, or outside for now.
+        The row of each, or ``rows.shape[0] + k`` for ``values[k]``; -1 where it is inactive.
+    positive : ndarray of bool, or None
+        Which rows have a positive score, where the plan that made them knew.
     """
 
-    rows: Any
+    rows: ComparedRows
+    values: Array
     inputs: Array
     owner: Array
+    positive: Array | None = None
 
-    def keep(self, rows: Array) -> None:
-        """Keep the given rows; the inputs of the others are inactive, or outside for now."""
-        place = np.full(self.rows.shape[0] + 1, -1, np.int64)  # the last: where -1 points
-        place[rows] = np.arange(rows.size)
-        self.owner = place[self.owner]
+    def replace_rows(self, place: Array, rows: ComparedRows) -> None:
+        """Take other rows; row i of those before is now ``place[i]``, counted as owners are."""
+        values = rows.shape[0] + np.arange(self.values.size)
+        self.owner = np.concatenate((place, values, [-1]))[self.owner]
+        self.rows = rows
+
+    def times(self) -> Array:
+        """Return how many inputs each row, and after them each value, stands for."""
+        size = self.rows.shape[0] + self.values.size
+        return np.bincount(self.owner[self.owner >= 0], minlength=size)
+
+    def positive_inputs(self) -> Array:
+        """Return which inputs have a positive score; NaN raises NumericalError."""
+        known = self.positive
+        of_rows = positive_rows(self.rows.fetched()) if known is None else known
+        return np.append(of_rows, positive_rows(self.values[:, None]))[self.owner]
+
+    def expanded(self) -> Any:
+        """Return the features of all inputs, in host memory: copies too, and uniform ones."""
+        rows = stacked(self.rows.fetched(), self.values)
+        alone = np.array_equal(self.owner, np.arange(rows.shape[0]))
+        return rows if alone else rows[self.owner]
 
 
 class RewrittenPlan(NetworkPlan):
@@ -102,8 +125,8 @@ class RewrittenPlan(NetworkPlan):
             for statistics in statistics_of(network):
                 self._hold(statistics)
         self.rows_merged = self.layers_skipped = 0
-        checks = {MERGE_INPUTS, FIXED_POINT} & set(options.exact_passes)
-        ends = segment_ends(len(network)) if checks else [len(network)]
+        self.checks = {MERGE_INPUTS, FIXED_POINT} & set(options.exact_passes)
+        ends = segment_ends(len(network)) if self.checks else [len(network)]
         self.segments: list[Segment] = []
         for first, end in zip([0, *ends], ends, strict=False):
             self.segments.append(self._segment(first, end))
@@ -111,9 +134,7 @@ class RewrittenPlan(NetworkPlan):
     @property
     def batch_size(self) -> int:
         """Inputs that go through the network together."""
-        if self.budget is None or self.options.batch_size is not None:
-            return super().batch_size
-        return self.budget.piece
+        return min(segment.plan.batch_size for segment in self.segments)
 
     def _hold(self, statistics: LayerStatistics) -> None:
         """Count a layer; raise InputError where all, held at once, exceed the memory for them."""
@@ -134,9 +155,10 @@ class RewrittenPlan(NetworkPlan):
         if self.segments:
             plan = self.segments[0].plan.for_layers(network, keep, self._build)
         else:
+            piece = None if self.budget is None else self.budget.piece
             options = replace(
                 self.options, exact_passes=(), memory=None, keep_dead_inputs=keep,
-                batch_size=self.batch_size,
+                batch_size=self.options.batch_size or piece,
             )  # fmt: skip
             plan = self._build(self.backend, network, options)
         signatures = None
@@ -165,101 +187,102 @@ class RewrittenPlan(NetworkPlan):
         """Run the whole network on one batch; see `NetworkPlan.run_batch`."""
         inputs = features.shape[0]
         everyone = np.arange(inputs, dtype=np.int64)
-        state = State(features, everyone, everyone)
+        state = State(
+            self.segments[0].plan.compared_rows(features) if self.checks else HostRows(features),
+            np.empty(0, self.options.dtype),
+            everyone,
+            everyone,
+        )
         active_per_layer = np.zeros(len(self.network), np.int64)
-        executed_edges = 0
-        devices: list[DeviceReport | None] = []
+        executed_edges, devices = 0, list[DeviceReport | None]()
         for segment in self.segments:
-            if MERGE_INPUTS in self.options.exact_passes:
+            if MERGE_INPUTS in self.checks:
                 self._merge_equal(state)
-            outside, counts = self._run_uniform(state, segment)
-            rows = max(state.rows.shape[0], 1)
-            share = inputs / rows  # inputs that a row stands for, on average
-
-            def inner(done: int, before: int = inputs * segment.first, s: float = share) -> None:
-                report(before + int(done * s))
-
+            counts = self._run_uniform(state, segment)
             if state.rows.shape[0]:
-                # How many inputs each row stands for.
-                times = np.bincount(state.owner[state.owner >= 0], minlength=state.rows.shape[0])
-                output = segment.plan.run_batch(state.rows, inner).fetched()
-                executed_edges += output.executed_edges
-                devices.append(output.device)
-                # Which of the rows a count counts is not known: it tells inputs where all weigh
-                # alike.
-                alike = bool((times == times[0]).all())
-                known = output.active_per_layer * int(times[0]) + counts
-                counts = known if alike else np.full_like(known, -1)
-                state.keep(output.active)
-                state.rows = output.rows
+                share = inputs / state.rows.shape[0]  # inputs that a row stands for, on average
+
+                def inner(done: int, at: int = inputs * segment.first, s: float = share) -> None:
+                    report(at + int(done * s))
+
+                active, edges, device = self._run_rows(state, segment, inner)
+                counts = np.where(active < 0, active, active + counts)
+                executed_edges += edges
+                devices.append(device)
             else:
-                width = segment.plan.network.neurons_out
-                state.rows = np.empty((0, width), np.dtype(self.options.dtype))
+                nobody = np.empty((0, segment.plan.network.neurons_out), state.values.dtype)
+                state.rows, state.positive = HostRows(nobody), np.empty(0, np.bool_)
             active_per_layer[segment.first : segment.end] = counts
-            self._join(state, *outside)
-            active = state.owner >= 0
-            state.inputs, state.owner = state.inputs[active], state.owner[active]
+            kept = state.owner >= 0
+            state.inputs, state.owner = state.inputs[kept], state.owner[kept]
             report(inputs * segment.end)
-        rows = state.rows[state.owner]
         return BatchOutput(
             state.inputs,
-            rows,
+            LazyRows((state.owner.size, state.rows.shape[1]), state.values.dtype, state.expanded),
             active_per_layer,
             executed_edges,
             columns=self.columns,
+            positive=state.positive_inputs(),
             device=merged(devices),
         )
 
     def _merge_equal(self, state: State) -> None:
         """Make one row of equal ones."""
-        first, group = equal_rows(state.rows)
+        first, group = state.rows.equal()
         if group.size - first.size > MIN_COPIES * group.size:
             self.rows_merged += group.size - first.size
-            state.owner = np.append(group, -1)[state.owner]
-            state.rows = state.rows[first]
+            state.replace_rows(group, state.rows.take(first))
 
-    def _run_uniform(self, state: State, segment: Segment) -> tuple[tuple[Array, Array], Array]:
-        """Take uniform rows out and through the segment.
+    def _run_uniform(self, state: State, segment: Segment) -> Array:
+        """Take uniform rows out, and all uniform inputs through the segment.
 
-        Returns
-        -------
-        outside : (owner, values)
-            For each input the index of its value, or -1; the values after the segment.
-        counts : ndarray of int64
-            Inputs active after each layer among them.
+        Returns how many of these inputs are active after each layer. Where layers are not uniform,
+        such inputs become rows again.
         """
-        nobody = np.full(state.owner.size, -1, np.int64)
-        nothing = (nobody, np.empty(0)), np.zeros(segment.end - segment.first, np.int64)
-        if segment.signatures is None or isinstance(state.rows, PackedFeatures):
-            return nothing
-        uniform = uniform_rows(state.rows)
-        if not uniform.any():
-            return nothing
-        chosen = np.flatnonzero(uniform)
-        taken = State(state.rows, state.inputs, state.owner)
-        taken.keep(chosen)
-        head = state.rows[chosen][:, :1]
-        values = np.asarray(head if isinstance(head, np.ndarray) else head.toarray())[:, 0]
-        values = values.astype(self.options.dtype)
-        after, nonzero, skipped = advance(values, segment.signatures)
+        nobody = np.zeros(segment.end - segment.first, np.int64)
+        if segment.signatures is None:
+            if state.values.size:
+                state.rows = HostRows(stacked(state.rows.fetched(), state.values))
+                state.values = state.values[:0]
+            return nobody
+        uniform, values = state.rows.uniform()
+        if uniform.size:
+            place = np.empty(state.rows.shape[0], np.int64)
+            others = np.delete(np.arange(place.size), uniform)
+            place[others] = np.arange(others.size)
+            place[uniform] = others.size + state.values.size + np.arange(uniform.size)
+            state.replace_rows(place, state.rows.take(others))
+            state.values = np.append(state.values, values.astype(state.values.dtype))
+        if not state.values.size:
+            return nobody
+        state.values, nonzero, skipped = advance(state.values, segment.signatures)
         self.layers_skipped += skipped
-        times = np.bincount(taken.owner[taken.owner >= 0], minlength=chosen.size)
-        others = np.flatnonzero(~uniform)
-        state.keep(others)
-        state.rows = state.rows[others]
-        return (taken.owner, after), nonzero.astype(np.int64) @ times
+        return nonzero.astype(np.int64) @ state.times()[state.rows.shape[0] :]
 
-    def _join(self, state: State, owner: Array, values: Array) -> None:
-        """Bring uniform inputs back: a row of equal features for each."""
-        chosen = np.flatnonzero(owner >= 0)
-        if not chosen.size:
-            return
-        state.owner[chosen] = state.rows.shape[0] + owner[chosen]
-        rows = np.repeat(values[:, None], state.rows.shape[1], axis=1)
-        if isinstance(state.rows, np.ndarray):
-            state.rows = np.concatenate((state.rows, rows.astype(state.rows.dtype)))
-        else:
-            state.rows = sp.vstack((state.rows, sp.csr_array(rows)), format="csr")
+    def _run_rows(
+        self, state: State, segment: Segment, report: Callable[[int], None]
+    ) -> tuple[Array, int, DeviceReport | None]:
+        """Run the rows through a segment.
+
+        Returns how many of their inputs are active after each layer, -1 where that is not known;
+        executed edges; and what the device reports.
+        """
+        rows = state.rows.shape[0]
+        times = state.times()[:rows]
+        output = segment.plan.run_rows(state.rows, report)
+        found, left = output.rows, output.active.size
+        place = np.full(rows, -1)
+        if left < rows and segment.end < self.first_prunable_layer:  # zeros may become active
+            place[:] = left + state.values.size
+            state.values = np.append(state.values, np.zeros(1, state.values.dtype))
+        place[output.active] = np.arange(left)
+        compared = isinstance(found, ComparedRows)
+        state.replace_rows(place, found if compared else HostRows(output.fetched().rows))
+        state.positive = output.positive
+        # Which of the rows a count counts is not known: it tells inputs where all weigh alike.
+        known = (output.active_per_layer >= 0) & (times == times[0]).all()
+        active = np.where(known, output.active_per_layer * times[0], -1)
+        return active, output.executed_edges, output.device
 
 
 def segment_ends(layers: int) -> list[int]:

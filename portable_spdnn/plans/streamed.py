@@ -122,14 +122,17 @@ class StreamedPlan(NetworkPlan):
                     waiting, pool = pool, []
                     pieces = _taken_from(waiting, self.budget.piece)
                 for piece in pieces:
-                    output = plan.run_batch(piece.rows, lambda done: None).fetched()
+                    output = plan.run_batch(piece.rows, lambda done: None)
                     active_per_layer[first:end] += output.active_per_layer
                     executed_edges += output.executed_edges
                     devices.append(output.device)
                     if number == 0:
                         taken += piece.inputs.size
-                    if output.active.size:
-                        pool.append(Piece(piece.inputs[output.active], output.rows))
+                    if end < self.first_prunable_layer:  # the inactive may become active again
+                        pool.append(Piece(piece.inputs, output.all_rows(piece.inputs.size)))
+                    elif output.active.size:
+                        rows = output.fetched().rows
+                        pool.append(Piece(piece.inputs[output.active], rows))
                     report(taken * (first if number else end))
                 report(taken * end)
                 if not pool:

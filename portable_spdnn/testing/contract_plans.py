@@ -117,6 +117,24 @@ def test_positive_bias_brings_inactive_inputs_back(backend: ps.Backend) -> None:
     np.testing.assert_array_equal(result.scores, [[0, 0.5, 0, 0]] * 3)
 
 
+@pytest.mark.parametrize("passes", ["merge-inputs", "fixed-point", "all"])
+def test_inactive_inputs_come_back_after_layers_that_exact_passes_cut_off(
+    backend: ps.Backend, passes: str
+) -> None:
+    # Exact passes look at the inputs between blocks of layers, where all but three are inactive.
+    dying = [ps.Layer(np.eye(5), -0.25)] * 12
+    network = ps.Network([*dying, ps.Layer(np.eye(5), [0, 0.5, 0, 0, 0]), *dying[:9]])
+    Y = np.zeros((40, 5))
+    Y[[3, 5, 7], [0, 2, 4]] = 1, 9, 4
+    Y[8] = 7
+    categories, scores, active = oracle.infer(network, Y)
+    result = ps.infer(network, Y, backend, exact_passes=passes)
+    assert result.categories.tolist() == categories
+    np.testing.assert_array_equal(result.scores, scores)
+    for record, expected in zip(result.records, active, strict=True):
+        assert record.alive_inputs in (None, expected)
+
+
 def test_plan_reports_progress_to_the_end(backend: ps.Backend) -> None:
     network = small_network(9)
     seen: list[tuple[int, int]] = []

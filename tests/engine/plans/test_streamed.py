@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pytest
 import scipy.sparse as sp
 
 import portable_spdnn as ps
+from portable_spdnn.plans.batch import BatchOutput
+from portable_spdnn.plans.layer_loop import LayerLoopPlan
 from portable_spdnn.plans.memory_budget import Budget, running_bytes
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.plans.streamed import Piece, StreamedPlan
@@ -68,6 +71,31 @@ def test_any_blocks_and_pieces_give_the_answer(
             with pytest.raises(ps.InputError, match="scores were not kept"):
                 _ = result.scores
         assert f"{len(plan.blocks)} block(s)" in plan.describe()
+
+
+@pytest.mark.parametrize("passes", ["none", "merge-inputs", "fixed-point"])
+def test_a_backend_may_leave_inactive_inputs_out_that_come_back_later(
+    budget: Any, monkeypatch: pytest.MonkeyPatch, passes: str
+) -> None:
+    run = LayerLoopPlan.run_batch
+
+    def without_inactive(plan: LayerLoopPlan, features: Any, report: Any) -> BatchOutput:
+        output = run(plan, features, report)
+        active = output.rows.any(axis=1)
+        return replace(output, active=output.active[active], rows=output.rows[active])
+
+    monkeypatch.setattr(LayerLoopPlan, "run_batch", without_inactive)
+    dying = [ps.Layer(np.eye(6), -0.25)] * 12
+    network = ps.Network([*dying, ps.Layer(np.eye(6), [0.5, 0, 0, 0, 0, 0]), *dying])
+    Y = np.zeros((20, 6))
+    Y[3], Y[5], Y[7, 2] = 1, 9, 5
+    categories, _, alive = oracle.infer(network, Y)
+    options = {} if passes != "none" else {"memory": GIB}
+    budget(1, 10**4, 7)
+    result = ps.infer(network, Y, "scipy", path="spmm", exact_passes=passes, **options)
+    assert result.categories.tolist() == categories
+    for record, expected in zip(result.records, alive, strict=True):
+        assert record.alive_inputs in (None, expected)
 
 
 def test_a_batch_takes_what_its_survivors_allow(budget: Any) -> None:

@@ -10,10 +10,12 @@ from portable_spdnn.epilogue import ACTIVATIONS
 from portable_spdnn_gpu.compile.catalog import (
     ANY_EPILOGUE,
     BOUNDED,
+    COMPARE_KERNELS,
     LAYOUT_KERNELS,
     NO_EPILOGUE,
     Kernel,
     clustered_spmm,
+    compared_rows,
     csr_spmm,
     feature_layout,
     feature_rows,
@@ -67,4 +69,5 @@ def catalog(architecture: int | None = None) -> list[Kernel]:
         for epilogue in (NO_EPILOGUE, BOUNDED, GELU):
             kernels += [spgemm("count", dtype, epilogue), spgemm("fill", dtype, epilogue)]
         kernels += [feature_rows(name, dtype) for name in ROW_KERNELS]
+        kernels += [compared_rows(name, dtype) for name in COMPARE_KERNELS]
     return kernels

@@ -72,6 +72,7 @@ PERSISTENT_STATE = 32
 LIMIT_THREADS = 256
 LIMIT_VECTORS = 1024  # vectors of 16 bytes that `read_shared` stages
 LAYOUT_KERNELS = ("unpack_bits", "spread_csr", "turn_rows", "collect_rows", "number_inputs")
+COMPARE_KERNELS = ("hash_rows", "match_rows", "uniform_rows")
 
 
 @dataclass(frozen=True)
@@ -199,6 +200,11 @@ def feature_rows(name: str, dtype: npt.DTypeLike) -> Kernel:
 def feature_layout(name: str, precision: Precision) -> Kernel:
     """Return the kernel that brings features into the device's layout or back, by its name."""
     return _feature_kernel(name, "device/feature_layout.cu", precision, 40)
+
+
+def compared_rows(name: str, dtype: npt.DTypeLike) -> Kernel:
+    """Return the kernel that hashes rows, matches them or finds uniform ones, by its name."""
+    return _feature_kernel(name, "device/compared_rows.cu", Precision(np.dtype(dtype)), 48)
 
 
 def _feature_kernel(name: str, source: str, precision: Precision, registers: int) -> Kernel:

@@ -16,19 +16,22 @@
 #define BYTES 64
 
 // Of the kernels that bring features in: `inputs` is the number of inputs in the part that is
-// given; the first of them is input `first` of the batch.
+// given; the first of them is input `first` of the batch. `chosen` says which row of the part each
+// of them is, where a part need not hold them side by side.
 
-// bits: row_bytes for each input, the first neuron in the highest bit of the first byte. A block
-// takes THREADS inputs and BYTES x 8 neurons.
+// bits: row_bytes for each row, the first neuron in the highest bit of the first byte. A block takes
+// THREADS inputs and BYTES x 8 neurons.
 extern "C" __global__ void __launch_bounds__(THREADS)
-unpack_bits(const unsigned char* __restrict__ bits, int row_bytes, int neurons, int first,
-            int inputs, STORED* __restrict__ to, int pitch, unsigned char* __restrict__ active) {
+unpack_bits(const unsigned char* __restrict__ bits, int row_bytes, int neurons,
+            const int* __restrict__ chosen, int first, int inputs, STORED* __restrict__ to,
+            int pitch, unsigned char* __restrict__ active) {
     const int input = blockIdx.x * THREADS + threadIdx.x;
     if (input >= inputs) return;
     const int end = min(row_bytes, int(blockIdx.y + 1) * BYTES);
+    const size_t row = size_t(chosen[input]) * row_bytes;
     unsigned any = 0;
     for (int b = blockIdx.y * BYTES; b < end; ++b) {
-        const unsigned byte = bits[size_t(input) * row_bytes + b];
+        const unsigned byte = bits[row + b];
         any |= byte;
 #pragma unroll
         for (int j = 0; j < 8; ++j)
@@ -53,14 +56,14 @@ spread_csr(const int* __restrict__ offsets, const int* __restrict__ indices,
     }
 }
 
-// rows: [input][neuron]. A block transposes TILE inputs x TILE neurons.
+// rows: [row][neuron]. A block transposes TILE inputs x TILE neurons.
 extern "C" __global__ void __launch_bounds__(THREADS)
-turn_rows(const SCALAR* __restrict__ rows, int neurons, int first, int inputs,
-          STORED* __restrict__ to, int pitch, unsigned char* __restrict__ active) {
+turn_rows(const SCALAR* __restrict__ rows, int neurons, const int* __restrict__ chosen, int first,
+          int inputs, STORED* __restrict__ to, int pitch, unsigned char* __restrict__ active) {
     const int neuron = blockIdx.y * TILE, input = blockIdx.x * TILE;
     const auto load = [&](int k, int x) {
         if (input + k >= inputs || neuron + x >= neurons) return SCALAR(0);
-        const SCALAR feature = rows[size_t(input + k) * neurons + neuron + x];
+        const SCALAR feature = rows[size_t(chosen[input + k]) * neurons + neuron + x];
         if (feature != SCALAR(0)) active[first + input + k] = 1;
         return feature;
     };

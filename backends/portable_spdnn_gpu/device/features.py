@@ -8,6 +8,7 @@ no form of the features but the buffers takes memory for a whole batch.
 from __future__ import annotations
 
 import threading
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,19 +16,23 @@ import scipy.sparse as sp
 
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn_gpu.compile.catalog import (
+    COMPARE_KERNELS,
     FEATURE_THREADS,
     LAYOUT_KERNELS,
     TRANSPOSE_TILE,
     UNPACK_BYTES,
     Kernel,
+    compared_rows,
     feature_layout,
     list_active,
 )
 from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.compared_rows import DeviceRows, RowMemory, empty_rows, uploaded_rows
 from portable_spdnn_gpu.device.interface import Argument, Array, Device, DeviceArray
 from portable_spdnn_gpu.device.upload import (
     ChunkedUpload,
     Part,
+    Start,
     parts_of_csr,
     parts_of_rows,
     row_bytes,
@@ -132,47 +137,82 @@ class DeviceFeatures:
         self.ids = [device.empty((self.pitch,), np.int32) for _ in range(2)]
         self.source = device.empty((self.pitch,), np.int32)
         self.active = device.empty((self.pitch,), np.uint8)
+        self._waiting: weakref.WeakSet[RowMemory] = weakref.WeakSet()
 
     def kernels(self) -> list[Kernel]:
         """Return the kernels that bring features in, list the active inputs and collect scores."""
-        return [list_active(), *(feature_layout(name, self.precision) for name in LAYOUT_KERNELS)]
+        return [
+            list_active(),
+            *(feature_layout(name, self.precision) for name in LAYOUT_KERNELS),
+            *(compared_rows(name, self.precision.sums) for name in COMPARE_KERNELS),
+        ]
 
-    def load(self, features: Features) -> None:
-        """Bring features of the host into the first buffer, and mark the active inputs.
+    def load(self, features: Features | DeviceRows) -> None:
+        """Bring features into the first buffer, and mark the active inputs.
 
         Parameters
         ----------
-        features : PackedFeatures, ndarray or csr_array, shape (inputs, neurons)
-            Features in host memory, of no more inputs than the capacity.
+        features : PackedFeatures, ndarray or csr_array in host memory, or DeviceRows
+            Features of no more inputs than the capacity, shape (inputs, neurons). Rows on the
+            device are let go of.
         """
         device, precision, limit = self.device, self.precision, self._upload.limit
         inputs, neurons = features.shape
         device.clear(self.active)
         number = feature_layout("number_inputs", precision)
         device.launch(number, (-(-inputs // FEATURE_THREADS), 1), [self.ids[0], np.int32(inputs)])
-        # `block` inputs go to a block, and to `blocks` beside each other all of their features.
-        sizes: list[np.int32] = []
-        if isinstance(features, PackedFeatures):
-            width = features.bits.shape[1]
-            name, parts = "unpack_bits", parts_of_rows(features.bits, np.dtype(np.uint8), limit)
-            block, blocks = FEATURE_THREADS, -(-width // UNPACK_BYTES)
-            sizes = [np.int32(width), np.int32(neurons)]
+        if isinstance(features, DeviceRows):
+            held, chosen = features.held, self.ids[0]
+            if features.chosen is not None:
+                chosen = device.upload(features.chosen)
+            start = self._rows_starter(held.packed, held.row_bytes, neurons, chosen)
+            start(Part(0, inputs, []), [held.items])
+            features.let_go()
         elif sp.issparse(features):
             device.clear(self.buffers[0])
-            name, parts = "spread_csr", parts_of_csr(features, precision.sums, limit)
-            block, blocks = FEATURE_THREADS // 32, 1
+            parts = parts_of_csr(features, precision.sums, limit)
+            self._upload.run(parts, self._starter("spread_csr", FEATURE_THREADS // 32, 1, []))
         else:
-            name, parts = "turn_rows", parts_of_rows(features, precision.sums, limit)
-            block, blocks = TRANSPOSE_TILE, -(-neurons // TRANSPOSE_TILE)
-            sizes = [np.int32(neurons)]
-        kernel = feature_layout(name, precision)
+            packed = isinstance(features, PackedFeatures)
+            rows, dtype = (features.bits, np.uint8) if packed else (features, precision.sums)
+            start = self._rows_starter(packed, rows.shape[1], neurons, self.ids[0])
+            self._upload.run(parts_of_rows(rows, np.dtype(dtype), limit), start)
+
+    def _rows_starter(
+        self, packed: bool, row_bytes: int, neurons: int, chosen: DeviceArray
+    ) -> Start:
+        """Return what starts the kernel that takes the chosen rows of a part, bits or numbers."""
+        sizes: list[Argument] = [np.int32(neurons), chosen]
+        if packed:
+            sizes.insert(0, np.int32(row_bytes))
+            blocks = -(-row_bytes // UNPACK_BYTES)
+            return self._starter("unpack_bits", FEATURE_THREADS, blocks, sizes)
+        blocks = -(-neurons // TRANSPOSE_TILE)
+        return self._starter("turn_rows", TRANSPOSE_TILE, blocks, sizes)
+
+    def _starter(self, name: str, block: int, blocks: int, sizes: list[Argument]) -> Start:
+        """Return what starts a kernel on a part.
+
+        `block` inputs go to a block, and to `blocks` beside each other all of their features.
+        """
+        kernel, device = feature_layout(name, self.precision), self.device
         to: list[Argument] = [self.buffers[0], np.int32(self.pitch), self.active]
 
         def start(part: Part, arrays: list[DeviceArray]) -> None:
             given = [*arrays, *sizes, np.int32(part.first), np.int32(part.rows), *to]
             device.launch(kernel, (-(-part.rows // block), blocks), given)
 
-        self._upload.run(parts, start)
+        return start
+
+    def hold(self, features: PackedFeatures | Array) -> DeviceRows:
+        """Return a copy of features on the device, which waits there; see `uploaded_rows`."""
+        rows = uploaded_rows(self._upload, features, self.precision)
+        self._waiting.add(rows.held)
+        return rows
+
+    def waiting_bytes(self) -> int:
+        """Return the bytes of device memory that rows, held or collected, take until now."""
+        return sum(held.memory.nbytes for held in self._waiting)
 
     def operands(self, number: int, state: DeviceArray) -> StepOperands:
         """Return the operands of a step, from its number, counted from 0, and its InputState."""
@@ -204,8 +244,12 @@ class DeviceFeatures:
             ],
         )  # fmt: skip
 
-    def collect(self, steps: int, state: DeviceArray, inputs: int, neurons: int) -> DeviceArray:
-        """Return the features of the inputs in a buffer as a device array (inputs, neurons).
+    def collect(
+        self, steps: int, state: DeviceArray, inputs: int, neurons: int
+    ) -> DeviceRows | Array:
+        """Return the features of the inputs in a buffer, of shape (inputs, neurons).
+
+        They stay on the device, but where too many would wait there.
 
         Parameters
         ----------
@@ -218,9 +262,10 @@ class DeviceFeatures:
         neurons : int
             How many features each of them has.
         """
-        rows = self.device.empty((inputs, neurons), self.precision.sums)
-        self._collect(steps, state, 0, rows)
-        return rows
+        held = empty_rows(self.device, (inputs, neurons), self.precision)
+        self._collect(steps, state, 0, held.items)
+        self._waiting.add(held)
+        return DeviceRows(held)
 
     def fetch(self, steps: int, state: DeviceArray, inputs: int, neurons: int) -> Array:
         """Return the same in host memory; on the device the other buffer holds them meanwhile."""

@@ -22,7 +22,7 @@ FILLERS = 6  # threads; one fills about 9 GB/s, and PCI Express takes 25 (versio
 PLACES = 2  # for parts on the device: kernels read one while the other is written
 ALIGNMENT = 16  # bytes, of arrays in a chunk
 ROWS = 64  # parts have multiples of as many rows, or fewer: whole cache lines on the device
-Placed = tuple[int, tuple[int, ...], np.dtype[Any]]  # offset in a chunk, shape, type
+Placed = tuple[int, tuple[int, ...], np.dtype[Any]]  # offset in a part, shape, type
 
 
 class Part(NamedTuple):
@@ -31,6 +31,9 @@ class Part(NamedTuple):
     first: int
     rows: int
     arrays: list[tuple[Array, np.dtype[Any]]]
+
+
+Start = Callable[[Part, list[DeviceArray]], None]  # starts the kernels that use a part's arrays
 
 
 class ChunkedUpload:
@@ -47,12 +50,13 @@ class ChunkedUpload:
 
     Attributes
     ----------
+    device : Device
     limit : int
         The most bytes of a part.
     """
 
     def __init__(self, device: Device, memory: DeviceArray, row_bytes: int) -> None:
-        self._device, self._memory = device, memory
+        self.device, self._memory = device, memory
         most = min(max(CHUNK_BYTES, row_bytes), memory.size // PLACES)
         self.limit = most // ALIGNMENT * ALIGNMENT
         self._fillers = min(FILLERS, usable_cores())
@@ -60,7 +64,7 @@ class ChunkedUpload:
         self._chunks = [device.pinned(self.limit) for _ in range(self._fillers + 2)]
         self._stream = device.new_stream()
 
-    def run(self, parts: Sequence[Part], start: Callable[[Part, list[DeviceArray]], None]) -> None:
+    def run(self, parts: Sequence[Part], start: Start, held: DeviceArray | None = None) -> None:
         """Copy parts to the device, and use each there; the host goes on before the last is.
 
         Where anything fails, nothing of the upload is going on any more when the error is raised,
@@ -71,8 +75,10 @@ class ChunkedUpload:
         parts : sequence of Part
         start : callable
             Starts the kernels that use a part, on the current stream, given its arrays.
+        held : device array of uint8, optional
+            Where the parts stay, one behind the other; else each makes room for a later one.
         """
-        device, chunks = self._device, self._chunks
+        device, chunks, end = self.device, self._chunks, 0
         used = [device.mark()] * PLACES  # when the part before in each place has been used
         copied: list[Any] = []
 
@@ -88,10 +94,13 @@ class ChunkedUpload:
             with closing(ahead or (_fill(one) for one in work)) as filled:
                 for number, (part, memory, placed) in enumerate(filled):
                     place = number % PLACES
-                    to = device.view(self._memory, place * self.limit, (self.limit,), np.uint8)
+                    if held is None:
+                        to = device.view(self._memory, place * self.limit, memory.shape, np.uint8)
+                    else:
+                        to, end = device.view(held, end, memory.shape, np.uint8), end + memory.size
                     with device.on(self._stream):
                         device.wait(used[place])
-                        device.copy_in(memory, device.view(to, 0, memory.shape, np.uint8))
+                        device.copy_in(memory, to)
                         copied.append(device.mark())
                     device.wait(copied[number])
                     start(part, [device.view(to, *array) for array in placed])
@@ -107,10 +116,11 @@ def _fill(work: tuple[Part, Array]) -> tuple[Part, Array, list[Placed]]:
     part, chunk = work
     placed, end = list[Placed](), 0
     for array, dtype in part.arrays:
-        to = chunk[end : end + array.size * dtype.itemsize].view(dtype).reshape(array.shape)
+        begin = -(-end // ALIGNMENT) * ALIGNMENT
+        end = begin + array.size * dtype.itemsize
+        to = chunk[begin:end].view(dtype).reshape(array.shape)
         np.copyto(to, array, casting="same_kind")
-        placed.append((end, array.shape, dtype))
-        end += -(-to.nbytes // ALIGNMENT) * ALIGNMENT
+        placed.append((begin, array.shape, dtype))
     return part, chunk[:end], placed
 
 

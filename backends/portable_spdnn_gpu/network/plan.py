@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -18,12 +16,14 @@ from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.host import format_bytes
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
+from portable_spdnn.passes.compared_rows import ComparedRows, HostRows
 from portable_spdnn.plans.base import Build, NetworkPlan
-from portable_spdnn.plans.batch import OVERFLOW, BatchOutput, LazyRows
+from portable_spdnn.plans.batch import OVERFLOW, BatchOutput
 from portable_spdnn.plans.device_report import DeviceReport
 from portable_spdnn.plans.machine_limits import known_limits
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn_gpu.compile.precision import Precision, check_half_range
+from portable_spdnn_gpu.device.compared_rows import DeviceRows, uploaded_bytes
 from portable_spdnn_gpu.device.features import (
     LEAST_INPUTS,
     DeviceFeatures,
@@ -102,7 +102,6 @@ class DevicePlan(NetworkPlan):
         self.weights = DeviceWeights(self.device, packed, self._shares.weights)
         self.features = self._shared_features()
         self._capacity = min(self._wanted, self.features.capacity)
-        self._lazy_rows: weakref.WeakSet[LazyRows] = weakref.WeakSet()
         # Values, and no methods of this plan: a cycle of references would keep the device's memory
         # until the garbage collector runs.
         drops = [self.may_drop_after(number) for number in range(-1, len(network))]
@@ -139,8 +138,10 @@ class DevicePlan(NetworkPlan):
         return self._tuned.get(layers)
 
     def for_layers(self, network: Network, keep_dead_inputs: bool, build: Build) -> NetworkPlan:
-        """Return a plan for other layers that measures nothing; see `NetworkPlan.for_layers`."""
-        options = replace(self.options, keep_dead_inputs=keep_dead_inputs)
+        """Return a plan for later layers that measures nothing; see `NetworkPlan.for_layers`."""
+        given = self.options
+        survival = given.expected_survival[len(self.network) :] or given.expected_survival[-1:]
+        options = replace(given, keep_dead_inputs=keep_dead_inputs, expected_survival=survival)
         return DevicePlan(self.backend, network, options, self._tuned)
 
     def _shared_features(self) -> DeviceFeatures:
@@ -213,8 +214,38 @@ class DevicePlan(NetworkPlan):
 
     def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         """Run the whole network on one batch; see `NetworkPlan.run_batch`."""
+        self._check_given(features)
+        return self._run_alone(features, report)
+
+    def compared_rows(self, features: Features) -> ComparedRows:
+        """Return features on the device, but in CSR; see `NetworkPlan.compared_rows`.
+
+        More than may wait there stay in host memory, too.
+        """
+        if sp.issparse(features):
+            return HostRows(features)
+        self._check_given(features)
+        if not self._may_wait(uploaded_bytes(features, self.precision)):
+            return HostRows(features)
+        with self.device.bound(), self.features.one_at_a_time:
+            begin = self.device.mark()
+            rows = self.features.hold(features)
+            rows.seconds = self.device.seconds(begin, self.device.mark())
+        return rows
+
+    def run_rows(self, rows: ComparedRows, report: Callable[[int], None]) -> BatchOutput:
+        """Run rows that are on the device; see `NetworkPlan.run_rows`."""
+        if isinstance(rows, DeviceRows):
+            return self._run_alone(rows, report)
+        return self.run_batch(rows.fetched(), report)
+
+    def _check_given(self, features: Features) -> None:
         if self.precision.half and not isinstance(features, PackedFeatures):
             check_half_range("features have", features)
+
+    def _run_alone(
+        self, features: Features | DeviceRows, report: Callable[[int], None]
+    ) -> BatchOutput:
         # The device first: a forked child is refused there, where the lock may be held for ever.
         with self.device.bound(), self.features.one_at_a_time:
             try:
@@ -226,7 +257,7 @@ class DevicePlan(NetworkPlan):
         report(features.shape[0] * len(self.network))
         return output
 
-    def _run(self, features: Features) -> BatchOutput:
+    def _run(self, features: Features | DeviceRows) -> BatchOutput:
         device, steps, held = self.device, len(self.steps), self.features
         times: StreamTimes | None = None
         begin = device.mark()
@@ -248,6 +279,7 @@ class DevicePlan(NetworkPlan):
         edges = np.concatenate([np.atleast_1d(step.packed.nnz) for step in self.steps])
         kernels = device.seconds(loaded, done)
         copies = device.seconds(begin, loaded) + device.seconds(done, device.mark())
+        copies += features.seconds if isinstance(features, DeviceRows) else 0.0
         seconds, gaps, copied, waited = None, None, 0.0, 0.0
         if times is not None:
             copied, waited = times.copying(), times.waiting()
@@ -276,20 +308,14 @@ class DevicePlan(NetworkPlan):
         if overflowed[-1]:
             raise NumericalError(OVERFLOW)
 
-    def _scores(self, count: int) -> Array | LazyRows:
+    def _scores(self, count: int) -> Array | DeviceRows:
         """Return the scores of so many inputs: on the device while few wait there, else here."""
-        device, dtype = self.device, self.precision.sums
-        what = len(self.steps), self.launches.state[-1], count, self.network.neurons_out
-        waiting = [(count, self.network.neurons_out)]
-        waiting += [rows.shape for rows in self._lazy_rows if rows.on_device]
-        if sum(map(math.prod, waiting)) * dtype.itemsize > self._shares.scores:
-            return self.features.fetch(*what)
-        scores = self.features.collect(*what)
+        neurons = self.network.neurons_out
+        what = len(self.steps), self.launches.state[-1], count, neurons
+        if self._may_wait(count * neurons * self.precision.sums.itemsize):
+            return self.features.collect(*what)
+        return self.features.fetch(*what)
 
-        def fetch() -> Array:
-            with device.bound():  # the caller's thread may be bound to another device
-                return device.download(scores)
-
-        late = LazyRows((count, self.network.neurons_out), dtype, fetch)
-        self._lazy_rows.add(late)
-        return late
+    def _may_wait(self, nbytes: int) -> bool:
+        """Whether so many bytes of rows may wait on the device beside those that do."""
+        return self.features.waiting_bytes() + nbytes <= self._shares.scores

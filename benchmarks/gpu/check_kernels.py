@@ -1,9 +1,10 @@
 """Every kernel on whole networks, beside a reference: the first thing to run on a new device.
 
 `check_kernels.py [--cases 1024x24,4096x24,...] [--inputs N]` runs generated networks by every
-design of kernels (auto, clustered, resident, staged, csr), in float32 and in float16 storage, on
-the same random inputs, and compares categories and scores with those of the numba backend. A line
-for each; what does not fit the device, or fails, is named with its error, and the rest goes on.
+design of kernels (auto, clustered, resident, staged, csr), and once with all exact passes, in
+float32 and in float16 storage, on the same random inputs, and compares categories and scores with
+those of the numba backend. A line for each; what does not fit the device, or fails, is named with
+its error, and the rest goes on.
 
 Exit code 0: all answers agree; 1: one does not, or something failed; 2: there is no GPU.
 """
@@ -52,10 +53,15 @@ def main(arguments: list[str] | None = None, backend: Backend | None = None) -> 
         features = rng.random((options.inputs, neurons)) < rng.random((options.inputs, 1))
         expected = make_plan(opened("numba"), network).run(features)
         for storage, tolerance in TOLERANCES.items():
-            for kernel in KERNELS:
-                found = compared(device, network, features, expected, kernel, storage, tolerance)
+            for kernel, passes in [*((kernel, "none") for kernel in KERNELS), ("auto", "all")]:
+                options = ps.PlanOptions(
+                    kernel=kernel, storage=storage, exact_passes=passes,
+                    expected_inputs=len(features),
+                )  # fmt: skip
+                found = compared(device, network, features, expected, options, tolerance)
                 wrong += not found.startswith("agrees")
-                print(f"{case}, {kernel}, storage {storage}: {found}", flush=True)
+                named = f"{kernel}, exact passes" if passes == "all" else kernel
+                print(f"{case}, {named}, storage {storage}: {found}", flush=True)
     print("all agree" if not wrong else f"{wrong} do not agree")
     return 1 if wrong else 0
 
@@ -65,19 +71,17 @@ def compared(
     network: ps.Network,
     features: Any,
     expected: ps.Result,
-    kernel: str,
-    storage: str,
+    options: ps.PlanOptions,
     tolerance: float,
 ) -> str:
-    """Run a network once by some kernels, and return how its answer differs from the expected."""
-    options = ps.PlanOptions(kernel=kernel, storage=storage, expected_inputs=len(features))
+    """Run a network once, and return how its answer differs from the expected."""
     start = time.perf_counter()
     try:
         plan = make_plan(device, network, options)
         planned = time.perf_counter() - start
         result = plan.run(features)
     except ps.InputError as error:
-        does_not_fit = kernel == "resident" and "do not fit" in str(error)
+        does_not_fit = options.kernel == "resident" and "do not fit" in str(error)
         return f"{'agrees: none, ' if does_not_fit else 'refused: '}{error}"
     except Exception as error:  # noqa: BLE001 - named, and the other kernels go on
         return f"FAILED: {type(error).__name__}: {error}"
@@ -89,7 +93,7 @@ def compared(
         f"{expected.categories.size} categories differ; planned in {planned:.2f} s, ran in "
         f"{1e3 * result.inference_seconds:.2f} ms"
     )
-    agrees = difference <= tolerance and (not differing or storage == "float16")
+    agrees = difference <= tolerance and (not differing or options.storage == "float16")
     return ("agrees: " if agrees else "WRONG: ") + text
 
 

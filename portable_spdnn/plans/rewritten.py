@@ -196,7 +196,7 @@ class RewrittenPlan(NetworkPlan):
         active_per_layer = np.zeros(len(self.network), np.int64)
         executed_edges, devices = 0, list[DeviceReport | None]()
         for segment in self.segments:
-            if MERGE_INPUTS in self.checks:
+            if MERGE_INPUTS in self.checks and state.rows.shape[0] > 1:
                 self._merge_equal(state)
             counts = self._run_uniform(state, segment)
             if state.rows.shape[0]:

@@ -445,6 +445,7 @@ def test_all_kernels_beside_a_reference(capsys: pytest.CaptureFixture[str]) -> N
     for kernel in script.KERNELS:
         for storage in ("same", "float16"):
             assert f"64x3, {kernel}, storage {storage}: agrees: largest difference" in out
+    assert out.count("64x3, auto, exact passes, storage") == out.count("exact passes") == 2
     assert "0 of 0 categories" not in out
     wrong = WrongAnswers()
     wrong.plan_options = ("storage", "kernel")  # type: ignore[assignment]

@@ -152,30 +152,34 @@ class DeviceRows(LazyRows, ComparedRows):
         self.held.device.launch(kernel, (-(-self.shape[0] // ROWS_OF_BLOCK), 1), arguments)
 
 
-def uploaded_rows(
-    upload: ChunkedUpload, features: PackedFeatures | Array, precision: Precision
-) -> DeviceRows:
-    """Return features of the host on a device: bits as they are, others in the type of sums."""
-    packed = isinstance(features, PackedFeatures)
-    rows: Array
+def host_rows(
+    features: PackedFeatures | Array, precision: Precision
+) -> tuple[Array, np.dtype[Any]]:
+    """Return features of the host as rows, and their type on a device: of bits or of sums."""
     if isinstance(features, PackedFeatures):
-        missing, rows = -features.bits.shape[1] % WORD, features.bits
-        rows = np.pad(rows, ((0, 0), (0, missing))) if missing else rows
-    else:
-        rows = features
-    device, dtype = upload.device, np.dtype(np.uint8) if packed else precision.sums
-    memory = device.empty((rows.size * dtype.itemsize,), np.uint8)
-    upload.run(parts_of_rows(rows, dtype, upload.limit), lambda part, arrays: None, memory)
-    items = memory if packed else device.view(memory, 0, features.shape, dtype)
-    return DeviceRows(RowMemory(device, memory, items, features.shape, packed, lambda: features))
+        return features.bits, np.dtype(np.uint8)
+    return features, precision.sums
 
 
 def uploaded_bytes(features: PackedFeatures | Array, precision: Precision) -> int:
     """Return the bytes of device memory that `uploaded_rows` takes."""
-    inputs, neurons = features.shape
-    if isinstance(features, PackedFeatures):
-        return inputs * -(-features.bits.shape[1] // WORD) * WORD
-    return inputs * neurons * precision.sums.itemsize
+    rows, dtype = host_rows(features, precision)
+    inputs, columns = rows.shape
+    return int(inputs * -(-columns * dtype.itemsize // WORD) * WORD)
+
+
+def uploaded_rows(
+    upload: ChunkedUpload, features: PackedFeatures | Array, precision: Precision
+) -> DeviceRows:
+    """Return features of the host on a device: bits as they are, others in the type of sums."""
+    device, (rows, dtype) = upload.device, host_rows(features, precision)
+    packed, missing = isinstance(features, PackedFeatures), -rows.shape[1] * dtype.itemsize % WORD
+    if missing:
+        rows = np.pad(rows, ((0, 0), (0, missing)))
+    memory = device.empty((uploaded_bytes(features, precision),), np.uint8)
+    upload.run(parts_of_rows(rows, dtype, upload.limit), lambda part, arrays: None, memory)
+    items = memory if packed else device.view(memory, 0, features.shape, dtype)
+    return DeviceRows(RowMemory(device, memory, items, features.shape, packed, lambda: features))
 
 
 def empty_rows(device: Device, shape: tuple[int, int], precision: Precision) -> RowMemory:

@@ -19,8 +19,8 @@
 // given; the first of them is input `first` of the batch. `chosen` says which row of the part each
 // of them is, where a part need not hold them side by side.
 
-// bits: row_bytes for each row, the first neuron in the highest bit of the first byte. A block takes
-// THREADS inputs and BYTES x 8 neurons.
+// bits: row_bytes for each row, the first neuron in the highest bit of the first byte. A block
+// takes THREADS inputs and BYTES x 8 neurons.
 extern "C" __global__ void __launch_bounds__(THREADS)
 unpack_bits(const unsigned char* __restrict__ bits, int row_bytes, int neurons,
             const int* __restrict__ chosen, int first, int inputs, STORED* __restrict__ to,

@@ -27,7 +27,13 @@ from portable_spdnn_gpu.compile.catalog import (
     list_active,
 )
 from portable_spdnn_gpu.compile.precision import Precision
-from portable_spdnn_gpu.device.compared_rows import DeviceRows, RowMemory, empty_rows, uploaded_rows
+from portable_spdnn_gpu.device.compared_rows import (
+    DeviceRows,
+    RowMemory,
+    empty_rows,
+    host_rows,
+    uploaded_rows,
+)
 from portable_spdnn_gpu.device.interface import Argument, Array, Device, DeviceArray
 from portable_spdnn_gpu.device.upload import (
     ChunkedUpload,
@@ -134,7 +140,8 @@ class DeviceFeatures:
         self._memory = [device.empty((nbytes,), np.uint8) for _ in range(2)]
         self.buffers = [device.view(m, 0, (size,), precision.storage) for m in self._memory]
         self._upload = ChunkedUpload(device, self._memory[1], row_bytes(widest, precision.sums))
-        self.ids = [device.empty((self.pitch,), np.int32) for _ in range(2)]
+        self._ids_memory = [device.empty((4 * self.pitch,), np.uint8) for _ in range(2)]
+        self.ids = [device.view(each, 0, (self.pitch,), np.int32) for each in self._ids_memory]
         self.source = device.empty((self.pitch,), np.int32)
         self.active = device.empty((self.pitch,), np.uint8)
         self._waiting: weakref.WeakSet[RowMemory] = weakref.WeakSet()
@@ -173,10 +180,10 @@ class DeviceFeatures:
             parts = parts_of_csr(features, precision.sums, limit)
             self._upload.run(parts, self._starter("spread_csr", FEATURE_THREADS // 32, 1, []))
         else:
+            rows, dtype = host_rows(features, precision)
             packed = isinstance(features, PackedFeatures)
-            rows, dtype = (features.bits, np.uint8) if packed else (features, precision.sums)
             start = self._rows_starter(packed, rows.shape[1], neurons, self.ids[0])
-            self._upload.run(parts_of_rows(rows, np.dtype(dtype), limit), start)
+            self._upload.run(parts_of_rows(rows, dtype, limit), start)
 
     def _rows_starter(
         self, packed: bool, row_bytes: int, neurons: int, chosen: DeviceArray
@@ -243,6 +250,13 @@ class DeviceFeatures:
                 self.source, policy,
             ],
         )  # fmt: skip
+
+    def listed(self, lists: int, inputs: int) -> Array:
+        """Return the first inputs of the last of so many lists, int64 in host memory."""
+        memory = self._ids_memory[lists % 2]
+        return self.device.download(self.device.view(memory, 0, (inputs,), np.int32)).astype(
+            np.int64
+        )
 
     def collect(
         self, steps: int, state: DeviceArray, inputs: int, neurons: int

@@ -212,10 +212,21 @@ class DevicePlan(NetworkPlan):
             for layer in range(step.first, step.end)
         ]
 
-    def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
+    def run_batch(
+        self, features: Features | DeviceRows, report: Callable[[int], None]
+    ) -> BatchOutput:
         """Run the whole network on one batch; see `NetworkPlan.run_batch`."""
         self._check_given(features)
-        return self._run_alone(features, report)
+        # The device first: a forked child is refused there, where the lock may be held for ever.
+        with self.device.bound(), self.features.one_at_a_time:
+            try:
+                output = self._run(features)
+            except BaseException:
+                with suppress(LaunchError):  # what was started uses the buffers until it is done
+                    self.device.synchronize()
+                raise
+        report(features.shape[0] * len(self.network))
+        return output
 
     def compared_rows(self, features: Features) -> ComparedRows:
         """Return features on the device, but in CSR; see `NetworkPlan.compared_rows`.
@@ -234,28 +245,12 @@ class DevicePlan(NetworkPlan):
         return rows
 
     def run_rows(self, rows: ComparedRows, report: Callable[[int], None]) -> BatchOutput:
-        """Run rows that are on the device; see `NetworkPlan.run_rows`."""
-        if isinstance(rows, DeviceRows):
-            return self._run_alone(rows, report)
-        return self.run_batch(rows.fetched(), report)
+        """Run rows, which leave the device if they are there; see `NetworkPlan.run_rows`."""
+        return self.run_batch(rows if isinstance(rows, DeviceRows) else rows.fetched(), report)
 
-    def _check_given(self, features: Features) -> None:
-        if self.precision.half and not isinstance(features, PackedFeatures):
+    def _check_given(self, features: Features | DeviceRows) -> None:
+        if self.precision.half and not isinstance(features, PackedFeatures | DeviceRows):
             check_half_range("features have", features)
-
-    def _run_alone(
-        self, features: Features | DeviceRows, report: Callable[[int], None]
-    ) -> BatchOutput:
-        # The device first: a forked child is refused there, where the lock may be held for ever.
-        with self.device.bound(), self.features.one_at_a_time:
-            try:
-                output = self._run(features)
-            except BaseException:
-                with suppress(LaunchError):  # what was started uses the buffers until it is done
-                    self.device.synchronize()
-                raise
-        report(features.shape[0] * len(self.network))
-        return output
 
     def _run(self, features: Features | DeviceRows) -> BatchOutput:
         device, steps, held = self.device, len(self.steps), self.features
@@ -273,8 +268,7 @@ class DevicePlan(NetworkPlan):
         done = device.mark()
         counts, count = self.launches.counts()
         self._check_range(counts.overflowed)
-        # Each list goes from one array of ids to the other; there was one more than steps.
-        ids = device.download(held.ids[(steps + 1) % 2])[:count]
+        active = held.listed(steps + 1, count)  # there was one more list than steps
         rows = self._scores(count)
         edges = np.concatenate([np.atleast_1d(step.packed.nnz) for step in self.steps])
         kernels = device.seconds(loaded, done)
@@ -287,7 +281,7 @@ class DevicePlan(NetworkPlan):
                 seconds = seconds_by_layer(self.steps, times.of_steps(), counts.computed * edges)
                 gaps = max(0.0, kernels - float(seconds.sum()) - waited)
         return BatchOutput(
-            ids.astype(np.int64),
+            active,
             rows,
             counts.active,
             int(counts.computed @ edges),

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cuda_emulation.device_at_hand import needs_device
+from cuda_emulation.device_at_hand import ON_GPU, needs_device
+from cuda_emulation.emulated_device import compiler
+from cuda_emulation.sanitized_run import sanitized
 
 import portable_spdnn as ps
 from portable_spdnn.passes.compared_rows import HostRows
@@ -120,3 +122,33 @@ def test_some_rows_of_others_are_compared_where_they_lie(device: Device) -> None
     taken = on_device(device, features).take(np.array([7, 3]))
     np.testing.assert_array_equal(taken.fetched(), features[[7, 3]])
     assert not taken.on_device
+
+
+# Rows that fill no warp's turn: what reads or writes beyond an array ends the process.
+SANITIZED = """
+import numpy as np
+from cuda_emulation.emulated_backend import cache_folder
+from cuda_emulation.emulated_device import EmulatedDevice
+import portable_spdnn as ps
+from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.compared_rows import uploaded_rows
+
+device = EmulatedDevice(cache_folder(), sanitize=True)
+rng = np.random.default_rng(0)
+for dtype in (np.float32, np.float64):
+    Y = np.repeat(rng.random((9, 71)).astype(dtype), 3, axis=0)
+    Y[4:7] = 2
+    for form in (Y, ps.PackedFeatures.from_dense(Y > 0.5)):
+        rows = uploaded_rows(device, form, Precision(np.dtype(dtype))).take(np.arange(26, -1, -1))
+        assert rows.equal()[0].size == 10
+        print(rows.uniform()[0].tolist())
+print(sorted(set(device.launches)))
+"""
+
+
+@pytest.mark.skipif(ON_GPU or compiler() is None, reason="the emulated device is what is checked")
+def test_no_kernel_leaves_its_arrays() -> None:
+    done = sanitized(SANITIZED)
+    assert done.returncode == 0, done.stderr
+    assert "['hash_rows', 'match_rows', 'uniform_rows']" in done.stdout
+    assert done.stdout.count("[20, 21, 22]") == 2

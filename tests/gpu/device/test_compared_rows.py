@@ -83,6 +83,14 @@ def test_every_difference_of_one_bit_is_seen(device: Device) -> None:
     assert group[-1] == 0
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_item_that_differs_is_seen_wherever_it_is(device: Device, dtype: Any) -> None:
+    features = np.full((601, 600), 0.5, dtype)
+    features[np.arange(600), np.arange(600)] = 0.25
+    rows, values = on_device(device, features).uniform()
+    assert (rows.tolist(), values.tolist()) == ([600], [0.5])
+
+
 def test_rows_that_share_a_hash_are_compared_whole(
     device: Device,
     monkeypatch: pytest.MonkeyPatch,
@@ -97,7 +105,7 @@ def test_rows_that_share_a_hash_are_compared_whole(
         monkeypatch.setattr(compared_rows, "compared_rows", colliding)
         merges = 0
         for kinds in (1, 2, 60):
-            features = drawn(60, 33, kinds, seed=kinds)
+            features = drawn(60, 533, kinds, seed=kinds)
             first, group = on_device(device, features).equal()
             np.testing.assert_array_equal(first, np.unique(first))
             # Groups hold equal rows alone; those that met another row first stay by themselves.

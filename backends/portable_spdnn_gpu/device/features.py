@@ -253,10 +253,8 @@ class DeviceFeatures:
 
     def listed(self, lists: int, inputs: int) -> Array:
         """Return the first inputs of the last of so many lists, int64 in host memory."""
-        memory = self._ids_memory[lists % 2]
-        return self.device.download(self.device.view(memory, 0, (inputs,), np.int32)).astype(
-            np.int64
-        )
+        listed = self.device.view(self._ids_memory[lists % 2], 0, (inputs,), np.int32)
+        return self.device.download(listed).astype(np.int64)
 
     def collect(
         self, steps: int, state: DeviceArray, inputs: int, neurons: int

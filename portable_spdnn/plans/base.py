@@ -130,8 +130,8 @@ class NetworkPlan(ABC):
         """
         return None
 
-    def for_layers(self, network: Network, keep_dead_inputs: bool, build: Build) -> NetworkPlan:
-        """Return a plan for layers after these under the same options, on the same backend.
+    def for_layers(self, network: Network, options: PlanOptions, build: Build) -> NetworkPlan:
+        """Return a plan for layers after these, on the same backend.
 
         A backend whose plans measure overrides this, to take over what this plan measured. The
         two plans do not run at the same time.
@@ -139,12 +139,11 @@ class NetworkPlan(ABC):
         Parameters
         ----------
         network : Network
-        keep_dead_inputs : bool
-            Replaces that option.
+        options : PlanOptions
+            Those of this plan, but for `keep_dead_inputs` and `edges_after`.
         build : callable
             (backend, network, options) -> a plan, for where nothing can be taken over.
         """
-        options = replace(self.options, keep_dead_inputs=keep_dead_inputs)
         return build(self.backend, network, options)
 
     def run(

@@ -83,6 +83,9 @@ class PlanOptions:
         The parts of the inputs that are expected to be active before the first layer, the second,
         and so on; the last holds for all layers after. Plans choose by it where inactive inputs may
         leave. No answer depends on it.
+    edges_after : int, default 0
+        Edges of layers that are planned later, by `NetworkPlan.for_layers`, and kept beside these:
+        plans of several parts say so, and memory is left to them.
     profile : bool, default False
         Time every layer by itself, which costs some of the speed.
     devices : str, default ""
@@ -115,6 +118,7 @@ class PlanOptions:
     profile: bool = False
     expected_inputs: int | None = None
     expected_survival: Sequence[float] = CHALLENGE_SURVIVAL  # kept as a tuple
+    edges_after: int = 0  # no keyword: it is for plans that are made of others
 
     def __post_init__(self) -> None:
         try:

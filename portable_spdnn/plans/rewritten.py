@@ -127,6 +127,7 @@ class RewrittenPlan(NetworkPlan):
         self.rows_merged = self.layers_skipped = 0
         self.checks = {MERGE_INPUTS, FIXED_POINT} & set(options.exact_passes)
         ends = segment_ends(len(network)) if self.checks else [len(network)]
+        self._edges_left = self.rewritten.edges  # of the segments that are not planned yet
         self.segments: list[Segment] = []
         for first, end in zip([0, *ends], ends, strict=False):
             self.segments.append(self._segment(first, end))
@@ -152,13 +153,16 @@ class RewrittenPlan(NetworkPlan):
         # An inactive input may not leave while a later segment could make it active again.
         keep = self.options.keep_dead_inputs or end < self.first_prunable_layer
         network = Network(layers, self.network.y_max)
+        self._edges_left -= network.edges
         if self.segments:
-            plan = self.segments[0].plan.for_layers(network, keep, self._build)
+            plan = self.segments[0].plan
+            options = replace(plan.options, keep_dead_inputs=keep, edges_after=self._edges_left)
+            plan = plan.for_layers(network, options, self._build)
         else:
             piece = None if self.budget is None else self.budget.piece
             options = replace(
                 self.options, exact_passes=(), memory=None, keep_dead_inputs=keep,
-                batch_size=self.options.batch_size or piece,
+                batch_size=self.options.batch_size or piece, edges_after=self._edges_left,
             )  # fmt: skip
             plan = self._build(self.backend, network, options)
         signatures = None
@@ -187,12 +191,8 @@ class RewrittenPlan(NetworkPlan):
         """Run the whole network on one batch; see `NetworkPlan.run_batch`."""
         inputs = features.shape[0]
         everyone = np.arange(inputs, dtype=np.int64)
-        state = State(
-            self.segments[0].plan.compared_rows(features) if self.checks else HostRows(features),
-            np.empty(0, self.options.dtype),
-            everyone,
-            everyone,
-        )
+        given = self.segments[0].plan.compared_rows(features) if self.checks else HostRows(features)
+        state = State(given, np.empty(0, self.options.dtype), everyone, everyone)
         active_per_layer = np.zeros(len(self.network), np.int64)
         executed_edges, devices = 0, list[DeviceReport | None]()
         for segment in self.segments:

@@ -75,6 +75,8 @@ class StreamedPlan(NetworkPlan):
             memory, resident_bytes(), statistics, network.widest, dtype, backend.threads
         )
         self.blocks = list(self.budget.cut_blocks(statistics))
+        edges = (sum(one.nnz for one in statistics[first:end]) for first, end in self.blocks[1:])
+        self._edges_after = max(edges, default=0)  # of one block, beside the first
         self.seconds_waiting = 0.0
         self._row_bytes = max(1, network.widest) * np.dtype(options.dtype).itemsize
         # The first block tells what the backend chooses; the others take its measurements over.
@@ -117,6 +119,7 @@ class StreamedPlan(NetworkPlan):
                     layers = ahead.result()
                     self.seconds_waiting += time.perf_counter() - start
                     ahead = reader.submit(self._read, number + 1)
+                    plan = self._first  # the block before makes room
                     plan = self._plan(number, layers)
                     del layers
                     waiting, pool = pool, []
@@ -163,11 +166,13 @@ class StreamedPlan(NetworkPlan):
         keep = self.options.keep_dead_inputs or end < self.first_prunable_layer
         if number == 0:
             options = replace(
-                self.options, memory=None, batch_size=self.budget.piece, keep_dead_inputs=keep
-            )
+                self.options, memory=None, batch_size=self.budget.piece, keep_dead_inputs=keep,
+                edges_after=self._edges_after,
+            )  # fmt: skip
             plan = self._build(self.backend, network, options)
         else:
-            plan = self._first.for_layers(network, keep, self._build)
+            options = replace(self._first.options, keep_dead_inputs=keep, edges_after=0)
+            plan = self._first.for_layers(network, options, self._build)
         if isinstance(self.network, StreamedNetwork):
             self.network.source.release(first, end)
         return plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,6 @@ def test_plans_are_ready_when_they_are_made(
         assert plan.run(Y).categories.tolist() == expected
     # A block of layers that is planned while inputs wait takes over what was measured.
     monkeypatch.setattr(network_plan, "tune_staged", fail)
-    block = plan.for_layers(network, True, own_plan)
+    block = plan.for_layers(network, replace(plan.options, keep_dead_inputs=True), own_plan)
     assert block.run(Y).categories.tolist() == expected
     assert ("staged_spmm for" in block.describe()) == (kernel == "staged")

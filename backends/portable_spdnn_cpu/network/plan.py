@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
@@ -95,11 +94,10 @@ class DepthFirstPlan(NetworkPlan):
             # Compiles, or loads from the cache: a run without tiles.
             self.run_batch(PackedFeatures.empty(network.neurons), lambda done: None)
 
-    def for_layers(self, network: Network, keep_dead_inputs: bool, build: Build) -> NetworkPlan:
+    def for_layers(self, network: Network, options: PlanOptions, build: Build) -> NetworkPlan:
         """Return a plan for other layers; see `NetworkPlan.for_layers`."""
         if network.widest != self.network.widest:
-            return super().for_layers(network, keep_dead_inputs, build)
-        options = replace(self.options, keep_dead_inputs=keep_dead_inputs)
+            return super().for_layers(network, options, build)
         return DepthFirstPlan(self.backend, self.workers, network, options, like=self)
 
     def width(self, inputs: int) -> int:

@@ -15,7 +15,7 @@ from portable_spdnn.plans.batch import LazyRows
 from portable_spdnn_gpu.compile.catalog import FEATURE_THREADS, compared_rows
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Argument, Array, Device, DeviceArray
-from portable_spdnn_gpu.device.upload import ChunkedUpload, parts_of_rows
+from portable_spdnn_gpu.device.upload import ChunkedUpload, host_rows, parts_of_rows
 
 WORD = 4  # bytes that are hashed and compared at a time
 KEY = np.dtype(np.ulonglong)
@@ -150,15 +150,6 @@ class DeviceRows(LazyRows, ComparedRows):
     def _launch(self, name: str, arguments: list[Argument]) -> None:
         kernel = compared_rows(name, np.float32 if self.held.packed else self.dtype)
         self.held.device.launch(kernel, (-(-self.shape[0] // ROWS_OF_BLOCK), 1), arguments)
-
-
-def host_rows(
-    features: PackedFeatures | Array, precision: Precision
-) -> tuple[Array, np.dtype[Any]]:
-    """Return features of the host as rows, and their type on a device: of bits or of sums."""
-    if isinstance(features, PackedFeatures):
-        return features.bits, np.dtype(np.uint8)
-    return features, precision.sums
 
 
 def uploaded_bytes(features: PackedFeatures | Array, precision: Precision) -> int:

@@ -27,18 +27,13 @@ from portable_spdnn_gpu.compile.catalog import (
     list_active,
 )
 from portable_spdnn_gpu.compile.precision import Precision
-from portable_spdnn_gpu.device.compared_rows import (
-    DeviceRows,
-    RowMemory,
-    empty_rows,
-    host_rows,
-    uploaded_rows,
-)
+from portable_spdnn_gpu.device.compared_rows import DeviceRows, RowMemory, empty_rows, uploaded_rows
 from portable_spdnn_gpu.device.interface import Argument, Array, Device, DeviceArray
 from portable_spdnn_gpu.device.upload import (
     ChunkedUpload,
     Part,
     Start,
+    host_rows,
     parts_of_csr,
     parts_of_rows,
     row_bytes,
@@ -119,6 +114,8 @@ class DeviceFeatures:
 
     Attributes
     ----------
+    nbytes : int
+        The bytes of device memory that it takes.
     buffers : list of two device arrays
         The features before and after a step.
     ids : list of two device arrays of int32
@@ -134,6 +131,7 @@ class DeviceFeatures:
     def __init__(self, device: Device, widest: int, capacity: int, precision: Precision) -> None:
         self.device, self.widest, self.precision = device, widest, precision
         self.pitch = pitch_of(capacity)
+        self.nbytes = self.pitch * bytes_for_input(widest, precision)
         self.capacity, self.one_at_a_time = capacity, threading.Lock()
         size = max(widest, LEAST_NEURONS) * self.pitch
         nbytes = size * precision.storage.itemsize
@@ -164,14 +162,13 @@ class DeviceFeatures:
             device are let go of.
         """
         device, precision, limit = self.device, self.precision, self._upload.limit
-        inputs, neurons = features.shape
+        (inputs, neurons), chosen = features.shape, self.ids[0]
         device.clear(self.active)
         number = feature_layout("number_inputs", precision)
         device.launch(number, (-(-inputs // FEATURE_THREADS), 1), [self.ids[0], np.int32(inputs)])
         if isinstance(features, DeviceRows):
-            held, chosen = features.held, self.ids[0]
-            if features.chosen is not None:
-                chosen = device.upload(features.chosen)
+            held = features.held
+            chosen = chosen if features.chosen is None else device.upload(features.chosen)
             start = self._rows_starter(held.packed, held.row_bytes, neurons, chosen)
             start(Part(0, inputs, []), [held.items])
             features.let_go()
@@ -182,17 +179,14 @@ class DeviceFeatures:
         else:
             rows, dtype = host_rows(features, precision)
             packed = isinstance(features, PackedFeatures)
-            start = self._rows_starter(packed, rows.shape[1], neurons, self.ids[0])
+            start = self._rows_starter(packed, rows.shape[1], neurons, chosen)
             self._upload.run(parts_of_rows(rows, dtype, limit), start)
 
-    def _rows_starter(
-        self, packed: bool, row_bytes: int, neurons: int, chosen: DeviceArray
-    ) -> Start:
+    def _rows_starter(self, packed: bool, width: int, neurons: int, chosen: DeviceArray) -> Start:
         """Return what starts the kernel that takes the chosen rows of a part, bits or numbers."""
         sizes: list[Argument] = [np.int32(neurons), chosen]
         if packed:
-            sizes.insert(0, np.int32(row_bytes))
-            blocks = -(-row_bytes // UNPACK_BYTES)
+            sizes, blocks = [np.int32(width), *sizes], -(-width // UNPACK_BYTES)
             return self._starter("unpack_bits", FEATURE_THREADS, blocks, sizes)
         blocks = -(-neurons // TRANSPOSE_TILE)
         return self._starter("turn_rows", TRANSPOSE_TILE, blocks, sizes)
@@ -218,7 +212,7 @@ class DeviceFeatures:
         return rows
 
     def waiting_bytes(self) -> int:
-        """Return the bytes of device memory that rows, held or collected, take until now."""
+        """Return the bytes of device memory that rows take, held or collected."""
         return sum(held.memory.nbytes for held in self._waiting)
 
     def operands(self, number: int, state: DeviceArray) -> StepOperands:

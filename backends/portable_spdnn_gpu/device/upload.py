@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from portable_spdnn.features import PackedFeatures
 from portable_spdnn.host import map_in_threads, usable_cores
+from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Array, Device, DeviceArray, LaunchError
 
 # Bytes of a chunk, unless a row takes more: to hand less to a thread costs as much as it gains.
@@ -127,6 +129,15 @@ def _fill(work: tuple[Part, Array]) -> tuple[Part, Array, list[Placed]]:
 def row_bytes(columns: int, dtype: np.dtype[Any]) -> int:
     """Return the most bytes of a row of features in a chunk: sparse, with all of its entries."""
     return columns * (4 + dtype.itemsize) + 4 * ALIGNMENT
+
+
+def host_rows(
+    features: PackedFeatures | Array, precision: Precision
+) -> tuple[Array, np.dtype[Any]]:
+    """Return features of the host as rows, and their type on a device: of bits or of sums."""
+    if isinstance(features, PackedFeatures):
+        return features.bits, np.dtype(np.uint8)
+    return features, precision.sums
 
 
 def parts_of_rows(rows: Array, dtype: np.dtype[Any], limit: int) -> list[Part]:

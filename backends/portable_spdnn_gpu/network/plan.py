@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy.sparse as sp
 
-from portable_spdnn.errors import InputError, NumericalError
+from portable_spdnn.errors import NumericalError
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.host import format_bytes
 from portable_spdnn.kernel_model import KernelModel
@@ -24,24 +24,20 @@ from portable_spdnn.plans.machine_limits import known_limits
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn_gpu.compile.precision import Precision, check_half_range
 from portable_spdnn_gpu.device.compared_rows import DeviceRows, uploaded_bytes
-from portable_spdnn_gpu.device.features import (
-    LEAST_INPUTS,
-    DeviceFeatures,
-    bytes_for_input,
-    capacity_within,
-)
+from portable_spdnn_gpu.device.features import DeviceFeatures, bytes_for_input
 from portable_spdnn_gpu.device.interface import Array, Device, LaunchError, Recording
 from portable_spdnn_gpu.device.properties import device_properties
 from portable_spdnn_gpu.network.costs import step_cost
 from portable_spdnn_gpu.network.launches import StepLaunches, seconds_by_layer
 from portable_spdnn_gpu.network.memory import MemoryShares
 from portable_spdnn_gpu.network.steps import PERSISTENT, StepChooser
-from portable_spdnn_gpu.network.weights import DeviceWeights, StreamTimes
+from portable_spdnn_gpu.network.weights import StreamTimes
 from portable_spdnn_gpu.spmm.tuning import TunedStaged, layer_class, tune_staged
 
 if TYPE_CHECKING:
     from portable_spdnn_gpu.cupy_backend import CupyBackend
 
+Given = Features | DeviceRows
 MAX_INPUTS = 65536  # in a batch by default: the challenge's 60,000 go through together
 
 
@@ -61,8 +57,9 @@ class DevicePlan(NetworkPlan):
     backend : CupyBackend
     network : Network
     options : PlanOptions
-    tuned : dict of str to TunedStaged, optional
-        What another plan measured, by the class of layers; this one then measures nothing.
+    first : DevicePlan, optional
+        The plan of layers before these, whose memory it shares, and what it measured: this one
+        then measures nothing. The two do not run at the same time.
 
     Raises
     ------
@@ -78,14 +75,13 @@ class DevicePlan(NetworkPlan):
     """
 
     backend: CupyBackend
+    features: DeviceFeatures
+    _shares: MemoryShares
 
     def __init__(
-        self,
-        backend: CupyBackend,
-        network: Network,
-        options: PlanOptions,
-        tuned: dict[str, TunedStaged] | None = None,
-    ) -> None:
+        self, backend: CupyBackend, network: Network, options: PlanOptions,
+        first: DevicePlan | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(backend, network, options)
         self.device: Device = backend.cuda
         self.precision = Precision(np.dtype(options.dtype), options.storage == "float16")
@@ -93,14 +89,21 @@ class DevicePlan(NetworkPlan):
         # How many inputs should go through the network together, if memory suffices.
         expected, most = options.expected_inputs, options.batch_size or MAX_INPUTS
         self._wanted = max(1, min(most, MAX_INPUTS if expected is None else expected))
+        self._measures = first is None and backend.tunes
+        self._tuned: dict[str, TunedStaged] = {} if first is None else first._tuned
         free, limit = self.device.free_memory(), options.device_memory
-        self._shares = MemoryShares.of(network, self.precision, self._wanted, free, limit)
-        self._measures = tuned is None and backend.tunes
-        self._tuned: dict[str, TunedStaged] = {} if tuned is None else tuned
-        self.steps = self._chooser(self._shares.weights).steps(network)
+        beside = first if first is not None and first.features.widest >= network.widest else None
+        if beside is not None:
+            self._shares = beside._shares.beside(network, beside.features, free)
+        else:
+            self._shares = MemoryShares.of(network, self.precision, self._wanted, free, limit)
+        limit = self._shares.for_layers(network, options.edges_after)
+        self.steps = self._chooser(limit).steps(network)
         packed = [step.packed for step in self.steps]
-        self.weights = DeviceWeights(self.device, packed, self._shares.weights)
-        self.features = self._shared_features()
+        self.weights = self._shares.device_weights(self.device, packed, limit)
+        self.features = beside.features if beside is not None else self._shares.features(
+            self.device, backend.features, network, self._wanted, self.weights, options.edges_after
+        )  # fmt: skip
         self._capacity = min(self._wanted, self.features.capacity)
         # Values, and no methods of this plan: a cycle of references would keep the device's memory
         # until the garbage collector runs.
@@ -137,33 +140,13 @@ class DevicePlan(NetworkPlan):
             self._tuned[layers] = tune_staged(self.device, A, self.precision, versions)
         return self._tuned.get(layers)
 
-    def for_layers(self, network: Network, keep_dead_inputs: bool, build: Build) -> NetworkPlan:
+    def for_layers(self, network: Network, options: PlanOptions, build: Build) -> NetworkPlan:
         """Return a plan for later layers that measures nothing; see `NetworkPlan.for_layers`."""
-        given = self.options
-        survival = given.expected_survival[len(self.network) :] or given.expected_survival[-1:]
-        options = replace(given, keep_dead_inputs=keep_dead_inputs, expected_survival=survival)
-        return DevicePlan(self.backend, network, options, self._tuned)
-
-    def _shared_features(self) -> DeviceFeatures:
-        """Return buffers for a batch: those of another plan of the backend, if they suffice."""
-        free = self._shares.weights_and_features - self.weights.device_bytes
-        held, widest = self.backend.features.get(self.precision), self.network.widest
-        # They are taken where they are no smaller than new ones beside them would be.
-        capacity = capacity_within(free, self._wanted, self._input_bytes)
-        if held is not None and held.widest >= widest and held.capacity >= max(capacity, 1):
-            taken = held.capacity * bytes_for_input(held.widest, self.precision)
-            if self.options.device_memory is None or taken <= free:
-                return held
-        if not capacity:
-            needed = LEAST_INPUTS * self._input_bytes
-            raise InputError(
-                f"device memory: {format_bytes(max(free, 0))} are left beside the weights, and "
-                f"{LEAST_INPUTS} inputs of this network, the fewest that there is memory for, take "
-                f"{format_bytes(needed)}; raise device_memory"
-            )
-        made = DeviceFeatures(self.device, widest, capacity, self.precision)
-        self.backend.features[self.precision] = made
-        return made
+        given = options.expected_survival
+        survival = given[len(self.network) :] or given[-1:]
+        return DevicePlan(
+            self.backend, network, replace(options, expected_survival=survival), first=self
+        )
 
     @property
     def batch_size(self) -> int:
@@ -212,9 +195,7 @@ class DevicePlan(NetworkPlan):
             for layer in range(step.first, step.end)
         ]
 
-    def run_batch(
-        self, features: Features | DeviceRows, report: Callable[[int], None]
-    ) -> BatchOutput:
+    def run_batch(self, features: Given, report: Callable[[int], None]) -> BatchOutput:
         """Run the whole network on one batch; see `NetworkPlan.run_batch`."""
         self._check_given(features)
         # The device first: a forked child is refused there, where the lock may be held for ever.
@@ -236,9 +217,9 @@ class DevicePlan(NetworkPlan):
         if sp.issparse(features):
             return HostRows(features)
         self._check_given(features)
-        if not self._may_wait(uploaded_bytes(features, self.precision)):
-            return HostRows(features)
         with self.device.bound(), self.features.one_at_a_time:
+            if not self._may_wait(uploaded_bytes(features, self.precision)):
+                return HostRows(features)
             begin = self.device.mark()
             rows = self.features.hold(features)
             rows.seconds = self.device.seconds(begin, self.device.mark())
@@ -248,11 +229,11 @@ class DevicePlan(NetworkPlan):
         """Run rows, which leave the device if they are there; see `NetworkPlan.run_rows`."""
         return self.run_batch(rows if isinstance(rows, DeviceRows) else rows.fetched(), report)
 
-    def _check_given(self, features: Features | DeviceRows) -> None:
+    def _check_given(self, features: Given) -> None:
         if self.precision.half and not isinstance(features, PackedFeatures | DeviceRows):
             check_half_range("features have", features)
 
-    def _run(self, features: Features | DeviceRows) -> BatchOutput:
+    def _run(self, features: Given) -> BatchOutput:
         device, steps, held = self.device, len(self.steps), self.features
         times: StreamTimes | None = None
         begin = device.mark()
@@ -312,4 +293,4 @@ class DevicePlan(NetworkPlan):
 
     def _may_wait(self, nbytes: int) -> bool:
         """Whether so many bytes of rows may wait on the device beside those that do."""
-        return self.features.waiting_bytes() + nbytes <= self._shares.scores
+        return self.features.waiting_bytes() + nbytes <= self._shares.rows

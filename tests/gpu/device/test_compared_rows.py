@@ -139,7 +139,7 @@ from cuda_emulation.emulated_backend import cache_folder
 from cuda_emulation.emulated_device import EmulatedDevice
 import portable_spdnn as ps
 from portable_spdnn_gpu.compile.precision import Precision
-from portable_spdnn_gpu.device.compared_rows import uploaded_rows
+from portable_spdnn_gpu.device.features import DeviceFeatures
 
 device = EmulatedDevice(cache_folder(), sanitize=True)
 rng = np.random.default_rng(0)
@@ -147,7 +147,8 @@ for dtype in (np.float32, np.float64):
     Y = np.repeat(rng.random((9, 71)).astype(dtype), 3, axis=0)
     Y[4:7] = 2
     for form in (Y, ps.PackedFeatures.from_dense(Y > 0.5)):
-        rows = uploaded_rows(device, form, Precision(np.dtype(dtype))).take(np.arange(26, -1, -1))
+        held = DeviceFeatures(device, 71, 1, Precision(np.dtype(dtype)))
+        rows = held.hold(form).take(np.arange(26, -1, -1))
         assert rows.equal()[0].size == 10
         print(rows.uniform()[0].tolist())
 print(sorted(set(device.launches)))

@@ -36,10 +36,10 @@ def test_the_widest_networks_of_the_challenge_are_one_batch_on_an_h100(
     assert capacity_within(free, 60000, bytes_for_input(65536, Precision())) == 60000
     scores = 2700 * 65536 * 4  # as many inputs survive
     biases = layers * 65536 * 4
-    assert scores <= shares.scores
+    assert scores <= shares.rows
     features = 2 * pitch_of(60000) * 65536 * 4
     # What is left for graphs, kernels and measurements.
-    assert H100 - features - layers * layer - biases - shares.scores > 2 << 30
+    assert H100 - features - layers * layer - biases - shares.rows > 2 << 30
 
 
 def test_shares_keep_to_a_limit() -> None:
@@ -48,7 +48,7 @@ def test_shares_keep_to_a_limit() -> None:
     both = MemoryShares.of(wide, Precision(), 100, free, limit)
     assert both.weights_and_features == limit - 200_000 - 2 * 4000
     assert both.weights == both.weights_and_features - 100 * (8000 + 16)
-    assert both.scores == 100_000
+    assert both.rows == 100_000
     assert MemoryShares.of(wide, Precision(), 100, limit, free) == both
     many = MemoryShares.of(wide, Precision(), 10_000, free, limit)
     assert many.weights == many.weights_and_features // 2

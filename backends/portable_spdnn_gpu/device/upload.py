@@ -64,6 +64,8 @@ class ChunkedUpload:
         self._fillers = min(FILLERS, usable_cores())
         # `map_in_threads` holds a part more than it has threads; one more is being copied.
         self._chunks = [device.pinned(self.limit) for _ in range(self._fillers + 2)]
+        # When each has been copied; the host does not wait for the last copies of an upload.
+        self._copied = [device.mark()] * len(self._chunks)
         self._stream = device.new_stream()
 
     def run(self, parts: Sequence[Part], start: Start, held: DeviceArray | None = None) -> None:
@@ -82,12 +84,10 @@ class ChunkedUpload:
         """
         device, chunks, end = self.device, self._chunks, 0
         used = [device.mark()] * PLACES  # when the part before in each place has been used
-        copied: list[Any] = []
 
         def parts_and_chunks() -> Iterator[tuple[Part, Array]]:
             for number, part in enumerate(parts):
-                if number >= len(chunks):
-                    device.synchronize(copied[number - len(chunks)])
+                device.synchronize(self._copied[number % len(chunks)])
                 yield part, chunks[number % len(chunks)]
 
         work = parts_and_chunks()
@@ -103,8 +103,8 @@ class ChunkedUpload:
                     with device.on(self._stream):
                         device.wait(used[place])
                         device.copy_in(memory, to)
-                        copied.append(device.mark())
-                    device.wait(copied[number])
+                        copied = self._copied[number % len(chunks)] = device.mark()
+                    device.wait(copied)
                     start(part, [device.view(to, *array) for array in placed])
                     used[place] = device.mark()
         except BaseException:

@@ -4,6 +4,11 @@ What an input takes, and so how many go through the network together, stands in 
 At 65,536 neurons 60,000 inputs in float32 take 29.3 GiB, and a layer of the challenge, in clusters
 and with one value for all weights, 1.03 MiB, and 0.25 MiB for biases: 29.5 GiB with 120 layers and
 31.7 GiB with 1,920 (46.7 GiB where values differ). Of the 78 GiB of an H100 that is one batch.
+
+Plans of parts of a network share memory: the first one takes buffers for the features of all, and
+leaves room for the weights of the others. Rows that exact passes compare wait where scores do, and
+so take no more: the bits of 60,000 inputs, 0.46 GiB, or the survivors, 0.7 GiB, of 2.4 GiB on an
+H100. To compare them takes up to 60 bytes an input meanwhile.
 """
 
 from __future__ import annotations
@@ -29,9 +34,9 @@ from portable_spdnn_gpu.spmm.packing import PackedSpmm
 
 RESERVE = 1 / 16  # part left to graphs, kernels and measurements, and half of it to rows
 WEIGHTS_SHARE = 1 / 2  # part of the rest that weights may take at least
-PART_AND_MORE = (
-    1.25  # of what is left to all weights, by edges: these do not tell the bytes exactly
-)
+# Of what is left to all weights, layers take their part of the edges, and so much more where they
+# need it, since edges do not tell the bytes exactly.
+PART_AND_MORE = 1.25
 
 
 @dataclass(frozen=True)

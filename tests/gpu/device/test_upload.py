@@ -96,6 +96,25 @@ def test_features_arrive_in_any_form(order: tuple[bool, bool], precision: Precis
             np.testing.assert_array_equal(marks, expected.any(axis=1), form)
 
 
+@pytest.mark.parametrize("order", ORDERS, ids=["copies late", "launches late", "both late"])
+@pytest.mark.parametrize("precision", [SINGLE, DOUBLE, HALF], ids=["single", "double", "half"])
+def test_rows_that_stay_on_the_device_arrive_too(
+    order: tuple[bool, bool], precision: Precision
+) -> None:
+    held = DeviceFeatures(device_of(order), NEURONS, 150, precision)
+    backwards = np.arange(149, -1, -1)
+    for form, features in forms(150):
+        if form.startswith("csr"):
+            continue
+        expected = numbers(150)[::-1] if form != "bits" else numbers(150)[::-1] != 0
+        rows = held.hold(features)
+        others = held.hold(features[:3])  # through the chunks that were used before
+        values, marks = loaded(held, rows.take(backwards))
+        np.testing.assert_array_equal(values, expected, form)
+        np.testing.assert_array_equal(marks, expected.any(axis=1), form)
+        np.testing.assert_array_equal(loaded(held, others)[0], expected[:-4:-1], form)
+
+
 @pytest.mark.skipif(ON_GPU, reason="a GPU does not wait for the worst moment")
 @pytest.mark.parametrize(
     ("method", "order"),

@@ -228,3 +228,42 @@ def test_segments_expect_the_inputs_that_are_left(backend: CupyBackend) -> None:
     for segment in plan.segments[1:]:
         assert segment.plan.options.expected_survival == (0.03,)
         assert "persistent kernel, 1 fused segment" in segment.plan.describe()
+
+
+@pytest.mark.skipif(ON_GPU, reason="the memory of the emulated device may be small")
+@pytest.mark.parametrize("limited", [False, True])
+def test_segments_share_the_memory(limited: bool) -> None:
+    backend: Any = EmulatedCupyBackend()
+    network, Y = mixing(60, 128), np.random.default_rng(1).random((300, 128)) < 0.4
+    # Weights take 369 KB; 3,000 inputs would take 3.1 MB.
+    given: dict[str, Any] = {"device_memory": 500_000} if limited else {}
+    if not limited:
+        backend.cuda.memory = 1_000_000
+    options = {"kernel": "csr", "exact_passes": "merge-inputs", "expected_inputs": 3000}
+    plan: Any = make_plan(backend, network, ps.PlanOptions(**options, **given))
+    plans = [segment.plan for segment in plan.segments]
+    assert len({id(each.features) for each in plans}) == 1
+    taken = sum(each.weights.device_bytes for each in plans) + plans[0].features.nbytes
+    if limited:
+        assert taken <= 500_000
+        assert all(each.weights.streamed_bytes for each in plans[:-1])
+    else:
+        assert not any(each.weights.streamed_bytes for each in plans)
+        assert 300 < plan.batch_size < 600
+    result = plan.run(Y)
+    assert result.categories.tolist() == ps.infer(network, Y, "scipy").categories.tolist()
+    assert limited or backend.cuda.peak_memory() <= 1_000_000
+
+
+def test_rows_that_wait_are_counted_until_they_leave(backend: CupyBackend) -> None:
+    plan: Any = make_plan(backend, mixing(8), ps.PlanOptions(batch_size=40))
+    Y = few_kinds(40)
+    held = plan.compared_rows(ps.PackedFeatures.from_dense(Y))
+    others = plan.compared_rows(Y.astype(np.float32)).take(np.arange(7))
+    assert plan.features.waiting_bytes() == 40 * 4 + 40 * 32 * 4  # the rows of all, as long as some
+    rows = plan.run_rows(held, lambda done: None).rows
+    others.let_go()
+    gc.collect()
+    assert plan.features.waiting_bytes() == rows.shape[0] * 32 * 4
+    rows.fetched()
+    assert plan.features.waiting_bytes() == 0

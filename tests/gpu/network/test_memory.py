@@ -75,3 +75,11 @@ def test_scores_that_may_not_wait_on_the_device_are_fetched(
     pieces = 2 if "storage" in options else 1
     assert backend.cuda.launches[-pieces:] == ["collect_rows"] * pieces
     assert backend.cuda.launches[-pieces - 1] == "list_active"
+
+
+def test_layers_take_their_part_of_the_weights_memory() -> None:
+    network = ps.Network([ps.Layer(sp.csr_array(np.ones((10, 10))))])
+    shares = MemoryShares.of(network, Precision(), 0, 1_000_000, None)
+    assert shares.for_layers(network, 0) == shares.weights
+    assert shares.for_layers(network, 10) == shares.weights  # and a quarter more
+    assert shares.for_layers(network, 900) == shares.weights // 8

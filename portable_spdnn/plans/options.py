@@ -27,7 +27,7 @@ _DEVICES = re.compile(r"(all|\d+(,\d+)*)?")
 
 
 class PlanKeywords(TypedDict, total=False):
-    """Keywords of `plan` and `infer`: the fields of `PlanOptions`.
+    """Keywords of `plan` and `infer`: the fields of `PlanOptions`, but `edges_after`.
 
     Amounts of memory may be text such as "4GiB".
     """
@@ -131,9 +131,9 @@ class PlanOptions:
         object.__setattr__(self, "exact_passes", parse_passes(self.exact_passes))
         if self.path not in PATHS:
             raise InputError(f"path is {self.path!r}; choose one of {', '.join(PATHS)}")
-        for name in ("batch_size", "memory", "device_memory", "expected_inputs"):
+        for name in ("batch_size", "memory", "device_memory", "expected_inputs", "edges_after"):
             if getattr(self, name) is not None:
-                least = 0 if name == "expected_inputs" else 1
+                least = 0 if name in ("expected_inputs", "edges_after") else 1
                 object.__setattr__(self, name, checked_count(name, getattr(self, name), least))
         object.__setattr__(self, "expected_survival", _checked_survival(self.expected_survival))
         if self.storage not in STORAGES:

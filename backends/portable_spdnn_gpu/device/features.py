@@ -2,7 +2,8 @@
 
 Features come in part by part: as bits, CSR or rows into the second buffer, which nothing else
 needs before the first step, and from there into the first one, where kernels spread them out. So
-no form of the features but the buffers takes memory for a whole batch.
+no form of the features but the buffers takes memory for a whole batch. Rows that wait on the
+device, to be compared or fetched, do, and are counted.
 """
 
 from __future__ import annotations
@@ -250,12 +251,10 @@ class DeviceFeatures:
         listed = self.device.view(self._ids_memory[lists % 2], 0, (inputs,), np.int32)
         return self.device.download(listed).astype(np.int64)
 
-    def collect(
-        self, steps: int, state: DeviceArray, inputs: int, neurons: int
-    ) -> DeviceRows | Array:
+    def collect(self, steps: int, state: DeviceArray, inputs: int, neurons: int) -> DeviceRows:
         """Return the features of the inputs in a buffer, of shape (inputs, neurons).
 
-        They stay on the device, but where too many would wait there.
+        They stay on the device, in memory of their own.
 
         Parameters
         ----------

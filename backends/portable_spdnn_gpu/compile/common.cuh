@@ -65,8 +65,17 @@ struct InputState {
 #define ACTIVATION_SIGMOID 6
 #define ACTIVATION_TANH 7
 
-// min(max(y, lower), upper). Every comparison with NaN is false, so that NaN passes.
+// min(max(y, lower), upper). Every comparison with NaN is false, so that NaN passes; from sm_80 on
+// there are instructions that do both, of float alone.
 __device__ __forceinline__ SCALAR bounded(SCALAR y, SCALAR lower, SCALAR upper) {
+#if __CUDA_ARCH__ >= 800
+    if constexpr (sizeof(SCALAR) == sizeof(float)) {
+        float x;
+        asm("max.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(float(y)), "f"(float(lower)));
+        asm("min.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(x), "f"(float(upper)));
+        return x;
+    }
+#endif
     y = y <= lower ? lower : y;
     return y > upper ? upper : y;
 }

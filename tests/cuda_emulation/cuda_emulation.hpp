@@ -470,6 +470,8 @@ template <class T> T __ldg(const T* at) { return *at; }
 template <class T> T __ldcg(const T* at) { return *at; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
+inline float __int_as_float(int x) { return cuda_emulation::from_bits<float>(unsigned(x)); }
+inline unsigned __float_as_uint(float x) { return unsigned(cuda_emulation::to_bits(x)); }
 inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
 using std::memcpy;
 using std::max;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -220,7 +221,9 @@ def list_active() -> Kernel:
     return Kernel("list_active", "device/input_lists.cu", LIST_THREADS, macros, 64, 128)
 
 
-def persistent_layers(precision: Precision, widest: int, shared: int) -> Kernel | None:
+def persistent_layers(
+    precision: Precision, widest: int, shared: int, constant: bool = False
+) -> Kernel | None:
     """Return the persistent kernel that runs a fused segment of layers on tiles of inputs.
 
     Parameters
@@ -230,6 +233,8 @@ def persistent_layers(precision: Precision, widest: int, shared: int) -> Kernel 
         The most neurons before or after a layer.
     shared : int
         The bytes of shared memory that a block of the device may ask for.
+    constant : bool
+        Whether all weights of each layer are equal.
 
     Returns
     -------
@@ -239,15 +244,19 @@ def persistent_layers(precision: Precision, widest: int, shared: int) -> Kernel 
     """
     if precision.sums.itemsize != SINGLE.itemsize:
         return None
-    for tile in PERSISTENT_TILES:
+    # Half precision is widened in shared memory where there is room for it.
+    wide = [{"WIDE": 1}, {}] if precision.half else [{}]
+    others = {"CONSTANT": 1} if constant else {}
+    for tile, features in itertools.product(PERSISTENT_TILES, wide):
         groups = -(-widest // (CLUSTER * 64 // tile))  # of the rows that a warp takes at a time
-        dynamic = (widest + 1) * tile * precision.storage.itemsize + PERSISTENT_STATE
+        kept = precision.sums if features else precision.storage
+        dynamic = (widest + 1) * tile * kept.itemsize + PERSISTENT_STATE
         for threads, of_warp in PERSISTENT_BLOCKS:
             if groups <= threads // 32 * of_warp and dynamic <= shared:
                 sizes = {"TILE": tile, "THREADS": threads, "GROUPS": of_warp}
                 return Kernel(
                     "persistent_layers", "persistent/persistent_layers.cu", threads,
-                    _macros(precision, **sizes),
+                    _macros(precision, **sizes, **features, **others),
                     registers=128, dynamic_shared=dynamic,
                 )  # fmt: skip
     return None

@@ -203,6 +203,9 @@ class DevicePlan(NetworkPlan):
             saved = 1 - sum(step.packed.loads for step in steps) / max(edges, 1)
             if variant == PERSISTENT:
                 variant = f"persistent kernel, {len(steps)} fused segment{'s' * (len(steps) > 1)}"
+                constant = sum(step.packed.constant for step in steps)
+                some = f"{constant} of them of " if constant < len(steps) else ""
+                variant += f", {some}one weight for each layer" if constant else ""
             yield f"{span}: {variant}, {100 * saved:.0f} % of the loads shared ({steps[0].reason})"
 
     def layer_models(self, inputs: Sequence[int]) -> list[KernelModel]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import struct
 from concurrent.futures import ThreadPoolExecutor
@@ -201,9 +202,9 @@ def test_what_is_chosen_for_a_width_is_in_the_catalog(number: int) -> None:
     limits = MULTIPROCESSORS[number]
     assert SHARED_LIMITS[number] == limits.shared - limits.reserved_shared
     claimed = {kernel.defines for kernel in catalog(number)}
-    for precision in PRECISIONS:
+    for precision, constant in itertools.product(PRECISIONS, (False, True)):
         for widest in range(1, 4200):
-            kernel = persistent_layers(precision, widest, SHARED_LIMITS[number])
+            kernel = persistent_layers(precision, widest, SHARED_LIMITS[number], constant)
             assert kernel is None or kernel.defines in claimed
 
 

@@ -388,6 +388,52 @@ def test_narrow_networks_run_many_layers_in_a_launch(shared: Path) -> None:
     assert alone.executed_edges <= result.executed_edges <= 1.1 * alone.executed_edges
 
 
+def test_equal_weights_make_segments_of_4096_neurons_pay() -> None:
+    if ON_GPU:
+        pytest.skip("what is chosen depends on the device")
+    network, options = ps.radixnet(4096, 9), ps.PlanOptions(expected_inputs=60_000)
+    told = make_plan(Large(), network, options).describe()
+    fused = "layers 8 to 9: persistent kernel, 1 fused segment, one weight for each layer, "
+    assert fused in told
+    # One layer of other weights: all would be read again for each tile of inputs.
+    W = network.layers[8].csr()
+    W.data[::2] *= 2
+    mixed = ps.Network([*network.layers[:8], ps.Layer(W, network.layers[8].bias)], network.y_max)
+    told = make_plan(Large(), mixed, options).describe()
+    assert "persistent" not in told
+    assert "layers 1 to 9: clustered" in told
+
+
+@pytest.mark.parametrize("kernel", ["auto", "resident", "clustered"])
+def test_whether_weights_are_equal_is_asked_of_no_matrix(
+    backend: CupyBackend, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    network = ps.radixnet(64, 2)
+
+    def fail(array: np.ndarray) -> None:
+        raise AssertionError("layers know it")
+
+    monkeypatch.setattr("portable_spdnn_gpu.spmm.selection.common_value", fail)
+    monkeypatch.setattr("portable_spdnn_gpu.spmm.packing.common_value", fail)
+    plan = make_plan(backend, network, ps.PlanOptions(kernel=kernel))
+    assert all(step.packed.constant for step in plan.steps)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("storage", ["same", "float16"])
+def test_segments_of_equal_and_of_other_weights(backend: CupyBackend, storage: str) -> None:
+    equal, others, Y = ps.radixnet(64, 12), network_of(1, 64), binary(50, 64)
+    layers = [*equal.layers[:9], *others.layers, *equal.layers[9:]]
+    network = ps.Network(layers, equal.y_max)
+    options = ps.PlanOptions(kernel="resident", storage=storage, keep_dead_inputs=True)
+    plan = make_plan(backend, network, options)
+    assert [step.packed.constant for step in plan.steps] == [True, False]  # type: ignore[attr-defined]
+    assert "2 fused segments, 1 of them of one weight for each layer" in plan.describe()
+    result, (categories, scores, _) = plan.run(Y), oracle.infer(network, Y)
+    assert result.categories.tolist() == categories
+    tolerance = 1e-5 if storage == "same" else 1e-2
+    np.testing.assert_allclose(result.scores, scores, rtol=tolerance, atol=tolerance)
+
+
 def test_wide_or_exact_networks_run_layer_by_layer() -> None:
     if ON_GPU:
         pytest.skip("what is chosen depends on the device")

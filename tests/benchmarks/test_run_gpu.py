@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gzip
+import itertools
 import json
 import re
 import sys
@@ -440,11 +441,12 @@ def test_facts_of_the_driver(
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 def test_all_kernels_beside_a_reference(capsys: pytest.CaptureFixture[str]) -> None:
     script = load_script("gpu/check_kernels")
-    assert script.main(["--cases", "64x3", "--inputs", "40"], EmulatedCupyBackend()) == 0
+    assert script.main(["--cases", "64x3,64x3v", "--inputs", "40"], EmulatedCupyBackend()) == 0
     out = capsys.readouterr().out
-    for kernel in script.KERNELS:
+    for case, kernel in itertools.product(("64x3", "64x3v"), script.KERNELS):
         for storage in ("same", "float16"):
-            assert f"64x3, {kernel}, storage {storage}: agrees: largest difference" in out
+            assert f"{case}, {kernel}, storage {storage}: agrees: largest difference" in out
+    assert [layer.constant for layer in script.network_of("64x2v")] == [None, None]
     assert "0 of 0 categories" not in out
     wrong = WrongAnswers()
     wrong.plan_options = ("storage", "kernel")  # type: ignore[assignment]

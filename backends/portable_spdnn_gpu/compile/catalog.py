@@ -148,7 +148,10 @@ def _macros(
 def csr_spmm(precision: Precision, epilogue: int) -> Kernel:
     """Return the kernel that multiplies one row of A by a column panel of B."""
     registers = 64 if precision.sums.itemsize == 4 else 80
-    return Kernel("csr_spmm", "spmm/csr_spmm.cu", 128, _macros(precision, epilogue), registers)
+    return Kernel(
+        "csr_spmm", "spmm/csr_spmm.cu", 128, _macros(precision, epilogue), registers,
+        static_shared=0 if epilogue == NO_EPILOGUE else _list_bytes(128),
+    )  # fmt: skip
 
 
 def clustered_spmm(precision: Precision, epilogue: int, constant: bool = False) -> Kernel:
@@ -216,9 +219,16 @@ def limit_kernel(name: str) -> Kernel:
 
 
 def list_active() -> Kernel:
-    """Return the kernel that lists the inputs that go on to the next layer."""
+    """Return the kernel that lists the inputs before the first layer."""
     macros = _macros(Precision())
-    return Kernel("list_active", "device/input_lists.cu", LIST_THREADS, macros, 64, 128)
+    return Kernel(
+        "list_active", "device/input_lists.cu", LIST_THREADS, macros, 64, _list_bytes(LIST_THREADS)
+    )
+
+
+def _list_bytes(threads: int) -> int:
+    """Return the shared memory that a block takes to list inputs."""
+    return 4 * (threads // 32 + 1)
 
 
 def persistent_layers(

@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.features import Features, PackedFeatures
@@ -23,9 +24,42 @@ from portable_spdnn_gpu.device.interface import Argument, Device, DeviceArray
 from portable_spdnn_gpu.device.matrices import upload_csr
 
 PITCH = 64  # inputs; the features of every neuron begin with a cache line
-KEEP, DROP, ALWAYS = np.int32(0), np.int32(1), np.int32(2)  # policies of list_active
-STATE = 4  # integers of an InputState, in this order
-COUNT, GATHERS, ACTIVE, OVERFLOWED = range(STATE)
+# Policies of a list of inputs, and the absence of one; see input_lists.cuh.
+KEEP, DROP, ALWAYS, NO_LIST = map(np.int32, range(4))
+STATE = 5  # integers of an InputState, in this order
+COUNT, GATHERS, ACTIVE, OVERFLOWED, ENDED = range(STATE)
+MARKS = 8  # of inputs, that are read and cleared together
+
+
+def input_state(inputs: int, gathers: bool = False) -> npt.NDArray[np.int32]:
+    """Return the `InputState` (common.cuh) of a step's inputs before it runs."""
+    return np.array([inputs, gathers, inputs, 0, 0], np.int32)
+
+
+@dataclass(frozen=True)
+class InputList:
+    """The list of the inputs that go on behind a step, which its last block makes.
+
+    Attributes
+    ----------
+    ids : device array of int32
+        Which inputs of the batch the columns are.
+    source : device array of int32
+        Where the next step reads its columns, if any leave. It is not the step's own.
+    after : device array of int32, shape (STATE,)
+        The InputState of the next step, which is written.
+    policy : KEEP, DROP or ALWAYS
+        Whether inactive inputs stay, leave once they are enough, or leave in any case.
+    """
+
+    ids: DeviceArray
+    source: DeviceArray
+    after: DeviceArray
+    policy: np.int32
+
+    def arguments(self) -> list[Argument]:
+        """Return the parts in the order in which kernels take them."""
+        return [self.ids, self.source, self.after, self.policy]
 
 
 @dataclass(frozen=True)
@@ -44,6 +78,8 @@ class StepOperands:
         Where the columns lie in `from_`, if they gather.
     active : device array of uint8
         The kernels set it to 1 for each column that is not zero after the activation.
+    listing : InputList, optional
+        The list that the step ends with; `active` is whole vectors of MARKS then.
     """
 
     from_: DeviceArray
@@ -52,10 +88,18 @@ class StepOperands:
     state: DeviceArray
     source: DeviceArray
     active: DeviceArray
+    listing: InputList | None = None
 
-    def arguments(self) -> list[Argument]:
-        """Return the operands in the order in which kernels take them."""
-        return [self.from_, self.to, np.int32(self.pitch), self.state, self.source, self.active]
+    def arguments(self, ends: bool = True) -> list[Argument]:
+        """Return the operands in the order in which kernels take them.
+
+        `ends` tells the last launch of the step, which makes the list.
+        """
+        listing = self.listing
+        if listing is None or not ends:  # others stand in for what is not used
+            listing = InputList(self.state, self.state, self.state, NO_LIST)
+        operands = self.from_, self.to, np.int32(self.pitch), self.state, self.source, self.active
+        return [*operands, *listing.arguments()]
 
 
 def bytes_for_input(widest: int, precision: Precision) -> int:
@@ -99,10 +143,11 @@ class DeviceFeatures:
     ----------
     buffers : list of two device arrays
         The features before and after a step.
-    ids : list of two device arrays of int32
-        Which inputs of the batch the columns are, before and after a list.
-    source : device array of int32
-        Where the columns lie in the buffer that was written last, if they gather.
+    ids : device array of int32
+        Which inputs of the batch the columns are, after the latest list.
+    sources : list of two device arrays of int32
+        Where the columns lie in the features before a step, if they gather; lists write them by
+        turns.
     active : device array of uint8
         The marks of the inputs that are active after a step.
     one_at_a_time : threading.Lock
@@ -115,9 +160,9 @@ class DeviceFeatures:
         self.capacity, self.one_at_a_time = capacity, threading.Lock()
         size = max(widest, 1) * self.pitch
         self.buffers = [device.empty((size,), precision.storage) for _ in range(2)]
-        self.ids = [device.empty((self.pitch,), np.int32) for _ in range(2)]
-        self.source = device.empty((self.pitch,), np.int32)
-        self.active = device.empty((self.pitch,), np.uint8)
+        self.ids = device.empty((self.pitch,), np.int32)
+        self.sources = [device.empty((self.pitch,), np.int32) for _ in range(2)]
+        self.active = device.empty((-(-self.pitch // MARKS) * MARKS,), np.uint8)
 
     def kernels(self) -> list[Kernel]:
         """Return the kernels that bring features in, list the active inputs and collect scores."""
@@ -136,7 +181,7 @@ class DeviceFeatures:
         count = np.int32(inputs)
         device.clear(self.active)
         grid = -(-inputs // FEATURE_THREADS), 1
-        device.launch(feature_layout("number_inputs", precision), grid, [self.ids[0], count])
+        device.launch(feature_layout("number_inputs", precision), grid, [self.ids, count])
         if isinstance(features, PackedFeatures):
             row_bytes = features.bits.shape[1]
             name, grid = "unpack_bits", (grid[0], -(-row_bytes // UNPACK_BYTES))
@@ -153,35 +198,20 @@ class DeviceFeatures:
         to: list[Argument] = [count, self.buffers[0], np.int32(self.pitch), self.active]
         device.launch(feature_layout(name, precision), grid, [*given, *to])
 
-    def operands(self, number: int, state: DeviceArray) -> StepOperands:
+    def operands(self, number: int, state: DeviceArray, listing: InputList) -> StepOperands:
         """Return the operands of a step, from its number, counted from 0, and its InputState."""
         parity = number % 2
         before, after = self.buffers[parity], self.buffers[1 - parity]
-        return StepOperands(before, after, self.pitch, state, self.source, self.active)
+        source = self.sources[parity]
+        return StepOperands(before, after, self.pitch, state, source, self.active, listing)
 
-    def list_active(
-        self, number: int, before: DeviceArray, after: DeviceArray, policy: np.int32
-    ) -> None:
-        """Start to list the inputs that go on to the next step.
+    def listing(self, number: int, after: DeviceArray, policy: np.int32) -> InputList:
+        """Return the list before a step, from its number, counted from 0, and its InputState."""
+        return InputList(self.ids, self.sources[number % 2], after, policy)
 
-        Parameters
-        ----------
-        number : int
-            The number of the list in this batch, counted from 0.
-        before, after : device arrays of int32, shape (STATE,)
-            The InputState of the last step, and of the next one, which is written.
-        policy : KEEP, DROP or ALWAYS
-            Whether inactive inputs stay, leave once they are enough, or leave in any case.
-        """
-        parity = number % 2
-        self.device.launch(
-            list_active(),
-            (1, 1),
-            [
-                before, after, self.active, self.ids[parity], self.ids[1 - parity],
-                self.source, policy,
-            ],
-        )  # fmt: skip
+    def list_active(self, before: DeviceArray, listing: InputList) -> None:
+        """Start to list inputs without a step; `before` is the InputState of the last one."""
+        self.device.launch(list_active(), (1, 1), [before, self.active, *listing.arguments()])
 
     def collect(self, steps: int, state: DeviceArray, inputs: int, neurons: int) -> DeviceArray:
         """Return the features of the inputs in a buffer as a device array (inputs, neurons).
@@ -202,7 +232,7 @@ class DeviceFeatures:
             feature_layout("collect_rows", self.precision),
             (-(-inputs // TRANSPOSE_TILE), -(-neurons // TRANSPOSE_TILE)),
             [
-                self.buffers[steps % 2], np.int32(self.pitch), state, self.source,
+                self.buffers[steps % 2], np.int32(self.pitch), state, self.sources[steps % 2],
                 np.int32(neurons), rows,
             ],
         )  # fmt: skip

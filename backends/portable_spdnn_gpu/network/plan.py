@@ -22,7 +22,12 @@ from portable_spdnn.plans.device_report import DeviceReport
 from portable_spdnn.plans.machine_limits import known_limits
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn_gpu.compile.precision import Precision, check_half_range
-from portable_spdnn_gpu.device.features import DeviceFeatures, bytes_for_input, capacity_within
+from portable_spdnn_gpu.device.features import (
+    DeviceFeatures,
+    bytes_for_input,
+    capacity_within,
+    input_state,
+)
 from portable_spdnn_gpu.device.interface import Array, Device, DeviceArray, Recording
 from portable_spdnn_gpu.device.properties import device_properties
 from portable_spdnn_gpu.network.costs import step_cost
@@ -230,8 +235,7 @@ class DevicePlan(NetworkPlan):
         device, steps, held = self.device, len(self.steps), self.features
         times: StreamTimes | None = None
         begin = device.mark()
-        first = np.array([features.shape[0], 0, 0, 0], np.int32)
-        device.copy_in(first, self.launches.state[0])
+        device.copy_in(input_state(features.shape[0]), self.launches.state[0])
         held.load(features)
         loaded = device.mark()
         if self._recording is not None and not self.profile:
@@ -242,8 +246,7 @@ class DevicePlan(NetworkPlan):
         done = device.mark()
         counts, count = self.launches.counts()
         self._check_range(counts.overflowed)
-        # Each list goes from one array of ids to the other; there was one more than steps.
-        ids = device.download(held.ids[(steps + 1) % 2])[:count]
+        ids = device.download(held.ids)[:count]
         neurons_out = self.network.neurons_out
         rows = self._keep_rows(held.collect(steps, self.launches.state[-1], count, neurons_out))
         edges = np.concatenate([np.atleast_1d(step.packed.nnz) for step in self.steps])

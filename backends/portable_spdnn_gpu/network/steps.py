@@ -7,7 +7,7 @@ become inactive are steps of their own, and segments grow from SEGMENT_LENGTHS[0
 fewer and fewer inputs become inactive.
 
 Segments are taken where the estimates (costs.py) say that their layers cost less than one by one.
-A layer by itself costs its estimate and a second launch, which lists the active inputs.
+A layer by itself costs its estimate and the list of the active inputs behind it.
 
 How many inputs are active at a layer is not known when a network is planned. The estimates take
 what the user expects (`PlanOptions.expected_survival`); no answer depends on it.
@@ -34,7 +34,7 @@ from portable_spdnn_gpu.network.costs import segment_layer_seconds
 from portable_spdnn_gpu.persistent.layout import Layout
 from portable_spdnn_gpu.persistent.packing import PackedSegment, SegmentLayer, pack_segment
 from portable_spdnn_gpu.spmm.packing import VARIANTS, PackedSpmm, by_output, pack
-from portable_spdnn_gpu.spmm.selection import LAUNCH, Choice, choose_variant, reuse_statistics
+from portable_spdnn_gpu.spmm.selection import Choice, choose_variant, reuse_statistics
 from portable_spdnn_gpu.spmm.tuning import TunedStaged
 
 PERSISTENT = "resident"  # the persistent kernel, as users name it: `--kernel resident`
@@ -42,6 +42,7 @@ KERNELS = ("auto", *VARIANTS, PERSISTENT)
 # Layers of the segments, one after the other; the last one takes as many as are left.
 SEGMENT_LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 SAMPLED = 3  # layers whose statistics decide about segments
+LISTING = 1e-6  # seconds of one block behind a step: some reads of L2, one after the other
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,7 @@ class StepChooser:
             statistics = reuse_statistics(A, self.precision, None, constant is not None)
             inputs, device = self.active_inputs(number), self.properties
             choice = choose_variant(statistics, self.precision, device, inputs)
-            alone += min(choice.estimates.values()) + LAUNCH
+            alone += min(choice.estimates.values()) + LISTING
             together += segment_layer_seconds(statistics, layout, device, inputs)
         why = (
             f"{1e6 * together / len(sample):.3g} us a layer, one by one "

@@ -36,6 +36,7 @@
 // BLOCKS:     512 threads on a multiprocessor at least: 128 registers each, for the sums and two
 //             to four entries of weights on their way.
 #include "group_sums.cuh"
+#include "input_lists.cuh"
 
 // CUDA C++ has no function that brings a cache line to L2 and no further; the instruction does, and
 // takes no register for what arrives.
@@ -78,7 +79,7 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
                   int layers, int neurons_in, int neurons_out, int zero_row,
                   const STORED* __restrict__ from, STORED* __restrict__ to, int pitch, int* state,
                   const int* __restrict__ source, unsigned char* __restrict__ active,
-                  SCALAR y_max, int* counts) {
+                  LIST_PARAMETERS, SCALAR y_max, int* counts) {
     DYNAMIC_SHARED(FEATURE, features);
     int* shared_state = reinterpret_cast<int*>(features + size_t(zero_row + 1) * TILE);
     unsigned* masks = reinterpret_cast<unsigned*>(shared_state + SHARED_STATE);
@@ -101,7 +102,7 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
             shared_state[RUNNING] = min((inputs->count + TILE - 1) / TILE, int(gridDim.x));
         }
         __syncthreads();  // the tile is known
-        if (shared_state[HERE] <= 0) return;
+        if (shared_state[HERE] <= 0) break;
         const int place = place_of(shared_state[TAKEN] * TILE + column, *inputs, source);
 #pragma unroll 8
         for (int n = threadIdx.x / TILE; n < neurons_in; n += THREADS / TILE)
@@ -223,4 +224,6 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
             if (threadIdx.x < TILE && (mask >> column & 1u)) active[first + column] = 1;
         }
     }
+    end_step<THREADS>(state, active, ids, next_source, after, policy,
+                      reinterpret_cast<int*>(features));
 }

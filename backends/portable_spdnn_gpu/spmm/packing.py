@@ -151,7 +151,7 @@ def pack(
     launches = []
     rows, loads = np.arange(A.shape[0], dtype=np.int32), 0
     constant = common_value(A.data) is not None if constant is None else constant
-    if variant == "staged":
+    if variant == "staged" and rows.size:
         config = staged_configs(precision)[0] if config is None else config
         stages = stage_rows(A, config)
         blocks = stages.block_stages.size - 1

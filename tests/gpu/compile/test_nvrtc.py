@@ -20,6 +20,7 @@ from portable_spdnn_gpu.compile.catalog import (
     NO_EPILOGUE,
     SHARED_UNASKED,
     Kernel,
+    clustered_spmm,
     csr_spmm,
     persistent_layers,
     staged_configs,
@@ -148,6 +149,22 @@ def test_copies_are_asynchronous_and_accesses_vectors(precision: Precision) -> N
         assert re.search(r"ld\.shared\.v[24]\.", code)
         assert re.search(r"st\.global\.v[24]\.", code)
         assert "local" not in code
+
+
+@pytest.mark.parametrize("architecture", [75, 90])
+@pytest.mark.parametrize(
+    "kernel",
+    [product(Precision(), BOUNDED) for product in (csr_spmm, clustered_spmm, staged_spmm)]
+    + [persistent_layers(Precision(), 1024, SHARED_LIMITS[90])],
+    ids=lambda kernel: kernel.name,
+)
+def test_the_last_block_lists_behind_fences(kernel: Kernel, architecture: int) -> None:
+    """Marks are ordered with the count of blocks, and read where those of others arrive."""
+    text = virtual_code(kernel, architecture)
+    fence = r"(?:membar\.gl|fence\.acq_rel\.gpu)"
+    assert re.search(
+        rf"{fence}.*?atom\.global\.add.*?{fence}.*?ld\.global\.cg\.v2", text, re.DOTALL
+    )
 
 
 def virtual_code(kernel: Kernel, architecture: int) -> str:

@@ -111,6 +111,31 @@ def test_dead_inputs_leave_on_the_device(backend: CupyBackend) -> None:
     np.testing.assert_array_equal(kept.categories, dropped.categories)
 
 
+def test_nothing_is_launched_for_lists_but_the_first(backend: CupyBackend) -> None:
+    if ON_GPU:
+        pytest.skip("the emulated device tells its launches")
+    network, Y = network_of(8), binary(150)
+    for kernel in ("clustered", "csr", "resident"):
+        plan = make_plan(backend, network, ps.PlanOptions(kernel=kernel))
+        for _ in range(2):  # counters of blocks begin anew
+            backend.cuda.launches.clear()  # type: ignore[attr-defined]
+            assert plan.run(Y).categories.tolist() == oracle.infer(network, Y)[0]
+            assert backend.cuda.launches.count("list_active") == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kernel", ["auto", "csr", "staged", "resident"])
+def test_layers_without_outputs(backend: CupyBackend, kernel: str) -> None:
+    rng = np.random.default_rng(0)
+    shapes = {(9, 7): -1.0, (7, 0): 0.0, (0, 5): 1.0, (5, 3): 0.0}
+    layers = [ps.Layer(rng.random(shape), bias) for shape, bias in shapes.items()]
+    network, Y = ps.Network(layers), binary(21, 9)
+    categories, scores, active = oracle.infer(network, Y)
+    result = ps.infer(network, Y, backend, kernel=kernel)
+    assert result.categories.tolist() == categories
+    np.testing.assert_allclose(result.scores, scores, rtol=1e-5)
+    assert [record.alive_inputs for record in result.records] == active
+
+
 def test_batches_fit_the_memory_of_the_device(backend: CupyBackend) -> None:
     if ON_GPU:
         pytest.skip("the memory of the emulated device is known")

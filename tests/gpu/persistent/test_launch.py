@@ -23,7 +23,7 @@ from portable_spdnn.sparse_arrays import common_value
 from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.compile.catalog import persistent_layers
 from portable_spdnn_gpu.compile.precision import Precision
-from portable_spdnn_gpu.device.features import StepOperands
+from portable_spdnn_gpu.device.features import StepOperands, input_state
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.persistent.launch import DeviceSegment, LayerCounts
 from portable_spdnn_gpu.persistent.packing import SegmentLayer, pack_segment
@@ -94,7 +94,7 @@ def launch(
     from_ = np.full((packed.neurons_in, pitch), np.nan, precision.storage)
     from_[:, places] = Y.T
     to = device.upload(np.full((packed.neurons_out, pitch), -7, precision.storage))
-    state = device.upload(np.array([inputs, int(gathers), inputs, 0], np.int32))
+    state = device.upload(input_state(inputs, gathers))
     source = device.upload(places.astype(np.int32) if inputs else np.zeros(1, np.int32))
     active = device.upload(np.zeros(pitch, np.uint8))
     operands = StepOperands(device.upload(from_), to, pitch, state, source, active)
@@ -322,7 +322,7 @@ def test_half_precision_notes_where_it_ends(device: Device) -> None:
     layers = segment_layers([W] * 3, [np.zeros(8, np.float32)] * 3)
     _, _, counts, state = launch(device, layers, np.ones((3, 8), np.float32), None, HALF)
     assert counts.overflowed.tolist() == [0, 1, 1]
-    assert state.tolist() == [3, 0, 3, 1]
+    assert state.tolist() == [3, 0, 3, 1, 0]
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)

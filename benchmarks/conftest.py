@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import portable_spdnn as ps
-from portable_spdnn.kernel_model import KernelModel
+from portable_spdnn.kernel_model import KernelModel, part_of_limit
 from portable_spdnn.plans.machine_limits import limits_of
 
 from .machine_facts import load_average, machine_facts
@@ -127,12 +127,6 @@ def images() -> Callable[[int, int], tuple[Any, str]]:
     return load
 
 
-def fraction_of_limit(backend: ps.Backend, model: KernelModel, edge_rate: float) -> dict[str, Any]:
-    """Return how near a kernel came to what binds it; see docs/method.md."""
-    bound, binding = model.bound(limits_of(backend))
-    return {"fraction_of_limit": round(edge_rate / bound, 3), "bound_by": binding}
-
-
 @pytest.fixture
 def measure(request: pytest.FixtureRequest, benchmark: Any, backend: ps.Backend) -> Measure:
     """Return a function that checks an operation, then times it.
@@ -177,7 +171,8 @@ def measure(request: pytest.FixtureRequest, benchmark: Any, backend: ps.Backend)
             least = benchmark.stats.stats.min
             benchmark.extra_info["executed_edge_rate_g"] = round(executed / least / 1e9, 3)
             if model is not None and backend.name == "numba":
-                benchmark.extra_info.update(fraction_of_limit(backend, model, executed / least))
+                part, binding = part_of_limit([model], limits_of(backend), [executed], least)
+                benchmark.extra_info.update(fraction_of_limit=round(part, 3), bound_by=binding)
 
     return run
 

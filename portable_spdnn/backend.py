@@ -211,7 +211,8 @@ class Backend(Operations, AttentionOperations, Convolutions, FeatureQueries, ABC
         """C = A B, finished, of what a user gave; None, the default, where `run_spmm` is to do it.
 
         For backends that check operands as they multiply, which is faster than to check before.
-        They leave alone what they cannot take, whatever it is. C has one dimension where B has.
+        None also means that something does not fit: it is then validated, and named. Results are as
+        those of `run_spmm`, but that C has one dimension where B has.
         """
         return None
 

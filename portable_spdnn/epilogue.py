@@ -160,7 +160,7 @@ class Epilogue:
         scalar = self.bias.ndim == 0
         bias = np.full(outputs, self.bias, dtype) if scalar else self.bias.astype(dtype)
         # Past the constructor, which would make it float64 again.
-        made = object.__new__(Epilogue)
+        made = object.__new__(type(self))
         vars(made).update(vars(self), bias=bias)
         return made
 
@@ -213,7 +213,9 @@ class Epilogue:
     def activated(self, values: Array) -> Array:
         """Return min(max(activation(values), lower), upper), in the type of `values`."""
         found = values
-        if self.activation != "none":
+        if self.activation == "relu":
+            found = np.maximum(values, 0)
+        elif self.activation != "none":
             with np.errstate(over="ignore", invalid="ignore"):
                 found = _FUNCTIONS[self.activation](values).astype(values.dtype, copy=False)
         if self.activation in ("gelu", "gelu_tanh", "silu", "hardswish"):
@@ -253,10 +255,11 @@ class Epilogue:
             sums.data = self.activated(sums.data)
             sums.eliminate_zeros()
             return sums
-        if self.bias is not None:
-            sums += self.bias[:, None] if per_row and self.bias.ndim else self.bias
-        if residual is not None:
-            sums += residual
+        with np.errstate(over="ignore", invalid="ignore"):
+            if self.bias is not None:
+                sums += self.bias[:, None] if per_row and self.bias.ndim else self.bias
+            if residual is not None:
+                sums += residual
         return self.activated(sums)
 
 

@@ -8,6 +8,7 @@ Architectures", Communications of the ACM 52 (2009).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from portable_spdnn.errors import InputError
@@ -94,6 +95,35 @@ class LayerSpeed:
     fraction: float
 
 
+def part_of_limit(
+    models: Sequence[KernelModel], limits: Limits, multiply_adds: Sequence[float], seconds: float
+) -> tuple[float, str]:
+    """Return the part of what a machine allows that kernels reached, and what binds them.
+
+    Parameters
+    ----------
+    models : sequence of KernelModel
+        Of kernels that ran one after the other.
+    limits : Limits
+    multiply_adds : sequence of float
+        That each of them did; one at least did some.
+    seconds : float
+        That they took together, more than 0.
+
+    Returns
+    -------
+    float
+        The seconds that the limits demand over those that were taken.
+    str
+        The level, or "flops", that demands most of them.
+    """
+    least: dict[str, float] = {}
+    for model, done in zip(models, multiply_adds, strict=True):
+        bound, binding = model.bound(limits)
+        least[binding] = least.get(binding, 0.0) + done / bound
+    return sum(least.values()) / seconds, max(least, key=least.__getitem__)
+
+
 def speed(model: KernelModel, limits: Limits, multiply_adds: float, seconds: float) -> LayerSpeed:
     """Return how fast a layer was and how near to its limit.
 
@@ -108,9 +138,9 @@ def speed(model: KernelModel, limits: Limits, multiply_adds: float, seconds: flo
         That they took, more than 0.
     """
     rate = multiply_adds / seconds
-    bound, binding = model.bound(limits)
+    part, binding = part_of_limit([model], limits, [multiply_adds], seconds)
     moved = {level: size * rate for level, size in model.bytes_per_edge.items() if size}
-    return LayerSpeed(seconds, rate, model.flops_per_edge * rate, moved, binding, rate / bound)
+    return LayerSpeed(seconds, rate, model.flops_per_edge * rate, moved, binding, part)
 
 
 def speed_text(found: LayerSpeed, limits: Limits) -> str:

@@ -127,6 +127,9 @@ def unsorted_row(indptr: Array, indices: Array) -> int | None:
 def check_structure(name: str, array: Any) -> None:
     """Raise InputError where offsets or indices of a SciPy sparse array lie outside of it."""
     rows, columns = array.shape
+    parts = [getattr(array, part, array.data) for part in ("indptr", "indices", "data")]
+    if not all(isinstance(part, np.ndarray) for part in parts):
+        raise InputError(f"{name}: its offsets, indices and values are not all arrays of NumPy")
     if array.format == "coo":
         for axis, extent in enumerate(array.shape):
             _check_indices(name, array.coords[axis], extent, ("row", "column")[axis])
@@ -193,6 +196,6 @@ def _check_indices(name: str, indices: Array, extent: int, what: str) -> None:
     # As unsigned numbers negative ones are large: one look finds both.
     native = indices.astype(indices.dtype.newbyteorder("="), copy=False)
     unsigned = native.view(f"u{native.itemsize}")
-    if int(unsigned.max()) >= extent:
+    if int(unsigned.max()) >= min(extent, np.iinfo(native.dtype).max + 1):
         wrong = int(native[int(np.argmax(unsigned))])
         raise InputError(f"{name}: {what} index {wrong} is outside 0 .. {extent - 1}")

@@ -53,8 +53,8 @@ def catalog(architecture: int | None = None) -> list[Kernel]:
     limits = sorted({SHARED_LIMITS[a] for a in ARCHITECTURES if architecture in (None, a)})
     persistent = {  # the widest of each configuration
         kernel.defines: kernel
-        for shared, precision, widest in itertools.product(limits, PRECISIONS, PERSISTENT_WIDTHS)
-        if (kernel := persistent_layers(precision, widest, shared)) is not None
+        for setting in itertools.product(PRECISIONS, PERSISTENT_WIDTHS, limits, (False, True))
+        if (kernel := persistent_layers(*setting)) is not None
     }
     kernels = [list_active(), *(limit_kernel(name) for name in LIMITS), *persistent.values()]
     for precision in PRECISIONS:

@@ -80,6 +80,7 @@ class NumbaBackend(Backend):
 
     @functools.cached_property
     def _multiply_as_given(self) -> Callable[..., Array | None]:
+        # To look a module up in each call would take an eighth of a small product.
         from portable_spdnn_cpu.spmm.direct.product import multiply_as_given
 
         return multiply_as_given
@@ -128,17 +129,9 @@ class NumbaBackend(Backend):
             from portable_spdnn_cpu.spgemm.fused_layer import sparse_layer
 
             return sparse_layer(self.workers, W, Y, epilogue)
-        from portable_spdnn_cpu.spmm.direct.product import is_suited, multiply
+        from portable_spdnn_cpu.spmm.once import layer_once
 
-        # Y' = Y W is Y'^T = W^T Y^T: the inputs are the columns of a product.
-        added = None if residual is None else residual.T
-        if is_suited("csc", W.nnz, Y.shape[0], Y.itemsize):  # as CSC, CSR is its transpose
-            parts = W.indptr, W.indices, W.data
-            C: Any = multiply(self.workers, "csc", W.shape[::-1], parts, Y.T)
-            if C is not None:
-                return epilogue.apply(C, added, per_row=True).T
-        C = self.run_spmm(W.T.tocsr(), Y.T, epilogue, added)
-        return C.T
+        return layer_once(self.workers, W, epilogue, Y, residual)
 
     def make_layer(self, W: sp.csr_array, inputs: int | None, epilogue: Epilogue) -> Prepared:
         """Return the function (Y, out, residual) -> Y', with W packed for the fastest kernel."""

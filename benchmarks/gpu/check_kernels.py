@@ -4,7 +4,8 @@
 design of kernels (auto, clustered, resident, staged, csr), and once with all exact passes, in
 float32 and in float16 storage, on the same random inputs, and compares categories and scores with
 those of the numba backend. A line for each; what does not fit the device, or fails, is named with
-its error, and the rest goes on.
+its error, and the rest goes on. The weights of a layer are equal, which other kernels take than
+weights that differ: a case that ends with v has weights of two values.
 
 Exit code 0: all answers agree; 1: one does not, or something failed; 2: there is no GPU.
 """
@@ -27,7 +28,7 @@ import portable_spdnn as ps
 from portable_spdnn.backend import Backend
 from portable_spdnn.plans.planner import make_plan
 
-CASES = "1024x24,4096x24,16384x12,65536x8"
+CASES = "1024x24,1024x24v,4096x24,16384x12,65536x8"
 KERNELS = ("auto", "clustered", "resident", "staged", "csr")
 # Relative to the largest score: sums of float32 in another order, and of rounded numbers.
 TOLERANCES = {"same": 1e-4, "float16": 2e-2}
@@ -36,7 +37,9 @@ TOLERANCES = {"same": 1e-4, "float16": 2e-2}
 def main(arguments: list[str] | None = None, backend: Backend | None = None) -> int:
     """Compare all; see the module for exit codes. `backend` takes the place of cupy."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--cases", default=CASES, help="NEURONSxLAYERS,...; default: %(default)s")
+    parser.add_argument(
+        "--cases", default=CASES, help="NEURONSxLAYERS[v],...; default: %(default)s"
+    )
     parser.add_argument("--inputs", type=int, default=2000, help="default: %(default)s")
     options = parser.parse_args(arguments)
     try:
@@ -47,23 +50,36 @@ def main(arguments: list[str] | None = None, backend: Backend | None = None) -> 
     print(device.device, flush=True)
     wrong = 0
     for case in options.cases.split(","):
-        neurons, layers = map(int, case.split("x"))
-        network = ps.radixnet(neurons, layers)
+        network = network_of(case)
         rng = np.random.default_rng(0)  # of any density: some inputs die, and some stay
-        features = rng.random((options.inputs, neurons)) < rng.random((options.inputs, 1))
+        features = rng.random((options.inputs, network.neurons)) < rng.random((options.inputs, 1))
         expected = make_plan(opened("numba"), network).run(features)
         for storage, tolerance in TOLERANCES.items():
             for kernel, passes in [*((kernel, "none") for kernel in KERNELS), ("auto", "all")]:
-                options = ps.PlanOptions(
+                plan_options = ps.PlanOptions(
                     kernel=kernel, storage=storage, exact_passes=passes,
                     expected_inputs=len(features),
                 )  # fmt: skip
-                found = compared(device, network, features, expected, options, tolerance)
+                found = compared(device, network, features, expected, plan_options, tolerance)
                 wrong += not found.startswith("agrees")
                 named = f"{kernel}, exact passes" if passes == "all" else kernel
                 print(f"{case}, {named}, storage {storage}: {found}", flush=True)
     print("all agree" if not wrong else f"{wrong} do not agree")
     return 1 if wrong else 0
+
+
+def network_of(case: str) -> ps.Network:
+    """Return the network of a case; see the module."""
+    neurons, layers = map(int, case.removesuffix("v").split("x"))
+    network = ps.radixnet(neurons, layers)
+    if not case.endswith("v"):
+        return network
+    varied = []
+    for layer in network:
+        W = layer.csr()
+        W.data *= np.where(np.arange(W.nnz) % 2, 0.75, 1.25)  # on average as they were
+        varied.append(ps.Layer(W, layer.bias))
+    return ps.Network(varied, network.y_max)
 
 
 def compared(

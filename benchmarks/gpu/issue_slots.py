@@ -13,6 +13,7 @@ is measured.
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import shutil
 import subprocess
@@ -89,12 +90,13 @@ def kernels(precision: Precision) -> Iterator[tuple[str, Kernel, Any]]:
     A.data[::2] *= 2
     packed = pack(A, "clustered", precision)
     yield "clustered", packed.launches[0].kernel(precision, BOUNDED), packed
-    for neurons in NARROW:
+    for neurons, constant in itertools.product(NARROW, (True, False)):
         layers = [by_output(radixnet_layer(neurons, n).csr(precision.sums)) for n in range(3)]
         bias = np.zeros(neurons, precision.sums)
-        segment = [SegmentLayer(layer, bias, keeps_inactive=True) for layer in layers]
+        segment = [SegmentLayer(layer, bias, True, constant) for layer in layers]
         fused = pack_segment(segment, precision, SHARED_LIMIT)
-        yield f"resident, {neurons:,} neurons", fused.kernel, fused
+        same = " (equal weights)" if constant else ""
+        yield f"resident{same}, {neurons:,} neurons", fused.kernel, fused
 
 
 def disassembled(nvdisasm: str, code: bytes) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from agreement import assert_agree
 from budget import Budget
 
@@ -27,39 +27,12 @@ CHECKED_INPUTS = 32
 CALLS = 8  # between two events
 
 
-@dataclass(frozen=True)
-class Sharing:
-    """What variants load of one matrix, for each of its edges.
-
-    Attributes
-    ----------
-    loads, staged : float
-        The rows of B that clusters load, and that blocks stage.
-    """
-
-    loads: float
-    staged: float
-
-    @classmethod
-    def of(cls, layer: Layer) -> Sharing:
-        """Return what the variants load of a layer's weights."""
-        A = by_output(layer.csr())
-        precision, edges = Precision(A.dtype), max(A.nnz, 1)
-        clustered, staged = (pack(A, one, precision).loads for one in ("clustered", "staged"))
-        return cls(clustered / edges, staged / edges)
-
-    def models(self, size: LayerSize, l2_bytes: int) -> dict[str, KernelModel]:
-        """Return the model of each variant."""
-        loads = {"csr": 1.0, "clustered": self.loads, "staged": self.staged}
-        return {
-            variant: variant_cost(variant, size, l2_bytes, round(each * size.edges))
-            for variant, each in loads.items()
-        }
-
-    def bound(self, size: LayerSize, l2_bytes: int, limits: Limits) -> tuple[float, str]:
-        """Return the largest edge rate that any variant allows, and what binds it there."""
-        bounds = [model.bound(limits) for model in self.models(size, l2_bytes).values()]
-        return max(bounds)
+def variant_models(A: sp.csr_array, inputs: int, l2_bytes: int) -> dict[str, KernelModel]:
+    """Return the model of each variant for so many inputs, by what it loads of the weights A."""
+    size, precision = LayerSize(A.nnz, A.shape[0], A.shape[1], inputs), Precision(A.dtype)
+    loads = {one: pack(A, one, precision).loads for one in ("clustered", "staged")}
+    loads["csr"] = A.nnz
+    return {one: variant_cost(one, size, l2_bytes, loads[one]) for one in VARIANTS}
 
 
 def timed_inputs(neurons: int, inputs: int) -> int:
@@ -75,7 +48,6 @@ def second_layer(network: Network) -> Layer:
 def layer_rows(
     backend: CupyBackend,
     network: Network,
-    sharing: Sharing,
     inputs: int,
     limits: Limits | None,
     budget: Budget,
@@ -86,8 +58,6 @@ def layer_rows(
     ----------
     backend : CupyBackend
     network : Network
-    sharing : Sharing
-        What the variants load of that layer.
     inputs : int
         How many inputs it is timed with.
     limits : Limits or None
@@ -106,8 +76,7 @@ def layer_rows(
     B = device.upload(Y)
     epilogue = DeviceEpilogue(device, layer.epilogue(network.y_max), A.shape[0], np.float32)
     chosen = np.unique(np.linspace(0, inputs - 1, CHECKED_INPUTS).astype(np.int64))
-    size = LayerSize(A.nnz, A.shape[0], A.shape[1], inputs)
-    models = sharing.models(size, device.l2_bytes)
+    models = variant_models(A, inputs, device.l2_bytes)
     sums = A.astype(np.float64) @ Y[:, chosen].astype(np.float64) + layer.bias[:, None]
     expected = np.clip(sums, 0, network.y_max).T
 

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from budget import Budget
 from cusparse_peer import cusparse_plan
-from layer_rows import Sharing, attempt
+from layer_rows import attempt
 from targets import EDGE_RATES, champion
 
 import portable_spdnn as ps
 from portable_spdnn.backend import Backend
 from portable_spdnn.graphchallenge.categories import categories_sha256
-from portable_spdnn.kernel_model import Limits
+from portable_spdnn.kernel_model import Limits, part_of_limit
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.report.run_report import layer_speeds
 from portable_spdnn_gpu.network.plan import DevicePlan
-from portable_spdnn_gpu.spmm.costs import LayerSize
 
 Record = dict[str, Any]
 VARIANTS = {
@@ -47,8 +46,6 @@ class Bench:
     budget : Budget
     float16, peer : bool
         Whether half precision, and cuSPARSE, are measured too.
-    sharing : dict of int to Sharing
-        What the variants load, by the number of neurons: all layers of a RadiX-Net share alike.
     """
 
     backend: Backend
@@ -57,7 +54,6 @@ class Bench:
     budget: Budget
     float16: bool = True
     peer: bool = True
-    sharing: dict[int, Sharing] = field(default_factory=dict)
 
 
 def network_row(bench: Bench, network: ps.Network, features: Any) -> Record:
@@ -173,31 +169,15 @@ def _profile(bench: Bench, plan: ps.NetworkPlan, features: Any) -> Record | None
 
 
 def _limit(bench: Bench, plan: ps.NetworkPlan, result: ps.Result, seconds: float) -> Record:
-    """Return the part of what the device allows, layer by layer, for what was executed."""
-    active = [record.alive_inputs for record in result.records]
-    nothing: Record = {"fraction_of_limit": None, "bound_by": None}
-    if bench.limits is None or None in active or result.neurons not in bench.sharing:
-        return nothing
-    batches = -(-result.inputs // plan.batch_size)
-    itemsize = 2 if plan.options.storage == "float16" else np.dtype(plan.options.dtype).itemsize
-    work, least, by_level = 0.0, 0.0, dict.fromkeys(("flops", "l1", "l2", "memory"), 0.0)
-    for layer, before in zip(plan.network.layers, [result.inputs, *active[:-1]], strict=True):
-        if not before or not layer.nnz:
-            continue
-        neurons_in, neurons_out = layer.shape
-        size = LayerSize(layer.nnz, neurons_out, neurons_in, -(-before // batches), itemsize)
-        l2_bytes = bench.backend.cuda.l2_bytes
-        bound, binding = bench.sharing[result.neurons].bound(size, l2_bytes, bench.limits)
-        work += float(layer.nnz) * before
-        least += float(layer.nnz) * before / bound
-        by_level[binding] += float(layer.nnz) * before / bound
-    if not work:
-        return nothing
-    # A plan that starts on sparse inputs executes less than `work`: rates are compared, not times.
-    return {
-        "fraction_of_limit": result.executed_edges / seconds / (work / least),
-        "bound_by": max(by_level, key=by_level.__getitem__),
-    }
+    """Return the part of what the device allows to the plan's kernels, for what they executed."""
+    computed = [record.computed_inputs for record in result.records]
+    known = [inputs for inputs in computed if inputs is not None]
+    models = plan.layer_models(known) if len(known) == len(computed) else None
+    edges = [layer.nnz * inputs for layer, inputs in zip(plan.network, known, strict=False)]
+    if bench.limits is None or models is None or not sum(edges):
+        return {"fraction_of_limit": None, "bound_by": None}
+    part, binding = part_of_limit(models, bench.limits, edges, seconds)
+    return {"fraction_of_limit": part, "bound_by": binding}
 
 
 def _compared(

@@ -26,7 +26,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "peers")]
 from budget import LEAST_REPEAT, Budget  # noqa: E402
 from device_facts import commit, device_facts, device_slug, on_gpu, opened  # noqa: E402
 from gpu_page import PAGE, write_page  # noqa: E402
-from layer_rows import Sharing, layer_rows, second_layer, timed_inputs  # noqa: E402
+from layer_rows import layer_rows, timed_inputs  # noqa: E402
 from machine_facts import machine_facts  # noqa: E402
 from network_rows import Bench, network_row  # noqa: E402
 from outcome import print_row, problems  # noqa: E402
@@ -115,6 +115,7 @@ class Run:
             "layers": [],
         }
         self._features: tuple[int, Any] = (0, None)
+        self._timed: set[int] = set()  # neurons of the layers that have been timed
 
     def case(self, neurons: int, layers: int) -> None:
         """Run one network, and the layers of its size if it is the first; record what comes."""
@@ -146,8 +147,8 @@ class Run:
         if self._features[0] != neurons:
             self._features = neurons, load_inputs(self.images, neurons, self.first_inputs)
         features = self._features[1]
-        if neurons not in self.bench.sharing and isinstance(self.backend, CupyBackend):
-            self.bench.sharing[neurons] = Sharing.of(second_layer(network))
+        if neurons not in self._timed and isinstance(self.backend, CupyBackend):
+            self._timed.add(neurons)
             self._layers(self.backend, network, timed_inputs(neurons, int(features.shape[0])))
         return {"generate_seconds": generating, **network_row(self.bench, network, features)}
 
@@ -155,7 +156,7 @@ class Run:
         bench, neurons = self.bench, network.neurons
         try:
             self.record["layers"] += layer_rows(
-                backend, network, bench.sharing[neurons], inputs, bench.limits, bench.budget
+                backend, network, inputs, bench.limits, bench.budget
             )
         except Exception as error:  # noqa: BLE001 - recorded, and the networks go on
             text = f"{type(error).__name__}: {error}"

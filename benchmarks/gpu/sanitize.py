@@ -3,9 +3,9 @@
 Usage: `python benchmarks/gpu/sanitize.py [--seconds S]`.
 
 Runs memcheck (accesses outside arrays), racecheck (shared memory without a barrier between) and
-synccheck (barriers that some threads miss) over the tests of products, of compared rows, of fused
-segments, and of whole plans with their graphs on the device. CuPy's memory pool is off, so that
-every array is an allocation whose ends the tool knows.
+synccheck (barriers that some threads miss) over the tests of lists of inputs, of products, of
+compared rows, of fused segments, and of whole plans with their graphs on the device. CuPy's memory
+pool is off, so that every array is an allocation whose ends the tool knows.
 
 Exit code 0: nothing was found; 1: something was, or a test failed; 2: there is no tool or no
 device.
@@ -24,6 +24,7 @@ TOOL = "compute-sanitizer"
 CHECKS = ("memcheck", "racecheck", "synccheck")
 FOLDER = Path(__file__).resolve().parents[2]
 TESTS = (
+    "tests/gpu/device/test_input_lists.py",
     "tests/gpu/spmm/test_launch.py",
     "tests/gpu/device/test_compared_rows.py",
     "tests/gpu/persistent/test_launch.py",

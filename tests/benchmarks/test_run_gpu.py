@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gzip
+import itertools
 import json
 import re
 import sys
@@ -20,7 +21,7 @@ from cuda_emulation.emulated_backend import EmulatedCupyBackend
 from cuda_emulation.emulated_device import compiler
 
 import portable_spdnn as ps
-from portable_spdnn.kernel_model import Limits
+from portable_spdnn.kernel_model import KernelModel, Limits
 from portable_spdnn.plans.layer_loop import LayerLoopPlan
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn_cpu.scipy_backend import ScipyBackend
@@ -162,27 +163,21 @@ def test_an_emulated_device_runs_all_of_it(
     assert code == (1 if script.problems(record) else 0)
 
 
-@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
-def test_the_bound_of_a_network_is_that_of_its_layers(script: ModuleType) -> None:
+def test_the_limit_of_a_network_is_that_of_its_layers(script: ModuleType) -> None:
     rows = sys.modules["network_rows"]
     network = ps.radixnet(64, 3)
-    bench = rows.Bench(EmulatedCupyBackend(), ScipyBackend(), LIMITS, None)
-    bench.sharing[64] = rows.Sharing.of(network.layers[1])
-    assert bench.sharing[64].loads == 1 / 16
-    plan = make_plan(ScipyBackend(), network)
-    result = SimpleNamespace(
-        neurons=64, inputs=100, executed_edges=2048 * (100 + 50),
-        records=[SimpleNamespace(alive_inputs=n) for n in (50, 0, 0)],
-    )  # fmt: skip
-    # All fits L2; clusters then are bound by the arithmetic: two operations for an edge.
-    seconds = result.executed_edges / (LIMITS.flops / 2)
-    found = rows._limit(bench, plan, result, 4 * seconds)
-    bound, binding = bench.sharing[64].bound(rows.LayerSize(2048, 64, 64, 100), 1 << 18, LIMITS)
-    assert found["bound_by"] == binding
-    assert found["fraction_of_limit"] == pytest.approx(LIMITS.flops / 2 / bound / 4)
-    unknown = copy.copy(result)
-    unknown.records = [SimpleNamespace(alive_inputs=None)] * 3
-    assert rows._limit(bench, plan, unknown, 1.0)["fraction_of_limit"] is None
+    bench = rows.Bench(ScipyBackend(), ScipyBackend(), LIMITS, None)
+    models = [KernelModel({"l2": 4}, 2), KernelModel({"memory": 8}, 2), KernelModel({}, 2)]
+    plan = SimpleNamespace(network=network, layer_models=lambda inputs: models)
+    records = [SimpleNamespace(computed_inputs=n) for n in (100, 50, 0)]
+    least = 2048 * (100 * 4 / LIMITS.l2 + 50 * 8 / LIMITS.memory)
+    found = rows._limit(bench, plan, SimpleNamespace(records=records), 4 * least)
+    assert found["bound_by"] == "memory"
+    assert found["fraction_of_limit"] == pytest.approx(1 / 4)
+    unknown = [*records[:2], SimpleNamespace(computed_inputs=None)]
+    for some in (unknown, [SimpleNamespace(computed_inputs=0)] * 3):
+        nothing = rows._limit(bench, plan, SimpleNamespace(records=some), 1.0)
+        assert nothing == {"fraction_of_limit": None, "bound_by": None}
 
 
 def test_wrong_categories_have_no_rate(
@@ -440,12 +435,13 @@ def test_facts_of_the_driver(
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 def test_all_kernels_beside_a_reference(capsys: pytest.CaptureFixture[str]) -> None:
     script = load_script("gpu/check_kernels")
-    assert script.main(["--cases", "64x3", "--inputs", "40"], EmulatedCupyBackend()) == 0
+    assert script.main(["--cases", "64x3,64x3v", "--inputs", "40"], EmulatedCupyBackend()) == 0
     out = capsys.readouterr().out
-    for kernel in script.KERNELS:
+    for case, kernel in itertools.product(("64x3", "64x3v"), script.KERNELS):
         for storage in ("same", "float16"):
-            assert f"64x3, {kernel}, storage {storage}: agrees: largest difference" in out
-    assert out.count("64x3, auto, exact passes, storage") == out.count("exact passes") == 2
+            assert f"{case}, {kernel}, storage {storage}: agrees: largest difference" in out
+    assert out.count("exact passes, storage") == 4
+    assert [layer.constant for layer in script.network_of("64x2v")] == [None, None]
     assert "0 of 0 categories" not in out
     wrong = WrongAnswers()
     wrong.plan_options = ("storage", "kernel")  # type: ignore[assignment]

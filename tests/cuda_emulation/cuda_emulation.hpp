@@ -8,8 +8,8 @@
 // mask names lanes that have left or wait elsewhere, a shuffle from a lane outside the mask.
 // Shared memory, static and dynamic, is filled with 0xFF (NaN; -1) before each block, so that
 // reading before writing shows. Asynchronous copies arrive when their thread waits for them and no
-// sooner; until then their place holds 0xFF, so that a missing wait shows. Lanes and warps run in rising or falling order: what is right in
-// one order alone is a race.
+// sooner; until then their place holds 0xFF, so that a missing wait shows. Lanes, warps and blocks
+// run in rising or falling order: what is right in one order alone is a race.
 //
 // Not modelled: memory ordering, races within one order, grid-wide synchronisation, half
 // precision, tensor cores, textures.
@@ -323,7 +323,7 @@ inline void launch(uint3 grid, uint3 block, size_t dynamic_bytes, size_t dynamic
     for (unsigned z = 0; z < grid.z; ++z)
         for (unsigned y = 0; y < grid.y; ++y)
             for (unsigned x = 0; x < grid.x; ++x) {
-                s.block = {x, y, z};
+                s.block = {s.falling ? grid.x - 1 - x : x, y, z};
                 run_block();
             }
 }
@@ -466,10 +466,14 @@ template <class T, class U> T atomicOr(T* at, U value) { T old = *at; *at = T(ol
 template <class T> T atomicCAS(T* at, T compare, T value) { T old = *at; if (old == compare) *at = value; return old; }
 // Brings nothing, but what is asked for must exist: the sanitizer sees the read.
 #define PREFETCH_L2(address) ((void)*static_cast<const volatile unsigned char*>(address))
+// Memory ordering is not modelled: blocks run one after another.
+inline void __threadfence() {}
 template <class T> T __ldg(const T* at) { return *at; }
 template <class T> T __ldcg(const T* at) { return *at; }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
+inline float __int_as_float(int x) { return cuda_emulation::from_bits<float>(unsigned(x)); }
+inline unsigned __float_as_uint(float x) { return unsigned(cuda_emulation::to_bits(x)); }
 inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
 using std::memcpy;
 using std::max;

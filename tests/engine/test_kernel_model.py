@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import portable_spdnn as ps
-from portable_spdnn.kernel_model import KernelModel, Limits, speed, speed_text
+from portable_spdnn.kernel_model import KernelModel, Limits, part_of_limit, speed, speed_text
 
 SOME = Limits(flops=400e9, l1=800e9, l2=200e9, l3=80e9, memory=20e9)
 
@@ -28,3 +28,12 @@ def test_speed_is_held_against_what_binds() -> None:
     assert speed_text(found, SOME) == (
         "0.010 T edges/s, 0.02 of 0.40 TFLOP/s, l2 0.04 of 0.20 TB/s: 20 % of what l2 allows"
     )
+
+
+def test_kernels_one_after_the_other_share_a_limit() -> None:
+    # 10^9 multiply-adds at 50 x 10^9 a second, by L2, and as many at 200 x 10^9, by arithmetic.
+    models = [KernelModel({"l2": 4}, 2), KernelModel({"l2": 0.5}, 2)]
+    part, binding = part_of_limit(models, SOME, [1e9, 1e9], 0.1)
+    assert part == pytest.approx(0.25)
+    assert binding == "l2"
+    assert part_of_limit(models, SOME, [1e9, 1e10], 0.1)[1] == "flops"

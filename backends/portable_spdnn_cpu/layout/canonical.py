@@ -27,7 +27,8 @@ def is_canonical(matrix: Any) -> bool:
     rows, columns = matrix.shape
     arrays = values, indices, indptr
     return (
-        values.dtype in VALUE_TYPES
+        all(isinstance(array, np.ndarray) for array in arrays)
+        and values.dtype in VALUE_TYPES
         and indices.dtype == indptr.dtype
         and indices.dtype in INDEX_TYPES
         and values.shape == indices.shape == (indices.size,)

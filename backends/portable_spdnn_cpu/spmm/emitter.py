@@ -1,4 +1,4 @@
-"""Emitting LLVM code with addresses as numbers: what the generators of both forms build on.
+"""Emitting LLVM code with addresses as numbers: what generators build on.
 
 No part of it knows Numba's types, so that a test can assemble the code for any processor.
 """

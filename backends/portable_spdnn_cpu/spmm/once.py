@@ -1,10 +1,11 @@
-"""A single product: by the way that takes least, its preparation included."""
+"""A single product or layer: by the way that takes least, its preparation included."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
 import numpy as np
+import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import SparseOperand
@@ -18,28 +19,40 @@ from portable_spdnn_cpu.spmm.stream.product import StreamProduct
 
 
 def multiply_once(
-    workers: ThreadPool,
-    A: SparseOperand,
-    epilogue: Epilogue,
-    B: Any,
-    residual: Any,
+    workers: ThreadPool, A: SparseOperand, epilogue: Epilogue, B: Any, residual: Any
 ) -> Array:
-    """Return C = A B, finished, for a single product.
+    """Return C = A B, finished, of operands that have been checked.
 
     A is read as it is where little is to be computed. Otherwise it is streamed: as it is too, or
     packed where B is wide.
     """
     layout = layout_of(B)
     size = size_of(A, B.shape[1], layout, workers)
-    order: Literal["F", "C"] = "F" if layout == Layout.FORTRAN else "C"
     whole = tuning.whole_variant(size)
     variant = whole or tuning.stream_variants(size)[0]
-    if B.size and (
-        direct.is_suited("csr", A.nnz, size.columns, size.itemsize)
-        or tuning.direct_seconds(size) < tuning.stream_seconds(size, variant)
+    finished = residual is not None or not epilogue.is_identity
+    if direct.is_suited("csr", A.shape, A.nnz, B, B.itemsize, finished) or (
+        tuning.direct_seconds(size, finished) < tuning.stream_seconds(size, variant)
     ):
         C = direct.multiply(workers, "csr", A.shape, (A.indptr, A.indices, A.data), B)
-        return np.asarray(epilogue.apply(C, residual, per_row=True), order=order)
+        if C is not None:
+            order: Literal["F", "C"] = "F" if layout == Layout.FORTRAN else "C"
+            return np.asarray(epilogue.apply(C, residual, per_row=True), order=order)
     out = empty_result(size.rows, size.columns, A.dtype, size.fortran)
     StreamProduct(A, epilogue, variant, pack=whole is None).multiply(B, out, residual, workers)
     return out
+
+
+def layer_once(
+    workers: ThreadPool, W: sp.csr_array, epilogue: Epilogue, Y: Any, residual: Any
+) -> Array:
+    """Return Y' = Y W, finished, of operands that have been checked.
+
+    Y' = Y W is Y'^T = W^T Y^T: the inputs are the columns of a product, and W in CSR is W^T in CSC.
+    """
+    B, added, shape = Y.T, None if residual is None else residual.T, W.shape[::-1]
+    if direct.is_suited("csc", shape, W.nnz, B, B.itemsize, True):
+        C = direct.multiply(workers, "csc", shape, (W.indptr, W.indices, W.data), B)
+        if C is not None:
+            return np.asarray(epilogue.apply(C, added, per_row=True)).T
+    return multiply_once(workers, W.T.tocsr(), epilogue, B, added).T

@@ -26,7 +26,7 @@ L2_SHARE = 0.62  # and of the second: sums and C are there as well
 L2_WAYS = 16  # lines in a set of the second level
 # Cycles for a vector of 64 bytes. To load one of B:
 L1_LOAD, L2_LOAD, MEMORY_LOAD = 0.62, 1.3, 8.0
-ACROSS_LINES = 2.0  # times as long, for one that lies across two cache lines
+ACROSS_LINES = 2.0  # factor for one that lies across two cache lines
 # To copy one of B to a panel from the second level, and to transpose it on the way.
 COPY, TRANSPOSE = 4.5, 8.0
 # To copy one from beyond the second level: to a panel that fits the first, and to a larger one.
@@ -35,6 +35,8 @@ MEMORY_TO_L1, MEMORY_TO_L2 = 10.0, 18.0
 WRITE, WRITE_FORTRAN = 4.0, 10.0
 # To write one of C where it does not: whole rows of C, and rows of panels.
 WRITE_ROWS, WRITE_PANELS = 6.0, 14.0
+# To transpose one of B or C, and to finish one of C, by NumPy.
+TURN, FINISH = 60.0, 35.0
 WAIT = 3.5  # to write and read one of sums, between two blocks
 DENSE = 0.62  # for a multiply-add of vectors in BLAS
 # For one of dense weights, which BLAS packs at every call: from the second level, and from beyond.
@@ -194,14 +196,20 @@ def _load(size: ProductSize, variant: StreamVariant) -> float:
     return near * L2_LOAD + (1 - near) * MEMORY_LOAD
 
 
-def direct_seconds(size: ProductSize) -> float:
-    """Return what the model says of A as it is and B in place, in seconds."""
-    held = min(size.entries, size.inner) * size.vectors * BLOCK_BYTES
+def direct_seconds(size: ProductSize, finished: bool) -> float:
+    """Return what the model says of A as it is and B in place, in seconds.
+
+    `finished` says whether an epilogue or a residual follows, in passes over C on one thread.
+    """
+    held = min(size.entries, size.inner) * min(size.vectors, MAX_VECTORS) * BLOCK_BYTES
     near = min(1.0, L2_SHARE * L2 / max(1, held))
     load = near * ACROSS_LINES * L2_LOAD + (1 - near) * MEMORY_LOAD
     written = size.rows * size.vectors
     write = WRITE if written * BLOCK_BYTES <= L2 / 2 else WRITE_PANELS
-    return CYCLE * (size.entries * size.vectors * load + written * write) / size.threads
+    alone = FINISH * written if finished else 0.0
+    if size.fortran:
+        alone += TURN * (written + size.inner * size.vectors)
+    return CYCLE * ((size.entries * size.vectors * load + written * write) / size.threads + alone)
 
 
 def dense_seconds(size: ProductSize) -> float:

@@ -12,7 +12,7 @@ from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.packing import PackedLayers
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
-from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool, worth_waking
 from portable_spdnn_cpu.tiles import kernel as kernels
 from portable_spdnn_cpu.tiles.sources import TileSource
 from portable_spdnn_cpu.tiles.spilling import SpillCosts
@@ -105,7 +105,10 @@ def launch(
     def stop() -> None:
         counters[kernels.NEXT_TILE] = np.iinfo(np.int64).max // 2
 
-    workers.run(work, poll, stop)
+    # What is done before another thread would wake is done here.
+    multiply_adds = int(costs.edges_from[tiles.layer]) * tiles.inputs.size
+    pool = worth_waking(workers, multiply_adds)
+    pool.run(work, None if pool is ALONE else poll, stop)
     return np.asarray(active.sum(axis=0))
 
 

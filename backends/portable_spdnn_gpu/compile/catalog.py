@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -148,7 +149,10 @@ def _macros(
 def csr_spmm(precision: Precision, epilogue: int) -> Kernel:
     """Return the kernel that multiplies one row of A by a column panel of B."""
     registers = 64 if precision.sums.itemsize == 4 else 80
-    return Kernel("csr_spmm", "spmm/csr_spmm.cu", 128, _macros(precision, epilogue), registers)
+    return Kernel(
+        "csr_spmm", "spmm/csr_spmm.cu", 128, _macros(precision, epilogue), registers,
+        static_shared=0 if epilogue == NO_EPILOGUE else _list_bytes(128),
+    )  # fmt: skip
 
 
 def clustered_spmm(precision: Precision, epilogue: int, constant: bool = False) -> Kernel:
@@ -221,12 +225,21 @@ def limit_kernel(name: str) -> Kernel:
 
 
 def list_active() -> Kernel:
-    """Return the kernel that lists the inputs that go on to the next layer."""
+    """Return the kernel that lists the inputs before the first layer."""
     macros = _macros(Precision())
-    return Kernel("list_active", "device/input_lists.cu", LIST_THREADS, macros, 64, 128)
+    return Kernel(
+        "list_active", "device/input_lists.cu", LIST_THREADS, macros, 64, _list_bytes(LIST_THREADS)
+    )
 
 
-def persistent_layers(precision: Precision, widest: int, shared: int) -> Kernel | None:
+def _list_bytes(threads: int) -> int:
+    """Return the shared memory that a block takes to list inputs."""
+    return 4 * (threads // 32 + 1)
+
+
+def persistent_layers(
+    precision: Precision, widest: int, shared: int, constant: bool = False
+) -> Kernel | None:
     """Return the persistent kernel that runs a fused segment of layers on tiles of inputs.
 
     Parameters
@@ -236,6 +249,8 @@ def persistent_layers(precision: Precision, widest: int, shared: int) -> Kernel 
         The most neurons before or after a layer.
     shared : int
         The bytes of shared memory that a block of the device may ask for.
+    constant : bool
+        Whether all weights of each layer are equal.
 
     Returns
     -------
@@ -245,15 +260,19 @@ def persistent_layers(precision: Precision, widest: int, shared: int) -> Kernel 
     """
     if precision.sums.itemsize != SINGLE.itemsize:
         return None
-    for tile in PERSISTENT_TILES:
+    # Half precision is widened in shared memory where there is room for it.
+    wide = [{"WIDE": 1}, {}] if precision.half else [{}]
+    others = {"CONSTANT": 1} if constant else {}
+    for tile, features in itertools.product(PERSISTENT_TILES, wide):
         groups = -(-widest // (CLUSTER * 64 // tile))  # of the rows that a warp takes at a time
-        dynamic = (widest + 1) * tile * precision.storage.itemsize + PERSISTENT_STATE
+        kept = precision.sums if features else precision.storage
+        dynamic = (widest + 1) * tile * kept.itemsize + PERSISTENT_STATE
         for threads, of_warp in PERSISTENT_BLOCKS:
             if groups <= threads // 32 * of_warp and dynamic <= shared:
                 sizes = {"TILE": tile, "THREADS": threads, "GROUPS": of_warp}
                 return Kernel(
                     "persistent_layers", "persistent/persistent_layers.cu", threads,
-                    _macros(precision, **sizes),
+                    _macros(precision, **sizes, **features, **others),
                     registers=128, dynamic_shared=dynamic,
                 )  # fmt: skip
     return None

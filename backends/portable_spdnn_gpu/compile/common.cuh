@@ -44,14 +44,19 @@ __device__ __forceinline__ SCALAR widen(STORED x) { return x; }
 __device__ __forceinline__ STORED narrow(SCALAR x) { return x; }
 #endif
 
-// How the launches of a network tell each other about its inputs without asking the host: four
-// integers in device memory, which list_active (input_lists.cu) writes before each step.
+// How the launches of a network tell each other about its inputs without asking the host: five
+// integers in device memory, which the list of inputs (input_lists.cuh) writes before each step.
 struct InputState {
     int count;       // inputs that the step computes: the columns of its features
     int gathers;     // whether column i is read at source[i] in the features before, else at i
     int active;      // of the inputs before the list, those with a nonzero feature
     int overflowed;  // whether a feature of the step overflowed
+    int ended;       // blocks of the step's last launch that have ended
 };
+
+// What a launch is told of the list behind its step: which inputs of the batch the columns are,
+// where the next step reads them, its InputState, and whether and how it lists (input_lists.cuh).
+#define LIST_PARAMETERS int *ids, int *next_source, int *after, int policy
 
 // What follows a sum is compiled by EPILOGUE: 0 nothing, 1 the bias and bounds, which is all that
 // linear and ReLU layers need, 2 bias, residual, one activation and bounds. ACTIVATION is then one
@@ -65,8 +70,17 @@ struct InputState {
 #define ACTIVATION_SIGMOID 6
 #define ACTIVATION_TANH 7
 
-// min(max(y, lower), upper). Every comparison with NaN is false, so that NaN passes.
+// min(max(y, lower), upper). Every comparison with NaN is false, so that NaN passes; from sm_80 on
+// there are instructions that do both, of float alone.
 __device__ __forceinline__ SCALAR bounded(SCALAR y, SCALAR lower, SCALAR upper) {
+#if __CUDA_ARCH__ >= 800
+    if constexpr (sizeof(SCALAR) == sizeof(float)) {
+        float x;
+        asm("max.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(float(y)), "f"(float(lower)));
+        asm("min.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(x), "f"(float(upper)));
+        return x;
+    }
+#endif
     y = y <= lower ? lower : y;
     return y > upper ? upper : y;
 }

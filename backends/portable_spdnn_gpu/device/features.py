@@ -13,6 +13,7 @@ import weakref
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.features import Features, PackedFeatures
@@ -43,9 +44,42 @@ from portable_spdnn_gpu.device.upload import (
 PITCH = 64  # inputs; the features of every neuron begin with a cache line
 # There is memory for as many inputs and neurons at least, so that the parts of an upload fit.
 LEAST_INPUTS, LEAST_NEURONS = 16, 32
-KEEP, DROP, ALWAYS = np.int32(0), np.int32(1), np.int32(2)  # policies of list_active
-STATE = 4  # integers of an InputState, in this order
-COUNT, GATHERS, ACTIVE, OVERFLOWED = range(STATE)
+# Policies of a list of inputs, and the absence of one; see input_lists.cuh.
+KEEP, DROP, ALWAYS, NO_LIST = map(np.int32, range(4))
+STATE = 5  # integers of an InputState, in this order
+COUNT, GATHERS, ACTIVE, OVERFLOWED, ENDED = range(STATE)
+MARKS = 8  # of inputs, that are read and cleared together
+
+
+def input_state(inputs: int, gathers: bool = False) -> npt.NDArray[np.int32]:
+    """Return the `InputState` (common.cuh) of a step's inputs before it runs."""
+    return np.array([inputs, gathers, inputs, 0, 0], np.int32)
+
+
+@dataclass(frozen=True)
+class InputList:
+    """The list of the inputs that go on behind a step, which its last block makes.
+
+    Attributes
+    ----------
+    ids : device array of int32
+        Which inputs of the batch the columns are.
+    source : device array of int32
+        Where the next step reads its columns, if any leave. It is not the step's own.
+    after : device array of int32, shape (STATE,)
+        The InputState of the next step, which is written.
+    policy : KEEP, DROP or ALWAYS
+        Whether inactive inputs stay, leave once they are enough, or leave in any case.
+    """
+
+    ids: DeviceArray
+    source: DeviceArray
+    after: DeviceArray
+    policy: np.int32
+
+    def arguments(self) -> list[Argument]:
+        """Return the parts in the order in which kernels take them."""
+        return [self.ids, self.source, self.after, self.policy]
 
 
 @dataclass(frozen=True)
@@ -64,6 +98,8 @@ class StepOperands:
         Where the columns lie in `from_`, if they gather.
     active : device array of uint8
         The kernels set it to 1 for each column that is not zero after the activation.
+    listing : InputList, optional
+        The list that the step ends with; `active` is whole vectors of MARKS then.
     """
 
     from_: DeviceArray
@@ -72,10 +108,18 @@ class StepOperands:
     state: DeviceArray
     source: DeviceArray
     active: DeviceArray
+    listing: InputList | None = None
 
-    def arguments(self) -> list[Argument]:
-        """Return the operands in the order in which kernels take them."""
-        return [self.from_, self.to, np.int32(self.pitch), self.state, self.source, self.active]
+    def arguments(self, ends: bool = True) -> list[Argument]:
+        """Return the operands in the order in which kernels take them.
+
+        `ends` tells the last launch of the step, which makes the list.
+        """
+        listing = self.listing
+        if listing is None or not ends:  # others stand in for what is not used
+            listing = InputList(self.state, self.state, self.state, NO_LIST)
+        operands = self.from_, self.to, np.int32(self.pitch), self.state, self.source, self.active
+        return [*operands, *listing.arguments()]
 
 
 def bytes_for_input(widest: int, precision: Precision) -> int:
@@ -119,10 +163,11 @@ class DeviceFeatures:
         The bytes of device memory that it takes.
     buffers : list of two device arrays
         The features before and after a step.
-    ids : list of two device arrays of int32
-        Which inputs of the batch the columns are, before and after a list.
-    source : device array of int32
-        Where the columns lie in the buffer that was written last, if they gather.
+    ids : device array of int32
+        Which inputs of the batch the columns are, after the latest list.
+    sources : list of two device arrays of int32
+        Where the columns lie in the features before a step, if they gather; lists write them by
+        turns.
     active : device array of uint8
         The marks of the inputs that are active after a step.
     one_at_a_time : threading.Lock
@@ -139,10 +184,10 @@ class DeviceFeatures:
         self._memory = [device.empty((nbytes,), np.uint8) for _ in range(2)]
         self.buffers = [device.view(m, 0, (size,), precision.storage) for m in self._memory]
         self._upload = ChunkedUpload(device, self._memory[1], row_bytes(widest, precision.sums))
-        self._ids_memory = [device.empty((4 * self.pitch,), np.uint8) for _ in range(2)]
-        self.ids = [device.view(each, 0, (self.pitch,), np.int32) for each in self._ids_memory]
-        self.source = device.empty((self.pitch,), np.int32)
-        self.active = device.empty((self.pitch,), np.uint8)
+        self._ids_memory = device.empty((4 * self.pitch,), np.uint8)
+        self.ids = device.view(self._ids_memory, 0, (self.pitch,), np.int32)
+        self.sources = [device.empty((self.pitch,), np.int32) for _ in range(2)]
+        self.active = device.empty((-(-self.pitch // MARKS) * MARKS,), np.uint8)
         self._waiting: weakref.WeakSet[RowMemory] = weakref.WeakSet()
 
     def kernels(self) -> list[Kernel]:
@@ -163,10 +208,10 @@ class DeviceFeatures:
             device are let go of.
         """
         device, precision, limit = self.device, self.precision, self._upload.limit
-        (inputs, neurons), chosen = features.shape, self.ids[0]
+        (inputs, neurons), chosen = features.shape, self.ids
         device.clear(self.active)
         number = feature_layout("number_inputs", precision)
-        device.launch(number, (-(-inputs // FEATURE_THREADS), 1), [self.ids[0], np.int32(inputs)])
+        device.launch(number, (-(-inputs // FEATURE_THREADS), 1), [self.ids, np.int32(inputs)])
         if isinstance(features, DeviceRows):
             held = features.held
             chosen = chosen if features.chosen is None else device.upload(features.chosen)
@@ -216,39 +261,24 @@ class DeviceFeatures:
         """Return the bytes of device memory that rows take, held or collected."""
         return sum(held.memory.nbytes for held in self._waiting)
 
-    def operands(self, number: int, state: DeviceArray) -> StepOperands:
+    def operands(self, number: int, state: DeviceArray, listing: InputList) -> StepOperands:
         """Return the operands of a step, from its number, counted from 0, and its InputState."""
         parity = number % 2
         before, after = self.buffers[parity], self.buffers[1 - parity]
-        return StepOperands(before, after, self.pitch, state, self.source, self.active)
+        source = self.sources[parity]
+        return StepOperands(before, after, self.pitch, state, source, self.active, listing)
 
-    def list_active(
-        self, number: int, before: DeviceArray, after: DeviceArray, policy: np.int32
-    ) -> None:
-        """Start to list the inputs that go on to the next step.
+    def listing(self, number: int, after: DeviceArray, policy: np.int32) -> InputList:
+        """Return the list before a step, from its number, counted from 0, and its InputState."""
+        return InputList(self.ids, self.sources[number % 2], after, policy)
 
-        Parameters
-        ----------
-        number : int
-            The number of the list in this batch, counted from 0.
-        before, after : device arrays of int32, shape (STATE,)
-            The InputState of the last step, and of the next one, which is written.
-        policy : KEEP, DROP or ALWAYS
-            Whether inactive inputs stay, leave once they are enough, or leave in any case.
-        """
-        parity = number % 2
-        self.device.launch(
-            list_active(),
-            (1, 1),
-            [
-                before, after, self.active, self.ids[parity], self.ids[1 - parity],
-                self.source, policy,
-            ],
-        )  # fmt: skip
+    def list_active(self, before: DeviceArray, listing: InputList) -> None:
+        """Start to list inputs without a step; `before` is the InputState of the last one."""
+        self.device.launch(list_active(), (1, 1), [before, self.active, *listing.arguments()])
 
-    def listed(self, lists: int, inputs: int) -> Array:
-        """Return the first inputs of the last of so many lists, int64 in host memory."""
-        listed = self.device.view(self._ids_memory[lists % 2], 0, (inputs,), np.int32)
+    def listed(self, inputs: int) -> Array:
+        """Return so many inputs of the latest list, int64 in host memory."""
+        listed = self.device.view(self._ids_memory, 0, (inputs,), np.int32)
         return self.device.download(listed).astype(np.int64)
 
     def collect(self, steps: int, state: DeviceArray, inputs: int, neurons: int) -> DeviceRows:
@@ -290,7 +320,7 @@ class DeviceFeatures:
             feature_layout("collect_rows", self.precision),
             (-(-inputs // TRANSPOSE_TILE), -(-neurons // TRANSPOSE_TILE)),
             [
-                self.buffers[steps % 2], np.int32(self.pitch), state, self.source,
+                self.buffers[steps % 2], np.int32(self.pitch), state, self.sources[steps % 2],
                 np.int32(neurons), np.int32(first), np.int32(inputs), rows,
             ],
         )  # fmt: skip

@@ -26,10 +26,13 @@ from portable_spdnn_gpu.network.weights import DeviceWeights
 from portable_spdnn_gpu.persistent.launch import DeviceSegment, LayerCounts
 from portable_spdnn_gpu.persistent.packing import PackedSegment
 from portable_spdnn_gpu.spmm.launch import DeviceSpmm
+from portable_spdnn_gpu.spmm.packing import PackedSpmm
+
+STATE_WORDS = 8  # integers from one InputState to the next: STATE, and none begins within a sector
 
 
 class StepLaunches:
-    """Starts the steps of a network, each followed by a list of the active inputs.
+    """Starts the steps of a network, each of which ends with a list of the active inputs.
 
     Parameters
     ----------
@@ -82,9 +85,9 @@ class StepLaunches:
                 kernels |= {launch.kernel(precision, kind) for launch in step.packed.launches}
         for kernel in kernels:
             device.resident_blocks(kernel)  # compiles it, before launches may be recorded
-        rows, row = len(steps) + 2, STATE * np.dtype(np.int32).itemsize
+        rows, row = len(steps) + 2, STATE_WORDS * np.dtype(np.int32).itemsize
         memory = device.empty((rows * row,), np.uint8)
-        self._states = device.view(memory, 0, (rows, STATE), np.int32)
+        self._states = device.view(memory, 0, (rows, STATE_WORDS), np.int32)
         self.state = [device.view(memory, n * row, (STATE,), np.int32) for n in range(rows)]
 
     def start_all(self) -> None:
@@ -95,13 +98,16 @@ class StepLaunches:
 
     def list_first(self) -> None:
         """Start the list of the inputs that are active before all layers."""
-        self._features.list_active(0, self.state[0], self.state[1], self._first_policy)
+        first = self._features.listing(0, self.state[1], self._first_policy)
+        self._features.list_active(self.state[0], first)
 
     def start(self, number: int) -> None:
-        """Start a step and the list after it."""
-        features, state = self._features, self.state[number + 1]
-        self._launches[number](features.operands(number, state))
-        features.list_active(number + 1, state, self.state[number + 2], self._policies[number])
+        """Start a step, with the list behind it."""
+        features, state, packed = self._features, self.state[number + 1], self._steps[number].packed
+        listing = features.listing(number + 1, self.state[number + 2], self._policies[number])
+        self._launches[number](features.operands(number, state, listing))
+        if isinstance(packed, PackedSpmm) and not packed.launches:  # a layer without outputs
+            features.list_active(state, listing)
 
     def counts(self) -> tuple[LayerCounts, int]:
         """Wait for the steps; return what each layer counted, and the inputs active at the end."""

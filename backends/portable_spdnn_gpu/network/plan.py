@@ -24,7 +24,7 @@ from portable_spdnn.plans.machine_limits import known_limits
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn_gpu.compile.precision import Precision, check_half_range
 from portable_spdnn_gpu.device.compared_rows import DeviceRows, uploaded_bytes
-from portable_spdnn_gpu.device.features import DeviceFeatures, bytes_for_input
+from portable_spdnn_gpu.device.features import DeviceFeatures, bytes_for_input, input_state
 from portable_spdnn_gpu.device.interface import Array, Device, LaunchError, Recording
 from portable_spdnn_gpu.device.properties import device_properties
 from portable_spdnn_gpu.network.costs import step_cost
@@ -185,6 +185,9 @@ class DevicePlan(NetworkPlan):
             saved = 1 - sum(step.packed.loads for step in steps) / max(edges, 1)
             if variant == PERSISTENT:
                 variant = f"persistent kernel, {len(steps)} fused segment{'s' * (len(steps) > 1)}"
+                constant = sum(step.packed.constant for step in steps)
+                some = f"{constant} of them of " if constant < len(steps) else ""
+                variant += f", {some}one weight for each layer" if constant else ""
             yield f"{span}: {variant}, {100 * saved:.0f} % of the loads shared ({steps[0].reason})"
 
     def layer_models(self, inputs: Sequence[int]) -> list[KernelModel]:
@@ -234,11 +237,10 @@ class DevicePlan(NetworkPlan):
             check_half_range("features have", features)
 
     def _run(self, features: Given) -> BatchOutput:
-        device, steps, held = self.device, len(self.steps), self.features
+        device, held = self.device, self.features
         times: StreamTimes | None = None
         begin = device.mark()
-        first = np.array([features.shape[0], 0, 0, 0], np.int32)
-        device.copy_in(first, self.launches.state[0])
+        device.copy_in(input_state(features.shape[0]), self.launches.state[0])
         held.load(features)
         loaded = device.mark()
         if self._recording is not None and not self.profile:
@@ -249,7 +251,7 @@ class DevicePlan(NetworkPlan):
         done = device.mark()
         counts, count = self.launches.counts()
         self._check_range(counts.overflowed)
-        active = held.listed(steps + 1, count)  # there was one more list than steps
+        active = held.listed(count)
         rows = self._scores(count)
         edges = np.concatenate([np.atleast_1d(step.packed.nnz) for step in self.steps])
         kernels = device.seconds(loaded, done)

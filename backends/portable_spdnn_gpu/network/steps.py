@@ -7,7 +7,7 @@ become inactive are steps of their own, and segments grow from SEGMENT_LENGTHS[0
 fewer and fewer inputs become inactive.
 
 Segments are taken where the estimates (costs.py) say that their layers cost less than one by one.
-A layer by itself costs its estimate and a second launch, which lists the active inputs.
+A layer by itself costs its estimate and the list of the active inputs behind it.
 
 How many inputs are active at a layer is not known when a network is planned. The estimates take
 what the user expects (`PlanOptions.expected_survival`); no answer depends on it.
@@ -31,9 +31,10 @@ from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.properties import DeviceProperties
 from portable_spdnn_gpu.network.costs import segment_layer_seconds
+from portable_spdnn_gpu.persistent.layout import Layout
 from portable_spdnn_gpu.persistent.packing import PackedSegment, SegmentLayer, pack_segment
 from portable_spdnn_gpu.spmm.packing import VARIANTS, PackedSpmm, by_output, pack
-from portable_spdnn_gpu.spmm.selection import LAUNCH, Choice, choose_variant, reuse_statistics
+from portable_spdnn_gpu.spmm.selection import Choice, choose_variant, reuse_statistics
 from portable_spdnn_gpu.spmm.tuning import TunedStaged
 
 PERSISTENT = "resident"  # the persistent kernel, as users name it: `--kernel resident`
@@ -41,6 +42,7 @@ KERNELS = ("auto", *VARIANTS, PERSISTENT)
 # Layers of the segments, one after the other; the last one takes as many as are left.
 SEGMENT_LENGTHS = (8, 16, 32, 64, 128, 256, 512)
 SAMPLED = 3  # layers whose statistics decide about segments
+LISTING = 1e-6  # seconds of one block behind a step: some reads of L2, one after the other
 
 
 @dataclass(frozen=True)
@@ -69,10 +71,14 @@ class Step:
 
 
 class _ChosenLayer(NamedTuple):
-    """A layer by itself, before it is packed; `bounded`: it is linear or ReLU."""
+    """A layer by itself, before it is packed.
+
+    `constant`: all its weights are equal. `bounded`: it is linear or ReLU.
+    """
 
     number: int
     A: sp.csr_array
+    constant: bool
     bounded: bool
     choice: Choice
     config: StagedConfig | None = None
@@ -134,6 +140,7 @@ class StepChooser:
                     self._by_output(network, number),
                     np.asarray(network.layers[number].bias, self.precision.sums),
                     self.keeps_inactive(number),
+                    network.layers[number].constant is not None,
                 )
                 for number in range(begin, end)
             ]
@@ -162,10 +169,10 @@ class StepChooser:
 
     def _choose(self, numbered: tuple[int, Layer]) -> _ChosenLayer:
         number, layer = numbered
-        A = by_output(layer.csr(self.precision.sums))
+        A, constant = by_output(layer.csr(self.precision.sums)), layer.constant is not None
         asked = self.kernel in VARIANTS
-        choice = Choice(self.kernel, {}, "asked for") if asked else self._least(A, number)
-        return _ChosenLayer(number, A, layer.epilogue().interval is not None, choice)
+        choice = Choice(self.kernel, {}, "asked for") if asked else self._least(A, constant, number)
+        return _ChosenLayer(number, A, constant, layer.epilogue().interval is not None, choice)
 
     def _tuned(self, chosen: _ChosenLayer) -> _ChosenLayer:
         """Return what is chosen once tile sizes are measured, where the staged variant was."""
@@ -176,18 +183,21 @@ class StepChooser:
         if tuned is None:
             return chosen
         if self.kernel not in VARIANTS:
-            choice = self._least(chosen.A, chosen.number, tuned)
+            choice = self._least(chosen.A, chosen.constant, chosen.number, tuned)
         return chosen._replace(choice=choice, config=tuned.config)
 
     def _packed(self, chosen: _ChosenLayer) -> Step:
         variant = chosen.choice.variant
         config = chosen.config if variant == "staged" else None
-        packed = pack(chosen.A, variant, self.precision, config)
+        packed = pack(chosen.A, variant, self.precision, config, chosen.constant)
         return Step(chosen.number, chosen.number + 1, packed, chosen.choice.reason)
 
-    def _least(self, A: sp.csr_array, number: int, tuned: TunedStaged | None = None) -> Choice:
+    def _least(
+        self, A: sp.csr_array, constant: bool, number: int, tuned: TunedStaged | None = None
+    ) -> Choice:
         """Return the variant of a layer with the least estimate, or measured time."""
-        statistics = reuse_statistics(A, self.precision, tuned.config if tuned else None)
+        config = tuned.config if tuned else None
+        statistics = reuse_statistics(A, self.precision, config, constant)
         inputs, measured = self.active_inputs(number), tuned.measured if tuned else None
         return choose_variant(statistics, self.precision, self.properties, inputs, measured)
 
@@ -220,17 +230,21 @@ class StepChooser:
         dying = len(self.survival) - 1  # layers after which many inputs become inactive
         begin = dying if self.may_drop_after(dying - 1) else 0
         begin = max(begin, begin_of_relu)
-        kernel = persistent_layers(self.precision, max(widths[begin:], default=0), limit)
+        widest, layers = max(widths[begin:], default=0), network.layers[begin:]
+        constant = all(layer.constant is not None or not layer.nnz for layer in layers)
+        kernel = persistent_layers(self.precision, widest, limit, constant)
         if begin >= end or kernel is None:
             return end, ""
-        tile = int(dict(kernel.defines)["TILE"])
+        layout = Layout.of(kernel, self.precision, widest)
         alone = together = 0.0
         sample = sorted(set(np.linspace(begin, end - 1, SAMPLED).astype(int).tolist()))
         for number in sample:
-            statistics = reuse_statistics(self._by_output(network, number), self.precision)
-            setting = (statistics, self.precision, self.properties, self.active_inputs(number))
-            alone += min(choose_variant(*setting).estimates.values()) + LAUNCH
-            together += segment_layer_seconds(*setting, tile)
+            A, constant = self._by_output(network, number), layers[number - begin].constant
+            statistics = reuse_statistics(A, self.precision, None, constant is not None)
+            inputs, device = self.active_inputs(number), self.properties
+            choice = choose_variant(statistics, self.precision, device, inputs)
+            alone += min(choice.estimates.values()) + LISTING
+            together += segment_layer_seconds(statistics, layout, device, inputs)
         why = (
             f"{1e6 * together / len(sample):.3g} us a layer, one by one "
             f"{1e6 * alone / len(sample):.3g} us, for {self.active_inputs(begin)} inputs, estimated"

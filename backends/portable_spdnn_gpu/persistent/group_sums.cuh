@@ -9,10 +9,18 @@
 //
 // Memory of a group, as packing.py writes it: rows (16 bits) and biases, [PARTS][ROWS]; of the
 // common entries columns [common][CLUSTERS][STEPS] and weights [common * STEPS][CLUSTERS][CLUSTER];
-// of the others columns and weights [own][PARTS][STEPS]. Columns are 16-bit rows of the features.
-// Lanes of one warp so read neighbouring vectors of weights, and lanes that need the same weights
-// meet in one access. Features are read in vectors of 4 inputs; the columns of a group's clusters
-// begin in different banks.
+// of the others columns and weights [own][PARTS][STEPS]. A column is where its row of features
+// begins, in bytes (32 bits): one addition gives a lane's address, where 16-bit numbers of rows
+// would take three instructions for 32 multiply-adds. Lanes of one warp so read neighbouring vectors
+// of weights, and lanes that need the same weights meet in one access. Features are read in vectors
+// of 4 inputs; the columns of a group's clusters begin in different banks.
+//
+// With CONSTANT no weights are in memory: a header has the one of its layer, which stays in a
+// register. Nothing then has to be on its way but columns, and these are read a step before they
+// are needed, up to a step behind a group's last: memory goes on behind the last group.
+//
+// With WIDE, of features in half precision, those in shared memory are numbers of half precision in
+// float, so that none is converted in an inner loop: there are 4 for 32 multiply-adds.
 #pragma once
 #include "common.cuh"
 
@@ -26,6 +34,12 @@
 #define CLUSTERS (32 / LANES)                 // clusters of a group
 #define PARTS (CLUSTERS * HALVES)             // parts of a group, of ROWS rows each
 #define HEADER 16
+#ifndef CONSTANT
+#define CONSTANT 0
+#endif
+#ifndef WIDE
+#define WIDE 0
+#endif
 
 // Own entries that are unrolled: a constant and no macro, which nvcc does not expand in a pragma.
 constexpr int OWN_UNROLLED = 2 / GROUPS;
@@ -40,7 +54,8 @@ enum {
     OWN,                // ROWS integers: where the own entries of row r of a part end, in STEPS
     NEXT = OWN + ROWS,  // where the data of the next layer begin, in units
     NEXT_LINES,         // and how many cache lines they are
-    MAY_STOP            // whether no later layer activates an inactive input
+    MAY_STOP,           // whether no later layer activates an inactive input
+    WEIGHT              // with CONSTANT: the weight of all entries of the layer, as bits of a float
 };
 
 // Four numbers that are moved in one access: the compiler does so with its own vector types alone.
@@ -71,27 +86,65 @@ template <class T> __device__ __forceinline__ const Four<T>* fours(const unsigne
     return reinterpret_cast<const Four<T>*>(at);
 }
 
-__device__ __forceinline__ void widen_four(const Four<STORED>& from, SCALAR (&to)[4]) {
+// Features in shared memory, and what they are brought from, to and into.
+#if WIDE
+typedef SCALAR FEATURE;
+__device__ __forceinline__ FEATURE feature_of(STORED x) { return widen(x); }
+__device__ __forceinline__ STORED stored_of(FEATURE x) { return narrow(x); }
+__device__ __forceinline__ SCALAR number_of(FEATURE x) { return x; }
+__device__ __forceinline__ FEATURE feature_of_number(SCALAR x) { return x; }
+#else
+typedef STORED FEATURE;
+__device__ __forceinline__ FEATURE feature_of(STORED x) { return x; }
+__device__ __forceinline__ STORED stored_of(FEATURE x) { return x; }
+__device__ __forceinline__ SCALAR number_of(FEATURE x) { return widen(x); }
+__device__ __forceinline__ FEATURE feature_of_number(SCALAR x) { return narrow(x); }
+#endif
+
+// Reads the features of this lane's inputs, `column` bytes behind those of neuron 0.
+__device__ __forceinline__ void read_features(const Four<FEATURE>* of_first, unsigned column,
+                                              SCALAR (&y)[COLUMNS]) {
+    const Four<FEATURE> four = load(reinterpret_cast<const Four<FEATURE>*>(
+        reinterpret_cast<const unsigned char*>(of_first) + column));
 #pragma unroll
-    for (int i = 0; i < 4; ++i) to[i] = widen(from.x[i]);
+    for (int i = 0; i < COLUMNS; ++i) y[i] = number_of(four.x[i]);
 }
 
 // Adds the entries of a group to the sums of this lane. Called by whole warps.
 // data: what follows rows and biases of the group. header: this lane's integer of its header, lane
 // i holding the i-th. features: this lane's 4 inputs of neuron 0, in shared memory.
 __device__ __forceinline__ void add_group(const unsigned char* __restrict__ data, int header,
-                                          const Four<STORED>* features, int lane,
+                                          const Four<FEATURE>* features, int lane,
                                           SCALAR (&sums)[ROWS][COLUMNS]) {
     const int cluster = lane / LANES, part = cluster * HALVES + (lane & 1);
     // The header is spread over the lanes: a shuffle hands one of its integers to all of them, in
     // place of a load that every address below would wait for.
     const int common = __shfl_sync(FULL_WARP, header, COMMON);
-    const Four<unsigned short>* columns = fours<unsigned short>(data) + cluster;
-    data += size_t(common) * (CLUSTERS * STEPS * sizeof(unsigned short));
+    const Four<unsigned>* columns = fours<unsigned>(data) + cluster;
+    data += size_t(common) * (CLUSTERS * STEPS * sizeof(unsigned));
+#if CONSTANT
+    const SCALAR constant = __int_as_float(__shfl_sync(FULL_WARP, header, WEIGHT));
+    Four<unsigned> next = load_constant(columns);
+#pragma unroll 2
+    for (int k = 0; k < common; ++k) {
+        const Four<unsigned> at = next;
+        columns += CLUSTERS;
+        next = load_constant(columns);
+#pragma unroll
+        for (int j = 0; j < STEPS; ++j) {
+            SCALAR y[COLUMNS];
+            read_features(features, at.x[j], y);
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r)
+#pragma unroll
+                for (int i = 0; i < COLUMNS; ++i) sums[r][i] += constant * y[i];
+        }
+    }
+#else
     const Four<STORED>* weights = fours<STORED>(data) + cluster * (CLUSTER / 4) + (lane & 1) * 2;
     data += size_t(common) * (STEPS * CLUSTERS * CLUSTER * sizeof(STORED));
     for (int k = 0; k < common; ++k) {
-        const Four<unsigned short> at = load_constant(columns + k * CLUSTERS);
+        const Four<unsigned> at = load_constant(columns);
 #pragma unroll
         for (int begin = 0; begin < STEPS; begin += AHEAD) {
             // All weights of AHEAD entries are asked for before the first is used.
@@ -100,12 +153,12 @@ __device__ __forceinline__ void add_group(const unsigned char* __restrict__ data
             for (int j = 0; j < AHEAD; ++j)
 #pragma unroll
                 for (int h = 0; h < 2; ++h)
-                    loaded[j][h] = load_constant(
-                        weights + (k * STEPS + begin + j) * (CLUSTERS * CLUSTER / 4) + h);
+                    loaded[j][h] =
+                        load_constant(weights + (begin + j) * (CLUSTERS * CLUSTER / 4) + h);
 #pragma unroll
             for (int j = 0; j < AHEAD; ++j) {
                 SCALAR y[COLUMNS];
-                widen_four(load(features + at.x[begin + j] * (TILE / COLUMNS)), y);
+                read_features(features, at.x[begin + j], y);
 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) {
                     const SCALAR weight = widen(loaded[j][r / 4].x[r % 4]);
@@ -114,28 +167,39 @@ __device__ __forceinline__ void add_group(const unsigned char* __restrict__ data
                 }
             }
         }
+        columns += CLUSTERS;
+        weights += STEPS * (CLUSTERS * CLUSTER / 4);
     }
+#endif
 
     const int own = __shfl_sync(FULL_WARP, header, OWN + ROWS - 1);
     if (own == 0) return;
-    columns = fours<unsigned short>(data) + part;
-    data += size_t(own) * (PARTS * STEPS * sizeof(unsigned short));
+    columns = fours<unsigned>(data) + part;
+#if !CONSTANT
+    data += size_t(own) * (PARTS * STEPS * sizeof(unsigned));
     weights = fours<STORED>(data) + part;
+#endif
     int k = 0;
 #pragma unroll
     for (int r = 0; r < ROWS; ++r) {
         const int end = __shfl_sync(FULL_WARP, header, OWN + r);
 #pragma unroll OWN_UNROLLED
         for (; k < end; ++k) {
-            const Four<unsigned short> at = load_constant(columns + k * PARTS);
-            SCALAR weight[STEPS];
-            widen_four(load_constant(weights + k * PARTS), weight);
+            const Four<unsigned> at = load_constant(columns + k * PARTS);
+#if !CONSTANT
+            const Four<STORED> loaded = load_constant(weights + k * PARTS);
+#endif
 #pragma unroll
             for (int j = 0; j < STEPS; ++j) {
+#if CONSTANT
+                const SCALAR weight = constant;
+#else
+                const SCALAR weight = widen(loaded.x[j]);
+#endif
                 SCALAR y[COLUMNS];
-                widen_four(load(features + at.x[j] * (TILE / COLUMNS)), y);
+                read_features(features, at.x[j], y);
 #pragma unroll
-                for (int i = 0; i < COLUMNS; ++i) sums[r][i] += weight[j] * y[i];
+                for (int i = 0; i < COLUMNS; ++i) sums[r][i] += weight * y[i];
             }
         }
     }

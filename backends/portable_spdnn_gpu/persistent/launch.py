@@ -8,7 +8,8 @@ import numpy as np
 
 from portable_spdnn_gpu.device.features import StepOperands
 from portable_spdnn_gpu.device.interface import Argument, Array, Device, DeviceArray
-from portable_spdnn_gpu.persistent.packing import HEADER, PackedSegment
+from portable_spdnn_gpu.persistent.layout import HEADER
+from portable_spdnn_gpu.persistent.packing import PackedSegment
 
 TALLIES = 3  # numbers that the kernel counts for each layer: the fields of LayerCounts
 

@@ -13,56 +13,28 @@ from portable_spdnn.host import map_in_threads, usable_cores
 from portable_spdnn_gpu.compile.catalog import CLUSTER, Kernel, persistent_layers
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Array
+from portable_spdnn_gpu.persistent.layout import (
+    ALIGNMENT,
+    BANKS,
+    BEGIN,
+    COLUMN,
+    COMMON,
+    HALVES,
+    HEADER,
+    LINE,
+    MAY_STOP,
+    NEXT,
+    NEXT_LINES,
+    NO_ROW,
+    OWN,
+    ROW,
+    ROWS,
+    STEPS,
+    UNIT,
+    WEIGHT,
+    Layout,
+)
 from portable_spdnn_gpu.spmm.clusters import Clusters, cluster_rows, own_entries
-
-STEPS = 4  # entries that a lane reads together
-ROWS = 8  # rows of a cluster that a lane computes
-HALVES = CLUSTER // ROWS
-NO_ROW = 0xFFFF
-BANKS = 128  # bytes that all banks of shared memory give together
-UNIT, LINE = 16, 128  # bytes in which headers count, and of a cache line
-ALIGNMENT = 256  # bytes: headers and data begin at multiples of it
-# What a header says of a group, in the order of persistent_layers.cu.
-HEADER = 16
-BEGIN, COMMON, OWN, NEXT, NEXT_LINES, MAY_STOP = 0, 1, 2, 2 + ROWS, 3 + ROWS, 4 + ROWS
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What the form of a layer depends on beside the layer.
-
-    Attributes
-    ----------
-    precision : Precision
-    tile : int
-        How many inputs a block computes.
-    groups : int
-        How many groups each layer has, those without rows among them.
-    zero_row : int
-        The neuron that padding names; its features are 0.
-    """
-
-    precision: Precision
-    tile: int
-    groups: int
-    zero_row: int
-
-    @staticmethod
-    def of(kernel: Kernel, precision: Precision, zero_row: int) -> Layout:
-        """Return the layout that a configuration of the kernel reads."""
-        macros = dict(kernel.defines)
-        groups = int(macros["GROUPS"]) * (kernel.threads // 32)
-        return Layout(precision, int(macros["TILE"]), groups, zero_row)
-
-    @property
-    def clusters(self) -> int:
-        """How many clusters a group has."""
-        return 64 // self.tile
-
-    @property
-    def parts(self) -> int:
-        """How many halves of clusters a group has."""
-        return self.clusters * HALVES
 
 
 @dataclass(frozen=True)
@@ -76,11 +48,19 @@ class SegmentLayer:
     bias : ndarray, shape (neurons_out,)
     keeps_inactive : bool
         Whether an input that is inactive before the layer is inactive after it.
+    constant : bool
+        Whether all weights are equal.
     """
 
     A: sp.csr_array
     bias: Array
     keeps_inactive: bool
+    constant: bool = False
+
+    @property
+    def needs_no_weights(self) -> bool:
+        """Whether the sums need one weight alone: padding, by features of 0, must give 0."""
+        return not self.A.nnz or (self.constant and bool(np.isfinite(self.A.data[0])))
 
 
 @dataclass(eq=False)
@@ -97,6 +77,8 @@ class PackedSegment:
         The neurons before the first layer and after the last.
     nnz : ndarray of int64, shape (layers,)
         The entries of each layer.
+    rows : int
+        The outputs of all layers.
     loads : int
         How many features all layers read for each input.
     memory : ndarray of uint8
@@ -110,9 +92,15 @@ class PackedSegment:
     neurons_in: int
     neurons_out: int
     nnz: Array
+    rows: int
     loads: int
     memory: Array
     data: int
+
+    @property
+    def constant(self) -> bool:
+        """Whether each layer has but one weight."""
+        return self.layout.constant
 
 
 @dataclass(frozen=True)
@@ -143,7 +131,8 @@ def pack_segment(
         If a weight is beyond what half precision holds.
     """
     widths = [layers[0].A.shape[1], *(layer.A.shape[0] for layer in layers)]
-    kernel = persistent_layers(precision, max(widths), shared_limit)
+    constant = all(layer.needs_no_weights for layer in layers)
+    kernel = persistent_layers(precision, max(widths), shared_limit, constant)
     assert kernel is not None  # whoever cuts a network into segments has asked before
     layout = Layout.of(kernel, precision, max(widths))
     parts = [empty_group(layout)]
@@ -163,9 +152,10 @@ def pack_segment(
     keeps = [layer.keeps_inactive for layer in layers[1:]] + [True]
     headers[:, :, MAY_STOP] = np.logical_and.accumulate(keeps[::-1])[::-1, None]
     gap = np.zeros(-headers.nbytes % ALIGNMENT, np.uint8)
+    parts.append(np.zeros(LINE, np.uint8))  # columns are read up to a step behind the last group
     return PackedSegment(
         kernel, layout, widths[0], widths[-1],
-        np.array([layer.A.nnz for layer in layers], np.int64), loads,
+        np.array([layer.A.nnz for layer in layers], np.int64), sum(widths[1:]), loads,
         np.concatenate([headers.reshape(-1).view(np.uint8), gap, *parts]),
         headers.nbytes + gap.size,
     )  # fmt: skip
@@ -174,8 +164,9 @@ def pack_segment(
 def empty_group(layout: Layout) -> Array:
     """Return the data of a group without rows."""
     rows = layout.parts * ROWS
-    data = np.zeros(-(-rows * (2 + layout.precision.sums.itemsize) // LINE) * LINE, np.uint8)
-    data[: 2 * rows] = 0xFF  # NO_ROW
+    size = rows * (ROW.itemsize + layout.precision.sums.itemsize)
+    data = np.zeros(-(-size // LINE) * LINE, np.uint8)
+    data.view(ROW)[:rows] = NO_ROW
     return data
 
 
@@ -214,35 +205,43 @@ def pack_layer(layer: SegmentLayer, layout: Layout) -> tuple[Array, Array, int]:
     np.maximum.at(own, (group, slot), -(-lengths // STEPS))
     ends = own.cumsum(axis=1)
 
-    sums, stored = layout.precision.sums.itemsize, layout.precision.storage.itemsize
+    sums, stored = layout.precision.sums, layout.precision.storage
     steps, own_steps = common * (STEPS * layout.clusters), ends[:, -1] * (STEPS * layout.parts)
     fixed = np.full(groups, layout.parts * ROWS)
+    weight = layout.weight_bytes
     sizes = np.stack(
-        [2 * fixed, sums * fixed, 2 * steps, stored * CLUSTER * steps, 2 * own_steps,
-         stored * own_steps]
+        [ROW.itemsize * fixed, sums.itemsize * fixed, COLUMN.itemsize * steps,
+         weight * CLUSTER * steps, COLUMN.itemsize * own_steps, weight * own_steps]
     ).T  # fmt: skip
     begins = np.cumsum(sizes).reshape(sizes.shape) - sizes
     data = np.zeros(-(-int(sizes.sum()) // LINE) * LINE, np.uint8)
-    halfwords, numbers = data.view(np.uint16), data.view(layout.precision.storage)
+    rows, columns, numbers = data.view(ROW), data.view(COLUMN), data.view(stored)
+    padding = layout.zero_row * layout.row_bytes
+    fills = (rows, 0, NO_ROW), (columns, 2, padding), (columns, 4, padding)
     for g in range(groups):
-        for section, fill in ((0, NO_ROW), (2, layout.zero_row), (4, layout.zero_row)):
-            first = begins[g, section] // 2
-            halfwords[first : first + sizes[g, section] // 2] = fill
+        for view, section, fill in fills:
+            first = begins[g, section] // view.itemsize
+            view[first : first + sizes[g, section] // view.itemsize] = fill
     at = part * ROWS + slot
-    halfwords[begins[group, 0] // 2 + at] = np.arange(A.shape[0])
-    data.view(layout.precision.sums)[begins[group, 1] // sums + at] = bias
+    rows[begins[group, 0] // ROW.itemsize + at] = np.arange(A.shape[0])
+    data.view(sums)[begins[group, 1] // sums.itemsize + at] = bias
 
-    _write_common(found, places, layout, begins, halfwords, numbers)
+    _write_common(found, places, layout, begins, columns, numbers)
     of = group[row]
     step = ends[of, slot[row]] - own[of, slot[row]] + rank // STEPS
     at = (step * layout.parts + part[row]) * STEPS + rank % STEPS
-    halfwords[begins[of, 4] // 2 + at] = A.indices[entries]
-    numbers[begins[of, 5] // stored + at] = layout.precision.stored(A.data[entries])
+    columns[begins[of, 4] // COLUMN.itemsize + at] = A.indices[entries] * layout.row_bytes
+    if not layout.constant:
+        values = layout.precision.stored(A.data[entries])
+        numbers[begins[of, 5] // stored.itemsize + at] = values
 
     headers = np.zeros((groups, HEADER), np.int32)
     headers[:, BEGIN] = begins[:, 0] // UNIT
     headers[:, COMMON] = common
     headers[:, OWN : OWN + ROWS] = ends
+    if layout.constant and A.nnz:
+        kept = layout.precision.stored(A.data[:1])
+        headers[:, WEIGHT] = kept.astype(np.float32).view(np.int32)
     return headers, data, int(steps.sum() + own_steps.sum())
 
 
@@ -271,7 +270,7 @@ def _write_common(
     places: _RowPlaces,
     layout: Layout,
     begins: Array,
-    halfwords: Array,
+    columns: Array,
     numbers: Array,
 ) -> None:
     """Write the common columns of all clusters and their weights."""
@@ -281,13 +280,15 @@ def _write_common(
     moved[places.order] = np.arange(found.count)
     to = moved[cluster]
     # The clusters of a group read at the same time: they begin with columns in different banks.
-    apart = max(1, BANKS // (layout.tile * itemsize))
+    apart = max(1, BANKS // layout.row_bytes)
     order = np.lexsort((column, (column - to) % apart, to))
     counts = places.common[: found.count]
     step = np.arange(order.size) - (np.cumsum(counts) - counts)[to[order]]
     group, member = to[order] // layout.clusters, to[order] % layout.clusters
     at = (step // STEPS * layout.clusters + member) * STEPS + step % STEPS
-    halfwords[begins[group, 2] // 2 + at] = column[order]
+    columns[begins[group, 2] // COLUMN.itemsize + at] = column[order] * layout.row_bytes
+    if layout.constant:
+        return
     source = found.starts[cluster] + rank * CLUSTER
     values = layout.precision.stored(found.values[source[order, None] + np.arange(CLUSTER)])
     place = places.place[found.rows.reshape(-1, CLUSTER)][cluster[order]]

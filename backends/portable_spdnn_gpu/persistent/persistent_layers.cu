@@ -16,9 +16,10 @@
 //
 // Bound (sm_90, from its published rates; 1,024 neurons with 32 connections, TILE 16, float): a
 // layer of a tile is 4,096 cycles of multiply-adds, about 3,600 of L1 and shared memory (7 accesses
-// for 32 multiply-adds of a warp), and 139 KiB from L2, 3,000 to 5,000 cycles when all
+// for 32 multiply-adds of a warp), and 143 KiB from L2, 3,000 to 5,000 cycles when all
 // multiprocessors ask. Two barriers and the first reads behind them add several hundred: about 3
-// microseconds a layer, whatever the number of tiles up to that of multiprocessors. Estimated, not
+// microseconds a layer, whatever the number of tiles up to that of multiprocessors. Where the
+// weights of a layer are equal 15 KiB come from L2, and the multiply-adds bound. Estimated, not
 // measured. Rows that share nothing read 4 numbers for 4 multiply-adds: shared memory bounds, at a
 // quarter of the arithmetic.
 //
@@ -30,9 +31,12 @@
 //             blocks of narrow layers share a multiprocessor.
 // GROUPS:     groups of a warp, at most: 1, or 2 where 16 warps are not enough. 32 sums each, in
 //             float alone: sums in double would take the registers of two.
+// CONSTANT 1: all weights of each layer are equal, and none is read; see group_sums.cuh.
+// WIDE 1:     of half precision, features in shared memory are float: where a tile of them fits.
 // BLOCKS:     512 threads on a multiprocessor at least: 128 registers each, for the sums and two
 //             to four entries of weights on their way.
 #include "group_sums.cuh"
+#include "input_lists.cuh"
 
 // CUDA C++ has no function that brings a cache line to L2 and no further; the instruction does, and
 // takes no register for what arrives.
@@ -49,6 +53,14 @@
 #define LANES_OF(q) ((FULL_WARP / ((1u << LANES) - 1u) * 3u) << (2 * (q)))
 // The mask of a layer has a bit for each active input of the tile, and this one.
 #define OVERFLOWED_BIT 0x80000000u
+
+// Features are not negative, so that their bits rise with them, and those of NaN are above all
+// others: the largest tell whether a feature is not 0, and whether one overflowed, beyond this.
+#if HALF_STORAGE
+#define LARGEST 0x7f7fffffu  // of finite numbers
+#else
+#define LARGEST 0x7f800000u  // infinity
+#endif
 
 static_assert(ROWS == 8, "the rows of a part are two vectors of 4: of biases, and of row numbers");
 
@@ -67,8 +79,8 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
                   int layers, int neurons_in, int neurons_out, int zero_row,
                   const STORED* __restrict__ from, STORED* __restrict__ to, int pitch, int* state,
                   const int* __restrict__ source, unsigned char* __restrict__ active,
-                  SCALAR y_max, int* counts) {
-    DYNAMIC_SHARED(STORED, features);
+                  LIST_PARAMETERS, SCALAR y_max, int* counts) {
+    DYNAMIC_SHARED(FEATURE, features);
     int* shared_state = reinterpret_cast<int*>(features + size_t(zero_row + 1) * TILE);
     unsigned* masks = reinterpret_cast<unsigned*>(shared_state + SHARED_STATE);
     const InputState* inputs = reinterpret_cast<const InputState*>(state);
@@ -76,9 +88,9 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
     const int quad = lane % LANES / HALVES;  // this lane's inputs are 4 quad to 4 quad + 3
     const int part = lane / LANES * HALVES + (lane & 1);
     const int column = threadIdx.x % TILE;  // the input that this thread copies in and out
-    Four<STORED>* mine = reinterpret_cast<Four<STORED>*>(features) + quad;
+    Four<FEATURE>* mine = reinterpret_cast<Four<FEATURE>*>(features) + quad;
     const int* my_headers = headers + warp * HEADER + lane % HEADER;
-    if (threadIdx.x < TILE) features[zero_row * TILE + threadIdx.x] = narrow(SCALAR(0));
+    if (threadIdx.x < TILE) features[zero_row * TILE + threadIdx.x] = feature_of_number(SCALAR(0));
     if (threadIdx.x < 2) masks[threadIdx.x] = 0;
 
     for (int parity = 0;;) {
@@ -90,12 +102,13 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
             shared_state[RUNNING] = min((inputs->count + TILE - 1) / TILE, int(gridDim.x));
         }
         __syncthreads();  // the tile is known
-        if (shared_state[HERE] <= 0) return;
+        if (shared_state[HERE] <= 0) break;
         const int place = place_of(shared_state[TAKEN] * TILE + column, *inputs, source);
 #pragma unroll 8
         for (int n = threadIdx.x / TILE; n < neurons_in; n += THREADS / TILE)
-            features[n * TILE + column] =
-                column < shared_state[HERE] ? from[size_t(n) * pitch + place] : narrow(SCALAR(0));
+            features[n * TILE + column] = column < shared_state[HERE]
+                                              ? feature_of(from[size_t(n) * pitch + place])
+                                              : feature_of_number(SCALAR(0));
         int next_header[GROUPS];
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) next_header[g] = my_headers[g * (WARPS * HEADER)];
@@ -122,7 +135,6 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
                 PREFETCH_L2(next + size_t(n) * LINE);
 
             SCALAR sums[GROUPS][ROWS][COLUMNS];
-            bool nonzero[COLUMNS] = {}, overflowed = false;
 #pragma unroll
             for (int g = 0; g < GROUPS; ++g) {
                 const unsigned char* group =
@@ -144,18 +156,20 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
                         for (int i = 0; i < COLUMNS; ++i) {
                             SCALAR& y = sums[g][h * 4 + r][i];
                             y = widen(narrow(bounded(y + bias.x[r], SCALAR(0), y_max)));
-                            if (quad * COLUMNS + i < shared_state[HERE]) {
-                                nonzero[i] |= y != SCALAR(0);
-                                overflowed |= OVERFLOWED(y);
-                            }
                         }
                 }
             }
             // The mask of this warp's rows: the first TILE lanes gather a bit each for their input.
-            bool is_active = false;
+            bool is_active = false, overflowed = false;
 #pragma unroll
             for (int i = 0; i < COLUMNS; ++i) {
-                const unsigned votes = __ballot_sync(FULL_WARP, nonzero[i]);
+                unsigned largest = 0;
+                if (quad * COLUMNS + i < shared_state[HERE])
+#pragma unroll
+                    for (int n = 0; n < GROUPS * ROWS; ++n)
+                        largest = max(largest, __float_as_uint(sums[n / ROWS][n % ROWS][i]));
+                overflowed |= largest > LARGEST;
+                const unsigned votes = __ballot_sync(FULL_WARP, largest != 0);
                 if (lane % COLUMNS == i && lane < TILE)
                     is_active = (votes & LANES_OF(lane / COLUMNS)) != 0;
             }
@@ -179,9 +193,9 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) {
                     const unsigned row = rows[g][r / 4].x[r % 4];
-                    Four<STORED> y;
+                    Four<FEATURE> y;
 #pragma unroll
-                    for (int i = 0; i < COLUMNS; ++i) y.x[i] = narrow(sums[g][r][i]);
+                    for (int i = 0; i < COLUMNS; ++i) y.x[i] = feature_of_number(sums[g][r][i]);
                     if (row != NO_ROW) store(mine + row * (TILE / COLUMNS), y);
                 }
             const bool may_stop = __shfl_sync(FULL_WARP, header[0], MAY_STOP) != 0;
@@ -206,8 +220,10 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
 #pragma unroll 8
             for (int n = threadIdx.x / TILE; n < neurons_out; n += THREADS / TILE)
                 to[size_t(n) * pitch + first + column] =
-                    stopped ? narrow(SCALAR(0)) : features[n * TILE + column];
+                    stopped ? narrow(SCALAR(0)) : stored_of(features[n * TILE + column]);
             if (threadIdx.x < TILE && (mask >> column & 1u)) active[first + column] = 1;
         }
     }
+    end_step<THREADS>(state, active, ids, next_source, after, policy,
+                      reinterpret_cast<int*>(features));
 }

@@ -33,7 +33,7 @@
 //
 // Two barriers for each chunk order its staging with its reads. All lanes of a warp read the same
 // staged value at the same time: a broadcast, which no bank conflicts with.
-#include "common.cuh"
+#include "input_lists.cuh"
 
 #define ROWS 16
 #define COLUMNS 2
@@ -92,8 +92,8 @@ clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
                const int* __restrict__ starts, const STORED* __restrict__ values,
                const int* __restrict__ rows, int units, const STORED* __restrict__ from,
                STORED* __restrict__ to, int pitch, int* state, const int* __restrict__ source,
-               unsigned char* __restrict__ active, const SCALAR* __restrict__ bias,
-               EPILOGUE_PARAMETERS) {
+               unsigned char* __restrict__ active, LIST_PARAMETERS,
+               const SCALAR* __restrict__ bias, EPILOGUE_PARAMETERS) {
     __shared__ size_t staged_offsets[CHUNK];
     __shared__ int staged_rows[ROWS];
 #if EPILOGUE
@@ -210,4 +210,9 @@ clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
                 mark(nonzero[i], overflowed[i], first + i, active, state);
 #endif
     }
+#if EPILOGUE
+    // Behind its first barrier nobody reads the offsets any more.
+    end_step<THREADS>(state, active, ids, next_source, after, policy,
+                      reinterpret_cast<int*>(staged_offsets));
+#endif
 }

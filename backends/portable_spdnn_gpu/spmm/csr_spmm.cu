@@ -20,8 +20,8 @@
 // BLOCKS 8:    at least so many on a multiprocessor: 64 registers a thread, without spills.
 // EPILOGUE:    what follows the sums, see common.cuh; above 0 active inputs are marked.
 //
-// Blocks share no memory and write different items: nothing synchronizes.
-#include "common.cuh"
+// Blocks write different items, and nothing synchronizes but the list of inputs behind a step.
+#include "input_lists.cuh"
 
 #define THREADS 128
 #define COLUMNS 4
@@ -33,7 +33,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 csr_spmm(const int* __restrict__ offsets, const int* __restrict__ indices,
          const STORED* __restrict__ values, const int* __restrict__ rows, int units,
          const STORED* __restrict__ from, STORED* __restrict__ to, int pitch, int* state,
-         const int* __restrict__ source, unsigned char* __restrict__ active,
+         const int* __restrict__ source, unsigned char* __restrict__ active, LIST_PARAMETERS,
          const SCALAR* __restrict__ bias, EPILOGUE_PARAMETERS) {
     const InputState inputs = *reinterpret_cast<const InputState*>(state);
     const int panels = (inputs.count + THREADS * COLUMNS - 1) / (THREADS * COLUMNS);
@@ -72,4 +72,8 @@ csr_spmm(const int* __restrict__ offsets, const int* __restrict__ indices,
             }
         }
     }
+#if EPILOGUE
+    __shared__ int words[LIST_WORDS(THREADS)];
+    end_step<THREADS>(state, active, ids, next_source, after, policy, words);
+#endif
 }

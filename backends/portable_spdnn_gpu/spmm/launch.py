@@ -9,7 +9,7 @@ from portable_spdnn_gpu.compile.catalog import CSR_PANEL, csr_spmm, feature_rows
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.device.feature_rows import columns_innermost
-from portable_spdnn_gpu.device.features import StepOperands
+from portable_spdnn_gpu.device.features import StepOperands, input_state
 from portable_spdnn_gpu.device.interface import Device, DeviceArray
 from portable_spdnn_gpu.device.matrices import DeviceCsr
 from portable_spdnn_gpu.spmm.packing import PackedLaunch, PackedSpmm, pack
@@ -70,11 +70,13 @@ class DeviceSpmm:
         """
         kind = epilogue.kind(residual is not None, marks)
         last = epilogue.arguments(residual, operands.to)
+        left = len(self.packed.launches)
         for launch, arrays in zip(self.packed.launches, self._arrays, strict=True):
+            left -= 1
             kernel = launch.kernel(self.precision, kind)
             panels = -(-operands.pitch // launch.panel)
             blocks = min(launch.units * panels, self.device.resident_blocks(kernel))
-            arguments = [*arrays, np.int32(launch.units), *operands.arguments(), *last]
+            arguments = [*arrays, np.int32(launch.units), *operands.arguments(not left), *last]
             self.device.launch(kernel, (blocks, 1), arguments)
 
 
@@ -153,7 +155,7 @@ class PreparedSpmm:
         """Return the `InputState` of so many columns, on the device."""
         state = self._states.pop(columns, None)
         if state is None:
-            state = self.device.upload(np.array([columns, 0, 0, 0], np.int32))
+            state = self.device.upload(input_state(columns))
         self._states[columns] = state
         # Each takes a block of the memory pool, and where inputs leave batches differ in width.
         if len(self._states) > STATES:

@@ -119,7 +119,11 @@ class _Memory:
 
 
 def pack(
-    A: sp.csr_array, variant: str, precision: Precision, config: StagedConfig | None = None
+    A: sp.csr_array,
+    variant: str,
+    precision: Precision,
+    config: StagedConfig | None = None,
+    constant: bool | None = None,
 ) -> PackedSpmm:
     """Pack a canonical csr_array.
 
@@ -133,6 +137,8 @@ def pack(
     precision : Precision
     config : StagedConfig, optional
         The tile sizes of the staged variant. By default the precision's usual ones.
+    constant : bool, optional
+        Whether all values of A are equal. By default they are compared.
 
     Raises
     ------
@@ -144,8 +150,8 @@ def pack(
     memory = _Memory()
     launches = []
     rows, loads = np.arange(A.shape[0], dtype=np.int32), 0
-    constant = common_value(A.data) is not None
-    if variant == "staged":
+    constant = common_value(A.data) is not None if constant is None else constant
+    if variant == "staged" and rows.size:
         config = staged_configs(precision)[0] if config is None else config
         stages = stage_rows(A, config)
         blocks = stages.block_stages.size - 1

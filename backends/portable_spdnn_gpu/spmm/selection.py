@@ -98,7 +98,10 @@ class ReuseStatistics:
 
 
 def reuse_statistics(
-    A: sp.csr_array, precision: Precision, config: StagedConfig | None = None
+    A: sp.csr_array,
+    precision: Precision,
+    config: StagedConfig | None = None,
+    constant: bool | None = None,
 ) -> ReuseStatistics:
     """Return the statistics of a matrix, counted on samples of its rows.
 
@@ -108,13 +111,16 @@ def reuse_statistics(
     precision : Precision
     config : StagedConfig, optional
         The tile sizes of the staged variant. By default the precision's usual ones.
+    constant : bool, optional
+        Whether all entries of A are equal. By default they are compared.
     """
     config = staged_configs(precision)[0] if config is None else config
     clustered_rows, saved = _count_clusters(A)
     staged, padding, conflicts = _count_stages(A, config)
+    constant = common_value(A.data) is not None if constant is None else constant
     return ReuseStatistics(
         A.shape[0], A.shape[1], A.nnz, A.nnz - saved, clustered_rows, staged, padding, conflicts,
-        config, common_value(A.data) is not None,
+        config, constant,
     )  # fmt: skip
 
 

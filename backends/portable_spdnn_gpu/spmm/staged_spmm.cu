@@ -36,7 +36,7 @@
 // BLOCKS:       at least so many on a multiprocessor: so many registers that nothing is spilled.
 // EPILOGUE:     what follows the sums, see common.cuh; above 0 active inputs are marked.
 #include "async_copy.cuh"
-#include "common.cuh"
+#include "input_lists.cuh"
 
 #define WARPS (ROWS / 32)
 #define WIDTH int(16 / sizeof(STORED))  // columns of a vector
@@ -105,8 +105,8 @@ staged_spmm(const int* __restrict__ block_stages, const int* __restrict__ stage_
             const unsigned short* __restrict__ local_indices, const STORED* __restrict__ values,
             const int* __restrict__ all_rows, int units, const STORED* __restrict__ from,
             STORED* __restrict__ to, int pitch, int* state, const int* __restrict__ source,
-            unsigned char* __restrict__ active, const SCALAR* __restrict__ bias,
-            EPILOGUE_PARAMETERS) {
+            unsigned char* __restrict__ active, LIST_PARAMETERS,
+            const SCALAR* __restrict__ bias, EPILOGUE_PARAMETERS) {
     DYNAMIC_SHARED(Vector, staged);
     __shared__ int places[MINIBATCH];
     const InputState inputs = *reinterpret_cast<const InputState*>(state);
@@ -182,4 +182,8 @@ staged_spmm(const int* __restrict__ block_stages, const int* __restrict__ stage_
 #endif
         write_row(to + size_t(row) * pitch + first, results, columns, aligned);
     }
+#if EPILOGUE
+    // Behind its first barrier nobody reads the stages any more.
+    end_step<ROWS>(state, active, ids, next_source, after, policy, reinterpret_cast<int*>(staged));
+#endif
 }

@@ -27,7 +27,7 @@ from portable_spdnn_gpu.compile.catalog import BOUNDED, StagedConfig, staged_con
 from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
-from portable_spdnn_gpu.device.features import StepOperands
+from portable_spdnn_gpu.device.features import StepOperands, input_state
 from portable_spdnn_gpu.device.interface import (
     Array,
     Device,
@@ -188,7 +188,7 @@ class _Sample:
         values = np.random.default_rng(PERIOD).random(PERIOD, np.float32).astype(storage)
         before = device.upload(np.resize(values, (self.A.shape[1], pitch)))
         after = device.empty((self.A.shape[0], pitch), storage)
-        state = device.upload(np.array([inputs, 0, 0, 0], np.int32))
+        state = device.upload(input_state(inputs))
         active = device.upload(np.zeros(pitch, np.uint8))
         return StepOperands(before, after, pitch, state, state, active)
 

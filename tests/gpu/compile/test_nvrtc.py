@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import struct
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from portable_spdnn_gpu.compile.catalog import (
     NO_EPILOGUE,
     SHARED_UNASKED,
     Kernel,
+    clustered_spmm,
     csr_spmm,
     persistent_layers,
     staged_configs,
@@ -149,6 +151,22 @@ def test_copies_are_asynchronous_and_accesses_vectors(precision: Precision) -> N
         assert "local" not in code
 
 
+@pytest.mark.parametrize("architecture", [75, 90])
+@pytest.mark.parametrize(
+    "kernel",
+    [product(Precision(), BOUNDED) for product in (csr_spmm, clustered_spmm, staged_spmm)]
+    + [persistent_layers(Precision(), 1024, SHARED_LIMITS[90])],
+    ids=lambda kernel: kernel.name,
+)
+def test_the_last_block_lists_behind_fences(kernel: Kernel, architecture: int) -> None:
+    """Marks are ordered with the count of blocks, and read where those of others arrive."""
+    text = virtual_code(kernel, architecture)
+    fence = r"(?:membar\.gl|fence\.acq_rel\.gpu)"
+    assert re.search(
+        rf"{fence}.*?atom\.global\.add.*?{fence}.*?ld\.global\.cg\.v2", text, re.DOTALL
+    )
+
+
 def virtual_code(kernel: Kernel, architecture: int) -> str:
     folder = kernel_folder()
     included = headers(folder)
@@ -201,9 +219,9 @@ def test_what_is_chosen_for_a_width_is_in_the_catalog(number: int) -> None:
     limits = MULTIPROCESSORS[number]
     assert SHARED_LIMITS[number] == limits.shared - limits.reserved_shared
     claimed = {kernel.defines for kernel in catalog(number)}
-    for precision in PRECISIONS:
+    for precision, constant in itertools.product(PRECISIONS, (False, True)):
         for widest in range(1, 4200):
-            kernel = persistent_layers(precision, widest, SHARED_LIMITS[number])
+            kernel = persistent_layers(precision, widest, SHARED_LIMITS[number], constant)
             assert kernel is None or kernel.defines in claimed
 
 

@@ -111,6 +111,31 @@ def test_dead_inputs_leave_on_the_device(backend: CupyBackend) -> None:
     np.testing.assert_array_equal(kept.categories, dropped.categories)
 
 
+def test_nothing_is_launched_for_lists_but_the_first(backend: CupyBackend) -> None:
+    if ON_GPU:
+        pytest.skip("the emulated device tells its launches")
+    network, Y = network_of(8), binary(150)
+    for kernel in ("clustered", "csr", "resident"):
+        plan = make_plan(backend, network, ps.PlanOptions(kernel=kernel))
+        for _ in range(2):  # counters of blocks begin anew
+            backend.cuda.launches.clear()  # type: ignore[attr-defined]
+            assert plan.run(Y).categories.tolist() == oracle.infer(network, Y)[0]
+            assert backend.cuda.launches.count("list_active") == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kernel", ["auto", "csr", "staged", "resident"])
+def test_layers_without_outputs(backend: CupyBackend, kernel: str) -> None:
+    rng = np.random.default_rng(0)
+    shapes = {(9, 7): -1.0, (7, 0): 0.0, (0, 5): 1.0, (5, 3): 0.0}
+    layers = [ps.Layer(rng.random(shape), bias) for shape, bias in shapes.items()]
+    network, Y = ps.Network(layers), binary(21, 9)
+    categories, scores, active = oracle.infer(network, Y)
+    result = ps.infer(network, Y, backend, kernel=kernel)
+    assert result.categories.tolist() == categories
+    np.testing.assert_allclose(result.scores, scores, rtol=1e-5)
+    assert [record.alive_inputs for record in result.records] == active
+
+
 def test_batches_fit_the_memory_of_the_device(backend: CupyBackend) -> None:
     if ON_GPU:
         pytest.skip("the memory of the emulated device is known")
@@ -387,6 +412,52 @@ def test_narrow_networks_run_many_layers_in_a_launch(shared: Path) -> None:
     active = [record.alive_inputs for record in result.records]
     assert active == [record.alive_inputs for record in alone.records]
     assert alone.executed_edges <= result.executed_edges <= 1.1 * alone.executed_edges
+
+
+def test_equal_weights_make_segments_of_4096_neurons_pay() -> None:
+    if ON_GPU:
+        pytest.skip("what is chosen depends on the device")
+    network, options = ps.radixnet(4096, 9), ps.PlanOptions(expected_inputs=60_000)
+    told = make_plan(Large(), network, options).describe()
+    fused = "layers 8 to 9: persistent kernel, 1 fused segment, one weight for each layer, "
+    assert fused in told
+    # One layer of other weights: all would be read again for each tile of inputs.
+    W = network.layers[8].csr()
+    W.data[::2] *= 2
+    mixed = ps.Network([*network.layers[:8], ps.Layer(W, network.layers[8].bias)], network.y_max)
+    told = make_plan(Large(), mixed, options).describe()
+    assert "persistent" not in told
+    assert "layers 1 to 9: clustered" in told
+
+
+@pytest.mark.parametrize("kernel", ["auto", "resident", "clustered"])
+def test_whether_weights_are_equal_is_asked_of_no_matrix(
+    backend: CupyBackend, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    network = ps.radixnet(64, 2)
+
+    def fail(array: np.ndarray) -> None:
+        raise AssertionError("layers know it")
+
+    monkeypatch.setattr("portable_spdnn_gpu.spmm.selection.common_value", fail)
+    monkeypatch.setattr("portable_spdnn_gpu.spmm.packing.common_value", fail)
+    plan = make_plan(backend, network, ps.PlanOptions(kernel=kernel))
+    assert all(step.packed.constant for step in plan.steps)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("storage", ["same", "float16"])
+def test_segments_of_equal_and_of_other_weights(backend: CupyBackend, storage: str) -> None:
+    equal, others, Y = ps.radixnet(64, 12), network_of(1, 64), binary(50, 64)
+    layers = [*equal.layers[:9], *others.layers, *equal.layers[9:]]
+    network = ps.Network(layers, equal.y_max)
+    options = ps.PlanOptions(kernel="resident", storage=storage, keep_dead_inputs=True)
+    plan = make_plan(backend, network, options)
+    assert [step.packed.constant for step in plan.steps] == [True, False]  # type: ignore[attr-defined]
+    assert "2 fused segments, 1 of them of one weight for each layer" in plan.describe()
+    result, (categories, scores, _) = plan.run(Y), oracle.infer(network, Y)
+    assert result.categories.tolist() == categories
+    tolerance = 1e-5 if storage == "same" else 1e-2
+    np.testing.assert_allclose(result.scores, scores, rtol=tolerance, atol=tolerance)
 
 
 def test_wide_or_exact_networks_run_layer_by_layer() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,13 +19,15 @@ from hypothesis import strategies as st
 from kernel_catalog import SHARED_LIMITS
 
 from portable_spdnn.errors import InputError
+from portable_spdnn.sparse_arrays import common_value
 from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.compile.catalog import persistent_layers
 from portable_spdnn_gpu.compile.precision import Precision
-from portable_spdnn_gpu.device.features import StepOperands
+from portable_spdnn_gpu.device.features import StepOperands, input_state
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.persistent.launch import DeviceSegment, LayerCounts
 from portable_spdnn_gpu.persistent.packing import SegmentLayer, pack_segment
+from portable_spdnn_gpu.spmm.packing import by_output
 
 pytestmark = needs_device
 SINGLE, HALF, DOUBLE = Precision(), Precision(half=True), Precision(np.dtype(np.float64))
@@ -52,12 +55,22 @@ def sharing(neurons: int, seed: int, own: int = 0) -> Any:
     return sp.csr_array(dense[rng.permutation(neurons)])
 
 
+def equal(W: Any, weight: float) -> Any:
+    """Return W with one weight in the place of all."""
+    return sp.csr_array((np.full(W.nnz, weight, np.float32), W.indices, W.indptr), shape=W.shape)
+
+
+def macros(layers: Sequence[SegmentLayer], precision: Precision, limit: int) -> dict[str, str]:
+    """Return what the kernel of a segment is compiled for."""
+    return dict(pack_segment(layers, precision, limit).kernel.defines)
+
+
 def segment_layers(Ws: Sequence[Any], biases: Sequence[Array]) -> list[SegmentLayer]:
     layers = []
     for W, bias in zip(Ws, biases, strict=True):
-        A = sp.csr_array(W.T)
-        A.sort_indices()
-        layers.append(SegmentLayer(A, bias, bool((bias <= 0).all())))
+        A = by_output(W)
+        constant = common_value(A.data) is not None
+        layers.append(SegmentLayer(A, bias, bool((bias <= 0).all()), constant))
     return layers
 
 
@@ -81,7 +94,7 @@ def launch(
     from_ = np.full((packed.neurons_in, pitch), np.nan, precision.storage)
     from_[:, places] = Y.T
     to = device.upload(np.full((packed.neurons_out, pitch), -7, precision.storage))
-    state = device.upload(np.array([inputs, int(gathers), inputs, 0], np.int32))
+    state = device.upload(input_state(inputs, gathers))
     source = device.upload(places.astype(np.int32) if inputs else np.zeros(1, np.int32))
     active = device.upload(np.zeros(pitch, np.uint8))
     operands = StepOperands(device.upload(from_), to, pitch, state, source, active)
@@ -176,22 +189,89 @@ def test_clusters_with_and_without_own_columns(
     ("widest", "limit", "tile", "groups"),
     [(1030, 227, 16, 2), (2060, 227, 8, 2), (1030, 64, 8, 1)],
 )
-def test_wide_layers(device: Device, widest: int, limit: int, tile: int, groups: int) -> None:
+@pytest.mark.parametrize("weight", [0.25, None], ids=["equal weights", "others"])
+def test_wide_layers(
+    device: Device, weight: float | None, widest: int, limit: int, tile: int, groups: int
+) -> None:
     rng = np.random.default_rng(widest)
     W = sp.csr_array(
         (np.full(3 * widest, 0.25, np.float32), rng.integers(0, 40, 3 * widest),
          np.arange(0, 3 * widest + 1, 3)), shape=(widest, 40),
     )  # fmt: skip
     W.sum_duplicates()
+    W = W if weight is None else equal(W, weight)
     Ws = [sp.csr_array(W.T), W]
     biases = [np.full(widest, -0.3, np.float32), np.full(40, -0.2, np.float32)]
     layers = segment_layers(Ws, biases)
-    kernel = pack_segment(layers, SINGLE, limit << 10).kernel
-    assert (dict(kernel.defines)["TILE"], dict(kernel.defines)["GROUPS"]) == (
-        str(tile),
-        str(groups),
-    )
+    chosen = macros(layers, SINGLE, limit << 10)
+    assert (chosen["TILE"], chosen["GROUPS"]) == (str(tile), str(groups))
+    assert ("CONSTANT" in chosen) == (weight is not None)
     check(device, Ws, biases, inputs_of(9, 40), shared_limit=limit << 10)
+
+
+@pytest.mark.parametrize("precision", [SINGLE, HALF], ids=["float", "half"])
+@pytest.mark.parametrize("count", [0, 1, 17])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_layers_of_one_weight_each(
+    device: Device, shape: str, count: int, precision: Precision
+) -> None:
+    widths, weight = SHAPES[shape], [0.5, -0.125, 0.0, 0.75, 0.1]
+    Ws = [equal(weights(a, b, 0.3, a + b), weight[n]) for n, (a, b) in enumerate(pairwise(widths))]
+    biases = [np.linspace(-0.6, 0.1, W.shape[1], dtype=np.float32) for W in Ws]
+    assert macros(segment_layers(Ws, biases), precision, device.shared_limit)["CONSTANT"] == "1"
+    if precision.half:  # 0.1 is none of its numbers
+        Ws = [equal(W, float(np.float16(weight[n]))) for n, W in enumerate(Ws)]
+    check(device, Ws, biases, inputs_of(count, widths[0]), precision=precision, gathers=True)
+
+
+@pytest.mark.parametrize("precision", [SINGLE, HALF], ids=["float", "half"])
+@pytest.mark.parametrize("own", [0, 3])
+def test_one_weight_gives_what_weights_that_are_read_give(
+    device: Device, precision: Precision, own: int
+) -> None:
+    Ws = [equal(sharing(128, seed, own), (3 + seed) / 97) for seed in range(3)]
+    biases = [np.linspace(-0.2, 0.01, W.shape[1], dtype=np.float32) for W in Ws]
+    layers = segment_layers(Ws, biases)
+    read = [replace(layer, constant=False) for layer in layers]
+    Y = inputs_of(40, Ws[0].shape[0])
+    # In half precision: widened in shared memory, and where that has no room.
+    for limit in (device.shared_limit, 131 * 16 * precision.storage.itemsize + 32):
+        assert "CONSTANT" in macros(layers, precision, limit)
+        assert "CONSTANT" not in macros(read, precision, limit)
+        assert ("WIDE" in macros(read, precision, limit)) == (
+            precision.half and limit == device.shared_limit
+        )
+        found, wanted = (
+            launch(device, each, Y, 4.0, precision, shared_limit=limit) for each in (layers, read)
+        )
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert pack_segment(layers, precision, limit).memory.size < (
+        pack_segment(read, precision, limit).memory.size
+    )
+
+
+def test_a_layer_of_other_weights_among_equal_ones(device: Device) -> None:
+    Ws = [equal(sharing(64, 1), 0.25), sharing(64, 2), equal(sharing(64, 3), 0.5)]
+    biases = [np.full(64, -0.25, np.float32)] * 3
+    layers = segment_layers(Ws, biases)
+    assert [layer.constant for layer in layers] == [True, False, True]
+    assert "CONSTANT" not in macros(layers, SINGLE, device.shared_limit)
+    check(device, Ws, biases, inputs_of(33, 64))
+    check(device, Ws[:1], biases[:1], inputs_of(33, 64))
+
+
+@pytest.mark.parametrize("weight", [np.inf, -np.inf, np.nan])
+def test_a_weight_that_is_not_finite_by_features_of_zero(device: Device, weight: float) -> None:
+    W = equal(sharing(64, 0), weight)
+    bias = np.full(64, -0.25, np.float32)
+    layers = segment_layers([W], [bias])
+    # Padding multiplies features of 0: the entries that are there alone may give NaN.
+    assert "CONSTANT" not in macros([replace(layers[0], constant=True)], SINGLE, 1 << 16)
+    out = launch(device, layers, np.ones((3, 64), np.float32), None)[0]
+    np.testing.assert_array_equal(out, oracle.layer(W, np.ones((3, 64)), bias, None))
+    none = launch(device, layers, np.zeros((3, 64), np.float32), None)[0]
+    assert np.isnan(none).all()
 
 
 def test_empty_layers_and_rows(device: Device) -> None:
@@ -201,6 +281,8 @@ def test_empty_layers_and_rows(device: Device) -> None:
     check(device, [nothing, one], [below, np.zeros(20, np.float32)], inputs_of(5, 20))
     counts = check(device, [nothing, one], [below, above], inputs_of(5, 20))
     assert counts.active.tolist() == [0, 5]
+    varied = weights(20, 20, 0.3, 1)
+    check(device, [nothing, one, varied], [above[:1].repeat(24), above, above], inputs_of(5, 20))
 
 
 def test_tiles_stop_where_no_layer_activates(device: Device) -> None:
@@ -240,7 +322,7 @@ def test_half_precision_notes_where_it_ends(device: Device) -> None:
     layers = segment_layers([W] * 3, [np.zeros(8, np.float32)] * 3)
     _, _, counts, state = launch(device, layers, np.ones((3, 8), np.float32), None, HALF)
     assert counts.overflowed.tolist() == [0, 1, 1]
-    assert state.tolist() == [3, 0, 3, 1]
+    assert state.tolist() == [3, 0, 3, 1, 0]
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
@@ -250,11 +332,19 @@ def test_half_precision_notes_where_it_ends(device: Device) -> None:
     st.sampled_from([0.0, 0.02, 0.2, 1.0]),
     st.floats(-0.6, 0.1),
     st.booleans(),
+    st.booleans(),
 )
 def test_any_segment(
-    device: Device, widths: list[int], count: int, density: float, bias: float, gathers: bool
+    device: Device,
+    widths: list[int],
+    count: int,
+    density: float,
+    bias: float,
+    gathers: bool,
+    same: bool,
 ) -> None:
     Ws = [weights(a, b, density, a * b) for a, b in pairwise(widths)]
+    Ws = [equal(W, 0.125) for W in Ws] if same else Ws
     biases = [np.linspace(bias, bias - 0.2, W.shape[1], dtype=np.float32) for W in Ws]
     # No more shared memory than the widest layer takes at eight inputs: the smaller tile.
     tight = (max(widths) + 1) * 32 + 32 if count % 2 else 0
@@ -280,8 +370,9 @@ def test_what_fits() -> None:
 
 def test_a_weight_beyond_half_precision_is_refused() -> None:
     large = SegmentLayer(sp.csr_array(np.full((1, 1), 1e5, np.float32)), np.zeros(1), True)
-    with pytest.raises(InputError, match="65504 is the largest"):
-        pack_segment([large], HALF, 1 << 16)
+    for constant in (False, True):
+        with pytest.raises(InputError, match="65504 is the largest"):
+            pack_segment([replace(large, constant=constant)], HALF, 1 << 16)
 
 
 # Shapes that fill no tile, cluster or group, in every configuration that takes other paths.
@@ -296,7 +387,9 @@ for precision in (tests.SINGLE, tests.HALF):
     Ws = [tests.sharing(80, 1, 2), tests.weights(80, 37, 0.2, 2), tests.weights(37, 80, 0.2, 3)]
     biases = [np.full(W.shape[1], -0.25, np.float32) for W in Ws]
     tests.check(device, Ws, biases, tests.inputs_of(21, 80), 4.0, precision, gathers=True)
-tests.test_wide_layers(device, 2060, 227, 8, 2)
+    Ws = [tests.equal(W, 0.25) for W in Ws]
+    tests.check(device, Ws, biases, tests.inputs_of(21, 80), 4.0, precision, gathers=True)
+tests.test_wide_layers(device, 0.25, 2060, 227, 8, 2)
 print(set(device.launches))
 """
 

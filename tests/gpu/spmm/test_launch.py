@@ -21,7 +21,7 @@ from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.compile.catalog import StagedConfig, staged_configs
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
-from portable_spdnn_gpu.device.features import StepOperands
+from portable_spdnn_gpu.device.features import StepOperands, input_state
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.matrices import download_csr, upload_csr
 from portable_spdnn_gpu.spgemm.launch import DeviceSpgemmHandle
@@ -197,7 +197,7 @@ def test_every_configuration_of_staged_rows(
     packed = pack(A, "staged", precision, config)
     product = DeviceSpmm(device, packed, device.upload(packed.memory), precision)
     to = device.upload(np.full((A.shape[0], pitch), 7, precision.storage))
-    state = device.upload(np.array([inputs, apart, 0, 0], np.int32))
+    state = device.upload(input_state(inputs, apart))
     active = device.upload(np.zeros(pitch, np.uint8))
     bias = rng.uniform(-1, 0, A.shape[0]).astype(precision.sums)
     operands = StepOperands(device.upload(B), to, pitch, state, device.upload(source), active)

@@ -7,19 +7,21 @@ WORKERS, TASKS
 ROWS, COLUMNS, K
     Of C, and the rows of B.
 ENTRIES
-    Of A, for which there are columns and values.
+    Of A: the fewer of its indices and values.
 INDPTR, INDICES, VALUES, B, B_ROW, OUT, OUT_ROW
     The arrays.
 REFUSED
-    Set where A's structure is none: C is not complete then.
+    Set where A's structure is invalid: C is not complete then.
 COUNTERS
     The first counter of `next_task`; there is one for each worker.
 """
 
 from __future__ import annotations
 
+from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING
+
 (
     WORKERS, TASKS, ROWS, COLUMNS, K, ENTRIES, INDPTR, INDICES, VALUES, B, B_ROW, OUT, OUT_ROW,
     REFUSED,
 ) = range(14)  # fmt: skip
-COUNTERS = 24  # a cache line of their own: words before them are read
+COUNTERS = REFUSED + 1 + COUNTER_PADDING

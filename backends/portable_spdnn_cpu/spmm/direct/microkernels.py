@@ -1,19 +1,19 @@
 """Microkernels: products with A in CSR or CSC, whose structure is checked as it is read.
 
-*Rows*, of CSR. The sums of a row of C stay in registers. An entry is a place, compared with the
+*Rows*, of CSR. The sums of a row of C stay in registers. An entry is an index, compared with the
 rows that B has, and a value that is spread over a vector; it meets a row of B. Several chains of
 sums hide the time that an addition takes where a row of B is but few vectors. Bound: about six
-instructions for an entry of up to one vector; beyond, the loads of B, most of which lie across two
-cache lines.
+instructions for an entry of up to one vector; beyond, the loads of B, which lie across two cache
+lines where B's rows do not start on them.
 
-*Dots*, of CSR and a single column. B is gathered, eight entries at once, under a mask of the places
-that are within B. Bound: the gather, half a cycle or more for each entry.
+*Dots*, of CSR and a single column. B is gathered, eight entries at once, under a mask of the
+indices that are within B. Bound: the gather, half a cycle or more for each entry.
 
 *Columns*, of CSC. A row of B stays in registers, and is added, times each entry of a column of A,
-to the row of C that the entry names. Rows of C are whole vectors: a vector that is partly stored
-could not be loaded again before it has left the core. Bound: a load and a store of C for each.
+to the row of C that the entry names. Rows of C are whole vectors: masked stores are not forwarded
+to later loads. Bound: a load and a store of C for each vector.
 
-An offset or a place outside of the arrays ends the work before it is used as an address. An entry
+An offset or index outside of the arrays ends the work before it is used as an address. An entry
 that is stored twice counts twice, as in SciPy.
 """
 
@@ -26,15 +26,16 @@ from llvmlite import ir
 from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import intrinsic
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.job_words import (
     B_ROW,
-    COUNTERS,
     ENTRIES,
     INDICES,
     INDPTR,
     OUT,
     OUT_ROW,
+    REFUSED,
     ROWS,
     VALUES,
     B,
@@ -62,7 +63,7 @@ def multiply(
 ) -> Any:
     """Multiply rows, or columns, begin .. end - 1 of A, for some columns of B and C.
 
-    Returns false where A's structure is none; C is not complete then.
+    Returns false where A's structure is invalid; C is not complete then.
 
     Parameters
     ----------
@@ -72,7 +73,7 @@ def multiply(
         How many vectors, of how many bytes, so many columns take, of which only the last may be
         partly filled. No vectors: a single column, which is gathered in CSR.
     dtype, index_dtype : types
-        Of values, and of offsets and places.
+        Of values, and of offsets and indices.
     words : pointer
         To those of the job.
     begin, end, column, columns : int
@@ -87,7 +88,7 @@ def multiply(
     )
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        given = [builder.load(builder.gep(args[5], [WORD(number)])) for number in range(COUNTERS)]
+        given = [builder.load(builder.gep(args[5], [WORD(number)])) for number in range(REFUSED)]
         return emitter(builder, itemsize, ir.IntType(index_bits), given, sizes).emit(*args[6:])
 
     return signature, codegen
@@ -100,8 +101,8 @@ class _Form(Emitter):
     ----------
     builder, itemsize
         As of `Emitter`.
-    index : llvmlite.ir.IntType
-        Of offsets and places.
+    index_type : llvmlite.ir.IntType
+        Of offsets and indices.
     words : list of LLVM values
         Those of the job.
     sizes : tuple of int
@@ -109,12 +110,17 @@ class _Form(Emitter):
     """
 
     def __init__(
-        self, builder: Any, itemsize: int, index: Value, words: list[Value], sizes: tuple[int, int]
+        self,
+        builder: Any,
+        itemsize: int,
+        index_type: Value,
+        words: list[Value],
+        sizes: tuple[int, int],
     ) -> None:
         super().__init__(builder, itemsize)
-        self.index, self.words = index, words
-        self.vectors, self.size = sizes
-        self.kind = self.vector(self.size // itemsize if self.vectors else 1)
+        self.index_type, self.words = index_type, words
+        self.vectors, self.vector_bytes = sizes
+        self.vector_type = self.vector(self.vector_bytes // itemsize if self.vectors else 1)
 
     def emit(self, begin: Value, end: Value, column: Value, columns: Value) -> Value:
         """Return whether all of A that was read is within the arrays."""
@@ -122,25 +128,27 @@ class _Form(Emitter):
         self.refuse, last = (builder.append_basic_block(name) for name in ("refuse", "last"))
         shift = self.times(column, self.itemsize)
         self.B, self.out = self.add(words[B], shift), self.add(words[OUT], shift)
-        before = max(0, self.vectors - 1) * self.kind.count
-        self.mask = self.first_lanes(self.kind.count, builder.sub(columns, self.number(before)))
+        before = max(0, self.vectors - 1) * self.vector_type.count
+        self.mask = self.first_lanes(
+            self.vector_type.count, builder.sub(columns, self.number(before))
+        )
         self.start()
         with self.loop(begin, end) as number:
-            first = self.load_word(self.index, words[INDPTR], number)
-            stop = self.load_word(self.index, words[INDPTR], self.add(number, 1))
+            first = self.load_word(self.index_type, words[INDPTR], number)
+            stop = self.load_word(self.index_type, words[INDPTR], self.add(number, 1))
             # As unsigned numbers negative ones are large.
-            self.need(builder.icmp_unsigned("<=", first, stop))
-            self.need(builder.icmp_unsigned("<=", stop, words[ENTRIES]))
+            self.refuse_unless(builder.icmp_unsigned("<=", first, stop))
+            self.refuse_unless(builder.icmp_unsigned("<=", stop, words[ENTRIES]))
             self.multiply(number, first, stop)
         builder.branch(last)
         done = builder.block
         builder.position_at_end(self.refuse)
         builder.branch(last)
         builder.position_at_end(last)
-        fine = builder.phi(BIT)
-        fine.add_incoming(BIT(1), done)
-        fine.add_incoming(BIT(0), self.refuse)
-        return fine
+        valid = builder.phi(BIT)
+        valid.add_incoming(BIT(1), done)
+        valid.add_incoming(BIT(0), self.refuse)
+        return valid
 
     def start(self) -> None:
         """Emit what is done before all rows or columns."""
@@ -155,23 +163,23 @@ class _Form(Emitter):
         apart = self.words[step] if self.vectors else self.itemsize
         return self.add(matrix, self.times(number, apart))
 
-    def need(self, condition: Value) -> None:
-        """Go on where a condition holds."""
-        following = self.builder.append_basic_block("fine")
+    def refuse_unless(self, condition: Value) -> None:
+        """Go on where a condition holds; refuse A where it does not."""
+        following = self.builder.append_basic_block("valid")
         self.builder.cbranch(condition, following, self.refuse)
         self.builder.position_at_end(following)
 
     def entry(self, number: Value, extent: Value) -> tuple[Value, Value]:
-        """Return the place of an entry, checked, and its value spread over a vector."""
-        place = self.load_word(self.index, self.words[INDICES], number)
-        self.need(self.builder.icmp_unsigned("<", place, extent))
+        """Return the index of an entry, checked, and its value spread over a vector."""
+        index = self.load_word(self.index_type, self.words[INDICES], number)
+        self.refuse_unless(self.builder.icmp_unsigned("<", index, extent))
         at = self.add(self.words[VALUES], self.times(number, self.itemsize))
-        return place, self.spread(self.load(self.scalar, at), self.kind.count)
+        return index, self.spread(self.load(self.scalar, at), self.vector_type.count)
 
     def by_steps(
         self, first: Value, stop: Value, step: int, add: Callable[[Value, int], None]
     ) -> None:
-        """Emit add(entry, place in the step) for entries by steps, and one by one at the end."""
+        """Emit add(entry, number in its step) for entries by steps, and one by one at the end."""
         whole = self.add(
             first, self.builder.and_(self.builder.sub(stop, first), self.number(-step))
         )
@@ -184,11 +192,13 @@ class _Form(Emitter):
 
     def load_row(self, address: Value, mask: Value | None = None) -> list[Value]:
         """Return the vectors of a row of B or C; of the last one the lanes that a mask names."""
-        *whole, last = (self.add(address, n * self.size) for n in range(max(1, self.vectors)))
-        found = [self.load(self.kind, at) for at in whole]
+        *whole, last = (
+            self.add(address, n * self.vector_bytes) for n in range(max(1, self.vectors))
+        )
+        found = [self.load(self.vector_type, at) for at in whole]
         if mask is None:
-            return [*found, self.load(self.kind, last)]
-        return [*found, self.load_some(self.kind, last, mask)]
+            return [*found, self.load(self.vector_type, last)]
+        return [*found, self.load_some(self.vector_type, last, mask)]
 
 
 class _Columns(_Form):
@@ -196,7 +206,7 @@ class _Columns(_Form):
 
     def start(self) -> None:
         with self.loop(self.zero, self.words[ROWS]) as row:
-            zeros = [ir.Constant(self.kind, None)] * max(1, self.vectors)
+            zeros = [ir.Constant(self.vector_type, None)] * max(1, self.vectors)
             self._store(zeros, self.row_of(self.out, row, OUT_ROW))
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
@@ -204,8 +214,8 @@ class _Columns(_Form):
         row = self.load_row(self.row_of(self.B, number, B_ROW), mask)
 
         def add_entry(entry: Value, _: int) -> None:
-            place, factor = self.entry(entry, self.words[ROWS])
-            target = self.row_of(self.out, place, OUT_ROW)
+            index, factor = self.entry(entry, self.words[ROWS])
+            target = self.row_of(self.out, index, OUT_ROW)
             both = zip(row, self.load_row(target), strict=True)
             self._store([self.multiply_add(factor, found, total) for found, total in both], target)
 
@@ -213,7 +223,7 @@ class _Columns(_Form):
 
     def _store(self, values: list[Value], address: Value) -> None:
         for number, value in enumerate(values):
-            self.store(value, self.add(address, number * self.size))
+            self.store(value, self.add(address, number * self.vector_bytes))
 
 
 class _Rows(_Form):
@@ -226,43 +236,48 @@ class _Rows(_Form):
             return
         *whole, last = self._sums(first, stop)
         for place, total in enumerate(whole):
-            self.store(total, self.add(target, place * self.size))
-        self.store_some(last, self.add(target, len(whole) * self.size), self.mask)
+            self.store(total, self.add(target, place * self.vector_bytes))
+        self.store_some(last, self.add(target, len(whole) * self.vector_bytes), self.mask)
 
     def _sums(self, first: Value, stop: Value) -> list[Value]:
         """Return the sums of a row of C."""
-        chains = 4 if self.size < BLOCK_BYTES else 2 if self.vectors <= 4 else 1
-        slots = [[self.slot(self.kind) for _ in range(self.vectors)] for _ in range(chains)]
+        chains = 4
+        if self.vector_bytes == BLOCK_BYTES:
+            registers = self.vectors * BLOCK_BYTES // VECTOR_BYTES
+            chains = 2 if self.vectors <= 4 and 2 * registers <= VECTOR_REGISTERS - 4 else 1
+        slots = [[self.slot(self.vector_type) for _ in range(self.vectors)] for _ in range(chains)]
 
         def add_entry(number: Value, chain: int) -> None:
-            place, factor = self.entry(number, self.words[K])
-            row = self.load_row(self.row_of(self.B, place, B_ROW), self.mask)
+            index, factor = self.entry(number, self.words[K])
+            row = self.load_row(self.row_of(self.B, index, B_ROW), self.mask)
             for slot, found in zip(slots[chain], row, strict=True):
                 total = self.multiply_add(factor, found, self.builder.load(slot))
                 self.builder.store(total, slot)
 
         for slot in (slot for chain in slots for slot in chain):
-            self.builder.store(ir.Constant(self.kind, None), slot)
+            self.builder.store(ir.Constant(self.vector_type, None), slot)
         self.by_steps(first, stop, chains, add_entry)
         return [self.sum_of(list(chain)) for chain in zip(*slots, strict=True)]
 
     def _dot(self, first: Value, stop: Value) -> Value:
         """Return the sum of a row times a single column."""
         builder, kind = self.builder, self.vector(GATHERED)
-        places = ir.VectorType(self.index, GATHERED)
+        indices = ir.VectorType(self.index_type, GATHERED)
         slots = [self.slot(kind), self.slot(kind)]
         everywhere = ir.VectorType(BIT, GATHERED)
         within = self.slot(everywhere)
         k = self.words[K]
-        limits = self.spread(k if self.index == WORD else builder.trunc(k, self.index), GATHERED)
+        limits = self.spread(
+            k if self.index_type == WORD else builder.trunc(k, self.index_type), GATHERED
+        )
 
         def add_entries(entry: Value, chain: int, mask: Value | None) -> None:
-            at = self.add(self.words[INDICES], self.times(entry, self.index.width // 8))
+            at = self.add(self.words[INDICES], self.times(entry, self.index_type.width // 8))
             value_at = self.add(self.words[VALUES], self.times(entry, self.itemsize))
             if mask is None:
-                found, values = self.load(places, at), self.load(kind, value_at)
+                found, values = self.load(indices, at), self.load(kind, value_at)
             else:
-                found = self.load_some(places, at, mask)
+                found = self.load_some(indices, at, mask)
                 values = self.load_some(kind, value_at, mask)
             good = builder.icmp_unsigned("<", found, limits)
             builder.store(builder.and_(builder.load(within), good), within)
@@ -281,7 +296,7 @@ class _Rows(_Form):
         with self.loop(whole, stop, GATHERED) as entry:
             add_entries(entry, 0, self.first_lanes(GATHERED, builder.sub(stop, entry)))
         bits = ir.IntType(GATHERED)
-        self.need(
+        self.refuse_unless(
             builder.icmp_unsigned("==", builder.bitcast(builder.load(within), bits), bits(-1))
         )
         total = self.sum_of(slots)

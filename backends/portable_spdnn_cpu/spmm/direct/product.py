@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy import ndarray  # a name that each call looks up
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import checked_epilogue, common_dtype
@@ -17,26 +18,54 @@ from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, REFUSED
 from portable_spdnn_cpu.spmm.direct.kernel import Kernels, compiled
 from portable_spdnn_cpu.spmm.stream.product import is_shared
 
-# Entries, times vectors of B, from which to copy B to where it is near and aligned pays.
-MOST_WORK = 200_000
-# Vectors of B up to which that is more work than to bring the entries of CSC into rows.
-MOST_VECTORS = {"csr": 1, "csc": 4}
 FORMS: dict[type, str] = {
     sp.csr_array: "csr", sp.csr_matrix: "csr", sp.csc_array: "csc", sp.csc_matrix: "csc",
 }  # fmt: skip
+# Work is counted in entries times vectors of B, half a nanosecond each. Beyond so much of it the
+# stream is faster: it copies B to where it is near and aligned, and finishes C as it is computed.
+MOST_WORK = 200_000
+# Vectors that the stream takes no less time for: B's only one; and those for which entries of CSC
+# are multiplied sooner than they are brought into rows.
+FREE_VECTORS = {"csr": 1, "csc": 4}
+# For a vector of B or C: to be transposed by NumPy, finished by NumPy, and set to zero for CSC.
+TRANSPOSED, FINISHED, ZEROED = 36, 20, 4
 _KERNELS: dict[tuple[Any, ...], Kernels] = {}
 
 
-def is_suited(form: str, entries: int, columns: int, itemsize: int) -> bool:
-    """Whether a product is so little work that all else would take longer."""
-    vectors = -(-columns * itemsize // BLOCK_BYTES)
-    return vectors <= MOST_VECTORS[form] or entries * vectors <= MOST_WORK
+def is_suited(
+    form: str, shape: tuple[int, ...], entries: int, B: Array, itemsize: int, finished: bool
+) -> bool:
+    """Whether all other ways to multiply would take longer.
+
+    Parameters
+    ----------
+    form : str
+        "csr" or "csc".
+    shape : tuple of int
+        Of A.
+    entries : int
+        Of A.
+    B : ndarray of one dimension or two
+    itemsize : int
+        Of the type that is computed in.
+    finished : bool
+        Whether an epilogue or a residual follows.
+    """
+    columns = B.shape[1] if B.ndim == 2 else 1
+    vectors, moved = -(-columns * itemsize // BLOCK_BYTES), 0
+    if form == "csc":
+        moved = ZEROED * shape[0]
+    if finished:
+        moved += FINISHED * shape[0]
+    if columns > 1 and B.strides[1] != B.itemsize:
+        moved += TRANSPOSED * sum(shape)
+    return entries * (vectors - FREE_VECTORS[form]) + moved * vectors <= MOST_WORK
 
 
 def multiply_as_given(
     pool: ThreadPool, A: object, B: object, epilogue: Epilogue | None, residual: object
 ) -> Array | None:
-    """Return C = A B, finished, of what a user gave; None where there may be an error.
+    """Return C = A B, finished, of what a user gave; None where that is to be validated first.
 
     Parameters
     ----------
@@ -52,29 +81,45 @@ def multiply_as_given(
     -------
     ndarray, shape (m, n) or (m,), or None
         In Fortran order where B is.
+
+    Raises
+    ------
+    InputError
+        If the epilogue is none, or its bias does not fit A.
     """
     form = FORMS.get(type(A))
-    if form is None or type(B) is not np.ndarray:
+    if form is None or type(B) is not ndarray or not 1 <= B.ndim <= 2:
         return None
     sparse: Any = A
-    indices, shape = sparse.indices, sparse.shape
-    if B.ndim > 1 and not is_suited(form, indices.size, B.shape[1], B.itemsize):
+    shape, indptr, indices, values = sparse.shape, sparse.indptr, sparse.indices, sparse.data
+    if len(shape) != 2 or not type(indptr) is type(indices) is type(values) is ndarray:
         return None
-    if len(shape) != 2 or not (residual is None or type(residual) is np.ndarray):
+    if B.dtype != values.dtype:
+        if not {B.dtype.kind, values.dtype.kind} <= set("fiub"):
+            return None
+        dtype = common_dtype("spmm", A=values, B=B)
+        values, B = values.astype(dtype, copy=False), B.astype(dtype, copy=False)
+    bare = epilogue is None and residual is None
+    if not is_suited(form, shape, indices.size, B, B.itemsize, not bare):
         return None
-    C = multiply(pool, form, shape, (sparse.indptr, indices, sparse.data), B)
-    if C is None or (epilogue is None and residual is None):
-        return C
-    if residual is not None and (residual.dtype, residual.shape) != (C.dtype, C.shape):
+    parts = indptr, indices, values
+    if bare:
+        return multiply(pool, form, shape, parts, B)
+    if residual is not None and not (
+        type(residual) is ndarray
+        and residual.dtype == B.dtype
+        and residual.shape == (shape[0], *B.shape[1:])
+    ):
         return None
-    finish = checked_epilogue("spmm", epilogue).prepared("spmm", C.shape[0], C.dtype)
-    return np.asarray(finish.apply(C, residual, per_row=C.ndim == 2))
+    finish = checked_epilogue("spmm", epilogue).prepared("spmm", shape[0], B.dtype)
+    C = multiply(pool, form, shape, parts, B)
+    return None if C is None else np.asarray(finish.apply(C, residual, per_row=C.ndim == 2))
 
 
 def multiply(
     pool: ThreadPool, form: str, shape: tuple[int, ...], parts: tuple[Array, Array, Array], B: Array
 ) -> Array | None:
-    """Return C = A B, of any size; else as `multiply_as_given`.
+    """Return C = A B, whether another way is faster or not; None where something does not fit.
 
     Parameters
     ----------
@@ -85,19 +130,19 @@ def multiply(
         Of A.
     parts : tuple of ndarray
         Offsets, indices and values of A.
-    B : ndarray
+    B : ndarray of one dimension or two
+        Of the type of A's values.
+
+    Returns
+    -------
+    ndarray, shape (m, n) or (m,), or None
+        In Fortran order where B is.
     """
     indptr, indices, values = parts
-    if B.dtype != values.dtype:
-        if not {B.dtype.kind, values.dtype.kind} <= set("fiub"):
-            return None
-        dtype = common_dtype("spmm", A=values, B=B)
-        return multiply(pool, form, shape, (indptr, indices, values.astype(dtype)), B.astype(dtype))
     key = form, values.dtype, indices.dtype, B.ndim
     kernels = _KERNELS.get(key)
     if kernels is None:
-        known = values.dtype in VALUE_TYPES and indices.dtype in INDEX_TYPES
-        if not known or B.ndim not in (1, 2):
+        if values.dtype not in VALUE_TYPES or indices.dtype not in INDEX_TYPES:
             return None
         kernels = _KERNELS[key] = compiled(*key)
     (rows, k), columns = shape, B.shape[1] if B.ndim == 2 else 1
@@ -105,28 +150,17 @@ def multiply(
         return None
     if indptr.shape != (shape[form == "csc"] + 1,) or values.ndim * indices.ndim != 1:
         return None
-    if not B.flags.c_contiguous:
-        C = multiply(pool, form, shape, parts, np.ascontiguousarray(B))
+    if B.strides[0 if columns == 1 else 1] != B.itemsize and B.size > 1:
+        C = multiply(pool, form, shape, parts, np.array(B, order="C"))
         return np.asfortranarray(C) if B.flags.f_contiguous and C is not None else C
-    width = columns if form == "csr" or columns == 1 else padded(columns, B.itemsize)
-    out = np.empty((rows, width) if B.ndim == 2 else rows, values.dtype)
+    out = np.empty((rows, columns) if B.ndim == 2 else rows, values.dtype)
     threads = pool.threads
-    # Columns of A would be added to the same rows of C by all threads.
+    # All columns of a CSC are added to the same rows of C: one thread does that.
     if threads == 1 or form == "csc" or not is_shared(indices.size, shape, columns, B.itemsize):
-        if not kernels.run_alone(kernels.job.address, indptr, indices, values, B, out):
-            return None
-    else:
-        words = np.empty(COUNTERS + threads, np.int64)
-        if not kernels.describe(words, threads, indptr, indices, values, B, out):
-            return None
-        pool.run_job(kernels.job, words)
-        if words[REFUSED]:
-            return None
-    return out if width == columns else out[:, :columns].copy()
-
-
-def padded(columns: int, itemsize: int) -> int:
-    """Return the columns of vectors as wide as the kernel takes for so many."""
-    size = columns * itemsize
-    vector = 16 if size <= 16 else 32 if size <= 32 else BLOCK_BYTES
-    return -(-size // vector) * vector // itemsize
+        done = kernels.run_alone(kernels.job.address, indptr, indices, values, B, out)
+        return out if done else None
+    words = np.empty(COUNTERS + threads, np.int64)
+    if not kernels.describe(words, threads, indptr, indices, values, B, out):
+        return None
+    pool.run_job(kernels.job, words)
+    return None if words[REFUSED] else out

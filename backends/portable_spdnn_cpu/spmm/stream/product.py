@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.jit.compilation import Array
-from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, Job, address_of
+from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, Job, address_of, in_order
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.buffers import WORKSPACES
 from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
@@ -105,9 +105,10 @@ class StreamProduct:
         if pack:
             short = self._pack(A, bounds, table)
         else:
-            columns = A.indices.astype(np.int32, copy=False)
-            indptr = A.indptr.astype(np.int64, copy=False)
-            arrays = [self._address(array) for array in (indptr, columns, A.data)]
+            # Users' arrays may be strided.
+            columns = in_order(A.indices).astype(np.int32, copy=False)
+            indptr = in_order(A.indptr).astype(np.int64, copy=False)
+            arrays = [self._address(array) for array in (indptr, columns, in_order(A.data))]
             for part, words_of_part in enumerate(table):
                 # One block without rows of its own: COUNTS is A's indptr.
                 words_of_part[:] = *bounds[part : part + 2], 1, 0, arrays[0], 0, 0, *arrays[1:]

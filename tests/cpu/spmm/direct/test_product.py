@@ -23,8 +23,11 @@ from portable_spdnn_cpu.spmm.direct import product
 FEATURES = binding.get_host_cpu_features()
 POOLS = ThreadPool(1), ThreadPool(3)
 FORMS = {"csr": sp.csr_array, "csc": sp.csc_array}
-# 1 to 4 columns, and both sides of each width of the kernels.
-COLUMNS = 1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 31, 33, 64, 100, 128, 129, 200
+# Both sides of the width of each kernel of float32; of float64 they are half as wide.
+COLUMNS = (
+    1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 49, 64, 65, 80, 81, 96, 97, 112, 113, 128,
+    129, 200,
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -79,19 +82,40 @@ def test_types_and_alignment(form: str) -> None:
     for dtype in (np.float64, np.int32, np.int64, np.uint8, np.bool_, np.float16, ">f4"):
         B = rng.integers(0, 2, (30, 5)).astype(dtype)
         expected = A.astype(np.float64) @ B.astype(np.float64)
-        found = multiply(POOLS[0], A, B)
+        found = product.multiply_as_given(POOLS[0], A, B, None, None)
+        assert found is not None
         np.testing.assert_allclose(found, expected, atol=1e-5)
         assert found.dtype == (np.float64 if B.itemsize == 8 else np.float32)
-    # At odd addresses: values and B may lie anywhere, places may not.
+    # At odd addresses: values may lie anywhere, what is gathered and indices may not.
     raw = np.zeros(4 * A.nnz + 1, np.uint8)[1:].view(np.float32)
     raw[:] = A.data
     B = np.zeros(4 * 30 + 1, np.uint8)[1:].view(np.float32)
     B[:] = rng.random(30)
     A.data = raw
-    check(A, B)
-    check(A, B[::-1])
-    A.indices = np.repeat(A.indices, 2)[::2]
     assert multiply(POOLS[0], A, B) is None
+    check(A, B.copy()[::-1])
+    check(A, np.repeat(B, 3).reshape(30, 3))
+    A.indices = np.repeat(A.indices, 2)[::2]
+    assert multiply(POOLS[0], A, B.copy()) is None
+
+
+def test_what_is_refused_here_is_done_another_way() -> None:
+    backend = ps.get_backend("numba")
+    A, rng = matrix(4, (40, 50), 0.3), np.random.default_rng(4)
+    strided, masked, unsigned = A.copy(), A.copy(), A.copy()
+    strided.data = np.repeat(A.data, 2)[::2]
+    masked.data = np.ma.masked_array(A.data)
+    unsigned.indices = A.indices.astype(np.uint32)
+    unsigned.indptr = A.indptr.astype(np.uint32)
+    raw = np.zeros(4 * A.nnz + 1, np.uint8)[1:].view(np.int32)
+    raw[:] = A.indices
+    odd = A.copy()
+    odd.indices = raw
+    for columns in (0, 1, 3, 16, 64, 512):
+        B = rng.uniform(-1, 1, (50, columns) if columns else 50).astype(np.float32)
+        for other in (strided, masked, unsigned, odd):
+            found = backend.spmm(other, B, ps.Epilogue(activation="tanh"))
+            np.testing.assert_allclose(found, np.tanh(A @ B), atol=1e-5)
 
 
 def test_columns_that_are_not_sorted_or_are_there_twice_count_as_in_scipy() -> None:
@@ -111,17 +135,32 @@ def test_columns_that_are_not_sorted_or_are_there_twice_count_as_in_scipy() -> N
         ("indptr", 3, 1 << 30), ("indptr", -1, "nnz"), ("indptr", 2, 1000),
     ],
 )  # fmt: skip
-def test_structure_that_is_none_is_refused(
+def test_invalid_structure_is_refused(
     form: str, columns: int, part: str, place: int, value: Any
 ) -> None:
     A = FORMS[form](matrix(2, (40, 41), 0.2))
     extent = A.shape[0] if form == "csc" else A.shape[1]
     getattr(A, part)[place] = {"extent": extent, "nnz": A.nnz + 1}.get(value, value)
     B = np.ones((41, columns) if columns else 41, np.float32)
-    for pool in POOLS:
-        assert multiply(pool, A, B) is None
+    for index in (np.int32, np.int64):
+        A.indices, A.indptr = A.indices.astype(index), A.indptr.astype(index)
+        for pool in POOLS:
+            assert multiply(pool, A, B) is None
     with pytest.raises(ps.InputError, match="spmm: A: "):
         ps.get_backend("numba").spmm(A, B)
+
+
+@pytest.mark.parametrize("wrong", [1 << 32, (1 << 32) + 1, 1 << 61, -(1 << 63)])
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_wide_indices_are_compared_whole(form: str, wrong: int) -> None:
+    A = FORMS[form](matrix(2, (40, 41), 0.2))
+    for part, place in (("indices", 7), ("indptr", 3)):
+        long = A.copy()
+        long.indices, long.indptr = A.indices.astype(np.int64), A.indptr.astype(np.int64)
+        getattr(long, part)[place] = wrong
+        for columns in (1, 4, 16, 100):
+            for pool in POOLS:
+                assert multiply(pool, long, np.ones((41, columns), np.float32)) is None
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:
@@ -142,6 +181,10 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         backend.spmm(A, B, ps.Epilogue([1.0, 2.0]))
     with pytest.raises(ps.InputError, match="residual has shape"):
         backend.spmm(A, B, None, np.ones((3, 10), np.float32))
+    lists = A.copy()
+    lists.data = A.data.tolist()
+    with pytest.raises(ps.InputError, match="are not all arrays of NumPy"):
+        backend.spmm(lists, B)
     with pytest.raises(ps.InputError, match="epilogue is str"):
         backend.spmm(A, B, "relu")  # type: ignore[arg-type]
 
@@ -169,19 +212,32 @@ def test_all_is_finished_as_for_checked_operands() -> None:
                 found = backend.spmm(A, features, epilogue, extra)
                 expected = ps.get_backend("scipy").spmm(A, features, epilogue, extra)
                 np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+                assert found.dtype == expected.dtype
     assert backend.spmm(A, np.asfortranarray(B)).flags.f_contiguous
 
 
 def test_what_is_much_work_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     A, wide = matrix(8, (30, 20), 0.4), np.ones((20, 200), np.float32)
     monkeypatch.setattr(product, "MOST_WORK", 1000)
-    assert product.multiply_as_given(POOLS[0], A, wide, None, None) is None
-    assert product.multiply_as_given(POOLS[0], A, wide[:, :16], None, None) is not None
+    as_given = product.multiply_as_given
+    assert as_given(POOLS[0], A, wide, None, None) is None
+    assert as_given(POOLS[0], A, wide[:, :16], None, None) is not None
+    assert as_given(POOLS[0], A, np.asfortranarray(wide[:, :16]), None, None) is None
+    monkeypatch.setattr(product, "MOST_WORK", 500)
+    assert as_given(POOLS[0], A, wide[:, :16], ps.Epilogue(activation="relu"), None) is None
     np.testing.assert_allclose(ps.get_backend("numba").spmm(A, wide), A @ wide, rtol=1e-5)
 
 
-@pytest.mark.parametrize("inputs", [1, 3, 20, 70])
-def test_a_layer_takes_its_weights_as_columns(inputs: int) -> None:
+@pytest.mark.parametrize("inputs", [1, 3, 20, 70, 900])
+def test_a_layer_takes_its_weights_as_columns(inputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    forms = []
+
+    def noted(pool: ThreadPool, form: str, *args: Any) -> Any:
+        forms.append(form)
+        return multiply_parts(pool, form, *args)
+
+    multiply_parts = product.multiply
+    monkeypatch.setattr(product, "multiply", noted)
     W, rng = matrix(9, (25, 40), 0.3), np.random.default_rng(9)
     Y = rng.uniform(-1, 1, (inputs, 25)).astype(np.float32)
     residual = rng.uniform(-1, 1, (inputs, 40)).astype(np.float32)
@@ -192,6 +248,7 @@ def test_a_layer_takes_its_weights_as_columns(inputs: int) -> None:
         expected = scipy.layer(W, Y, epilogue=epilogue, residual=added)
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
         assert found.flags.c_contiguous
+    assert ("csc" in forms) == (inputs < 900)
 
 
 @pytest.mark.skipif(not FEATURES.get("avx512f"), reason="vectors are those of AVX2 or less anyway")
@@ -204,9 +261,9 @@ def test_without_avx512_and_gathers(tmp_path: Path) -> None:
         **os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": features,
         "NUMBA_CACHE_DIR": str(tmp_path),
     }  # fmt: skip
-    script = Path(__file__).with_name("products_of_avx2.py")
+    script = Path(__file__).with_name("products_by_environment.py")
     done = subprocess.run(
         [sys.executable, str(script)], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["False", "32", "136"]
+    assert done.stdout.split() == ["False", "32", "216"]

@@ -10,7 +10,10 @@ from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.direct.kernel import GATHERS
 from portable_spdnn_cpu.spmm.direct.product import multiply
 
-COLUMNS = 1, 2, 3, 4, 5, 8, 9, 15, 16, 17, 31, 33, 64, 100, 128, 129, 200
+COLUMNS = (
+    1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 49, 64, 65, 80, 81, 96, 97, 112, 113, 128,
+    129, 200,
+)  # fmt: skip
 
 
 def main() -> None:

@@ -30,13 +30,13 @@
 //              loaded or staged.
 // BLOCKS:      at least so many on a multiprocessor: 96 registers a thread in float (128 with any
 //              activation), 168 in double.
-// DEPTH:       rows of B that are loaded before the first is multiplied, as far as registers suffice:
-//              what a warp has on its way from L2 or memory while others multiply.
+// DEPTH:       rows of B that are loaded before the first is multiplied, as far as registers
+//              suffice: what a warp has on its way from L2 or memory while others multiply.
 // EPILOGUE:    what follows the sums, see common.cuh; above 0 active inputs are marked.
 //
-// What follows a cluster's sums is as long as a third of them, where rows have 32 entries: rows of C
-// are staged as offsets in bytes, whether pairs are whole is asked once and not for each row, and
-// marks are read from results before they are rounded.
+// Where rows have 32 entries, what follows the sums takes a quarter as many instructions as they
+// do. So rows of C are staged as offsets in bytes, whether pairs are whole is asked once and not
+// for each row, and marks are read from results before they are rounded.
 //
 // Two barriers for each chunk order its staging with its reads. All lanes of a warp read the same
 // staged value at the same time: a broadcast, which no bank conflicts with.
@@ -116,7 +116,7 @@ clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
 #endif
     const InputState inputs = *reinterpret_cast<const InputState*>(state);
     const int panels = (inputs.count + THREADS * COLUMNS - 1) / (THREADS * COLUMNS);
-    const int items = units * panels;  // of 4,096 features each: an int counts them all
+    const int items = units * panels;  // 16 rows of C each: what fits a device an int counts
     // Whether neighbouring columns lie in pairs: a user's array may begin anywhere.
     const bool paired = pitch % COLUMNS == 0 && (size_t(from) | size_t(to)) % sizeof(Pair) == 0;
     const size_t row_bytes = size_t(pitch) * sizeof(STORED);

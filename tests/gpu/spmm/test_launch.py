@@ -20,8 +20,9 @@ from portable_spdnn.graphchallenge.radixnet import radixnet
 from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.compile.catalog import StagedConfig, staged_configs
 from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device import features
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
-from portable_spdnn_gpu.device.features import COUNT, OVERFLOWED, STATE, StepOperands
+from portable_spdnn_gpu.device.features import StepOperands
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.matrices import download_csr, upload_csr
 from portable_spdnn_gpu.spgemm.launch import DeviceSpgemmHandle
@@ -173,7 +174,9 @@ def test_marks_of_clusters_are_those_of_rounded_results(
     bias = np.zeros(16, np.float32)
     bias[11] = value
     epilogue = DeviceEpilogue(device, Epilogue(bias), 16, np.float32)
-    state = device.upload(np.where(np.arange(STATE) == COUNT, 5, 0).astype(np.int32))
+    before = np.zeros(features.STATE, np.int32)
+    before[features.COUNT] = 5
+    state = device.upload(before)
     active = device.upload(np.zeros(6, np.uint8))
     to = device.empty((16, 6), precision.storage)
     B = device.upload(np.zeros((3, 6), precision.storage))
@@ -183,7 +186,7 @@ def test_marks_of_clusters_are_those_of_rounded_results(
     np.testing.assert_array_equal(device.download(to)[11, :5], np.full(5, rounded))
     np.testing.assert_array_equal(device.download(active), [*[rounded != 0] * 5, 0])
     overflowed = not np.isfinite(rounded) if half else np.isnan(rounded)
-    assert device.download(state)[OVERFLOWED] == overflowed
+    assert device.download(state)[features.OVERFLOWED] == overflowed
 
 
 def test_clusters_hold_every_row_once_and_find_what_is_shared() -> None:
@@ -322,6 +325,7 @@ import numpy as np, scipy.sparse as sp
 from cuda_emulation.emulated_backend import EmulatedCupyBackend, cache_folder
 from cuda_emulation.emulated_device import EmulatedDevice
 from portable_spdnn.epilogue import Epilogue
+from portable_spdnn_gpu.device import features
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.spmm.launch import PreparedSpmm
 from portable_spdnn_gpu.spmm.packing import VARIANTS

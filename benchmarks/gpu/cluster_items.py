@@ -68,7 +68,7 @@ def main() -> int:
             rate = item.share * DATA_SHEETS[ARCHITECTURE].limits.flops / 2
             print(
                 f"| clustered{' (equal weights)' if constant else ''}, {precision.storage} "
-                f"| {item.before} | {item.loop} | {item.after} | {100 * item.share:.0f} % "
+                f"| {item.before} | {item.loop:,} | {item.after} | {100 * item.share:.0f} % "
                 f"| {rate / 1e12:.1f} |"
             )
     return 0

@@ -8,11 +8,11 @@ from portable_spdnn.challenge_table.published import COLUMNS, fastest
 
 # Challenge edge rates, edges/s, by neurons and layers.
 EDGE_RATES = {
-    (1024, 1920): 120e12,
-    (4096, 1920): 150e12,
-    (16384, 1920): 150e12,
-    (65536, 120): 60e12,
-    (65536, 1920): 200e12,
+    (1024, 1920): 300e12,
+    (4096, 1920): 450e12,
+    (16384, 1920): 280e12,
+    (65536, 120): 110e12,
+    (65536, 1920): 300e12,
 }
 CUSPARSE_SPEED_UP = 50  # at least
 FRACTION_OF_LIMIT = 0.6  # at least, in layers with

@@ -162,12 +162,13 @@ def clustered_spmm(precision: Precision, epilogue: int, constant: bool = False) 
     """
     size, chunk = precision.sums.itemsize, 64
     macros = _macros(precision, epilogue, **({"CONSTANT": 1} if constant else {}))
-    shared = chunk * (8 + (0 if constant else CLUSTER * size)) + CLUSTER * 4
+    shared = (chunk + CLUSTER) * 8 + (0 if constant else chunk * CLUSTER * size)
     if epilogue != NO_EPILOGUE:
         shared += CLUSTER * size
     return Kernel(
         "clustered_spmm", "spmm/clustered_spmm.cu", 128, macros,
-        registers=96 if size == 4 else 168, static_shared=shared,
+        registers=168 if size == 8 else 128 if epilogue >= ANY_EPILOGUE else 96,
+        static_shared=shared,
     )  # fmt: skip
 
 

@@ -34,12 +34,18 @@ typedef unsigned short STORED;
 // A feature has overflowed if it is NaN or infinite: beyond 65,504 half precision rounds to
 // infinity.
 #define OVERFLOWED(x) (!((x) - (x) == SCALAR(0)))
+// The same of a number that is still to be rounded, and whether it rounds to zero: 2^-25 and 65,520
+// lie halfway to the first number that half precision has, and to the first that it has not.
+#define ROUNDS_TO_ZERO(x) (fabs(x) <= SCALAR(2.98023223876953125e-8))
+#define WILL_OVERFLOW(x) (!(fabs(x) < SCALAR(65520)))
 __device__ __forceinline__ SCALAR widen(STORED x) { return half_to_float(x); }
 __device__ __forceinline__ STORED narrow(SCALAR x) { return float_to_half(x); }
 #else
 typedef SCALAR STORED;
 // A feature has overflowed if it is NaN: an infinite one is a result like others.
 #define OVERFLOWED(x) ((x) != (x))
+#define ROUNDS_TO_ZERO(x) ((x) == SCALAR(0))
+#define WILL_OVERFLOW(x) OVERFLOWED(x)
 __device__ __forceinline__ SCALAR widen(STORED x) { return x; }
 __device__ __forceinline__ STORED narrow(SCALAR x) { return x; }
 #endif

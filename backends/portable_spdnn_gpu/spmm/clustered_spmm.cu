@@ -16,8 +16,8 @@
 // reuse each loaded feature in registers; here the rows are found by a general search
 // (clusters.py) instead of the challenge's known pattern.
 //
-// Bound: of the common part, 16 multiply-adds for one element of B: the arithmetic, or the reads
-// of shared memory (one broadcast for COLUMNS multiply-adds), or device memory where B streams.
+// Bound: of the common part, 16 multiply-adds for one element of B: the issue slots, or device
+// memory where B streams (wide networks).
 //
 // Configuration:
 // ROWS 16:     the challenge's neurons share their inputs in sixteens; 16 x COLUMNS sums fit
@@ -28,8 +28,15 @@
 //              which does not bound the blocks that fit a multiprocessor.
 // CONSTANT 1:  all values of A are equal, and `values` has one: it stays in a register, and none is
 //              loaded or staged.
-// BLOCKS:      at least so many on a multiprocessor: 96 registers a thread in float, 168 in double.
+// BLOCKS:      at least so many on a multiprocessor: 96 registers a thread in float (128 with any
+//              activation), 168 in double.
+// DEPTH:       rows of B that are loaded before the first is multiplied, as far as registers
+//              suffice: what a warp has on its way from L2 or memory while others multiply.
 // EPILOGUE:    what follows the sums, see common.cuh; above 0 active inputs are marked.
+//
+// Where rows have 32 entries, what follows the sums takes a quarter as many instructions as they
+// do. So rows of C are staged as offsets in bytes, whether pairs are whole is asked once and not
+// for each row, and marks are read from results before they are rounded.
 //
 // Two barriers for each chunk order its staging with its reads. All lanes of a warp read the same
 // staged value at the same time: a broadcast, which no bank conflicts with.
@@ -39,10 +46,11 @@
 #define COLUMNS 2
 #define THREADS 128
 #define CHUNK 64
-#define BLOCKS (sizeof(SCALAR) == 4 ? 5 : 3)
+#define BLOCKS (sizeof(SCALAR) == 8 ? 3 : EPILOGUE == 2 ? 4 : 5)
 #ifndef CONSTANT
 #define CONSTANT 0
 #endif
+#define DEPTH ((CONSTANT ? 4 : 2) * (EPILOGUE == 1 ? 2 : 1))
 
 // Two neighbouring columns of B or C.
 struct __align__(2 * sizeof(STORED)) Pair {
@@ -57,7 +65,7 @@ __device__ __forceinline__ void add_common(SCALAR (&sums)[ROWS][COLUMNS], int co
                                            SCALAR constant, const STORED* __restrict__ from,
                                            const int (&place)[COLUMNS]) {
     const char* bytes = reinterpret_cast<const char*>(NEIGHBOURS ? from + place[0] : from);
-    constexpr int UNROLLED = NEIGHBOURS && CONSTANT ? 4 : 2;  // as far as registers suffice
+    constexpr int UNROLLED = NEIGHBOURS ? DEPTH : 2;
 #pragma unroll UNROLLED
     for (int k = 0; k < count; ++k) {
         SCALAR loaded[COLUMNS];
@@ -95,7 +103,7 @@ clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
                unsigned char* __restrict__ active, LIST_PARAMETERS,
                const SCALAR* __restrict__ bias, EPILOGUE_PARAMETERS) {
     __shared__ size_t staged_offsets[CHUNK];
-    __shared__ int staged_rows[ROWS];
+    __shared__ size_t staged_rows[ROWS];
 #if EPILOGUE
     __shared__ SCALAR staged_bias[ROWS];
 #endif
@@ -108,15 +116,15 @@ clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
 #endif
     const InputState inputs = *reinterpret_cast<const InputState*>(state);
     const int panels = (inputs.count + THREADS * COLUMNS - 1) / (THREADS * COLUMNS);
-    const long long items = (long long)units * panels;
+    const int items = units * panels;  // 16 rows of C each: what fits a device an int counts
     // Whether neighbouring columns lie in pairs: a user's array may begin anywhere.
     const bool paired = pitch % COLUMNS == 0 && (size_t(from) | size_t(to)) % sizeof(Pair) == 0;
     const size_t row_bytes = size_t(pitch) * sizeof(STORED);
     // All clusters of one panel come before the next panel: its part of B stays in L2 meanwhile.
-    for (long long item = blockIdx.x; item < items; item += gridDim.x) {
-        const int cluster = int(item % units);
+    for (int item = blockIdx.x; item < items; item += gridDim.x) {
+        const int cluster = item % units;
         const int* bound = bounds + size_t(cluster) * (ROWS + 1);
-        const int first = int(item / units) * (THREADS * COLUMNS) + threadIdx.x * COLUMNS;
+        const int first = item / units * (THREADS * COLUMNS) + threadIdx.x * COLUMNS;
         const int common = bound[1] - bound[0];
         // The first of the columns of a warp: warps that have none only stage and wait.
         const bool busy = first - int(threadIdx.x % 32) * COLUMNS < inputs.count;
@@ -134,11 +142,12 @@ clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
         do {
             const int count = min(CHUNK, common - begin);
             __syncthreads();  // the last chunk, or the last item's rows, have been read
-            for (int k = threadIdx.x; k < count; k += THREADS)
-                staged_offsets[k] = size_t(indices[bound[0] + begin + k]) * row_bytes;
+            if (int(threadIdx.x) < count)
+                staged_offsets[threadIdx.x] =
+                    size_t(indices[bound[0] + begin + threadIdx.x]) * row_bytes;
             if (begin == 0 && threadIdx.x < ROWS) {
                 const int row = rows[cluster * ROWS + threadIdx.x];
-                staged_rows[threadIdx.x] = row;
+                staged_rows[threadIdx.x] = size_t(row) * row_bytes;
 #if EPILOGUE
                 staged_bias[threadIdx.x] = bias[row];
 #endif
@@ -178,30 +187,36 @@ clustered_spmm(const int* __restrict__ bounds, const int* __restrict__ indices,
         }
 
         [[maybe_unused]] bool nonzero[COLUMNS] = {}, overflowed[COLUMNS] = {};
+        Pair results[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
-            const size_t at = size_t(staged_rows[r]) * pitch + first;
-            Pair results;
 #pragma unroll
             for (int i = 0; i < COLUMNS; ++i) {
 #if EPILOGUE
                 // What is beyond the last column is finished as the first and not stored.
                 [[maybe_unused]] const size_t finished =
-                    first + i < inputs.count ? at + i : 0;
-                results.x[i] = narrow(FINISHED(sums[r][i], staged_bias[r], finished));
-                nonzero[i] |= widen(results.x[i]) != SCALAR(0);
-                overflowed[i] |= OVERFLOWED(widen(results.x[i]));
+                    first + i < inputs.count ? staged_rows[r] / sizeof(STORED) + first + i : 0;
+                const SCALAR y = FINISHED(sums[r][i], staged_bias[r], finished);
+                nonzero[i] |= !ROUNDS_TO_ZERO(y);
+                overflowed[i] |= WILL_OVERFLOW(y);
 #else
-                results.x[i] = narrow(sums[r][i]);
+                const SCALAR y = sums[r][i];
 #endif
+                results[r].x[i] = narrow(y);
             }
-            if (paired && first + COLUMNS <= inputs.count) {
-                *reinterpret_cast<Pair*>(to + at) = results;
-            } else {
+        }
+        char* const out = reinterpret_cast<char*>(to + first);
+        if (paired && first + COLUMNS <= inputs.count) {
 #pragma unroll
-                for (int i = 0; i < COLUMNS; ++i)
-                    if (first + i < inputs.count) to[at + i] = results.x[i];
-            }
+            for (int r = 0; r < ROWS; ++r)
+                *reinterpret_cast<Pair*>(out + staged_rows[r]) = results[r];
+        } else {
+#pragma unroll
+            for (int i = 0; i < COLUMNS; ++i)
+                if (first + i < inputs.count)
+#pragma unroll
+                    for (int r = 0; r < ROWS; ++r)
+                        reinterpret_cast<STORED*>(out + staged_rows[r])[i] = results[r].x[i];
         }
 #if EPILOGUE
 #pragma unroll

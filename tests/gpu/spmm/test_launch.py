@@ -20,6 +20,7 @@ from portable_spdnn.graphchallenge.radixnet import radixnet
 from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.compile.catalog import StagedConfig, staged_configs
 from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device import features
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.device.features import StepOperands, input_state
 from portable_spdnn_gpu.device.interface import Device
@@ -155,6 +156,37 @@ def test_nan_and_infinity_meet_stored_entries_alone(device: Device, variant: str
     np.testing.assert_array_equal(Y[[0, 16, 17, 18, 19]], [
         [np.nan, 8], [np.nan, 0], [np.nan, 8], [0, 8], [0, 2]
     ])  # fmt: skip
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("value", [
+    0, -0.0, 2.0**-25, -(2.0**-25), np.nextafter(np.float32(2.0**-25), np.float32(1)), 1e-45, -1,
+    65519.996, 65520, -65520, 1e38, np.inf, -np.inf, np.nan,
+])  # fmt: skip
+def test_marks_of_clusters_are_those_of_rounded_results(
+    device: Device, half: bool, value: float
+) -> None:
+    precision = Precision(half=half)
+    A = sp.csr_array(np.tile(np.float32([2, 0, 2]), (16, 1)))
+    packed = pack(A, "clustered", precision)
+    assert packed.launches[0].units == 1
+    product = DeviceSpmm(device, packed, device.upload(packed.memory), precision)
+    bias = np.zeros(16, np.float32)
+    bias[11] = value
+    epilogue = DeviceEpilogue(device, Epilogue(bias), 16, np.float32)
+    before = np.zeros(features.STATE, np.int32)
+    before[features.COUNT] = 5
+    state = device.upload(before)
+    active = device.upload(np.zeros(6, np.uint8))
+    to = device.empty((16, 6), precision.storage)
+    B = device.upload(np.zeros((3, 6), precision.storage))
+    product.launch(StepOperands(B, to, 6, state, state, active), epilogue)
+    with np.errstate(over="ignore"):
+        rounded = np.float32(value).astype(precision.storage)
+    np.testing.assert_array_equal(device.download(to)[11, :5], np.full(5, rounded))
+    np.testing.assert_array_equal(device.download(active), [*[rounded != 0] * 5, 0])
+    overflowed = not np.isfinite(rounded) if half else np.isnan(rounded)
+    assert device.download(state)[features.OVERFLOWED] == overflowed
 
 
 def test_clusters_hold_every_row_once_and_find_what_is_shared() -> None:
@@ -293,6 +325,7 @@ import numpy as np, scipy.sparse as sp
 from cuda_emulation.emulated_backend import EmulatedCupyBackend, cache_folder
 from cuda_emulation.emulated_device import EmulatedDevice
 from portable_spdnn.epilogue import Epilogue
+from portable_spdnn_gpu.device import features
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.spmm.launch import PreparedSpmm
 from portable_spdnn_gpu.spmm.packing import VARIANTS

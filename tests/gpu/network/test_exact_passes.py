@@ -61,7 +61,7 @@ def on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("passes", ["merge-inputs", "fixed-point", "all", "merge-neurons"])
 @pytest.mark.parametrize("options", [
     {}, {"storage": "float16"}, {"dtype": "float64"}, {"batch_size": 13},
-    {"keep_dead_inputs": True}, {"kernel": "resident"}, {"memory": "1GiB"}, {"devices": "0,2"},
+    {"keep_dead_inputs": True}, {"kernel": "resident"}, {"memory": "8GiB"}, {"devices": "0,2"},
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("form", [np.asarray, np.float32, sp.csr_array], ids=lambda f: f.__name__)
 def test_rows_compared_on_the_device_change_nothing(

@@ -27,7 +27,8 @@ MOST_WORK = 200_000
 # Vectors that the stream takes no less time for: B's only one; and those for which entries of CSC
 # are multiplied sooner than they are brought into rows.
 FREE_VECTORS = {"csr": 1, "csc": 4}
-# For a vector of B or C: to be transposed by NumPy, finished by NumPy, and set to zero for CSC.
+# For a vector of B or C more than the stream takes: to be transposed by NumPy, finished by NumPy,
+# and set to zero for CSC.
 TRANSPOSED, FINISHED, ZEROED = 36, 20, 4
 _KERNELS: dict[tuple[Any, ...], Kernels] = {}
 

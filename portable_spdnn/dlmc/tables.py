@@ -13,7 +13,7 @@ from portable_spdnn.dlmc.timing import Measurement
 from portable_spdnn.report import run_report
 from portable_spdnn.report.plots import save_figure
 
-LEVELS = (50, 60, 70, 80, 90, 95, 98)  # per cent of zeros that matrices are counted to
+LEVELS = (50, 60, 70, 80, 90, 95, 98)  # per cent of zeros that pruned matrices are counted to
 NOTHING = "-"
 Table = tuple[Sequence[str], list[Sequence[str]]]
 
@@ -50,7 +50,10 @@ def means(found: Sequence[Measurement], peaks: Mapping[str, float | None]) -> li
     groups: dict[tuple[Any, ...], list[Measurement]] = defaultdict(list)
     for one in found:
         case = one.case
-        level = min(LEVELS, key=lambda level: abs(level - 100 * case.zeros))
+        zeros = 100 * case.zeros
+        level = min(LEVELS, key=lambda level: abs(level - zeros))
+        if case.path is None:  # a random mask has as many as were asked for
+            level = round(zeros)
         key = one.backend, case.model, case.path is None, case.size, level
         groups[key].append(one)
     names = "backend", "model", "random", "size", "zeros"

@@ -51,6 +51,7 @@ def test_geometric_means_by_level() -> None:
                         f"{flops / 1e9:.3g}", "-")  # fmt: skip
     assert table[2][1] == "net, random masks"
     assert len(columns) == len(table[0])
+    assert [row["zeros"] for row in means([measured(0.65, 2), measured(0.649, 2)], {})] == [65]
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ class Backend(Operations, AttentionOperations, Convolutions, FeatureQueries, ABC
     def synchronize(self) -> None:
         """Return when all work that was started is done. Host backends have nothing to await."""
 
-    # -- operations: implemented by each backend, on validated arguments --------------------
+    # -- operations on what a user gave: optional --------------------------------------------
 
     def spmm_as_given(
         self, A: object, B: object, epilogue: Epilogue | None, residual: object
@@ -215,6 +215,8 @@ class Backend(Operations, AttentionOperations, Convolutions, FeatureQueries, ABC
         those of `run_spmm`, but that C has one dimension where B has.
         """
         return None
+
+    # -- operations: implemented by each backend, on validated arguments --------------------
 
     @abstractmethod
     def run_spmm(

@@ -10,14 +10,19 @@ do that stage nothing. No GPU is needed, and nothing is measured.
 
 from __future__ import annotations
 
-import argparse
 import re
-import shutil
 import sys
 from collections import deque
 from dataclasses import dataclass
 
-from issue_slots import ARCHITECTURE, JUMP, LABEL, disassembled, multiply_adds
+from issue_slots import (
+    ARCHITECTURE,
+    JUMP,
+    LABEL,
+    disassembled,
+    multiply_adds,
+    nvdisasm_of_arguments,
+)
 
 from portable_spdnn_gpu.compile.catalog import BOUNDED, CLUSTER, clustered_spmm
 from portable_spdnn_gpu.compile.nvrtc import compile_source
@@ -50,12 +55,7 @@ class Item:
 
 def main() -> int:
     """Print a row for each kernel."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--nvdisasm", default=shutil.which("nvdisasm"), help="default: of PATH")
-    options = parser.parse_args()
-    if options.nvdisasm is None:
-        print("nvdisasm is not on the PATH; install nvidia-cuda-nvdisasm, and name its place")
-        return 2
+    nvdisasm = nvdisasm_of_arguments(__doc__)
     print("| kernel | before | hot loop | after | multiply-adds | issue slots |")
     print("|---|---|---|---|---|---|")
     for half in (False, True):
@@ -64,7 +64,7 @@ def main() -> int:
             code, _ = compile_source(clustered_spmm(precision, BOUNDED, constant), ARCHITECTURE)
             # A pair of columns of C is one store: of float 64 bits, of half precision 32.
             store = "STG.E desc" if half else "STG.E.64 desc"
-            item = whole_item(disassembled(options.nvdisasm, code), store)
+            item = whole_item(disassembled(nvdisasm, code), store)
             rate = item.share * DATA_SHEETS[ARCHITECTURE].limits.flops / 2
             print(
                 f"| clustered{' (equal weights)' if constant else ''}, {precision.storage} "

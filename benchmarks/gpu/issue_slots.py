@@ -48,19 +48,14 @@ HEADER = (
 
 def main() -> int:
     """Print a row for each kernel."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--nvdisasm", default=shutil.which("nvdisasm"), help="default: of PATH")
-    options = parser.parse_args()
-    if options.nvdisasm is None:
-        print("nvdisasm is not on the PATH; install nvidia-cuda-nvdisasm, and name its place")
-        return 2
+    nvdisasm = nvdisasm_of_arguments(__doc__)
     print(f"| {' | '.join(HEADER)} |")
     print("|---" * len(HEADER) + "|")
     for half in (False, True):
         precision = Precision(half=half)
         for name, kernel, packed in kernels(precision):
             code, log = compile_source(kernel, ARCHITECTURE)
-            loop = hot_loop(disassembled(options.nvdisasm, code))
+            loop = hot_loop(disassembled(nvdisasm, code))
             sheet = DATA_SHEETS[ARCHITECTURE]
             share = multiply_adds(loop) / len(loop)
             model = step_cost(packed, INPUTS, precision, sheet.l2_bytes)
@@ -97,6 +92,17 @@ def kernels(precision: Precision) -> Iterator[tuple[str, Kernel, Any]]:
         fused = pack_segment(segment, precision, SHARED_LIMIT)
         same = " (equal weights)" if constant else ""
         yield f"resident{same}, {neurons:,} neurons", fused.kernel, fused
+
+
+def nvdisasm_of_arguments(description: str) -> str:
+    """Return the nvdisasm that a command line names, or that of PATH; ends where there is none."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--nvdisasm", default=shutil.which("nvdisasm"), help="default: of PATH")
+    found: str | None = parser.parse_args().nvdisasm
+    if found is None:
+        print("nvdisasm is not on the PATH; install nvidia-cuda-nvdisasm, and name its place")
+        sys.exit(2)
+    return found
 
 
 def disassembled(nvdisasm: str, code: bytes) -> str:

@@ -15,7 +15,8 @@ from portable_spdnn_cpu.spmm import tuning
 from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result, layout_of
 from portable_spdnn_cpu.spmm.direct import product as direct
 from portable_spdnn_cpu.spmm.handle import size_of
-from portable_spdnn_cpu.spmm.stream.product import StreamProduct
+from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
+from portable_spdnn_cpu.spmm.tuning import ProductSize
 
 
 def multiply_once(
@@ -28,19 +29,23 @@ def multiply_once(
     """
     layout = layout_of(B)
     size = size_of(A, B.shape[1], layout, workers)
-    whole = tuning.whole_variant(size)
-    variant = whole or tuning.stream_variants(size)[0]
     finished = residual is not None or not epilogue.is_identity
     if direct.is_suited("csr", A.shape, A.nnz, B, B.itemsize, finished) or (
-        tuning.direct_seconds(size, finished) < tuning.stream_seconds(size, variant)
+        tuning.direct_seconds(size, finished) < tuning.stream_seconds(size, _variant(size)[0])
     ):
         C = direct.multiply(workers, "csr", A.shape, (A.indptr, A.indices, A.data), B)
         if C is not None:
             order: Literal["F", "C"] = "F" if layout == Layout.FORTRAN else "C"
             return np.asarray(epilogue.apply(C, residual, per_row=True), order=order)
     out = empty_result(size.rows, size.columns, A.dtype, size.fortran)
-    StreamProduct(A, epilogue, variant, pack=whole is None).multiply(B, out, residual, workers)
+    StreamProduct(A, epilogue, *_variant(size)).multiply(B, out, residual, workers)
     return out
+
+
+def _variant(size: ProductSize) -> tuple[StreamVariant, bool]:
+    """Return how the stream runs a single product, and whether it packs A before."""
+    whole = tuning.whole_variant(size)
+    return (tuning.stream_variants(size)[0], True) if whole is None else (whole, False)
 
 
 def layer_once(

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from avx2_process import needs_avx512, output_without_avx512
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llvmlite import binding
 
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.direct import product
 
-FEATURES = binding.get_host_cpu_features()
 POOLS = ThreadPool(1), ThreadPool(3)
 FORMS = {"csr": sp.csr_array, "csc": sp.csc_array}
 # Both sides of the width of each kernel of float32; of float64 they are half as wide.
@@ -251,19 +247,7 @@ def test_a_layer_takes_its_weights_as_columns(inputs: int, monkeypatch: pytest.M
     assert ("csc" in forms) == (inputs < 900)
 
 
-@pytest.mark.skipif(not FEATURES.get("avx512f"), reason="vectors are those of AVX2 or less anyway")
+@needs_avx512
 def test_without_avx512_and_gathers(tmp_path: Path) -> None:
-    features = ",".join(
-        f"{'+' if has and not name.startswith('avx512') else '-'}{name}"
-        for name, has in FEATURES.items()
-    )
-    environment = {
-        **os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": features,
-        "NUMBA_CACHE_DIR": str(tmp_path),
-    }  # fmt: skip
     script = Path(__file__).with_name("products_by_environment.py")
-    done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["False", "32", "216"]
+    assert output_without_avx512(script, tmp_path, *COLUMNS) == ["False", "32", "216"]

@@ -2,9 +2,9 @@
 
 Run it from the root: ``python benchmarks/single_products.py [threads]``, on one thread by default.
 It prints SciPy's time over this package's, the least, the geometric mean and the most over shapes
-and shares of zeros: of `spmm(A, B)`, by the form of A and the order of B, and of `layer(W, Y)` with
-bias and ReLU, beside SciPy's product and NumPy's. Operands of both are the same arrays; the two
-take turns, and the least time of each counts.
+and shares of zeros: of `spmm(A, B)`, by the form of A and the order of B, and of `layer(W, Y)`,
+where they are finished beside SciPy's product and NumPy's operations. Operands of both are the same
+arrays; the two take turns, and the least time of each counts.
 """
 
 from __future__ import annotations
@@ -25,42 +25,69 @@ from portable_spdnn.arrays import Array
 SHAPES = (4, 4), (16, 16), (64, 64), (128, 512), (512, 512), (1024, 1024), (2048, 512), (512, 4608)
 ZEROS = 0.7, 0.9, 0.98
 COLUMNS = {"1 column": (1,), "2 to 15": (2, 4, 8, 15), "16 to 256": (16, 32, 64, 256)}
-SECONDS, LEAST_TURNS = 0.03, 20  # for each pair
-Pair = tuple[Callable[[], Any], Callable[[], Any]]
+# Of each shape, by turns, as it is where products are single: the processor foresees the branches
+# of a matrix that it has just seen.
+MATRICES = 12
+SECONDS, LEAST_TURNS = 0.06, 6  # for each pair
+Functions = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 
 
-def by_turns(first: Callable[[], object], second: Callable[[], object]) -> float:
-    """Return how many times as long the first takes as the second."""
+def by_turns(operands: list[Any], functions: Functions) -> float:
+    """Return how many times as long the first function takes as the second for all operands."""
     least, turns = [math.inf, math.inf], 0
     end = time.perf_counter() + SECONDS
     while time.perf_counter() < end or turns < LEAST_TURNS:
-        for number, run in enumerate((first, second)):
+        for number, run in enumerate(functions):
             begin = time.perf_counter()
-            run()
+            for operand in operands:
+                run(operand)
             least[number] = min(least[number], time.perf_counter() - begin)
         turns += 1
     return least[0] / least[1]
 
 
-def pairs(backend: ps.Backend, A: sp.csr_array, B: Array, bias: Array) -> dict[str, Pair]:
-    """Return SciPy's product and this package's, by what they are."""
-    csc, F, Y, W = sp.csc_array(A), np.asfortranarray(B), B.T.copy(), sp.csr_array(A.T)
-    wide, long = A.astype(np.float64), B.astype(np.float64)
-    relu = ps.Epilogue(bias, "relu")
+def cases(
+    backend: ps.Backend, matrices: list[sp.csr_array], B: Array, bias: Array
+) -> dict[str, tuple[list[Any], Functions]]:
+    """Return operands, SciPy's function of one and this package's, by what they compute."""
+    F, Y, long = np.asfortranarray(B), B.T.copy(), B.astype(np.float64)
+    relu, R = ps.Epilogue(bias, "relu"), np.resize(B, (bias.size, B.shape[1]))
+    silu, column = ps.Epilogue(bias, "silu"), bias[:, None]
+    weights = [sp.csr_array(A.T) for A in matrices]
+    csc = [sp.csc_array(A) for A in matrices]
+    wide = [A.astype(np.float64) for A in matrices]
+
+    def layer(W: Any) -> Any:
+        return np.maximum(Y @ W + bias, 0)
+
+    def own_layer(W: Any) -> Any:
+        return backend.layer(W, Y, epilogue=relu)
+
+    def sigmoid_linear(A: Any) -> Any:
+        sums = A @ B + column
+        return sums / (1 + np.exp(-sums))
+
     return {
-        "spmm, CSR": (lambda: A @ B, lambda: backend.spmm(A, B)),
-        "spmm, CSR, float64": (lambda: wide @ long, lambda: backend.spmm(wide, long)),
-        "spmm, CSR, B in Fortran order": (lambda: A @ F, lambda: backend.spmm(A, F)),
-        "spmm, CSC": (lambda: csc @ B, lambda: backend.spmm(csc, B)),
+        "spmm, CSR": (matrices, (lambda A: A @ B, lambda A: backend.spmm(A, B))),
+        "spmm, CSR, float64": (wide, (lambda A: A @ long, lambda A: backend.spmm(A, long))),
+        "spmm, CSR, B in Fortran order": (
+            matrices, (lambda A: A @ F, lambda A: backend.spmm(A, F)),
+        ),
+        "spmm, CSC": (csc, (lambda A: A @ B, lambda A: backend.spmm(A, B))),
         "spmm, CSR, bias and ReLU": (
-            lambda: np.maximum(A @ B + bias[:, None], 0),
-            lambda: backend.spmm(A, B, relu),
+            matrices,
+            (lambda A: np.maximum(A @ B + column, 0), lambda A: backend.spmm(A, B, relu)),
         ),
-        "layer, bias and ReLU": (
-            lambda: np.maximum(Y @ W + bias, 0),
-            lambda: backend.layer(W, Y, epilogue=relu),
+        "spmm, CSR, bias, residual and ReLU": (
+            matrices,
+            (lambda A: np.maximum(A @ B + column + R, 0), lambda A: backend.spmm(A, B, relu, R)),
         ),
-    }
+        "spmm, CSR, bias and SiLU": (
+            matrices, (sigmoid_linear, lambda A: backend.spmm(A, B, silu)),
+        ),
+        "layer, W in CSR, bias and ReLU": (weights, (layer, own_layer)),
+        "layer, W in CSC, bias and ReLU": ([A.T for A in matrices], (layer, own_layer)),
+    }  # fmt: skip
 
 
 def main() -> None:
@@ -70,11 +97,15 @@ def main() -> None:
     found: dict[tuple[str, str], list[float]] = {}
     for group, counts in COLUMNS.items():
         for (rows, k), zeros, columns in itertools.product(SHAPES, ZEROS, counts):
-            A = sp.random_array((rows, k), density=1 - zeros, rng=rng, dtype=np.float32).tocsr()
+            matrices = [
+                sp.random_array((rows, k), density=1 - zeros, rng=rng, dtype=np.float32).tocsr()
+                for _ in range(MATRICES)
+            ]
             B, bias = rng.random((k, columns), np.float32), rng.random(rows, np.float32)
-            for name, (scipy, own) in pairs(backend, A, B, bias).items():
-                np.testing.assert_allclose(own(), scipy(), rtol=1e-3, atol=1e-4)
-                found.setdefault((name, group), []).append(by_turns(scipy, own))
+            for name, (operands, functions) in cases(backend, matrices, B, bias).items():
+                expected, own = (run(operands[0]) for run in functions)
+                np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-4)
+                found.setdefault((name, group), []).append(by_turns(operands, functions))
     print(f"{backend.device}\nTimes as fast as SciPy: least, geometric mean, most")
     for (name, group), ratios in sorted(found.items()):
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))

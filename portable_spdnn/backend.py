@@ -216,6 +216,12 @@ class Backend(Operations, AttentionOperations, Convolutions, FeatureQueries, ABC
         """
         return None
 
+    def layer_as_given(
+        self, weights: object, features: object, epilogue: Epilogue, residual: object
+    ) -> AnyArray | None:
+        """Y' = Y W, finished, of what a user gave but for the epilogue; see `spmm_as_given`."""
+        return None
+
     # -- operations: implemented by each backend, on validated arguments --------------------
 
     @abstractmethod

@@ -32,6 +32,7 @@ Backends compute gelu, gelu_tanh, silu, sigmoid and tanh in the type of the prod
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -176,7 +177,7 @@ class Epilogue:
         lower = -np.inf if self.lower is None else self.lower
         return lower, np.inf if self.upper is None else self.upper
 
-    @property
+    @functools.cached_property
     def interval(self) -> tuple[float, float] | None:
         """The bounds that do all the work of a linear or ReLU epilogue, infinite for none.
 

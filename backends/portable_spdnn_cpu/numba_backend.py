@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from portable_spdnn.arrays import Array
 from portable_spdnn.backend import Availability, Backend
 from portable_spdnn.epilogue import Epilogue
+from portable_spdnn.errors import InputError
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn.network import Network
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
@@ -79,17 +80,34 @@ class NumbaBackend(Backend):
         return matrix  # type: ignore[no-any-return]
 
     @functools.cached_property
-    def _multiply_as_given(self) -> Callable[..., Array | None]:
+    def _direct(self) -> Any:
         # To look a module up in each call would take an eighth of a small product.
-        from portable_spdnn_cpu.spmm.direct.product import multiply_as_given
+        from portable_spdnn_cpu.spmm.direct import product
 
-        return multiply_as_given
+        return product
 
     def spmm_as_given(
         self, A: object, B: object, epilogue: Epilogue | None, residual: object
     ) -> Array | None:
         """C = A B for little work and A in CSR or CSC; A is checked as it is read."""
-        return self._multiply_as_given(self.workers, A, B, epilogue, residual)
+        C: Array | None = self._direct.multiply_as_given(self.workers, A, B, epilogue, residual)
+        return C
+
+    def layer_as_given(
+        self, weights: object, features: object, epilogue: Epilogue, residual: object
+    ) -> Array | None:
+        """Y'^T = W^T Y^T; weights in CSC are W^T in CSR, which is not to be turned twice."""
+        found: Array | None = self._direct.layer_as_given(
+            self.workers, weights, features, epilogue, residual
+        )
+        if found is not None or not isinstance(weights, sp.csc_array | sp.csc_matrix):
+            return found
+        rest: list[Any] = [features] if residual is None else [features, residual]
+        if all(type(array) is np.ndarray and array.ndim == 2 for array in rest):
+            Y, *added = (array.T for array in rest)
+            with suppress(InputError):  # the layer's own checks name what is wrong
+                return np.asarray(self.spmm(weights.T, Y, epilogue, *added)).T
+        return None
 
     def run_spmm(
         self, A: SparseOperand, B: DenseOperand, epilogue: Epilogue, residual: DenseOperand | None

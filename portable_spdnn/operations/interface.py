@@ -46,6 +46,7 @@ class Operations:
     sparse_operand: Callable[[str, object], SparseOperand]
     dense_operand: Callable[[str, object], DenseOperand]
     spmm_as_given: Callable[[object, object, Epilogue | None, object], AnyArray | None]
+    layer_as_given: Callable[[object, object, Epilogue, object], AnyArray | None]
     run_spmm: Callable[[SparseOperand, DenseOperand, Epilogue, DenseOperand | None], DenseOperand]
     make_spmm: Callable[[SparseOperand, int | None, Epilogue], Prepared]
     make_spgemm_handle: Callable[[SparseOperand, SparseOperand], SpgemmHandle]
@@ -228,7 +229,10 @@ class Operations:
         >>> ps.get_backend("scipy").layer(one, np.array([[2.0], [0.0]])).tolist()
         [[1.5, 0.0], [0.0, 0.0]]
         """
-        W, finish = self._layer_operands(weights, bias, y_max, epilogue)
+        finish = _layer_epilogue(weights, bias, y_max, epilogue)
+        if (result := self.layer_as_given(weights, features, finish, residual)) is not None:
+            return result  # type: ignore[no-any-return]
+        W = self._layer_weights(weights)
         sparse = self.is_sparse(features)
         take = self.sparse_operand if sparse else self.dense_operand
         Y = take("layer: features", features)
@@ -262,7 +266,7 @@ class Operations:
         >>> handle.apply(np.array([[0.5, 9.0]])).tolist()
         [[0.0, 4.0]]
         """
-        W, finish = self._layer_operands(weights, bias, y_max, epilogue)
+        finish, W = _layer_epilogue(weights, bias, y_max, epilogue), self._layer_weights(weights)
         if inputs is not None:
             inputs = checked_count("layer: inputs", inputs)
         dtype = common_dtype("layer", weights=W)
@@ -271,29 +275,29 @@ class Operations:
         run = self.make_layer(_own(W, dtype), inputs, finish)
         return LayerHandle(self, shape, dtype, run, finish.zeros_stay)
 
-    def _layer_operands(
-        self,
-        weights: Layer | SparseOperand,
-        bias: npt.ArrayLike | None,
-        y_max: float | None,
-        epilogue: Epilogue | None,
-    ) -> tuple[SparseOperand, Epilogue]:
-        """Return weights and epilogue."""
-        y_max = checked_y_max(y_max)
-        if isinstance(bias, Epilogue):
-            raise InputError("layer: bias is an Epilogue; give it as epilogue=...")
-        if epilogue is not None and not (bias is None and y_max is None):
-            raise InputError("layer: an epilogue has its own bias and bounds; leave out the others")
-        if epilogue is not None:
-            finish = checked_epilogue("layer", epilogue)
-        elif isinstance(weights, Layer):
-            own = weights.epilogue(y_max)
-            finish = own if bias is None else replace(own, bias=bias)
-        else:
-            finish = Epilogue(0.0 if bias is None else bias, "relu", upper=y_max)
-        if isinstance(weights, Layer):
-            weights = weights.csr()
-        return self.sparse_operand("layer: weights", weights), finish
+    def _layer_weights(self, weights: Layer | SparseOperand) -> SparseOperand:
+        matrix = weights.csr() if isinstance(weights, Layer) else weights
+        return self.sparse_operand("layer: weights", matrix)
+
+
+def _layer_epilogue(
+    weights: Layer | SparseOperand,
+    bias: npt.ArrayLike | None,
+    y_max: float | None,
+    epilogue: Epilogue | None,
+) -> Epilogue:
+    """Return what follows the sums of a layer, or raise InputError."""
+    y_max = checked_y_max(y_max)
+    if isinstance(bias, Epilogue):
+        raise InputError("layer: bias is an Epilogue; give it as epilogue=...")
+    if epilogue is not None and not (bias is None and y_max is None):
+        raise InputError("layer: an epilogue has its own bias and bounds; leave out the others")
+    if epilogue is not None:
+        return checked_epilogue("layer", epilogue)
+    if isinstance(weights, Layer):
+        own = weights.epilogue(y_max)
+        return own if bias is None else replace(own, bias=bias)
+    return Epilogue(0.0 if bias is None else bias, "relu", upper=y_max)
 
 
 def _own(matrix: SparseOperand, dtype: DType) -> SparseOperand:

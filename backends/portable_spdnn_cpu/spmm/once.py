@@ -29,14 +29,14 @@ def multiply_once(
     """
     layout = layout_of(B)
     size = size_of(A, B.shape[1], layout, workers)
-    finished = residual is not None or not epilogue.is_identity
-    if direct.is_suited("csr", A.shape, A.nnz, B, B.itemsize, finished) or (
-        tuning.direct_seconds(size, finished) < tuning.stream_seconds(size, _variant(size)[0])
+    if direct.is_suited("csr", A.shape, A.nnz, B, B.itemsize) or (
+        tuning.direct_seconds(size) < tuning.stream_seconds(size, _variant(size)[0])
     ):
-        C = direct.multiply(workers, "csr", A.shape, (A.indptr, A.indices, A.data), B)
+        parts = A.indptr, A.indices, A.data
+        C = direct.multiply_finished(workers, "csr", A.shape, parts, B, epilogue, residual)
         if C is not None:
             order: Literal["F", "C"] = "F" if layout == Layout.FORTRAN else "C"
-            return np.asarray(epilogue.apply(C, residual, per_row=True), order=order)
+            return np.asarray(C, order=order)
     out = empty_result(size.rows, size.columns, A.dtype, size.fortran)
     StreamProduct(A, epilogue, *_variant(size)).multiply(B, out, residual, workers)
     return out
@@ -56,8 +56,9 @@ def layer_once(
     Y' = Y W is Y'^T = W^T Y^T: the inputs are the columns of a product, and W in CSR is W^T in CSC.
     """
     B, added, shape = Y.T, None if residual is None else residual.T, W.shape[::-1]
-    if direct.is_suited("csc", shape, W.nnz, B, B.itemsize, True):
-        C = direct.multiply(workers, "csc", shape, (W.indptr, W.indices, W.data), B)
+    if direct.is_suited("csc", shape, W.nnz, B, B.itemsize):
+        parts = W.indptr, W.indices, W.data
+        C = direct.multiply_finished(workers, "csc", shape, parts, B, epilogue, added)
         if C is not None:
-            return np.asarray(epilogue.apply(C, added, per_row=True)).T
+            return C.T
     return multiply_once(workers, W.T.tocsr(), epilogue, B, added).T

@@ -35,8 +35,6 @@ MEMORY_TO_L1, MEMORY_TO_L2 = 10.0, 18.0
 WRITE, WRITE_FORTRAN = 4.0, 10.0
 # To write one of C where it does not: whole rows of C, and rows of panels.
 WRITE_ROWS, WRITE_PANELS = 6.0, 14.0
-# To transpose one of B or C, and to finish one of C, by NumPy.
-TURN, FINISH = 60.0, 35.0
 WAIT = 3.5  # to write and read one of sums, between two blocks
 DENSE = 0.62  # for a multiply-add of vectors in BLAS
 # For one of dense weights, which BLAS packs at every call: from the second level, and from beyond.
@@ -196,20 +194,17 @@ def _load(size: ProductSize, variant: StreamVariant) -> float:
     return near * L2_LOAD + (1 - near) * MEMORY_LOAD
 
 
-def direct_seconds(size: ProductSize, finished: bool) -> float:
-    """Return what the model says of A as it is and B in place, in seconds.
-
-    `finished` says whether an epilogue or a residual follows, in passes over C on one thread.
-    """
+def direct_seconds(size: ProductSize) -> float:
+    """Return what the model says of A as it is and B in place, in seconds."""
     held = min(size.entries, size.inner) * min(size.vectors, MAX_VECTORS) * BLOCK_BYTES
     near = min(1.0, L2_SHARE * L2 / max(1, held))
     load = near * ACROSS_LINES * L2_LOAD + (1 - near) * MEMORY_LOAD
     written = size.rows * size.vectors
     write = WRITE if written * BLOCK_BYTES <= L2 / 2 else WRITE_PANELS
-    alone = FINISH * written if finished else 0.0
+    threads, turned = size.threads, 0.0
     if size.fortran:
-        alone += TURN * (written + size.inner * size.vectors)
-    return CYCLE * ((size.entries * size.vectors * load + written * write) / size.threads + alone)
+        threads, turned = 1, TRANSPOSE * (written + size.inner * size.vectors)
+    return CYCLE * (size.entries * size.vectors * load + written * write + turned) / threads
 
 
 def dense_seconds(size: ProductSize) -> float:

@@ -10,6 +10,21 @@ ENTRIES
     Of A: the fewer of its indices and values.
 INDPTR, INDICES, VALUES, B, B_ROW, OUT, OUT_ROW
     The arrays.
+FORTRAN
+    Whether it is the columns of B and of C, and not their rows, that lie in one piece, B_ROW and
+    OUT_ROW bytes apart.
+SCRATCH
+    The address of `copies.scratch_bytes` of memory, for one worker.
+BEGUN
+    Whether sums begin with what C holds.
+FINISHED
+    Whether the sums are finished; what follows is read only then.
+BIAS, BIAS_STEP
+    The address of the bias of row 0, a float64, and the bytes to that of the next row.
+ACTIVATION
+    The code of the activation; NONE for ReLU too, which is a bound.
+LOWER, UPPER
+    Bounds of C, as the bits of float64.
 REFUSED
     Set where A's structure is invalid: C is not complete then.
 COUNTERS
@@ -22,6 +37,6 @@ from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING
 
 (
     WORKERS, TASKS, ROWS, COLUMNS, K, ENTRIES, INDPTR, INDICES, VALUES, B, B_ROW, OUT, OUT_ROW,
-    REFUSED,
-) = range(14)  # fmt: skip
+    FORTRAN, SCRATCH, BEGUN, FINISHED, BIAS, BIAS_STEP, ACTIVATION, LOWER, UPPER, REFUSED,
+) = range(23)  # fmt: skip
 COUNTERS = REFUSED + 1 + COUNTER_PADDING

@@ -2,78 +2,75 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any
 
-import numba
 import numpy as np
-from numba.core import types
 
-from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
-from portable_spdnn_cpu.jit.jobs import Job, array_at, job, next_task, run_share
+from portable_spdnn_cpu.activations import NONE, activate_span
+from portable_spdnn_cpu.jit.compilation import kernel_part
+from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, job, next_task
 from portable_spdnn_cpu.jit.target import has_fast_gathers
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.spmm.direct.copies import bring_back, bring_into_rows
 from portable_spdnn_cpu.spmm.direct.job_words import (
-    B_ROW,
+    ACTIVATION,
     COLUMNS,
     COUNTERS,
-    ENTRIES,
-    INDICES,
-    INDPTR,
+    FINISHED,
+    LOWER,
     OUT,
     OUT_ROW,
     REFUSED,
     ROWS,
     TASKS,
-    VALUES,
+    UPPER,
     WORKERS,
     K,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.direct.job_words import B as B_AT
 from portable_spdnn_cpu.spmm.direct.microkernels import CSC, CSR, multiply
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
 GATHERS = has_fast_gathers()
-TASKS_PER_WORKER = 4  # of equal numbers of rows, whose entries may differ
 
 
 @kernel_part
 def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute tasks, each some rows of C, until none is left or A is refused."""
     rows, tasks = words[ROWS], words[TASKS]
+    out, out_row = bring_into_rows(CSR, words, dtype)
     while not words[REFUSED]:
         task = next_task(words, COUNTERS, worker, words[WORKERS], tasks)
         if task < 0:
             break
         begin, end = task * rows // tasks, (task + 1) * rows // tasks
         if not multiply_columns(CSR, words, begin, end, dtype, index_dtype):
-            words[REFUSED] = (
-                1  # read by others late or never: they then do what is left for nothing
-            )
+            # Read by others late or never: they then do what is left for nothing.
+            words[REFUSED] = 1
+        if words[FINISHED] and words[ACTIVATION] != NONE:
+            finish_rows(words, begin, end, dtype)
+    bring_back(words, out, out_row, dtype)
 
 
 @kernel_part
 def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
-    """Compute C, by one worker; where its rows are no whole vectors, in an array whose rows are."""
-    rows, n = words[ROWS], words[COLUMNS]
-    itemsize = array_at(0, 1, dtype).itemsize
-    width = whole_vectors(n, itemsize)
-    out, sums = array_at(words[OUT], (rows, n), dtype), np.empty((0, 0), dtype)
-    if width > n:
-        sums = np.empty((rows, width), dtype)
-        words[OUT], words[OUT_ROW] = sums.ctypes.data, width * itemsize
+    """Compute C, by one worker."""
+    out, out_row = bring_into_rows(CSC, words, dtype)
     if not multiply_columns(CSC, words, 0, words[K], dtype, index_dtype):
         words[REFUSED] = 1
-    for row in range(sums.shape[0]):
-        for column in range(n):
-            out[row, column] = sums[row, column]
+        return
+    if words[FINISHED]:
+        finish_rows(words, 0, words[ROWS], dtype)
+    bring_back(words, out, out_row, dtype)
 
 
 @kernel_part
-def whole_vectors(columns: int, itemsize: int) -> int:
-    """Return the columns of the vectors that `multiply_columns` takes for so many."""
-    size = columns * itemsize
-    vector = itemsize if columns == 1 else 16 if size <= 16 else 32 if size <= 32 else BLOCK_BYTES
-    return -(-size // vector) * vector // itemsize
+def finish_rows(words: Any, begin: int, end: int, dtype: Any) -> None:
+    """Apply activation and bounds to rows begin .. end - 1 of C, which have their bias."""
+    # Rows follow each other without a gap.
+    row = words[OUT_ROW] // array_at(0, 1, dtype).itemsize
+    C = array_at(words[OUT], words[ROWS] * row, dtype)
+    lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
+    activate_span(C, begin * row, end * row, words[ACTIVATION], lower, upper)
 
 
 @kernel_part
@@ -174,86 +171,3 @@ JOBS: dict[tuple[str, int, int], Job] = {
     ("csc", 4, 8): csc_long_float32,
     ("csc", 8, 8): csc_long_float64,
 }
-
-
-@kernel_part
-def describe(
-    words: Any, workers: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array
-) -> bool:
-    """Fill the words of a job.
-
-    Returns false where an array is strided or misaligned, where indices are too narrow for the
-    shape, or where offsets do not begin with 0.
-    """
-    words[REFUSED], words[WORKERS] = 0, workers
-    for worker in range(workers):
-        words[COUNTERS + worker] = 0
-    rows = out.shape[0]
-    columns = B.size // B.shape[0]
-    words[TASKS] = 1 if workers == 1 else workers * TASKS_PER_WORKER
-    words[ROWS], words[COLUMNS], words[K] = rows, columns, B.shape[0]
-    words[ENTRIES] = min(indices.size, values.size)
-    words[INDPTR], words[INDICES] = indptr.ctypes.data, indices.ctypes.data
-    words[VALUES], words[B_AT], words[OUT] = values.ctypes.data, B.ctypes.data, out.ctypes.data
-    words[B_ROW], words[OUT_ROW] = B.strides[0], out.strides[0]
-    step = B.strides[0 if columns == 1 else -1]
-    fine = (step == B.itemsize or B.size <= 1) and B.ctypes.data % B.itemsize == 0
-    for array in (indptr, indices):
-        fine &= array.strides[0] == array.itemsize or array.size <= 1
-        fine &= array.ctypes.data % array.itemsize == 0
-        fine &= array.itemsize == 8 or max(rows, B.shape[0]) < 1 << 31
-    fine &= values.strides[0] == values.itemsize or values.size <= 1
-    return fine and indptr[0] == 0
-
-
-class Kernels(NamedTuple):
-    """Compiled code for arrays of some types.
-
-    Attributes
-    ----------
-    job : Job
-        For several workers.
-    describe : callable
-        Takes (words, workers, indptr, indices, values, B, out); see `describe`.
-    run_alone : callable
-        Takes (address of the job, indptr, indices, values, B, out), and computes C on the calling
-        thread. Returns false where the arrays are not what they should be.
-    """
-
-    job: Job
-    describe: Any
-    run_alone: Any
-
-
-def compiled(
-    form: str, dtype: np.dtype[Any], index_dtype: np.dtype[Any], dimensions: int
-) -> Kernels:
-    """Return the kernels for A in a form, "csr" or "csc", and B of one dimension or two."""
-
-    @kernel
-    def run_alone(
-        address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array
-    ) -> bool:
-        words = np.empty(COUNTERS + 1, np.int64)
-        if not describe(words, 1, indptr, indices, values, B, out):
-            return False
-        failed = run_share(address, 0, words.ctypes.data)
-        return bool(not failed and words[REFUSED] == 0)
-
-    @kernel
-    def described(
-        words: Array, workers: int, indptr: Array, indices: Array, values: Array, B: Array,
-        out: Array,
-    ) -> bool:  # fmt: skip
-        return describe(words, workers, indptr, indices, values, B, out)
-
-    item, index = numba.from_dtype(dtype), numba.from_dtype(index_dtype)
-    indices, values = (types.Array(kind, 1, "A", True, aligned=False) for kind in (index, item))
-    B = types.Array(item, dimensions, "A", True, aligned=False)
-    arrays = indices, indices, values, B, types.Array(item, dimensions, "C")
-    words = types.Array(types.int64, 1, "C")
-    for function, first in ((run_alone, (types.int64,)), (described, (words, types.int64))):
-        dispatcher = cast(Any, function)
-        dispatcher.compile((*first, *arrays))
-        dispatcher.disable_compile()  # one signature: arrays in C order convert to it
-    return Kernels(JOBS[form, dtype.itemsize, index_dtype.itemsize], described, run_alone)

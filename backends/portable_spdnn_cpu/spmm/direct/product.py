@@ -2,40 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
 from numpy import ndarray  # a name that each call looks up
 
 from portable_spdnn.epilogue import Epilogue
-from portable_spdnn.operations.operands import checked_epilogue, common_dtype
+from portable_spdnn.operations.operands import common_dtype
+from portable_spdnn_cpu.activations import NONE, activation_of
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.canonical import INDEX_TYPES, VALUE_TYPES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, REFUSED
-from portable_spdnn_cpu.spmm.direct.kernel import Kernels, compiled
+from portable_spdnn_cpu.spmm.direct.start import Starters, compiled
 from portable_spdnn_cpu.spmm.stream.product import is_shared
 
 FORMS: dict[type, str] = {
     sp.csr_array: "csr", sp.csr_matrix: "csr", sp.csc_array: "csc", sp.csc_matrix: "csc",
 }  # fmt: skip
+# Of a transpose: CSR holds the columns of it.
+TRANSPOSED_FORMS = {kind: "csc" if form == "csr" else "csr" for kind, form in FORMS.items()}
 # Work is counted in entries times vectors of B, half a nanosecond each. Beyond so much of it the
 # stream is faster: it copies B to where it is near and aligned, and finishes C as it is computed.
 MOST_WORK = 200_000
 # Vectors that the stream takes no less time for: B's only one; and those for which entries of CSC
 # are multiplied sooner than they are brought into rows.
 FREE_VECTORS = {"csr": 1, "csc": 4}
-# For a vector of B or C more than the stream takes: to be transposed by NumPy, finished by NumPy,
-# and set to zero for CSC.
-TRANSPOSED, FINISHED, ZEROED = 36, 20, 4
-_KERNELS: dict[tuple[Any, ...], Kernels] = {}
+# For a vector of B or C more than the stream takes: to be transposed, and set to zero for CSC.
+TRANSPOSED, ZEROED = 8, 4
+NO_BIAS = np.zeros(1)
+_STARTERS: dict[tuple[Any, ...], Starters] = {}
 
 
-def is_suited(
-    form: str, shape: tuple[int, ...], entries: int, B: Array, itemsize: int, finished: bool
-) -> bool:
+def is_suited(form: str, shape: tuple[int, ...], entries: int, B: Array, itemsize: int) -> bool:
     """Whether all other ways to multiply would take longer.
 
     Parameters
@@ -49,22 +50,23 @@ def is_suited(
     B : ndarray of one dimension or two
     itemsize : int
         Of the type that is computed in.
-    finished : bool
-        Whether an epilogue or a residual follows.
     """
     columns = B.shape[1] if B.ndim == 2 else 1
     vectors, moved = -(-columns * itemsize // BLOCK_BYTES), 0
     if form == "csc":
         moved = ZEROED * shape[0]
-    if finished:
-        moved += FINISHED * shape[0]
     if columns > 1 and B.strides[1] != B.itemsize:
         moved += TRANSPOSED * sum(shape)
     return entries * (vectors - FREE_VECTORS[form]) + moved * vectors <= MOST_WORK
 
 
 def multiply_as_given(
-    pool: ThreadPool, A: object, B: object, epilogue: Epilogue | None, residual: object
+    pool: ThreadPool,
+    A: object,
+    B: object,
+    epilogue: object,
+    residual: object,
+    forms: dict[type, str] = FORMS,
 ) -> Array | None:
     """Return C = A B, finished, of what a user gave; None where that is to be validated first.
 
@@ -75,50 +77,89 @@ def multiply_as_given(
         Taken where A is SciPy's in CSR or CSC, B an ndarray of shape (k, n) or (k,), and no other
         way is faster.
     epilogue : Epilogue, optional
+        Taken where its bias fits A.
     residual : object, optional
         Taken where it is an ndarray of the shape and type of C.
+    forms : dict
+        FORMS, or TRANSPOSED_FORMS for C = A^T B.
 
     Returns
     -------
     ndarray, shape (m, n) or (m,), or None
         In Fortran order where B is.
-
-    Raises
-    ------
-    InputError
-        If the epilogue is none, or its bias does not fit A.
     """
-    form = FORMS.get(type(A))
+    form = forms.get(type(A))
     if form is None or type(B) is not ndarray or not 1 <= B.ndim <= 2:
         return None
     sparse: Any = A
     shape, indptr, indices, values = sparse.shape, sparse.indptr, sparse.indices, sparse.data
     if len(shape) != 2 or not type(indptr) is type(indices) is type(values) is ndarray:
         return None
-    if B.dtype != values.dtype:
+    if forms is TRANSPOSED_FORMS:
+        shape = shape[::-1]
+    if B.dtype is not values.dtype and B.dtype != values.dtype:
         if not {B.dtype.kind, values.dtype.kind} <= set("fiub"):
             return None
         dtype = common_dtype("spmm", A=values, B=B)
         values, B = values.astype(dtype, copy=False), B.astype(dtype, copy=False)
-    bare = epilogue is None and residual is None
-    if not is_suited(form, shape, indices.size, B, B.itemsize, not bare):
-        return None
     parts = indptr, indices, values
-    if bare:
+    if epilogue is None and residual is None:
+        if not is_suited(form, shape, indices.size, B, B.itemsize):
+            return None
         return multiply(pool, form, shape, parts, B)
+    finish = Epilogue() if epilogue is None else epilogue
+    if type(finish) is not Epilogue or not (
+        finish.bias is None or finish.bias.shape in ((), shape[:1])
+    ):
+        return None
     if residual is not None and not (
         type(residual) is ndarray
         and residual.dtype == B.dtype
         and residual.shape == (shape[0], *B.shape[1:])
     ):
         return None
-    finish = checked_epilogue("spmm", epilogue).prepared("spmm", shape[0], B.dtype)
-    C = multiply(pool, form, shape, parts, B)
-    return None if C is None else np.asarray(finish.apply(C, residual, per_row=C.ndim == 2))
+    if not is_suited(form, shape, indices.size, B, B.itemsize):
+        return None
+    return multiply_finished(pool, form, shape, parts, B, finish, residual)
+
+
+def layer_as_given(
+    pool: ThreadPool, W: object, Y: object, epilogue: Epilogue, residual: object
+) -> Array | None:
+    """Return Y' = Y W, finished, as `multiply_as_given` does: Y'^T = W^T Y^T."""
+    if type(Y) is not ndarray or not (residual is None or type(residual) is ndarray):
+        return None
+    added = None if residual is None else residual.T
+    C = multiply_as_given(pool, W, Y.T, epilogue, added, TRANSPOSED_FORMS) if Y.ndim == 2 else None
+    return None if C is None else C.T
+
+
+def multiply_finished(
+    pool: ThreadPool,
+    form: str,
+    shape: tuple[int, ...],
+    parts: tuple[Array, Array, Array],
+    B: Array,
+    epilogue: Epilogue,
+    residual: Any,
+) -> Array | None:
+    """Return C = A B, finished, as `multiply` does; bias and residual fit C."""
+    bias: Any = NO_BIAS if epilogue.bias is None else epilogue.bias
+    if bias.ndim == 0:
+        bias = bias.reshape(1)
+    interval = epilogue.interval
+    code, lower, upper = activation_of(epilogue) if interval is None else (NONE, *interval)
+    finish = residual, code, bias.astype(np.float64, copy=False), lower, upper
+    return multiply(pool, form, shape, parts, B, finish)
 
 
 def multiply(
-    pool: ThreadPool, form: str, shape: tuple[int, ...], parts: tuple[Array, Array, Array], B: Array
+    pool: ThreadPool,
+    form: str,
+    shape: tuple[int, ...],
+    parts: tuple[Array, Array, Array],
+    B: Array,
+    finish: tuple[Any, int, Array, float, float] | None = None,
 ) -> Array | None:
     """Return C = A B, whether another way is faster or not; None where something does not fit.
 
@@ -133,6 +174,9 @@ def multiply(
         Offsets, indices and values of A.
     B : ndarray of one dimension or two
         Of the type of A's values.
+    finish : tuple, optional
+        The residual or None, the code of the activation, NONE for ReLU, which is a bound, a bias of
+        float64, for each row of C or one for all, and bounds.
 
     Returns
     -------
@@ -141,27 +185,45 @@ def multiply(
     """
     indptr, indices, values = parts
     key = form, values.dtype, indices.dtype, B.ndim
-    kernels = _KERNELS.get(key)
-    if kernels is None:
+    starters = _STARTERS.get(key)
+    if starters is None:
         if values.dtype not in VALUE_TYPES or indices.dtype not in INDEX_TYPES:
             return None
-        kernels = _KERNELS[key] = compiled(*key)
-    (rows, k), columns = shape, B.shape[1] if B.ndim == 2 else 1
-    if indptr.dtype != indices.dtype or B.shape[0] != k or not B.size:
+        starters = _STARTERS[key] = compiled(*key)
+    (rows, k), given, item = shape, B.shape, B.itemsize
+    is_csc, index = form == "csc", indices.dtype
+    if given[0] != k or not B.size or (indptr.dtype is not index and indptr.dtype != index):
         return None
-    if indptr.shape != (shape[form == "csc"] + 1,) or values.ndim * indices.ndim != 1:
+    if indptr.size != shape[is_csc] + 1 or not indptr.ndim == indices.ndim == values.ndim == 1:
         return None
-    if B.strides[0 if columns == 1 else 1] != B.itemsize and B.size > 1:
-        C = multiply(pool, form, shape, parts, np.array(B, order="C"))
-        return np.asfortranarray(C) if B.flags.f_contiguous and C is not None else C
-    out = np.empty((rows, columns) if B.ndim == 2 else rows, values.dtype)
+    columns = given[1] if len(given) == 2 else 1
+    order: Literal["C", "F"] = "C"
+    if columns == 1:
+        in_place = B.strides[0] == item
+    else:
+        row, column = B.strides
+        in_place = column == item
+        if not in_place and row == item and column >= k * item and column % item == 0:
+            in_place, order = True, "F"
+    if not in_place:
+        B = np.array(B, order="C")
+    residual = None if finish is None else finish[0]
+    if residual is None:
+        out = np.empty(rows if len(given) == 1 else (rows, columns), values.dtype, order)
+    else:
+        out = np.array(residual, order=order)
     threads = pool.threads
     # All columns of a CSC are added to the same rows of C: one thread does that.
-    if threads == 1 or form == "csc" or not is_shared(indices.size, shape, columns, B.itemsize):
-        done = kernels.run_alone(kernels.job.address, indptr, indices, values, B, out)
+    if threads == 1 or is_csc or order == "F" or not is_shared(indices.size, shape, columns, item):
+        if finish is None:
+            done = starters.run_alone(starters.address, indptr, indices, values, B, out)
+        else:
+            begun, *rest = residual is not None, *finish[1:]
+            done = starters.run_alone_finished(starters.address, *parts, B, out, begun, *rest)
         return out if done else None
     words = np.empty(COUNTERS + threads, np.int64)
-    if not kernels.describe(words, threads, indptr, indices, values, B, out):
+    _, *rest = finish or (None, NONE, NO_BIAS, -np.inf, np.inf)
+    if not starters.describe(words, threads, *parts, B, out, residual is not None, *rest):
         return None
-    pool.run_job(kernels.job, words)
+    pool.run_job(starters.job, words)
     return None if words[REFUSED] else out

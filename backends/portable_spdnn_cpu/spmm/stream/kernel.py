@@ -226,9 +226,9 @@ def multiply_panels(
                     activate_span(out, first, first + stored, code, low, high)
             entry += count
     if stages:
-        store_columns(
-            words, own - begin * width * itemsize, width, begin, end, column, columns, dtype
-        )
+        target = words[OUT] + column * words[OUT_STRIDE] * itemsize
+        tile = own - begin * width * itemsize
+        store_columns(target, words[OUT_STRIDE], tile, width, begin, end, columns, dtype)
 
 
 @job

@@ -13,8 +13,6 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     B_FORTRAN,
     B_STRIDE,
     LENGTH,
-    OUT,
-    OUT_STRIDE,
     WIDTH,
     B,
 )  # fmt: skip
@@ -79,8 +77,11 @@ def load_columns(
     for c in range(0, square, side):
         for k in range(first, whole, side):
             transpose_into_tile(tile, None, k, c, lines, numbers)
-    for c in range(columns):
-        for k in range(whole if c < square else first, stop):
+    for k in range(whole, stop):
+        for c in range(square):
+            tile[k, c] = lines[c, k]
+    for c in range(square, columns):
+        for k in range(first, stop):
             tile[k, c] = lines[c, k]
     if columns < width:
         for k in range(first, stop):
@@ -89,30 +90,31 @@ def load_columns(
 
 @kernel_part
 def store_columns(
-    words: Array,
+    target: int,
+    target_stride: int,
     address: int,
     width: int,
     begin: int,
     end: int,
-    column: int,
     columns: int,
     dtype: Any,
 ) -> None:
-    """Write rows begin .. end - 1 of a tile of sums to C, whose columns lie together.
+    """Write rows begin .. end - 1 of a tile of sums to an array in Fortran order.
 
+    `target` is where its first column begins, and `target_stride` are the items to the next.
     `address` is where row 0 of the tile would be; it is `width` items wide.
     """
-    itemsize = array_at(0, 1, dtype).itemsize
     tile = array_at(address, (end, width), dtype)
-    lines = array_at(
-        words[OUT] + column * words[OUT_STRIDE] * itemsize, (columns, words[OUT_STRIDE]), dtype
-    )
-    side = TRANSPOSE_BYTES // itemsize
+    lines = array_at(target, (columns, target_stride), dtype)
+    side = TRANSPOSE_BYTES // tile.itemsize
     numbers = np.arange(columns)
     square, whole = columns // side * side, begin + (end - begin) // side * side
     for c in range(0, square, side):
         for row in range(begin, whole, side):
             transpose_from_tile(tile, None, row, c, lines, numbers)
-    for c in range(columns):
-        for row in range(whole if c < square else begin, end):
+    for row in range(whole, end):
+        for c in range(square):
+            lines[c, row] = tile[row, c]
+    for c in range(square, columns):
+        for row in range(begin, end):
             lines[c, row] = tile[row, c]

@@ -1,0 +1,68 @@
+"""Products of columns of A, in CSC.
+
+A row of B stays in registers, and is added, times each entry of a column of A, to the row of C that
+the entry names. Rows of C are whole vectors: masked stores are not forwarded to later loads. Bound:
+a load and a store of C for each vector.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from portable_spdnn_cpu.spmm.direct.form import Form
+from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, OUT_ROW, ROWS
+from portable_spdnn_cpu.spmm.emitter import Value
+
+STEP = 4  # entries
+
+
+class Columns(Form):
+    """Emits the products of columns of A."""
+
+    def start(self) -> None:
+        """Emit that rows of C are zero or hold what sums begin with, and have their bias."""
+        builder, vectors = self.builder, max(1, self.vectors)
+        not_begun = builder.not_(self.begun)
+        with builder.if_then(not_begun), self.loop(self.zero, self.words[ROWS]) as row:
+            zeros = [ir.Constant(self.vector_type, None)] * vectors
+            self._store(zeros, self.row_of(self.out, row, OUT_ROW))
+        with builder.if_then(self.finishes), self.loop(self.zero, self.words[ROWS]) as row:
+            bias = self.spread(self.bias(row), self.vector_type.count)
+            target = self.row_of(self.out, row, OUT_ROW)
+            self._store([self.plus(bias, before) for before in self.load_row(target)], target)
+
+    def multiply(self, number: Value, first: Value, stop: Value) -> None:
+        """Emit the entries of a column of A, times a row of B."""
+        builder = self.builder
+        with builder.if_then(builder.icmp_signed("<", first, stop)):
+            mask = self.mask if self.vectors else None
+            row = self.load_row(self.row_of(self.B, number, B_ROW), mask)
+            if self.vectors:
+                self.by_steps(first, stop, STEP, lambda entry, _: self._add(row, entry))
+                return
+            whole = self.whole_steps(first, stop, STEP)
+            with self.loop(first, whole, STEP) as entry:
+                for place in range(STEP):
+                    self._add(row, self.add(entry, place))
+            # The last entry, again and for nothing, is faster than a branch that is mispredicted.
+            with builder.if_then(builder.icmp_signed("<", whole, stop)):
+                last = builder.sub(stop, self.one)
+                for place in range(STEP - 1):
+                    entry = self.add(whole, place)
+                    counts = builder.icmp_signed("<=", entry, last)
+                    self._add(row, self.least(entry, last), counts)
+
+    def _add(self, row: list[Value], entry: Value, counts: Value | None = None) -> None:
+        """Emit an entry times a row of B, added to a row of C where the entry counts."""
+        index, factor = self.entry(entry, self.words[ROWS])
+        target = self.row_of(self.out, index, OUT_ROW)
+        before = self.load_row(target)
+        sums = [self.multiply_add(factor, *both) for both in zip(row, before, strict=True)]
+        if counts is not None:
+            both = zip(sums, before, strict=True)
+            sums = [self.builder.select(counts, after, same) for after, same in both]
+        self._store(sums, target)
+
+    def _store(self, values: list[Value], address: Value) -> None:
+        for number, value in enumerate(values):
+            self.store(value, self.add(address, number * self.vector_bytes))

@@ -1,0 +1,104 @@
+"""B and C in rows of whole vectors, where the kernels of a single product need them so.
+
+Those of CSR read and write any rows, those of CSC write whole vectors, and neither takes columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from portable_spdnn_cpu.jit.compilation import kernel_part
+from portable_spdnn_cpu.jit.jobs import array_at
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.spmm.direct.job_words import (
+    B_ROW,
+    BEGUN,
+    COLUMNS,
+    FORTRAN,
+    OUT,
+    OUT_ROW,
+    ROWS,
+    SCRATCH,
+    B,
+    K,
+)  # fmt: skip
+from portable_spdnn_cpu.spmm.stream.panels import load_columns, store_columns
+
+
+@kernel_part
+def bring_into_rows(form: tuple[int, ...], words: Any, dtype: Any) -> tuple[int, int]:
+    """Let B, C or both be in memory of the job's where the kernels need them so.
+
+    Returns where C is to be in the end: its address, and the bytes from row to row, or from column
+    to column.
+    """
+    out, out_row, n = words[OUT], words[OUT_ROW], words[COLUMNS]
+    if not (words[FORTRAN] or len(form)):
+        return out, out_row
+    itemsize, scratch = array_at(0, 1, dtype).itemsize, words[SCRATCH]
+    width = row_bytes(n, itemsize) // itemsize
+    if words[FORTRAN]:
+        apart = words[B_ROW] // itemsize
+        load_columns(words[B], apart, scratch, width, n, 0, words[K], n, dtype)
+        words[B], words[B_ROW] = scratch, width * itemsize
+        scratch += words[K] * width * itemsize
+    if words[FORTRAN] or width > n:
+        words[OUT], words[OUT_ROW] = scratch, width * itemsize
+        if words[BEGUN]:
+            rows = words[ROWS]
+            if words[FORTRAN]:
+                load_columns(out, out_row // itemsize, scratch, width, width, 0, rows, n, dtype)
+            else:
+                copy_rows(out, scratch, rows, n, width, dtype)
+    return out, out_row
+
+
+@kernel_part
+def bring_back(words: Any, out: int, out_row: int, dtype: Any) -> None:
+    """Copy C to an address where it is to be, if it is elsewhere."""
+    if words[OUT] == out:
+        return
+    itemsize, rows, n = array_at(0, 1, dtype).itemsize, words[ROWS], words[COLUMNS]
+    width = words[OUT_ROW] // itemsize
+    if words[FORTRAN]:
+        store_columns(out, out_row // itemsize, words[OUT], width, 0, rows, n, dtype)
+        return
+    copy_rows(words[OUT], out, rows, width, n, dtype)
+
+
+@kernel_part
+def copy_rows(
+    source: int, target: int, rows: int, source_width: int, target_width: int, dtype: Any
+) -> None:
+    """Copy rows from one address to another; what the target has more of a row is zero."""
+    found = array_at(source, (rows, source_width), dtype)
+    copy = array_at(target, (rows, target_width), dtype)
+    width = min(source_width, target_width)
+    for row in range(rows):
+        for column in range(width):
+            copy[row, column] = found[row, column]
+        for column in range(width, target_width):
+            copy[row, column] = dtype(0)
+
+
+@kernel_part
+def scratch_bytes(
+    is_csc: bool, rows: int, k: int, columns: int, itemsize: int, fortran: bool
+) -> int:
+    """Return the bytes of memory that one worker needs for B and C in rows of whole vectors."""
+    if not (fortran or is_csc):
+        return 0
+    row, lines = row_bytes(columns, itemsize), 0
+    if fortran:
+        lines += k
+    if fortran or row > columns * itemsize:
+        lines += rows
+    return lines * row
+
+
+@kernel_part
+def row_bytes(columns: int, itemsize: int) -> int:
+    """Return the bytes of the vectors that `kernel.multiply_columns` takes for so many columns."""
+    size = columns * itemsize
+    vector = itemsize if columns == 1 else 16 if size <= 16 else 32 if size <= 32 else BLOCK_BYTES
+    return (size + vector - 1) & -vector  # a power of two

@@ -1,0 +1,150 @@
+"""What products with A in CSR and in CSC have in common: A is checked as it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+
+from portable_spdnn_cpu.activations import NONE
+from portable_spdnn_cpu.spmm.direct.job_words import (
+    ACTIVATION,
+    BEGUN,
+    BIAS,
+    BIAS_STEP,
+    FINISHED,
+    INDICES,
+    INDPTR,
+    OUT,
+    VALUES,
+    B,
+)  # fmt: skip
+from portable_spdnn_cpu.spmm.emitter import BIT, Emitter, Value
+
+DOUBLE = ir.DoubleType()
+
+
+class Form(Emitter):
+    """What both forms have in common.
+
+    Parameters
+    ----------
+    builder, itemsize
+        As of `Emitter`.
+    index_type : llvmlite.ir.IntType
+        Of offsets and indices.
+    words : list of LLVM values
+        Those of the job.
+    sizes : tuple of int
+        How many vectors a row of C has, and of how many bytes.
+    """
+
+    def __init__(
+        self,
+        builder: Any,
+        itemsize: int,
+        index_type: Value,
+        words: list[Value],
+        sizes: tuple[int, int],
+    ) -> None:
+        super().__init__(builder, itemsize)
+        self.index_type, self.words = index_type, words
+        self.vectors, self.vector_bytes = sizes
+        self.vector_type = self.vector(self.vector_bytes // itemsize if self.vectors else 1)
+
+    def emit(self, begin: Value, end: Value, column: Value, columns: Value) -> Value:
+        """Return whether all of A that was read is within the arrays."""
+        builder, words = self.builder, self.words
+        self.refuse, last = (builder.append_basic_block(name) for name in ("refuse", "last"))
+        shift = self.times(column, self.itemsize)
+        self.B, self.out = self.add(words[B], shift), self.add(words[OUT], shift)
+        before = max(0, self.vectors - 1) * self.vector_type.count
+        self.mask = self.first_lanes(
+            self.vector_type.count, builder.sub(columns, self.number(before))
+        )
+        self.begun, self.finishes = (builder.trunc(words[at], BIT) for at in (BEGUN, FINISHED))
+        self.bounded = builder.icmp_signed("==", words[ACTIVATION], self.number(NONE))
+        self.start()
+        with self.loop(begin, end) as number:
+            first = self.load_word(self.index_type, words[INDPTR], number)
+            stop = self.load_word(self.index_type, words[INDPTR], self.add(number, 1))
+            self.multiply(number, first, stop)
+        self.end()
+        builder.branch(last)
+        done = builder.block
+        builder.position_at_end(self.refuse)
+        builder.branch(last)
+        builder.position_at_end(last)
+        valid = builder.phi(BIT)
+        valid.add_incoming(BIT(1), done)
+        valid.add_incoming(BIT(0), self.refuse)
+        return valid
+
+    def start(self) -> None:
+        """Emit what is done before all rows or columns."""
+
+    def end(self) -> None:
+        """Emit what is done after all rows or columns."""
+
+    def multiply(self, number: Value, first: Value, stop: Value) -> None:
+        """Emit what is done for a row or column of A."""
+        raise NotImplementedError
+
+    def row_of(self, matrix: Value, number: Value, step: int) -> Value:
+        """Return the address of a row of B or C, whose rows are words[step] bytes apart."""
+        # An item where there is one column: a constant, which addresses are scaled by at no cost.
+        apart = self.words[step] if self.vectors else self.itemsize
+        return self.add(matrix, self.times(number, apart))
+
+    def refuse_unless(self, condition: Value) -> None:
+        """Go on where a condition holds; refuse A where it does not."""
+        following = self.builder.append_basic_block("valid")
+        self.builder.cbranch(condition, following, self.refuse)
+        self.builder.position_at_end(following)
+
+    def entry(self, number: Value, extent: Value) -> tuple[Value, Value]:
+        """Return the index of an entry, checked, and its value spread over a vector."""
+        index = self.load_word(self.index_type, self.words[INDICES], number)
+        self.refuse_unless(self.builder.icmp_unsigned("<", index, extent))
+        at = self.add(self.words[VALUES], self.times(number, self.itemsize))
+        return index, self.spread(self.load(self.scalar, at), self.vector_type.count)
+
+    def bias(self, row: Value) -> Value:
+        """Return the bias of a row of C."""
+        at = self.add(self.words[BIAS], self.times(row, self.words[BIAS_STEP]))
+        return self._narrowed(self.load(DOUBLE, at))
+
+    def bound(self, word: int) -> Value:
+        """Return a bound, LOWER or UPPER."""
+        return self._narrowed(self.builder.bitcast(self.words[word], DOUBLE))
+
+    def _narrowed(self, value: Value) -> Value:
+        """Return a float64 in the type of C."""
+        return value if self.scalar == DOUBLE else self.builder.fptrunc(value, self.scalar)
+
+    def whole_steps(self, first: Value, stop: Value, step: int) -> Value:
+        """Return where whole steps end: `step` is a power of two."""
+        return self.add(first, self.builder.and_(self.builder.sub(stop, first), self.number(-step)))
+
+    def by_steps(
+        self, first: Value, stop: Value, step: int, add: Callable[[Value, int], None]
+    ) -> None:
+        """Emit add(entry, number in its step) for entries by steps, and one by one at the end."""
+        whole = self.whole_steps(first, stop, step)
+        with self.loop(first, whole, step) as entry:
+            for place in range(step):
+                add(self.add(entry, place), place)
+        if step > 1:
+            with self.loop(whole, stop) as entry:
+                add(entry, 0)
+
+    def load_row(self, address: Value, mask: Value | None = None) -> list[Value]:
+        """Return the vectors of a row of B or C; of the last one the lanes that a mask names."""
+        *whole, last = (
+            self.add(address, n * self.vector_bytes) for n in range(max(1, self.vectors))
+        )
+        found = [self.load(self.vector_type, at) for at in whole]
+        if mask is None:
+            return [*found, self.load(self.vector_type, last)]
+        return [*found, self.load_some(self.vector_type, last, mask)]

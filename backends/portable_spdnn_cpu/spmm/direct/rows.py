@@ -1,0 +1,86 @@
+"""Products of rows of A, in CSR.
+
+The sums of a row of C stay in registers. An entry is an index, compared with the rows that B has,
+and a value that is spread over a vector; it meets a row of B. Several chains of sums hide the time
+that an addition takes where a row of B is but few vectors. Bound: about six instructions for an
+entry of up to one vector; beyond, the loads of B, which lie across two cache lines where B's rows
+do not start on them. A row gets its bias and bounds before it is written.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.spmm.direct.form import Form
+from portable_spdnn_cpu.spmm.direct.job_words import (
+    B_ROW,
+    LOWER,
+    OUT_ROW,
+    UPPER,
+    K,
+)  # fmt: skip
+from portable_spdnn_cpu.spmm.emitter import Value
+
+
+class Rows(Form):
+    """Emits the products of rows of A."""
+
+    def multiply(self, number: Value, first: Value, stop: Value) -> None:
+        """Emit a row of C."""
+        target = self.row_of(self.out, number, OUT_ROW)
+        *whole, last = self._finished(number, self.sums(first, stop), target)
+        if not self.vectors:
+            self.store(last, target)
+            return
+        for place, total in enumerate(whole):
+            self.store(total, self.add(target, place * self.vector_bytes))
+        self.store_some(last, self.add(target, len(whole) * self.vector_bytes), self.mask)
+
+    def _finished(self, row: Value, sums: list[Value], target: Value) -> list[Value]:
+        """Return sums with what they begin with, bias and bounds, where there are some.
+
+        NaN is kept.
+        """
+        builder, kind = self.builder, sums[0].type
+        slots = [self.slot(kind) for _ in sums]
+        for slot, total in zip(slots, sums, strict=True):
+            builder.store(total, slot)
+        with builder.if_then(self.begun):
+            begun = self.load_row(target, self.mask if self.vectors else None)
+            for slot, before in zip(slots, begun, strict=True):
+                builder.store(self.plus(builder.load(slot), before), slot)
+        with builder.if_then(self.finishes):
+            bias = self.spread(self.bias(row), kind.count)
+            for slot in slots:
+                builder.store(self.plus(builder.load(slot), bias), slot)
+            # What an activation is to be applied to is not bounded yet.
+            with builder.if_then(self.bounded):
+                for word, beyond in ((LOWER, "<"), (UPPER, ">")):
+                    bound = self.spread(self.bound(word), kind.count)
+                    for slot in slots:
+                        total = builder.load(slot)
+                        outside = builder.fcmp_ordered(beyond, total, bound)
+                        builder.store(builder.select(outside, bound, total), slot)
+        return [builder.load(slot) for slot in slots]
+
+    def sums(self, first: Value, stop: Value) -> list[Value]:
+        """Return the sums of a row of C."""
+        chains = 4
+        if self.vector_bytes == BLOCK_BYTES:
+            registers = self.vectors * BLOCK_BYTES // VECTOR_BYTES
+            chains = 2 if self.vectors <= 4 and 2 * registers <= VECTOR_REGISTERS - 4 else 1
+        slots = [[self.slot(self.vector_type) for _ in range(self.vectors)] for _ in range(chains)]
+
+        def add_entry(number: Value, chain: int) -> None:
+            index, factor = self.entry(number, self.words[K])
+            row = self.load_row(self.row_of(self.B, index, B_ROW), self.mask)
+            for slot, found in zip(slots[chain], row, strict=True):
+                total = self.multiply_add(factor, found, self.builder.load(slot))
+                self.builder.store(total, slot)
+
+        for slot in (slot for chain in slots for slot in chain):
+            self.builder.store(ir.Constant(self.vector_type, None), slot)
+        self.by_steps(first, stop, chains, add_entry)
+        return [self.sum_of(list(chain)) for chain in zip(*slots, strict=True)]

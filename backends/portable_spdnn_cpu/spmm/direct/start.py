@@ -1,0 +1,201 @@
+"""Starting the job of a single product: arrays are looked at, and become words."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, cast
+
+import numba
+import numpy as np
+from numba.core import types
+
+from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
+from portable_spdnn_cpu.jit.jobs import Job, array_at, run_share
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.spmm.direct.copies import scratch_bytes
+from portable_spdnn_cpu.spmm.direct.job_words import (
+    ACTIVATION,
+    B_ROW,
+    BEGUN,
+    BIAS,
+    BIAS_STEP,
+    COLUMNS,
+    COUNTERS,
+    ENTRIES,
+    FINISHED,
+    FORTRAN,
+    INDICES,
+    INDPTR,
+    LOWER,
+    OUT,
+    OUT_ROW,
+    REFUSED,
+    ROWS,
+    SCRATCH,
+    TASKS,
+    UPPER,
+    VALUES,
+    WORKERS,
+    K,
+)  # fmt: skip
+from portable_spdnn_cpu.spmm.direct.job_words import B as B_AT
+from portable_spdnn_cpu.spmm.direct.kernel import JOBS
+
+TASKS_PER_WORKER = 4  # of equal numbers of rows, whose entries may differ
+
+
+@kernel_part
+def is_fortran(B: Array) -> bool:
+    """Whether columns of B are read as they lie in memory, and not its rows."""
+    return B.ndim > 1 and B.shape[-1] > 1 and B.strides[-1] != B.itemsize
+
+
+@kernel_part
+def rise(offsets: Array, most: int) -> bool:
+    """Whether offsets, in one piece, rise from 0 to at most a number."""
+    last = offsets.size - 1
+    found = array_at(offsets.ctypes.data, offsets.size, offsets.dtype)
+    fall = False
+    for place in range(last):
+        fall |= found[place] > found[place + 1]
+    return found[0] == 0 and found[last] <= most and not fall
+
+
+@kernel_part
+def describe(
+    words: Any, workers: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array
+) -> bool:
+    """Fill the words of a job but for SCRATCH, and what `describe_finish` fills.
+
+    Returns false where an array is strided or misaligned, where indices are too narrow for the
+    shape, or where offsets do not rise from 0 to at most the number of entries.
+    """
+    words[REFUSED], words[WORKERS] = 0, workers
+    for worker in range(workers):
+        words[COUNTERS + worker] = 0
+    rows = out.shape[0]
+    columns = B.shape[-1] if B.ndim > 1 else 1
+    words[TASKS] = 1 if workers == 1 else workers * TASKS_PER_WORKER
+    words[ROWS], words[COLUMNS], words[K] = rows, columns, B.shape[0]
+    words[ENTRIES] = min(indices.size, values.size)
+    words[INDPTR], words[INDICES] = indptr.ctypes.data, indices.ctypes.data
+    words[VALUES], words[B_AT], words[OUT] = values.ctypes.data, B.ctypes.data, out.ctypes.data
+    fortran = is_fortran(B)
+    line = -1 if fortran else 0
+    words[FORTRAN], words[B_ROW], words[OUT_ROW] = fortran, B.strides[line], out.strides[line]
+    step = B.strides[0 if columns == 1 or fortran else -1]
+    fine = (step == B.itemsize or B.size <= 1) and B.ctypes.data % B.itemsize == 0
+    if fortran:
+        fine &= B.strides[-1] >= B.shape[0] * B.itemsize and B.strides[-1] % B.itemsize == 0
+    for array in (indptr, indices):
+        fine &= array.strides[0] == array.itemsize or array.size <= 1
+        fine &= array.ctypes.data % array.itemsize == 0
+        fine &= array.itemsize == 8 or max(rows, B.shape[0]) < 1 << 31
+    fine &= values.strides[0] == values.itemsize or values.size <= 1
+    return fine and rise(indptr, words[ENTRIES])
+
+
+@kernel_part
+def describe_finish(
+    words: Any, begun: bool, code: int, bias: Array, lower: float, upper: float
+) -> None:
+    """Let a job add to C, where that has begun, and finish it.
+
+    There is a bias for each row of C, or one for all. `code` is that of an activation.
+    """
+    words[BEGUN], words[FINISHED], words[ACTIVATION] = begun, 1, code
+    words[BIAS], words[BIAS_STEP] = bias.ctypes.data, bias.itemsize if bias.size > 1 else 0
+    limits = words[LOWER : UPPER + 1].view(np.float64)
+    limits[0], limits[1] = lower, upper
+
+
+@kernel_part
+def words_for_one(is_csc: bool, B: Array, out: Array) -> Array:
+    """Return the words of a job for one worker, which the memory that it needs follows."""
+    columns = B.shape[-1] if B.ndim > 1 else 1
+    size = scratch_bytes(is_csc, out.shape[0], B.shape[0], columns, B.itemsize, is_fortran(B))
+    words = np.empty(COUNTERS + 1 + (BLOCK_BYTES + size) // 8, np.int64)
+    end = words.ctypes.data + 8 * (COUNTERS + 1)
+    words[SCRATCH] = (end + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
+    return words
+
+
+class Starters(NamedTuple):
+    """Compiled code that starts a job for arrays of some types.
+
+    Attributes
+    ----------
+    job : Job
+        For several workers.
+    address : int
+        Of the job.
+    describe : callable
+        Takes (words, workers, indptr, indices, values, B, out), B in C order, and what
+        `describe_finish` takes.
+    run_alone : callable
+        Takes (address of the job, indptr, indices, values, B, out), and computes C on the calling
+        thread, in the order of B. Returns false where the arrays are not what they should be.
+    run_alone_finished : callable
+        Takes what `describe_finish` takes besides.
+    """
+
+    job: Job
+    address: int
+    describe: Any
+    run_alone: Any
+    run_alone_finished: Any
+
+
+def compiled(
+    form: str, dtype: np.dtype[Any], index_dtype: np.dtype[Any], dimensions: int
+) -> Starters:
+    """Return what starts jobs for A in a form, "csr" or "csc", and B of one dimension or two."""
+    is_csc = form == "csc"
+
+    @kernel
+    def run_alone(
+        address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array
+    ) -> bool:
+        words = words_for_one(is_csc, B, out)
+        words[BEGUN], words[FINISHED] = 0, 0
+        if not describe(words, 1, indptr, indices, values, B, out):
+            return False
+        failed = run_share(address, 0, words.ctypes.data)
+        return bool(not failed and words[REFUSED] == 0)
+
+    @kernel
+    def run_alone_finished(
+        address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array,
+        begun: bool, code: int, bias: Array, lower: float, upper: float,
+    ) -> bool:  # fmt: skip
+        words = words_for_one(is_csc, B, out)
+        if not describe(words, 1, indptr, indices, values, B, out):
+            return False
+        describe_finish(words, begun, code, bias, lower, upper)
+        failed = run_share(address, 0, words.ctypes.data)
+        return bool(not failed and words[REFUSED] == 0)
+
+    @kernel
+    def described(
+        words: Array, workers: int, indptr: Array, indices: Array, values: Array, B: Array,
+        out: Array, begun: bool, code: int, bias: Array, lower: float, upper: float,
+    ) -> bool:  # fmt: skip
+        describe_finish(words, begun, code, bias, lower, upper)
+        return describe(words, workers, indptr, indices, values, B, out)
+
+    item, index = numba.from_dtype(dtype), numba.from_dtype(index_dtype)
+    indices, values = (types.Array(kind, 1, "A", True, aligned=False) for kind in (index, item))
+    B = types.Array(item, dimensions, "A", True, aligned=False)
+    arrays = indices, indices, values, B, types.Array(item, dimensions, "A")
+    words = types.Array(types.int64, 1, "C")
+    bias = types.Array(types.float64, 1, "C", True)
+    finish = types.boolean, types.int64, bias, types.float64, types.float64
+    for function, signature in (
+        (run_alone, (types.int64, *arrays)),
+        (run_alone_finished, (types.int64, *arrays, *finish)),
+        (described, (words, types.int64, *arrays, *finish)),
+    ):
+        dispatcher = cast(Any, function)
+        dispatcher.compile(signature)
+        dispatcher.disable_compile()  # one signature: arrays in C order convert to it
+    job = JOBS[form, dtype.itemsize, index_dtype.itemsize]
+    return Starters(job, job.address, described, run_alone, run_alone_finished)

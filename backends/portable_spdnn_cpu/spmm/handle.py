@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -20,6 +20,8 @@ from portable_spdnn_cpu.spmm import tuning
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.dense import DenseProduct
 from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result, empty_unaligned, layout_of
+from portable_spdnn_cpu.spmm.direct import product as direct
+from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.few_columns import product as few_columns
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 from portable_spdnn_cpu.spmm.stream.product import (
@@ -228,6 +230,10 @@ class WeightsProduct:
     def _dense(self) -> DenseProduct:
         return DenseProduct(self.A, self.epilogue)
 
+    @functools.cached_property
+    def _direct(self) -> DirectProduct:
+        return DirectProduct(self.A, self.epilogue)
+
     def _predict(self, columns: int, layout: Layout) -> Choice:
         """Choose by the model."""
         size = self._size(columns, layout)
@@ -259,6 +265,9 @@ class WeightsProduct:
             few = self._few_columns(columns)
             candidates.insert(0, (few, few.seconds_on(self.workers.threads)))
         best, dense = candidates[0][1], tuning.dense_seconds(size)
+        if direct.is_suited("csr", self.A.shape, self.A.nnz, B, self.A.dtype.itemsize):
+            alone = replace(size, threads=1)
+            candidates.append((self._direct, tuning.direct_seconds(alone)))
         if self._clustered is not None:
             self._clustered.prepare(columns)
             candidates.append((self._clustered, best / self._clustered.gain))

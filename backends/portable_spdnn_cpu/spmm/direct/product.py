@@ -144,13 +144,21 @@ def multiply_finished(
     residual: Any,
 ) -> Array | None:
     """Return C = A B, finished, as `multiply` does; bias and residual fit C."""
+    return multiply(pool, form, shape, parts, B, (residual, *finish_of(epilogue)))
+
+
+def finish_of(epilogue: Epilogue) -> tuple[int, Array, float, float]:
+    """Return the code of the activation, the bias and the bounds of C, as kernels take them.
+
+    ReLU is a bound: its code is NONE. The bias, of float64, has one entry for all rows of C, or one
+    for each.
+    """
     bias: Any = NO_BIAS if epilogue.bias is None else epilogue.bias
     if bias.ndim == 0:
         bias = bias.reshape(1)
     interval = epilogue.interval
     code, lower, upper = activation_of(epilogue) if interval is None else (NONE, *interval)
-    finish = residual, code, bias.astype(np.float64, copy=False), lower, upper
-    return multiply(pool, form, shape, parts, B, finish)
+    return code, bias.astype(np.float64, copy=False), lower, upper
 
 
 def multiply(
@@ -175,8 +183,7 @@ def multiply(
     B : ndarray of one dimension or two
         Of the type of A's values.
     finish : tuple, optional
-        The residual or None, the code of the activation, NONE for ReLU, which is a bound, a bias of
-        float64, for each row of C or one for all, and bounds.
+        The residual or None, and what `finish_of` returns.
 
     Returns
     -------

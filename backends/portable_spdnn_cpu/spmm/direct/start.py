@@ -66,8 +66,9 @@ def describe(
 ) -> bool:
     """Fill the words of a job but for SCRATCH, and what `describe_finish` fills.
 
-    Returns false where an array is strided or misaligned, where indices are too narrow for the
-    shape, or where offsets do not rise from 0 to at most the number of entries.
+    Returns false where an array is strided or misaligned, where C is in another order than B, where
+    indices are too narrow for the shape, or where offsets do not rise from 0 to at most the number
+    of entries.
     """
     words[REFUSED], words[WORKERS] = 0, workers
     for worker in range(workers):
@@ -84,6 +85,8 @@ def describe(
     words[FORTRAN], words[B_ROW], words[OUT_ROW] = fortran, B.strides[line], out.strides[line]
     step = B.strides[0 if columns == 1 or fortran else -1]
     fine = (step == B.itemsize or B.size <= 1) and B.ctypes.data % B.itemsize == 0
+    step = out.strides[0 if columns == 1 or fortran else -1]
+    fine &= step == out.itemsize or out.size <= 1
     if fortran:
         fine &= B.strides[-1] >= B.shape[0] * B.itemsize and B.strides[-1] % B.itemsize == 0
     for array in (indptr, indices):

@@ -1,0 +1,55 @@
+"""C = A B of little work, for an A that stays: what a call of compiled code needs is prepared."""
+
+from __future__ import annotations
+
+import scipy.sparse as sp
+
+from portable_spdnn.epilogue import Epilogue
+from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.jit.jobs import in_order
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spmm.direct.product import finish_of
+from portable_spdnn_cpu.spmm.direct.start import compiled
+
+
+class DirectProduct:
+    """C = A B with A as it is, finished by an epilogue, on the calling thread.
+
+    Parameters
+    ----------
+    A : csr_array, shape (m, k), canonical, of float32 or float64
+    epilogue : Epilogue
+        Its bias is None, or an array with an entry for each row.
+    """
+
+    def __init__(self, A: sp.csr_array, epilogue: Epilogue) -> None:
+        self._parts = tuple(map(in_order, (A.indptr, A.indices, A.data)))
+        self._starters = compiled("csr", A.dtype, A.indices.dtype, dimensions=2)
+        self._finish = finish_of(epilogue)
+
+    def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> bool:
+        """Compute `out`, or return False where it is in another order than B, or B in none.
+
+        Takes what `StreamProduct.multiply` takes.
+        """
+        begun = residual is not None
+        if begun:
+            out[...] = residual
+        starters = self._starters
+        done = starters.run_alone_finished(
+            starters.address, *self._parts, B, out, begun, *self._finish
+        )
+        return bool(done)
+
+    def describe(self) -> str:
+        """Return what runs, for people."""
+        return "A is read as it is"
+
+    def threads_used(self, threads: int, columns: int) -> int:
+        """Return 1: the calling thread computes."""
+        return 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that A takes."""
+        return sum(array.nbytes for array in self._parts)

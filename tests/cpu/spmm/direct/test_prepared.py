@@ -1,0 +1,60 @@
+"""Products that a handle runs with A as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+import portable_spdnn as ps
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spmm import tuning
+from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
+from portable_spdnn_cpu.spmm.handle import WeightsProduct
+
+POOL = ThreadPool(2)
+
+
+def operands(columns: int, dtype: Any = np.float32) -> tuple[sp.csr_array, Any, Any]:
+    rng = np.random.default_rng(columns)
+    A = sp.random_array((30, 20), density=0.3, rng=rng, dtype=dtype).tocsr()
+    return A, rng.random((20, columns)).astype(dtype), rng.random((30, columns)).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("columns", [0, 1, 2, 7, 16, 33, 140])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_products_in_either_order(order: Any, columns: int, dtype: Any) -> None:
+    A, B, residual = operands(columns, dtype)
+    epilogue = ps.Epilogue(np.linspace(-1, 1, 30), "gelu", upper=0.7).prepared("", 30, A.dtype)
+    direct, out = DirectProduct(A, epilogue), np.empty((30, columns), dtype, order)
+    for added in (None, residual, np.asfortranarray(residual)):
+        assert direct.multiply(np.array(B, order=order), out, added, POOL)
+        expected = epilogue.apply(A @ B, added, per_row=True)
+        np.testing.assert_allclose(out, expected, rtol=2e-5, atol=1e-5)
+
+
+def test_what_it_cannot_do_is_left_to_another_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    A, B, _ = operands(16)
+    direct = DirectProduct(A, ps.Epilogue())
+    assert not direct.multiply(B, np.empty((30, 16), np.float32, "F"), None, POOL)
+    assert not direct.multiply(np.asfortranarray(B), np.empty((30, 16), np.float32), None, POOL)
+    assert not direct.multiply(np.repeat(B, 2, 1)[:, ::2], np.empty((30, 16), "f4"), None, POOL)
+    # In the trial of a handle it is always the fastest.
+    taken = {"kernel": False}
+
+    def seconds(run: Any, best: float) -> float:
+        taken["kernel"] |= isinstance(run.func.__self__, DirectProduct)
+        return 1.0 if isinstance(run.func.__self__, DirectProduct) else 2.0
+
+    monkeypatch.setattr(tuning, "measured", seconds)
+    product = WeightsProduct(POOL, A, ps.Epilogue(), columns=16)
+    assert taken["kernel"]
+    for operand in (B, np.asfortranarray(B), np.repeat(B, 2, 1)[:, ::2], B[::-1]):
+        np.testing.assert_allclose(product.multiply(operand), A @ operand, rtol=1e-5)
+        out = np.empty((30, 16), np.float32)
+        assert product.multiply(operand, out) is out
+        np.testing.assert_allclose(out, A @ operand, rtol=1e-5)
+    assert "A is read as it is" in product.describe()

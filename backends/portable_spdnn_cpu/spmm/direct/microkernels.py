@@ -1,7 +1,7 @@
 """Microkernels: products with A in CSR or CSC, whose structure is checked as it is read.
 
-An offset or index outside of the arrays ends the work before it is used as an address. An entry
-that is stored twice counts twice, as in SciPy.
+An index outside of the arrays ends the work before it is used as an address; offsets were checked
+before. An entry that is stored twice counts twice, as in SciPy.
 """
 
 from __future__ import annotations

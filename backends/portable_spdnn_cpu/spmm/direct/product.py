@@ -108,9 +108,9 @@ def multiply_as_given(
             return None
         return multiply(pool, form, shape, parts, B)
     finish = Epilogue() if epilogue is None else epilogue
-    if type(finish) is not Epilogue or not (
-        finish.bias is None or finish.bias.shape in ((), shape[:1])
-    ):
+    if type(finish) is not Epilogue:
+        return None
+    if finish.bias is not None and finish.bias.ndim and finish.bias.size != shape[0]:
         return None
     if residual is not None and not (
         type(residual) is ndarray
@@ -144,7 +144,7 @@ def multiply_finished(
     residual: Any,
 ) -> Array | None:
     """Return C = A B, finished, as `multiply` does; bias and residual fit C."""
-    return multiply(pool, form, shape, parts, B, (residual, *finish_of(epilogue)))
+    return multiply(pool, form, shape, parts, B, finish_of(epilogue), residual)
 
 
 def finish_of(epilogue: Epilogue) -> tuple[int, Array, float, float]:
@@ -153,12 +153,19 @@ def finish_of(epilogue: Epilogue) -> tuple[int, Array, float, float]:
     ReLU is a bound: its code is NONE. The bias, of float64, has one entry for all rows of C, or one
     for each.
     """
-    bias: Any = NO_BIAS if epilogue.bias is None else epilogue.bias
-    if bias.ndim == 0:
+    bias: Any = epilogue.bias
+    if bias is None:
+        bias = NO_BIAS
+    elif not bias.ndim:
         bias = bias.reshape(1)
+    if bias.itemsize != NO_BIAS.itemsize:
+        bias = bias.astype(np.float64)
     interval = epilogue.interval
-    code, lower, upper = activation_of(epilogue) if interval is None else (NONE, *interval)
-    return code, bias.astype(np.float64, copy=False), lower, upper
+    if interval is None:
+        code, lower, upper = activation_of(epilogue)
+    else:
+        code, (lower, upper) = NONE, interval
+    return code, bias, lower, upper
 
 
 def multiply(
@@ -167,7 +174,8 @@ def multiply(
     shape: tuple[int, ...],
     parts: tuple[Array, Array, Array],
     B: Array,
-    finish: tuple[Any, int, Array, float, float] | None = None,
+    finish: tuple[int, Array, float, float] | None = None,
+    residual: Any = None,
 ) -> Array | None:
     """Return C = A B, whether another way is faster or not; None where something does not fit.
 
@@ -183,7 +191,9 @@ def multiply(
     B : ndarray of one dimension or two
         Of the type of A's values.
     finish : tuple, optional
-        The residual or None, and what `finish_of` returns.
+        What `finish_of` returns.
+    residual : ndarray of C's shape and type, optional
+        Taken where there is a finish.
 
     Returns
     -------
@@ -214,7 +224,6 @@ def multiply(
             in_place, order = True, "F"
     if not in_place:
         B = np.array(B, order="C")
-    residual = None if finish is None else finish[0]
     if residual is None:
         out = np.empty(rows if len(given) == 1 else (rows, columns), values.dtype, order)
     else:
@@ -225,12 +234,13 @@ def multiply(
         if finish is None:
             done = starters.run_alone(starters.address, indptr, indices, values, B, out)
         else:
-            begun, *rest = residual is not None, *finish[1:]
-            done = starters.run_alone_finished(starters.address, *parts, B, out, begun, *rest)
+            done = starters.run_alone_finished(
+                starters.address, indptr, indices, values, B, out, residual is not None, *finish
+            )
         return out if done else None
     words = np.empty(COUNTERS + threads, np.int64)
-    _, *rest = finish or (None, NONE, NO_BIAS, -np.inf, np.inf)
-    if not starters.describe(words, threads, *parts, B, out, residual is not None, *rest):
+    finish = finish or (NONE, NO_BIAS, -np.inf, np.inf)
+    if not starters.describe(words, threads, *parts, B, out, residual is not None, *finish):
         return None
     pool.run_job(starters.job, words)
     return None if words[REFUSED] else out

@@ -23,6 +23,7 @@ from portable_spdnn_gpu.network.plan import DevicePlan
 Record = dict[str, Any]
 VARIANTS = {
     "auto": ps.PlanOptions(),
+    "exact passes": ps.PlanOptions(exact_passes="all"),
     "float16": ps.PlanOptions(storage="float16"),
 }
 # Bounds of the reference's and the peer's work: inputs x edges of the network.
@@ -44,15 +45,17 @@ class Bench:
     limits : Limits or None
         The limits of the device; None where they could not be measured.
     budget : Budget
-    float16, peer : bool
-        Whether half precision, and cuSPARSE, are measured too.
+    left_out : tuple of str
+        Variants that are not measured.
+    peer : bool
+        Whether cuSPARSE is measured too.
     """
 
     backend: Backend
     reference: Backend
     limits: Limits | None
     budget: Budget
-    float16: bool = True
+    left_out: tuple[str, ...] = ()
     peer: bool = True
 
 
@@ -98,15 +101,16 @@ def network_row(bench: Bench, network: ps.Network, features: Any) -> Record:
         return _compared(bench, network, features, plans.get(name))
 
     row["variants"]["auto"] = attempt(variant, "auto", bench.budget)
-    left_out: Record = {"state": "skipped", "reason": "not asked for"}
-    row["compared"] = attempt(compared, "auto", bench.budget) if bench.peer else left_out
+    skipped: Record = {"state": "skipped", "reason": "not asked for"}
+    row["compared"] = attempt(compared, "auto", bench.budget) if bench.peer else skipped
     plans.clear()  # its memory
     auto = row["variants"]["auto"]
     needed = auto.get("plan_seconds", 0.0) + auto.get("first_seconds", 0.0)
-    if bench.float16:
-        row["variants"]["float16"] = attempt(variant, "float16", bench.budget, needed)
-    else:
-        row["variants"]["float16"] = left_out
+    for name in [name for name in VARIANTS if name != "auto"]:
+        row["variants"][name] = (
+            skipped if name in bench.left_out else attempt(variant, name, bench.budget, needed)
+        )
+        plans.clear()
     return row
 
 

@@ -1,10 +1,10 @@
 """Benchmark of one GPU: `make bench-gpu`.
 
-Generated networks on the 60,000 MNIST images, each checked, then timed: the plan's own choice,
-features and weights in half precision, and all products by cuSPARSE on a bounded part of the same
-work. Single layers stand beside the limits of the device, which are measured first. What fails is
-recorded with its error, and the rest goes on. The record goes to benchmarks/results and, from a
-GPU, its tables to docs/results/gpu.md.
+Generated networks on the 60,000 MNIST images, each checked, then timed: the plan's own choice, the
+same with exact passes, features and weights in half precision, and all products by cuSPARSE on a
+bounded part of the same work. Single layers stand beside the limits of the device, which are
+measured first. What fails is recorded with its error, and the rest goes on. The record goes to
+benchmarks/results and, from a GPU, its tables to docs/results/gpu.md.
 
 Exit code 0: all that ran is right; 1: something failed or is wrong; 2: there is no GPU, or no
 images.
@@ -79,8 +79,8 @@ class Run:
     images : Path
         The file of images.
     options : argparse.Namespace
-        The command line, of which `inputs`, `budget`, `row_budget`, `reference`, `float16`, `peer`
-        and `commit` count.
+        The command line, of which `inputs`, `budget`, `row_budget`, `reference`, `left_out`,
+        `peer` and `commit` count.
 
     Attributes
     ----------
@@ -97,9 +97,9 @@ class Run:
             limits = backend.measure_limits()
         except Exception as wrong:  # noqa: BLE001 - recorded; networks run without limits too
             error = f"{type(wrong).__name__}: {wrong}"
-        self.bench = Bench(
-            backend, opened(options.reference), limits, budget, options.float16, options.peer
-        )
+        left_out = tuple(options.left_out)
+        reference = opened(options.reference)
+        self.bench = Bench(backend, reference, limits, budget, left_out, options.peer)
         self.done: list[Record] = []  # what networks took, to predict others by
         self.apart = 0.0  # seconds of a network that do not grow with its edges
         self.record: Record = {
@@ -191,7 +191,11 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--reference", default="numba", help="what categories are from; default: %(default)s"
     )
-    made.add_argument("--no-float16", dest="float16", action="store_false", help="float32 alone")
+    leave_out = {"dest": "left_out", "action": "append_const", "default": []}
+    made.add_argument("--no-float16", const="float16", help="float32 alone", **leave_out)
+    made.add_argument(
+        "--no-exact-passes", const="exact passes", help="without plans that have them", **leave_out
+    )
     made.add_argument("--no-peer", dest="peer", action="store_false", help="without cuSPARSE")
     made.add_argument("--cases", default=CASES, help="NEURONSxLAYERS,...; default: %(default)s")
     made.add_argument("--mnist", type=Path, metavar="DIR", help=f"folder with {IMAGES}")

@@ -128,6 +128,17 @@ def test_every_variant_is_checked_and_timed(done: tuple[int, dict[str, Any]]) ->
     assert record["networks"][0]["check"]["categories"] > 0
 
 
+def test_variants_are_left_out_where_that_is_asked(
+    script: ModuleType, mnist: Path, tmp_path: Path
+) -> None:
+    options = "--cases", "64x3", "--no-float16", "--no-exact-passes", "--no-peer"
+    _, record = run(script, mnist, tmp_path / "r.json", EveryOption(), *options)
+    (row,) = record["networks"]
+    assert row["variants"]["auto"]["verdict"] == "PASSED"
+    for left_out in (row["variants"]["float16"], row["variants"]["exact passes"], row["compared"]):
+        assert left_out == {"state": "skipped", "reason": "not asked for"}
+
+
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 def test_an_emulated_device_runs_all_of_it(
     script: ModuleType, mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -328,7 +339,9 @@ def test_targets_are_judged_by_right_answers(done: tuple[int, dict[str, Any]]) -
     record["networks"][0] |= {"neurons": 1024, "layers": 1920}
     auto = record["networks"][0]["variants"]["auto"]
     auto["edge_rate"] = 301e12
-    # Half precision is another matter.
+    # Half precision and exact passes are other matters.
+    record["networks"][1] |= {"neurons": 65536, "layers": 1920}
+    record["networks"][1]["variants"]["exact passes"]["edge_rate"] = 5001e12
     record["networks"][0]["variants"]["float16"]["edge_rate"] = 200e12
     for row, ratio in zip(record["networks"], (70.0, 50.0, 90.0), strict=False):
         row["compared"]["speed_up"] = ratio
@@ -336,6 +349,8 @@ def test_targets_are_judged_by_right_answers(done: tuple[int, dict[str, Any]]) -
     name = "1024 x 1920, challenge edge rate"
     assert judged[name] == {"name": name, "target": 300e12, "measured": 301e12, "met": True}
     assert judged["4096 x 1920, challenge edge rate"]["met"] is None
+    exact = judged["65536 x 1920, challenge edge rate with exact passes"]
+    assert (exact["target"], exact["measured"], exact["met"]) == (5000e12, 5001e12, True)
     assert judged["times cuSPARSE, least"]["measured"] == 50
     assert judged["times cuSPARSE, least"]["met"]
     # The best variant of a layer counts, and layers with fewer active inputs do not.
@@ -358,6 +373,9 @@ def test_targets_are_those_that_the_page_on_gpus_states() -> None:
         key: (rate / 1e12, pytest.approx(targets.champion(*key) / 1e12))
         for key, rate in targets.EDGE_RATES.items()
     }
+    for (neurons, layers), rate in targets.EXACT_EDGE_RATES.items():
+        row = f"| {neurons:,} x {layers:,}, with exact passes | {rate / 1e12:,.0f} | "
+        assert row in text
     assert f"same work | {targets.CUSPARSE_SPEED_UP} |" in text
     assert f"active inputs | {100 * targets.FRACTION_OF_LIMIT:.0f} % |" in text
 

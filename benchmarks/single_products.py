@@ -2,8 +2,8 @@
 
 Run it from the root: ``python benchmarks/single_products.py [threads]``, on one thread by default.
 It prints SciPy's time over this package's, the least, the geometric mean and the most over shapes
-and shares of zeros: of `spmm(A, B)`, by the form of A and the order of B, and of `layer(W, Y)`,
-where they are finished beside SciPy's product and NumPy's operations. Operands of both are the same
+and shares of zeros: of `spmm(A, B)`, by the format of A and the order of B, and of `layer(W, Y)`;
+what finishes them is NumPy's beside SciPy's product. Operands of both are the same
 arrays; the two take turns, and the least time of each counts.
 """
 
@@ -25,7 +25,7 @@ from portable_spdnn.arrays import Array
 SHAPES = (4, 4), (16, 16), (64, 64), (128, 512), (512, 512), (1024, 1024), (2048, 512), (512, 4608)
 ZEROS = 0.7, 0.9, 0.98
 COLUMNS = {"1 column": (1,), "2 to 15": (2, 4, 8, 15), "16 to 256": (16, 32, 64, 256)}
-# Of each shape, by turns, as it is where products are single: the processor foresees the branches
+# Of each shape, by turns, as it is where products are single: the processor predicts the branches
 # of a matrix that it has just seen.
 MATRICES = 12
 SECONDS, LEAST_TURNS = 0.06, 6  # for each pair
@@ -57,13 +57,13 @@ def cases(
     csc = [sp.csc_array(A) for A in matrices]
     wide = [A.astype(np.float64) for A in matrices]
 
-    def layer(W: Any) -> Any:
+    def scipy_layer(W: Any) -> Any:
         return np.maximum(Y @ W + bias, 0)
 
     def own_layer(W: Any) -> Any:
         return backend.layer(W, Y, epilogue=relu)
 
-    def sigmoid_linear(A: Any) -> Any:
+    def scipy_silu(A: Any) -> Any:
         sums = A @ B + column
         return sums / (1 + np.exp(-sums))
 
@@ -83,10 +83,10 @@ def cases(
             (lambda A: np.maximum(A @ B + column + R, 0), lambda A: backend.spmm(A, B, relu, R)),
         ),
         "spmm, CSR, bias and SiLU": (
-            matrices, (sigmoid_linear, lambda A: backend.spmm(A, B, silu)),
+            matrices, (scipy_silu, lambda A: backend.spmm(A, B, silu)),
         ),
-        "layer, W in CSR, bias and ReLU": (weights, (layer, own_layer)),
-        "layer, W in CSC, bias and ReLU": ([A.T for A in matrices], (layer, own_layer)),
+        "layer, W in CSR, bias and ReLU": (weights, (scipy_layer, own_layer)),
+        "layer, W in CSC, bias and ReLU": ([A.T for A in matrices], (scipy_layer, own_layer)),
     }  # fmt: skip
 
 
@@ -103,8 +103,9 @@ def main() -> None:
             ]
             B, bias = rng.random((k, columns), np.float32), rng.random(rows, np.float32)
             for name, (operands, functions) in cases(backend, matrices, B, bias).items():
-                expected, own = (run(operands[0]) for run in functions)
-                np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-4)
+                for operand in operands:
+                    expected, own = (run(operand) for run in functions)
+                    np.testing.assert_allclose(own, expected, rtol=1e-3, atol=1e-4)
                 found.setdefault((name, group), []).append(by_turns(operands, functions))
     print(f"{backend.device}\nTimes as fast as SciPy: least, geometric mean, most")
     for (name, group), ratios in sorted(found.items()):

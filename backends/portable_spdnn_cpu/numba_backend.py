@@ -96,7 +96,7 @@ class NumbaBackend(Backend):
     def layer_as_given(
         self, weights: object, features: object, epilogue: Epilogue, residual: object
     ) -> Array | None:
-        """Y'^T = W^T Y^T; weights in CSC are W^T in CSR, which is not to be turned twice."""
+        """Y'^T = W^T Y^T. Checked as others are, weights in CSC would become CSR, and then W^T."""
         found: Array | None = self._direct.layer_as_given(
             self.workers, weights, features, epilogue, residual
         )

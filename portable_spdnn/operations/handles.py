@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.arrays import Array
-from portable_spdnn.errors import InputError
+from portable_spdnn.operations.layers import check_layer_operands
 from portable_spdnn.operations.operands import (
     AnyArray,
     DenseLike,
@@ -266,22 +266,3 @@ class LayerHandle(_PreparedHandle):
             check_out("layer", out, shape, self.dtype, Y, added)
         result: Operand = self._run(Y, out, added)
         return result if out is None else out
-
-
-def check_layer_operands(
-    W: tuple[int, ...], Y: tuple[int, ...], sparse: bool, zeros_stay: bool, **dense_only: object
-) -> None:
-    """Raise InputError where features of shape Y, or what goes with dense ones, do not fit W."""
-    if Y[1] != W[0]:
-        raise InputError(
-            f"layer: weights are {W[0]} x {W[1]} but features have "
-            f"{Y[1]} columns; they must have {W[0]}"
-        )
-    if sparse and not zeros_stay:
-        raise InputError(
-            "layer: the epilogue turns zeros into nonzeros (a positive bias under ReLU, or "
-            "activation(bias) other than 0); pass dense features"
-        )
-    for what, given in dense_only.items():
-        if sparse and given is not None:
-            raise InputError(f"layer: {what} goes with dense features; these are sparse")

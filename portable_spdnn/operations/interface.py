@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy.typing as npt
@@ -11,16 +10,14 @@ import scipy.sparse as sp
 
 from portable_spdnn.arguments import checked_count
 from portable_spdnn.epilogue import Epilogue
-from portable_spdnn.errors import InputError
 from portable_spdnn.layer import Layer
-from portable_spdnn.network import checked_y_max
 from portable_spdnn.operations.handles import (
     LayerHandle,
     Prepared,
     SpgemmHandle,
     SpmmHandle,
-    check_layer_operands,
 )
+from portable_spdnn.operations.layers import check_layer_operands, layer_epilogue
 from portable_spdnn.operations.operands import (
     AnyArray,
     DenseLike,
@@ -229,7 +226,7 @@ class Operations:
         >>> ps.get_backend("scipy").layer(one, np.array([[2.0], [0.0]])).tolist()
         [[1.5, 0.0], [0.0, 0.0]]
         """
-        finish = _layer_epilogue(weights, bias, y_max, epilogue)
+        finish = layer_epilogue(weights, bias, y_max, epilogue)
         if (result := self.layer_as_given(weights, features, finish, residual)) is not None:
             return result  # type: ignore[no-any-return]
         W = self._layer_weights(weights)
@@ -266,7 +263,7 @@ class Operations:
         >>> handle.apply(np.array([[0.5, 9.0]])).tolist()
         [[0.0, 4.0]]
         """
-        finish, W = _layer_epilogue(weights, bias, y_max, epilogue), self._layer_weights(weights)
+        finish, W = layer_epilogue(weights, bias, y_max, epilogue), self._layer_weights(weights)
         if inputs is not None:
             inputs = checked_count("layer: inputs", inputs)
         dtype = common_dtype("layer", weights=W)
@@ -278,26 +275,6 @@ class Operations:
     def _layer_weights(self, weights: Layer | SparseOperand) -> SparseOperand:
         matrix = weights.csr() if isinstance(weights, Layer) else weights
         return self.sparse_operand("layer: weights", matrix)
-
-
-def _layer_epilogue(
-    weights: Layer | SparseOperand,
-    bias: npt.ArrayLike | None,
-    y_max: float | None,
-    epilogue: Epilogue | None,
-) -> Epilogue:
-    """Return what follows the sums of a layer, or raise InputError."""
-    y_max = checked_y_max(y_max)
-    if isinstance(bias, Epilogue):
-        raise InputError("layer: bias is an Epilogue; give it as epilogue=...")
-    if epilogue is not None and not (bias is None and y_max is None):
-        raise InputError("layer: an epilogue has its own bias and bounds; leave out the others")
-    if epilogue is not None:
-        return checked_epilogue("layer", epilogue)
-    if isinstance(weights, Layer):
-        own = weights.epilogue(y_max)
-        return own if bias is None else replace(own, bias=bias)
-    return Epilogue(0.0 if bias is None else bias, "relu", upper=y_max)
 
 
 def _own(matrix: SparseOperand, dtype: DType) -> SparseOperand:

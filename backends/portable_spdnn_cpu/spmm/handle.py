@@ -38,7 +38,7 @@ MAX_TRIAL_BYTES = 1 << 28  # of made-up operands and results; larger products ar
 
 
 class Kernel(Protocol):
-    """A product that is packed for one kernel.
+    """A product that is prepared for one kernel.
 
     `multiply` computes `out`; it returns False where this kernel cannot, and another is to.
     """
@@ -56,7 +56,7 @@ class Kernel(Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that A takes as it is packed."""
+        """Bytes of memory that A takes as it is prepared."""
 
 
 @dataclass
@@ -205,8 +205,9 @@ class WeightsProduct:
             for name, product in list(packed.items()):
                 if id(product) not in used:
                     packed.pop(name, None)  # type: ignore[call-overload]
-        if "_dense" in vars(self) and id(self._dense) not in used:
-            vars(self).pop("_dense", None)
+        for name in ("_dense", "_direct"):
+            if id(vars(self).get(name)) not in used:
+                vars(self).pop(name, None)
 
     def _size(self, columns: int, layout: Layout) -> ProductSize:
         return size_of(self.A, columns, layout, self.workers)
@@ -265,7 +266,7 @@ class WeightsProduct:
             few = self._few_columns(columns)
             candidates.insert(0, (few, few.seconds_on(self.workers.threads)))
         best, dense = candidates[0][1], tuning.dense_seconds(size)
-        if direct.is_suited("csr", self.A.shape, self.A.nnz, B, self.A.dtype.itemsize):
+        if direct.is_suited("csr", self.A.shape, self.A.nnz, B):
             alone = replace(size, threads=1)
             candidates.append((self._direct, tuning.direct_seconds(alone)))
         if self._clustered is not None:

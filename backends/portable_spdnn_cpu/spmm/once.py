@@ -29,11 +29,12 @@ def multiply_once(
     """
     layout = layout_of(B)
     size = size_of(A, B.shape[1], layout, workers)
-    if direct.is_suited("csr", A.shape, A.nnz, B, B.itemsize) or (
+    if direct.is_suited("csr", A.shape, A.nnz, B) or (
         tuning.direct_seconds(size) < tuning.stream_seconds(size, _variant(size)[0])
     ):
         parts = A.indptr, A.indices, A.data
-        C = direct.multiply_finished(workers, "csr", A.shape, parts, B, epilogue, residual)
+        finish = direct.finish_of(epilogue)
+        C = direct.multiply(workers, "csr", A.shape, parts, B, finish, residual)
         if C is not None:
             order: Literal["F", "C"] = "F" if layout == Layout.FORTRAN else "C"
             return np.asarray(C, order=order)
@@ -56,9 +57,10 @@ def layer_once(
     Y' = Y W is Y'^T = W^T Y^T: the inputs are the columns of a product, and W in CSR is W^T in CSC.
     """
     B, added, shape = Y.T, None if residual is None else residual.T, W.shape[::-1]
-    if direct.is_suited("csc", shape, W.nnz, B, B.itemsize):
+    if direct.is_suited("csc", shape, W.nnz, B):
         parts = W.indptr, W.indices, W.data
-        C = direct.multiply_finished(workers, "csc", shape, parts, B, epilogue, added)
+        finish = direct.finish_of(epilogue)
+        C = direct.multiply(workers, "csc", shape, parts, B, finish, added)
         if C is not None:
             return C.T
     return multiply_once(workers, W.T.tocsr(), epilogue, B, added).T

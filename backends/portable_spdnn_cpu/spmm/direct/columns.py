@@ -20,10 +20,10 @@ class Columns(Form):
     """Emits the products of columns of A."""
 
     def start(self) -> None:
-        """Emit that rows of C are zero or hold what sums begin with, and have their bias."""
+        """Emit that rows of C are zero, or hold what sums are added to, and have their bias."""
         builder, vectors = self.builder, max(1, self.vectors)
-        not_begun = builder.not_(self.begun)
-        with builder.if_then(not_begun), self.loop(self.zero, self.words[ROWS]) as row:
+        anew = builder.not_(self.accumulates)
+        with builder.if_then(anew), self.loop(self.zero, self.words[ROWS]) as row:
             zeros = [ir.Constant(self.vector_type, None)] * vectors
             self._store(zeros, self.row_of(self.out, row, OUT_ROW))
         with builder.if_then(self.finishes), self.loop(self.zero, self.words[ROWS]) as row:

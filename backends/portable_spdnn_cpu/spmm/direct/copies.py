@@ -11,8 +11,8 @@ from portable_spdnn_cpu.jit.compilation import kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.job_words import (
+    ACCUMULATES,
     B_ROW,
-    BEGUN,
     COLUMNS,
     FORTRAN,
     OUT,
@@ -22,7 +22,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     B,
     K,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.stream.panels import load_columns, store_columns
+from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
 
 @kernel_part
@@ -42,9 +42,10 @@ def bring_into_rows(form: tuple[int, ...], words: Any, dtype: Any) -> tuple[int,
         load_columns(words[B], apart, scratch, width, n, 0, words[K], n, dtype)
         words[B], words[B_ROW] = scratch, width * itemsize
         scratch += words[K] * width * itemsize
+    width = width if len(form) else n  # CSR would leave the rest of a row of C as it was
     if words[FORTRAN] or width > n:
         words[OUT], words[OUT_ROW] = scratch, width * itemsize
-        if words[BEGUN]:
+        if words[ACCUMULATES]:
             rows = words[ROWS]
             if words[FORTRAN]:
                 load_columns(out, out_row // itemsize, scratch, width, width, 0, rows, n, dtype)

@@ -1,4 +1,4 @@
-"""What products with A in CSR and in CSC have in common: A is checked as it is read."""
+"""What products with A in CSR and in CSC share: indices are checked as they are read."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from llvmlite import ir
 
 from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.spmm.direct.job_words import (
+    ACCUMULATES,
     ACTIVATION,
-    BEGUN,
     BIAS,
     BIAS_STEP,
     FINISHED,
@@ -63,7 +63,9 @@ class Form(Emitter):
         self.mask = self.first_lanes(
             self.vector_type.count, builder.sub(columns, self.number(before))
         )
-        self.begun, self.finishes = (builder.trunc(words[at], BIT) for at in (BEGUN, FINISHED))
+        self.accumulates, self.finishes = (
+            builder.trunc(words[at], BIT) for at in (ACCUMULATES, FINISHED)
+        )
         self.bounded = builder.icmp_signed("==", words[ACTIVATION], self.number(NONE))
         self.start()
         with self.loop(begin, end) as number:

@@ -15,8 +15,8 @@ FORTRAN
     OUT_ROW bytes apart.
 SCRATCH
     The address of `copies.scratch_bytes` of memory, for one worker.
-BEGUN
-    Whether sums begin with what C holds.
+ACCUMULATES
+    Whether sums are added to what C holds.
 FINISHED
     Whether the sums are finished; what follows is read only then.
 BIAS, BIAS_STEP
@@ -37,6 +37,6 @@ from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING
 
 (
     WORKERS, TASKS, ROWS, COLUMNS, K, ENTRIES, INDPTR, INDICES, VALUES, B, B_ROW, OUT, OUT_ROW,
-    FORTRAN, SCRATCH, BEGUN, FINISHED, BIAS, BIAS_STEP, ACTIVATION, LOWER, UPPER, REFUSED,
+    FORTRAN, SCRATCH, ACCUMULATES, FINISHED, BIAS, BIAS_STEP, ACTIVATION, LOWER, UPPER, REFUSED,
 ) = range(23)  # fmt: skip
 COUNTERS = REFUSED + 1 + COUNTER_PADDING

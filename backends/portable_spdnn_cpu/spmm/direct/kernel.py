@@ -1,4 +1,4 @@
-"""Kernels of a single product: threads share rows of a CSR, and columns are done by panels."""
+"""Kernels of a single product: threads share rows of A in CSR; columns of B are done in panels."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
             break
         begin, end = task * rows // tasks, (task + 1) * rows // tasks
         if not multiply_columns(CSR, words, begin, end, dtype, index_dtype):
-            # Read by others late or never: they then do what is left for nothing.
-            words[REFUSED] = 1
+            words[REFUSED] = 1  # others may see that late; what they compute is discarded
+            break
         if words[FINISHED] and words[ACTIVATION] != NONE:
             finish_rows(words, begin, end, dtype)
     bring_back(words, out, out_row, dtype)
@@ -58,7 +58,8 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     if not multiply_columns(CSC, words, 0, words[K], dtype, index_dtype):
         words[REFUSED] = 1
         return
-    if words[FINISHED]:
+    lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
+    if words[FINISHED] and (words[ACTIVATION] != NONE or lower > -np.inf or upper < np.inf):
         finish_rows(words, 0, words[ROWS], dtype)
     bring_back(words, out, out_row, dtype)
 

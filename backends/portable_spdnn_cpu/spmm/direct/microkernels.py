@@ -37,8 +37,7 @@ def multiply(
 ) -> Any:
     """Multiply rows, or columns, begin .. end - 1 of A, for some columns of B and C.
 
-    Where sums are finished, rows of C get bias and bounds; of CSC they begin with their bias, and
-    the bounds are left to do.
+    Where sums are finished, rows of C get their bias and, in CSR and without an activation, bounds.
 
     Returns false where A's structure is invalid; C is not complete then.
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
@@ -23,21 +26,23 @@ class DirectProduct:
     """
 
     def __init__(self, A: sp.csr_array, epilogue: Epilogue) -> None:
-        self._parts = tuple(map(in_order, (A.indptr, A.indices, A.data)))
-        self._starters = compiled("csr", A.dtype, A.indices.dtype, dimensions=2)
+        index = np.result_type(A.indptr, A.indices)
+        parts = A.indptr.astype(index, copy=False), A.indices.astype(index, copy=False), A.data
+        self._parts = tuple(map(in_order, parts))
+        self._entry_points: Any = compiled("csr", A.dtype, index, 2)
         self._finish = finish_of(epilogue)
 
     def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> bool:
-        """Compute `out`, or return False where it is in another order than B, or B in none.
+        """Compute `out`, or return False where it is not in B's order, or B is in neither order.
 
         Takes what `StreamProduct.multiply` takes.
         """
-        begun = residual is not None
-        if begun:
+        accumulates = residual is not None
+        if accumulates:
             out[...] = residual
-        starters = self._starters
-        done = starters.run_alone_finished(
-            starters.address, *self._parts, B, out, begun, *self._finish
+        entry_points = self._entry_points
+        done = entry_points.run_alone_finished(
+            entry_points.address, *self._parts, B, out, accumulates, *self._finish
         )
         return bool(done)
 

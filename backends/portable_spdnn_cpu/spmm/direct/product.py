@@ -12,31 +12,31 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import common_dtype
 from portable_spdnn_cpu.activations import NONE, activation_of
 from portable_spdnn_cpu.jit.compilation import Array
-from portable_spdnn_cpu.layout.canonical import INDEX_TYPES, VALUE_TYPES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, REFUSED
-from portable_spdnn_cpu.spmm.direct.start import Starters, compiled
+from portable_spdnn_cpu.spmm.direct.start import compiled
 from portable_spdnn_cpu.spmm.stream.product import is_shared
 
 FORMS: dict[type, str] = {
     sp.csr_array: "csr", sp.csr_matrix: "csr", sp.csc_array: "csc", sp.csc_matrix: "csc",
 }  # fmt: skip
-# Of a transpose: CSR holds the columns of it.
-TRANSPOSED_FORMS = {kind: "csc" if form == "csr" else "csr" for kind, form in FORMS.items()}
+# Of its transpose: CSR holds the columns of it.
+TRANSPOSED_FORMS = {"csr": "csc", "csc": "csr"}
 # Work is counted in entries times vectors of B, half a nanosecond each. Beyond so much of it the
-# stream is faster: it copies B to where it is near and aligned, and finishes C as it is computed.
-MOST_WORK = 200_000
-# Vectors that the stream takes no less time for: B's only one; and those for which entries of CSC
+# stream is faster, which copies B to where it is near and aligned.
+MAX_WORK = 200_000
+# Vectors of B for which the stream never is: the first; of CSC the first four, for which entries
 # are multiplied sooner than they are brought into rows.
 FREE_VECTORS = {"csr": 1, "csc": 4}
-# For a vector of B or C more than the stream takes: to be transposed, and set to zero for CSC.
+# Work besides, for each vector: to transpose a row of B or C, and to set one of C to zero for CSC.
 TRANSPOSED, ZEROED = 8, 4
 NO_BIAS = np.zeros(1)
-_STARTERS: dict[tuple[Any, ...], Starters] = {}
+# What `finish_of` returns for the empty epilogue.
+UNFINISHED = NONE, NO_BIAS, -np.inf, np.inf
 
 
-def is_suited(form: str, shape: tuple[int, ...], entries: int, B: Array, itemsize: int) -> bool:
+def is_suited(form: str, shape: tuple[int, ...], entries: int, B: Array) -> bool:
     """Whether all other ways to multiply would take longer.
 
     Parameters
@@ -48,16 +48,15 @@ def is_suited(form: str, shape: tuple[int, ...], entries: int, B: Array, itemsiz
     entries : int
         Of A.
     B : ndarray of one dimension or two
-    itemsize : int
         Of the type that is computed in.
     """
     columns = B.shape[1] if B.ndim == 2 else 1
-    vectors, moved = -(-columns * itemsize // BLOCK_BYTES), 0
+    vectors, moved = -(-columns * B.itemsize // BLOCK_BYTES), 0
     if form == "csc":
         moved = ZEROED * shape[0]
     if columns > 1 and B.strides[1] != B.itemsize:
         moved += TRANSPOSED * sum(shape)
-    return entries * (vectors - FREE_VECTORS[form]) + moved * vectors <= MOST_WORK
+    return entries * (vectors - FREE_VECTORS[form]) + moved * vectors <= MAX_WORK
 
 
 def multiply_as_given(
@@ -66,7 +65,7 @@ def multiply_as_given(
     B: object,
     epilogue: object,
     residual: object,
-    forms: dict[type, str] = FORMS,
+    transposed: bool = False,
 ) -> Array | None:
     """Return C = A B, finished, of what a user gave; None where that is to be validated first.
 
@@ -80,23 +79,23 @@ def multiply_as_given(
         Taken where its bias fits A.
     residual : object, optional
         Taken where it is an ndarray of the shape and type of C.
-    forms : dict
-        FORMS, or TRANSPOSED_FORMS for C = A^T B.
+    transposed : bool
+        Whether C = A^T B is to be computed.
 
     Returns
     -------
     ndarray, shape (m, n) or (m,), or None
         In Fortran order where B is.
     """
-    form = forms.get(type(A))
+    form = FORMS.get(type(A))
     if form is None or type(B) is not ndarray or not 1 <= B.ndim <= 2:
         return None
     sparse: Any = A
     shape, indptr, indices, values = sparse.shape, sparse.indptr, sparse.indices, sparse.data
     if len(shape) != 2 or not type(indptr) is type(indices) is type(values) is ndarray:
         return None
-    if forms is TRANSPOSED_FORMS:
-        shape = shape[::-1]
+    if transposed:
+        form, shape = TRANSPOSED_FORMS[form], shape[::-1]
     if B.dtype is not values.dtype and B.dtype != values.dtype:
         if not {B.dtype.kind, values.dtype.kind} <= set("fiub"):
             return None
@@ -104,7 +103,7 @@ def multiply_as_given(
         values, B = values.astype(dtype, copy=False), B.astype(dtype, copy=False)
     parts = indptr, indices, values
     if epilogue is None and residual is None:
-        if not is_suited(form, shape, indices.size, B, B.itemsize):
+        if not is_suited(form, shape, indices.size, B):
             return None
         return multiply(pool, form, shape, parts, B)
     finish = Epilogue() if epilogue is None else epilogue
@@ -118,9 +117,9 @@ def multiply_as_given(
         and residual.shape == (shape[0], *B.shape[1:])
     ):
         return None
-    if not is_suited(form, shape, indices.size, B, B.itemsize):
+    if not is_suited(form, shape, indices.size, B):
         return None
-    return multiply_finished(pool, form, shape, parts, B, finish, residual)
+    return multiply(pool, form, shape, parts, B, finish_of(finish), residual)
 
 
 def layer_as_given(
@@ -130,21 +129,8 @@ def layer_as_given(
     if type(Y) is not ndarray or not (residual is None or type(residual) is ndarray):
         return None
     added = None if residual is None else residual.T
-    C = multiply_as_given(pool, W, Y.T, epilogue, added, TRANSPOSED_FORMS) if Y.ndim == 2 else None
+    C = multiply_as_given(pool, W, Y.T, epilogue, added, transposed=True) if Y.ndim == 2 else None
     return None if C is None else C.T
-
-
-def multiply_finished(
-    pool: ThreadPool,
-    form: str,
-    shape: tuple[int, ...],
-    parts: tuple[Array, Array, Array],
-    B: Array,
-    epilogue: Epilogue,
-    residual: Any,
-) -> Array | None:
-    """Return C = A B, finished, as `multiply` does; bias and residual fit C."""
-    return multiply(pool, form, shape, parts, B, finish_of(epilogue), residual)
 
 
 def finish_of(epilogue: Epilogue) -> tuple[int, Array, float, float]:
@@ -193,7 +179,6 @@ def multiply(
     finish : tuple, optional
         What `finish_of` returns.
     residual : ndarray of C's shape and type, optional
-        Taken where there is a finish.
 
     Returns
     -------
@@ -201,12 +186,9 @@ def multiply(
         In Fortran order where B is.
     """
     indptr, indices, values = parts
-    key = form, values.dtype, indices.dtype, B.ndim
-    starters = _STARTERS.get(key)
-    if starters is None:
-        if values.dtype not in VALUE_TYPES or indices.dtype not in INDEX_TYPES:
-            return None
-        starters = _STARTERS[key] = compiled(*key)
+    entry_points = compiled(form, values.dtype, indices.dtype, B.ndim)
+    if entry_points is None:
+        return None
     (rows, k), given, item = shape, B.shape, B.itemsize
     is_csc, index = form == "csc", indices.dtype
     if given[0] != k or not B.size or (indptr.dtype is not index and indptr.dtype != index):
@@ -231,16 +213,17 @@ def multiply(
     threads = pool.threads
     # All columns of a CSC are added to the same rows of C: one thread does that.
     if threads == 1 or is_csc or order == "F" or not is_shared(indices.size, shape, columns, item):
-        if finish is None:
-            done = starters.run_alone(starters.address, indptr, indices, values, B, out)
+        # For the bare product, Python's part of a call is an eighth less.
+        if finish is None and residual is None:
+            done = entry_points.run_alone(entry_points.address, indptr, indices, values, B, out)
         else:
-            done = starters.run_alone_finished(
-                starters.address, indptr, indices, values, B, out, residual is not None, *finish
+            done = entry_points.run_alone_finished(
+                entry_points.address, *parts, B, out, residual is not None, *(finish or UNFINISHED)
             )
         return out if done else None
     words = np.empty(COUNTERS + threads, np.int64)
-    finish = finish or (NONE, NO_BIAS, -np.inf, np.inf)
-    if not starters.describe(words, threads, *parts, B, out, residual is not None, *finish):
+    finish = finish or UNFINISHED
+    if not entry_points.describe(words, threads, *parts, B, out, residual is not None, *finish):
         return None
-    pool.run_job(starters.job, words)
+    pool.run_job(entry_points.job, words)
     return None if words[REFUSED] else out

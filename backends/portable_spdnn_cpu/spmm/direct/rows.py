@@ -39,7 +39,7 @@ class Rows(Form):
         self.store_some(last, self.add(target, len(whole) * self.vector_bytes), self.mask)
 
     def _finished(self, row: Value, sums: list[Value], target: Value) -> list[Value]:
-        """Return sums with what they begin with, bias and bounds, where there are some.
+        """Return sums plus bias, plus what C holds, within bounds, where the job has these.
 
         NaN is kept.
         """
@@ -47,22 +47,22 @@ class Rows(Form):
         slots = [self.slot(kind) for _ in sums]
         for slot, total in zip(slots, sums, strict=True):
             builder.store(total, slot)
-        with builder.if_then(self.begun):
-            begun = self.load_row(target, self.mask if self.vectors else None)
-            for slot, before in zip(slots, begun, strict=True):
-                builder.store(self.plus(builder.load(slot), before), slot)
         with builder.if_then(self.finishes):
             bias = self.spread(self.bias(row), kind.count)
             for slot in slots:
                 builder.store(self.plus(builder.load(slot), bias), slot)
-            # What an activation is to be applied to is not bounded yet.
-            with builder.if_then(self.bounded):
-                for word, beyond in ((LOWER, "<"), (UPPER, ">")):
-                    bound = self.spread(self.bound(word), kind.count)
-                    for slot in slots:
-                        total = builder.load(slot)
-                        outside = builder.fcmp_ordered(beyond, total, bound)
-                        builder.store(builder.select(outside, bound, total), slot)
+        with builder.if_then(self.accumulates):
+            held = self.load_row(target, self.mask if self.vectors else None)
+            for slot, before in zip(slots, held, strict=True):
+                builder.store(self.plus(builder.load(slot), before), slot)
+        # Bounds follow an activation, which `finish_rows` applies.
+        with builder.if_then(builder.and_(self.finishes, self.bounded)):
+            for word, beyond in ((LOWER, "<"), (UPPER, ">")):
+                bound = self.spread(self.bound(word), kind.count)
+                for slot in slots:
+                    total = builder.load(slot)
+                    outside = builder.fcmp_ordered(beyond, total, bound)
+                    builder.store(builder.select(outside, bound, total), slot)
         return [builder.load(slot) for slot in slots]
 
     def sums(self, first: Value, stop: Value) -> list[Value]:

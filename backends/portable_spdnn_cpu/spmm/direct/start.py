@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple, cast
 
 import numba
@@ -10,12 +11,13 @@ from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
 from portable_spdnn_cpu.jit.jobs import Job, array_at, run_share
+from portable_spdnn_cpu.layout.canonical import INDEX_TYPES, VALUE_TYPES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.copies import scratch_bytes
 from portable_spdnn_cpu.spmm.direct.job_words import (
+    ACCUMULATES,
     ACTIVATION,
     B_ROW,
-    BEGUN,
     BIAS,
     BIAS_STEP,
     COLUMNS,
@@ -50,7 +52,7 @@ def is_fortran(B: Array) -> bool:
 
 
 @kernel_part
-def rise(offsets: Array, most: int) -> bool:
+def offsets_are_valid(offsets: Array, most: int) -> bool:
     """Whether offsets, in one piece, rise from 0 to at most a number."""
     last = offsets.size - 1
     found = array_at(offsets.ctypes.data, offsets.size, offsets.dtype)
@@ -83,10 +85,14 @@ def describe(
     fortran = is_fortran(B)
     line = -1 if fortran else 0
     words[FORTRAN], words[B_ROW], words[OUT_ROW] = fortran, B.strides[line], out.strides[line]
+    if not fortran and rows <= 1:
+        words[OUT_ROW] = columns * out.itemsize  # the stride of a single row may be any
     step = B.strides[0 if columns == 1 or fortran else -1]
     fine = (step == B.itemsize or B.size <= 1) and B.ctypes.data % B.itemsize == 0
     step = out.strides[0 if columns == 1 or fortran else -1]
     fine &= step == out.itemsize or out.size <= 1
+    # Rows of C follow each other without a gap.
+    fine &= fortran or out.size == 0 or words[OUT_ROW] == columns * out.itemsize
     if fortran:
         fine &= B.strides[-1] >= B.shape[0] * B.itemsize and B.strides[-1] % B.itemsize == 0
     for array in (indptr, indices):
@@ -94,18 +100,18 @@ def describe(
         fine &= array.ctypes.data % array.itemsize == 0
         fine &= array.itemsize == 8 or max(rows, B.shape[0]) < 1 << 31
     fine &= values.strides[0] == values.itemsize or values.size <= 1
-    return fine and rise(indptr, words[ENTRIES])
+    return fine and offsets_are_valid(indptr, words[ENTRIES])
 
 
 @kernel_part
 def describe_finish(
-    words: Any, begun: bool, code: int, bias: Array, lower: float, upper: float
+    words: Any, accumulates: bool, code: int, bias: Array, lower: float, upper: float
 ) -> None:
-    """Let a job add to C, where that has begun, and finish it.
+    """Let a job finish C, and add to what it holds where it accumulates.
 
     There is a bias for each row of C, or one for all. `code` is that of an activation.
     """
-    words[BEGUN], words[FINISHED], words[ACTIVATION] = begun, 1, code
+    words[ACCUMULATES], words[FINISHED], words[ACTIVATION] = accumulates, 1, code
     words[BIAS], words[BIAS_STEP] = bias.ctypes.data, bias.itemsize if bias.size > 1 else 0
     limits = words[LOWER : UPPER + 1].view(np.float64)
     limits[0], limits[1] = lower, upper
@@ -122,7 +128,7 @@ def words_for_one(is_csc: bool, B: Array, out: Array) -> Array:
     return words
 
 
-class Starters(NamedTuple):
+class EntryPoints(NamedTuple):
     """Compiled code that starts a job for arrays of some types.
 
     Attributes
@@ -148,10 +154,16 @@ class Starters(NamedTuple):
     run_alone_finished: Any
 
 
+@functools.cache
 def compiled(
     form: str, dtype: np.dtype[Any], index_dtype: np.dtype[Any], dimensions: int
-) -> Starters:
-    """Return what starts jobs for A in a form, "csr" or "csc", and B of one dimension or two."""
+) -> EntryPoints | None:
+    """Return what starts jobs for A in a form, "csr" or "csc", and B of one dimension or two.
+
+    None for types that are not taken.
+    """
+    if dtype not in VALUE_TYPES or index_dtype not in INDEX_TYPES:
+        return None
     is_csc = form == "csc"
 
     @kernel
@@ -159,7 +171,7 @@ def compiled(
         address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array
     ) -> bool:
         words = words_for_one(is_csc, B, out)
-        words[BEGUN], words[FINISHED] = 0, 0
+        words[ACCUMULATES], words[FINISHED] = 0, 0
         if not describe(words, 1, indptr, indices, values, B, out):
             return False
         failed = run_share(address, 0, words.ctypes.data)
@@ -168,21 +180,21 @@ def compiled(
     @kernel
     def run_alone_finished(
         address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array,
-        begun: bool, code: int, bias: Array, lower: float, upper: float,
+        accumulates: bool, code: int, bias: Array, lower: float, upper: float,
     ) -> bool:  # fmt: skip
         words = words_for_one(is_csc, B, out)
         if not describe(words, 1, indptr, indices, values, B, out):
             return False
-        describe_finish(words, begun, code, bias, lower, upper)
+        describe_finish(words, accumulates, code, bias, lower, upper)
         failed = run_share(address, 0, words.ctypes.data)
         return bool(not failed and words[REFUSED] == 0)
 
     @kernel
     def described(
         words: Array, workers: int, indptr: Array, indices: Array, values: Array, B: Array,
-        out: Array, begun: bool, code: int, bias: Array, lower: float, upper: float,
+        out: Array, accumulates: bool, code: int, bias: Array, lower: float, upper: float,
     ) -> bool:  # fmt: skip
-        describe_finish(words, begun, code, bias, lower, upper)
+        describe_finish(words, accumulates, code, bias, lower, upper)
         return describe(words, workers, indptr, indices, values, B, out)
 
     item, index = numba.from_dtype(dtype), numba.from_dtype(index_dtype)
@@ -201,4 +213,4 @@ def compiled(
         dispatcher.compile(signature)
         dispatcher.disable_compile()  # one signature: arrays in C order convert to it
     job = JOBS[form, dtype.itemsize, index_dtype.itemsize]
-    return Starters(job, job.address, described, run_alone, run_alone_finished)
+    return EntryPoints(job, job.address, described, run_alone, run_alone_finished)

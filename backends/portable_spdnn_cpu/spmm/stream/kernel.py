@@ -61,7 +61,8 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     K,
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.stream.microkernels import finish_row, sum_row
-from portable_spdnn_cpu.spmm.stream.panels import copy_panel, load_columns, store_columns
+from portable_spdnn_cpu.spmm.stream.panels import copy_panel
+from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
 
 @kernel_part

@@ -1,10 +1,8 @@
-"""Panels of the stream kernel: rows of B copied together, and C in Fortran order written."""
+"""Panels of the stream kernel: rows of B copied together."""
 
 from __future__ import annotations
 
 from typing import Any
-
-import numpy as np
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at
@@ -17,11 +15,7 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     B,
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.stream.microkernels import copy_row
-from portable_spdnn_cpu.tiles.copies import (
-    TRANSPOSE_BYTES,
-    transpose_from_tile,
-    transpose_into_tile,
-)
+from portable_spdnn_cpu.spmm.transposes import load_columns
 
 
 @kernel_part
@@ -47,74 +41,3 @@ def copy_panel(
     start = words[B] + column * words[B_STRIDE] * itemsize
     width = len(vectors) * BLOCK_BYTES // itemsize
     load_columns(start, words[B_STRIDE], address, stride, width, first, stop, columns, dtype)
-
-
-@kernel_part
-def load_columns(
-    source: int,
-    source_stride: int,
-    address: int,
-    stride: int,
-    width: int,
-    first: int,
-    stop: int,
-    columns: int,
-    dtype: Any,
-) -> None:
-    """Copy rows first .. stop - 1 of an array in Fortran order to rows at an address.
-
-    `source` is where its first column begins, and `source_stride` are the items to the next. Rows
-    at the address are `stride` items apart, and zero from `columns` to `width`.
-    """
-    # Squares are transposed in registers, and what is left over at two sides item by item. Row k of
-    # the source is row k of a tile that would begin `first` rows before the address.
-    itemsize = array_at(0, 1, dtype).itemsize
-    tile = array_at(address - first * stride * itemsize, (stop, stride), dtype)
-    lines = array_at(source, (columns, source_stride), dtype)
-    side = TRANSPOSE_BYTES // itemsize
-    numbers = np.arange(columns)
-    square, whole = columns // side * side, first + (stop - first) // side * side
-    for c in range(0, square, side):
-        for k in range(first, whole, side):
-            transpose_into_tile(tile, None, k, c, lines, numbers)
-    for k in range(whole, stop):
-        for c in range(square):
-            tile[k, c] = lines[c, k]
-    for c in range(square, columns):
-        for k in range(first, stop):
-            tile[k, c] = lines[c, k]
-    if columns < width:
-        for k in range(first, stop):
-            tile[k, columns:width] = 0
-
-
-@kernel_part
-def store_columns(
-    target: int,
-    target_stride: int,
-    address: int,
-    width: int,
-    begin: int,
-    end: int,
-    columns: int,
-    dtype: Any,
-) -> None:
-    """Write rows begin .. end - 1 of a tile of sums to an array in Fortran order.
-
-    `target` is where its first column begins, and `target_stride` are the items to the next.
-    `address` is where row 0 of the tile would be; it is `width` items wide.
-    """
-    tile = array_at(address, (end, width), dtype)
-    lines = array_at(target, (columns, target_stride), dtype)
-    side = TRANSPOSE_BYTES // tile.itemsize
-    numbers = np.arange(columns)
-    square, whole = columns // side * side, begin + (end - begin) // side * side
-    for c in range(0, square, side):
-        for row in range(begin, whole, side):
-            transpose_from_tile(tile, None, row, c, lines, numbers)
-    for row in range(whole, end):
-        for c in range(square):
-            lines[c, row] = tile[row, c]
-    for c in range(square, columns):
-        for row in range(begin, end):
-            lines[c, row] = tile[row, c]

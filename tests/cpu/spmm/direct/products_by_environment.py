@@ -10,10 +10,11 @@ import sys
 import numpy as np
 import scipy.sparse as sp
 
+from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.direct.kernel import GATHERS
-from portable_spdnn_cpu.spmm.direct.product import multiply
+from portable_spdnn_cpu.spmm.direct.product import finish_of, multiply
 
 
 def main() -> None:
@@ -25,8 +26,15 @@ def main() -> None:
                 A = make(sp.random_array(shape, density=0.3, rng=rng, dtype=dtype))
                 for columns in map(int, sys.argv[1:]):
                     B = rng.random((shape[1], columns)).astype(dtype)
-                    C = multiply(pool, A.format, A.shape, (A.indptr, A.indices, A.data), B)
+                    parts, residual = (A.indptr, A.indices, A.data), rng.random((shape[0], columns))
+                    residual, bias = residual.astype(dtype), rng.random(shape[0])
+                    C = multiply(pool, A.format, A.shape, parts, B)
                     np.testing.assert_allclose(C, A @ B, rtol=1e-4, atol=1e-4)
+                    finish, fortran = finish_of(Epilogue(bias, "tanh")), np.asfortranarray(B)
+                    for operand in (B, fortran):
+                        C = multiply(pool, A.format, A.shape, parts, operand, finish, residual)
+                        expected = np.tanh(A @ B + bias[:, None] + residual)
+                        np.testing.assert_allclose(C, expected, rtol=1e-4, atol=1e-4)
                     done += 1
     print(GATHERS, VECTOR_BYTES, done)
 

@@ -36,6 +36,22 @@ def test_products_in_either_order(order: Any, columns: int, dtype: Any) -> None:
         np.testing.assert_allclose(out, expected, rtol=2e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("activation", ["none", "sigmoid"])
+@pytest.mark.parametrize("columns", [1, 16, 20])
+def test_a_row_of_a_larger_array_takes_a_row(columns: int, activation: str) -> None:
+    rng, epilogue = np.random.default_rng(0), ps.Epilogue(activation=activation)
+    A = sp.csr_array(rng.random((1, 20), np.float32))
+    B, around = rng.random((20, columns), np.float32), np.full((3, 50), 7, np.float32)
+    for view in (around[1:2, :columns], around[::-1][1:2, :columns]):
+        around[...] = 7
+        assert DirectProduct(A, epilogue).multiply(B, view, None, POOL)
+        np.testing.assert_allclose(view, epilogue.apply(A @ B), rtol=1e-5)
+        assert (np.delete(around, 1, 0) == 7).all()
+        assert (around[1, columns:] == 7).all()
+    rows = sp.csr_array(rng.random((3, 20), np.float32))
+    assert not DirectProduct(rows, epilogue).multiply(B, around[:, :columns], None, POOL)
+
+
 def test_what_it_cannot_do_is_left_to_another_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     A, B, _ = operands(16)
     direct = DirectProduct(A, ps.Epilogue())
@@ -54,7 +70,10 @@ def test_what_it_cannot_do_is_left_to_another_kernel(monkeypatch: pytest.MonkeyP
     assert taken["kernel"]
     for operand in (B, np.asfortranarray(B), np.repeat(B, 2, 1)[:, ::2], B[::-1]):
         np.testing.assert_allclose(product.multiply(operand), A @ operand, rtol=1e-5)
-        out = np.empty((30, 16), np.float32)
+        out, residual = np.empty((30, 16), np.float32), np.ones((30, 16), np.float32)
+        np.testing.assert_allclose(
+            product.multiply(operand, None, residual), A @ operand + 1, rtol=1e-5
+        )
         assert product.multiply(operand, out) is out
         np.testing.assert_allclose(out, A @ operand, rtol=1e-5)
     assert "A is read as it is" in product.describe()

@@ -71,60 +71,6 @@ def test_a_product(
     check(A, B)
 
 
-@settings(max_examples=120, deadline=None)
-@given(
-    st.integers(0, 1000), st.integers(1, 40), st.integers(1, 60), st.sampled_from(COLUMNS),
-    st.sampled_from([0.0, 0.05, 0.4]), st.sampled_from([np.float32, np.float64]),
-    st.sampled_from(sorted(FORMS)), st.sampled_from("CF"), st.sampled_from("CF"),
-    st.sampled_from([None, 0.25, "each"]), st.sampled_from(ps.epilogue.ACTIVATIONS),
-    st.sampled_from([(None, None), (0.1, 0.4), (-0.2, None)]), st.booleans(),
-)  # fmt: skip
-def test_a_finished_product(
-    seed: int, rows: int, k: int, columns: int, density: float, dtype: Any, form: str, order: Any,
-    residual_order: Any, bias: Any, activation: str, bounds: Any, begun: bool,
-) -> None:  # fmt: skip
-    A, rng = FORMS[form](matrix(seed, (rows, k), density, dtype)), np.random.default_rng(seed)
-    B = np.array(rng.uniform(-1, 1, (k, columns)).astype(dtype), order=order)
-    residual = rng.uniform(-1, 1, (rows, columns)).astype(dtype) if begun else None
-    if residual is not None:
-        residual = np.array(residual, order=residual_order)
-    added = rng.uniform(-1, 1, rows) if bias == "each" else bias
-    epilogue = ps.Epilogue(added, activation, *bounds)
-    expected = ps.get_backend("scipy").spmm(A, B, epilogue, residual)
-    close = 1e-5 if dtype == np.float32 else 1e-12
-    parts = A.indptr, A.indices, A.data
-    before = None if residual is None else residual.copy()
-    for pool in POOLS:
-        found = product.multiply_finished(pool, form, A.shape, parts, B, epilogue, residual)
-        np.testing.assert_allclose(found, expected, rtol=close, atol=close)
-        assert found is not None
-        assert found.dtype == dtype
-        assert found.flags["F_CONTIGUOUS" if order == "F" and columns > 1 < k else "C_CONTIGUOUS"]
-    if residual is not None:
-        np.testing.assert_array_equal(residual, before)
-
-
-@pytest.mark.parametrize("form", sorted(FORMS))
-def test_not_finite_numbers_pass_what_finishes_them(form: str) -> None:
-    A = FORMS[form](np.eye(4, dtype=np.float32))
-    for columns in COLUMNS:
-        B = np.ones((4, columns), np.float32) * [[np.nan], [np.inf], [-np.inf], [2.0]]
-        B = B.astype(np.float32)
-        for order in ("C", "F"):
-            operand = np.array(B, order=order)
-            for epilogue in (
-                ps.Epilogue(0.5, "relu", upper=1.5),
-                ps.Epilogue(lower=-1.0),
-                ps.Epilogue(0, "silu"),
-            ):
-                expected = ps.get_backend("scipy").spmm(A, operand, epilogue)
-                for pool in POOLS:
-                    found = product.multiply_finished(
-                        pool, form, A.shape, (A.indptr, A.indices, A.data), operand, epilogue, None
-                    )
-                    np.testing.assert_allclose(found, expected, rtol=1e-6)
-
-
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_types_and_alignment(form: str) -> None:
     A = FORMS[form](matrix(1, (20, 30), 0.3))
@@ -251,78 +197,16 @@ def test_not_finite_numbers_stay_with_the_entries_that_meet_them(form: str) -> N
             np.testing.assert_array_equal(multiply(pool, A, B), expected)
 
 
-def test_all_is_finished_as_for_checked_operands() -> None:
-    backend, rng = ps.get_backend("numba"), np.random.default_rng(7)
-    A, B = matrix(7, (30, 20), 0.4), rng.uniform(-1, 1, (20, 6)).astype(np.float32)
-    residual = rng.uniform(-1, 1, (30, 6)).astype(np.float32)
-    for epilogue in (None, ps.Epilogue(rng.uniform(-1, 1, 30), "gelu", upper=0.5)):
-        for added in (None, residual, residual.astype(np.float64), residual.tolist()):
-            for features in (B, B[:, 0]):
-                extra = added if added is None or features is B else np.asarray(added)[:, 0]
-                found = backend.spmm(A, features, epilogue, extra)
-                expected = ps.get_backend("scipy").spmm(A, features, epilogue, extra)
-                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-                assert found.dtype == expected.dtype
-    assert backend.spmm(A, np.asfortranarray(B)).flags.f_contiguous
-
-
 def test_what_is_much_work_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     A, wide = matrix(8, (30, 20), 0.4), np.ones((20, 200), np.float32)
-    monkeypatch.setattr(product, "MOST_WORK", 1000)
+    monkeypatch.setattr(product, "MAX_WORK", 1000)
     as_given = product.multiply_as_given
     assert as_given(POOLS[0], A, wide, None, None) is None
     assert as_given(POOLS[0], A, wide[:, :16], None, None) is not None
-    monkeypatch.setattr(product, "MOST_WORK", 300)
+    monkeypatch.setattr(product, "MAX_WORK", 300)
     assert as_given(POOLS[0], A, np.asfortranarray(wide[:, :16]), None, None) is None
     assert as_given(POOLS[0], A, wide[:, :16], None, None) is not None
     np.testing.assert_allclose(ps.get_backend("numba").spmm(A, wide), A @ wide, rtol=1e-5)
-
-
-@pytest.mark.parametrize("inputs", [1, 3, 20, 70, 9000])
-@pytest.mark.parametrize("form", sorted(FORMS))
-def test_a_layer_takes_its_weights_as_they_are(
-    form: str, inputs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    forms = []
-
-    def noted(pool: ThreadPool, form: str, *args: Any) -> Any:
-        forms.append(form)
-        return multiply_parts(pool, form, *args)
-
-    multiply_parts = product.multiply
-    monkeypatch.setattr(product, "multiply", noted)
-    W, rng = FORMS[form](matrix(9, (25, 40), 0.3)), np.random.default_rng(9)
-    Y = rng.uniform(-1, 1, (inputs, 25)).astype(np.float32)
-    residual = rng.uniform(-1, 1, (inputs, 40)).astype(np.float32)
-    epilogue = ps.Epilogue(rng.uniform(-1, 1, 40), "relu", upper=0.4)
-    numba, scipy = ps.get_backend("numba"), ps.get_backend("scipy")
-    for added in (None, residual):
-        found = numba.layer(W, Y, epilogue=epilogue, residual=added)
-        expected = scipy.layer(W, Y, epilogue=epilogue, residual=added)
-        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-        assert found.flags.c_contiguous
-    transposed = {"csr": "csc", "csc": "csr"}
-    assert (transposed[form] in forms) == (inputs < 9000)
-
-
-@pytest.mark.parametrize("inputs", [3, 9000])
-@pytest.mark.parametrize("form", sorted(FORMS))
-def test_what_is_wrong_with_a_layer_is_named(form: str, inputs: int) -> None:
-    backend, W = ps.get_backend("numba"), FORMS[form](matrix(9, (25, 40), 0.3))
-    Y, invalid = np.ones((inputs, 25), np.float32), W.copy()
-    invalid.indices[3] = 90
-    with pytest.raises(ps.InputError, match="layer: weights"):
-        backend.layer(invalid, Y)
-    with pytest.raises(ps.InputError, match="layer: weights are 25 x 40 but features have 24"):
-        backend.layer(W, Y[:, :-1])
-    with pytest.raises(ps.InputError, match="layer: bias has shape"):
-        backend.layer(W, Y, [1.0, 2.0])
-    with pytest.raises(ps.InputError, match="layer: residual has shape"):
-        backend.layer(W, Y, residual=np.ones((25, 3), np.float32))
-    with pytest.raises(ps.InputError, match="layer"):
-        backend.layer(W, Y, residual="words")
-    with pytest.raises(ps.InputError, match="layer"):
-        backend.layer(W.astype(np.complex64), Y)
 
 
 @needs_avx512

@@ -1,0 +1,153 @@
+"""What follows a single product: as the reference does it, in every order and form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import portable_spdnn as ps
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spmm.direct import product
+
+POOLS = ThreadPool(1), ThreadPool(3)
+FORMS = {"csr": sp.csr_array, "csc": sp.csc_array}
+COLUMNS = 1, 2, 4, 5, 8, 9, 15, 16, 17, 33, 64, 65, 100, 130, 200
+
+
+@pytest.fixture(autouse=True)
+def _threads_share_all_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product, "is_shared", lambda *size: True)
+
+
+def matrix(seed: int, shape: tuple[int, int], density: float, dtype: Any = np.float32) -> Any:
+    rng = np.random.default_rng(seed)
+    dense = np.where(rng.random(shape) < density, rng.uniform(-1, 1, shape), 0)
+    return sp.csr_array(dense.astype(dtype))
+
+
+def finished(pool: ThreadPool, A: Any, B: Any, epilogue: ps.Epilogue, residual: Any) -> Any:
+    parts, finish = (A.indptr, A.indices, A.data), product.finish_of(epilogue)
+    return product.multiply(pool, A.format, A.shape, parts, B, finish, residual)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    st.integers(0, 1000), st.integers(1, 40), st.integers(1, 60), st.sampled_from(COLUMNS),
+    st.sampled_from([0.0, 0.05, 0.4]), st.sampled_from([np.float32, np.float64]),
+    st.sampled_from(sorted(FORMS)), st.sampled_from("CF"), st.sampled_from("CF"),
+    st.sampled_from([None, 0.25, "each"]), st.sampled_from(ps.epilogue.ACTIVATIONS),
+    st.sampled_from([(None, None), (0.1, 0.4), (-0.2, None)]), st.booleans(),
+)  # fmt: skip
+def test_a_finished_product(
+    seed: int, rows: int, k: int, columns: int, density: float, dtype: Any, form: str, order: Any,
+    residual_order: Any, bias: Any, activation: str, bounds: Any, begun: bool,
+) -> None:  # fmt: skip
+    A, rng = FORMS[form](matrix(seed, (rows, k), density, dtype)), np.random.default_rng(seed)
+    B = np.array(rng.uniform(-1, 1, (k, columns)).astype(dtype), order=order)
+    residual = rng.uniform(-1, 1, (rows, columns)).astype(dtype) if begun else None
+    if residual is not None:
+        residual = np.array(residual, order=residual_order)
+    added = rng.uniform(-1, 1, rows) if bias == "each" else bias
+    epilogue = ps.Epilogue(added, activation, *bounds)
+    expected = ps.get_backend("scipy").spmm(A, B, epilogue, residual)
+    close = 1e-5 if dtype == np.float32 else 1e-12
+    before = None if residual is None else residual.copy()
+    for pool in POOLS:
+        found = finished(pool, A, B, epilogue, residual)
+        np.testing.assert_allclose(found, expected, rtol=close, atol=close)
+        assert found.dtype == dtype
+        fortran = order == "F" and columns > 1 and k > 1
+        assert found.flags["F_CONTIGUOUS" if fortran else "C_CONTIGUOUS"]
+    if residual is not None:
+        np.testing.assert_array_equal(residual, before)
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_other_operands(form: str) -> None:
+    A, rng = FORMS[form](matrix(3, (20, 30), 0.3)), np.random.default_rng(3)
+    A.indices, A.indptr = A.indices.astype(np.int64), A.indptr.astype(np.int64)
+    epilogue = ps.Epilogue(rng.uniform(-1, 1, 20), "silu", upper=0.4)
+    B = rng.uniform(-1, 1, (30, 12)).astype(np.float32)
+    residual = rng.uniform(-1, 1, (20, 24)).astype(np.float32)[:, ::2]  # in neither order
+    for operand in (B, np.asfortranarray(B), np.broadcast_to(B[:, :1], B.shape), B[::-1, ::-1]):
+        expected = ps.get_backend("scipy").spmm(A, operand, epilogue, residual)
+        for pool in POOLS:
+            found = finished(pool, A, operand, epilogue, residual)
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    expected = ps.get_backend("scipy").spmm(A, B[:, 0], epilogue, residual[:, 0])
+    for pool in POOLS:
+        found = finished(pool, A, B[:, 0], epilogue, residual[:, 0])
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        assert found.shape == (20,)
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_extents_of_zero(form: str) -> None:
+    backend, epilogue = ps.get_backend("numba"), ps.Epilogue(0.5, "tanh")
+    for shape in ((0, 3), (3, 0), (0, 0), (3, 3)):
+        A = FORMS[form](np.zeros(shape, np.float32))
+        for columns in (0, 1, 20):
+            B = np.ones((shape[1], columns), np.float32)
+            expected = np.full((shape[0], columns), np.tanh(0.5), np.float32)
+            np.testing.assert_allclose(backend.spmm(A, B, epilogue), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_invalid_structure_is_refused_whatever_follows(form: str) -> None:
+    A = FORMS[form](matrix(2, (40, 41), 0.2))
+    A.indices[20] = 1000
+    epilogue = ps.Epilogue(np.ones(40), "gelu")
+    for columns in COLUMNS:
+        for order in "CF":
+            B = np.ones((41, columns), np.float32, order)
+            for pool in POOLS:
+                assert finished(pool, A, B, epilogue, np.ones((40, columns), np.float32)) is None
+
+
+def test_the_bias_comes_before_the_residual() -> None:
+    huge = np.float32(3e38)
+    epilogue = ps.Epilogue(-huge)
+    for columns in (1, 16):
+        B = np.full((1, columns), huge)
+        A = sp.csr_array(np.ones((1, 1), np.float32))
+        for pool in POOLS:
+            np.testing.assert_array_equal(finished(pool, A, B, epilogue, B), B)
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+def test_not_finite_numbers_pass_what_finishes_them(form: str) -> None:
+    A = FORMS[form](np.eye(4, dtype=np.float32))
+    for columns in COLUMNS:
+        B = np.ones((4, columns), np.float32) * [[np.nan], [np.inf], [-np.inf], [2.0]]
+        B = B.astype(np.float32)
+        for order in ("C", "F"):
+            operand = np.array(B, order=order)
+            for epilogue in (
+                ps.Epilogue(0.5, "relu", upper=1.5),
+                ps.Epilogue(lower=-1.0),
+                ps.Epilogue(0, "silu"),
+            ):
+                expected = ps.get_backend("scipy").spmm(A, operand, epilogue)
+                for pool in POOLS:
+                    found = finished(pool, A, operand, epilogue, None)
+                    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_all_is_finished_as_for_checked_operands() -> None:
+    backend, rng = ps.get_backend("numba"), np.random.default_rng(7)
+    A, B = matrix(7, (30, 20), 0.4), rng.uniform(-1, 1, (20, 6)).astype(np.float32)
+    residual = rng.uniform(-1, 1, (30, 6)).astype(np.float32)
+    for epilogue in (None, ps.Epilogue(rng.uniform(-1, 1, 30), "gelu", upper=0.5)):
+        for added in (None, residual, residual.astype(np.float64), residual.tolist()):
+            for features in (B, B[:, 0]):
+                extra = added if added is None or features is B else np.asarray(added)[:, 0]
+                found = backend.spmm(A, features, epilogue, extra)
+                expected = ps.get_backend("scipy").spmm(A, features, epilogue, extra)
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+                assert found.dtype == expected.dtype
+    assert backend.spmm(A, np.asfortranarray(B)).flags.f_contiguous

@@ -23,6 +23,7 @@ from portable_spdnn.operations.heads import PreparedAttention
 from portable_spdnn.operations.operands import DenseOperand, SparseOperand
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.options import PlanOptions
+from portable_spdnn.sparse_arrays import check_structure
 from portable_spdnn_cpu.jit import default_threads
 from portable_spdnn_cpu.machine.cpu_info import processor_name
 
@@ -105,7 +106,10 @@ class NumbaBackend(Backend):
         rest: list[Any] = [features] if residual is None else [features, residual]
         if all(type(array) is np.ndarray and array.ndim == 2 for array in rest):
             Y, *added = (array.T for array in rest)
-            with suppress(InputError):  # the layer's own checks name what is wrong
+            # The layer's own checks name what is wrong. SciPy turns arrays that are not checked
+            # into others, or raises errors of its own.
+            with suppress(InputError, ValueError):
+                check_structure("layer: weights", weights)
                 return np.asarray(self.spmm(weights.T, Y, epilogue, *added)).T
         return None
 

@@ -39,6 +39,16 @@ def test_weights_are_taken_its_weights_as_they_are(form: str, inputs: int) -> No
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_what_is_wrong_with_a_layer_is_named(form: str, inputs: int) -> None:
     backend, W = ps.get_backend("numba"), FORMS[form](matrix())
+    for part, other in (
+        ("indptr", W.indptr + 1), ("indptr", W.indptr[:-1]), ("indptr", W.indptr + 0.5),
+        ("indices", W.indices + 0.5), ("indices", W.indices > 3), ("indices", W.indices.tolist()),
+        ("indices", W.indices[:-1]), ("data", W.data[:-1]), ("data", W.data[:, None]),
+        ("data", W.data.tolist()), ("data", None),
+    ):  # fmt: skip
+        lying = W.copy()
+        setattr(lying, part, other)
+        with pytest.raises(ps.InputError, match="layer: weights"):
+            backend.layer(lying, np.ones((inputs, 25), np.float32))
     Y, invalid = np.ones((inputs, 25), np.float32), W.copy()
     invalid.indices[3] = 90
     with pytest.raises(ps.InputError, match="layer: weights"):

@@ -219,7 +219,10 @@ class Backend(Operations, AttentionOperations, Convolutions, FeatureQueries, ABC
     def layer_as_given(
         self, weights: object, features: object, epilogue: Epilogue, residual: object
     ) -> AnyArray | None:
-        """Y' = Y W, finished, of what a user gave but for the epilogue; see `spmm_as_given`."""
+        """Y' = Y W, finished, of what a user gave but for the epilogue; see `spmm_as_given`.
+
+        A `Layer` is its matrix.
+        """
         return None
 
     # -- operations: implemented by each backend, on validated arguments --------------------

@@ -227,9 +227,10 @@ class Operations:
         [[1.5, 0.0], [0.0, 0.0]]
         """
         finish = layer_epilogue(weights, bias, y_max, epilogue)
-        if (result := self.layer_as_given(weights, features, finish, residual)) is not None:
+        matrix = weights.csr() if isinstance(weights, Layer) else weights
+        if (result := self.layer_as_given(matrix, features, finish, residual)) is not None:
             return result  # type: ignore[no-any-return]
-        W = self._layer_weights(weights)
+        W = self.sparse_operand("layer: weights", matrix)
         sparse = self.is_sparse(features)
         take = self.sparse_operand if sparse else self.dense_operand
         Y = take("layer: features", features)
@@ -263,7 +264,9 @@ class Operations:
         >>> handle.apply(np.array([[0.5, 9.0]])).tolist()
         [[0.0, 4.0]]
         """
-        finish, W = layer_epilogue(weights, bias, y_max, epilogue), self._layer_weights(weights)
+        finish = layer_epilogue(weights, bias, y_max, epilogue)
+        matrix = weights.csr() if isinstance(weights, Layer) else weights
+        W = self.sparse_operand("layer: weights", matrix)
         if inputs is not None:
             inputs = checked_count("layer: inputs", inputs)
         dtype = common_dtype("layer", weights=W)
@@ -271,10 +274,6 @@ class Operations:
         shape = W.shape[0], W.shape[1]
         run = self.make_layer(_own(W, dtype), inputs, finish)
         return LayerHandle(self, shape, dtype, run, finish.zeros_stay)
-
-    def _layer_weights(self, weights: Layer | SparseOperand) -> SparseOperand:
-        matrix = weights.csr() if isinstance(weights, Layer) else weights
-        return self.sparse_operand("layer: weights", matrix)
 
 
 def _own(matrix: SparseOperand, dtype: DType) -> SparseOperand:

@@ -14,6 +14,7 @@ from portable_spdnn_cpu.activations import NONE, activation_of
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spmm.direct.conversion import converter
 from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, REFUSED
 from portable_spdnn_cpu.spmm.direct.start import compiled
 from portable_spdnn_cpu.spmm.stream.product import is_shared
@@ -27,10 +28,12 @@ TRANSPOSED_FORMS = {"csr": "csc", "csc": "csr"}
 # stream is faster, which copies B to where it is near and aligned.
 MAX_WORK = 200_000
 # Vectors of B for which the stream never is: the first; of CSC the first four, for which entries
-# are multiplied sooner than they are brought into rows.
+# are multiplied sooner than they are brought into rows, as they are for more.
 FREE_VECTORS = {"csr": 1, "csc": 4}
 # Work besides, for each vector: to transpose a row of B or C, and to set one of C to zero for CSC.
-TRANSPOSED, ZEROED = 8, 4
+TRANSPOSED, ZEROED = 4, 4
+# Work, beyond what is free, from which it pays to bring entries of CSC into rows.
+CONVERTED = 10_000
 NO_BIAS = np.zeros(1)
 # What `finish_of` returns for the empty epilogue.
 UNFINISHED = NONE, NO_BIAS, -np.inf, np.inf
@@ -52,11 +55,13 @@ def is_suited(form: str, shape: tuple[int, ...], entries: int, B: Array) -> bool
     """
     columns = B.shape[1] if B.ndim == 2 else 1
     vectors, moved = -(-columns * B.itemsize // BLOCK_BYTES), 0
+    work = entries * (vectors - FREE_VECTORS[form])
     if form == "csc":
         moved = ZEROED * shape[0]
     if columns > 1 and B.strides[1] != B.itemsize:
         moved += TRANSPOSED * sum(shape)
-    return entries * (vectors - FREE_VECTORS[form]) + moved * vectors <= MAX_WORK
+        work //= 2  # B, once it is transposed, is near and aligned
+    return work + moved * vectors <= MAX_WORK
 
 
 def multiply_as_given(
@@ -196,6 +201,9 @@ def multiply(
     if indptr.size != shape[is_csc] + 1 or not indptr.ndim == indices.ndim == values.ndim == 1:
         return None
     columns = given[1] if len(given) == 2 else 1
+    if is_csc and indices.size * (columns * item // BLOCK_BYTES - FREE_VECTORS["csc"]) > CONVERTED:
+        parts = converter(values.dtype, index)(indptr, indices, values, rows)
+        return multiply(pool, "csr", shape, parts, B, finish, residual) if parts[0].size else None
     order: Literal["C", "F"] = "C"
     if columns == 1:
         in_place = B.strides[0] == item

@@ -22,6 +22,7 @@ COLUMNS = 1, 2, 4, 5, 8, 9, 15, 16, 17, 33, 64, 65, 100, 130, 200
 @pytest.fixture(autouse=True)
 def _threads_share_all_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(product, "is_shared", lambda *size: True)
+    monkeypatch.setattr(product, "CONVERTED", 1000)
 
 
 def matrix(seed: int, shape: tuple[int, int], density: float, dtype: Any = np.float32) -> Any:

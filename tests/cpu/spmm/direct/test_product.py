@@ -29,6 +29,7 @@ COLUMNS = (
 @pytest.fixture(autouse=True)
 def _threads_share_all_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(product, "is_shared", lambda *size: True)
+    monkeypatch.setattr(product, "CONVERTED", 1000)
 
 
 def matrix(seed: int, shape: tuple[int, int], density: float, dtype: Any = np.float32) -> Any:
@@ -203,7 +204,7 @@ def test_what_is_much_work_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> 
     as_given = product.multiply_as_given
     assert as_given(POOLS[0], A, wide, None, None) is None
     assert as_given(POOLS[0], A, wide[:, :16], None, None) is not None
-    monkeypatch.setattr(product, "MAX_WORK", 300)
+    monkeypatch.setattr(product, "MAX_WORK", 150)
     assert as_given(POOLS[0], A, np.asfortranarray(wide[:, :16]), None, None) is None
     assert as_given(POOLS[0], A, wide[:, :16], None, None) is not None
     np.testing.assert_allclose(ps.get_backend("numba").spmm(A, wide), A @ wide, rtol=1e-5)

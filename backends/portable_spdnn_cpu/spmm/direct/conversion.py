@@ -1,0 +1,62 @@
+"""From CSC to CSR, checked on the way: for so many columns of B that rows are multiplied sooner."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, cast
+
+import numba
+import numpy as np
+from numba.core import types
+
+from portable_spdnn_cpu.jit.compilation import Array, kernel
+from portable_spdnn_cpu.layout.canonical import INDEX_TYPES, VALUE_TYPES
+
+
+@functools.cache
+def converter(dtype: np.dtype[Any], index_dtype: np.dtype[Any]) -> Any:
+    """Return the function (indptr, indices, values, rows) -> the same of CSR.
+
+    Entries stay in the order of columns in each row. The offsets that it returns are empty where
+    those that it gets do not rise from 0 to at most the number of entries, or where an index is not
+    below `rows`. None for types that are not taken.
+    """
+    if dtype not in VALUE_TYPES or index_dtype not in INDEX_TYPES:
+        return None
+
+    @kernel
+    def to_csr(
+        indptr: Array, indices: Array, values: Array, rows: int
+    ) -> tuple[Array, Array, Array]:
+        entries = int(indptr[-1])
+        valid = indptr[0] == 0 and 0 <= entries <= min(indices.size, values.size)
+        for column in range(indptr.size - 1):
+            valid &= indptr[column] <= indptr[column + 1]
+        entries = entries if valid else 0
+        # places[row + 1] is where the next entry of a row goes; in the end it is where it stops.
+        places = np.zeros(rows + 2, indptr.dtype)
+        for entry in range(entries):
+            row = indices[entry]
+            if not 0 <= row < rows:
+                valid = False
+                break
+            places[row + 2] += 1
+        columns, copies = np.empty(entries, indptr.dtype), np.empty(entries, values.dtype)
+        if not valid:
+            return places[:0], columns, copies
+        for row in range(rows):
+            places[row + 2] += places[row + 1]
+        for column in range(indptr.size - 1):
+            for entry in range(indptr[column], indptr[column + 1]):
+                row = indices[entry]
+                place = places[row + 1]
+                places[row + 1] = place + 1
+                columns[place], copies[place] = column, values[entry]
+        return places[: rows + 1], columns, copies
+
+    index, item = numba.from_dtype(index_dtype), numba.from_dtype(dtype)
+    given = [types.Array(kind, 1, "A", True, aligned=False) for kind in (index, index, item)]
+    dispatcher = cast(Any, to_csr)
+    dispatcher.compile((*given, types.int64))
+    dispatcher.disable_compile()
+    return to_csr

@@ -34,6 +34,9 @@ FREE_VECTORS = {"csr": 1, "csc": 4}
 TRANSPOSED, ZEROED = 4, 4
 # Work, beyond what is free, from which it pays to bring entries of CSC into rows.
 CONVERTED = 10_000
+# Work as of `is_shared`, about 100 microseconds: a single product finds the workers asleep, and to
+# wake them takes half of that.
+WAKING_WORK = 300_000
 NO_BIAS = np.zeros(1)
 # What `finish_of` returns for the empty epilogue.
 UNFINISHED = NONE, NO_BIAS, -np.inf, np.inf
@@ -220,7 +223,12 @@ def multiply(
         out = np.array(residual, order=order)
     threads = pool.threads
     # All columns of a CSC are added to the same rows of C: one thread does that.
-    if threads == 1 or is_csc or order == "F" or not is_shared(indices.size, shape, columns, item):
+    if (
+        threads == 1
+        or is_csc
+        or order == "F"
+        or not is_shared(indices.size, shape, columns, item, WAKING_WORK)
+    ):
         # For the bare product, Python's part of a call is an eighth less.
         if finish is None and residual is None:
             done = entry_points.run_alone(entry_points.address, indptr, indices, values, B, out)

@@ -213,10 +213,16 @@ class StreamProduct:
         )
 
 
-def is_shared(entries: int, shape: tuple[int, ...], columns: int, itemsize: int) -> bool:
+def is_shared(
+    entries: int,
+    shape: tuple[int, ...],
+    columns: int,
+    itemsize: int,
+    least: int = SHARED_WORK,
+) -> bool:
     """Whether a product is so much work that threads share it: below 10 microseconds none helps."""
     vectors = -(-columns * itemsize // BLOCK_BYTES)
-    return vectors * (entries + 3 * sum(shape)) >= SHARED_WORK
+    return vectors * (entries + 3 * sum(shape)) >= least
 
 
 def has_aligned_rows(B: Array) -> bool:

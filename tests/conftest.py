@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -21,6 +22,10 @@ import portable_spdnn.report.comparison  # noqa: F401
 settings.register_profile("same", derandomize=True, database=None, deadline=None)
 settings.register_profile("fuzz", max_examples=2500, deadline=None)
 settings.load_profile("same")
+
+# A shell that starts the tests in the background has them, and what they start, ignore interrupts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 WHOLE_SUITE = 2000  # tests; a few of them need few kernels

@@ -73,10 +73,12 @@ class NumbaBackend(Backend):
     def sparse_operand(self, name: str, array: object) -> SparseOperand:
         """Return a sparse operand in canonical form; see `Backend.sparse_operand`."""
         from portable_spdnn_cpu.layout.canonical import is_canonical
+        from portable_spdnn_cpu.layout.conversion import in_csr
 
-        if not is_canonical(array):
+        converted = in_csr(array)
+        matrix: Any = array if converted is None else converted
+        if not is_canonical(matrix):
             return super().sparse_operand(name, array)
-        matrix: Any = array
         matrix.has_canonical_format = True
         return matrix  # type: ignore[no-any-return]
 

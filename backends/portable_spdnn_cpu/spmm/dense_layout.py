@@ -42,6 +42,18 @@ def empty_result(rows: int, columns: int, dtype: np.dtype[Any], fortran: bool) -
     return np.ndarray((rows, columns), dtype, raw, first, order="F" if fortran else "C")
 
 
+def with_aligned_rows(B: Array) -> Array:
+    """Return B, or a copy of it, in C order, whose rows start on cache lines."""
+    row = B.strides[0]
+    if row % BLOCK_BYTES == 0 and address_of(B) % BLOCK_BYTES == 0:
+        return B
+    lanes = BLOCK_BYTES // B.itemsize
+    k, columns = B.shape
+    copy = empty_result(k, -(-columns // lanes) * lanes, B.dtype, fortran=False)[:, :columns]
+    copy[...] = B
+    return copy
+
+
 def empty_unaligned(array: Array) -> Array:
     """Return an uninitialised array of the same shape, in C order, that starts on no cache line."""
     wide = empty_result(1, array.size + 1, array.dtype, fortran=False)

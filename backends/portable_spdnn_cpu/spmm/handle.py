@@ -266,7 +266,7 @@ class WeightsProduct:
             few = self._few_columns(columns)
             candidates.insert(0, (few, few.seconds_on(self.workers.threads)))
         best, dense = candidates[0][1], tuning.dense_seconds(size)
-        if direct.is_suited("csr", self.A.shape, self.A.nnz, B):
+        if direct.suited_form("csr", self.A.shape, self.A.nnz, B):
             alone = replace(size, threads=1)
             candidates.append((self._direct, tuning.direct_seconds(alone)))
         if self._clustered is not None:

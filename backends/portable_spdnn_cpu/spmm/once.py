@@ -10,13 +10,13 @@ import scipy.sparse as sp
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.layout.conversion import in_csr
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import tuning
 from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result, layout_of
 from portable_spdnn_cpu.spmm.direct import product as direct
 from portable_spdnn_cpu.spmm.handle import size_of
-from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
-from portable_spdnn_cpu.spmm.tuning import ProductSize
+from portable_spdnn_cpu.spmm.stream.product import StreamProduct
 
 
 def multiply_once(
@@ -29,8 +29,9 @@ def multiply_once(
     """
     layout = layout_of(B)
     size = size_of(A, B.shape[1], layout, workers)
-    if direct.is_suited("csr", A.shape, A.nnz, B) or (
-        tuning.direct_seconds(size) < tuning.stream_seconds(size, _variant(size)[0])
+    variant, packs = tuning.single_variant(size)
+    if direct.suited_form("csr", A.shape, A.nnz, B) or (
+        tuning.direct_seconds(size) < tuning.stream_seconds(size, variant)
     ):
         parts = A.indptr, A.indices, A.data
         finish = direct.finish_of(epilogue)
@@ -39,14 +40,8 @@ def multiply_once(
             order: Literal["F", "C"] = "F" if layout == Layout.FORTRAN else "C"
             return np.asarray(C, order=order)
     out = empty_result(size.rows, size.columns, A.dtype, size.fortran)
-    StreamProduct(A, epilogue, *_variant(size)).multiply(B, out, residual, workers)
+    StreamProduct(A, epilogue, variant, packs).multiply(B, out, residual, workers)
     return out
-
-
-def _variant(size: ProductSize) -> tuple[StreamVariant, bool]:
-    """Return how the stream runs a single product, and whether it packs A before."""
-    whole = tuning.whole_variant(size)
-    return (tuning.stream_variants(size)[0], True) if whole is None else (whole, False)
 
 
 def layer_once(
@@ -57,10 +52,11 @@ def layer_once(
     Y' = Y W is Y'^T = W^T Y^T: the inputs are the columns of a product, and W in CSR is W^T in CSC.
     """
     B, added, shape = Y.T, None if residual is None else residual.T, W.shape[::-1]
-    if direct.is_suited("csc", shape, W.nnz, B):
+    if suited := direct.suited_form("csc", shape, W.nnz, B):
         parts = W.indptr, W.indices, W.data
         finish = direct.finish_of(epilogue)
-        C = direct.multiply(workers, "csc", shape, parts, B, finish, added)
+        C = direct.multiply(workers, "csc", shape, parts, B, finish, added, suited)
         if C is not None:
             return C.T
-    return multiply_once(workers, W.T.tocsr(), epilogue, B, added).T
+    A: Any = in_csr(W.T)  # not None: W is canonical
+    return multiply_once(workers, A, epilogue, B, added).T

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from portable_spdnn_cpu.jit.compilation import kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at
 from portable_spdnn_cpu.tiles.copies import (
     TRANSPOSE_BYTES,
@@ -32,23 +32,11 @@ def load_columns(
     `source` is where its first column begins, and `source_stride` are the items to the next. Rows
     at the address are `stride` items apart, and zero from `columns` to `width`.
     """
-    # Squares are transposed in registers, and what is left over at two sides item by item. Row k of
-    # the source is row k of a tile that would begin `first` rows before the address.
+    # Row k of the source is row k of a tile that would begin `first` rows before the address.
     itemsize = array_at(0, 1, dtype).itemsize
     tile = array_at(address - first * stride * itemsize, (stop, stride), dtype)
     lines = array_at(source, (columns, source_stride), dtype)
-    side = TRANSPOSE_BYTES // itemsize
-    numbers = np.arange(columns)
-    square, whole = columns // side * side, first + (stop - first) // side * side
-    for c in range(0, square, side):
-        for k in range(first, whole, side):
-            transpose_into_tile(tile, None, k, c, lines, numbers)
-    for k in range(whole, stop):
-        for c in range(square):
-            tile[k, c] = lines[c, k]
-    for c in range(square, columns):
-        for k in range(first, stop):
-            tile[k, c] = lines[c, k]
+    _transpose(True, tile, lines, first, stop, columns)
     if columns < width:
         for k in range(first, stop):
             tile[k, columns:width] = 0
@@ -72,15 +60,27 @@ def store_columns(
     """
     tile = array_at(address, (end, width), dtype)
     lines = array_at(target, (columns, target_stride), dtype)
+    _transpose(False, tile, lines, begin, end, columns)
+
+
+@kernel_part
+def _transpose(
+    into_tile: bool, tile: Array, lines: Array, begin: int, end: int, columns: int
+) -> None:
+    """Let rows begin .. end - 1 of a tile be columns of lines, or the other way round."""
+    # Squares are transposed in registers, and what is left over at two sides item by item.
     side = TRANSPOSE_BYTES // tile.itemsize
     numbers = np.arange(columns)
     square, whole = columns // side * side, begin + (end - begin) // side * side
     for c in range(0, square, side):
         for row in range(begin, whole, side):
-            transpose_from_tile(tile, None, row, c, lines, numbers)
-    for row in range(whole, end):
-        for c in range(square):
-            lines[c, row] = tile[row, c]
-    for c in range(square, columns):
-        for row in range(begin, end):
-            lines[c, row] = tile[row, c]
+            if into_tile:
+                transpose_into_tile(tile, None, row, c, lines, numbers)
+            else:
+                transpose_from_tile(tile, None, row, c, lines, numbers)
+    for c in range(columns):
+        for row in range(whole if c < square else begin, end):
+            if into_tile:
+                tile[row, c] = lines[c, row]
+            else:
+                lines[c, row] = tile[row, c]

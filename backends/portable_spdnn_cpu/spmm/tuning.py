@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.timing import seconds_of
+from portable_spdnn_cpu.spmm.direct.product import is_reused
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.stream.product import StreamVariant
 
@@ -30,7 +31,8 @@ ACROSS_LINES = 2.0  # factor for one that lies across two cache lines
 # To copy one of B to a panel from the second level, and to transpose it on the way.
 COPY, TRANSPOSE = 4.5, 8.0
 # To copy one from beyond the second level: to a panel that fits the first, and to a larger one.
-MEMORY_TO_L1, MEMORY_TO_L2 = 10.0, 18.0
+MEMORY_TO_L1, MEMORY_TO_L2 = 6.0, 12.0
+PIECE = 16.0  # besides, for each row of the panel: pieces lie on pages of their own
 # To write one of C where the second level holds C, and to transpose it on the way.
 WRITE, WRITE_FORTRAN = 4.0, 10.0
 # To write one of C where it does not: whole rows of C, and rows of panels.
@@ -46,7 +48,7 @@ FALSE_SHARING = 100.0  # for a row of C in which two threads write to one pair o
 START = 12000.0  # for a call
 # Seconds.
 DENSE_CALL = 1e-5  # for a call of BLAS: B is looked at, and the threads of BLAS are set
-PACKED_ONCE = 1024  # columns from which packing pays in a single product
+PACK_CALL, PACK_ENTRY = 1e-5, 3e-9  # to pack A: for a call, and for an entry
 K_BLOCKS = (64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
 TRIED = 8  # variants of the stream that a trial times, the fastest by the model
 K_BLOCKS_TRIED = 3  # among them, that differ in k_block alone
@@ -107,11 +109,15 @@ def stream_variants(size: ProductSize) -> tuple[StreamVariant, ...]:
 
 
 @functools.lru_cache(maxsize=REMEMBERED)
-def whole_variant(size: ProductSize) -> StreamVariant | None:
-    """Return the variant for A as it is, in one block; None where A is better packed even once."""
-    if size.columns >= PACKED_ONCE:
-        return None
-    return _variants(size, [max(1, size.inner)])[0]
+def single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:
+    """Return the variant for a single product, and whether it packs A before.
+
+    Otherwise it takes A as it is, in one block.
+    """
+    whole, packed = _variants(size, [max(1, size.inner)])[0], stream_variants(size)[0]
+    packing = PACK_CALL + PACK_ENTRY * size.entries
+    packs = stream_seconds(size, packed) + packing < stream_seconds(size, whole)
+    return (packed, True) if packs else (whole, False)
 
 
 def _variants(size: ProductSize, k_blocks: list[int]) -> list[StreamVariant]:
@@ -160,7 +166,8 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
     copy = TRANSPOSE if size.fortran else COPY
     if size.inner * size.vectors * BLOCK_BYTES > L2:
         panel = variant.k_block * variant.vectors * BLOCK_BYTES
-        copy = max(copy, MEMORY_TO_L1 if panel <= L1_SHARE * L1 else MEMORY_TO_L2)
+        moved = MEMORY_TO_L1 if panel <= L1_SHARE * L1 else MEMORY_TO_L2
+        copy = max(copy, moved + PIECE / variant.vectors)
     copies = 0.0 if variant.in_place else size.inner * variant.parts / rows * copy
     parts = min(variant.parts, size.threads)
     write = WRITE_FORTRAN if size.fortran else WRITE
@@ -181,30 +188,44 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
 def _load(size: ProductSize, variant: StreamVariant) -> float:
     """Return the cycles of a load of B."""
     row = variant.vectors * variant.panels * BLOCK_BYTES
-    held = max(1, min(variant.k_block, size.inner)) * row
-    capacity = L2_SHARE * L2
-    if not variant.in_place:
-        if held <= L1_SHARE * L1:
-            return L1_LOAD
+    rows = max(1, min(variant.k_block, size.inner))
+    if variant.in_place:
+        near = _near(size, rows, row)
+    elif rows * row <= L1_SHARE * L1:
+        return L1_LOAD
     else:
-        # Rows of B that lie powers of two alias_stride compete for few of the cache's sets.
-        alias_stride = math.gcd(size.vectors * BLOCK_BYTES, L2 // L2_WAYS)
-        capacity *= min(1.0, row / alias_stride)
-    near = min(1.0, capacity / held)
+        near = min(1.0, L2_SHARE * L2 / (rows * row))
     return near * L2_LOAD + (1 - near) * MEMORY_LOAD
+
+
+def _near(size: ProductSize, rows: int, row: int, cache: float = L2_SHARE * L2) -> float:
+    """Return the share of rows of B, `row` bytes of each, that a cache holds.
+
+    Rows that lie a power of two apart compete for few of the cache's sets.
+    """
+    alias_stride = math.gcd(size.vectors * BLOCK_BYTES, L2 // L2_WAYS)
+    return min(1.0, cache * min(1.0, row / alias_stride) / max(1, rows * row))
 
 
 def direct_seconds(size: ProductSize) -> float:
     """Return what the model says of A as it is and B in place, in seconds."""
-    held = min(size.entries, size.inner) * min(size.vectors, MAX_VECTORS) * BLOCK_BYTES
-    near = min(1.0, L2_SHARE * L2 / max(1, held))
-    load = near * ACROSS_LINES * L2_LOAD + (1 - near) * MEMORY_LOAD
-    written = size.rows * size.vectors
-    write = WRITE if written * BLOCK_BYTES <= L2 / 2 else WRITE_PANELS
-    threads, turned = size.threads, 0.0
+    read = min(size.entries, size.inner)  # rows of B
+    row = min(size.vectors, MAX_VECTORS) * BLOCK_BYTES
+    near, nearest = _near(size, read, row), _near(size, read, row, L1_SHARE * L1)
+    turned = copied = 0.0
     if size.fortran:
-        threads, turned = 1, TRANSPOSE * (written + size.inner * size.vectors)
-    return CYCLE * (size.entries * size.vectors * load + written * write + turned) / threads
+        turned = TRANSPOSE * (size.rows + size.inner)
+    elif not size.aligned and is_reused(size.entries, size.inner, size.vectors):
+        copied = COPY * size.inner
+    across = 1.0 if size.aligned or turned or copied else ACROSS_LINES
+    load = (1 - near) * MEMORY_LOAD + across * (
+        nearest * L1_LOAD + max(0.0, near - nearest) * L2_LOAD
+    )
+    first = MEMORY_LOAD if size.inner * size.vectors * BLOCK_BYTES > L2 else load
+    loads = (size.entries - read) * load + read * first
+    write = WRITE if size.rows * size.vectors * BLOCK_BYTES <= L2 / 2 else WRITE_PANELS
+    shared = (loads + size.rows * write) / (1 if size.fortran else size.threads)
+    return CYCLE * size.vectors * (shared + turned + copied)
 
 
 def dense_seconds(size: ProductSize) -> float:

@@ -56,12 +56,15 @@ def test_variants_are_different_and_within_registers(columns: int) -> None:
     assert all(1 <= variant.vectors <= MAX_VECTORS for variant in found)
     seconds = [stream_seconds(size(columns=columns), variant) for variant in found]
     assert seconds == sorted(seconds)
-    whole = tuning.whole_variant(size(columns=columns))
-    if columns >= tuning.PACKED_ONCE:
-        assert whole is None
-    else:
-        assert whole is not None
-        assert 1 <= whole.vectors <= MAX_VECTORS
+
+
+def test_a_single_product_packs_what_is_much_work() -> None:
+    variant, packs = tuning.single_variant(size(columns=64, entries=5000))
+    assert not packs
+    assert variant.k_block == 512
+    variant, packs = tuning.single_variant(size(columns=3136, entries=78000))
+    assert packs
+    assert variant == tuning.stream_variants(size(columns=3136, entries=78000))[0]
 
 
 def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,21 @@ from portable_spdnn_cpu.jit.compilation import kernel_part
 from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, job, next_task
 from portable_spdnn_cpu.jit.target import has_fast_gathers
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.direct.copies import bring_back, bring_into_rows
 from portable_spdnn_cpu.spmm.direct.job_words import (
+    ACCUMULATES,
     ACTIVATION,
+    B_ROW,
+    BIAS,
+    BIAS_STEP,
     COLUMNS,
     COUNTERS,
+    ENTRIES,
     FINISHED,
+    FORTRAN,
+    INDICES,
+    INDPTR,
     LOWER,
     OUT,
     OUT_ROW,
@@ -24,13 +33,16 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     ROWS,
     TASKS,
     UPPER,
+    VALUES,
     WORKERS,
     K,
 )  # fmt: skip
+from portable_spdnn_cpu.spmm.direct.job_words import B as B_AT
 from portable_spdnn_cpu.spmm.direct.microkernels import CSC, CSR, multiply
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
 GATHERS = has_fast_gathers()
+L2 = cache_bytes(2)
 
 
 @kernel_part
@@ -54,14 +66,67 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
 @kernel_part
 def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C, by one worker."""
-    out, out_row = bring_into_rows(CSC, words, dtype)
-    if not multiply_columns(CSC, words, 0, words[K], dtype, index_dtype):
+    itemsize = array_at(0, 1, dtype).itemsize
+    is_far = words[B_ROW] * words[K] > L2 and not words[FORTRAN]
+    out, out_row = words[OUT], words[OUT_ROW]
+    if not is_far:
+        out, out_row = bring_into_rows(CSC, words, dtype)
+    begin_rows(words, words[OUT_ROW] // itemsize, dtype)
+    if is_far:
+        valid = multiply_whole_rows(words, dtype, index_dtype)
+    else:
+        valid = multiply_columns(CSC, words, 0, words[K], dtype, index_dtype)
+    if not valid:
         words[REFUSED] = 1
         return
     lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
     if words[FINISHED] and (words[ACTIVATION] != NONE or lower > -np.inf or upper < np.inf):
         finish_rows(words, 0, words[ROWS], dtype)
     bring_back(words, out, out_row, dtype)
+
+
+@kernel_part
+def begin_rows(words: Any, width: int, dtype: Any) -> None:
+    """Let rows of C, `width` items apart, be bias, or zero, plus what they hold where that counts.
+
+    Products with A in CSC are added to them.
+    """
+    C = array_at(words[OUT], (words[ROWS], width), dtype)
+    if not words[FINISHED]:
+        array_at(words[OUT], words[ROWS] * width, dtype)[:] = 0
+        return
+    step = words[BIAS_STEP] // 8
+    bias = array_at(words[BIAS], words[ROWS], np.float64)
+    for row in range(words[ROWS]):
+        start = dtype(bias[row * step])
+        if words[ACCUMULATES]:
+            C[row] += start
+        else:
+            C[row] = start
+
+
+@kernel_part
+def multiply_whole_rows(words: Any, dtype: Any, index_dtype: Any) -> bool:
+    """Add the product of A in CSC and B to C, a row of B after the other.
+
+    For B from beyond the second-level cache: rows that are read from end to end are fetched ahead,
+    pieces of them, as panels are, would not be. Returns false where A's structure is invalid.
+    """
+    rows, k, columns = words[ROWS], words[K], words[COLUMNS]
+    indptr = array_at(words[INDPTR], k + 1, index_dtype)
+    indices = array_at(words[INDICES], words[ENTRIES], index_dtype)
+    values = array_at(words[VALUES], words[ENTRIES], dtype)
+    C = array_at(words[OUT], (rows, columns), dtype)
+    for column in range(k):
+        source = array_at(words[B_AT] + column * words[B_ROW], columns, dtype)
+        for entry in range(indptr[column], indptr[column + 1]):
+            row, value = indices[entry], values[entry]
+            if not 0 <= row < rows:
+                return False
+            target = C[row]
+            for place in range(columns):
+                target[place] += value * source[place]
+    return True
 
 
 @kernel_part

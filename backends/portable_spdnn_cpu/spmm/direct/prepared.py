@@ -11,7 +11,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import in_order
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.direct.product import finish_of
+from portable_spdnn_cpu.spmm.direct.product import aligned_where_reused, finish_of
 from portable_spdnn_cpu.spmm.direct.start import compiled
 
 
@@ -40,6 +40,8 @@ class DirectProduct:
         accumulates = residual is not None
         if accumulates:
             out[...] = residual
+        if B.strides[1] == B.itemsize:
+            B = aligned_where_reused(B, self._parts[1].size)
         entry_points = self._entry_points
         done = entry_points.run_alone_finished(
             entry_points.address, *self._parts, B, out, accumulates, *self._finish

@@ -12,9 +12,11 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import common_dtype
 from portable_spdnn_cpu.activations import NONE, activation_of
 from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.layout.conversion import converter
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.direct.conversion import converter
+from portable_spdnn_cpu.spmm.dense_layout import with_aligned_rows
 from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, REFUSED
 from portable_spdnn_cpu.spmm.direct.start import compiled
 from portable_spdnn_cpu.spmm.stream.product import is_shared
@@ -25,30 +27,40 @@ FORMS: dict[type, str] = {
 # Of its transpose: CSR holds the columns of it.
 TRANSPOSED_FORMS = {"csr": "csc", "csc": "csr"}
 # Work is counted in entries times vectors of B, half a nanosecond each. Beyond so much of it the
-# stream is faster, which copies B to where it is near and aligned.
-MAX_WORK = 200_000
-# Vectors of B for which the stream never is: the first; of CSC the first four, for which entries
-# are multiplied sooner than they are brought into rows, as they are for more.
-FREE_VECTORS = {"csr": 1, "csc": 4}
-# Work besides, for each vector: to transpose a row of B or C, and to set one of C to zero for CSC.
-TRANSPOSED, ZEROED = 4, 4
-# Work, beyond what is free, from which it pays to bring entries of CSC into rows.
-CONVERTED = 10_000
+# stream is faster, which copies panels of B to where they are near, and shares products in Fortran
+# order; never for one vector.
+MAX_WORK, MAX_FAR_WORK, MAX_FORTRAN_WORK = 2_000_000, 700_000, 200_000
+SMALL = 4000  # entries of A and B: there, to choose would take longer than it saves
+TRANSPOSED = 4  # work for each vector of a row of B or C that is transposed
+# Nanoseconds that a product by columns of CSC takes more than one by rows, for each vector of B but
+# the first: for an entry where a panel of C is near, and where it has more rows than that, and to
+# begin a row of C.
+NEAR_ENTRY, FAR_ENTRY, BEGUN_ROW = 0.1, 0.7, 2.0
+NEAR_ROWS, PANEL_BYTES = 300, 256
+# Those that it takes to bring CSC into rows: for an entry, and for the call.
+CONVERTED_ENTRY, CONVERSION = 5.0, 2000.0
 # Work as of `is_shared`, about 100 microseconds: a single product finds the workers asleep, and to
 # wake them takes half of that.
 WAKING_WORK = 300_000
+# To copy rows of B to where they start on cache lines pays from so many entries in a column of A,
+# on average, and so many vectors of B that are loaded: those across two lines take twice as long.
+MIN_REUSE, MIN_LOADS = 6, 20_000
+# Entries in a column of CSC, on average, up to which rows of B that come from far are multiplied as
+# they come: to copy them near would take longer.
+MAX_REUSE = 8
+L2 = cache_bytes(2)
 NO_BIAS = np.zeros(1)
 # What `finish_of` returns for the empty epilogue.
 UNFINISHED = NONE, NO_BIAS, -np.inf, np.inf
 
 
-def is_suited(form: str, shape: tuple[int, ...], entries: int, B: Array) -> bool:
-    """Whether all other ways to multiply would take longer.
+def suited_form(form: str, shape: tuple[int, ...], entries: int, B: Array) -> str | None:
+    """Return the form of A to multiply in; None where there is a way that takes less time.
 
     Parameters
     ----------
     form : str
-        "csr" or "csc".
+        Of A as it is: "csr" or "csc".
     shape : tuple of int
         Of A.
     entries : int
@@ -56,15 +68,42 @@ def is_suited(form: str, shape: tuple[int, ...], entries: int, B: Array) -> bool
     B : ndarray of one dimension or two
         Of the type that is computed in.
     """
+    if entries + B.size <= SMALL:
+        return form
     columns = B.shape[1] if B.ndim == 2 else 1
-    vectors, moved = -(-columns * B.itemsize // BLOCK_BYTES), 0
-    work = entries * (vectors - FREE_VECTORS[form])
-    if form == "csc":
-        moved = ZEROED * shape[0]
+    vectors = -(-columns * B.itemsize // BLOCK_BYTES)
+    if form == "csc" and not goes_by_columns(shape, entries, vectors, B):
+        form = "csr"
+    work, most = entries * (vectors - 1), MAX_WORK if B.nbytes <= L2 else MAX_FAR_WORK
     if columns > 1 and B.strides[1] != B.itemsize:
-        moved += TRANSPOSED * sum(shape)
-        work //= 2  # B, once it is transposed, is near and aligned
-    return work + moved * vectors <= MAX_WORK
+        # B, once it is transposed, is near and aligned.
+        work, most = work // 2 + TRANSPOSED * sum(shape) * vectors, MAX_FORTRAN_WORK
+    return form if form == "csc" or work <= most else None
+
+
+def goes_by_columns(shape: tuple[int, ...], entries: int, vectors: int, B: Array) -> bool:
+    """Whether to multiply columns of A in CSC takes less time than to bring A into rows before."""
+    if vectors <= 1:
+        return True
+    rows, row = shape[0], vectors * BLOCK_BYTES
+    if B.nbytes > L2 and rows * row <= L2 // 2 and entries <= MAX_REUSE * shape[1]:
+        return True
+    # Pieces of rows that lie a power of two apart compete for few of a cache's sets.
+    competing = max(1, (row & -row) // PANEL_BYTES)
+    entry = NEAR_ENTRY if rows * competing <= NEAR_ROWS else FAR_ENTRY
+    more = (vectors - 1) * (entry * entries + BEGUN_ROW * rows)
+    return more <= CONVERTED_ENTRY * entries + CONVERSION
+
+
+def is_reused(entries: int, k: int, vectors: int) -> bool:
+    """Whether rows of B are read so often that copies of them that start on cache lines pay."""
+    return entries >= MIN_REUSE * k and entries * vectors >= MIN_LOADS
+
+
+def aligned_where_reused(B: Array, entries: int) -> Array:
+    """Return B of two dimensions in C order, or a copy with aligned rows where that pays."""
+    vectors = B.shape[1] * B.itemsize // BLOCK_BYTES
+    return with_aligned_rows(B) if is_reused(entries, B.shape[0], vectors) else B
 
 
 def multiply_as_given(
@@ -111,9 +150,10 @@ def multiply_as_given(
         values, B = values.astype(dtype, copy=False), B.astype(dtype, copy=False)
     parts = indptr, indices, values
     if epilogue is None and residual is None:
-        if not is_suited(form, shape, indices.size, B):
+        suited = suited_form(form, shape, indices.size, B)
+        if suited is None:
             return None
-        return multiply(pool, form, shape, parts, B)
+        return multiply(pool, form, shape, parts, B, suited=suited)
     finish = Epilogue() if epilogue is None else epilogue
     if type(finish) is not Epilogue:
         return None
@@ -125,9 +165,10 @@ def multiply_as_given(
         and residual.shape == (shape[0], *B.shape[1:])
     ):
         return None
-    if not is_suited(form, shape, indices.size, B):
+    suited = suited_form(form, shape, indices.size, B)
+    if suited is None:
         return None
-    return multiply(pool, form, shape, parts, B, finish_of(finish), residual)
+    return multiply(pool, form, shape, parts, B, finish_of(finish), residual, suited)
 
 
 def layer_as_given(
@@ -170,6 +211,7 @@ def multiply(
     B: Array,
     finish: tuple[int, Array, float, float] | None = None,
     residual: Any = None,
+    suited: str | None = None,
 ) -> Array | None:
     """Return C = A B, whether another way is faster or not; None where something does not fit.
 
@@ -187,6 +229,8 @@ def multiply(
     finish : tuple, optional
         What `finish_of` returns.
     residual : ndarray of C's shape and type, optional
+    suited : str, optional
+        The form to multiply in, by default that of A: "csr" where A in "csc" is to be turned.
 
     Returns
     -------
@@ -204,7 +248,7 @@ def multiply(
     if indptr.size != shape[is_csc] + 1 or not indptr.ndim == indices.ndim == values.ndim == 1:
         return None
     columns = given[1] if len(given) == 2 else 1
-    if is_csc and indices.size * (columns * item // BLOCK_BYTES - FREE_VECTORS["csc"]) > CONVERTED:
+    if suited is not None and suited != form:
         parts = converter(values.dtype, index)(indptr, indices, values, rows)
         return multiply(pool, "csr", shape, parts, B, finish, residual) if parts[0].size else None
     order: Literal["C", "F"] = "C"
@@ -217,6 +261,8 @@ def multiply(
             in_place, order = True, "F"
     if not in_place:
         B = np.array(B, order="C")
+    if columns > 1 and not is_csc and order == "C":
+        B = aligned_where_reused(B, indices.size)
     if residual is None:
         out = np.empty(rows if len(given) == 1 else (rows, columns), values.dtype, order)
     else:

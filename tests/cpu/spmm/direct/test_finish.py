@@ -6,34 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
+from direct_products import FORMS, POOLS, matrix, multiply
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import portable_spdnn as ps
-from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.direct import product
+from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 
-POOLS = ThreadPool(1), ThreadPool(3)
-FORMS = {"csr": sp.csr_array, "csc": sp.csc_array}
 COLUMNS = 1, 2, 4, 5, 8, 9, 15, 16, 17, 33, 64, 65, 100, 130, 200
-
-
-@pytest.fixture(autouse=True)
-def _threads_share_all_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product, "is_shared", lambda *size: True)
-    monkeypatch.setattr(product, "CONVERTED", 1000)
-
-
-def matrix(seed: int, shape: tuple[int, int], density: float, dtype: Any = np.float32) -> Any:
-    rng = np.random.default_rng(seed)
-    dense = np.where(rng.random(shape) < density, rng.uniform(-1, 1, shape), 0)
-    return sp.csr_array(dense.astype(dtype))
-
-
-def finished(pool: ThreadPool, A: Any, B: Any, epilogue: ps.Epilogue, residual: Any) -> Any:
-    parts, finish = (A.indptr, A.indices, A.data), product.finish_of(epilogue)
-    return product.multiply(pool, A.format, A.shape, parts, B, finish, residual)
 
 
 @settings(max_examples=120, deadline=None)
@@ -59,7 +39,7 @@ def test_a_finished_product(
     close = 1e-5 if dtype == np.float32 else 1e-12
     before = None if residual is None else residual.copy()
     for pool in POOLS:
-        found = finished(pool, A, B, epilogue, residual)
+        found = multiply(pool, form, A, B, epilogue, residual)
         np.testing.assert_allclose(found, expected, rtol=close, atol=close)
         assert found.dtype == dtype
         fortran = order == "F" and columns > 1 and k > 1
@@ -78,11 +58,11 @@ def test_other_operands(form: str) -> None:
     for operand in (B, np.asfortranarray(B), np.broadcast_to(B[:, :1], B.shape), B[::-1, ::-1]):
         expected = ps.get_backend("scipy").spmm(A, operand, epilogue, residual)
         for pool in POOLS:
-            found = finished(pool, A, operand, epilogue, residual)
+            found = multiply(pool, form, A, operand, epilogue, residual)
             np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     expected = ps.get_backend("scipy").spmm(A, B[:, 0], epilogue, residual[:, 0])
     for pool in POOLS:
-        found = finished(pool, A, B[:, 0], epilogue, residual[:, 0])
+        found = multiply(pool, form, A, B[:, 0], epilogue, residual[:, 0])
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
         assert found.shape == (20,)
 
@@ -106,8 +86,9 @@ def test_invalid_structure_is_refused_whatever_follows(form: str) -> None:
     for columns in COLUMNS:
         for order in "CF":
             B = np.ones((41, columns), np.float32, order)
+            residual = np.ones((40, columns), np.float32)
             for pool in POOLS:
-                assert finished(pool, A, B, epilogue, np.ones((40, columns), np.float32)) is None
+                assert multiply(pool, form, A, B, epilogue, residual) is None
 
 
 def test_the_bias_comes_before_the_residual() -> None:
@@ -115,9 +96,10 @@ def test_the_bias_comes_before_the_residual() -> None:
     epilogue = ps.Epilogue(-huge)
     for columns in (1, 16):
         B = np.full((1, columns), huge)
-        A = sp.csr_array(np.ones((1, 1), np.float32))
-        for pool in POOLS:
-            np.testing.assert_array_equal(finished(pool, A, B, epilogue, B), B)
+        for form, kind in FORMS.items():
+            A = kind(np.ones((1, 1), np.float32))
+            for pool in POOLS:
+                np.testing.assert_array_equal(multiply(pool, form, A, B, epilogue, B), B)
 
 
 @pytest.mark.parametrize("form", sorted(FORMS))
@@ -135,7 +117,7 @@ def test_not_finite_numbers_pass_what_finishes_them(form: str) -> None:
             ):
                 expected = ps.get_backend("scipy").spmm(A, operand, epilogue)
                 for pool in POOLS:
-                    found = finished(pool, A, operand, epilogue, None)
+                    found = multiply(pool, form, A, operand, epilogue, None)
                     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
@@ -152,3 +134,21 @@ def test_all_is_finished_as_for_checked_operands() -> None:
                 np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
                 assert found.dtype == expected.dtype
     assert backend.spmm(A, np.asfortranarray(B)).flags.f_contiguous
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("columns", [17, 64])
+def test_rows_of_b_from_beyond_the_cache(columns: int, dtype: Any) -> None:
+    k, rng = cache_bytes(2) // (columns * np.dtype(dtype).itemsize) + 3, np.random.default_rng(7)
+    A = FORMS["csc"](matrix(7, (5, k), 0.02, dtype))
+    B = rng.uniform(-1, 1, (k, columns)).astype(dtype)
+    residual = rng.uniform(-1, 1, (5, columns)).astype(dtype)
+    epilogue = ps.Epilogue(rng.uniform(-1, 1, 5), "gelu", upper=3)
+    rows_apart = np.repeat(B, 2, axis=1)[:, :columns]
+    for operand in (B, B[::-1], rows_apart, np.asfortranarray(B)):
+        for finish in ((None, None), (epilogue, None), (epilogue, residual)):
+            expected = ps.get_backend("scipy").spmm(A, operand, *finish)
+            found = multiply(POOLS[0], "csc", A, operand, *finish)
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    A.indices[-1] = 5
+    assert multiply(POOLS[0], "csc", A, B, epilogue, residual) is None

@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from avx2_process import needs_avx512, output_without_avx512
+from direct_products import FORMS, POOLS, matrix, multiply
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
-from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.direct import product
 
-POOLS = ThreadPool(1), ThreadPool(3)
-FORMS = {"csr": sp.csr_array, "csc": sp.csc_array}
 # Both sides of the width of each kernel of float32; of float64 they are half as wide.
 COLUMNS = (
     1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 49, 64, 65, 80, 81, 96, 97, 112, 113, 128,
@@ -26,29 +24,13 @@ COLUMNS = (
 )  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def _threads_share_all_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(product, "is_shared", lambda *size: True)
-    monkeypatch.setattr(product, "CONVERTED", 1000)
-
-
-def matrix(seed: int, shape: tuple[int, int], density: float, dtype: Any = np.float32) -> Any:
-    rng = np.random.default_rng(seed)
-    dense = np.where(rng.random(shape) < density, rng.uniform(-1, 1, shape), 0)
-    return sp.csr_array(dense.astype(dtype))
-
-
-def multiply(pool: ThreadPool, A: Any, B: Any) -> Any:
-    return product.multiply(pool, A.format, A.shape, (A.indptr, A.indices, A.data), B)
-
-
-def check(A: Any, B: Any) -> None:
+def check(form: str, A: Any, B: Any) -> None:
     expected = oracle.spmm(sp.csr_array(A), B if B.ndim == 2 else B[:, None]).reshape(
         A.shape[0], *B.shape[1:]
     )
     close = 1e-4 if A.dtype == B.dtype == np.float32 else 1e-11
     for pool in POOLS:
-        found = multiply(pool, A, B)
+        found = multiply(pool, form, A, B)
         np.testing.assert_allclose(found, expected, rtol=close, atol=close)
         assert found.dtype == np.result_type(A.dtype, B.dtype)
 
@@ -69,10 +51,10 @@ def test_a_product(
     B = rng.uniform(-1, 1, (k, columns + 3) if columns else k).astype(dtype)
     if columns:  # in C order, Fortran's, or rows that lie apart
         B = B[:, 1:-2] if order == "R" else np.array(B[:, 1:-2], order=order)
-    check(A, B)
+    check(form, A, B)
 
 
-@pytest.mark.parametrize("form", sorted(FORMS))
+@pytest.mark.parametrize("form", ["csr", "csc"])
 def test_types_and_alignment(form: str) -> None:
     A = FORMS[form](matrix(1, (20, 30), 0.3))
     rng = np.random.default_rng(1)
@@ -89,11 +71,11 @@ def test_types_and_alignment(form: str) -> None:
     B = np.zeros(4 * 30 + 1, np.uint8)[1:].view(np.float32)
     B[:] = rng.random(30)
     A.data = raw
-    assert multiply(POOLS[0], A, B) is None
-    check(A, B.copy()[::-1])
-    check(A, np.repeat(B, 3).reshape(30, 3))
+    assert multiply(POOLS[0], form, A, B) is None
+    check(form, A, B.copy()[::-1])
+    check(form, A, np.repeat(B, 3).reshape(30, 3))
     A.indices = np.repeat(A.indices, 2)[::2]
-    assert multiply(POOLS[0], A, B.copy()) is None
+    assert multiply(POOLS[0], form, A, B.copy()) is None
 
 
 def test_what_is_refused_here_is_done_another_way() -> None:
@@ -118,7 +100,7 @@ def test_what_is_refused_here_is_done_another_way() -> None:
 def test_columns_that_are_not_sorted_or_are_there_twice_count_as_in_scipy() -> None:
     parts = np.array([1, 2, 3, 4, 5], np.float32), np.array([2, 0, 2, 1, 1]), np.array([0, 3, 5])
     A, B = sp.csr_array(parts, shape=(2, 3)), np.array([[1.0], [10], [100]], np.float32)
-    assert multiply(POOLS[0], A, B).tolist() == [[402], [90]]
+    assert multiply(POOLS[0], "csr", A, B).tolist() == [[402], [90]]
     assert ps.get_backend("numba").spmm(A, B).tolist() == [[402], [90]]
 
 
@@ -142,7 +124,7 @@ def test_invalid_structure_is_refused(
     for index in (np.int32, np.int64):
         A.indices, A.indptr = A.indices.astype(index), A.indptr.astype(index)
         for pool in POOLS:
-            assert multiply(pool, A, B) is None
+            assert multiply(pool, form, A, B) is None
     with pytest.raises(ps.InputError, match="spmm: A: "):
         ps.get_backend("numba").spmm(A, B)
 
@@ -157,7 +139,7 @@ def test_wide_indices_are_compared_whole(form: str, wrong: int) -> None:
         getattr(long, part)[place] = wrong
         for columns in (1, 4, 16, 100):
             for pool in POOLS:
-                assert multiply(pool, long, np.ones((41, columns), np.float32)) is None
+                assert multiply(pool, form, long, np.ones((41, columns), np.float32)) is None
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:
@@ -170,7 +152,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         wrong = A.copy()
         for name, array in change.items():
             setattr(wrong, name, array)
-        assert multiply(POOLS[0], wrong, B) is None
+        assert multiply(POOLS[0], "csr", wrong, B) is None
     for wrong_B in (B[:-1], B.astype(np.complex64), B[None], np.ma.masked_array(B, B > 0)):
         with pytest.raises(ps.InputError, match="spmm"):
             backend.spmm(A, wrong_B)
@@ -195,16 +177,17 @@ def test_not_finite_numbers_stay_with_the_entries_that_meet_them(form: str) -> N
         expected = np.ones((3, columns)) * [[3], [3], [0]]
         expected[0, 0], expected[1, -1] = np.inf, np.nan
         for pool in POOLS:
-            np.testing.assert_array_equal(multiply(pool, A, B), expected)
+            np.testing.assert_array_equal(multiply(pool, form, A, B), expected)
 
 
 def test_what_is_much_work_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     A, wide = matrix(8, (30, 20), 0.4), np.ones((20, 200), np.float32)
+    monkeypatch.setattr(product, "SMALL", 0)
     monkeypatch.setattr(product, "MAX_WORK", 1000)
     as_given = product.multiply_as_given
     assert as_given(POOLS[0], A, wide, None, None) is None
     assert as_given(POOLS[0], A, wide[:, :16], None, None) is not None
-    monkeypatch.setattr(product, "MAX_WORK", 150)
+    monkeypatch.setattr(product, "MAX_FORTRAN_WORK", 150)
     assert as_given(POOLS[0], A, np.asfortranarray(wide[:, :16]), None, None) is None
     assert as_given(POOLS[0], A, wide[:, :16], None, None) is not None
     np.testing.assert_allclose(ps.get_backend("numba").spmm(A, wide), A @ wide, rtol=1e-5)

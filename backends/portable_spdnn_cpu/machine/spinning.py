@@ -5,6 +5,9 @@ that has just been of use therefore stays in compiled code, without that lock, a
 next job in its mailbox, which takes well under a microsecond. After some 100 microseconds without
 one it returns to Python and sleeps.
 
+A short job wakes nobody unless another ended so lately that workers, had they been awake, would
+still spin: in a loop they are woken once, and after a pause the caller is done before they were.
+
 No caller waits for a worker that has not begun: what is left of a job when the caller's own share
 is done, the caller takes back and does itself. So late, sleeping or missing workers cost speed
 alone, never a result, and a machine with fewer cores than threads does not stall. A caller that
@@ -44,8 +47,8 @@ SPIN_VARIABLE = "PORTABLE_SPDNN_SPIN_MICROSECONDS"
 DEFAULT_MICROSECONDS = "100"
 # Words of a mailbox, which belongs to a worker and lies in cache lines of its own: two, because
 # some processors fetch them in pairs. Nobody posts to worker 0, the caller: its BUSY is for all,
-# and its CORE is where the last caller ran.
-STATE, ASLEEP, ADDRESS, WORDS, ENDED, BUSY, CORE = range(7)
+# its CORE is where the last caller ran, and ENDING when the last job ended.
+STATE, ASLEEP, ADDRESS, WORDS, ENDED, BUSY, CORE, ENDING = range(8)
 STRIDE = 16
 # States of a mailbox: IDLE or FAILED -> POSTED (by the caller) -> RUNNING (by the worker) -> IDLE,
 # or FAILED where the kernel raised; POSTED -> IDLE where the caller takes the share back.
@@ -90,20 +93,26 @@ def caller_core() -> int:
 
 
 @kernel
-def execute(mailboxes: Array, address: int, words: Array, wakes: bool) -> int:
+def execute(mailboxes: Array, address: int, words: Array, wakes: bool, recent: int) -> int:
     """Run a job's kernel for all workers, and return how many of them raised an exception.
 
-    Returns SLEEPERS, and does nothing, where some sleep and the caller `wakes` them.
+    Returns SLEEPERS, and does nothing, where some sleep, the caller `wakes` them, and the last job
+    ended at most `recent` nanoseconds ago; any time ago if that is negative.
     """
     workers, job = mailboxes.size // STRIDE, words.ctypes.data
     failed: int = 0
+    alone = False
     if wakes:
         for worker in range(1, workers):
             if load_acquire(mailboxes, worker * STRIDE + ASLEEP) == 1:
-                return SLEEPERS
-    if not compare_exchange(mailboxes, BUSY, 0, 1):
+                alone = recent >= 0 and nanoseconds() - mailboxes[ENDING] > recent
+                if not alone:
+                    return SLEEPERS
+                break
+    if alone or not compare_exchange(mailboxes, BUSY, 0, 1):
         for worker in range(workers):
             failed += run_share(address, worker, job)
+        store_release(mailboxes, ENDING, nanoseconds())
         return failed
     store_release(mailboxes, CORE, current_core())
     for worker in range(1, workers):
@@ -123,6 +132,7 @@ def execute(mailboxes: Array, address: int, words: Array, wakes: bool) -> int:
             else:
                 give_way()
         failed += mailboxes[worker * STRIDE + STATE] == FAILED
+    store_release(mailboxes, ENDING, nanoseconds())
     store_release(mailboxes, BUSY, 0)
     return failed
 
@@ -137,7 +147,7 @@ class SpinningWorkers:
     """
 
     def __init__(self, threads: int) -> None:
-        patience = spin_nanoseconds(threads)
+        patience = self._patience = spin_nanoseconds(threads)
         self._mailboxes = aligned_empty((threads * STRIDE,), np.int64)
         self._mailboxes[:] = 0
         self._mailboxes[STRIDE + ASLEEP :: STRIDE] = 1
@@ -160,12 +170,13 @@ class SpinningWorkers:
             )  # compiled here, lest the process ends while a worker does
         weakref.finalize(self, _end, self._mailboxes, self._bells, self._threads)
 
-    def run(self, job: Job, words: Array) -> None:
+    def run(self, job: Job, words: Array, short: bool) -> None:
         """Run a job; see `ThreadPool.run_job`."""
-        failed = execute(self._mailboxes, job.address, words, True)
+        recent = self._patience if short else -1
+        failed = execute(self._mailboxes, job.address, words, True, recent)
         if failed == SLEEPERS:
             self._wake()
-            failed = execute(self._mailboxes, job.address, words, False)
+            failed = execute(self._mailboxes, job.address, words, False, recent)
         if failed:
             raise RuntimeError(
                 f"a compiled kernel raised an exception on {failed} of {len(self._threads) + 1} "

@@ -14,6 +14,11 @@ from portable_spdnn_cpu.tiles.copies import (
     transpose_into_tile,
 )
 
+INTO_TILE, FROM_TILE = (
+    (),
+    (0,),
+)  # constants for Numba, to which a tuple's length is part of its type
+
 
 @kernel_part
 def load_columns(
@@ -36,7 +41,7 @@ def load_columns(
     itemsize = array_at(0, 1, dtype).itemsize
     tile = array_at(address - first * stride * itemsize, (stop, stride), dtype)
     lines = array_at(source, (columns, source_stride), dtype)
-    _transpose(True, tile, lines, first, stop, columns)
+    _transpose(INTO_TILE, tile, lines, first, stop, columns)
     if columns < width:
         for k in range(first, stop):
             tile[k, columns:width] = 0
@@ -60,12 +65,12 @@ def store_columns(
     """
     tile = array_at(address, (end, width), dtype)
     lines = array_at(target, (columns, target_stride), dtype)
-    _transpose(False, tile, lines, begin, end, columns)
+    _transpose(FROM_TILE, tile, lines, begin, end, columns)
 
 
 @kernel_part
 def _transpose(
-    into_tile: bool, tile: Array, lines: Array, begin: int, end: int, columns: int
+    direction: tuple[int, ...], tile: Array, lines: Array, begin: int, end: int, columns: int
 ) -> None:
     """Let rows begin .. end - 1 of a tile be columns of lines, or the other way round."""
     # Squares are transposed in registers, and what is left over at two sides item by item.
@@ -74,13 +79,13 @@ def _transpose(
     square, whole = columns // side * side, begin + (end - begin) // side * side
     for c in range(0, square, side):
         for row in range(begin, whole, side):
-            if into_tile:
-                transpose_into_tile(tile, None, row, c, lines, numbers)
-            else:
+            if len(direction):
                 transpose_from_tile(tile, None, row, c, lines, numbers)
-    for c in range(columns):
-        for row in range(whole if c < square else begin, end):
-            if into_tile:
-                tile[row, c] = lines[c, row]
             else:
+                transpose_into_tile(tile, None, row, c, lines, numbers)
+    for row in range(begin, end):
+        for c in range(square if row < whole else 0, columns):
+            if len(direction):
                 lines[c, row] = tile[row, c]
+            else:
+                tile[row, c] = lines[c, row]

@@ -215,7 +215,7 @@ def direct_seconds(size: ProductSize) -> float:
     turned = copied = 0.0
     if size.fortran:
         turned = TRANSPOSE * (size.rows + size.inner)
-    elif not size.aligned and is_reused(size.entries, size.inner, size.vectors):
+    elif not size.aligned and is_reused(size.entries, size.inner, size.columns, size.itemsize):
         copied = COPY * size.inner
     across = 1.0 if size.aligned or turned or copied else ACROSS_LINES
     load = (1 - near) * MEMORY_LOAD + across * (

@@ -44,7 +44,9 @@ def fail(worker: int, words: Array) -> None:
         raise ValueError
 
 
-def run_and_check(pool: ThreadPool, calls: int, items: int = 16, rounds: int = 3) -> None:
+def run_and_check(
+    pool: ThreadPool, calls: int, items: int = 16, rounds: int = 3, short: bool = False
+) -> None:
     """Run the job `count` many times; each item and share must be done once a call."""
     counter, taken = np.zeros(1, np.int64), np.zeros(items, np.int64)
     shares = np.zeros(pool.threads, np.int64)
@@ -53,7 +55,7 @@ def run_and_check(pool: ThreadPool, calls: int, items: int = 16, rounds: int = 3
     )
     for call in range(1, calls + 1):
         counter[0] = 0
-        pool.run_job(count, words)
+        pool.run_job(count, words, short)
         np.testing.assert_array_equal(taken, call * rounds)
         np.testing.assert_array_equal(shares, call)
 
@@ -86,6 +88,29 @@ def test_workers_take_part_and_go_to_sleep_and_wake() -> None:
         run_and_check(pool, 3)
         wait_until(lambda: asleep(pool))
     assert [thread.name for thread in threading.enumerate()].count("spdnn spinning 1") >= 1
+
+
+def test_short_jobs_wake_workers_only_soon_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("portable_spdnn_cpu.machine.spinning.usable_cores", lambda: 2)
+    monkeypatch.setenv(SPIN_VARIABLE, "1000")
+    pool = ThreadPool(2)
+    for _ in range(3):
+        run_and_check(pool, 1, short=True)
+        assert asleep(pool)
+        time.sleep(0.002)
+    assert pool._spinning is not None
+    assert [thread.ident for thread in pool._spinning._threads] == [None]
+    run_and_check(pool, 1)
+    wait_until(lambda: asleep(pool))
+    monkeypatch.setenv(SPIN_VARIABLE, "1000000")
+    pool = ThreadPool(2)
+    run_and_check(pool, 2, short=True)
+    wait_until(lambda: not asleep(pool))
+    run_and_check(pool, 500, short=True)
+    monkeypatch.setenv(SPIN_VARIABLE, "0")
+    pool = ThreadPool(2)
+    run_and_check(pool, 100, short=True)
+    assert asleep(pool)
 
 
 @pytest.mark.parametrize("threads", [2, 3])

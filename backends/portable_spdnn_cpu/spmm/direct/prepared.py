@@ -11,7 +11,8 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import in_order
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.direct.product import aligned_where_reused, finish_of
+from portable_spdnn_cpu.spmm.dense_layout import with_aligned_rows
+from portable_spdnn_cpu.spmm.direct.product import finish_of, is_reused
 from portable_spdnn_cpu.spmm.direct.start import compiled
 
 
@@ -40,8 +41,9 @@ class DirectProduct:
         accumulates = residual is not None
         if accumulates:
             out[...] = residual
-        if B.strides[1] == B.itemsize:
-            B = aligned_where_reused(B, self._parts[1].size)
+        (k, columns), item = B.shape, B.itemsize
+        if B.strides[1] == item and is_reused(self._parts[1].size, k, columns, item):
+            B = with_aligned_rows(B)
         entry_points = self._entry_points
         done = entry_points.run_alone_finished(
             entry_points.address, *self._parts, B, out, accumulates, *self._finish

@@ -19,7 +19,7 @@ from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import with_aligned_rows
 from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, REFUSED
 from portable_spdnn_cpu.spmm.direct.start import compiled
-from portable_spdnn_cpu.spmm.stream.product import is_shared
+from portable_spdnn_cpu.spmm.stream.product import WAKING_WORK, is_shared
 
 FORMS: dict[type, str] = {
     sp.csr_array: "csr", sp.csr_matrix: "csr", sp.csc_array: "csc", sp.csc_matrix: "csc",
@@ -39,12 +39,9 @@ NEAR_ENTRY, FAR_ENTRY, BEGUN_ROW = 0.1, 0.7, 2.0
 NEAR_ROWS, PANEL_BYTES = 300, 256
 # Those that it takes to bring CSC into rows: for an entry, and for the call.
 CONVERTED_ENTRY, CONVERSION = 5.0, 2000.0
-# Work as of `is_shared`, about 100 microseconds: a single product finds the workers asleep, and to
-# wake them takes half of that.
-WAKING_WORK = 300_000
 # To copy rows of B to where they start on cache lines pays from so many entries in a column of A,
-# on average, and so many vectors of B that are loaded: those across two lines take twice as long.
-MIN_REUSE, MIN_LOADS = 6, 20_000
+# on average, and so many bytes of B that are loaded: a vector across two lines takes twice as long.
+MIN_REUSE, MIN_LOADED = 6, 1_280_000
 # Entries in a column of CSC, on average, up to which rows of B that come from far are multiplied as
 # they come: to copy them near would take longer.
 MAX_REUSE = 8
@@ -95,15 +92,9 @@ def goes_by_columns(shape: tuple[int, ...], entries: int, vectors: int, B: Array
     return more <= CONVERTED_ENTRY * entries + CONVERSION
 
 
-def is_reused(entries: int, k: int, vectors: int) -> bool:
+def is_reused(entries: int, k: int, columns: int, itemsize: int) -> bool:
     """Whether rows of B are read so often that copies of them that start on cache lines pay."""
-    return entries >= MIN_REUSE * k and entries * vectors >= MIN_LOADS
-
-
-def aligned_where_reused(B: Array, entries: int) -> Array:
-    """Return B of two dimensions in C order, or a copy with aligned rows where that pays."""
-    vectors = B.shape[1] * B.itemsize // BLOCK_BYTES
-    return with_aligned_rows(B) if is_reused(entries, B.shape[0], vectors) else B
+    return entries * columns * itemsize >= MIN_LOADED and entries >= MIN_REUSE * k
 
 
 def multiply_as_given(
@@ -261,20 +252,15 @@ def multiply(
             in_place, order = True, "F"
     if not in_place:
         B = np.array(B, order="C")
-    if columns > 1 and not is_csc and order == "C":
-        B = aligned_where_reused(B, indices.size)
+    if not is_csc and order == "C" and is_reused(indices.size, k, columns, item):
+        B = with_aligned_rows(B)
     if residual is None:
         out = np.empty(rows if len(given) == 1 else (rows, columns), values.dtype, order)
     else:
         out = np.array(residual, order=order)
     threads = pool.threads
     # All columns of a CSC are added to the same rows of C: one thread does that.
-    if (
-        threads == 1
-        or is_csc
-        or order == "F"
-        or not is_shared(indices.size, shape, columns, item, WAKING_WORK)
-    ):
+    if threads == 1 or is_csc or order == "F" or not is_shared(indices.size, shape, columns, item):
         # For the bare product, Python's part of a call is an eighth less.
         if finish is None and residual is None:
             done = entry_points.run_alone(entry_points.address, indptr, indices, values, B, out)

@@ -12,7 +12,7 @@ from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import address_of
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
-from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.thread_pool import WAKING, ThreadPool
 from portable_spdnn_cpu.spmm.few_columns import kernel
 from portable_spdnn_cpu.spmm.few_columns.choice import choose
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, pack_lanes
@@ -104,7 +104,8 @@ class FewColumnsProduct:
             added = self._none if residual is None else residual
             self._kernel(scratch.jobs[0], B, out, added)
         else:
-            pool.run_job(kernel.multiply_part, self._words(scratch.jobs, B, out, residual))
+            words = self._words(scratch.jobs, B, out, residual)
+            pool.run_job(kernel.multiply_part, words, short=self.seconds < WAKING)
         self._unused.append(scratch)
         if self._later is not None:
             activate_span(out.ravel(order="K"), 0, out.size, *self._later)

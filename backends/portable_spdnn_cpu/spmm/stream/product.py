@@ -25,7 +25,9 @@ JOBS: dict[tuple[int, bool], Job] = {  # by the bytes of an item, and whether of
     (8, False): kernel.multiply_float64,
 }
 
-SHARED_WORK = 30_000  # multiply-adds of vectors, or a third as many copies: 10 microseconds
+# Multiply-adds of vectors, or a third as many copies: those of 10 microseconds, from which two
+# threads that are awake take less time than one, and of 100, from which it pays to wake them.
+SHARED_WORK, WAKING_WORK = 30_000, 300_000
 
 
 class StreamVariant(NamedTuple):
@@ -62,6 +64,7 @@ class _Call(NamedTuple):
     words: Array
     workspace_bytes: int
     threads: int
+    short: bool
 
 
 class StreamProduct:
@@ -162,7 +165,7 @@ class StreamProduct:
             words[job_words.RESIDUAL_STRIDE] = residual.shape[not fortran]
         workspace = WORKSPACES.take()
         words[job_words.WORKSPACE] = workspace.of_bytes(call.workspace_bytes)
-        (pool if call.threads > 1 else ALONE).run_job(self.job, words)
+        (pool if call.threads > 1 else ALONE).run_job(self.job, words, call.short)
         WORKSPACES.give_back(workspace)
 
     @property
@@ -195,7 +198,9 @@ class StreamProduct:
         sums = self.most_rows * row if staged or self.blocks > 1 else 0
         each = sums + (0 if in_place else self.k_block * row)
         words[job_words.WORKSPACE_BYTES : job_words.SUMS_BYTES + 1] = each, sums
-        return _Call(key, words, threads * each, threads)
+        item = self.dtype.itemsize
+        short = not is_shared(self.entries, self.shape, columns, item, WAKING_WORK)
+        return _Call(key, words, threads * each, threads, short)
 
     def describe(self) -> str:
         """Return what runs, for people."""
@@ -220,7 +225,7 @@ def is_shared(
     itemsize: int,
     least: int = SHARED_WORK,
 ) -> bool:
-    """Whether a product is so much work that threads share it: below 10 microseconds none helps."""
+    """Whether a product is so much work that threads share it."""
     vectors = -(-columns * itemsize // BLOCK_BYTES)
     return vectors * (entries + 3 * sum(shape)) >= least
 

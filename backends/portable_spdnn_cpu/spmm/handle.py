@@ -20,7 +20,7 @@ from portable_spdnn_cpu.spmm import tuning
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.dense import DenseProduct
 from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result, empty_unaligned, layout_of
-from portable_spdnn_cpu.spmm.direct import product as direct
+from portable_spdnn_cpu.spmm.direct.choice import suited_form
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.few_columns import product as few_columns
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
@@ -266,7 +266,7 @@ class WeightsProduct:
             few = self._few_columns(columns)
             candidates.insert(0, (few, few.seconds_on(self.workers.threads)))
         best, dense = candidates[0][1], tuning.dense_seconds(size)
-        if direct.suited_form("csr", self.A.shape, self.A.nnz, B):
+        if suited_form("csr", self.A.shape, self.A.nnz, B):
             alone = replace(size, threads=1)
             candidates.append((self._direct, tuning.direct_seconds(alone)))
         if self._clustered is not None:

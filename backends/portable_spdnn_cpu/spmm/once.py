@@ -15,6 +15,7 @@ from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import tuning
 from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result, layout_of
 from portable_spdnn_cpu.spmm.direct import product as direct
+from portable_spdnn_cpu.spmm.direct.choice import suited_form
 from portable_spdnn_cpu.spmm.handle import size_of
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct
 
@@ -30,7 +31,7 @@ def multiply_once(
     layout = layout_of(B)
     size = size_of(A, B.shape[1], layout, workers)
     variant, packs = tuning.single_variant(size)
-    if direct.suited_form("csr", A.shape, A.nnz, B) or (
+    if suited_form("csr", A.shape, A.nnz, B) or (
         tuning.direct_seconds(size) < tuning.stream_seconds(size, variant)
     ):
         parts = A.indptr, A.indices, A.data
@@ -52,7 +53,7 @@ def layer_once(
     Y' = Y W is Y'^T = W^T Y^T: the inputs are the columns of a product, and W in CSR is W^T in CSC.
     """
     B, added, shape = Y.T, None if residual is None else residual.T, W.shape[::-1]
-    if suited := direct.suited_form("csc", shape, W.nnz, B):
+    if suited := suited_form("csc", shape, W.nnz, B):
         parts = W.indptr, W.indices, W.data
         finish = direct.finish_of(epilogue)
         C = direct.multiply(workers, "csc", shape, parts, B, finish, added, suited)

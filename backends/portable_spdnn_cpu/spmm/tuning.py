@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.timing import seconds_of
-from portable_spdnn_cpu.spmm.direct.product import is_reused
+from portable_spdnn_cpu.spmm.direct.choice import is_reused
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.stream.product import StreamVariant
 

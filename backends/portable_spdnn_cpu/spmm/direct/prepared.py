@@ -12,7 +12,8 @@ from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import in_order
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import with_aligned_rows
-from portable_spdnn_cpu.spmm.direct.product import finish_of, is_reused
+from portable_spdnn_cpu.spmm.direct.choice import is_reused
+from portable_spdnn_cpu.spmm.direct.product import finish_of
 from portable_spdnn_cpu.spmm.direct.start import compiled
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
-from portable_spdnn_cpu.spmm.direct import product
+from portable_spdnn_cpu.spmm.direct import choice, product
 
 # Both sides of the width of each kernel of float32; of float64 they are half as wide.
 COLUMNS = (
@@ -182,12 +182,12 @@ def test_not_finite_numbers_stay_with_the_entries_that_meet_them(form: str) -> N
 
 def test_what_is_much_work_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     A, wide = matrix(8, (30, 20), 0.4), np.ones((20, 200), np.float32)
-    monkeypatch.setattr(product, "SMALL", 0)
-    monkeypatch.setattr(product, "MAX_WORK", 1000)
+    monkeypatch.setattr(choice, "SMALL", 0)
+    monkeypatch.setattr(choice, "MAX_WORK", 1000)
     as_given = product.multiply_as_given
     assert as_given(POOLS[0], A, wide, None, None) is None
     assert as_given(POOLS[0], A, wide[:, :16], None, None) is not None
-    monkeypatch.setattr(product, "MAX_FORTRAN_WORK", 150)
+    monkeypatch.setattr(choice, "MAX_FORTRAN_WORK", 150)
     assert as_given(POOLS[0], A, np.asfortranarray(wide[:, :16]), None, None) is None
     assert as_given(POOLS[0], A, wide[:, :16], None, None) is not None
     np.testing.assert_allclose(ps.get_backend("numba").spmm(A, wide), A @ wide, rtol=1e-5)

@@ -71,4 +71,5 @@ def goes_by_columns(shape: tuple[int, ...], entries: int, vectors: int, B: Array
 
 def is_reused(entries: int, k: int, columns: int, itemsize: int) -> bool:
     """Whether rows of B are read so often that copies of them that start on cache lines pay."""
-    return entries * columns * itemsize >= MIN_LOADED and entries >= MIN_REUSE * k
+    row = columns * itemsize
+    return row >= BLOCK_BYTES and entries * row >= MIN_LOADED and entries >= MIN_REUSE * k

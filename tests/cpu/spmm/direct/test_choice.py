@@ -1,0 +1,63 @@
+"""Which form of A is multiplied, and where rows of B are copied."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from direct_products import matrix
+
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spmm.dense_layout import has_aligned_rows, with_aligned_rows
+from portable_spdnn_cpu.spmm.direct import choice
+from portable_spdnn_cpu.spmm.direct.choice import is_reused, suited_form
+from portable_spdnn_cpu.spmm.direct.product import multiply_as_given
+
+
+@pytest.fixture(autouse=True)
+def _a_cache_of_two_mebibytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "L2", 1 << 21)
+
+
+def operand(k: int, columns: int) -> np.ndarray:
+    return np.empty((k, columns), np.float32)
+
+
+def test_columns_are_brought_into_rows_where_c_is_far_and_b_is_wide() -> None:
+    shape = 2000, 500
+    assert suited_form("csc", shape, 20_000, operand(500, 16)) == "csc"
+    assert suited_form("csc", shape, 200_000, operand(500, 500)) is None
+    assert suited_form("csc", shape, 5000, operand(500, 200)) == "csr"
+    # B from beyond the cache is read once, and has two uses for a row.
+    assert suited_form("csc", (20, 3000), 6000, operand(3000, 256)) == "csc"
+    assert suited_form("csc", (20, 2000), 18_000, operand(2000, 1024)) is None
+
+
+def test_much_work_goes_another_way() -> None:
+    shape = 1000, 1000
+    assert suited_form("csr", shape, 100_000, operand(1000, 16)) == "csr"
+    assert suited_form("csr", shape, 100_000, operand(1000, 256)) == "csr"
+    assert suited_form("csr", shape, 200_000, operand(1000, 256)) is None
+    assert suited_form("csr", shape, 100_000, operand(256, 1000).T) is None
+    assert suited_form("csr", shape, 900_000, np.empty(1000, np.float32)) == "csr"
+
+
+@pytest.mark.parametrize("columns", [16, 33, 100])
+def test_rows_that_are_read_often_are_copied(columns: int) -> None:
+    A, rng = matrix(5, (300, 80), 0.9), np.random.default_rng(5)
+    wide = np.ascontiguousarray(rng.uniform(-1, 1, (80, columns + 7)).astype(np.float32))
+    B = wide[:, 7:]
+    assert is_reused(A.nnz, 80, columns, 4)
+    copy = with_aligned_rows(B)
+    np.testing.assert_array_equal(copy, B)
+    assert copy.strides[0] % 64 == copy.ctypes.data % 64 == 0
+    assert with_aligned_rows(copy) is copy
+    assert has_aligned_rows(copy) == (columns % 16 == 0)
+    found = multiply_as_given(ThreadPool(1), A, B, None, None)
+    np.testing.assert_allclose(found, A @ B, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_that_are_short_or_seldom_read_are_not_copied() -> None:
+    assert not is_reused(10**7, 100, 1, 4)
+    assert not is_reused(10**7, 100, 7, 8)
+    assert not is_reused(10**6, 10**6, 16, 4)
+    assert not is_reused(100, 1, 16, 4)

@@ -67,7 +67,8 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
 def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C, by one worker."""
     itemsize = array_at(0, 1, dtype).itemsize
-    is_far = words[B_ROW] * words[K] > L2 and not words[FORTRAN]
+    several = words[COLUMNS] * itemsize > MAX_VECTORS // 2 * BLOCK_BYTES  # panels in a row of B
+    is_far = several and words[B_ROW] * words[K] > L2 and not words[FORTRAN]
     out, out_row = words[OUT], words[OUT_ROW]
     if not is_far:
         out, out_row = bring_into_rows(CSC, words, dtype)
@@ -110,7 +111,8 @@ def multiply_whole_rows(words: Any, dtype: Any, index_dtype: Any) -> bool:
     """Add the product of A in CSC and B to C, a row of B after the other.
 
     For B from beyond the second-level cache: rows that are read from end to end are fetched ahead,
-    pieces of them, as panels are, would not be. Returns false where A's structure is invalid.
+    pieces of them, as panels are, would not be. Returns false where an index is not below the rows
+    of C; offsets were checked before.
     """
     rows, k, columns = words[ROWS], words[K], words[COLUMNS]
     indptr = array_at(words[INDPTR], k + 1, index_dtype)

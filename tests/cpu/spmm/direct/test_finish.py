@@ -137,7 +137,7 @@ def test_all_is_finished_as_for_checked_operands() -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("columns", [17, 64])
+@pytest.mark.parametrize("columns", [33, 100, 128])
 def test_rows_of_b_from_beyond_the_cache(columns: int, dtype: Any) -> None:
     k, rng = cache_bytes(2) // (columns * np.dtype(dtype).itemsize) + 3, np.random.default_rng(7)
     A = FORMS["csc"](matrix(7, (5, k), 0.02, dtype))

@@ -130,6 +130,11 @@ def check_structure(name: str, array: Any) -> None:
     parts = [getattr(array, part, array.data) for part in ("indptr", "indices", "data")]
     if not all(isinstance(part, np.ndarray) for part in parts):
         raise InputError(f"{name}: its offsets, indices and values are not all arrays of NumPy")
+    coords = getattr(array, "coords", ()) if array.format == "coo" else ()
+    if any(isinstance(part, np.ma.MaskedArray) for part in (*parts, *coords)):
+        raise InputError(
+            f"{name} has a masked array as offsets, indices or values; give the entries that count"
+        )
     if array.format == "coo":
         for axis, extent in enumerate(array.shape):
             _check_indices(name, array.coords[axis], extent, ("row", "column")[axis])

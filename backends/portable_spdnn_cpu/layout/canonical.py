@@ -27,7 +27,7 @@ def is_canonical(matrix: Any) -> bool:
     rows, columns = matrix.shape
     arrays = values, indices, indptr
     return (
-        all(isinstance(array, np.ndarray) for array in arrays)
+        all(type(array) is np.ndarray for array in arrays)
         and values.dtype in VALUE_TYPES
         and indices.dtype == indptr.dtype
         and indices.dtype in INDEX_TYPES

@@ -28,7 +28,7 @@ def in_csr(matrix: Any) -> sp.csr_array | None:
         return None
     rows, columns = matrix.shape
     parts = matrix.indptr, matrix.indices, matrix.data
-    if not all(isinstance(part, np.ndarray) and part.ndim == 1 for part in parts):
+    if not all(type(part) is np.ndarray and part.ndim == 1 for part in parts):
         return None
     indptr, indices, values = parts
     to_csr = converter(values.dtype, indices.dtype) if indptr.dtype == indices.dtype else None

@@ -9,7 +9,7 @@ from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 # Work is counted in entries times vectors of B, half a nanosecond each. Beyond so much of it the
 # stream is faster, which copies panels of B to where they are near, and shares products in Fortran
 # order; never for one vector.
-MAX_WORK, MAX_FAR_WORK, MAX_FORTRAN_WORK = 2_000_000, 700_000, 200_000
+MAX_WORK, MAX_FAR_WORK, MAX_FORTRAN_WORK = 2_000_000, 700_000, 1_000_000
 SMALL = 4000  # entries of A and B: there, to choose would take longer than it saves
 TRANSPOSED = 4  # work for each vector of a row of B or C that is transposed
 # Nanoseconds that a product by columns of CSC takes more than one by rows, for each vector of B but

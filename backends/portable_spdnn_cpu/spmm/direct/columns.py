@@ -7,6 +7,8 @@ a load and a store of C for each vector.
 
 from __future__ import annotations
 
+from llvmlite import ir
+
 from portable_spdnn_cpu.spmm.direct.form import Form
 from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, OUT_ROW, ROWS
 from portable_spdnn_cpu.spmm.emitter import Value
@@ -16,6 +18,18 @@ STEP = 4  # entries
 
 class Columns(Form):
     """Emits the products of columns of A."""
+
+    def start(self) -> None:
+        """Emit that rows of C are zero, or hold what sums are added to, and have their bias."""
+        builder, vectors = self.builder, max(1, self.vectors)
+        anew = builder.not_(self.accumulates)
+        with builder.if_then(anew), self.loop(self.zero, self.words[ROWS]) as row:
+            zeros = [ir.Constant(self.vector_type, None)] * vectors
+            self._store(zeros, self.row_of(self.out, row, OUT_ROW))
+        with builder.if_then(self.finishes), self.loop(self.zero, self.words[ROWS]) as row:
+            bias = self.spread(self.bias(row), self.vector_type.count)
+            target = self.row_of(self.out, row, OUT_ROW)
+            self._store([self.plus(bias, before) for before in self.load_row(target)], target)
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
         """Emit the entries of a column of A, times a row of B."""

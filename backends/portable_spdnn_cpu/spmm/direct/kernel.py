@@ -72,8 +72,8 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     out, out_row = words[OUT], words[OUT_ROW]
     if not is_far:
         out, out_row = bring_into_rows(CSC, words, dtype)
-    begin_rows(words, words[OUT_ROW] // itemsize, dtype)
     if is_far:
+        begin_rows(words, dtype)
         valid = multiply_whole_rows(words, dtype, index_dtype)
     else:
         valid = multiply_columns(CSC, words, 0, words[K], dtype, index_dtype)
@@ -87,14 +87,11 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
 
 
 @kernel_part
-def begin_rows(words: Any, width: int, dtype: Any) -> None:
-    """Let rows of C, `width` items apart, be bias, or zero, plus what they hold where that counts.
-
-    Products with A in CSC are added to them.
-    """
-    C = array_at(words[OUT], (words[ROWS], width), dtype)
+def begin_rows(words: Any, dtype: Any) -> None:
+    """Let rows of C be their bias, or zero, plus what they hold where sums are added to that."""
+    C = array_at(words[OUT], (words[ROWS], words[COLUMNS]), dtype)
     if not words[FINISHED]:
-        array_at(words[OUT], words[ROWS] * width, dtype)[:] = 0
+        C[:] = 0
         return
     step = words[BIAS_STEP] // 8
     bias = array_at(words[BIAS], words[ROWS], np.float64)
@@ -108,7 +105,7 @@ def begin_rows(words: Any, width: int, dtype: Any) -> None:
 
 @kernel_part
 def multiply_whole_rows(words: Any, dtype: Any, index_dtype: Any) -> bool:
-    """Add the product of A in CSC and B to C, a row of B after the other.
+    """Add the product of A in CSC and B to C, which `begin_rows` has begun, row of B by row.
 
     For B from beyond the second-level cache: rows that are read from end to end are fetched ahead,
     pieces of them, as panels are, would not be. Returns false where an index is not below the rows

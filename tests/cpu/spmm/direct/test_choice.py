@@ -37,7 +37,7 @@ def test_much_work_goes_another_way() -> None:
     assert suited_form("csr", shape, 100_000, operand(1000, 16)) == "csr"
     assert suited_form("csr", shape, 100_000, operand(1000, 256)) == "csr"
     assert suited_form("csr", shape, 200_000, operand(1000, 256)) is None
-    assert suited_form("csr", shape, 100_000, operand(256, 1000).T) is None
+    assert suited_form("csr", shape, 200_000, operand(256, 1000).T) is None
     assert suited_form("csr", shape, 900_000, np.empty(1000, np.float32)) == "csr"
 
 

@@ -18,7 +18,7 @@ def matrix() -> sp.csr_array:
     return sp.random_array((25, 40), density=0.3, rng=rng, dtype=np.float32).tocsr()
 
 
-@pytest.mark.parametrize("inputs", [1, 3, 20, 70, 9000])
+@pytest.mark.parametrize("inputs", [1, 3, 20, 70, 60_000])
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_weights_are_taken_its_weights_as_they_are(form: str, inputs: int) -> None:
     W, rng = FORMS[form](matrix()), np.random.default_rng(9)
@@ -32,10 +32,10 @@ def test_weights_are_taken_its_weights_as_they_are(form: str, inputs: int) -> No
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
         assert found.flags.c_contiguous
         as_given = product.layer_as_given(ThreadPool(1), W, Y, epilogue, added)
-        assert (as_given is None) == (inputs == 9000)
+        assert (as_given is None) == (inputs == 60_000)
 
 
-@pytest.mark.parametrize("inputs", [3, 9000])
+@pytest.mark.parametrize("inputs", [3, 60_000])
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_what_is_wrong_with_a_layer_is_named(form: str, inputs: int) -> None:
     backend, W = ps.get_backend("numba"), FORMS[form](matrix())

@@ -49,26 +49,23 @@ def converter(dtype: np.dtype[Any], index_dtype: np.dtype[Any]) -> Any:
     if dtype not in VALUE_TYPES or index_dtype not in INDEX_TYPES:
         return None
 
+    # Arrays are made here: to return compiled code's, an interrupt would break.
     @kernel
-    def to_csr(
-        indptr: Array, indices: Array, values: Array, rows: int
-    ) -> tuple[Array, Array, Array]:
-        entries = int(indptr[-1])
-        valid = indptr[0] == 0 and 0 <= entries <= min(indices.size, values.size)
+    def fill(
+        indptr: Array, indices: Array, values: Array, rows: int,
+        places: Array, columns: Array, copies: Array,
+    ) -> bool:  # fmt: skip
+        valid = indptr[0] == 0
         for column in range(indptr.size - 1):
             valid &= indptr[column] <= indptr[column + 1]
-        entries = entries if valid else 0
+        if not valid:
+            return False
         # places[row + 1] is where the next entry of a row goes; in the end it is where it stops.
-        places = np.zeros(rows + 2, indptr.dtype)
-        for entry in range(entries):
+        for entry in range(columns.size):
             row = indices[entry]
             if not 0 <= row < rows:
-                valid = False
-                break
+                return False
             places[row + 2] += 1
-        columns, copies = np.empty(entries, indptr.dtype), np.empty(entries, values.dtype)
-        if not valid:
-            return places[:0], columns, copies
         for row in range(rows):
             places[row + 2] += places[row + 1]
         for column in range(indptr.size - 1):
@@ -77,11 +74,23 @@ def converter(dtype: np.dtype[Any], index_dtype: np.dtype[Any]) -> Any:
                 place = places[row + 1]
                 places[row + 1] = place + 1
                 columns[place], copies[place] = column, values[entry]
-        return places[: rows + 1], columns, copies
+        return True
+
+    def to_csr(
+        indptr: Array, indices: Array, values: Array, rows: int
+    ) -> tuple[Array, Array, Array]:
+        entries = int(indptr[-1])
+        if not 0 <= entries <= min(indices.size, values.size):
+            return indptr[:0], indices, values
+        places = np.zeros(rows + 2, index_dtype)
+        columns, copies = np.empty(entries, index_dtype), np.empty(entries, dtype)
+        valid = fill(indptr, indices, values, rows, places, columns, copies)
+        return places[: rows + 1 if valid else 0], columns, copies
 
     index, item = numba.from_dtype(index_dtype), numba.from_dtype(dtype)
     given = [types.Array(kind, 1, "A", True, aligned=False) for kind in (index, index, item)]
-    dispatcher = cast(Any, to_csr)
-    dispatcher.compile((*given, types.int64))
+    made = [types.Array(kind, 1, "C") for kind in (index, index, item)]
+    dispatcher = cast(Any, fill)
+    dispatcher.compile((*given, types.int64, *made))
     dispatcher.disable_compile()
     return to_csr

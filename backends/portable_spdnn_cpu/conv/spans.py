@@ -14,6 +14,7 @@ from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
 from portable_spdnn_cpu.jit.intrinsics import broadcast
+from portable_spdnn_cpu.jit.partial_vectors import store_first
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 
 Value = Any  # an LLVM value or type; llvmlite has no types
@@ -79,22 +80,22 @@ class VectorEmitter:
         arguments = [pointer, LANE(self.bits // 8), mask, ir.Constant(self.vector, None)]
         return self.builder.call(function, arguments)
 
-    def store_masked(self, value: Value, pointer: Value, mask: Value) -> None:
-        """Store the lanes of a mask."""
-        kind = ir.FunctionType(ir.VoidType(), [self.vector, pointer.type, LANE, mask.type])
-        function = self._function(f"llvm.masked.store.{self._suffix}.p0", kind)
-        self.builder.call(function, [value, pointer, LANE(self.bits // 8), mask])
+    def store_first(self, value: Value, pointer: Value, count: Value) -> None:
+        """Store the first lanes, `count` of them."""
+        store_first(self.builder, value, pointer, count, self.bits // 8)
 
-    def read(self, pointer: Value, mask: Value | None) -> Value:
-        """Load a vector, whole or masked."""
-        return self.load(pointer) if mask is None else self.load_masked(pointer, mask)
+    def read(self, pointer: Value, count: Value | None) -> Value:
+        """Load a vector, or of its lanes the first; the others are 0, and not read."""
+        if count is None:
+            return self.load(pointer)
+        return self.load_masked(pointer, self.lanes_from(count, below=True))
 
-    def write(self, value: Value, pointer: Value, mask: Value | None) -> None:
-        """Store a vector, whole or masked."""
-        if mask is None:
+    def write(self, value: Value, pointer: Value, count: Value | None) -> None:
+        """Store a vector, or of its lanes the first."""
+        if count is None:
             self.store(value, pointer)
         else:
-            self.store_masked(value, pointer, mask)
+            self.store_first(value, pointer, count)
 
     def clamped(self, value: Value, lower: Value, upper: Value) -> Value:
         """Return min(max(value, lower), upper); NaN stays, as ordered comparisons are false."""
@@ -113,21 +114,21 @@ class VectorEmitter:
         return cgutils.get_or_insert_function(self.builder.module, kind, name)
 
     def over_span(self, count: Value, emit: Any) -> None:
-        """Emit a loop over a span: emit(offset, None) for whole vectors, emit(offset, mask) last.
+        """Emit a loop over a span: emit(offset, None) for whole vectors, emit(offset, left) last.
 
         Parameters
         ----------
         count : LLVM word
             Items of the span.
         emit : callable
-            Takes the offset of a vector in the span, and the mask of its lanes that belong to it.
+            Takes the offset of a vector in the span, and how many of its lanes belong to it.
         """
         builder, lanes = self.builder, WORD(self.lanes)
         whole = builder.sub(count, builder.srem(count, lanes))
         with cgutils.for_range_slice(builder, WORD(0), whole, lanes, WORD) as (offset, _):
             emit(offset, None)
         with builder.if_then(builder.icmp_signed("<", whole, count)):
-            emit(whole, self.lanes_from(builder.sub(count, whole), below=True))
+            emit(whole, builder.sub(count, whole))
 
 
 @intrinsic
@@ -139,9 +140,9 @@ def copy_span(typingctx: Any, dst: Any, to: Any, src: Any, start: Any, count: An
         emitter = VectorEmitter(context, builder, sig.args[0].dtype)
         target, source = (emitter.data(sig.args[n], args[n]) for n in (0, 2))
 
-        def move(offset: Value, mask: Value) -> None:
-            value = emitter.read(emitter.at(source, builder.add(args[3], offset)), mask)
-            emitter.write(value, emitter.at(target, builder.add(args[1], offset)), mask)
+        def move(offset: Value, left: Value) -> None:
+            value = emitter.read(emitter.at(source, builder.add(args[3], offset)), left)
+            emitter.write(value, emitter.at(target, builder.add(args[1], offset)), left)
 
         emitter.over_span(args[4], move)
         return context.get_dummy_value()
@@ -163,21 +164,18 @@ def pick_span(typingctx: Any, dst: Any, to: Any, src: Any, start: Any, count: An
         chosen = [2 * lane + (2 * lane >= lanes) for lane in range(lanes)]
         picks = ir.Constant(ir.VectorType(LANE, lanes), chosen)
 
-        def pick(offset: Value, mask: Value) -> None:
+        def pick(offset: Value, left: Value) -> None:
             first = builder.add(args[3], builder.shl(offset, WORD(1)))
-            masks: list[Value] = [None, None]
-            if mask is not None:
-                items = builder.shl(builder.sub(args[4], offset), WORD(1))
-                masks = [
-                    emitter.lanes_from(builder.sub(items, WORD(number)), below=True)
-                    for number in (1, lanes)
-                ]
+            counts: list[Value] = [None, None]
+            if left is not None:
+                items = builder.shl(left, WORD(1))
+                counts = [builder.sub(items, WORD(number)) for number in (1, lanes)]
             both = [
                 emitter.read(emitter.at(source, builder.add(first, shift)), each)
-                for shift, each in zip(shifts, masks, strict=True)
+                for shift, each in zip(shifts, counts, strict=True)
             ]
             value = builder.shuffle_vector(*both, picks)
-            emitter.write(value, emitter.at(target, builder.add(args[1], offset)), mask)
+            emitter.write(value, emitter.at(target, builder.add(args[1], offset)), left)
 
         emitter.over_span(args[4], pick)
         return context.get_dummy_value()
@@ -213,14 +211,14 @@ def finish_span(
         target, source, residual = (emitter.data(sig.args[n], args[n]) for n in (0, 2, 6))
         bias, lower, upper = (emitter.spread(args[n]) for n in (5, 8, 9))
 
-        def finish(offset: Value, mask: Value, added: bool) -> None:
+        def finish(offset: Value, left: Value, added: bool) -> None:
             position = builder.add(args[1], offset)
-            value = emitter.read(emitter.at(source, builder.add(args[3], offset)), mask)
+            value = emitter.read(emitter.at(source, builder.add(args[3], offset)), left)
             value = builder.fadd(value, bias)
             if added:
-                value = builder.fadd(value, emitter.read(emitter.at(residual, position), mask))
+                value = builder.fadd(value, emitter.read(emitter.at(residual, position), left))
             value = emitter.clamped(value, lower, upper)
-            emitter.write(value, emitter.at(target, position), mask)
+            emitter.write(value, emitter.at(target, position), left)
 
         with builder.if_else(builder.icmp_signed("!=", args[7], WORD(0))) as (then, otherwise):
             with then:

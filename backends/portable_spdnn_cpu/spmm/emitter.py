@@ -13,6 +13,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from portable_spdnn_cpu.jit.intrinsics import broadcast
+from portable_spdnn_cpu.jit.partial_vectors import store_first
 
 Value = Any  # an LLVM value or type; llvmlite has no types
 FUSED = ("contract",)  # a multiplication and an addition may become one instruction
@@ -70,14 +71,10 @@ class Emitter:
         pointer = self.builder.inttoptr(address, value.type.as_pointer())
         self.builder.store(value, pointer, align=align)
 
-    def store_first(self, value: Value, address: Value, count: int) -> None:
-        """Store the first `count` lanes of a vector."""
-        lanes = value.type.count
-        if count == lanes:
-            self.store(value, address)
-            return
-        mask = ir.Constant(ir.VectorType(BIT, lanes), [int(lane < count) for lane in range(lanes)])
-        self.store_some(value, address, mask)
+    def store_first(self, value: Value, address: Value, count: Value | int) -> None:
+        """Store the first `count` lanes of a vector; no byte of others is touched."""
+        pointer = self.builder.inttoptr(address, self.scalar.as_pointer())
+        store_first(self.builder, value, pointer, count)
 
     def first_lanes(self, lanes: int, count: Value) -> Value:
         """Return a mask of the first lanes, `count` of them: a word."""
@@ -85,25 +82,15 @@ class Emitter:
         numbers = ir.Constant(words, list(range(lanes)))
         return self.builder.icmp_signed("<", numbers, self.spread(count, lanes))
 
-    def store_some(self, value: Value, address: Value, mask: Value) -> None:
-        """Store the lanes that a mask names; no byte of others is touched."""
-        target = self.builder.inttoptr(address, value.type.as_pointer())
-        operands = [value, target, INT32(1), mask]
-        self._call_masked("store", value.type, ir.VoidType(), operands)
-
     def load_some(self, kind: Value, address: Value, mask: Value) -> Value:
         """Load the lanes that a mask names, and zeros; no byte of others is touched."""
         pointer = self.builder.inttoptr(address, kind.as_pointer())
         operands = [pointer, INT32(1), mask, ir.Constant(kind, None)]
-        return self._call_masked("load", kind, kind, operands)
-
-    def _call_masked(self, what: str, kind: Value, result: Value, operands: list[Value]) -> Value:
-        """Call LLVM's masked load or store of a vector."""
         item = kind.element
         letter = "i" if isinstance(item, ir.IntType) else "f"
         bits = item.width if letter == "i" else 8 * self.itemsize
-        function = ir.FunctionType(result, [operand.type for operand in operands])
-        return self.call(f"llvm.masked.{what}.v{kind.count}{letter}{bits}.p0", function, operands)
+        function = ir.FunctionType(kind, [operand.type for operand in operands])
+        return self.call(f"llvm.masked.load.v{kind.count}{letter}{bits}.p0", function, operands)
 
     def gather(self, base: Value, positions: Value, mask: Value | None = None) -> Value:
         """Load the items at positions after an address, by the processor's gather.
@@ -165,6 +152,14 @@ class Emitter:
         while len(terms) > 1:  # by pairs: so that additions do not wait for each other
             terms = [self.plus(*pair) for pair in zip(terms[::2], terms[1::2], strict=True)]
         return terms[0]
+
+    def lane_sum(self, total: Value) -> Value:
+        """Return the sum of a vector's lanes, as many as a power of two, as a vector of one."""
+        while total.type.count > 1:
+            half = total.type.count // 2
+            parts = (list(range(start, start + half)) for start in (0, half))
+            total = self.plus(*(self.shuffle(total, total, lanes) for lanes in parts))
+        return total
 
     def slot(self, kind: Value) -> Value:
         """Return a place on the stack, which LLVM makes a register where it can."""

@@ -56,9 +56,9 @@ def convolve_plane(
         Where the plane begins in it, and items from one row to the next.
     columns : ndarray of int64, shape (kernel columns,)
         Where in a row of the image column 0 of the result sees by each column of the kernel.
-    masks : ndarray of uint16, shape (vectors, kernel columns + 1)
+    masks : ndarray of uint16, shape (vectors, kernel columns)
         Bit l is set where lane l of a vector of the result sees the image by a column of the
-        kernel; at last, where it is a column of the result.
+        kernel.
     weights : ndarray of one dimension
         From `first_weight` on, row by row.
     out : ndarray of one dimension
@@ -132,10 +132,10 @@ class _Plane:
         builder, lanes = self.builder, WORD(self.emitter.lanes)
         vectors = builder.udiv(builder.add(self.row_length, WORD(self.emitter.lanes - 1)), lanes)
         with cgutils.for_range_slice(builder, WORD(0), vectors, WORD(1), WORD) as (number, _):
-            first = builder.mul(number, WORD(self.extent + 1))
+            first = builder.mul(number, WORD(self.extent))
             bits = [
                 self._load(self.masks, builder.add(first, WORD(entry)))
-                for entry in range(self.extent + 1)
+                for entry in range(self.extent)
             ]
             column = builder.mul(number, lanes)
             places = [builder.add(start, column) for start in starts]
@@ -156,7 +156,7 @@ class _Plane:
                 there = builder.icmp_unsigned("<", source, self.image_rows)
                 masks = self._if_there(there, bits)
             offset = builder.mul(source, self.pitch)
-            for entry, (start, mask) in enumerate(zip(starts, masks[:-1], strict=True)):
+            for entry, (start, mask) in enumerate(zip(starts, masks, strict=True)):
                 pointer = emitter.at(self.images, builder.add(start, offset))
                 value = emitter.load_masked(pointer, mask)
                 for output in range(ROWS):
@@ -164,13 +164,16 @@ class _Plane:
                     if 0 <= line < self.extent:
                         weight = self.weights[line * self.extent + entry]
                         sums[output] = emitter.multiply_add(weight, value, sums[output])
+        left = builder.sub(self.row_length, column)
         for output, total in enumerate(sums):
             line = builder.add(row, WORD(output))
             value = emitter.clamped(total, self.lower, self.upper)
             place = builder.add(target, builder.mul(line, self.row_length))
+            count = left
             if border:
-                masks = self._if_there(builder.icmp_signed("<", line, self.rows), bits)
-            emitter.store_masked(value, emitter.at(self.out, place), masks[-1])
+                there = builder.icmp_signed("<", line, self.rows)
+                count = builder.select(there, left, WORD(0))
+            emitter.store_first(value, emitter.at(self.out, place), count)
 
     def _if_there(self, there: Value, bits: list[Value]) -> list[Value]:
         """Return masks of these bits if a row is there, else empty ones, without a branch."""

@@ -58,8 +58,6 @@ class DepthwiseConv:
         first = -place  # of the result's columns, that sees the image
         last = first + -(-(geometry.width - phase) // stride)
         columns = (place + phase * phase_columns).astype(np.int64)
-        # And of the result itself.
-        first, last = np.append(first, 0), np.append(last, geometry.output_size[1])
         masks = column_masks(first, last, geometry.output_size[1], self.dtype.itemsize)
         planes = Planes(
             geometry.channels, geometry.group_outputs, geometry.height, geometry.width,

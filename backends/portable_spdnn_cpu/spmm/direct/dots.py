@@ -1,4 +1,4 @@
-"""Products of rows of A, in CSR, with a single column of B.
+"""Products of rows of A, in CSR, with a single column of B, where gathers are fast.
 
 B is gathered, eight entries at once, under a mask of the indices that are within B. Bound: the
 gather, half a cycle or more for each entry, and some thirty instructions for a row. Short rows need
@@ -11,7 +11,7 @@ from llvmlite import ir
 
 from portable_spdnn_cpu.spmm.direct.job_words import INDICES, VALUES, K
 from portable_spdnn_cpu.spmm.direct.rows import Rows
-from portable_spdnn_cpu.spmm.emitter import BIT, WORD, Value
+from portable_spdnn_cpu.spmm.emitter import BIT, Value
 
 GATHERED = 8  # entries; their addresses fill a vector of 64 bytes
 
@@ -33,12 +33,9 @@ class Dots(Rows):
 
     def sums(self, first: Value, stop: Value) -> list[Value]:
         """Return the sum of a row times a single column."""
-        builder, k = self.builder, self.words[K]
+        builder = self.builder
         kind, indices = self.vector(GATHERED), ir.VectorType(self.index_type, GATHERED)
         slots = [self.slot(kind), self.slot(kind)]
-        limits = self.spread(
-            k if self.index_type == WORD else builder.trunc(k, self.index_type), GATHERED
-        )
 
         def add_entries(entry: Value, chain: int, mask: Value | None) -> None:
             at = self.add(self.words[INDICES], self.times(entry, self.index_type.width // 8))
@@ -48,7 +45,7 @@ class Dots(Rows):
             else:
                 found = self.load_some(indices, at, mask)
                 values = self.load_some(kind, value_at, mask)
-            good = builder.icmp_unsigned("<", found, limits)
+            good = self.below(found, self.words[K])
             builder.store(builder.and_(builder.load(self.within), good), self.within)
             items = self.gather(self.B, found, good if mask is None else builder.and_(good, mask))
             total = self.multiply_add(values, items, builder.load(slots[chain]))
@@ -64,8 +61,4 @@ class Dots(Rows):
         with self.loop(whole, stop, GATHERED) as entry:
             add_entries(entry, 0, self.first_lanes(GATHERED, builder.sub(stop, entry)))
         total = self.sum_of(slots)
-        while total.type.count > 1:
-            half = total.type.count // 2
-            parts = (list(range(start, start + half)) for start in (0, half))
-            total = self.plus(*(self.shuffle(total, total, lanes) for lanes in parts))
-        return [total]
+        return [self.lane_sum(total)]

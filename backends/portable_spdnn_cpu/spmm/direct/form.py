@@ -20,7 +20,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     VALUES,
     B,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.emitter import BIT, Emitter, Value
+from portable_spdnn_cpu.spmm.emitter import BIT, WORD, Emitter, Value
 
 DOUBLE = ir.DoubleType()
 
@@ -60,9 +60,8 @@ class Form(Emitter):
         shift = self.times(column, self.itemsize)
         self.B, self.out = self.add(words[B], shift), self.add(words[OUT], shift)
         before = max(0, self.vectors - 1) * self.vector_type.count
-        self.mask = self.first_lanes(
-            self.vector_type.count, builder.sub(columns, self.number(before))
-        )
+        self.left = builder.sub(columns, self.number(before))  # lanes of the last vector
+        self.mask = self.first_lanes(self.vector_type.count, self.left)
         self.accumulates, self.finishes = (
             builder.trunc(words[at], BIT) for at in (ACCUMULATES, FINISHED)
         )
@@ -105,10 +104,22 @@ class Form(Emitter):
         self.builder.cbranch(condition, following, self.refuse)
         self.builder.position_at_end(following)
 
-    def entry(self, number: Value, extent: Value) -> tuple[Value, Value]:
-        """Return the index of an entry, checked, and its value spread over a vector."""
+    def index(self, number: Value, extent: Value) -> Value:
+        """Return the index of an entry, which is below an extent, or else A is refused."""
         index = self.load_word(self.index_type, self.words[INDICES], number)
         self.refuse_unless(self.builder.icmp_unsigned("<", index, extent))
+        return index
+
+    def below(self, indices: Value, extent: Value) -> Value:
+        """Return which of a vector of indices are below an extent."""
+        narrow = self.index_type != WORD
+        limit = self.builder.trunc(extent, self.index_type) if narrow else extent
+        limits = self.spread(limit, indices.type.count)
+        return self.builder.icmp_unsigned("<", indices, limits)
+
+    def entry(self, number: Value, extent: Value) -> tuple[Value, Value]:
+        """Return the index of an entry, checked, and its value spread over a vector."""
+        index = self.index(number, extent)
         at = self.add(self.words[VALUES], self.times(number, self.itemsize))
         return index, self.spread(self.load(self.scalar, at), self.vector_type.count)
 

@@ -9,7 +9,6 @@ import numpy as np
 from portable_spdnn_cpu.activations import NONE, activate_span
 from portable_spdnn_cpu.jit.compilation import kernel_part
 from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, job, next_task
-from portable_spdnn_cpu.jit.target import has_fast_gathers
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.direct.copies import bring_back, bring_into_rows
@@ -41,7 +40,6 @@ from portable_spdnn_cpu.spmm.direct.job_words import B as B_AT
 from portable_spdnn_cpu.spmm.direct.microkernels import CSC, CSR, multiply
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
-GATHERS = has_fast_gathers()
 L2 = cache_bytes(2)
 
 
@@ -145,7 +143,7 @@ def multiply_columns(
     """Multiply as `microkernels.multiply` does, all columns of B, in panels."""
     itemsize = array_at(0, 1, item).itemsize
     lanes, n = BLOCK_BYTES // itemsize, words[COLUMNS]
-    if n == 1 and (len(form) or GATHERS):
+    if n == 1:
         return multiply(form, 0, 0, item, index, words, begin, end, 0, n)
     if n * itemsize <= 16:
         return multiply(form, 1, 16, item, index, words, begin, end, 0, n)

@@ -12,9 +12,11 @@ from llvmlite import ir
 from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import intrinsic
+from portable_spdnn_cpu.jit.target import has_fast_gathers
 from portable_spdnn_cpu.spmm.direct.columns import Columns
 from portable_spdnn_cpu.spmm.direct.dots import Dots
 from portable_spdnn_cpu.spmm.direct.job_words import REFUSED
+from portable_spdnn_cpu.spmm.direct.loaded_dots import LoadedDots
 from portable_spdnn_cpu.spmm.direct.rows import Rows
 from portable_spdnn_cpu.spmm.emitter import WORD
 
@@ -47,7 +49,7 @@ def multiply(
         CSR or CSC: of A. In CSC rows of C are whole vectors.
     vectors, vector_bytes : int, constants
         How many vectors, of how many bytes, so many columns take, of which only the last may be
-        partly filled. No vectors: a single column, which is gathered in CSR.
+        partly filled. No vectors: a single column, which is gathered in CSR where that is fast.
     dtype, index_dtype : types
         Of values, and of offsets and indices.
     words : pointer
@@ -57,7 +59,8 @@ def multiply(
     if not all(isinstance(number, types.IntegerLiteral) for number in (vectors, vector_bytes)):
         return None  # Numba asks again with constants
     sizes = vectors.literal_value, vector_bytes.literal_value
-    emitter = Columns if len(form) else Rows if sizes[0] else Dots
+    dots = Dots if has_fast_gathers() else LoadedDots
+    emitter = Columns if len(form) else Rows if sizes[0] else dots
     itemsize, index_bits = dtype.dtype.bitwidth // 8, index_dtype.dtype.bitwidth
     signature = types.boolean(
         form, vectors, vector_bytes, dtype, index_dtype, words, *[types.intp] * 4

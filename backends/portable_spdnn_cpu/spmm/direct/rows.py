@@ -36,7 +36,7 @@ class Rows(Form):
             return
         for place, total in enumerate(whole):
             self.store(total, self.add(target, place * self.vector_bytes))
-        self.store_some(last, self.add(target, len(whole) * self.vector_bytes), self.mask)
+        self.store_first(last, self.add(target, len(whole) * self.vector_bytes), self.left)
 
     def _finished(self, row: Value, sums: list[Value], target: Value) -> list[Value]:
         """Return sums plus bias, plus what C holds, within bounds, where the job has these.
@@ -51,18 +51,18 @@ class Rows(Form):
             bias = self.spread(self.bias(row), kind.count)
             for slot in slots:
                 builder.store(self.plus(builder.load(slot), bias), slot)
-        with builder.if_then(self.accumulates):
-            held = self.load_row(target, self.mask if self.vectors else None)
-            for slot, before in zip(slots, held, strict=True):
-                builder.store(self.plus(builder.load(slot), before), slot)
-        # Bounds follow an activation, which `finish_rows` applies.
-        with builder.if_then(builder.and_(self.finishes, self.bounded)):
-            for word, beyond in ((LOWER, "<"), (UPPER, ">")):
-                bound = self.spread(self.bound(word), kind.count)
-                for slot in slots:
-                    total = builder.load(slot)
-                    outside = builder.fcmp_ordered(beyond, total, bound)
-                    builder.store(builder.select(outside, bound, total), slot)
+            with builder.if_then(self.accumulates):
+                held = self.load_row(target, self.mask if self.vectors else None)
+                for slot, before in zip(slots, held, strict=True):
+                    builder.store(self.plus(builder.load(slot), before), slot)
+            # Bounds follow an activation, which `finish_rows` applies.
+            with builder.if_then(self.bounded):
+                for word, beyond in ((LOWER, "<"), (UPPER, ">")):
+                    bound = self.spread(self.bound(word), kind.count)
+                    for slot in slots:
+                        total = builder.load(slot)
+                        outside = builder.fcmp_ordered(beyond, total, bound)
+                        builder.store(builder.select(outside, bound, total), slot)
         return [builder.load(slot) for slot in slots]
 
     def sums(self, first: Value, stop: Value) -> list[Value]:

@@ -20,6 +20,7 @@ from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
 from portable_spdnn_cpu.jit.intrinsics import broadcast
+from portable_spdnn_cpu.jit.partial_vectors import store_first
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
@@ -250,23 +251,19 @@ class RowEmitter:
             with all_lanes:
                 builder.store(value, pointer, align=align)
             with some:
-                self._call_masked("store", ir.VoidType(), [value, pointer], [])
+                store_first(builder, value, pointer, self.left, align)
 
     def load(self, pointer: Value, last: bool) -> Value:
         """Load a vector; of the last one the lanes that are there, and zeros."""
-        if not last:
-            return self.builder.load(pointer, align=self.bits // 8)
-        zeros = ir.Constant(self.vector, None)
-        return self._call_masked("load", self.vector, [pointer], [zeros])
-
-    def _call_masked(self, what: str, result: Any, before: list[Value], after: list[Value]) -> Any:
-        """Load or store the lanes that are there: no byte beyond them is touched."""
         builder, words = self.builder, ir.VectorType(self.word, self.vector.count)
+        if not last:
+            return builder.load(pointer, align=self.bits // 8)
         lane = ir.Constant(words, list(range(words.count)))
         mask = builder.icmp_signed("<", lane, broadcast(builder, words, self.left))
-        operands = [*before, ir.IntType(32)(self.bits // 8), mask, *after]
-        kind = ir.FunctionType(result, [operand.type for operand in operands])
-        name = f"llvm.masked.{what}.v{self.vector.count}f{self.bits}.p0"
+        zeros = ir.Constant(self.vector, None)
+        operands = [pointer, ir.IntType(32)(self.bits // 8), mask, zeros]
+        kind = ir.FunctionType(self.vector, [operand.type for operand in operands])
+        name = f"llvm.masked.load.v{self.vector.count}f{self.bits}.p0"
         function = cgutils.get_or_insert_function(builder.module, kind, name)
         return builder.call(function, operands)
 

@@ -187,6 +187,31 @@ def test_not_finite_numbers_stay_with_the_entries_that_meet_them(form: str) -> N
             np.testing.assert_array_equal(multiply(pool, form, A, B), expected)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_a_single_column_takes_no_entries_of_other_rows(dtype: Any, index: Any) -> None:
+    # Vectors of entries reach into the next rows, and to what follows the last one.
+    for longest in (3, 7, 21):
+        counts = np.array([0, 1, longest, 0, 2, longest, 3, 1, 0])
+        indptr = np.append(0, np.cumsum(counts)).astype(index)
+        indices = np.concatenate([np.arange(count) for count in counts]).astype(index)
+        values = np.ones(indices.size, dtype)
+        values[indptr[:-1][counts > 0]] = np.inf
+        rows = np.repeat(np.arange(counts.size), counts)
+        expected = np.where(counts > 0, np.inf, 0).astype(dtype)
+        odd = rows % 2 == 1
+        values[odd] = 2
+        expected[1::2] = 2 * counts[1::2]
+        for spare in (0, 9):  # entries that no row has, with indices that are none
+            parts = (
+                indptr,
+                np.append(indices, np.full(spare, -1, index)),
+                np.append(values, np.full(spare, np.nan, dtype)),
+            )
+            C = product.multiply(POOLS[0], "csr", (counts.size, 21), parts, np.ones(21, dtype))
+            np.testing.assert_array_equal(C, expected)
+
+
 def test_what_is_much_work_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     A, wide = matrix(8, (30, 20), 0.4), np.ones((20, 200), np.float32)
     monkeypatch.setattr(choice, "SMALL", 0)

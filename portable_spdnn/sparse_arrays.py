@@ -127,13 +127,17 @@ def unsorted_row(indptr: Array, indices: Array) -> int | None:
 def check_structure(name: str, array: Any) -> None:
     """Raise InputError where offsets or indices of a SciPy sparse array lie outside of it."""
     rows, columns = array.shape
-    parts = [getattr(array, part, array.data) for part in ("indptr", "indices", "data")]
+    if array.format == "dok":  # a dictionary
+        return
+    names = "indptr", "indices", "offsets", "data"
+    parts = [getattr(array, part) for part in names if hasattr(array, part)]
+    parts += array.coords if array.format == "coo" else ()
     if not all(isinstance(part, np.ndarray) for part in parts):
         raise InputError(f"{name}: its offsets, indices and values are not all arrays of NumPy")
-    coords = getattr(array, "coords", ()) if array.format == "coo" else ()
-    if any(isinstance(part, np.ma.MaskedArray) for part in (*parts, *coords)):
+    if any(isinstance(part, np.ma.MaskedArray) for part in parts):
         raise InputError(
-            f"{name} has a masked array as offsets, indices or values; give the entries that count"
+            f"{name} has a masked array as offsets, indices or values; fill it, such as by "
+            ".filled(0), or leave its masked entries out"
         )
     if array.format == "coo":
         for axis, extent in enumerate(array.shape):

@@ -12,8 +12,8 @@ from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.direct import product
 
 POOLS = ThreadPool(1), ThreadPool(3)
-# "turned": brought into CSR before it is multiplied.
-FORMS = {"csr": sp.csr_array, "csc": sp.csc_array, "csc turned": sp.csc_array}
+# "converted": to CSR, before it is multiplied.
+FORMS = {"csr": sp.csr_array, "csc": sp.csc_array, "csc converted": sp.csc_array}
 
 
 def matrix(seed: int, shape: tuple[int, int], density: float, dtype: Any = np.float32) -> Any:
@@ -34,5 +34,5 @@ def multiply(
     """Return C = A B, finished; None where it is refused."""
     parts = A.indptr, A.indices, A.data
     finish = None if epilogue is None else product.finish_of(epilogue)
-    suited = "csr" if form == "csc turned" else None
-    return product.multiply(pool, A.format, A.shape, parts, B, finish, residual, suited)
+    converts = form == "csc converted"
+    return product.multiply(pool, A.format, A.shape, parts, B, finish, residual, converts)

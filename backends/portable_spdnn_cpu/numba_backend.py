@@ -73,12 +73,12 @@ class NumbaBackend(Backend):
     def sparse_operand(self, name: str, array: object) -> SparseOperand:
         """Return a sparse operand in canonical form; see `Backend.sparse_operand`."""
         from portable_spdnn_cpu.layout.canonical import is_canonical
-        from portable_spdnn_cpu.layout.conversion import in_csr
+        from portable_spdnn_cpu.layout.csc_to_csr import csc_to_csr
 
-        converted = in_csr(array)
+        converted = csc_to_csr(array)
         matrix: Any = array if converted is None else converted
         if not is_canonical(matrix):
-            return super().sparse_operand(name, array)
+            return super().sparse_operand(name, matrix)
         matrix.has_canonical_format = True
         return matrix  # type: ignore[no-any-return]
 
@@ -159,7 +159,10 @@ class NumbaBackend(Backend):
 
     def make_layer(self, W: sp.csr_array, inputs: int | None, epilogue: Epilogue) -> Prepared:
         """Return the function (Y, out, residual) -> Y', with W packed for the fastest kernel."""
-        product = self._weights_product(W.T.tocsr(), epilogue, inputs)
+        from portable_spdnn_cpu.layout.csc_to_csr import csc_to_csr
+
+        A: Any = csc_to_csr(W.T)  # not None: W is canonical
+        product = self._weights_product(A, epilogue, inputs)
 
         def run(Y: Array | sp.csr_array, out: Array | None, residual: Array | None) -> Any:
             if self.is_sparse(Y):

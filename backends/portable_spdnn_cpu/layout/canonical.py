@@ -7,10 +7,24 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
+from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part, read_only
+from portable_spdnn_cpu.jit.jobs import array_at
 
 VALUE_TYPES = np.dtype(np.float32), np.dtype(np.float64)  # that kernels compute with
 INDEX_TYPES = np.dtype(np.int32), np.dtype(np.int64)
+
+
+def are_plain(*arrays: object) -> bool:
+    """Whether all are arrays of NumPy, and none is masked.
+
+    >>> are_plain(np.ones(2)), are_plain(np.ma.array([1.0], mask=True)), are_plain([1.0])
+    (True, False, False)
+    """
+    return all(
+        type(array) is np.ndarray
+        or (isinstance(array, np.ndarray) and not isinstance(array, np.ma.MaskedArray))
+        for array in arrays
+    )
 
 
 def is_canonical(matrix: Any) -> bool:
@@ -27,7 +41,7 @@ def is_canonical(matrix: Any) -> bool:
     rows, columns = matrix.shape
     arrays = values, indices, indptr
     return (
-        all(type(array) is np.ndarray for array in arrays)
+        are_plain(*arrays)
         and values.dtype in VALUE_TYPES
         and indices.dtype == indptr.dtype
         and indices.dtype in INDEX_TYPES
@@ -36,6 +50,17 @@ def is_canonical(matrix: Any) -> bool:
         and all(array.flags.c_contiguous and array.flags.aligned for array in arrays)
         and has_canonical_structure(read_only(indptr), read_only(indices), columns)
     )
+
+
+@kernel_part
+def offsets_are_valid(offsets: Array, most: int) -> bool:
+    """Whether offsets, in one piece, rise from 0 to at most a number."""
+    last = offsets.size - 1
+    found = array_at(offsets.ctypes.data, offsets.size, offsets.dtype)
+    fall = False
+    for place in range(last):
+        fall |= found[place] > found[place + 1]
+    return found[0] == 0 and found[last] <= most and not fall
 
 
 @kernel

@@ -5,8 +5,8 @@ that has just been of use therefore stays in compiled code, without that lock, a
 next job in its mailbox, which takes well under a microsecond. After some 100 microseconds without
 one it returns to Python and sleeps.
 
-A short job wakes nobody unless another ended so lately that workers, had they been awake, would
-still spin: in a loop they are woken once, and after a pause the caller is done before they were.
+A short job, which takes no longer than waking, wakes workers only if the last job ended at most
+the spinning time ago: in a loop the second job wakes them, and after a pause the caller does all.
 
 No caller waits for a worker that has not begun: what is left of a job when the caller's own share
 is done, the caller takes back and does itself. So late, sleeping or missing workers cost speed
@@ -47,8 +47,8 @@ SPIN_VARIABLE = "PORTABLE_SPDNN_SPIN_MICROSECONDS"
 DEFAULT_MICROSECONDS = "100"
 # Words of a mailbox, which belongs to a worker and lies in cache lines of its own: two, because
 # some processors fetch them in pairs. Nobody posts to worker 0, the caller: its BUSY is for all,
-# its CORE is where the last caller ran, and ENDING when the last job ended.
-STATE, ASLEEP, ADDRESS, WORDS, ENDED, BUSY, CORE, ENDING = range(8)
+# its CORE is where the last caller ran, and LAST_END when the last job ended. STOP ends a worker.
+STATE, ASLEEP, ADDRESS, WORDS, STOP, BUSY, CORE, LAST_END = range(8)
 STRIDE = 16
 # States of a mailbox: IDLE or FAILED -> POSTED (by the caller) -> RUNNING (by the worker) -> IDLE,
 # or FAILED where the kernel raised; POSTED -> IDLE where the caller takes the share back.
@@ -67,7 +67,7 @@ def serve(mailboxes: Array, worker: int, patience: int, moves: bool) -> bool:
     at = worker * STRIDE
     store_release(mailboxes, at + ASLEEP, 0)
     deadline = nanoseconds() + patience
-    while not mailboxes[at + ENDED]:
+    while not mailboxes[at + STOP]:
         if moves and current_core() == load_acquire(mailboxes, CORE):
             return True
         if load_acquire(mailboxes, at + STATE) == POSTED:
@@ -93,11 +93,14 @@ def caller_core() -> int:
 
 
 @kernel
-def execute(mailboxes: Array, address: int, words: Array, wakes: bool, recent: int) -> int:
+def execute(
+    mailboxes: Array, address: int, words: Array, wakes: bool, patience: int, whole: int
+) -> int:
     """Run a job's kernel for all workers, and return how many of them raised an exception.
 
-    Returns SLEEPERS, and does nothing, where some sleep, the caller `wakes` them, and the last job
-    ended at most `recent` nanoseconds ago; any time ago if that is negative.
+    A short job names in `whole` the share that is all of it, others -1. Returns SLEEPERS, and does
+    nothing, where some sleep and the caller `wakes` them; but a short job is done by the caller
+    where the last one ended more than `patience` nanoseconds ago.
     """
     workers, job = mailboxes.size // STRIDE, words.ctypes.data
     failed: int = 0
@@ -105,14 +108,18 @@ def execute(mailboxes: Array, address: int, words: Array, wakes: bool, recent: i
     if wakes:
         for worker in range(1, workers):
             if load_acquire(mailboxes, worker * STRIDE + ASLEEP) == 1:
-                alone = recent >= 0 and nanoseconds() - mailboxes[ENDING] > recent
+                idle = nanoseconds() - load_acquire(mailboxes, LAST_END)
+                alone = whole >= 0 and idle > patience
                 if not alone:
                     return SLEEPERS
                 break
     if alone or not compare_exchange(mailboxes, BUSY, 0, 1):
-        for worker in range(workers):
-            failed += run_share(address, worker, job)
-        store_release(mailboxes, ENDING, nanoseconds())
+        if whole >= 0:
+            failed += run_share(address, whole, job)
+        else:
+            for worker in range(workers):
+                failed += run_share(address, worker, job)
+        store_release(mailboxes, LAST_END, nanoseconds())
         return failed
     store_release(mailboxes, CORE, current_core())
     for worker in range(1, workers):
@@ -132,7 +139,7 @@ def execute(mailboxes: Array, address: int, words: Array, wakes: bool, recent: i
             else:
                 give_way()
         failed += mailboxes[worker * STRIDE + STATE] == FAILED
-    store_release(mailboxes, ENDING, nanoseconds())
+    store_release(mailboxes, LAST_END, nanoseconds())
     store_release(mailboxes, BUSY, 0)
     return failed
 
@@ -165,18 +172,16 @@ class SpinningWorkers:
         self._waking = threading.Lock()
         self._moves = patience > 0 and hasattr(os, "sched_setaffinity")
         if threads > 1:
-            serve(
-                self._mailboxes, 0, 0, False
-            )  # compiled here, lest the process ends while a worker does
+            # Compiled here, lest the process ends while a worker does.
+            serve(self._mailboxes, 0, 0, False)
         weakref.finalize(self, _end, self._mailboxes, self._bells, self._threads)
 
-    def run(self, job: Job, words: Array, short: bool) -> None:
+    def run(self, job: Job, words: Array, whole: int) -> None:
         """Run a job; see `ThreadPool.run_job`."""
-        recent = self._patience if short else -1
-        failed = execute(self._mailboxes, job.address, words, True, recent)
+        failed = execute(self._mailboxes, job.address, words, True, self._patience, whole)
         if failed == SLEEPERS:
             self._wake()
-            failed = execute(self._mailboxes, job.address, words, False, recent)
+            failed = execute(self._mailboxes, job.address, words, False, self._patience, whole)
         if failed:
             raise RuntimeError(
                 f"a compiled kernel raised an exception on {failed} of {len(self._threads) + 1} "
@@ -221,7 +226,7 @@ def spin_nanoseconds(threads: int) -> int:
 def _work(mailboxes: Array, worker: int, patience: int, bell: threading.Lock) -> None:
     """Serve and sleep by turns, until the bell rings for the end."""
     moves = patience > 0 and hasattr(os, "sched_setaffinity")
-    while not mailboxes[worker * STRIDE + ENDED]:
+    while not mailboxes[worker * STRIDE + STOP]:
         if serve(mailboxes, worker, patience, moves):
             moves = _leave_core(0, int(mailboxes[CORE]))
         else:
@@ -242,7 +247,7 @@ def _leave_core(thread: int, core: int) -> bool:
 
 def _end(mailboxes: Array, bells: list[threading.Lock], threads: list[threading.Thread]) -> None:
     """Let the workers return from compiled code and end: with their pool, or with the process."""
-    mailboxes[ENDED::STRIDE] = 1
+    mailboxes[STOP::STRIDE] = 1
     for bell, thread in zip(bells, threads, strict=True):
         with contextlib.suppress(RuntimeError):  # it is rung already, or never started
             bell.release()

@@ -96,7 +96,7 @@ class ThreadPool:
         for future in futures:
             future.result()
 
-    def run_job(self, job: Job, words: Array, short: bool = False) -> None:
+    def run_job(self, job: Job, words: Array, whole: int = -1) -> None:
         """Run a compiled kernel for workers 0 .. threads - 1, and return when all are done.
 
         For short work: `run` takes 20 to 80 microseconds to start threads, this less than two as
@@ -110,9 +110,11 @@ class ThreadPool:
             What each worker runs.
         words : ndarray of int64, C order
             What its kernel takes; the caller keeps alive the arrays that it names.
-        short : bool
-            Whether to wake workers that sleep would take as long as they save. They then are woken
-            only where another job ended within the time that they spin.
+        whole : int
+            Of a job so short that waking workers takes as long as they save, the share that is all
+            of it: 0 where workers take tasks from each other. Workers that sleep are then woken
+            only if another job ended within the time that they spin; else the caller runs this
+            share alone. -1 for other jobs.
 
         Raises
         ------
@@ -124,7 +126,7 @@ class ThreadPool:
         if self._spinning is None:
             # Two callers that come here at once each make workers; those that are not kept end.
             self._spinning = SpinningWorkers(self.threads)
-        self._spinning.run(job, words, short)
+        self._spinning.run(job, words, whole)
 
 
 def _wait_for_all(futures: list[Future[None]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -13,20 +12,21 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.stream.product import has_aligned_rows
 
 
-class Layout(IntEnum):
+class Layout:
     """How B lies in memory: what a choice depends on besides its columns.
 
-    An integer, for each call looks one up.
+    Plain integers: each call looks one up, and the hash of an `Enum` is a function of Python's.
     """
 
     ALIGNED = 0  # rows start on cache lines
     UNALIGNED = 1  # rows do not
-    FORTRAN = 2  # columns lie in one piece each
+    FORTRAN = 2  # columns lie in one piece each, maybe with gaps between them
 
 
-def layout_of(B: Array) -> Layout:
-    """Return how a dense operand lies in memory."""
-    if B.flags.f_contiguous and not B.flags.c_contiguous:
+def layout_of(B: Array) -> int:
+    """Return how a dense operand lies in memory: one of `Layout`."""
+    row, column = B.strides
+    if row == B.itemsize != column and B.shape[1] > 1:
         return Layout.FORTRAN
     return Layout.ALIGNED if has_aligned_rows(B) else Layout.UNALIGNED
 

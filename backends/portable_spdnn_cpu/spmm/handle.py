@@ -101,7 +101,8 @@ class WeightsProduct:
         columns: int | None = None,
     ) -> None:
         self.workers, self.A, self.epilogue = workers, A, epilogue
-        self._choices: dict[tuple[int, Layout], Choice] = {}
+        self._rows, self._dtype = A.shape[0], A.dtype
+        self._choices: dict[tuple[int, int], Choice] = {}
         self._packed: dict[StreamVariant, StreamProduct] = {}
         self._few: dict[int, FewColumnsProduct] = {}
         clustered = ClusteredProduct(workers, A, epilogue)
@@ -134,17 +135,18 @@ class WeightsProduct:
         """
         columns = B.shape[1]
         layout = layout_of(B)
-        if out is None:
-            shape, fortran = (self.A.shape[0], columns), layout == Layout.FORTRAN
-            if columns <= few_columns.MAX_COLUMNS and not fortran:
-                out = np.empty(shape, self.A.dtype)  # few are not written vector by vector
-            else:
-                out = empty_result(*shape, self.A.dtype, fortran)
         choice = self._choices.get((columns, layout))
         if choice is None:
             choice = self._choices[columns, layout] = self._predict(columns, layout)
             self._forget()
-        if choice.kernel.multiply(B, out, residual, self.workers) is False:
+        kernel = choice.kernel
+        if out is None:
+            rows, fortran = self._rows, layout == Layout.FORTRAN
+            if isinstance(kernel, (DirectProduct, FewColumnsProduct)):  # soon done
+                out = np.empty((rows, columns), self._dtype, "F" if fortran else "C")
+            else:
+                out = empty_result(rows, columns, self._dtype, fortran)
+        if kernel.multiply(B, out, residual, self.workers) is False:
             fallback = self._stream(tuning.stream_variants(self._size(columns, layout))[0])
             fallback.multiply(B, out, residual, self.workers)
         return out
@@ -167,7 +169,7 @@ class WeightsProduct:
             or "No kernel is chosen yet: one is, at the first product with each number of columns."
         )
 
-    def _describe(self, columns: int, layout: Layout, choice: Choice, layer: bool) -> str:
+    def _describe(self, columns: int, layout: int, choice: Choice, layer: bool) -> str:
         """Return a sentence about one choice."""
         what = "Features of {} input{}" if layer else "B of {} column{}"
         order = "Fortran" if (layout == Layout.FORTRAN) != layer else "C"
@@ -209,7 +211,7 @@ class WeightsProduct:
             if id(vars(self).get(name)) not in used:
                 vars(self).pop(name, None)
 
-    def _size(self, columns: int, layout: Layout) -> ProductSize:
+    def _size(self, columns: int, layout: int) -> ProductSize:
         return size_of(self.A, columns, layout, self.workers)
 
     def _stream(self, variant: StreamVariant) -> StreamProduct:
@@ -235,7 +237,7 @@ class WeightsProduct:
     def _direct(self) -> DirectProduct:
         return DirectProduct(self.A, self.epilogue)
 
-    def _predict(self, columns: int, layout: Layout) -> Choice:
+    def _predict(self, columns: int, layout: int) -> Choice:
         """Choose by the model."""
         size = self._size(columns, layout)
         best = tuning.stream_variants(size)[0]
@@ -250,7 +252,7 @@ class WeightsProduct:
             return Choice(self._dense, dense)
         return Choice(self._stream(best), seconds)
 
-    def _try_kernels(self, columns: int, layout: Layout) -> Choice:
+    def _try_kernels(self, columns: int, layout: int) -> Choice:
         """Choose by a trial on made-up operands."""
         size = self._size(columns, layout)
         B = empty_result(size.inner, columns, self.A.dtype, size.fortran)
@@ -282,7 +284,7 @@ class WeightsProduct:
         return min(choices, key=lambda choice: choice.measured or 0.0)
 
 
-def size_of(A: SparseOperand, columns: int, layout: Layout, workers: ThreadPool) -> ProductSize:
+def size_of(A: SparseOperand, columns: int, layout: int, workers: ThreadPool) -> ProductSize:
     """Return what a choice depends on."""
     rows, inner = A.shape
     itemsize = A.dtype.itemsize

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array
-from portable_spdnn_cpu.layout.conversion import in_csr
+from portable_spdnn_cpu.layout.csc_to_csr import csc_to_csr
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import tuning
 from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result, layout_of
@@ -30,16 +30,14 @@ def multiply_once(
     """
     layout = layout_of(B)
     size = size_of(A, B.shape[1], layout, workers)
-    variant, packs = tuning.single_variant(size)
-    if suited_form("csr", A.shape, A.nnz, B) or (
-        tuning.direct_seconds(size) < tuning.stream_seconds(size, variant)
-    ):
+    if suited_form("csr", A.shape, A.nnz, B) or tuning.direct_is_faster(size):
         parts = A.indptr, A.indices, A.data
         finish = direct.finish_of(epilogue)
         C = direct.multiply(workers, "csr", A.shape, parts, B, finish, residual)
         if C is not None:
             order: Literal["F", "C"] = "F" if layout == Layout.FORTRAN else "C"
             return np.asarray(C, order=order)
+    variant, packs = tuning.single_variant(size)
     out = empty_result(size.rows, size.columns, A.dtype, size.fortran)
     StreamProduct(A, epilogue, variant, packs).multiply(B, out, residual, workers)
     return out
@@ -56,8 +54,8 @@ def layer_once(
     if suited := suited_form("csc", shape, W.nnz, B):
         parts = W.indptr, W.indices, W.data
         finish = direct.finish_of(epilogue)
-        C = direct.multiply(workers, "csc", shape, parts, B, finish, added, suited)
+        C = direct.multiply(workers, "csc", shape, parts, B, finish, added, suited == "csr")
         if C is not None:
             return C.T
-    A: Any = in_csr(W.T)  # not None: W is canonical
+    A: Any = csc_to_csr(W.T)  # not None: W is canonical
     return multiply_once(workers, A, epilogue, B, added).T

@@ -11,7 +11,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
@@ -54,6 +54,7 @@ TRIED = 8  # variants of the stream that a trial times, the fastest by the model
 K_BLOCKS_TRIED = 3  # among them, that differ in k_block alone
 # BLAS is tried where the model gives it at most this many times the best time.
 DENSE_MARGIN = 3.0
+ENTRY_BITS = 4  # leading ones of a number of entries, by which a choice is remembered
 REMEMBERED = 256  # choices for products of different sizes
 TRIAL_SECONDS = 2e-3  # of repetitions of each candidate
 MAX_REPEATS = 20
@@ -108,16 +109,30 @@ def stream_variants(size: ProductSize) -> tuple[StreamVariant, ...]:
     return tuple(found)
 
 
-@functools.lru_cache(maxsize=REMEMBERED)
 def single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:
     """Return the variant for a single product, and whether it packs A before.
 
-    Otherwise it takes A as it is, in one block.
+    Otherwise it takes A as it is, in one block. Matrices of about as many entries share a choice:
+    one takes longer than a small product.
     """
-    whole, packed = _variants(size, [max(1, size.inner)])[0], stream_variants(size)[0]
-    packing = PACK_CALL + PACK_ENTRY * size.entries
-    packs = stream_seconds(size, packed) + packing < stream_seconds(size, whole)
-    return (packed, True) if packs else (whole, False)
+    unit = 1 << max(0, size.entries.bit_length() - ENTRY_BITS)
+    return _single_variant(replace(size, entries=size.entries // unit * unit))
+
+
+@functools.lru_cache(maxsize=REMEMBERED)
+def _single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:
+    whole = _variants(size, [max(1, size.inner)])[0]
+    seconds, packing = stream_seconds(size, whole), PACK_CALL + PACK_ENTRY * size.entries
+    if seconds > 2 * packing:  # else it hardly pays
+        packed = stream_variants(size)[0]
+        if stream_seconds(size, packed) + packing < seconds:
+            return packed, True
+    return whole, False
+
+
+def direct_is_faster(size: ProductSize) -> bool:
+    """Whether a single product takes less time with A and B as they are than by the stream."""
+    return direct_seconds(size) < stream_seconds(size, single_variant(size)[0])
 
 
 def _variants(size: ProductSize, k_blocks: list[int]) -> list[StreamVariant]:

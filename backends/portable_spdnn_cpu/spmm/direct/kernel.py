@@ -41,6 +41,8 @@ from portable_spdnn_cpu.spmm.direct.microkernels import CSC, CSR, multiply
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
 L2 = cache_bytes(2)
+# Of the widest panel in CSC, where both a row of B and one of C are in registers.
+CSC_BYTES = MAX_VECTORS // 2 * BLOCK_BYTES
 
 
 @kernel_part
@@ -65,22 +67,21 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
 def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C, by one worker."""
     itemsize = array_at(0, 1, dtype).itemsize
-    several = words[COLUMNS] * itemsize > MAX_VECTORS // 2 * BLOCK_BYTES  # panels in a row of B
-    is_far = several and words[B_ROW] * words[K] > L2 and not words[FORTRAN]
+    row = words[COLUMNS] * itemsize
     out, out_row = words[OUT], words[OUT_ROW]
-    if not is_far:
-        out, out_row = bring_into_rows(CSC, words, dtype)
-    if is_far:
+    if row > CSC_BYTES and words[K] * row > L2 and not words[FORTRAN]:
         begin_rows(words, dtype)
         valid = multiply_whole_rows(words, dtype, index_dtype)
     else:
+        out, out_row = bring_into_rows(CSC, words, dtype)
         valid = multiply_columns(CSC, words, 0, words[K], dtype, index_dtype)
     if not valid:
         words[REFUSED] = 1
         return
-    lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
-    if words[FINISHED] and (words[ACTIVATION] != NONE or lower > -np.inf or upper < np.inf):
-        finish_rows(words, 0, words[ROWS], dtype)
+    if words[FINISHED]:
+        lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
+        if words[ACTIVATION] != NONE or lower > -np.inf or upper < np.inf:
+            finish_rows(words, 0, words[ROWS], dtype)
     bring_back(words, out, out_row, dtype)
 
 
@@ -105,9 +106,9 @@ def begin_rows(words: Any, dtype: Any) -> None:
 def multiply_whole_rows(words: Any, dtype: Any, index_dtype: Any) -> bool:
     """Add the product of A in CSC and B to C, which `begin_rows` has begun, row of B by row.
 
-    For B from beyond the second-level cache: rows that are read from end to end are fetched ahead,
-    pieces of them, as panels are, would not be. Returns false where an index is not below the rows
-    of C; offsets were checked before.
+    For B from beyond the second-level cache: the processor fetches rows that are read from end to
+    end ahead, and not the pieces of them that panels read. Returns false where an index is not
+    below the rows of C; offsets were checked before.
     """
     rows, k, columns = words[ROWS], words[K], words[COLUMNS]
     indptr = array_at(words[INDPTR], k + 1, index_dtype)
@@ -150,8 +151,7 @@ def multiply_columns(
     if n * itemsize <= 32:
         return multiply(form, 1, 32, item, index, words, begin, end, 0, n)
     valid, first = True, 0
-    # In CSC both a row of B and one of C are in registers.
-    widest = (MAX_VECTORS // 2 if len(form) else MAX_VECTORS) * lanes
+    widest = CSC_BYTES // itemsize if len(form) else MAX_VECTORS * lanes
     while first < n:
         width = min(n - first, widest)
         vectors = -(-width // lanes)

@@ -30,22 +30,24 @@ class DirectProduct:
     def __init__(self, A: sp.csr_array, epilogue: Epilogue) -> None:
         index = np.result_type(A.indptr, A.indices)
         parts = A.indptr.astype(index, copy=False), A.indices.astype(index, copy=False), A.data
-        self._parts = tuple(map(in_order, parts))
+        self._parts, self._entries = tuple(map(in_order, parts)), A.nnz
         self._entry_points: Any = compiled("csr", A.dtype, index, 2)
         self._finish = finish_of(epilogue)
+        self._is_bare = epilogue.bias is None and epilogue.interval == (-np.inf, np.inf)
 
     def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> bool:
         """Compute `out`, or return False where it is not in B's order, or B is in neither order.
 
         Takes what `StreamProduct.multiply` takes.
         """
+        entry_points, (k, columns), item = self._entry_points, B.shape, B.itemsize
+        if B.strides[1] == item and is_reused(self._entries, k, columns, item):
+            B = with_aligned_rows(B)
         accumulates = residual is not None
+        if self._is_bare and not accumulates:
+            return bool(entry_points.run_alone(entry_points.address, *self._parts, B, out))
         if accumulates:
             out[...] = residual
-        (k, columns), item = B.shape, B.itemsize
-        if B.strides[1] == item and is_reused(self._parts[1].size, k, columns, item):
-            B = with_aligned_rows(B)
-        entry_points = self._entry_points
         done = entry_points.run_alone_finished(
             entry_points.address, *self._parts, B, out, accumulates, *self._finish
         )

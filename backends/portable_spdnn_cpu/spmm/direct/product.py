@@ -12,7 +12,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import common_dtype
 from portable_spdnn_cpu.activations import NONE, activation_of
 from portable_spdnn_cpu.jit.compilation import Array
-from portable_spdnn_cpu.layout.conversion import converter
+from portable_spdnn_cpu.layout.csc_to_csr import parts_in_csr
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import with_aligned_rows
 from portable_spdnn_cpu.spmm.direct.choice import is_reused, suited_form
@@ -72,17 +72,13 @@ def multiply_as_given(
             return None
         dtype = common_dtype("spmm", A=values, B=B)
         values, B = values.astype(dtype, copy=False), B.astype(dtype, copy=False)
-    parts = indptr, indices, values
-    if epilogue is None and residual is None:
-        suited = suited_form(form, shape, indices.size, B)
-        if suited is None:
+    finish = None
+    if epilogue is not None:
+        if type(epilogue) is not Epilogue:
             return None
-        return multiply(pool, form, shape, parts, B, suited=suited)
-    finish = Epilogue() if epilogue is None else epilogue
-    if type(finish) is not Epilogue:
-        return None
-    if finish.bias is not None and finish.bias.ndim and finish.bias.size != shape[0]:
-        return None
+        if epilogue.bias is not None and epilogue.bias.ndim and epilogue.bias.size != shape[0]:
+            return None
+        finish = finish_of(epilogue)
     if residual is not None and not (
         type(residual) is ndarray
         and residual.dtype == B.dtype
@@ -92,7 +88,8 @@ def multiply_as_given(
     suited = suited_form(form, shape, indices.size, B)
     if suited is None:
         return None
-    return multiply(pool, form, shape, parts, B, finish_of(finish), residual, suited)
+    parts = indptr, indices, values
+    return multiply(pool, form, shape, parts, B, finish, residual, suited != form)
 
 
 def layer_as_given(
@@ -135,7 +132,7 @@ def multiply(
     B: Array,
     finish: tuple[int, Array, float, float] | None = None,
     residual: Any = None,
-    suited: str | None = None,
+    convert: bool = False,
 ) -> Array | None:
     """Return C = A B, whether another way is faster or not; None where something does not fit.
 
@@ -153,14 +150,19 @@ def multiply(
     finish : tuple, optional
         What `finish_of` returns.
     residual : ndarray of C's shape and type, optional
-    suited : str, optional
-        The form to multiply in, by default that of A: "csr" where A in "csc" is to be turned.
+    convert : bool
+        Whether to convert A in "csc" to "csr" first.
 
     Returns
     -------
     ndarray, shape (m, n) or (m,), or None
         In Fortran order where B is.
     """
+    if convert:
+        converted = parts_in_csr(parts, shape)
+        if converted is None:
+            return None
+        form, parts = "csr", converted
     indptr, indices, values = parts
     entry_points = compiled(form, values.dtype, indices.dtype, B.ndim)
     if entry_points is None:
@@ -172,9 +174,6 @@ def multiply(
     if indptr.size != shape[is_csc] + 1 or not indptr.ndim == indices.ndim == values.ndim == 1:
         return None
     columns = given[1] if len(given) == 2 else 1
-    if suited is not None and suited != form:
-        parts = converter(values.dtype, index)(indptr, indices, values, rows)
-        return multiply(pool, "csr", shape, parts, B, finish, residual) if parts[0].size else None
     order: Literal["C", "F"] = "C"
     if columns == 1:
         in_place = B.strides[0] == item

@@ -10,8 +10,8 @@ import numpy as np
 from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
-from portable_spdnn_cpu.jit.jobs import Job, array_at, run_share
-from portable_spdnn_cpu.layout.canonical import INDEX_TYPES, VALUE_TYPES
+from portable_spdnn_cpu.jit.jobs import Job, run_share
+from portable_spdnn_cpu.layout.canonical import INDEX_TYPES, VALUE_TYPES, offsets_are_valid
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.copies import scratch_bytes
 from portable_spdnn_cpu.spmm.direct.job_words import (
@@ -49,17 +49,6 @@ TASKS_PER_WORKER = 4  # of equal numbers of rows, whose entries may differ
 def is_fortran(B: Array) -> bool:
     """Whether columns of B are read as they lie in memory, and not its rows."""
     return B.ndim > 1 and B.shape[-1] > 1 and B.strides[-1] != B.itemsize
-
-
-@kernel_part
-def offsets_are_valid(offsets: Array, most: int) -> bool:
-    """Whether offsets, in one piece, rise from 0 to at most a number."""
-    last = offsets.size - 1
-    found = array_at(offsets.ctypes.data, offsets.size, offsets.dtype)
-    fall = False
-    for place in range(last):
-        fall |= found[place] > found[place + 1]
-    return found[0] == 0 and found[last] <= most and not fall
 
 
 @kernel_part

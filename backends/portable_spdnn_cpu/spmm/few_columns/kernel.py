@@ -27,7 +27,7 @@ from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
 Kernel = Callable[[int, Array, Array, Array], int]
 
 # Words of a job of several threads: the address of the generated function, its arguments but for
-# the first, and then the first for each worker.
+# the first, and then the first for each worker, and for one that does all.
 FUNCTION, FIRST_WORKER = 0, len(ARGUMENTS)
 
 

@@ -98,14 +98,14 @@ class FewColumnsProduct:
             scratch: _Scratch | None = self._unused.pop()  # concurrent calls each have their own
         except IndexError:
             scratch = None
-        if scratch is None or len(scratch.jobs) != threads:
+        if scratch is None or scratch.threads != threads:
             scratch = _Scratch(self._packed, threads)
         if threads == 1:
             added = self._none if residual is None else residual
             self._kernel(scratch.jobs[0], B, out, added)
         else:
             words = self._words(scratch.jobs, B, out, residual)
-            pool.run_job(kernel.multiply_part, words, short=self.seconds < WAKING)
+            pool.run_job(kernel.multiply_part, words, threads if self.seconds < WAKING else -1)
         self._unused.append(scratch)
         if self._later is not None:
             activate_span(out.ravel(order="K"), 0, out.size, *self._later)
@@ -153,11 +153,13 @@ class _Scratch:
 
     Attributes
     ----------
+    threads : int
     jobs : list of int
-        Addresses of a job for each thread.
+        Addresses of a job for each thread, and at last of one that is all of the product.
     """
 
     def __init__(self, packed: PackedProduct, threads: int) -> None:
+        self.threads = threads
         each = -(-packed.scratch_bytes // CACHE_LINE) * CACHE_LINE
         self._memory = aligned_empty((threads * each,), np.uint8)
         self._memory[:] = 0
@@ -166,5 +168,6 @@ class _Scratch:
         for worker in range(threads):
             begin, end = (packed.parts * number // threads for number in (worker, worker + 1))
             jobs.append((table, first + worker * each, begin, end, begin < end))
+        jobs.append((table, first, 0, packed.parts, True))
         self._jobs = np.array(jobs, np.int64)
         self.jobs = [address_of(job) for job in self._jobs]

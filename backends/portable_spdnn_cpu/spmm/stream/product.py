@@ -57,14 +57,14 @@ class StreamVariant(NamedTuple):
 class _Call(NamedTuple):
     """What calls share whose arrays have the same shapes and strides: the words but for addresses.
 
-    `key` has the shapes and strides.
+    `key` has the shapes and strides, and `whole` is what `ThreadPool.run_job` calls so.
     """
 
     key: tuple[Any, ...]
     words: Array
     workspace_bytes: int
     threads: int
-    short: bool
+    whole: int
 
 
 class StreamProduct:
@@ -165,7 +165,7 @@ class StreamProduct:
             words[job_words.RESIDUAL_STRIDE] = residual.shape[not fortran]
         workspace = WORKSPACES.take()
         words[job_words.WORKSPACE] = workspace.of_bytes(call.workspace_bytes)
-        (pool if call.threads > 1 else ALONE).run_job(self.job, words, call.short)
+        (pool if call.threads > 1 else ALONE).run_job(self.job, words, call.whole)
         WORKSPACES.give_back(workspace)
 
     @property
@@ -199,8 +199,8 @@ class StreamProduct:
         each = sums + (0 if in_place else self.k_block * row)
         words[job_words.WORKSPACE_BYTES : job_words.SUMS_BYTES + 1] = each, sums
         item = self.dtype.itemsize
-        short = not is_shared(self.entries, self.shape, columns, item, WAKING_WORK)
-        return _Call(key, words, threads * each, threads, short)
+        whole = -1 if is_shared(self.entries, self.shape, columns, item, WAKING_WORK) else 0
+        return _Call(key, words, threads * each, threads, whole)
 
     def describe(self) -> str:
         """Return what runs, for people."""

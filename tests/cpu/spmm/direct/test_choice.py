@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from direct_products import matrix
 
+import portable_spdnn as ps
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import has_aligned_rows, with_aligned_rows
 from portable_spdnn_cpu.spmm.direct import choice
@@ -22,7 +23,7 @@ def operand(k: int, columns: int) -> np.ndarray:
     return np.empty((k, columns), np.float32)
 
 
-def test_columns_are_brought_into_rows_where_c_is_far_and_b_is_wide() -> None:
+def test_csc_is_converted_where_c_is_far_and_b_is_wide() -> None:
     shape = 2000, 500
     assert suited_form("csc", shape, 20_000, operand(500, 16)) == "csc"
     assert suited_form("csc", shape, 200_000, operand(500, 500)) is None
@@ -30,6 +31,9 @@ def test_columns_are_brought_into_rows_where_c_is_far_and_b_is_wide() -> None:
     # B from beyond the cache is read once, and has two uses for a row.
     assert suited_form("csc", (20, 3000), 6000, operand(3000, 256)) == "csc"
     assert suited_form("csc", (20, 2000), 18_000, operand(2000, 1024)) is None
+    # In Fortran order it would be copied as a whole before.
+    assert suited_form("csc", (20, 3000), 6000, operand(256, 3000).T) == "csr"
+    assert suited_form("csc", (20, 30_000), 60_000, operand(256, 30_000).T) is None
 
 
 def test_much_work_goes_another_way() -> None:
@@ -61,3 +65,21 @@ def test_rows_that_are_short_or_seldom_read_are_not_copied() -> None:
     assert not is_reused(10**7, 100, 7, 8)
     assert not is_reused(10**6, 10**6, 16, 4)
     assert not is_reused(100, 1, 16, 4)
+    assert is_reused(10**6, 1000, 1000, 4)
+    assert not is_reused(10**6, 1000, 10**5, 4)  # 400 MB
+
+
+@pytest.mark.parametrize("inputs", [20, 60_000])
+def test_the_order_of_the_result_is_that_of_the_operand_whatever_the_way(inputs: int) -> None:
+    W, wide = matrix(6, (25, 40), 0.3), np.ones((inputs, 60), np.float32)
+    pool, backend = ThreadPool(1), ps.get_backend("numba", threads=1)
+    assert (multiply_as_given(pool, W, wide[:, :40].T, None, None) is None) == (inputs > 20)
+    for C in (
+        backend.spmm(W, wide[:, :40].T).T,
+        backend.spmm_handle(W).multiply(wide[:, :40].T).T,
+        backend.layer(W, wide[:, :25]),
+        backend.layer_handle(W).apply(wide[:, :25]),
+        backend.spmm(W.T, wide[:, :25].T).T,
+    ):
+        assert C.flags.c_contiguous
+    np.testing.assert_allclose(C, wide[:, :25] @ W.toarray(), rtol=1e-5)

@@ -159,14 +159,22 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         backend.spmm(A, B, ps.Epilogue([1.0, 2.0]))
     with pytest.raises(ps.InputError, match="residual has shape"):
         backend.spmm(A, B, None, np.ones((3, 10), np.float32))
-    for kind in (sp.csr_array, sp.csc_array, sp.coo_array):
-        for part in ("data", "indices", "indptr"):
+    for kind in (sp.csr_array, sp.csc_array, sp.coo_array, sp.dia_array):
+        for part in ("data", "indices", "indptr", "offsets"):
             masked: Any = kind(A)
             if hasattr(masked, part):
                 setattr(masked, part, np.ma.masked_array(getattr(masked, part)))
-                for _ in range(2):
-                    with pytest.raises(ps.InputError, match="spmm: A has a masked array"):
-                        backend.spmm(masked, B)
+                with pytest.raises(ps.InputError, match="spmm: A has a masked array"):
+                    backend.spmm(masked, B)
+    pairs: Any = sp.coo_array(A)
+    pairs.coords = (np.ma.masked_array(pairs.coords[0]), pairs.coords[1])
+    with pytest.raises(ps.InputError, match="spmm: A has a masked array"):
+        backend.spmm(pairs, B)
+    pairs.coords = tuple(each.tolist() for each in sp.coo_array(A).coords)
+    with pytest.raises(ps.InputError, match="are not all arrays of NumPy"):
+        backend.spmm(pairs, B)
+    for kind in (sp.dok_array, sp.lil_array, sp.dia_array):
+        np.testing.assert_allclose(backend.spmm(kind(A), B), A @ B, rtol=1e-5)
     lists = A.copy()
     lists.data = A.data.tolist()
     with pytest.raises(ps.InputError, match="are not all arrays of NumPy"):

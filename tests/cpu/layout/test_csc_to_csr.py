@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from portable_spdnn_cpu.layout.conversion import in_csr
+from portable_spdnn_cpu.layout.csc_to_csr import csc_to_csr
 
 
 def matrix(seed: int, shape: tuple[int, int], density: float = 0.3) -> sp.csc_array:
@@ -31,7 +31,7 @@ def test_the_same_as_scipys(
     expected = A.tocsr()
     if spare:  # space after the last entry
         A.indices, A.data = np.append(A.indices, A.indices[:2]), np.append(A.data, A.data[:2])
-    found = in_csr(A)
+    found = csc_to_csr(A)
     for part in ("indptr", "indices", "data"):
         np.testing.assert_array_equal(getattr(found, part), getattr(expected, part))
     assert found.shape == expected.shape
@@ -39,7 +39,7 @@ def test_the_same_as_scipys(
 
 def test_entries_that_are_there_twice_stay() -> None:
     A = sp.csc_array((np.array([1.0, 2, 3]), np.array([1, 1, 0]), np.array([0, 2, 3])), (2, 2))
-    found = in_csr(A)
+    found = csc_to_csr(A)
     assert found.indices.tolist() == [1, 0, 0]
     assert found.data.tolist() == [3, 1, 2]
 
@@ -54,12 +54,12 @@ def test_entries_that_are_there_twice_stay() -> None:
 def test_what_is_invalid_is_refused(part: str, place: int, value: int) -> None:
     A = matrix(1, (20, 25))
     getattr(A, part)[place] = value
-    assert in_csr(A) is None
+    assert csc_to_csr(A) is None
 
 
 def test_what_does_not_fit_is_left_to_others() -> None:
     A = matrix(2, (20, 25))
-    assert all(in_csr(other) is None for other in (A.tocsr(), A.tocoo(), A.toarray(), "A"))
+    assert all(csc_to_csr(other) is None for other in (A.tocsr(), A.tocoo(), A.toarray(), "A"))
     for part, other in (
         ("indptr", A.indptr[:-1]), ("indptr", A.indptr.astype(np.int64)),
         ("indptr", A.indptr.tolist()), ("indices", A.indices[:-1]), ("data", A.data[:-1]),
@@ -67,4 +67,4 @@ def test_what_does_not_fit_is_left_to_others() -> None:
     ):  # fmt: skip
         lying = A.copy()
         setattr(lying, part, other)
-        assert in_csr(lying) is None
+        assert csc_to_csr(lying) is None

@@ -130,14 +130,14 @@ class _PreparedHandle:
         return "nothing was prepared" if describe is None else str(describe())
 
     def _fits_as_it_is(self, operand: object, axis: int, length: int) -> bool:
-        """Whether a dense operand is a matrix of NumPy that needs no conversion, and fits.
+        """Whether a dense operand is an array of NumPy that needs no conversion, and fits.
 
         Most are, and to ask once takes a quarter of the time of the checks that tell what is wrong.
         """
         return (
             self._on_host
             and type(operand) is np.ndarray
-            and operand.ndim == 2
+            and axis < operand.ndim <= 2
             and operand.dtype == self.dtype
             and operand.shape[axis] == length
         )
@@ -185,8 +185,11 @@ class SpmmHandle(_PreparedHandle):
         InputError
             If B, `out` or `residual` does not fit A in shape, type or order.
         """
-        if out is None and residual is None and self._fits_as_it_is(B, 0, self.shape[1]):
-            return self._run(B, None, None)  # type: ignore[no-any-return]
+        given: AnyArray = B
+        if out is None and residual is None and self._fits_as_it_is(given, 0, self.shape[1]):
+            if given.ndim == 2:
+                return self._run(given, None, None)  # type: ignore[no-any-return]
+            return self._run(given[:, None], None, None)[:, 0]  # type: ignore[no-any-return]
         is_vector, dense, added, taking = as_columns("spmm", B, residual, out)
         if not self._fits_as_it_is(dense, 0, self.shape[1]):
             dense = self._backend.dense_operand("spmm: B", dense)

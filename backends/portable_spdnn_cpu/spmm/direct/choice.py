@@ -67,7 +67,7 @@ def goes_by_columns(
     shape: tuple[int, ...], entries: int, vectors: int, bytes_of_B: int, transposed: bool
 ) -> bool:
     """Whether to multiply columns of A in CSC takes less time than to convert A first."""
-    if vectors <= 1:
+    if vectors <= 1 or (entries < shape[0] and not transposed):
         return True
     rows, row = shape[0], vectors * BLOCK_BYTES
     if bytes_of_B > L2:

@@ -10,6 +10,7 @@ from typing import Any
 from portable_spdnn_cpu.jit.compilation import kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
     B_ROW,
@@ -22,7 +23,12 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     B,
     K,
 )  # fmt: skip
+from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
+
+L2 = cache_bytes(2)
+# Of the widest panel in CSC, where both a row of B and one of C are in registers.
+CSC_BYTES = MAX_VECTORS // 2 * BLOCK_BYTES
 
 
 @kernel_part
@@ -83,11 +89,23 @@ def copy_rows(
 
 
 @kernel_part
+def takes_whole_rows(entries: int, rows: int, k: int, row: int, fortran: bool) -> bool:
+    """Whether CSC is multiplied a whole row of B at a time, of so many bytes, and not in panels.
+
+    Where most rows of C stay zero, to pad them would take longer than the product. Of B from beyond
+    the second-level cache the processor fetches whole rows ahead, and not the pieces of panels.
+    """
+    is_sparse = entries < rows and row > BLOCK_BYTES
+    is_far = row > CSC_BYTES and k * row > L2
+    return (is_sparse or is_far) and not fortran
+
+
+@kernel_part
 def scratch_bytes(
-    is_csc: bool, rows: int, k: int, columns: int, itemsize: int, fortran: bool
+    is_csc: bool, entries: int, rows: int, k: int, columns: int, itemsize: int, fortran: bool
 ) -> int:
     """Return the bytes of memory that one worker needs for B and C in rows of whole vectors."""
-    if not (fortran or is_csc):
+    if not (fortran or is_csc) or takes_whole_rows(entries, rows, k, columns * itemsize, fortran):
         return 0
     row, lines = row_bytes(columns, itemsize), 0
     if fortran:

@@ -10,8 +10,12 @@ from portable_spdnn_cpu.activations import NONE, activate_span
 from portable_spdnn_cpu.jit.compilation import kernel_part
 from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, job, next_task
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.machine.cpu_info import cache_bytes
-from portable_spdnn_cpu.spmm.direct.copies import bring_back, bring_into_rows
+from portable_spdnn_cpu.spmm.direct.copies import (
+    CSC_BYTES,
+    bring_back,
+    bring_into_rows,
+    takes_whole_rows,
+)
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
     ACTIVATION,
@@ -40,10 +44,6 @@ from portable_spdnn_cpu.spmm.direct.job_words import B as B_AT
 from portable_spdnn_cpu.spmm.direct.microkernels import CSC, CSR, multiply
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
-L2 = cache_bytes(2)
-# Of the widest panel in CSC, where both a row of B and one of C are in registers.
-CSC_BYTES = MAX_VECTORS // 2 * BLOCK_BYTES
-
 
 @kernel_part
 def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
@@ -67,9 +67,10 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
 def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C, by one worker."""
     itemsize = array_at(0, 1, dtype).itemsize
-    row = words[COLUMNS] * itemsize
     out, out_row = words[OUT], words[OUT_ROW]
-    if row > CSC_BYTES and words[K] * row > L2 and not words[FORTRAN]:
+    if takes_whole_rows(
+        words[ENTRIES], words[ROWS], words[K], words[COLUMNS] * itemsize, words[FORTRAN]
+    ):
         begin_rows(words, dtype)
         valid = multiply_whole_rows(words, dtype, index_dtype)
     else:
@@ -90,7 +91,8 @@ def begin_rows(words: Any, dtype: Any) -> None:
     """Let rows of C be their bias, or zero, plus what they hold where sums are added to that."""
     C = array_at(words[OUT], (words[ROWS], words[COLUMNS]), dtype)
     if not words[FINISHED]:
-        C[:] = 0
+        if not words[ACCUMULATES]:  # else it holds zeros
+            C[:] = 0
         return
     step = words[BIAS_STEP] // 8
     bias = array_at(words[BIAS], words[ROWS], np.float64)
@@ -106,9 +108,7 @@ def begin_rows(words: Any, dtype: Any) -> None:
 def multiply_whole_rows(words: Any, dtype: Any, index_dtype: Any) -> bool:
     """Add the product of A in CSC and B to C, which `begin_rows` has begun, row of B by row.
 
-    For B from beyond the second-level cache: the processor fetches rows that are read from end to
-    end ahead, and not the pieces of them that panels read. Returns false where an index is not
-    below the rows of C; offsets were checked before.
+    Returns false where an index is not below the rows of C; offsets were checked before.
     """
     rows, k, columns = words[ROWS], words[K], words[COLUMNS]
     indptr = array_at(words[INDPTR], k + 1, index_dtype)

@@ -45,7 +45,7 @@ class DirectProduct:
             B = with_aligned_rows(B)
         accumulates = residual is not None
         if self._is_bare and not accumulates:
-            return bool(entry_points.run_alone(entry_points.address, *self._parts, B, out))
+            return bool(entry_points.run_alone(entry_points.address, *self._parts, B, out, False))
         if accumulates:
             out[...] = residual
         done = entry_points.run_alone_finished(

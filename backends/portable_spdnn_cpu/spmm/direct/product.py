@@ -13,6 +13,7 @@ from portable_spdnn.operations.operands import common_dtype
 from portable_spdnn_cpu.activations import NONE, activation_of
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.csc_to_csr import parts_in_csr
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import with_aligned_rows
 from portable_spdnn_cpu.spmm.direct.choice import is_reused, suited_form
@@ -186,8 +187,11 @@ def multiply(
         B = np.array(B, order="C")
     if not is_csc and order == "C" and is_reused(indices.size, k, columns, item):
         B = with_aligned_rows(B)
+    # Where most rows of C stay zero, they are on pages that come so from the system.
+    zeroed = is_csc and indices.size < rows and columns * item > BLOCK_BYTES and order == "C"
     if residual is None:
-        out = np.empty(rows if len(given) == 1 else (rows, columns), values.dtype, order)
+        new = np.zeros if zeroed else np.empty
+        out = new(rows if len(given) == 1 else (rows, columns), values.dtype, order)
     else:
         out = np.array(residual, order=order)
     threads = pool.threads
@@ -200,7 +204,7 @@ def multiply(
     ):
         # For the bare product, Python's part of a call is an eighth less.
         if finish is None and residual is None:
-            done = entry_points.run_alone(entry_points.address, indptr, indices, values, B, out)
+            done = entry_points.run_alone(entry_points.address, *parts, B, out, zeroed)
         else:
             done = entry_points.run_alone_finished(
                 entry_points.address, *parts, B, out, residual is not None, *(finish or UNFINISHED)

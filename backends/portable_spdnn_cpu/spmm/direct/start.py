@@ -107,10 +107,11 @@ def describe_finish(
 
 
 @kernel_part
-def words_for_one(is_csc: bool, B: Array, out: Array) -> Array:
+def words_for_one(is_csc: bool, entries: int, B: Array, out: Array) -> Array:
     """Return the words of a job for one worker, which the memory that it needs follows."""
-    columns = B.shape[-1] if B.ndim > 1 else 1
-    size = scratch_bytes(is_csc, out.shape[0], B.shape[0], columns, B.itemsize, is_fortran(B))
+    columns, fortran = B.shape[-1] if B.ndim > 1 else 1, is_fortran(B)
+    rows, k = out.shape[0], B.shape[0]
+    size = scratch_bytes(is_csc, entries, rows, k, columns, B.itemsize, fortran)
     words = np.empty(COUNTERS + 1 + (BLOCK_BYTES + size) // 8, np.int64)
     end = words.ctypes.data + 8 * (COUNTERS + 1)
     words[SCRATCH] = (end + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
@@ -130,10 +131,12 @@ class EntryPoints(NamedTuple):
         Takes (words, workers, indptr, indices, values, B, out), B in C order, and what
         `describe_finish` takes.
     run_alone : callable
-        Takes (address of the job, indptr, indices, values, B, out), and computes C on the calling
-        thread, in the order of B. Returns false where the arrays are not what they should be.
+        Takes (address of the job, indptr, indices, values, B, out, whether `out` holds zeros), and
+        computes C on the calling thread, in the order of B. Returns false where the arrays are not
+        what they should be.
     run_alone_finished : callable
-        Takes what `describe_finish` takes besides.
+        Takes (address of the job, indptr, indices, values, B, out), and what `describe_finish`
+        takes besides.
     """
 
     job: Job
@@ -157,10 +160,11 @@ def compiled(
 
     @kernel
     def run_alone(
-        address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array
-    ) -> bool:
-        words = words_for_one(is_csc, B, out)
-        words[ACCUMULATES], words[FINISHED] = 0, 0
+        address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array,
+        zeroed: bool,
+    ) -> bool:  # fmt: skip
+        words = words_for_one(is_csc, min(indices.size, values.size), B, out)
+        words[ACCUMULATES], words[FINISHED] = zeroed, 0
         if not describe(words, 1, indptr, indices, values, B, out):
             return False
         failed = run_share(address, 0, words.ctypes.data)
@@ -171,7 +175,7 @@ def compiled(
         address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array,
         accumulates: bool, code: int, bias: Array, lower: float, upper: float,
     ) -> bool:  # fmt: skip
-        words = words_for_one(is_csc, B, out)
+        words = words_for_one(is_csc, min(indices.size, values.size), B, out)
         if not describe(words, 1, indptr, indices, values, B, out):
             return False
         describe_finish(words, accumulates, code, bias, lower, upper)
@@ -194,7 +198,7 @@ def compiled(
     bias = types.Array(types.float64, 1, "C", True)
     finish = types.boolean, types.int64, bias, types.float64, types.float64
     for function, signature in (
-        (run_alone, (types.int64, *arrays)),
+        (run_alone, (types.int64, *arrays, types.boolean)),
         (run_alone_finished, (types.int64, *arrays, *finish)),
         (described, (words, types.int64, *arrays, *finish)),
     ):

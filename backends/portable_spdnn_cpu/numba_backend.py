@@ -92,7 +92,7 @@ class NumbaBackend(Backend):
     def spmm_as_given(
         self, A: object, B: object, epilogue: Epilogue | None, residual: object
     ) -> Array | None:
-        """C = A B for little work and A in CSR or CSC; A is checked as it is read."""
+        """C = A B for A in CSR or CSC, checked as it is read; None where another way is faster."""
         C: Array | None = self._direct.multiply_as_given(self.workers, A, B, epilogue, residual)
         return C
 

@@ -25,14 +25,14 @@ def multiply_once(
 ) -> Array:
     """Return C = A B, finished, of operands that have been checked.
 
-    A is read as it is where little is to be computed. Otherwise it is streamed: as it is too, or
-    packed where B is wide.
+    A and B are read as they are where that is predicted to take least. Else A is streamed against
+    panels of B: as it is too, or packed before.
     """
     layout = layout_of(B)
     size = size_of(A, B.shape[1], layout, workers)
     if suited_form("csr", A.shape, A.nnz, B) or tuning.direct_is_faster(size):
         parts = A.indptr, A.indices, A.data
-        finish = direct.finish_of(epilogue)
+        finish = direct.epilogue_arguments(epilogue)
         C = direct.multiply(workers, "csr", A.shape, parts, B, finish, residual)
         if C is not None:
             order: Literal["F", "C"] = "F" if layout == Layout.FORTRAN else "C"
@@ -53,7 +53,7 @@ def layer_once(
     B, added, shape = Y.T, None if residual is None else residual.T, W.shape[::-1]
     if suited := suited_form("csc", shape, W.nnz, B):
         parts = W.indptr, W.indices, W.data
-        finish = direct.finish_of(epilogue)
+        finish = direct.epilogue_arguments(epilogue)
         C = direct.multiply(workers, "csc", shape, parts, B, finish, added, suited == "csr")
         if C is not None:
             return C.T

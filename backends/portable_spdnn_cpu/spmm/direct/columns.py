@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from portable_spdnn_cpu.spmm.direct.form import Form
 from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, OUT_ROW, ROWS
+from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
 from portable_spdnn_cpu.spmm.emitter import Value
 
 STEP = 4  # entries
 
 
-class Columns(Form):
+class Columns(SparseMicrokernel):
     """Emits the products of columns of A."""
 
     def start(self) -> None:

@@ -32,7 +32,7 @@ CSC_BYTES = MAX_VECTORS // 2 * BLOCK_BYTES
 
 
 @kernel_part
-def bring_into_rows(form: tuple[int, ...], words: Any, dtype: Any) -> tuple[int, int]:
+def to_row_major(form: tuple[int, ...], words: Any, dtype: Any) -> tuple[int, int]:
     """Let B, C or both be in memory of the job's where the kernels need them so.
 
     Returns where C is to be in the end: its address, and the bytes from row to row, or from column
@@ -61,7 +61,7 @@ def bring_into_rows(form: tuple[int, ...], words: Any, dtype: Any) -> tuple[int,
 
 
 @kernel_part
-def bring_back(words: Any, out: int, out_row: int, dtype: Any) -> None:
+def from_row_major(words: Any, out: int, out_row: int, dtype: Any) -> None:
     """Copy C to an address where it is to be, if it is elsewhere."""
     if words[OUT] == out:
         return

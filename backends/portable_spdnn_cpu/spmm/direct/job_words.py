@@ -16,9 +16,9 @@ FORTRAN
 SCRATCH
     The address of `copies.scratch_bytes` of memory, for one worker.
 ACCUMULATES
-    Whether sums are added to what C holds.
-FINISHED
-    Whether the sums are finished; what follows is read only then.
+    Whether sums are added to what C holds: a residual, or zeros where there is no epilogue.
+HAS_EPILOGUE
+    Whether an epilogue follows the sums; BIAS to UPPER have no meaning where none does.
 BIAS, BIAS_STEP
     The address of the bias of row 0, a float64, and the bytes to that of the next row.
 ACTIVATION
@@ -37,6 +37,6 @@ from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING
 
 (
     WORKERS, TASKS, ROWS, COLUMNS, K, ENTRIES, INDPTR, INDICES, VALUES, B, B_ROW, OUT, OUT_ROW,
-    FORTRAN, SCRATCH, ACCUMULATES, FINISHED, BIAS, BIAS_STEP, ACTIVATION, LOWER, UPPER, REFUSED,
+    FORTRAN, SCRATCH, ACCUMULATES, HAS_EPILOGUE, BIAS, BIAS_STEP, ACTIVATION, LOWER, UPPER, REFUSED,
 ) = range(23)  # fmt: skip
 COUNTERS = REFUSED + 1 + COUNTER_PADDING

@@ -12,9 +12,9 @@ from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, job, next_task
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.copies import (
     CSC_BYTES,
-    bring_back,
-    bring_into_rows,
+    from_row_major,
     takes_whole_rows,
+    to_row_major,
 )
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
@@ -25,8 +25,8 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     COLUMNS,
     COUNTERS,
     ENTRIES,
-    FINISHED,
     FORTRAN,
+    HAS_EPILOGUE,
     INDICES,
     INDPTR,
     LOWER,
@@ -49,7 +49,7 @@ from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute tasks, each some rows of C, until none is left or A is refused."""
     rows, tasks = words[ROWS], words[TASKS]
-    out, out_row = bring_into_rows(CSR, words, dtype)
+    out, out_row = to_row_major(CSR, words, dtype)
     while not words[REFUSED]:
         task = next_task(words, COUNTERS, worker, words[WORKERS], tasks)
         if task < 0:
@@ -58,9 +58,9 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
         if not multiply_columns(CSR, words, begin, end, dtype, index_dtype):
             words[REFUSED] = 1  # others may see that late; what they compute is discarded
             break
-        if words[FINISHED] and words[ACTIVATION] != NONE:
+        if words[HAS_EPILOGUE] and words[ACTIVATION] != NONE:
             finish_rows(words, begin, end, dtype)
-    bring_back(words, out, out_row, dtype)
+    from_row_major(words, out, out_row, dtype)
 
 
 @kernel_part
@@ -71,26 +71,26 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     if takes_whole_rows(
         words[ENTRIES], words[ROWS], words[K], words[COLUMNS] * itemsize, words[FORTRAN]
     ):
-        begin_rows(words, dtype)
+        initialise_rows(words, dtype)
         valid = multiply_whole_rows(words, dtype, index_dtype)
     else:
-        out, out_row = bring_into_rows(CSC, words, dtype)
+        out, out_row = to_row_major(CSC, words, dtype)
         valid = multiply_columns(CSC, words, 0, words[K], dtype, index_dtype)
     if not valid:
         words[REFUSED] = 1
         return
-    if words[FINISHED]:
+    if words[HAS_EPILOGUE]:
         lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
         if words[ACTIVATION] != NONE or lower > -np.inf or upper < np.inf:
             finish_rows(words, 0, words[ROWS], dtype)
-    bring_back(words, out, out_row, dtype)
+    from_row_major(words, out, out_row, dtype)
 
 
 @kernel_part
-def begin_rows(words: Any, dtype: Any) -> None:
+def initialise_rows(words: Any, dtype: Any) -> None:
     """Let rows of C be their bias, or zero, plus what they hold where sums are added to that."""
     C = array_at(words[OUT], (words[ROWS], words[COLUMNS]), dtype)
-    if not words[FINISHED]:
+    if not words[HAS_EPILOGUE]:
         if not words[ACCUMULATES]:  # else it holds zeros
             C[:] = 0
         return
@@ -106,7 +106,7 @@ def begin_rows(words: Any, dtype: Any) -> None:
 
 @kernel_part
 def multiply_whole_rows(words: Any, dtype: Any, index_dtype: Any) -> bool:
-    """Add the product of A in CSC and B to C, which `begin_rows` has begun, row of B by row.
+    """Add the product of A in CSC and B to C, which `initialise_rows` has begun, row of B by row.
 
     Returns false where an index is not below the rows of C; offsets were checked before.
     """

@@ -13,7 +13,7 @@ from portable_spdnn_cpu.jit.jobs import in_order
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import with_aligned_rows
 from portable_spdnn_cpu.spmm.direct.choice import is_reused
-from portable_spdnn_cpu.spmm.direct.product import finish_of
+from portable_spdnn_cpu.spmm.direct.product import epilogue_arguments
 from portable_spdnn_cpu.spmm.direct.start import compiled
 
 
@@ -32,7 +32,7 @@ class DirectProduct:
         parts = A.indptr.astype(index, copy=False), A.indices.astype(index, copy=False), A.data
         self._parts, self._entries = tuple(map(in_order, parts)), A.nnz
         self._entry_points: Any = compiled("csr", A.dtype, index, 2)
-        self._finish = finish_of(epilogue)
+        self._finish = epilogue_arguments(epilogue)
         self._is_bare = epilogue.bias is None and epilogue.interval == (-np.inf, np.inf)
 
     def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> bool:
@@ -48,7 +48,7 @@ class DirectProduct:
             return bool(entry_points.run_alone(entry_points.address, *self._parts, B, out, False))
         if accumulates:
             out[...] = residual
-        done = entry_points.run_alone_finished(
+        done = entry_points.run_alone_with_epilogue(
             entry_points.address, *self._parts, B, out, accumulates, *self._finish
         )
         return bool(done)

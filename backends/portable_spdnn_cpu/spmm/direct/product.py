@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
-from numpy import ndarray  # a name that each call looks up
+from numpy import ndarray  # found sooner than np.ndarray, which each call would look up twice
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import common_dtype
@@ -27,8 +27,8 @@ FORMS: dict[type, str] = {
 # Of its transpose: CSR holds the columns of it.
 TRANSPOSED_FORMS = {"csr": "csc", "csc": "csr"}
 NO_BIAS = np.zeros(1)
-# What `finish_of` returns for the empty epilogue.
-UNFINISHED = NONE, NO_BIAS, -np.inf, np.inf
+# What `epilogue_arguments` returns for the empty epilogue.
+NO_EPILOGUE = NONE, NO_BIAS, -np.inf, np.inf
 
 
 def multiply_as_given(
@@ -79,7 +79,7 @@ def multiply_as_given(
             return None
         if epilogue.bias is not None and epilogue.bias.ndim and epilogue.bias.size != shape[0]:
             return None
-        finish = finish_of(epilogue)
+        finish = epilogue_arguments(epilogue)
     if residual is not None and not (
         type(residual) is ndarray
         and residual.dtype == B.dtype
@@ -104,7 +104,7 @@ def layer_as_given(
     return None if C is None else C.T
 
 
-def finish_of(epilogue: Epilogue) -> tuple[int, Array, float, float]:
+def epilogue_arguments(epilogue: Epilogue) -> tuple[int, Array, float, float]:
     """Return the code of the activation, the bias and the bounds of C, as kernels take them.
 
     ReLU is a bound: its code is NONE. The bias, of float64, has one entry for all rows of C, or one
@@ -149,7 +149,7 @@ def multiply(
     B : ndarray of one dimension or two
         Of the type of A's values.
     finish : tuple, optional
-        What `finish_of` returns.
+        What `epilogue_arguments` returns.
     residual : ndarray of C's shape and type, optional
     convert : bool
         Whether to convert A in "csc" to "csr" first.
@@ -206,13 +206,13 @@ def multiply(
         if finish is None and residual is None:
             done = entry_points.run_alone(entry_points.address, *parts, B, out, zeroed)
         else:
-            done = entry_points.run_alone_finished(
-                entry_points.address, *parts, B, out, residual is not None, *(finish or UNFINISHED)
+            done = entry_points.run_alone_with_epilogue(
+                entry_points.address, *parts, B, out, residual is not None, *(finish or NO_EPILOGUE)
             )
         return out if done else None
     words = np.empty(COUNTERS + threads, np.int64)
-    finish = finish or UNFINISHED
-    if not entry_points.describe(words, threads, *parts, B, out, residual is not None, *finish):
+    finish = finish or NO_EPILOGUE
+    if not entry_points.fill_words(words, threads, *parts, B, out, residual is not None, *finish):
         return None
     pool.run_job(entry_points.job, words)
     return None if words[REFUSED] else out

@@ -13,7 +13,6 @@ from llvmlite import ir
 
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.spmm.direct.form import Form
 from portable_spdnn_cpu.spmm.direct.job_words import (
     B_ROW,
     LOWER,
@@ -21,10 +20,11 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     UPPER,
     K,
 )  # fmt: skip
+from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
 from portable_spdnn_cpu.spmm.emitter import Value
 
 
-class Rows(Form):
+class Rows(SparseMicrokernel):
     """Emits the products of rows of A."""
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:

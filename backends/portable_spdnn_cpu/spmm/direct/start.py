@@ -23,8 +23,8 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     COLUMNS,
     COUNTERS,
     ENTRIES,
-    FINISHED,
     FORTRAN,
+    HAS_EPILOGUE,
     INDICES,
     INDPTR,
     LOWER,
@@ -52,10 +52,10 @@ def is_fortran(B: Array) -> bool:
 
 
 @kernel_part
-def describe(
+def fill_words(
     words: Any, workers: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array
 ) -> bool:
-    """Fill the words of a job but for SCRATCH, and what `describe_finish` fills.
+    """Fill the words of a job but for SCRATCH, and what `fill_epilogue` fills.
 
     Returns false where an array is strided or misaligned, where C is in another order than B, where
     indices are too narrow for the shape, or where offsets do not rise from 0 to at most the number
@@ -93,14 +93,14 @@ def describe(
 
 
 @kernel_part
-def describe_finish(
+def fill_epilogue(
     words: Any, accumulates: bool, code: int, bias: Array, lower: float, upper: float
 ) -> None:
     """Let a job finish C, and add to what it holds where it accumulates.
 
     There is a bias for each row of C, or one for all. `code` is that of an activation.
     """
-    words[ACCUMULATES], words[FINISHED], words[ACTIVATION] = accumulates, 1, code
+    words[ACCUMULATES], words[HAS_EPILOGUE], words[ACTIVATION] = accumulates, 1, code
     words[BIAS], words[BIAS_STEP] = bias.ctypes.data, bias.itemsize if bias.size > 1 else 0
     limits = words[LOWER : UPPER + 1].view(np.float64)
     limits[0], limits[1] = lower, upper
@@ -126,24 +126,24 @@ class EntryPoints(NamedTuple):
     job : Job
         For several workers.
     address : int
-        Of the job.
-    describe : callable
+        Of the job, which each call would look up.
+    fill_words : callable
         Takes (words, workers, indptr, indices, values, B, out), B in C order, and what
-        `describe_finish` takes.
+        `fill_epilogue` takes.
     run_alone : callable
         Takes (address of the job, indptr, indices, values, B, out, whether `out` holds zeros), and
         computes C on the calling thread, in the order of B. Returns false where the arrays are not
         what they should be.
-    run_alone_finished : callable
-        Takes (address of the job, indptr, indices, values, B, out), and what `describe_finish`
+    run_alone_with_epilogue : callable
+        Takes (address of the job, indptr, indices, values, B, out), and what `fill_epilogue`
         takes besides.
     """
 
     job: Job
     address: int
-    describe: Any
+    fill_words: Any
     run_alone: Any
-    run_alone_finished: Any
+    run_alone_with_epilogue: Any
 
 
 @functools.cache
@@ -164,31 +164,31 @@ def compiled(
         zeroed: bool,
     ) -> bool:  # fmt: skip
         words = words_for_one(is_csc, min(indices.size, values.size), B, out)
-        words[ACCUMULATES], words[FINISHED] = zeroed, 0
-        if not describe(words, 1, indptr, indices, values, B, out):
+        words[ACCUMULATES], words[HAS_EPILOGUE] = zeroed, 0
+        if not fill_words(words, 1, indptr, indices, values, B, out):
             return False
         failed = run_share(address, 0, words.ctypes.data)
         return bool(not failed and words[REFUSED] == 0)
 
     @kernel
-    def run_alone_finished(
+    def run_alone_with_epilogue(
         address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array,
         accumulates: bool, code: int, bias: Array, lower: float, upper: float,
     ) -> bool:  # fmt: skip
         words = words_for_one(is_csc, min(indices.size, values.size), B, out)
-        if not describe(words, 1, indptr, indices, values, B, out):
+        if not fill_words(words, 1, indptr, indices, values, B, out):
             return False
-        describe_finish(words, accumulates, code, bias, lower, upper)
+        fill_epilogue(words, accumulates, code, bias, lower, upper)
         failed = run_share(address, 0, words.ctypes.data)
         return bool(not failed and words[REFUSED] == 0)
 
     @kernel
-    def described(
+    def fill_all_words(
         words: Array, workers: int, indptr: Array, indices: Array, values: Array, B: Array,
         out: Array, accumulates: bool, code: int, bias: Array, lower: float, upper: float,
     ) -> bool:  # fmt: skip
-        describe_finish(words, accumulates, code, bias, lower, upper)
-        return describe(words, workers, indptr, indices, values, B, out)
+        fill_epilogue(words, accumulates, code, bias, lower, upper)
+        return fill_words(words, workers, indptr, indices, values, B, out)
 
     item, index = numba.from_dtype(dtype), numba.from_dtype(index_dtype)
     indices, values = (types.Array(kind, 1, "A", True, aligned=False) for kind in (index, item))
@@ -199,11 +199,11 @@ def compiled(
     finish = types.boolean, types.int64, bias, types.float64, types.float64
     for function, signature in (
         (run_alone, (types.int64, *arrays, types.boolean)),
-        (run_alone_finished, (types.int64, *arrays, *finish)),
-        (described, (words, types.int64, *arrays, *finish)),
+        (run_alone_with_epilogue, (types.int64, *arrays, *finish)),
+        (fill_all_words, (words, types.int64, *arrays, *finish)),
     ):
         dispatcher = cast(Any, function)
         dispatcher.compile(signature)
         dispatcher.disable_compile()  # one signature: arrays in C order convert to it
     job = JOBS[form, dtype.itemsize, index_dtype.itemsize]
-    return EntryPoints(job, job.address, described, run_alone, run_alone_finished)
+    return EntryPoints(job, job.address, fill_all_words, run_alone, run_alone_with_epilogue)

@@ -14,7 +14,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.direct.kernel import GATHERS
-from portable_spdnn_cpu.spmm.direct.product import finish_of, multiply
+from portable_spdnn_cpu.spmm.direct.product import epilogue_arguments, multiply
 
 
 def main() -> None:
@@ -30,7 +30,10 @@ def main() -> None:
                     residual, bias = residual.astype(dtype), rng.random(shape[0])
                     C = multiply(pool, A.format, A.shape, parts, B)
                     np.testing.assert_allclose(C, A @ B, rtol=1e-4, atol=1e-4)
-                    finish, fortran = finish_of(Epilogue(bias, "tanh")), np.asfortranarray(B)
+                    finish, fortran = (
+                        epilogue_arguments(Epilogue(bias, "tanh")),
+                        np.asfortranarray(B),
+                    )
                     for operand in (B, fortran):
                         C = multiply(pool, A.format, A.shape, parts, operand, finish, residual)
                         expected = np.tanh(A @ B + bias[:, None] + residual)

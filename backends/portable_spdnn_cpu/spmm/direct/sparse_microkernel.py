@@ -13,7 +13,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     ACTIVATION,
     BIAS,
     BIAS_STEP,
-    FINISHED,
+    HAS_EPILOGUE,
     INDICES,
     INDPTR,
     OUT,
@@ -25,7 +25,7 @@ from portable_spdnn_cpu.spmm.emitter import BIT, WORD, Emitter, Value
 DOUBLE = ir.DoubleType()
 
 
-class Form(Emitter):
+class SparseMicrokernel(Emitter):
     """What both forms have in common.
 
     Parameters
@@ -63,7 +63,7 @@ class Form(Emitter):
         self.left = builder.sub(columns, self.number(before))  # lanes of the last vector
         self.mask = self.first_lanes(self.vector_type.count, self.left)
         self.accumulates, self.finishes = (
-            builder.trunc(words[at], BIT) for at in (ACCUMULATES, FINISHED)
+            builder.trunc(words[at], BIT) for at in (ACCUMULATES, HAS_EPILOGUE)
         )
         self.bounded = builder.icmp_signed("==", words[ACTIVATION], self.number(NONE))
         self.start()

@@ -18,6 +18,9 @@ SMALL = 4000  # entries of A and B: there, to choose would take longer than it s
 # more rows than that, and to begin a row of C.
 NEAR_ENTRY, FAR_ENTRY, BEGUN_ROW = 0.1, 0.7, 2.0
 NEAR_ROWS, PANEL_BYTES = 300, 256
+# For a byte of B in Fortran order from beyond the second-level cache, which is copied as a whole:
+# the stream copies panels.
+COPIED_BYTE = 0.5
 # Those that it takes to convert CSC to CSR: for an entry, and for the call.
 CONVERTED_ENTRY, CONVERSION = 5.0, 2000.0
 # Entries in a column of CSC, on average, up to which a row of B from beyond the second-level cache
@@ -70,15 +73,15 @@ def goes_by_columns(
     if vectors <= 1 or (entries < shape[0] and not transposed):
         return True
     rows, row = shape[0], vectors * BLOCK_BYTES
-    if bytes_of_B > L2:
-        if transposed:
-            return False  # B would be copied as a whole
-        if rows * row <= L2 // 2 and entries <= MAX_COLUMN * shape[1]:
-            return True
+    is_far = bytes_of_B > L2
+    if is_far and not transposed and rows * row <= L2 // 2 and entries <= MAX_COLUMN * shape[1]:
+        return True
     # Pieces of rows that lie a power of two apart compete for few of a cache's sets.
     competing = max(1, (row & -row) // PANEL_BYTES)
     entry = NEAR_ENTRY if rows * competing <= NEAR_ROWS else FAR_ENTRY
     more = (vectors - 1) * (entry * entries + BEGUN_ROW * rows)
+    if is_far and transposed:
+        more += COPIED_BYTE * bytes_of_B
     return more <= CONVERTED_ENTRY * entries + CONVERSION
 
 

@@ -31,9 +31,10 @@ def test_csc_is_converted_where_c_is_far_and_b_is_wide() -> None:
     # B from beyond the cache is read once, and has two uses for a row.
     assert suited_form("csc", (20, 3000), 6000, operand(3000, 256)) == "csc"
     assert suited_form("csc", (20, 2000), 18_000, operand(2000, 1024)) is None
-    # In Fortran order it would be copied as a whole before.
+    # In Fortran order it would be copied as a whole, which may take less than to convert A.
     assert suited_form("csc", (20, 3000), 6000, operand(256, 3000).T) == "csr"
     assert suited_form("csc", (20, 30_000), 60_000, operand(256, 30_000).T) is None
+    assert suited_form("csc", (500, 20_000), 700_000, operand(32, 20_000).T) == "csc"
 
 
 def test_much_work_goes_another_way() -> None:

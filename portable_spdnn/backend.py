@@ -71,6 +71,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.arrays import Array
@@ -283,14 +284,19 @@ class Backend(Operations, AttentionOperations, Convolutions, FeatureQueries, ABC
 
     # -- validation: overridden where arrays of other libraries are taken ---------------------
 
-    def sparse_operand(self, name: str, array: object) -> SparseOperand:
-        """Return a sparse operand in canonical form, or raise InputError that names it `name`."""
+    def sparse_operand(
+        self, name: str, array: object, dtype: npt.DTypeLike = np.float32
+    ) -> SparseOperand:
+        """Return a sparse operand in canonical form, or raise InputError that names it `name`.
+
+        Values become `dtype` before duplicates are summed, where that is wider than their own.
+        """
         if not self.is_sparse(array):
             raise InputError(
                 f"{name} is {type(array).__name__}; a scipy.sparse matrix or array is expected, "
                 "such as scipy.sparse.csr_array makes of a dense one"
             )
-        return canonical(name, array)
+        return canonical(name, array, dtype)
 
     def dense_operand(self, name: str, array: AnyArray) -> DenseOperand:
         """Return a dense operand of two dimensions, or raise InputError that names it `name`."""

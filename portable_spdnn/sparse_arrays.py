@@ -61,7 +61,7 @@ def real_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
     return np.dtype(np.float64 if dtype.itemsize >= 8 else np.float32)
 
 
-def canonical_csr(name: str, array: Any) -> Any:
+def canonical_csr(name: str, array: Any, dtype: npt.DTypeLike = np.float32) -> Any:
     """Return a SciPy sparse matrix or array as a csr_array in canonical form.
 
     Parameters
@@ -69,12 +69,16 @@ def canonical_csr(name: str, array: Any) -> Any:
     name : str
         What error messages call it.
     array : scipy.sparse matrix or array of any format
+    dtype : float32 or float64
+        The narrowest type of its values: what it meets in an operation may need a wider one than
+        `real_dtype` says.
 
     Returns
     -------
     scipy.sparse.csr_array
         Columns rise within each row, without duplicates, which are summed. It shares memory with
-        `array` where that is in form already. Values are of the type that `real_dtype` says.
+        `array` where that is in form already. Values are of the type that `real_dtype` says, or of
+        `dtype`, whichever is wider.
 
     Raises
     ------
@@ -88,7 +92,7 @@ def canonical_csr(name: str, array: Any) -> Any:
         kept = slice(0, array.nnz)  # there is space to spare, maybe in one of them alone
         array = type(array)((array.data[kept], array.indices[kept], array.indptr), array.shape)
     # Before duplicates are summed: 100 + 100 is no int8.
-    array = array.astype(real_dtype(array.dtype, name), copy=False)
+    array = array.astype(np.result_type(real_dtype(array.dtype, name), dtype), copy=False)
     try:
         csr = array if isinstance(array, sp.csr_array) else sp.csr_array(array)
     except ValueError as error:  # such as blocks of other dimensions than SciPy expects

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.arrays import Array
@@ -70,7 +71,9 @@ class NumbaBackend(Backend):
         """The processor and the number of threads in use."""
         return f"{processor_name()}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
-    def sparse_operand(self, name: str, array: object) -> SparseOperand:
+    def sparse_operand(
+        self, name: str, array: object, dtype: npt.DTypeLike = np.float32
+    ) -> SparseOperand:
         """Return a sparse operand in canonical form; see `Backend.sparse_operand`."""
         from portable_spdnn_cpu.layout.canonical import is_canonical
         from portable_spdnn_cpu.layout.csc_to_csr import csc_to_csr
@@ -78,7 +81,7 @@ class NumbaBackend(Backend):
         converted = csc_to_csr(array)
         matrix: Any = array if converted is None else converted
         if not is_canonical(matrix):
-            return super().sparse_operand(name, matrix)
+            return super().sparse_operand(name, matrix, dtype)
         matrix.has_canonical_format = True
         return matrix  # type: ignore[no-any-return]
 

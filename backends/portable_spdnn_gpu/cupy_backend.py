@@ -6,6 +6,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.backend import Availability, Backend
@@ -242,11 +244,13 @@ class CupyBackend(Backend):
 
     # -- validation ---------------------------------------------------------------------------
 
-    def sparse_operand(self, name: str, array: object) -> SparseOperand:
+    def sparse_operand(
+        self, name: str, array: object, dtype: npt.DTypeLike = np.float32
+    ) -> SparseOperand:
         """Return a sparse operand in canonical form; see `Backend.sparse_operand`."""
         if is_device_sparse(self.cuda, array):
-            array = adopt_sparse(self.cuda, name, array)
-        return super().sparse_operand(name, array)
+            array = adopt_sparse(self.cuda, name, array, dtype)
+        return super().sparse_operand(name, array, dtype)
 
     def dense_operand(self, name: str, array: object) -> DenseOperand:
         """Return a dense operand on the device; see `Backend.dense_operand`."""

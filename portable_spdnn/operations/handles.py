@@ -258,8 +258,11 @@ class LayerHandle(_PreparedHandle):
         backend = self._backend
         if not self._fits_as_it_is(Y, 1, self.shape[0]):
             sparse = backend.is_sparse(Y)
-            take = backend.sparse_operand if sparse else backend.dense_operand
-            Y = cast_to_prepared(take("layer: features", Y), "layer: features", self.dtype)
+            if sparse:
+                Y = backend.sparse_operand("layer: features", Y, self.dtype)
+            else:
+                Y = backend.dense_operand("layer: features", Y)
+            Y = cast_to_prepared(Y, "layer: features", self.dtype)
             dense_only = {"out": out, "residual": residual}
             check_layer_operands(self.shape, Y.shape, sparse, self._zeros_stay, **dense_only)
         shape = Y.shape[0], self.shape[1]

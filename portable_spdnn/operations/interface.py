@@ -40,7 +40,7 @@ class Operations:
     # See `portable_spdnn.backend`.
     memory_space: ClassVar[str]
     is_sparse: Callable[[object], bool]
-    sparse_operand: Callable[[str, object], SparseOperand]
+    sparse_operand: Callable[..., SparseOperand]
     dense_operand: Callable[[str, object], DenseOperand]
     spmm_as_given: Callable[[object, object, Epilogue | None, object], AnyArray | None]
     layer_as_given: Callable[[object, object, Epilogue, object], AnyArray | None]
@@ -90,13 +90,15 @@ class Operations:
         if (C := self.spmm_as_given(A, B, epilogue, residual)) is not None:
             return C  # type: ignore[no-any-return]
         is_vector, B, residual, _ = as_columns("spmm", B, residual)
-        A, B = self.sparse_operand("spmm: A", A), self.dense_operand("spmm: B", B)
+        given, A = A, self.sparse_operand("spmm: A", A)
+        B = self.dense_operand("spmm: B", B)
         check_inner("spmm", A.shape, B.shape)
         residual = None if residual is None else self.dense_operand("spmm: residual", residual)
         dtype = common_dtype("spmm", A=A, B=B, residual=residual)
         residual = check_residual("spmm", residual, (A.shape[0], B.shape[1]), dtype)
         finish = checked_epilogue("spmm", epilogue).prepared("spmm", A.shape[0], dtype)
-        C = self.run_spmm(cast(A, dtype), cast(B, dtype), finish, residual)
+        A = self._widened(A, dtype, "spmm: A", given)
+        C = self.run_spmm(A, cast(B, dtype), finish, residual)
         return C.reshape(-1) if is_vector else C  # type: ignore[attr-defined]
 
     def spmm_handle(
@@ -174,9 +176,12 @@ class Operations:
         >>> handle.numeric(B_data=[5.0, 3.0]).toarray().tolist()
         [[6.0, 0.0], [0.0, 5.0]]
         """
+        given = A, B
         A, B = self.sparse_operand("spgemm: A", A), self.sparse_operand("spgemm: B", B)
         check_inner("spgemm", A.shape, B.shape)
         dtype = common_dtype("spgemm", A=A, B=B)
+        A = self._widened(A, dtype, "spgemm: A", given[0])
+        B = self._widened(B, dtype, "spgemm: B", given[1])
         return self.make_spgemm_handle(_own(A, dtype), _own(B, dtype))
 
     def layer(
@@ -233,14 +238,17 @@ class Operations:
         W = self.sparse_operand("layer: weights", matrix)
         sparse = self.is_sparse(features)
         take = self.sparse_operand if sparse else self.dense_operand
-        Y = take("layer: features", features)
+        Y: AnyArray = take("layer: features", features)
         check_layer_operands(W.shape, Y.shape, sparse, finish.zeros_stay, residual=residual)
         residual = None if residual is None else self.dense_operand("layer: residual", residual)
         dtype = common_dtype("layer", weights=W, features=Y, residual=residual)
         shape = Y.shape[0], W.shape[1]
         residual = check_residual("layer", residual, shape, dtype)
         finish = finish.prepared("layer", W.shape[1], dtype)
-        return self.run_layer(cast(W, dtype), cast(Y, dtype), finish, residual)
+        W = self._widened(W, dtype, "layer: weights", matrix)
+        if sparse:
+            Y = self._widened(Y, dtype, "layer: features", features)
+        return self.run_layer(W, cast(Y, dtype), finish, residual)
 
     def layer_handle(
         self,
@@ -274,6 +282,17 @@ class Operations:
         shape = W.shape[0], W.shape[1]
         run = self.make_layer(_own(W, dtype), inputs, finish)
         return LayerHandle(self, shape, dtype, run, finish.zeros_stay)
+
+    def _widened(
+        self, operand: SparseOperand, dtype: DType, name: str, given: object
+    ) -> SparseOperand:
+        """Return a sparse operand as `dtype`: anew from what was given where that is wider.
+
+        In float32 sums of duplicates, and large integers, have been rounded.
+        """
+        if operand.dtype == dtype:
+            return operand
+        return cast(self.sparse_operand(name, given, dtype), dtype)
 
 
 def _own(matrix: SparseOperand, dtype: DType) -> SparseOperand:

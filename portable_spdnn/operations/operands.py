@@ -145,13 +145,14 @@ DenseLike: TypeAlias = npt.ArrayLike | DenseOperand
 Kind = TypeVar("Kind", bound=Operand)
 
 
-def canonical(name: str, array: AnyArray) -> SparseOperand:
+def canonical(name: str, array: AnyArray, dtype: npt.DTypeLike = np.float32) -> SparseOperand:
     """Return a sparse operand with sorted, unique columns, or raise InputError.
 
-    A type that is not SciPy's is that of a backend, which keeps it canonical.
+    A type that is not SciPy's is that of a backend, which keeps it canonical. Values are float64
+    where `dtype` is or theirs needs it, else float32.
     """
     if sp.issparse(array):
-        return canonical_csr(name, array)  # type: ignore[no-any-return]
+        return canonical_csr(name, array, dtype)  # type: ignore[no-any-return]
     if array.ndim != 2:
         raise InputError(f"{name} has {array.ndim} dimension(s); 2 are expected")
     operand: SparseOperand = array

@@ -67,6 +67,22 @@ def test_spmm_sums_duplicates_and_leaves_operands_alone(backend: ps.Backend) -> 
     assert B.tolist() == [[0, 1], [2, 3], [4, 5]]
 
 
+def test_sums_of_duplicates_and_large_integers_are_not_rounded(backend: ps.Backend) -> None:
+    large = 1 << 24  # float32 has no number between this one and the next but one
+    once = sp.csr_array(np.array([[large, 1], [1, 0]], np.float64))
+    parts = np.array([large, 1, 1, 1]), np.array([0, 0, 1, 0]), np.array([0, 3, 4])
+    exact = np.array([[large + 1.0, 1.0], [1.0, 0.0]])
+    for values in (np.float32, np.int32, np.uint32):
+        A = sp.csr_array((parts[0].astype(values), *parts[1:]), shape=(2, 2))
+        for same in (A, A.tocsc(), sp.csr_array(A)[[0, 1]]):
+            for C in (backend.spmm(same, np.eye(2)), backend.layer(same, np.eye(2))):
+                np.testing.assert_array_equal(host(backend, C), exact)
+            for C in (backend.spgemm(same, sp.eye_array(2)), backend.spgemm(sp.eye_array(2), same)):
+                np.testing.assert_array_equal(host(backend, C).toarray(), exact)
+            for C in (backend.layer(once, same), backend.layer_handle(once).apply(same)):
+                np.testing.assert_array_equal(host(backend, C).toarray(), exact @ once.toarray())
+
+
 def test_spmm_propagates_nan_and_infinity_through_stored_entries_alone(
     backend: ps.Backend,
 ) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.operations.operands import (
@@ -106,7 +107,9 @@ def check_type(name: str, dtype: np.dtype[Any]) -> None:
         )
 
 
-def adopt_sparse(device: Device, name: str, matrix: Any) -> DeviceCsr:
+def adopt_sparse(
+    device: Device, name: str, matrix: Any, dtype: npt.DTypeLike = np.float32
+) -> DeviceCsr:
     """Return a sparse matrix of another library, with its entries on the device, as DeviceCsr.
 
     Parameters
@@ -118,6 +121,8 @@ def adopt_sparse(device: Device, name: str, matrix: Any) -> DeviceCsr:
         A matrix in CSR with sorted, unique columns, int32 indices and float32 or float64 entries
         is shared without a copy, and is not to be changed while the result is in use. From any
         other one its library makes a CSR matrix on the device; `matrix` stays as it is.
+    dtype : float32 or float64
+        The narrowest type in which duplicates are summed.
 
     Raises
     ------
@@ -129,7 +134,9 @@ def adopt_sparse(device: Device, name: str, matrix: Any) -> DeviceCsr:
     if len(matrix.shape) != 2:
         raise InputError(f"{name} has {len(matrix.shape)} dimension(s); 2 are expected")
     check_type(name, matrix.dtype)
-    csr = matrix if matrix.format == "csr" else matrix.tocsr()
+    needed = np.result_type(real_dtype(matrix.dtype, name), dtype)
+    csr = matrix if matrix.dtype == needed else matrix.astype(needed)
+    csr = csr if csr.format == "csr" else csr.tocsr()
     if not csr.has_canonical_format:
         csr = csr.copy() if csr is matrix else csr
         csr.sum_duplicates()
@@ -145,5 +152,5 @@ def adopt_sparse(device: Device, name: str, matrix: Any) -> DeviceCsr:
             f"entries of {data.shape} do not make a matrix of {rows} rows"
         )
     index = np.dtype(np.int32)
-    parts = (cast(offsets, index), cast(indices, index), cast(data, real_dtype(data.dtype, name)))
+    parts = (cast(offsets, index), cast(indices, index), cast(data, needed))
     return DeviceCsr(device, (rows, columns), *(device.contiguous(part) for part in parts))

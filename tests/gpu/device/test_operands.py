@@ -80,6 +80,9 @@ class ForeignCsr:
     def copy(self) -> ForeignCsr:
         return ForeignCsr(self.host.copy())
 
+    def astype(self, dtype: Any) -> ForeignCsr:
+        return ForeignCsr(self.host.astype(dtype))
+
     def sum_duplicates(self) -> None:
         self.host.sum_duplicates()
         ForeignCsr.__init__(self, self.host)
@@ -291,6 +294,11 @@ def test_other_forms_become_canonical_and_stay_as_they_are(
     downloaded = backend.download(adopted)
     assert downloaded.indices.tolist() == [0, 2]
     np.testing.assert_array_equal(downloaded.toarray(), [[2, 0, 5], [0, 0, 0]])
+    large = sp.csr_array((np.array([1 << 24, 1], np.float32), [2, 2], [0, 2, 2]), shape=(2, 3))
+    wide = backend.sparse_operand(
+        "A", ForeignCsr(large.asformat("csr" if form == "unsorted" else form)), np.float64
+    )
+    assert backend.download(wide).toarray()[0, 2] == (1 << 24) + 1
     np.testing.assert_array_equal(foreign.data.values, before)
     assert foreign.format == ("csr" if form == "unsorted" else form)
 

@@ -1,64 +1,237 @@
-"""Products of rows of A, in CSR, with a single column of B, where gathers are fast.
+"""Products of rows of A, in CSR, with a single column of B.
 
-B is gathered, eight entries at once, under a mask of the indices that are within B. Bound: the
-gather, half a cycle or more for each entry, and some thirty instructions for a row. Short rows need
-no branch that depends on how many entries they have.
+Rows of few entries go in blocks. First all entries of a block are multiplied, whatever row they are
+of, and their products kept; then four rows at a time are summed, each in one or two vectors of
+which a mask leaves what is of other rows. So no branch depends on how many entries a row has, which
+would be foreseen in a benchmark alone. Bound: some four instructions for an entry and twelve for a
+row, and in float64 the loads of masks and of products that lie across two cache lines. A longer row
+is multiplied and summed at once; either way its sum is the same.
 """
 
 from __future__ import annotations
 
+import itertools
+
 from llvmlite import ir
 
-from portable_spdnn_cpu.spmm.direct.job_words import INDICES, VALUES, K
+from portable_spdnn_cpu.spmm.direct.job_words import (
+    B_ROW,
+    INDICES,
+    INDPTR,
+    OUT_ROW,
+    ROWS,
+    VALUES,
+    K,
+)
 from portable_spdnn_cpu.spmm.direct.rows import Rows
-from portable_spdnn_cpu.spmm.emitter import BIT, Value
+from portable_spdnn_cpu.spmm.emitter import INT32, Value
 
-GATHERED = 8  # entries; their addresses fill a vector of 64 bytes
+STEP = 8  # entries that are multiplied together
+TOGETHER, PART = 4, 32  # rows that are summed together, and the bytes of a row in a vector
+BLOCK_ROWS, BLOCK_ENTRIES = 64, 768  # rows of a block, and what they have at most
+# Four rows of at most so many entries are summed together where the rows of their block have, on
+# average, at most so many.
+WIDTHS = {4: 3, 8: 7, 16: 12}
 
 
 class Dots(Rows):
-    """Emits the products of rows of A with a column."""
+    """Emits the products of rows of A with a column, whose items are loaded one by one."""
 
     def start(self) -> None:
-        """Emit that all indices that were seen, none, are within B."""
-        everywhere = ir.Constant(ir.VectorType(BIT, GATHERED), [1] * GATHERED)
-        self.within = self.slot(everywhere.type)
-        self.builder.store(everywhere, self.within)
+        """Emit where the last step may begin, and memory for what a block needs."""
+        builder, rows = self.builder, self.words[ROWS]
+        entries = self.load_word(self.index_type, self.words[INDPTR], rows)
+        self.last = builder.sub(entries, self.number(STEP))
+        # Vectors that begin with the last products of a block reach beyond them.
+        self.products, self.block_sums, self.rest = (
+            self.address_of(self.slot(ir.ArrayType(self.scalar, count)))
+            for count in (BLOCK_ENTRIES + max(WIDTHS), BLOCK_ROWS, STEP)
+        )
+        longest, integer = max(WIDTHS), ir.IntType(8 * self.itemsize)
+        masks = ir.ArrayType(integer, 2 * longest)
+        slot = self.slot(masks)
+        builder.store(ir.Constant(masks, [-1] * longest + [0] * longest), slot)
+        self.masks = self.add(self.address_of(slot), longest * self.itemsize)
 
-    def end(self) -> None:
-        """Emit that A is refused if an index was not within B."""
-        bits = ir.IntType(GATHERED)
-        found = self.builder.bitcast(self.builder.load(self.within), bits)
-        self.refuse_unless(self.builder.icmp_unsigned("==", found, bits(-1)))
+    def multiply_all(self, begin: Value, end: Value) -> None:
+        """Emit rows of C."""
+        builder = self.builder
+        with self.loop(begin, end, BLOCK_ROWS) as row:
+            after = self.least(self.add(row, BLOCK_ROWS), end)
+            first, stop = (
+                self.load_word(self.index_type, self.words[INDPTR], place) for place in (row, after)
+            )
+            few = builder.icmp_unsigned("<=", builder.sub(stop, first), self.number(BLOCK_ENTRIES))
+            with builder.if_else(few) as (block, one_by_one):
+                with block:
+                    self._multiply_block(row, after, first, stop)
+                with one_by_one:
+                    super().multiply_all(row, after)
+
+    def _multiply_block(self, begin: Value, end: Value, first: Value, stop: Value) -> None:
+        """Emit rows of C whose entries are first .. stop - 1."""
+        builder = self.builder
+        self._keep_products(first, stop)
+        out = self.row_of(self.out, begin, OUT_ROW)
+        sums = builder.select(self.finishes, self.block_sums, out)
+        sums = builder.sub(sums, self.times(begin, self.itemsize))
+        products = builder.sub(self.products, self.times(first, self.itemsize))
+        whole = self.whole_steps(begin, end, TOGETHER)
+        rows, entries = builder.sub(end, begin), builder.sub(stop, first)
+        limits = {}
+        for width, most in WIDTHS.items():
+            pays = builder.icmp_signed("<=", entries, self.times(rows, most))
+            limit = builder.select(pays, self.index_type(width), self.index_type(0))
+            limits[width] = self.spread(limit, TOGETHER)
+        with self.loop(begin, whole, TOGETHER) as row:
+            self._sum_four(row, limits, products, sums)
+        self._sum_rows(whole, end, sums)
+        with builder.if_then(self.finishes), self.loop(begin, end) as row:
+            target = self.row_of(self.out, row, OUT_ROW)
+            [total] = self.load_row(self.add(sums, self.times(row, self.itemsize)))
+            [total] = self._finished(row, [total], target)
+            self.store(total, target)
+
+    def _keep_products(self, first: Value, stop: Value) -> None:
+        """Emit that products of entries are kept, and maybe those of some that follow."""
+        builder = self.builder
+        products = builder.sub(self.products, self.times(first, self.itemsize))
+        within = self.least(stop, self.add(self.last, 1))
+        within = builder.select(builder.icmp_signed("<", first, within), within, first)
+        with self.loop(first, within, STEP) as entry:
+            found, values = self._load(entry)
+            target = self.add(products, self.times(entry, self.itemsize))
+            self.store(builder.fmul(found, values), target)
+        steps = self.add(builder.sub(within, first), STEP - 1)
+        rest = self.add(first, builder.and_(steps, self.number(-STEP)))
+        self._multiply_each(rest, stop, products)
+
+    def _multiply_each(self, first: Value, stop: Value, products: Value) -> None:
+        """Emit that products of entries are kept, one by one."""
+        with self.loop(first, stop) as entry:
+            index, factor = self.entry(entry, self.words[K])
+            [item] = self.load_row(self.row_of(self.B, index, B_ROW))
+            target = self.add(products, self.times(entry, self.itemsize))
+            self.store(self.builder.fmul(factor, item), target)
+
+    def _sum_four(self, row: Value, limits: dict[int, Value], products: Value, sums: Value) -> None:
+        """Emit that sums of four rows are stored: together where all are within a limit."""
+        builder, kind = self.builder, ir.VectorType(self.index_type, TOGETHER)
+        size, bits = self.index_type.width // 8, ir.IntType(TOGETHER)
+        at = self.add(self.words[INDPTR], self.times(row, size))
+        lengths = builder.sub(self.load(kind, self.add(at, size)), self.load(kind, at))
+
+        def emit(widths: list[int]) -> None:
+            if not widths:
+                self._sum_rows(row, self.add(row, TOGETHER), sums)
+                return
+            beyond = builder.bitcast(builder.icmp_unsigned(">", lengths, limits[widths[0]]), bits)
+            fits = builder.icmp_unsigned("==", beyond, bits(0))
+            with builder.if_else(fits) as (together, longer):
+                with together:
+                    total = self._sums_of_four(row, widths[0], products)
+                    self.store(total, self.add(sums, self.times(row, self.itemsize)))
+                with longer:
+                    emit(widths[1:])
+
+        emit(list(limits))
+
+    def _sums_of_four(self, row: Value, width: int, products: Value) -> Value:
+        """Return the sums of four rows of at most so many entries, as a vector."""
+        lanes = min(width, PART // self.itemsize)
+        starts = [
+            self.load_word(self.index_type, self.words[INDPTR], self.add(row, number))
+            for number in range(TOGETHER + 1)
+        ]
+        found = []
+        for start, stop in itertools.pairwise(starts):
+            at = self.add(products, self.times(start, self.itemsize))
+            count, terms = self.builder.sub(stop, start), []
+            for lane in range(0, width, lanes):
+                term = self.load(self.vector(lanes), self.add(at, lane * self.itemsize))
+                terms.append(self._first_lanes_of(term, count, lane))
+            while len(terms) > 1:  # in the order of `lane_sum`, as below
+                half = len(terms) // 2
+                terms = [self.plus(*pair) for pair in zip(terms[:half], terms[half:], strict=True)]
+            found += terms
+        a, b, c, d = found
+        if lanes == 2 * TOGETHER:
+            halves = [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]]
+            ac, bd = self._added(a, c, halves), self._added(b, d, halves)
+            total = self._added(ac, bd, [[0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15]])
+            return self._added(total, total, [[0, 2, 4, 6], [1, 3, 5, 7]])
+        halves = [[0, 1, 4, 5], [2, 3, 6, 7]]
+        ab, cd = self._added(a, b, halves), self._added(c, d, halves)
+        return self._added(ab, cd, [[0, 2, 4, 6], [1, 3, 5, 7]])
+
+    def _added(self, first: Value, second: Value, lanes: list[list[int]]) -> Value:
+        """Return the sum of two choices of the lanes of two vectors."""
+        return self.plus(*(self.shuffle(first, second, chosen) for chosen in lanes))
+
+    def _sum_rows(self, begin: Value, end: Value, sums: Value) -> None:
+        """Emit that sums of rows of any length are stored, one after the other."""
+        with self.loop(begin, end) as row:
+            first, stop = (
+                self.load_word(self.index_type, self.words[INDPTR], self.add(row, after))
+                for after in (0, 1)
+            )
+            [total] = self.sums(first, stop)
+            self.store(total, self.add(sums, self.times(row, self.itemsize)))
 
     def sums(self, first: Value, stop: Value) -> list[Value]:
-        """Return the sum of a row times a single column."""
-        builder = self.builder
-        kind, indices = self.vector(GATHERED), ir.VectorType(self.index_type, GATHERED)
-        slots = [self.slot(kind), self.slot(kind)]
+        """Return the sum of a row of any length."""
+        builder, kind = self.builder, self.vector(STEP)
+        slot = self.slot(kind)
+        builder.store(ir.Constant(kind, None), slot)
+        whole = self.whole_steps(first, stop, STEP)
+        with self.loop(first, whole, STEP) as entry:
+            # Not fused: short rows are not either.
+            products = builder.fmul(*self._load(entry))
+            builder.store(self.plus(builder.load(slot), products), slot)
+        total, products = builder.load(slot), self.slot(kind)
+        fits = builder.icmp_signed("<=", whole, self.last)
+        with builder.if_else(fits, likely=True) as (vector, one_by_one):
+            with vector:
+                builder.store(builder.fmul(*self._load(whole)), products)
+            with one_by_one:
+                base = builder.sub(self.rest, self.times(whole, self.itemsize))
+                self._multiply_each(whole, stop, base)
+                builder.store(self.load(kind, self.rest), products)
+        rest = self._first_lanes_of(builder.load(products), builder.sub(stop, whole))
+        return [self.lane_sum(self.plus(total, rest))]
 
-        def add_entries(entry: Value, chain: int, mask: Value | None) -> None:
-            at = self.add(self.words[INDICES], self.times(entry, self.index_type.width // 8))
-            value_at = self.add(self.words[VALUES], self.times(entry, self.itemsize))
-            if mask is None:
-                found, values = self.load(indices, at), self.load(kind, value_at)
-            else:
-                found = self.load_some(indices, at, mask)
-                values = self.load_some(kind, value_at, mask)
-            good = self.below(found, self.words[K])
-            builder.store(builder.and_(builder.load(self.within), good), self.within)
-            items = self.gather(self.B, found, good if mask is None else builder.and_(good, mask))
-            total = self.multiply_add(values, items, builder.load(slots[chain]))
-            builder.store(total, slots[chain])
+    def _first_lanes_of(self, terms: Value, count: Value, lane: int = 0) -> Value:
+        """Return a vector that begins with a lane of a row, and zeros from `count` of these on."""
+        integers = ir.VectorType(ir.IntType(8 * self.itemsize), terms.type.count)
+        before = self.times(self.builder.sub(self.number(lane), count), self.itemsize)
+        mask = self.load(integers, self.add(self.masks, before))
+        kept = self.builder.and_(self.builder.bitcast(terms, integers), mask)
+        return self.builder.bitcast(kept, terms.type)
 
-        for slot in slots:
-            builder.store(ir.Constant(kind, None), slot)
-        step = len(slots) * GATHERED
-        whole = self.whole_steps(first, stop, step)
-        with self.loop(first, whole, step) as entry:
-            for chain in range(len(slots)):
-                add_entries(self.add(entry, chain * GATHERED), chain, None)
-        with self.loop(whole, stop, GATHERED) as entry:
-            add_entries(entry, 0, self.first_lanes(GATHERED, builder.sub(stop, entry)))
-        total = self.sum_of(slots)
-        return [self.lane_sum(total)]
+    def _load(self, first: Value) -> tuple[Value, Value]:
+        """Return the items of B that entries name, whose indices are checked, and values."""
+        builder, bits = self.builder, ir.IntType(STEP)
+        at = self.add(self.words[INDICES], self.times(first, self.index_type.width // 8))
+        indices = self.load(ir.VectorType(self.index_type, STEP), at)
+        good = builder.bitcast(self.below(indices, self.words[K]), bits)
+        self.refuse_unless(builder.icmp_unsigned("==", good, bits(-1)))
+        at = self.add(self.words[VALUES], self.times(first, self.itemsize))
+        return self.items(first, indices), self.load(self.vector(STEP), at)
+
+    def items(self, first: Value, indices: Value) -> Value:
+        """Return the items of B that indices name: those of entries from `first` on."""
+        found = ir.Constant(self.vector(STEP), ir.Undefined)
+        for lane in range(STEP):
+            # Loaded once more: to take it out of the vector would take longer.
+            index = self.load_word(self.index_type, self.words[INDICES], self.add(first, lane))
+            item = self.load(self.scalar, self.row_of(self.B, index, B_ROW))
+            found = self.builder.insert_element(found, item, INT32(lane))
+        return found
+
+
+class GatheredDots(Dots):
+    """The same by the processor's gathers, where these are fast."""
+
+    def items(self, first: Value, indices: Value) -> Value:
+        """Return the items of B that indices name."""
+        return self.gather(self.B, indices)

@@ -14,9 +14,8 @@ from numba.core import types
 from portable_spdnn_cpu.jit.compilation import intrinsic
 from portable_spdnn_cpu.jit.target import has_fast_gathers
 from portable_spdnn_cpu.spmm.direct.columns import Columns
-from portable_spdnn_cpu.spmm.direct.dots import Dots
+from portable_spdnn_cpu.spmm.direct.dots import Dots, GatheredDots
 from portable_spdnn_cpu.spmm.direct.job_words import REFUSED
-from portable_spdnn_cpu.spmm.direct.loaded_dots import LoadedDots
 from portable_spdnn_cpu.spmm.direct.rows import Rows
 from portable_spdnn_cpu.spmm.emitter import WORD
 
@@ -59,7 +58,7 @@ def multiply(
     if not all(isinstance(number, types.IntegerLiteral) for number in (vectors, vector_bytes)):
         return None  # Numba asks again with constants
     sizes = vectors.literal_value, vector_bytes.literal_value
-    dots = Dots if has_fast_gathers() else LoadedDots
+    dots = GatheredDots if has_fast_gathers() else Dots
     emitter = Columns if len(form) else Rows if sizes[0] else dots
     itemsize, index_bits = dtype.dtype.bitwidth // 8, index_dtype.dtype.bitwidth
     signature = types.boolean(

@@ -67,11 +67,7 @@ class SparseMicrokernel(Emitter):
         )
         self.bounded = builder.icmp_signed("==", words[ACTIVATION], self.number(NONE))
         self.start()
-        with self.loop(begin, end) as number:
-            first = self.load_word(self.index_type, words[INDPTR], number)
-            stop = self.load_word(self.index_type, words[INDPTR], self.add(number, 1))
-            self.multiply(number, first, stop)
-        self.end()
+        self.multiply_all(begin, end)
         builder.branch(last)
         done = builder.block
         builder.position_at_end(self.refuse)
@@ -85,8 +81,12 @@ class SparseMicrokernel(Emitter):
     def start(self) -> None:
         """Emit what is done before all rows or columns."""
 
-    def end(self) -> None:
-        """Emit what is done after all rows or columns."""
+    def multiply_all(self, begin: Value, end: Value) -> None:
+        """Emit rows or columns begin .. end - 1 of A."""
+        with self.loop(begin, end) as number:
+            first = self.load_word(self.index_type, self.words[INDPTR], number)
+            stop = self.load_word(self.index_type, self.words[INDPTR], self.add(number, 1))
+            self.multiply(number, first, stop)
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
         """Emit what is done for a row or column of A."""

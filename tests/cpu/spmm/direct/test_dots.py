@@ -1,0 +1,92 @@
+"""Products with a single column: rows in blocks, four together, and one by one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from direct_products import POOLS, multiply
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import portable_spdnn as ps
+from portable_spdnn.testing import oracle
+from portable_spdnn_cpu.spmm.direct.dots import BLOCK_ENTRIES, BLOCK_ROWS
+
+K = 1000
+
+
+def rows_of(lengths: list[int], dtype: Any, index: Any, seed: int = 1) -> Any:
+    """Return a matrix whose rows have so many entries each."""
+    rng = np.random.default_rng(seed)
+    indptr = np.cumsum([0, *lengths]).astype(index)
+    columns = [np.sort(rng.choice(K, length, replace=False)) for length in lengths]
+    indices = np.concatenate([*columns, np.zeros(0)]).astype(index)
+    values = rng.uniform(-1, 1, indices.size).astype(dtype)
+    A = sp.csr_array((values, indices, indptr), shape=(len(lengths), K))
+    assert A.indices.dtype == index
+    return A
+
+
+lengths = st.one_of(
+    st.lists(st.integers(0, most), min_size=1, max_size=3 * BLOCK_ROWS + 3)
+    for most in (2, 5, 9, 17, 40)
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    lengths, st.sampled_from([np.float32, np.float64]), st.sampled_from([np.int32, np.int64]),
+    st.booleans(), st.booleans(), st.integers(0, 1000),
+)  # fmt: skip
+def test_rows_of_any_lengths(
+    lengths: list[int], dtype: Any, index: Any, finished: bool, added: bool, seed: int
+) -> None:
+    A, rng = rows_of(lengths, dtype, index, seed), np.random.default_rng(seed)
+    x, residual = rng.uniform(-1, 1, K).astype(dtype), None
+    epilogue = ps.Epilogue(rng.uniform(-1, 1, len(lengths)), "relu", upper=0.5)
+    epilogue = epilogue if finished else ps.Epilogue()
+    if added:
+        residual = rng.uniform(-1, 1, len(lengths)).astype(dtype)
+    expected = oracle.spmm(A, x[:, None])[:, 0] + (residual if added else 0)
+    if finished:
+        expected = np.clip(expected + epilogue.bias, 0, 0.5)
+    close = 1e-5 if dtype == np.float32 else 1e-12
+    for pool in POOLS:
+        found = multiply(pool, "csr", A, x, epilogue, residual)
+        np.testing.assert_allclose(found, expected, rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("most", [3, 8, 16, 30])
+def test_the_sum_of_a_row_does_not_depend_on_what_is_around(dtype: Any, most: int) -> None:
+    rng = np.random.default_rng(most)
+    A = rows_of(rng.integers(0, most + 1, 150).tolist(), dtype, np.int32)
+    x = rng.uniform(-1, 1, K).astype(dtype)
+    whole = multiply(POOLS[0], "csr", A, x)
+    for first, end in ((1, 150), (2, 100), (3, 7), (70, 150), (149, 150)):
+        np.testing.assert_array_equal(multiply(POOLS[0], "csr", A[first:end], x), whole[first:end])
+    long = sp.csr_array(sp.vstack([rows_of([K, K], dtype, np.int32), A]))
+    assert long.indptr[BLOCK_ROWS] > BLOCK_ENTRIES  # so that rows go one by one
+    np.testing.assert_array_equal(multiply(POOLS[0], "csr", long, x)[2:], whole)
+
+
+def test_what_is_not_of_a_row_is_left_out() -> None:
+    A = rows_of([3, 1, 0, 2, 5, 16, 9, 4, 0], np.float32, np.int32)
+    A.data[A.indptr[1] : A.indptr[2]] = np.nan
+    A.data[A.indptr[5] : A.indptr[6]] = np.inf
+    found = multiply(POOLS[0], "csr", A, np.ones(K, np.float32))
+    assert np.isnan(found).tolist() == [False, True] + 7 * [False]
+    assert np.isinf(found).tolist() == 5 * [False] + [True] + 3 * [False]
+
+
+def test_an_index_beyond_is_refused_wherever_it_is() -> None:
+    A = rows_of(np.random.default_rng(2).integers(0, 12, 130).tolist(), np.float32, np.int32)
+    x = np.ones(K, np.float32)
+    for entry in (*range(12), A.nnz // 2, *range(A.nnz - 12, A.nnz)):
+        for wrong in (K, -1):
+            changed = A.copy()
+            changed.indices[entry] = wrong
+            assert multiply(POOLS[0], "csr", changed, x) is None

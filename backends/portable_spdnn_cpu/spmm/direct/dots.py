@@ -41,7 +41,7 @@ class Dots(Rows):
         """Emit where the last step may begin, and memory for what a block needs."""
         builder, rows = self.builder, self.words[ROWS]
         entries = self.load_word(self.index_type, self.words[INDPTR], rows)
-        self.last = builder.sub(entries, self.number(STEP))
+        self.last_step = builder.sub(entries, self.number(STEP))
         # Vectors that begin with the last products of a block reach beyond them.
         self.products, self.block_sums, self.rest = (
             self.address_of(self.slot(ir.ArrayType(self.scalar, count)))
@@ -96,7 +96,7 @@ class Dots(Rows):
         """Emit that products of entries are kept, and maybe those of some that follow."""
         builder = self.builder
         products = builder.sub(self.products, self.times(first, self.itemsize))
-        within = self.least(stop, self.add(self.last, 1))
+        within = self.least(stop, self.add(self.last_step, 1))
         within = builder.select(builder.icmp_signed("<", first, within), within, first)
         with self.loop(first, within, STEP) as entry:
             found, values = self._load(entry)
@@ -189,7 +189,7 @@ class Dots(Rows):
             products = builder.fmul(*self._load(entry))
             builder.store(self.plus(builder.load(slot), products), slot)
         total, products = builder.load(slot), self.slot(kind)
-        fits = builder.icmp_signed("<=", whole, self.last)
+        fits = builder.icmp_signed("<=", whole, self.last_step)
         with builder.if_else(fits, likely=True) as (vector, one_by_one):
             with vector:
                 builder.store(builder.fmul(*self._load(whole)), products)

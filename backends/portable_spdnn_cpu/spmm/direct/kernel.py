@@ -9,6 +9,7 @@ import numpy as np
 from portable_spdnn_cpu.activations import NONE, activate_span
 from portable_spdnn_cpu.jit.compilation import kernel_part
 from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, job, next_task
+from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.copies import (
     CSC_BYTES,
@@ -146,14 +147,19 @@ def multiply_columns(
     lanes, n = BLOCK_BYTES // itemsize, words[COLUMNS]
     if n == 1:
         return multiply(form, 0, 0, item, index, words, begin, end, 0, n)
-    if n * itemsize <= 16:
+    size, overlaps = n * itemsize, HAS_FAST_MASKS + len(form) == 0
+    if size < BLOCK_BYTES and overlaps:
+        return multiply_overlapping(words, begin, end, n, item, index)
+    if size <= 16:
         return multiply(form, 1, 16, item, index, words, begin, end, 0, n)
-    if n * itemsize <= 32:
+    if size <= 32:
         return multiply(form, 1, 32, item, index, words, begin, end, 0, n)
     valid, first = True, 0
     widest = CSC_BYTES // itemsize if len(form) else MAX_VECTORS * lanes
     while first < n:
         width = min(n - first, widest)
+        if overlaps and 0 < n - first - width < lanes:
+            width -= lanes  # the last panel is to fill a vector
         vectors = -(-width // lanes)
         if vectors == 1:
             valid &= multiply(form, 1, 64, item, index, words, begin, end, first, width)
@@ -173,6 +179,23 @@ def multiply_columns(
             valid &= multiply(form, 8, 64, item, index, words, begin, end, first, width)
         first += width
     return valid
+
+
+@kernel_part
+def multiply_overlapping(words: Any, begin: int, end: int, n: int, item: Any, index: Any) -> Any:
+    """Multiply in CSR columns of less than 64 bytes, in one vector or two that overlap."""
+    size = n * array_at(0, 1, item).itemsize
+    if size == 32:
+        return multiply(CSR, 1, 32, item, index, words, begin, end, 0, n)
+    if size > 32:
+        return multiply(CSR, 2, 32, item, index, words, begin, end, 0, n)
+    if size == 16:
+        return multiply(CSR, 1, 16, item, index, words, begin, end, 0, n)
+    if size > 16:
+        return multiply(CSR, 2, 16, item, index, words, begin, end, 0, n)
+    if size == 8:
+        return multiply(CSR, 1, 8, item, index, words, begin, end, 0, n)
+    return multiply(CSR, 2, 8, item, index, words, begin, end, 0, n)
 
 
 @job

@@ -5,12 +5,16 @@ and a value that is spread over a vector; it meets a row of B. Several chains of
 that an addition takes where a row of B is but few vectors. Bound: about six instructions for an
 entry of up to one vector; beyond, the loads of B, which lie across two cache lines where B's rows
 do not start on them. A row gets its bias and bounds before it is written.
+
+Of a last vector that is partly filled a mask names the lanes, where masks are fast. Elsewhere it is
+a whole one that ends where the row does: some columns are computed twice.
 """
 
 from __future__ import annotations
 
 from llvmlite import ir
 
+from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.job_words import (
@@ -25,7 +29,15 @@ from portable_spdnn_cpu.spmm.emitter import Value
 
 
 class Rows(SparseMicrokernel):
-    """Emits the products of rows of A."""
+    """Emits the products of rows of A. Without fast masks, columns fill a vector at least."""
+
+    def mask_last_vector(self, columns: Value) -> None:
+        """Let the last vector end where so many columns do, if there is no fast mask for it."""
+        super().mask_last_vector(columns)
+        if self.vectors and not HAS_FAST_MASKS:
+            end = self.times(columns, self.itemsize)
+            self.last = self.builder.sub(end, self.number(self.vector_bytes))
+            self.left, self.mask = self.number(self.vector_type.count), None
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
         """Emit a row of C."""
@@ -36,7 +48,7 @@ class Rows(SparseMicrokernel):
             return
         for place, total in enumerate(whole):
             self.store(total, self.add(target, place * self.vector_bytes))
-        self.store_first(last, self.add(target, len(whole) * self.vector_bytes), self.left)
+        self.store_first(last, self.add(target, self.last), self.left)
 
     def _finished(self, row: Value, sums: list[Value], target: Value) -> list[Value]:
         """Return sums plus bias, plus what C holds, within bounds, where the job has these.

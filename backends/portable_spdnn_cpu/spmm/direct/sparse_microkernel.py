@@ -59,9 +59,7 @@ class SparseMicrokernel(Emitter):
         self.refuse, last = (builder.append_basic_block(name) for name in ("refuse", "last"))
         shift = self.times(column, self.itemsize)
         self.B, self.out = self.add(words[B], shift), self.add(words[OUT], shift)
-        before = max(0, self.vectors - 1) * self.vector_type.count
-        self.left = builder.sub(columns, self.number(before))  # lanes of the last vector
-        self.mask = self.first_lanes(self.vector_type.count, self.left)
+        self.mask_last_vector(columns)
         self.accumulates, self.finishes = (
             builder.trunc(words[at], BIT) for at in (ACCUMULATES, HAS_EPILOGUE)
         )
@@ -77,6 +75,16 @@ class SparseMicrokernel(Emitter):
         valid.add_incoming(BIT(1), done)
         valid.add_incoming(BIT(0), self.refuse)
         return valid
+
+    def mask_last_vector(self, columns: Value) -> None:
+        """Let the last vector of so many columns be where it is, of which a mask names the lanes.
+
+        Sets its distance from the first one in bytes, `last`, how many lanes it has, and `mask`.
+        """
+        before = max(0, self.vectors - 1)
+        self.last: Value | int = before * self.vector_bytes
+        self.left = self.builder.sub(columns, self.number(before * self.vector_type.count))
+        self.mask = self.first_lanes(self.vector_type.count, self.left)
 
     def start(self) -> None:
         """Emit what is done before all rows or columns."""
@@ -154,10 +162,11 @@ class SparseMicrokernel(Emitter):
 
     def load_row(self, address: Value, mask: Value | None = None) -> list[Value]:
         """Return the vectors of a row of B or C; of the last one the lanes that a mask names."""
-        *whole, last = (
-            self.add(address, n * self.vector_bytes) for n in range(max(1, self.vectors))
-        )
-        found = [self.load(self.vector_type, at) for at in whole]
+        found = [
+            self.load(self.vector_type, self.add(address, n * self.vector_bytes))
+            for n in range(self.vectors - 1)
+        ]
+        last = self.add(address, self.last)
         if mask is None:
             return [*found, self.load(self.vector_type, last)]
         return [*found, self.load_some(self.vector_type, last, mask)]

@@ -145,6 +145,8 @@ def multiply_columns(
     """Multiply as `microkernels.multiply` does, all columns of B, in panels."""
     itemsize = array_at(0, 1, item).itemsize
     lanes, n = BLOCK_BYTES // itemsize, words[COLUMNS]
+    if n == 0:
+        return True
     if n == 1:
         return multiply(form, 0, 0, item, index, words, begin, end, 0, n)
     size, overlaps = n * itemsize, HAS_FAST_MASKS + len(form) == 0

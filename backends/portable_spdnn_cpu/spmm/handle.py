@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -24,15 +25,16 @@ from portable_spdnn_cpu.spmm.direct.choice import suited_form
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.few_columns import product as few_columns
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
-from portable_spdnn_cpu.spmm.stream.product import (
-    StreamProduct,
-    StreamVariant,
-    is_shared,
-)
+from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 from portable_spdnn_cpu.spmm.tuning import ProductSize
 
 # Entries that a load of B must serve for clusters of rows to be considered.
 LEAST_SHARED = 1.5
+# Seconds of a product, by streaming, from which they are chosen without a trial.
+CLUSTERED_FROM = 1e-3
+# A as it is is chosen before the kernel for few columns where the model gives it at most this part
+# of the time.
+DIRECT_OF_FEW = 0.6
 MAX_PREDICTIONS = 16  # for different numbers of columns that are kept: each may have packed A anew
 MAX_TRIAL_BYTES = 1 << 28  # of made-up operands and results; larger products are not tried
 
@@ -137,7 +139,7 @@ class WeightsProduct:
         layout = layout_of(B)
         choice = self._choices.get((columns, layout))
         if choice is None:
-            choice = self._choices[columns, layout] = self._predict(columns, layout)
+            choice = self._choices[columns, layout] = self._predict(B, layout)
             self._forget()
         kernel = choice.kernel
         if out is None:
@@ -212,7 +214,7 @@ class WeightsProduct:
                 vars(self).pop(name, None)
 
     def _size(self, columns: int, layout: int) -> ProductSize:
-        return size_of(self.A, columns, layout, self.workers)
+        return tuning.size_of(self.A, columns, layout, self.workers)
 
     def _stream(self, variant: StreamVariant) -> StreamProduct:
         """Return A packed for a variant of the stream, once."""
@@ -237,20 +239,30 @@ class WeightsProduct:
     def _direct(self) -> DirectProduct:
         return DirectProduct(self.A, self.epilogue)
 
-    def _predict(self, columns: int, layout: int) -> Choice:
+    def _predict(self, B: Array, layout: int) -> Choice:
         """Choose by the model."""
+        columns = B.shape[1]
         size = self._size(columns, layout)
-        best = tuning.stream_variants(size)[0]
-        seconds, dense = tuning.stream_seconds(size, best), tuning.dense_seconds(size)
+        # Kernels are made where they are chosen: they may pack A.
+        makers: list[tuple[float, Callable[[], Kernel]]] = [
+            (tuning.dense_seconds(size), lambda: self._dense)
+        ]
+        margin = 1.0
         if few_columns.fits(self.A, columns):
-            few = self._few_columns(columns)
-            predicted = few.seconds_on(self.workers.threads)
-            return Choice(few, predicted) if predicted < dense else Choice(self._dense, dense)
-        if self._clustered is not None and seconds / self._clustered.gain < dense:
-            return Choice(self._clustered, seconds / self._clustered.gain)
-        if dense < seconds:
-            return Choice(self._dense, dense)
-        return Choice(self._stream(best), seconds)
+            few, margin = self._few_columns(columns), DIRECT_OF_FEW
+            makers.append((few.seconds_on(self.workers.threads), lambda: few))
+        else:
+            best = tuning.stream_variants(size)[0]
+            seconds = tuning.stream_seconds(size, best)
+            makers.append((seconds, lambda: self._stream(best)))
+            if (clustered := self._clustered) is not None and seconds >= CLUSTERED_FROM:
+                makers.append((seconds / clustered.gain, lambda: clustered))
+        predicted, make = min(makers, key=lambda maker: maker[0])
+        if suited_form("csr", self.A.shape, self.A.nnz, B):
+            direct = tuning.direct_seconds(replace(size, threads=1))
+            if direct < margin * predicted:
+                return Choice(self._direct, direct)
+        return Choice(make(), predicted)
 
     def _try_kernels(self, columns: int, layout: int) -> Choice:
         """Choose by a trial on made-up operands."""
@@ -282,14 +294,3 @@ class WeightsProduct:
             run = functools.partial(kernel.multiply, B, out, None, self.workers)
             choices.append(Choice(kernel, predicted, tuning.measured(run, least)))
         return min(choices, key=lambda choice: choice.measured or 0.0)
-
-
-def size_of(A: SparseOperand, columns: int, layout: int, workers: ThreadPool) -> ProductSize:
-    """Return what a choice depends on."""
-    rows, inner = A.shape
-    itemsize = A.dtype.itemsize
-    shared = is_shared(int(A.nnz), (rows, inner), columns, itemsize)
-    return ProductSize(
-        rows, inner, columns, int(A.nnz), itemsize, layout == Layout.FORTRAN,
-        layout == Layout.ALIGNED, workers.threads if shared else 1,
-    )  # fmt: skip

@@ -16,7 +16,6 @@ from portable_spdnn_cpu.spmm import tuning
 from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result, layout_of
 from portable_spdnn_cpu.spmm.direct import product as direct
 from portable_spdnn_cpu.spmm.direct.choice import suited_form
-from portable_spdnn_cpu.spmm.handle import size_of
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct
 
 
@@ -29,7 +28,7 @@ def multiply_once(
     panels of B: as it is too, or packed before.
     """
     layout = layout_of(B)
-    size = size_of(A, B.shape[1], layout, workers)
+    size = tuning.size_of(A, B.shape[1], layout, workers)
     if suited_form("csr", A.shape, A.nnz, B) or tuning.direct_is_faster(size):
         parts = A.indptr, A.indices, A.data
         finish = direct.epilogue_arguments(epilogue)

@@ -13,12 +13,15 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.machine.timing import seconds_of
+from portable_spdnn_cpu.spmm.dense_layout import Layout
 from portable_spdnn_cpu.spmm.direct.choice import is_reused
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
-from portable_spdnn_cpu.spmm.stream.product import StreamVariant
+from portable_spdnn_cpu.spmm.stream.product import StreamVariant, is_shared
 
 CYCLE = 2.7e-10  # seconds
 L1, L2 = cache_bytes(1), cache_bytes(2)
@@ -39,6 +42,7 @@ WRITE, WRITE_FORTRAN = 4.0, 10.0
 WRITE_ROWS, WRITE_PANELS = 6.0, 14.0
 WAIT = 3.5  # to write and read one of sums, between two blocks
 DENSE = 0.62  # for a multiply-add of vectors in BLAS
+DENSE_VECTOR = 10.0  # for one of B or C there: it is looked at, packed and written
 # For one of dense weights, which BLAS packs at every call: from the second level, and from beyond.
 DENSE_WEIGHT, MEMORY_WEIGHT = 8.0, 20.0
 # Cycles for other things.
@@ -47,6 +51,7 @@ ROW = 12.0  # for a row of a block, whatever it has
 FALSE_SHARING = 100.0  # for a row of C in which two threads write to one pair of cache lines
 START = 12000.0  # for a call
 # Seconds.
+DIRECT_CALL = 1.5e-6  # for a call with A and B as they are
 DENSE_CALL = 1e-5  # for a call of BLAS: B is looked at, and the threads of BLAS are set
 PACK_CALL, PACK_ENTRY = 1e-5, 3e-9  # to pack A: for a call, and for an entry
 K_BLOCKS = (64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
@@ -93,6 +98,17 @@ class ProductSize:
     def vectors(self) -> int:
         """Vectors of 64 bytes in a row of C."""
         return max(1, -(-self.columns * self.itemsize // BLOCK_BYTES))
+
+
+def size_of(A: SparseOperand, columns: int, layout: int, workers: ThreadPool) -> ProductSize:
+    """Return what a choice depends on for a product with so many columns."""
+    rows, inner = A.shape
+    itemsize = A.dtype.itemsize
+    shared = is_shared(int(A.nnz), (rows, inner), columns, itemsize)
+    return ProductSize(
+        rows, inner, columns, int(A.nnz), itemsize, layout == Layout.FORTRAN,
+        layout == Layout.ALIGNED, workers.threads if shared else 1,
+    )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=REMEMBERED)
@@ -240,7 +256,7 @@ def direct_seconds(size: ProductSize) -> float:
     loads = (size.entries - read) * load + read * first
     write = WRITE if size.rows * size.vectors * BLOCK_BYTES <= L2 / 2 else WRITE_PANELS
     shared = (loads + size.rows * write) / (1 if size.fortran else size.threads)
-    return CYCLE * size.vectors * (shared + turned + copied)
+    return DIRECT_CALL + CYCLE * size.vectors * (shared + turned + copied)
 
 
 def dense_seconds(size: ProductSize) -> float:
@@ -248,6 +264,7 @@ def dense_seconds(size: ProductSize) -> float:
     weights = size.rows * size.inner * size.itemsize / BLOCK_BYTES
     packed = DENSE_WEIGHT if weights * BLOCK_BYTES <= L2_SHARE * L2 else MEMORY_WEIGHT
     cycles = weights * (DENSE * size.columns + packed)
+    cycles += DENSE_VECTOR * (size.rows + size.inner) * size.vectors
     return DENSE_CALL + CYCLE * cycles / size.threads
 
 

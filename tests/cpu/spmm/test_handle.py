@@ -16,6 +16,7 @@ from portable_spdnn_cpu.spmm import handle, tuning
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.dense import DenseProduct, blas_libraries
 from portable_spdnn_cpu.spmm.dense_layout import Layout, layout_of
+from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 from portable_spdnn_cpu.spmm.handle import WeightsProduct
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
@@ -98,7 +99,7 @@ def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -
     assert "(18.8 KiB dense); " in text
     for choice in product._choices.values():  # a value and a place of two or four bytes
         assert 6 * A.nnz <= choice.kernel.nbytes <= 8 * A.nnz + 24 * sum(A.shape) + 1024
-    assert "Features of 19 inputs in C order: weights streamed" in product.describe(layer=True)
+    assert "Features of 19 inputs in C order: A is read as it is" in product.describe(layer=True)
     monkeypatch.setattr(handle, "MAX_TRIAL_BYTES", 1000)
     WeightsProduct(ThreadPool(2), A, BARE, columns=40)
     assert len(trials) == made
@@ -135,7 +136,9 @@ def test_few_zeros_go_to_blas_but_not_with_infinities(monkeypatch: pytest.Monkey
     assert np.isfinite(product.multiply(B)[3]).all()
 
 
-def test_rows_that_share_columns_go_in_clusters() -> None:
+def test_rows_that_share_columns_go_in_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handle, "CLUSTERED_FROM", 0.0)
+    monkeypatch.setattr(handle, "suited_form", lambda *arguments: None)
     alike = sp.csr_array(np.repeat(random((20, 60), 0.2).toarray(), 4, axis=0))
     product = WeightsProduct(ThreadPool(1), alike, BARE)
     B = np.random.default_rng(3).random((60, 32), np.float32)
@@ -178,9 +181,17 @@ def test_a_handle_forgets_old_predictions_and_packings() -> None:
     assert {id(kept) for kept in (*product._packed.values(), *product._few.values())} <= used
 
 
-def test_few_columns_of_huge_sparse_matrices_are_streamed() -> None:
+def test_few_columns_of_huge_sparse_matrices_are_not_packed_for_them() -> None:
     A = sp.eye_array(60_000, format="csr", dtype=np.float32)
     product = WeightsProduct(ThreadPool(1), sp.csr_array(A), BARE)
     B = np.random.default_rng(6).random((60_000, 3), np.float32)
     np.testing.assert_array_equal(product.multiply(B), B)
-    assert isinstance(product._choices[3, layout_of(B)].kernel, StreamProduct)
+    assert not isinstance(product._choices[3, layout_of(B)].kernel, FewColumnsProduct)
+
+
+def test_a_call_with_little_work_takes_a_as_it_is_without_a_trial() -> None:
+    little, much = random((6, 762), 0.1), random((800, 800), 0.2)
+    for A, columns, expected in ((little, 161, DirectProduct), (much, 512, StreamProduct)):
+        product, B = WeightsProduct(ThreadPool(1), A, BARE), np.ones((A.shape[1], columns), "f4")
+        np.testing.assert_allclose(product.multiply(B), A @ B, rtol=1e-5)
+        assert isinstance(product._choices[columns, layout_of(B)].kernel, expected)

@@ -73,19 +73,28 @@ def _transpose(
     direction: tuple[int, ...], tile: Array, lines: Array, begin: int, end: int, columns: int
 ) -> None:
     """Let rows begin .. end - 1 of a tile be columns of lines, or the other way round."""
-    # Squares are transposed in registers, and what is left over at two sides item by item.
+    # Squares are transposed in registers, of which the last ones may overlap others. Of a tile of
+    # fewer columns a square begins before its rows do: what is there goes to the first line, and is
+    # overwritten. So its first rows are copied item by item.
     side = TRANSPOSE_BYTES // tile.itemsize
-    numbers = np.arange(columns)
-    square, whole = columns // side * side, begin + (end - begin) // side * side
-    for c in range(0, square, side):
-        for row in range(begin, whole, side):
-            if len(direction):
-                transpose_from_tile(tile, None, row, c, lines, numbers)
-            else:
-                transpose_into_tile(tile, None, row, c, lines, numbers)
-    for row in range(begin, end):
-        for c in range(square if row < whole else 0, columns):
+    first = begin if columns >= side else begin + side
+    if end - first < side or (columns < side and not len(direction)):
+        first = end
+    for c in range(columns):
+        for row in range(begin, first):
             if len(direction):
                 lines[c, row] = tile[row, c]
             else:
                 tile[row, c] = lines[c, row]
+    if first == end:
+        return
+    numbers = np.zeros(side + columns, np.int64)[side:]
+    numbers[:] = np.arange(columns)
+    for c in range(0, columns, side):
+        column = min(c, columns - side)
+        for place in range(first, end, side):
+            row = min(place, end - side)
+            if len(direction):
+                transpose_from_tile(tile, None, row, column, lines, numbers)
+            else:
+                transpose_into_tile(tile, None, row, column, lines, numbers)

@@ -1,6 +1,7 @@
 """B and C in rows of whole vectors, where the kernels of a single product need them so.
 
 Those of CSR read and write any rows, those of CSC write whole vectors, and neither takes columns.
+CSR computes some rows of C at a time, which are written as columns while they are near.
 """
 
 from __future__ import annotations
@@ -29,30 +30,41 @@ from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 L2 = cache_bytes(2)
 # Of the widest panel in CSC, where both a row of B and one of C are in registers.
 CSC_BYTES = MAX_VECTORS // 2 * BLOCK_BYTES
+# Of rows of C that are computed before they are written as columns, in the first-level cache: how
+# many at least, and bytes.
+LEAST_TOGETHER, BYTES_TOGETHER = 32, 1 << 14
 
 
 @kernel_part
-def to_row_major(form: tuple[int, ...], words: Any, dtype: Any) -> tuple[int, int]:
-    """Let B, C or both be in memory of the job's where the kernels need them so.
+def columns_into_rows(words: Any, dtype: Any) -> int:
+    """Let B, in Fortran order, be in rows of whole vectors in memory of the job's.
+
+    Returns the address of the memory that follows them.
+    """
+    n, scratch = words[COLUMNS], words[SCRATCH]
+    itemsize = array_at(0, 1, dtype).itemsize
+    row = row_bytes(n, itemsize)
+    apart, width = words[B_ROW] // itemsize, row // itemsize
+    load_columns(words[B], apart, scratch, width, n, 0, words[K], n, dtype)
+    words[B], words[B_ROW] = scratch, row
+    return int(scratch + words[K] * row)
+
+
+@kernel_part
+def to_whole_vectors(words: Any, dtype: Any) -> tuple[int, int]:
+    """Let B and C be in rows, and those of C whole vectors, in memory of the job's if need be.
 
     Returns where C is to be in the end: its address, and the bytes from row to row, or from column
     to column.
     """
     out, out_row, n = words[OUT], words[OUT_ROW], words[COLUMNS]
-    if not (words[FORTRAN] or len(form)):
-        return out, out_row
-    itemsize, scratch = array_at(0, 1, dtype).itemsize, words[SCRATCH]
+    itemsize, scratch, rows = array_at(0, 1, dtype).itemsize, words[SCRATCH], words[ROWS]
     width = row_bytes(n, itemsize) // itemsize
     if words[FORTRAN]:
-        apart = words[B_ROW] // itemsize
-        load_columns(words[B], apart, scratch, width, n, 0, words[K], n, dtype)
-        words[B], words[B_ROW] = scratch, width * itemsize
-        scratch += words[K] * width * itemsize
-    width = width if len(form) else n  # CSR would leave the rest of a row of C as it was
+        scratch = columns_into_rows(words, dtype)
     if words[FORTRAN] or width > n:
         words[OUT], words[OUT_ROW] = scratch, width * itemsize
         if words[ACCUMULATES]:
-            rows = words[ROWS]
             if words[FORTRAN]:
                 load_columns(out, out_row // itemsize, scratch, width, width, 0, rows, n, dtype)
             else:
@@ -61,7 +73,7 @@ def to_row_major(form: tuple[int, ...], words: Any, dtype: Any) -> tuple[int, in
 
 
 @kernel_part
-def from_row_major(words: Any, out: int, out_row: int, dtype: Any) -> None:
+def from_whole_vectors(words: Any, out: int, out_row: int, dtype: Any) -> None:
     """Copy C to an address where it is to be, if it is elsewhere."""
     if words[OUT] == out:
         return
@@ -107,12 +119,17 @@ def scratch_bytes(
     """Return the bytes of memory that one worker needs for B and C in rows of whole vectors."""
     if not (fortran or is_csc) or takes_whole_rows(entries, rows, k, columns * itemsize, fortran):
         return 0
-    row, lines = row_bytes(columns, itemsize), 0
-    if fortran:
-        lines += k
-    if fortran or row > columns * itemsize:
+    row = row_bytes(columns, itemsize)
+    lines = k if fortran else 0
+    if is_csc and (fortran or row > columns * itemsize):
         lines += rows
-    return lines * row
+    return lines * row if is_csc else lines * row + rows_together(row) * row
+
+
+@kernel_part
+def rows_together(row: int) -> int:
+    """Return how many rows of C, of so many bytes, are computed before they become columns."""
+    return max(LEAST_TOGETHER, BYTES_TOGETHER // row)
 
 
 @kernel_part

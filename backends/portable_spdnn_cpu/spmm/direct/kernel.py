@@ -13,9 +13,12 @@ from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.copies import (
     CSC_BYTES,
-    from_row_major,
+    columns_into_rows,
+    from_whole_vectors,
+    row_bytes,
+    rows_together,
     takes_whole_rows,
-    to_row_major,
+    to_whole_vectors,
 )
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
@@ -44,13 +47,16 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
 from portable_spdnn_cpu.spmm.direct.job_words import B as B_AT
 from portable_spdnn_cpu.spmm.direct.microkernels import CSC, CSR, multiply
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
+from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
 
 @kernel_part
 def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute tasks, each some rows of C, until none is left or A is refused."""
+    if words[FORTRAN]:
+        multiply_into_columns(words, dtype, index_dtype)
+        return
     rows, tasks = words[ROWS], words[TASKS]
-    out, out_row = to_row_major(CSR, words, dtype)
     while not words[REFUSED]:
         task = next_task(words, COUNTERS, worker, words[WORKERS], tasks)
         if task < 0:
@@ -61,7 +67,26 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
             break
         if words[HAS_EPILOGUE] and words[ACTIVATION] != NONE:
             finish_rows(words, begin, end, dtype)
-    from_row_major(words, out, out_row, dtype)
+
+
+@kernel_part
+def multiply_into_columns(words: Any, dtype: Any, index_dtype: Any) -> None:
+    """Compute C in Fortran order, by one worker."""
+    itemsize, rows, n = array_at(0, 1, dtype).itemsize, words[ROWS], words[COLUMNS]
+    out, apart = words[OUT], words[OUT_ROW] // itemsize
+    address, row = columns_into_rows(words, dtype), n * itemsize
+    words[OUT_ROW], together = row, rows_together(row_bytes(n, itemsize))
+    for begin in range(0, rows, together):
+        end = min(begin + together, rows)
+        words[OUT] = address - begin * row  # row `begin` is the first in memory
+        if words[ACCUMULATES]:
+            load_columns(out, apart, address, n, n, begin, end, n, dtype)
+        if not multiply_columns(CSR, words, begin, end, dtype, index_dtype):
+            words[REFUSED] = 1
+            return
+        if words[HAS_EPILOGUE] and words[ACTIVATION] != NONE:
+            finish_rows(words, begin, end, dtype)
+        store_columns(out, apart, words[OUT], n, begin, end, n, dtype)
 
 
 @kernel_part
@@ -75,7 +100,7 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
         initialise_rows(words, dtype)
         valid = multiply_whole_rows(words, dtype, index_dtype)
     else:
-        out, out_row = to_row_major(CSC, words, dtype)
+        out, out_row = to_whole_vectors(words, dtype)
         valid = multiply_columns(CSC, words, 0, words[K], dtype, index_dtype)
     if not valid:
         words[REFUSED] = 1
@@ -84,7 +109,7 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
         lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
         if words[ACTIVATION] != NONE or lower > -np.inf or upper < np.inf:
             finish_rows(words, 0, words[ROWS], dtype)
-    from_row_major(words, out, out_row, dtype)
+    from_whole_vectors(words, out, out_row, dtype)
 
 
 @kernel_part

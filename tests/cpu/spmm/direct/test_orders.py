@@ -1,0 +1,43 @@
+"""C in Fortran order: some rows at a time are computed, and written as columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from direct_products import POOLS, matrix, multiply
+
+import portable_spdnn as ps
+from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("columns", [2, 3, 4, 5, 7, 8, 9, 12, 15, 200])
+# One block of rows and several: of 32 rows, of 200 columns, or more.
+@pytest.mark.parametrize("rows", [1, 7, 8, 9, 16, 17, 31, 32, 33, 65, 3000])
+def test_c_of_any_number_of_rows(rows: int, columns: int, dtype: Any) -> None:
+    A, rng = matrix(rows, (rows, 6), 0.4, dtype), np.random.default_rng(columns)
+    B = np.asfortranarray(rng.uniform(-1, 1, (6, columns)).astype(dtype))
+    residual = rng.uniform(-1, 1, (rows, columns)).astype(dtype)
+    bias = rng.uniform(-1, 1, rows)
+    close = 1e-5 if dtype == np.float32 else 1e-12
+    for activation in ("relu", "silu"):
+        epilogue = ps.Epilogue(bias, activation)
+        found = multiply(POOLS[0], "csr", A, B, epilogue, residual)
+        expected = epilogue.apply(A @ B, residual, per_row=True)
+        np.testing.assert_allclose(found, expected, rtol=close, atol=close)
+    found = multiply(POOLS[0], "csr", A, B)
+    np.testing.assert_allclose(found, A @ B, rtol=close, atol=close)
+    assert found.flags.f_contiguous
+
+
+@pytest.mark.parametrize("columns", [2, 5, 9])
+def test_nothing_around_c_is_written(columns: int) -> None:
+    A, B = matrix(1, (100, 9), 0.3), np.asfortranarray(np.ones((9, columns), np.float32))
+    around = np.full((110, columns + 2), 7, np.float32, order="F")
+    out = around[5:105, 1:-1]
+    assert DirectProduct(A, ps.Epilogue()).multiply(B, out, None, POOLS[0])
+    np.testing.assert_allclose(out, A @ B, rtol=1e-5)
+    out[...] = 7
+    assert (around == 7).all()

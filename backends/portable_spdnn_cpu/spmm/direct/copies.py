@@ -26,10 +26,12 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
+from portable_spdnn_cpu.tiles.copies import copy_block
 
 L2 = cache_bytes(2)
 # Of the widest panel in CSC, where both a row of B and one of C are in registers.
 CSC_BYTES = MAX_VECTORS // 2 * BLOCK_BYTES
+FEW_ENTRIES = 3  # in a row of A on average, for rows of C that are not whole vectors
 # Of rows of C that are computed before they are written as columns, in the first-level cache: how
 # many at least, and bytes.
 LEAST_TOGETHER, BYTES_TOGETHER = 32, 1 << 14
@@ -92,8 +94,14 @@ def copy_rows(
     """Copy rows from one address to another; what the target has more of a row is zero."""
     found = array_at(source, (rows, source_width), dtype)
     copy = array_at(target, (rows, target_width), dtype)
-    width = min(source_width, target_width)
-    for row in range(rows):
+    width, lanes, whole = min(source_width, target_width), BLOCK_BYTES // found.itemsize, 0
+    if source_width % lanes == 0 and source_width - lanes < target_width < source_width:
+        whole = max(0, rows - 1)
+    for row in range(whole):
+        # What a vector writes beyond a row is overwritten by the next one.
+        for column in range(0, target_width, lanes):
+            copy_block(copy, row * target_width + column, found, row * source_width + column)
+    for row in range(whole, rows):
         for column in range(width):
             copy[row, column] = found[row, column]
         for column in range(width, target_width):
@@ -104,10 +112,12 @@ def copy_rows(
 def takes_whole_rows(entries: int, rows: int, k: int, row: int, fortran: bool) -> bool:
     """Whether CSC is multiplied a whole row of B at a time, of so many bytes, and not in panels.
 
-    Where most rows of C stay zero, to pad them would take longer than the product. Of B from beyond
-    the second-level cache the processor fetches whole rows ahead, and not the pieces of panels.
+    Where rows of C have few entries, to pad them and to copy them would take longer than the
+    product. Of B from beyond the second-level cache the processor fetches whole rows ahead, and not
+    the pieces of panels.
     """
-    is_sparse = entries < rows and row > BLOCK_BYTES
+    few = rows if row % BLOCK_BYTES == 0 else FEW_ENTRIES * rows
+    is_sparse = entries < few and row > BLOCK_BYTES
     is_far = row > CSC_BYTES and k * row > L2
     return (is_sparse or is_far) and not fortran
 

@@ -18,9 +18,10 @@ def check_layer_operands(
 ) -> None:
     """Raise InputError where features of shape Y, or what goes with dense ones, do not fit W."""
     if Y[1] != W[0]:
+        turned = "; weights of shape (neurons_out, neurons_in) are to be transposed, by .T"
         raise InputError(
-            f"layer: weights are {W[0]} x {W[1]} but features have "
-            f"{Y[1]} columns; they must have {W[0]}"
+            f"layer: weights are {W[0]} x {W[1]} but features have {Y[1]} columns; they must have "
+            f"{W[0]}{turned if Y[1] == W[1] else ''}"
         )
     if sparse and not zeros_stay:
         raise InputError(

@@ -221,10 +221,12 @@ def as_columns(
         return False, B, residual, out
     B = _reshapable(f"{name}: B", B)
     residual = None if residual is None else _reshapable(f"{name}: residual", residual)
-    if getattr(residual, "ndim", 2) == 1:
-        residual = residual.reshape(-1, 1)
-    if getattr(out, "ndim", 1) != 1:
-        raise InputError(f"{name}: out has {out.ndim} dimensions but B is a vector; give it one")
+    for what, given in (("residual", residual), ("out", out)):
+        if getattr(given, "ndim", 1) != 1:
+            raise InputError(
+                f"{name}: {what} has {given.ndim} dimensions but B is a vector; give it one"
+            )
+    residual = None if residual is None else residual.reshape(-1, 1)
     if hasattr(out, "reshape"):
         out = out.reshape(-1, 1)
     return True, B.reshape(-1, 1), residual, out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import portable_spdnn as ps
 from portable_spdnn.operations.handles import DescribedCall
 from portable_spdnn_cpu.scipy_backend import ScipyBackend
 
-EYE = sp.csr_array(np.eye(3))
+EYE, SCIPY = sp.csr_array(np.eye(3)), ps.get_backend("scipy")
 
 
 class Preparing(ScipyBackend):
@@ -58,6 +59,14 @@ def test_the_same_memory_is_not_both_features_and_result() -> None:
         ps.get_backend("scipy").layer_handle(EYE).apply(both, both)
 
 
+def test_weights_the_other_way_round_are_named() -> None:
+    W, Y = sp.csr_array(np.ones((3, 2))), np.ones((5, 2))
+    for layer in (SCIPY.layer_handle(W).apply, partial(SCIPY.layer, W)):
+        with pytest.raises(ps.InputError, match=r"are 3 x 2 but .* to be transposed, by \.T"):
+            layer(Y)
+    assert SCIPY.layer(W.T, Y).shape == (5, 3)
+
+
 def test_out_of_a_vector_is_a_vector() -> None:
     handle = ps.get_backend("scipy").spmm_handle(EYE)
     out = np.empty(3)
@@ -67,3 +76,6 @@ def test_out_of_a_vector_is_a_vector() -> None:
         handle.multiply(np.ones(3), [0.0, 0.0, 0.0])
     with pytest.raises(ps.InputError, match="spmm: out has 2 dimensions but B is a vector"):
         handle.multiply(np.ones(3), np.empty((3, 1)))
+    for multiply in (handle.multiply, partial(SCIPY.spmm, EYE)):
+        with pytest.raises(ps.InputError, match="spmm: residual has 2 dimensions but B is a vec"):
+            multiply(np.ones(3), residual=np.ones((3, 1)))

@@ -29,8 +29,8 @@ from portable_spdnn_cpu.spmm.emitter import INT32, Value
 STEP = 8  # entries that are multiplied together
 TOGETHER, PART = 4, 32  # rows that are summed together, and the bytes of a row in a vector
 BLOCK_ROWS, BLOCK_ENTRIES = 64, 768  # rows of a block, and what they have at most
-# Four rows of at most so many entries are summed together where the rows of their block have, on
-# average, at most so many.
+# Entries up to which four rows are summed together, in vectors of so many lanes, and those that rows
+# of their block have on average at most where that pays.
 WIDTHS = {4: 3, 8: 7, 16: 12}
 
 
@@ -81,6 +81,7 @@ class Dots(Rows):
         limits = {}
         for width, most in WIDTHS.items():
             pays = builder.icmp_signed("<=", entries, self.times(rows, most))
+            # With a limit of 0 rows without entries are left.
             limit = builder.select(pays, self.index_type(width), self.index_type(0))
             limits[width] = self.spread(limit, TOGETHER)
         with self.loop(begin, whole, TOGETHER) as row:
@@ -219,7 +220,7 @@ class Dots(Rows):
         return self.items(first, indices), self.load(self.vector(STEP), at)
 
     def items(self, first: Value, indices: Value) -> Value:
-        """Return the items of B that indices name: those of entries from `first` on."""
+        """Return the items of B that a vector of indices names, of entries from `first` on."""
         found = ir.Constant(self.vector(STEP), ir.Undefined)
         for lane in range(STEP):
             # Loaded once more: to take it out of the vector would take longer.

@@ -174,7 +174,8 @@ def multiply_columns(
         return True
     if n == 1:
         return multiply(form, 0, 0, item, index, words, begin, end, 0, n)
-    size, overlaps = n * itemsize, HAS_FAST_MASKS + len(form) == 0
+    # In CSR, whose tuple is empty: see `rows`.
+    size, overlaps = n * itemsize, not HAS_FAST_MASKS and len(form) == 0
     if size < BLOCK_BYTES and overlaps:
         return multiply_overlapping(words, begin, end, n, item, index)
     if size <= 16:

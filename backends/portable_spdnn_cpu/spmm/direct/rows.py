@@ -31,9 +31,9 @@ from portable_spdnn_cpu.spmm.emitter import Value
 class Rows(SparseMicrokernel):
     """Emits the products of rows of A. Without fast masks, columns fill a vector at least."""
 
-    def mask_last_vector(self, columns: Value) -> None:
+    def place_last_vector(self, columns: Value) -> None:
         """Let the last vector end where so many columns do, if there is no fast mask for it."""
-        super().mask_last_vector(columns)
+        super().place_last_vector(columns)
         if self.vectors and not HAS_FAST_MASKS:
             end = self.times(columns, self.itemsize)
             self.last = self.builder.sub(end, self.number(self.vector_bytes))

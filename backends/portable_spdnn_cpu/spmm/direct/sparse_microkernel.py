@@ -59,7 +59,7 @@ class SparseMicrokernel(Emitter):
         self.refuse, last = (builder.append_basic_block(name) for name in ("refuse", "last"))
         shift = self.times(column, self.itemsize)
         self.B, self.out = self.add(words[B], shift), self.add(words[OUT], shift)
-        self.mask_last_vector(columns)
+        self.place_last_vector(columns)
         self.accumulates, self.finishes = (
             builder.trunc(words[at], BIT) for at in (ACCUMULATES, HAS_EPILOGUE)
         )
@@ -76,7 +76,7 @@ class SparseMicrokernel(Emitter):
         valid.add_incoming(BIT(0), self.refuse)
         return valid
 
-    def mask_last_vector(self, columns: Value) -> None:
+    def place_last_vector(self, columns: Value) -> None:
         """Let the last vector of so many columns be where it is, of which a mask names the lanes.
 
         Sets its distance from the first one in bytes, `last`, how many lanes it has, and `mask`.

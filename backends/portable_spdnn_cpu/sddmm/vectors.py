@@ -17,6 +17,7 @@ from numba.core import cgutils, types
 
 from portable_spdnn_cpu.activations import EXPM1
 from portable_spdnn_cpu.jit.intrinsics import broadcast
+from portable_spdnn_cpu.jit.partial_vectors import store_first
 
 Value = Any  # an LLVM value; llvmlite has no types
 LANES = 16
@@ -114,13 +115,7 @@ class Blocks:
 
     def store_first(self, value: Value, pointer: Value, count: Value) -> None:
         """Store the first `count` lanes of a block, or of a part of one; nothing beyond them."""
-        builder, lanes = self.builder, value.type.count
-        target = builder.bitcast(pointer, value.type.as_pointer())
-        chosen = self.lanes_below(count, lanes)
-        kind = ir.FunctionType(ir.VoidType(), [value.type, target.type, INT32, chosen.type])
-        name = f"llvm.masked.store.v{lanes}f{8 * self.itemsize}.p0"
-        function = cgutils.get_or_insert_function(builder.module, kind, name)
-        builder.call(function, [value, target, INT32(self.itemsize), chosen])
+        store_first(self.builder, value, pointer, count, self.itemsize)
 
     def load_first(self, pointer: Value, count: Value) -> Value:
         """Load the first `count` numbers of a block, and nothing beyond them; zeros follow."""

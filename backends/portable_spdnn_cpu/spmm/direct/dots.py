@@ -29,8 +29,8 @@ from portable_spdnn_cpu.spmm.emitter import INT32, Value
 STEP = 8  # entries that are multiplied together
 TOGETHER, PART = 4, 32  # rows that are summed together, and the bytes of a row in a vector
 BLOCK_ROWS, BLOCK_ENTRIES = 64, 768  # rows of a block, and what they have at most
-# Entries up to which four rows are summed together, in vectors of so many lanes, and those that rows
-# of their block have on average at most where that pays.
+# Entries up to which four rows are summed together, in vectors of so many lanes, and those that
+# rows of their block have on average at most where that pays.
 WIDTHS = {4: 3, 8: 7, 16: 12}
 
 

@@ -22,7 +22,7 @@ NEAR_ROWS, PANEL_BYTES = 300, 256
 # the stream copies panels.
 COPIED_BYTE = 0.5
 # Those that it takes to convert CSC to CSR: for an entry, and for the call.
-CONVERTED_ENTRY, CONVERSION = 5.0, 2000.0
+CONVERTED_ENTRY, CONVERSION = 5.0, 6000.0
 # Entries in a column of CSC, on average, up to which a row of B from beyond the second-level cache
 # meets them all while it is in registers, and is not read again.
 MAX_COLUMN = 8

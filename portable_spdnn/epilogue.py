@@ -125,6 +125,8 @@ class Epilogue:
             bias = np.asarray(self.bias)
         except (ValueError, TypeError, RuntimeError) as error:  # whatever its library raises
             raise InputError(f"bias is no vector of numbers: {error}") from error
+        if isinstance(self.bias, np.ma.MaskedArray):
+            raise InputError("bias is a masked array; fill it, such as by .filled(0)")
         if bias.dtype.kind not in "fiub" or bias.ndim > 1:
             raise InputError(
                 f"bias is {bias.dtype} of {bias.ndim} dimensions; one real number, or a vector "

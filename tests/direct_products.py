@@ -30,9 +30,12 @@ def multiply(
     B: Any,
     epilogue: ps.Epilogue | None = None,
     residual: Any = None,
+    keeps_order: bool = True,
 ) -> Any:
     """Return C = A B, finished; None where it is refused."""
     parts = A.indptr, A.indices, A.data
     finish = None if epilogue is None else product.epilogue_arguments(epilogue)
     converts = form == "csc converted"
-    return product.multiply(pool, A.format, A.shape, parts, B, finish, residual, converts)
+    return product.multiply(
+        pool, A.format, A.shape, parts, B, finish, residual, keeps_order, converts
+    )

@@ -108,14 +108,14 @@ class NumbaBackend(Backend):
         )
         if found is not None or not isinstance(weights, sp.csc_array | sp.csc_matrix):
             return found
-        rest: list[Any] = [features] if residual is None else [features, residual]
-        if all(type(array) is np.ndarray and array.ndim == 2 for array in rest):
-            Y, *added = (array.T for array in rest)
-            # The layer's own checks name what is wrong. SciPy turns arrays that are not checked
-            # into others, or raises errors of its own.
-            with suppress(InputError, ValueError):
-                check_structure("layer: weights", weights)
-                return np.asarray(self.spmm(weights.T, Y, epilogue, *added)).T
+        from portable_spdnn_cpu.spmm.once import layer_of_csc
+
+        # The layer's own checks name what is wrong. SciPy turns arrays that are not checked into
+        # others, or raises errors of its own.
+        with suppress(InputError, ValueError):
+            check_structure("layer: weights", weights)
+            A = self.sparse_operand("layer: weights", weights.T, weights.dtype)
+            return layer_of_csc(self.workers, A, epilogue, features, residual)
         return None
 
     def run_spmm(
@@ -132,11 +132,15 @@ class NumbaBackend(Backend):
         return DescribedCall(product.multiply, product.describe)
 
     def _weights_product(
-        self, A: SparseOperand, epilogue: Epilogue, columns: int | None = None
+        self,
+        A: SparseOperand,
+        epilogue: Epilogue,
+        columns: int | None = None,
+        keeps_order: bool = False,
     ) -> WeightsProduct:
         from portable_spdnn_cpu.spmm.handle import WeightsProduct
 
-        return WeightsProduct(self.workers, A, epilogue, columns)
+        return WeightsProduct(self.workers, A, epilogue, columns, keeps_order)
 
     def make_spgemm_handle(self, A: SparseOperand, B: SparseOperand) -> SpgemmHandle:
         """Return a handle for C = A B."""
@@ -165,7 +169,7 @@ class NumbaBackend(Backend):
         from portable_spdnn_cpu.layout.csc_to_csr import csc_to_csr
 
         A: Any = csc_to_csr(W.T)  # not None: W is canonical
-        product = self._weights_product(A, epilogue, inputs)
+        product = self._weights_product(A, epilogue, inputs, keeps_order=True)
 
         def run(Y: Array | sp.csr_array, out: Array | None, residual: Array | None) -> Any:
             if self.is_sparse(Y):

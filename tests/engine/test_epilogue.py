@@ -119,6 +119,8 @@ def test_an_epilogue_keeps_its_own_bias() -> None:
     assert (epilogue.lower, epilogue.upper) == (None, None)
     with pytest.raises(ValueError, match="read-only"):
         epilogue.bias[0] = 1
+    with pytest.raises(ps.InputError, match="bias is a masked array"):
+        ps.Epilogue(np.ma.array([1.0, 2.0], mask=[False, True]))
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu", "tanh", "sigmoid"])

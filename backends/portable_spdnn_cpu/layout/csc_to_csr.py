@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numba.core import types
 
-from portable_spdnn_cpu.jit.compilation import Array, kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
 from portable_spdnn_cpu.jit.jobs import in_order
 from portable_spdnn_cpu.layout.canonical import (
     INDEX_TYPES,
@@ -44,6 +44,8 @@ def parts_in_csr(parts: Parts, shape: tuple[int, ...]) -> Parts | None:
     """Return offsets, indices and values of a matrix of CSC in CSR; see `csc_to_csr`."""
     if not are_plain(*parts) or not all(part.ndim == 1 for part in parts):
         return None
+    if len(shape) != 2 or shape[0] < 0:
+        return None
     indptr, indices, values = map(in_order, parts)
     rows, index = shape[0], indices.dtype
     fill = _filler(values.dtype, index) if indptr.dtype == index else None
@@ -70,30 +72,13 @@ def _filler(dtype: np.dtype[Any], index_dtype: np.dtype[Any]) -> Any:
     if dtype not in VALUE_TYPES or index_dtype not in INDEX_TYPES:
         return None
 
-    # Unsigned: of a signed index Numba asks at each use whether it counts from the end.
     @kernel
     def fill(
         indptr: Array, indices: Array, values: Array, rows: int,
         places: Array, columns: Array, copies: Array,
     ) -> bool:  # fmt: skip
-        if not offsets_are_valid(indptr, columns.size):
-            return False
-        extent, one = np.uint64(rows), np.uint64(1)
-        # places[row + 1] is where the next entry of a row goes; in the end it is where it stops.
-        for entry in range(columns.size):
-            found = np.uint64(indices[entry])
-            if found >= extent:
-                return False
-            places[found + one + one] += 1
-        for row in range(rows):
-            places[row + 2] += places[row + 1]
-        for column in range(indptr.size - 1):
-            for entry in range(np.uint64(indptr[column]), np.uint64(indptr[column + 1])):
-                after = np.uint64(indices[entry]) + one
-                place = np.uint64(places[after])
-                places[after] += 1
-                columns[place], copies[place] = column, values[entry]
-        return True
+        valid = offsets_are_valid(indptr, columns.size)
+        return bool(valid and fill_rows(indptr, indices, values, rows, places, columns, copies))
 
     index, item = numba.from_dtype(index_dtype), numba.from_dtype(dtype)
     given = [types.Array(kind, 1, "C", True) for kind in (index, index, item)]
@@ -102,3 +87,33 @@ def _filler(dtype: np.dtype[Any], index_dtype: np.dtype[Any]) -> Any:
     dispatcher.compile((*given, types.int64, *made))
     dispatcher.disable_compile()
     return fill
+
+
+@kernel_part
+def fill_rows(
+    indptr: Array,
+    indices: Array,
+    values: Array,
+    rows: int,
+    places: Array,
+    columns: Array,
+    copies: Array,
+) -> bool:
+    """Fill what `_filler` says, from valid offsets; false where an index is not below the rows."""
+    # Unsigned: of a signed index Numba asks at each use whether it counts from the end.
+    extent, one = np.uint64(rows), np.uint64(1)
+    # places[row + 1] is where the next entry of a row goes; in the end it is where it stops.
+    for entry in range(columns.size):
+        found = np.uint64(indices[entry])
+        if found >= extent:
+            return False
+        places[found + one + one] += 1
+    for row in range(rows):
+        places[row + 2] += places[row + 1]
+    for column in range(indptr.size - 1):
+        for entry in range(np.uint64(indptr[column]), np.uint64(indptr[column + 1])):
+            after = np.uint64(indices[entry]) + one
+            place = np.uint64(places[after])
+            places[after] += 1
+            columns[place], copies[place] = column, values[entry]
+    return True

@@ -93,6 +93,8 @@ class WeightsProduct:
         Its bias is None, or an array of A's type.
     columns : int, optional
         How many columns B is going to have.
+    keeps_order : bool
+        Whether C, where it is made anew, is in Fortran order if B is; else it is in C order.
     """
 
     def __init__(
@@ -101,7 +103,9 @@ class WeightsProduct:
         A: SparseOperand,
         epilogue: Epilogue,
         columns: int | None = None,
+        keeps_order: bool = False,
     ) -> None:
+        self.keeps_order = keeps_order
         self.workers, self.A, self.epilogue = workers, A, epilogue
         self._rows, self._dtype = A.shape[0], A.dtype
         self._choices: dict[tuple[int, int], Choice] = {}
@@ -133,7 +137,6 @@ class WeightsProduct:
         Returns
         -------
         ndarray, shape (m, n)
-            Where it is not `out`, in Fortran order if B is.
         """
         columns = B.shape[1]
         layout = layout_of(B)
@@ -143,7 +146,7 @@ class WeightsProduct:
             self._forget()
         kernel = choice.kernel
         if out is None:
-            rows, fortran = self._rows, layout == Layout.FORTRAN
+            rows, fortran = self._rows, self.keeps_order and layout == Layout.FORTRAN
             if isinstance(kernel, (DirectProduct, FewColumnsProduct)):  # soon done
                 out = np.empty((rows, columns), self._dtype, "F" if fortran else "C")
             else:
@@ -214,7 +217,7 @@ class WeightsProduct:
                 vars(self).pop(name, None)
 
     def _size(self, columns: int, layout: int) -> ProductSize:
-        return tuning.size_of(self.A, columns, layout, self.workers)
+        return tuning.size_of(self.A, columns, layout, self.workers, self.keeps_order)
 
     def _stream(self, variant: StreamVariant) -> StreamProduct:
         """Return A packed for a variant of the stream, once."""
@@ -255,10 +258,12 @@ class WeightsProduct:
             best = tuning.stream_variants(size)[0]
             seconds = tuning.stream_seconds(size, best)
             makers.append((seconds, lambda: self._stream(best)))
-            if (clustered := self._clustered) is not None and seconds >= CLUSTERED_FROM:
+            in_one_order = size.fortran == size.out_fortran  # else clusters would copy B before
+            clustered = self._clustered if in_one_order else None
+            if clustered is not None and seconds >= CLUSTERED_FROM:
                 makers.append((seconds / clustered.gain, lambda: clustered))
         predicted, make = min(makers, key=lambda maker: maker[0])
-        if suited_form("csr", self.A.shape, self.A.nnz, B):
+        if suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order):
             direct = tuning.direct_seconds(replace(size, threads=1))
             if direct < margin * predicted:
                 return Choice(self._direct, direct)
@@ -271,7 +276,7 @@ class WeightsProduct:
         if layout == Layout.UNALIGNED:
             B = empty_unaligned(B)
         B[...] = 1
-        out = empty_result(size.rows, columns, self.A.dtype, size.fortran)
+        out = empty_result(size.rows, columns, self.A.dtype, size.out_fortran)
         candidates: list[tuple[Kernel, float]] = [
             (self._stream(variant), tuning.stream_seconds(size, variant))
             for variant in tuning.stream_variants(size)[: tuning.TRIED]
@@ -280,7 +285,7 @@ class WeightsProduct:
             few = self._few_columns(columns)
             candidates.insert(0, (few, few.seconds_on(self.workers.threads)))
         best, dense = candidates[0][1], tuning.dense_seconds(size)
-        if suited_form("csr", self.A.shape, self.A.nnz, B):
+        if suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order):
             alone = replace(size, threads=1)
             candidates.append((self._direct, tuning.direct_seconds(alone)))
         if self._clustered is not None:

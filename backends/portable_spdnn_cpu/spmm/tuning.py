@@ -77,8 +77,8 @@ class ProductSize:
         Of A.
     itemsize : int
         Bytes of an item.
-    fortran : bool
-        Whether columns of B, and of C, lie together rather than rows.
+    fortran, out_fortran : bool
+        Whether columns of B, and those of C, lie together rather than rows.
     aligned : bool
         Whether rows of B start on cache lines and are whole vectors.
     threads : int
@@ -91,6 +91,7 @@ class ProductSize:
     entries: int
     itemsize: int
     fortran: bool
+    out_fortran: bool
     aligned: bool
     threads: int
 
@@ -100,13 +101,19 @@ class ProductSize:
         return max(1, -(-self.columns * self.itemsize // BLOCK_BYTES))
 
 
-def size_of(A: SparseOperand, columns: int, layout: int, workers: ThreadPool) -> ProductSize:
-    """Return what a choice depends on for a product with so many columns."""
+def size_of(
+    A: SparseOperand, columns: int, layout: int, workers: ThreadPool, keeps_order: bool = False
+) -> ProductSize:
+    """Return what a choice depends on for a product with so many columns.
+
+    Where C keeps B's order it is in Fortran order if B is; else it is in C order.
+    """
     rows, inner = A.shape
     itemsize = A.dtype.itemsize
     shared = is_shared(int(A.nnz), (rows, inner), columns, itemsize)
+    fortran = layout == Layout.FORTRAN
     return ProductSize(
-        rows, inner, columns, int(A.nnz), itemsize, layout == Layout.FORTRAN,
+        rows, inner, columns, int(A.nnz), itemsize, fortran, fortran and keeps_order,
         layout == Layout.ALIGNED, workers.threads if shared else 1,
     )  # fmt: skip
 
@@ -201,7 +208,7 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
         copy = max(copy, moved + PIECE / variant.vectors)
     copies = 0.0 if variant.in_place else size.inner * variant.parts / rows * copy
     parts = min(variant.parts, size.threads)
-    write = WRITE_FORTRAN if size.fortran else WRITE
+    write = WRITE_FORTRAN if size.out_fortran else WRITE
     written = rows * size.vectors * BLOCK_BYTES / parts
     if written > L2 / 2:
         whole = variant.vectors * variant.panels >= size.vectors
@@ -243,12 +250,12 @@ def direct_seconds(size: ProductSize) -> float:
     read = min(size.entries, size.inner)  # rows of B
     row = min(size.vectors, MAX_VECTORS) * BLOCK_BYTES
     near, nearest = _near(size, read, row), _near(size, read, row, L1_SHARE * L1)
-    turned = copied = 0.0
+    turned, copied = TRANSPOSE * size.rows * size.out_fortran, 0.0
     if size.fortran:
-        turned = TRANSPOSE * (size.rows + size.inner)
+        turned += TRANSPOSE * size.inner
     elif not size.aligned and is_reused(size.entries, size.inner, size.columns, size.itemsize):
         copied = COPY * size.inner
-    across = 1.0 if size.aligned or turned or copied else ACROSS_LINES
+    across = 1.0 if size.aligned or size.fortran or copied else ACROSS_LINES
     load = (1 - near) * MEMORY_LOAD + across * (
         nearest * L1_LOAD + max(0.0, near - nearest) * L2_LOAD
     )

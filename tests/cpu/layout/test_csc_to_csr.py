@@ -57,6 +57,13 @@ def test_what_is_invalid_is_refused(part: str, place: int, value: int) -> None:
     assert csc_to_csr(A) is None
 
 
+@pytest.mark.parametrize("shape", [(-1, 5), (5, 5, 1)])
+def test_a_shape_that_is_none_is_refused(shape: tuple[int, ...]) -> None:
+    A = sp.csc_array(np.eye(5))
+    A._shape = shape
+    assert csc_to_csr(A) is None
+
+
 def test_what_does_not_fit_is_left_to_others() -> None:
     A = matrix(2, (20, 25))
     assert all(csc_to_csr(other) is None for other in (A.tocsr(), A.tocoo(), A.toarray(), "A"))

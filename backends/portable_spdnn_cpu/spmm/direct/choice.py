@@ -14,18 +14,11 @@ MAX_WORK, MAX_FAR_WORK, MAX_FORTRAN_WORK = 2_000_000, 700_000, 1_000_000
 TRANSPOSE_WORK = 4  # for each vector of a row of B or C that is transposed
 SMALL = 4000  # entries of A and B: there, to choose would take longer than it saves
 # Nanoseconds that a product by columns of CSC takes more than one by rows, for each vector of B but
-# the first: for an entry where a panel of C stays in the first-level cache, for one where it has
-# more rows than that, and to begin a row of C.
-NEAR_ENTRY, FAR_ENTRY, BEGUN_ROW = 0.1, 0.7, 2.0
-NEAR_ROWS, PANEL_BYTES = 300, 256
-# For a byte of B in Fortran order from beyond the second-level cache, which is copied as a whole:
-# the stream copies panels.
-COPIED_BYTE = 0.5
-# Those that it takes to convert CSC to CSR: for an entry, and for the call.
-CONVERTED_ENTRY, CONVERSION = 5.0, 6000.0
-# Entries in a column of CSC, on average, up to which a row of B from beyond the second-level cache
-# meets them all while it is in registers, and is not read again.
-MAX_COLUMN = 8
+# the first: for an entry, and to begin a row of C.
+ADDED_ENTRY, BEGUN_ROW = 0.6, 0.8
+# Those that it takes to convert CSC to CSR: for an entry, for a row, and for the call. All five are
+# fitted to 2,500 random products on a Zen 3.
+CONVERTED_ENTRY, CONVERTED_ROW, CONVERSION = 2.0, 1.0, 300.0
 # To copy rows of B to where they start on cache lines pays from so many entries in a column of A,
 # on average, and so many bytes of B that are loaded: a vector across two lines takes twice as long.
 # B of more bytes than MAX_COPIED is not held twice.
@@ -33,7 +26,9 @@ MIN_REUSE, MIN_LOADED, MAX_COPIED = 6, 1_280_000, 1 << 25
 L2 = cache_bytes(2)
 
 
-def suited_form(form: str, shape: tuple[int, ...], entries: int, B: Array) -> str | None:
+def suited_form(
+    form: str, shape: tuple[int, ...], entries: int, B: Array, keeps_order: bool = False
+) -> str | None:
     """Return the form in which A is multiplied as it is; None where the stream takes less time.
 
     Parameters
@@ -46,6 +41,8 @@ def suited_form(form: str, shape: tuple[int, ...], entries: int, B: Array) -> st
         Of A.
     B : ndarray of one dimension or two
         Of the type that is computed in.
+    keeps_order : bool
+        Whether C is in Fortran order where B is; else it is in C order.
 
     Returns
     -------
@@ -57,32 +54,36 @@ def suited_form(form: str, shape: tuple[int, ...], entries: int, B: Array) -> st
     columns = B.shape[1] if B.ndim == 2 else 1
     vectors = -(-columns * B.itemsize // BLOCK_BYTES)
     transposed = columns > 1 and B.strides[1] != B.itemsize
-    if form == "csc" and goes_by_columns(shape, entries, vectors, B.nbytes, transposed):
+    turns_back = transposed and keeps_order
+    if form == "csc" and goes_by_columns(shape, entries, vectors, B.nbytes, transposed, turns_back):
         return form
     work, most = entries * (vectors - 1), MAX_WORK if B.nbytes <= L2 else MAX_FAR_WORK
     if transposed:
         # Then rows of B start on cache lines: an entry takes half as long.
-        work, most = work // 2 + TRANSPOSE_WORK * sum(shape) * vectors, MAX_FORTRAN_WORK
+        turned = shape[1] + shape[0] * turns_back
+        work, most = work // 2 + TRANSPOSE_WORK * turned * vectors, MAX_FORTRAN_WORK
     return "csr" if work <= most else None
 
 
 def goes_by_columns(
-    shape: tuple[int, ...], entries: int, vectors: int, bytes_of_B: int, transposed: bool
+    shape: tuple[int, ...],
+    entries: int,
+    vectors: int,
+    bytes_of_B: int,
+    transposed: bool,
+    turns_back: bool,
 ) -> bool:
-    """Whether to multiply columns of A in CSC takes less time than to convert A first."""
-    if vectors <= 1 or (entries < shape[0] and not transposed):
+    """Whether to multiply columns of A in CSC takes less time than to convert A first.
+
+    B is in Fortran order if it is transposed, and C if it turns back.
+    """
+    if vectors <= 1 or (is_almost_empty(entries, shape[0]) and not turns_back):
         return True
     rows, row = shape[0], vectors * BLOCK_BYTES
-    is_far = bytes_of_B > L2
-    if is_far and not transposed and rows * row <= L2 // 2 and entries <= MAX_COLUMN * shape[1]:
-        return True
-    # Pieces of rows that lie a power of two apart compete for few of a cache's sets.
-    competing = max(1, (row & -row) // PANEL_BYTES)
-    entry = NEAR_ENTRY if rows * competing <= NEAR_ROWS else FAR_ENTRY
-    more = (vectors - 1) * (entry * entries + BEGUN_ROW * rows)
-    if is_far and transposed:
-        more += COPIED_BYTE * bytes_of_B
-    return more <= CONVERTED_ENTRY * entries + CONVERSION
+    if bytes_of_B > L2 and not transposed and rows * row <= L2 // 2:
+        return True  # C stays near, and B from beyond the cache is read once, from end to end
+    more = (vectors - 1) * (ADDED_ENTRY * entries + BEGUN_ROW * rows)
+    return more <= CONVERTED_ENTRY * entries + CONVERTED_ROW * rows + CONVERSION
 
 
 def is_reused(entries: int, k: int, columns: int, itemsize: int) -> bool:
@@ -90,3 +91,8 @@ def is_reused(entries: int, k: int, columns: int, itemsize: int) -> bool:
     row = columns * itemsize
     is_loaded_often = entries * row >= MIN_LOADED and entries >= MIN_REUSE * k
     return is_loaded_often and row >= BLOCK_BYTES and k * row <= MAX_COPIED
+
+
+def is_almost_empty(entries: int, rows: int) -> bool:
+    """Whether so few rows of A have entries that C begins as zeros, and the others are left so."""
+    return 4 * entries < 3 * rows

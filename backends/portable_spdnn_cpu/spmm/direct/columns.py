@@ -1,8 +1,9 @@
 """Products of columns of A, in CSC.
 
 A row of B stays in registers, and is added, times each entry of a column of A, to the row of C that
-the entry names. Rows of C are whole vectors: masked stores are not forwarded to later loads. Bound:
-a load and a store of C for each vector.
+the entry names. The last vector of a row ends where the row does: what it shares with the one
+before is computed twice, from what both have loaded before either is stored. Bound: a load and a
+store of C for each vector.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ STEP = 4  # entries
 
 
 class Columns(SparseMicrokernel):
-    """Emits the products of columns of A."""
+    """Emits the products of columns of A. Columns of B fill a vector at least."""
+
+    overlaps = True
 
     def start(self) -> None:
         """Emit that rows of C are zero, or hold what sums are added to, and have their bias."""
@@ -35,8 +38,7 @@ class Columns(SparseMicrokernel):
         """Emit the entries of a column of A, times a row of B."""
         builder = self.builder
         with builder.if_then(builder.icmp_signed("<", first, stop)):
-            mask = self.mask if self.vectors else None
-            row = self.load_row(self.row_of(self.B, number, B_ROW), mask)
+            row = self.load_row(self.row_of(self.B, number, B_ROW))
             if self.vectors:
                 self.by_steps(first, stop, STEP, lambda entry, _: self._add(row, entry))
                 return
@@ -64,5 +66,6 @@ class Columns(SparseMicrokernel):
         self._store(sums, target)
 
     def _store(self, values: list[Value], address: Value) -> None:
-        for number, value in enumerate(values):
+        for number, value in enumerate(values[:-1]):
             self.store(value, self.add(address, number * self.vector_bytes))
+        self.store(values[-1], self.add(address, self.last))

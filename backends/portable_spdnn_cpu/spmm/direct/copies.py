@@ -12,12 +12,14 @@ from portable_spdnn_cpu.jit.compilation import kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
+from portable_spdnn_cpu.spmm.direct.choice import is_almost_empty
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
+    B_FORTRAN,
     B_ROW,
     COLUMNS,
-    FORTRAN,
     OUT,
+    OUT_FORTRAN,
     OUT_ROW,
     ROWS,
     SCRATCH,
@@ -26,26 +28,29 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
-from portable_spdnn_cpu.tiles.copies import copy_block
 
 L2 = cache_bytes(2)
 # Of the widest panel in CSC, where both a row of B and one of C are in registers.
 CSC_BYTES = MAX_VECTORS // 2 * BLOCK_BYTES
-FEW_ENTRIES = 3  # in a row of A on average, for rows of C that are not whole vectors
+ALIASING = 512  # bytes: rows that lie multiples of them apart compete for few sets of a cache
 # Of rows of C that are computed before they are written as columns, in the first-level cache: how
 # many at least, and bytes.
 LEAST_TOGETHER, BYTES_TOGETHER = 32, 1 << 14
 
+_is_almost_empty = kernel_part(is_almost_empty)
+
 
 @kernel_part
 def columns_into_rows(words: Any, dtype: Any) -> int:
-    """Let B, in Fortran order, be in rows of whole vectors in memory of the job's.
+    """Let B, if it is in Fortran order, be in rows of whole vectors in memory of the job's.
 
-    Returns the address of the memory that follows them.
+    Returns the address of the memory that is left.
     """
     n, scratch = words[COLUMNS], words[SCRATCH]
+    if not words[B_FORTRAN]:
+        return int(scratch)
     itemsize = array_at(0, 1, dtype).itemsize
-    row = row_bytes(n, itemsize)
+    row = row_pitch(n, itemsize)
     apart, width = words[B_ROW] // itemsize, row // itemsize
     load_columns(words[B], apart, scratch, width, n, 0, words[K], n, dtype)
     words[B], words[B_ROW] = scratch, row
@@ -53,87 +58,68 @@ def columns_into_rows(words: Any, dtype: Any) -> int:
 
 
 @kernel_part
-def to_whole_vectors(words: Any, dtype: Any) -> tuple[int, int]:
-    """Let B and C be in rows, and those of C whole vectors, in memory of the job's if need be.
+def into_rows(words: Any, scratch: int, dtype: Any) -> tuple[int, int]:
+    """Let C, if it is in Fortran order, be in rows of whole vectors from `scratch` on.
 
-    Returns where C is to be in the end: its address, and the bytes from row to row, or from column
-    to column.
+    Returns where it is to be in the end: its address, and the bytes from column to column.
     """
     out, out_row, n = words[OUT], words[OUT_ROW], words[COLUMNS]
-    itemsize, scratch, rows = array_at(0, 1, dtype).itemsize, words[SCRATCH], words[ROWS]
-    width = row_bytes(n, itemsize) // itemsize
-    if words[FORTRAN]:
-        scratch = columns_into_rows(words, dtype)
-    if words[FORTRAN] or width > n:
-        words[OUT], words[OUT_ROW] = scratch, width * itemsize
+    if words[OUT_FORTRAN]:
+        itemsize, rows = array_at(0, 1, dtype).itemsize, words[ROWS]
+        row = row_bytes(n, itemsize)
+        width = row // itemsize
+        words[OUT], words[OUT_ROW] = scratch, row
         if words[ACCUMULATES]:
-            if words[FORTRAN]:
-                load_columns(out, out_row // itemsize, scratch, width, width, 0, rows, n, dtype)
-            else:
-                copy_rows(out, scratch, rows, n, width, dtype)
+            load_columns(out, out_row // itemsize, scratch, width, width, 0, rows, n, dtype)
     return out, out_row
 
 
 @kernel_part
-def from_whole_vectors(words: Any, out: int, out_row: int, dtype: Any) -> None:
-    """Copy C to an address where it is to be, if it is elsewhere."""
-    if words[OUT] == out:
-        return
-    itemsize, rows, n = array_at(0, 1, dtype).itemsize, words[ROWS], words[COLUMNS]
-    width = words[OUT_ROW] // itemsize
-    if words[FORTRAN]:
+def into_columns(words: Any, out: int, out_row: int, dtype: Any) -> None:
+    """Let C be where `into_rows` said, if it is in Fortran order."""
+    if words[OUT_FORTRAN]:
+        itemsize, rows, n = array_at(0, 1, dtype).itemsize, words[ROWS], words[COLUMNS]
+        width = words[OUT_ROW] // itemsize
         store_columns(out, out_row // itemsize, words[OUT], width, 0, rows, n, dtype)
-        return
-    copy_rows(words[OUT], out, rows, width, n, dtype)
 
 
 @kernel_part
-def copy_rows(
-    source: int, target: int, rows: int, source_width: int, target_width: int, dtype: Any
-) -> None:
-    """Copy rows from one address to another; what the target has more of a row is zero."""
-    found = array_at(source, (rows, source_width), dtype)
-    copy = array_at(target, (rows, target_width), dtype)
-    width, lanes, whole = min(source_width, target_width), BLOCK_BYTES // found.itemsize, 0
-    if source_width % lanes == 0 and source_width - lanes < target_width < source_width:
-        whole = max(0, rows - 1)
-    for row in range(whole):
-        # What a vector writes beyond a row is overwritten by the next one.
-        for column in range(0, target_width, lanes):
-            copy_block(copy, row * target_width + column, found, row * source_width + column)
-    for row in range(whole, rows):
-        for column in range(width):
-            copy[row, column] = found[row, column]
-        for column in range(width, target_width):
-            copy[row, column] = dtype(0)
-
-
-@kernel_part
-def takes_whole_rows(entries: int, rows: int, k: int, row: int, fortran: bool) -> bool:
+def takes_whole_rows(entries: int, rows: int, k: int, row: int, out_fortran: bool) -> bool:
     """Whether CSC is multiplied a whole row of B at a time, of so many bytes, and not in panels.
 
-    Where rows of C have few entries, to pad them and to copy them would take longer than the
-    product. Of B from beyond the second-level cache the processor fetches whole rows ahead, and not
-    the pieces of panels.
+    Of B from beyond the second-level cache the processor fetches whole rows ahead, and not the
+    pieces of panels.
     """
-    few = rows if row % BLOCK_BYTES == 0 else FEW_ENTRIES * rows
-    is_sparse = entries < few and row > BLOCK_BYTES
     is_far = row > CSC_BYTES and k * row > L2
-    return (is_sparse or is_far) and not fortran
+    return (is_far or _is_almost_empty(entries, rows)) and not out_fortran
 
 
 @kernel_part
 def scratch_bytes(
-    is_csc: bool, entries: int, rows: int, k: int, columns: int, itemsize: int, fortran: bool
+    is_csc: bool,
+    entries: int,
+    rows: int,
+    k: int,
+    columns: int,
+    itemsize: int,
+    b_fortran: bool,
+    out_fortran: bool,
 ) -> int:
     """Return the bytes of memory that one worker needs for B and C in rows of whole vectors."""
-    if not (fortran or is_csc) or takes_whole_rows(entries, rows, k, columns * itemsize, fortran):
-        return 0
     row = row_bytes(columns, itemsize)
-    lines = k if fortran else 0
-    if is_csc and (fortran or row > columns * itemsize):
-        lines += rows
-    return lines * row if is_csc else lines * row + rows_together(row) * row
+    lines = 0
+    if not is_csc:
+        lines = rows_together(row) if out_fortran else 0
+    elif not takes_whole_rows(entries, rows, k, columns * itemsize, out_fortran):
+        lines = rows if out_fortran else 0
+    return lines * row + (k * row_pitch(columns, itemsize) if b_fortran else 0)
+
+
+@kernel_part
+def row_pitch(columns: int, itemsize: int) -> int:
+    """Return how many bytes apart rows of B lie that are copied from Fortran order."""
+    row = row_bytes(columns, itemsize)
+    return row if row % ALIASING else row + BLOCK_BYTES
 
 
 @kernel_part

@@ -10,13 +10,14 @@ ENTRIES
     Of A: the fewer of its indices and values.
 INDPTR, INDICES, VALUES, B, B_ROW, OUT, OUT_ROW
     The arrays.
-FORTRAN
-    Whether it is the columns of B and of C, and not their rows, that lie in one piece, B_ROW and
+B_FORTRAN, OUT_FORTRAN
+    Whether it is the columns of B, or of C, and not the rows, that lie in one piece, B_ROW or
     OUT_ROW bytes apart.
 SCRATCH
     The address of `copies.scratch_bytes` of memory, for one worker.
 ACCUMULATES
-    Whether sums are added to what C holds: a residual, or zeros where there is no epilogue.
+    Whether sums are added to what C holds, a residual. Where there is no epilogue: whether C holds
+    zeros, so that empty rows, in CSR, need not be written.
 HAS_EPILOGUE
     Whether an epilogue follows the sums; BIAS to UPPER have no meaning where none does.
 BIAS, BIAS_STEP
@@ -37,6 +38,7 @@ from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING
 
 (
     WORKERS, TASKS, ROWS, COLUMNS, K, ENTRIES, INDPTR, INDICES, VALUES, B, B_ROW, OUT, OUT_ROW,
-    FORTRAN, SCRATCH, ACCUMULATES, HAS_EPILOGUE, BIAS, BIAS_STEP, ACTIVATION, LOWER, UPPER, REFUSED,
-) = range(23)  # fmt: skip
+    B_FORTRAN, OUT_FORTRAN, SCRATCH, ACCUMULATES, HAS_EPILOGUE, BIAS, BIAS_STEP, ACTIVATION, LOWER,
+    UPPER, REFUSED,
+) = range(24)  # fmt: skip
 COUNTERS = REFUSED + 1 + COUNTER_PADDING

@@ -14,11 +14,11 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.copies import (
     CSC_BYTES,
     columns_into_rows,
-    from_whole_vectors,
+    into_columns,
+    into_rows,
     row_bytes,
     rows_together,
     takes_whole_rows,
-    to_whole_vectors,
 )
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
@@ -29,12 +29,12 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     COLUMNS,
     COUNTERS,
     ENTRIES,
-    FORTRAN,
     HAS_EPILOGUE,
     INDICES,
     INDPTR,
     LOWER,
     OUT,
+    OUT_FORTRAN,
     OUT_ROW,
     REFUSED,
     ROWS,
@@ -53,8 +53,9 @@ from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 @kernel_part
 def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute tasks, each some rows of C, until none is left or A is refused."""
-    if words[FORTRAN]:
-        multiply_into_columns(words, dtype, index_dtype)
+    scratch = columns_into_rows(words, dtype)
+    if words[OUT_FORTRAN]:
+        multiply_into_columns(words, scratch, dtype, index_dtype)
         return
     rows, tasks = words[ROWS], words[TASKS]
     while not words[REFUSED]:
@@ -70,11 +71,11 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
 
 
 @kernel_part
-def multiply_into_columns(words: Any, dtype: Any, index_dtype: Any) -> None:
-    """Compute C in Fortran order, by one worker."""
+def multiply_into_columns(words: Any, address: int, dtype: Any, index_dtype: Any) -> None:
+    """Compute C in Fortran order, by one worker: some rows at a time are written at an address."""
     itemsize, rows, n = array_at(0, 1, dtype).itemsize, words[ROWS], words[COLUMNS]
     out, apart = words[OUT], words[OUT_ROW] // itemsize
-    address, row = columns_into_rows(words, dtype), n * itemsize
+    row = n * itemsize
     words[OUT_ROW], together = row, rows_together(row_bytes(n, itemsize))
     for begin in range(0, rows, together):
         end = min(begin + together, rows)
@@ -94,13 +95,12 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C, by one worker."""
     itemsize = array_at(0, 1, dtype).itemsize
     out, out_row = words[OUT], words[OUT_ROW]
-    if takes_whole_rows(
-        words[ENTRIES], words[ROWS], words[K], words[COLUMNS] * itemsize, words[FORTRAN]
-    ):
+    scratch, row = columns_into_rows(words, dtype), words[COLUMNS] * itemsize
+    if takes_whole_rows(words[ENTRIES], words[ROWS], words[K], row, words[OUT_FORTRAN]):
         initialise_rows(words, dtype)
         valid = multiply_whole_rows(words, dtype, index_dtype)
     else:
-        out, out_row = to_whole_vectors(words, dtype)
+        out, out_row = into_rows(words, scratch, dtype)
         valid = multiply_columns(CSC, words, 0, words[K], dtype, index_dtype)
     if not valid:
         words[REFUSED] = 1
@@ -109,7 +109,7 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
         lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
         if words[ACTIVATION] != NONE or lower > -np.inf or upper < np.inf:
             finish_rows(words, 0, words[ROWS], dtype)
-    from_whole_vectors(words, out, out_row, dtype)
+    into_columns(words, out, out_row, dtype)
 
 
 @kernel_part
@@ -117,7 +117,7 @@ def initialise_rows(words: Any, dtype: Any) -> None:
     """Let rows of C be their bias, or zero, plus what they hold where sums are added to that."""
     C = array_at(words[OUT], (words[ROWS], words[COLUMNS]), dtype)
     if not words[HAS_EPILOGUE]:
-        if not words[ACCUMULATES]:  # else it holds zeros
+        if not words[ACCUMULATES]:
             C[:] = 0
         return
     step = words[BIAS_STEP] // 8
@@ -174,10 +174,9 @@ def multiply_columns(
         return True
     if n == 1:
         return multiply(form, 0, 0, item, index, words, begin, end, 0, n)
-    # In CSR, whose tuple is empty: see `rows`.
-    size, overlaps = n * itemsize, not HAS_FAST_MASKS and len(form) == 0
+    size, overlaps = n * itemsize, len(form) > 0 or not HAS_FAST_MASKS  # see `Rows` and `Columns`
     if size < BLOCK_BYTES and overlaps:
-        return multiply_overlapping(words, begin, end, n, item, index)
+        return multiply_overlapping(form, words, begin, end, n, item, index)
     if size <= 16:
         return multiply(form, 1, 16, item, index, words, begin, end, 0, n)
     if size <= 32:
@@ -210,20 +209,22 @@ def multiply_columns(
 
 
 @kernel_part
-def multiply_overlapping(words: Any, begin: int, end: int, n: int, item: Any, index: Any) -> Any:
-    """Multiply in CSR columns of less than 64 bytes, in one vector or two that overlap."""
+def multiply_overlapping(
+    form: tuple[int, ...], words: Any, begin: int, end: int, n: int, item: Any, index: Any
+) -> Any:
+    """Multiply columns of less than 64 bytes, in one vector or two that overlap."""
     size = n * array_at(0, 1, item).itemsize
     if size == 32:
-        return multiply(CSR, 1, 32, item, index, words, begin, end, 0, n)
+        return multiply(form, 1, 32, item, index, words, begin, end, 0, n)
     if size > 32:
-        return multiply(CSR, 2, 32, item, index, words, begin, end, 0, n)
+        return multiply(form, 2, 32, item, index, words, begin, end, 0, n)
     if size == 16:
-        return multiply(CSR, 1, 16, item, index, words, begin, end, 0, n)
+        return multiply(form, 1, 16, item, index, words, begin, end, 0, n)
     if size > 16:
-        return multiply(CSR, 2, 16, item, index, words, begin, end, 0, n)
+        return multiply(form, 2, 16, item, index, words, begin, end, 0, n)
     if size == 8:
-        return multiply(CSR, 1, 8, item, index, words, begin, end, 0, n)
-    return multiply(CSR, 2, 8, item, index, words, begin, end, 0, n)
+        return multiply(form, 1, 8, item, index, words, begin, end, 0, n)
+    return multiply(form, 2, 8, item, index, words, begin, end, 0, n)
 
 
 @job

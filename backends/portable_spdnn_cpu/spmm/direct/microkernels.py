@@ -48,8 +48,8 @@ def multiply(
         CSR or CSC: of A. In CSC rows of C are whole vectors.
     vectors, vector_bytes : int, constants
         How many vectors, of how many bytes, so many columns take, of which only the last may be
-        partly filled; in CSR without fast masks they fill one at least. No vectors: a single
-        column, which is gathered in CSR where that is fast.
+        partly filled; they fill one at least in CSC, and in CSR without fast masks. No vectors: a
+        single column, which is gathered in CSR where that is fast.
     dtype, index_dtype : types
         Of values, and of offsets and indices.
     words : pointer

@@ -36,7 +36,7 @@ class DirectProduct:
         self._is_bare = epilogue.bias is None and epilogue.interval == (-np.inf, np.inf)
 
     def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> bool:
-        """Compute `out`, or return False where it is not in B's order, or B is in neither order.
+        """Compute `out`, or return False where B is in neither order.
 
         Takes what `StreamProduct.multiply` takes.
         """
@@ -45,11 +45,13 @@ class DirectProduct:
             B = with_aligned_rows(B)
         accumulates = residual is not None
         if self._is_bare and not accumulates:
-            return bool(entry_points.run_alone(entry_points.address, *self._parts, B, out, False))
+            return bool(
+                entry_points.run_alone(entry_points.address, *self._parts, B, out, False, False)
+            )
         if accumulates:
             out[...] = residual
         done = entry_points.run_alone_with_epilogue(
-            entry_points.address, *self._parts, B, out, accumulates, *self._finish
+            entry_points.address, *self._parts, B, out, False, accumulates, *self._finish
         )
         return bool(done)
 

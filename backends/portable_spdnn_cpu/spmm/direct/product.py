@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,12 +13,11 @@ from portable_spdnn.operations.operands import common_dtype
 from portable_spdnn_cpu.activations import NONE, activation_of
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.csc_to_csr import parts_in_csr
-from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import with_aligned_rows
-from portable_spdnn_cpu.spmm.direct.choice import is_reused, suited_form
+from portable_spdnn_cpu.spmm.direct.choice import is_almost_empty, is_reused, suited_form
 from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, REFUSED
-from portable_spdnn_cpu.spmm.direct.start import compiled
+from portable_spdnn_cpu.spmm.direct.start import EntryPoints, compiled
 from portable_spdnn_cpu.spmm.stream.product import WAKING_WORK, is_shared
 
 FORMS: dict[type, str] = {
@@ -52,12 +51,11 @@ def multiply_as_given(
     residual : object, optional
         Taken where it is an ndarray of the shape and type of C.
     transposed : bool
-        Whether C = A^T B is to be computed.
+        Whether C = A^T B is to be computed, and to be in Fortran order where B is.
 
     Returns
     -------
     ndarray, shape (m, n) or (m,), or None
-        In Fortran order where B is.
     """
     form = FORMS.get(type(A))
     if form is None or type(B) is not ndarray or not 1 <= B.ndim <= 2:
@@ -86,11 +84,11 @@ def multiply_as_given(
         and residual.shape == (shape[0], *B.shape[1:])
     ):
         return None
-    suited = suited_form(form, shape, indices.size, B)
+    suited = suited_form(form, shape, indices.size, B, transposed)
     if suited is None:
         return None
     parts = indptr, indices, values
-    return multiply(pool, form, shape, parts, B, finish, residual, suited != form)
+    return multiply(pool, form, shape, parts, B, finish, residual, transposed, suited != form)
 
 
 def layer_as_given(
@@ -133,7 +131,8 @@ def multiply(
     B: Array,
     finish: tuple[int, Array, float, float] | None = None,
     residual: Any = None,
-    convert: bool = False,
+    keeps_order: bool = False,
+    converts: bool = False,
 ) -> Array | None:
     """Return C = A B, whether another way is faster or not; None where something does not fit.
 
@@ -151,23 +150,22 @@ def multiply(
     finish : tuple, optional
         What `epilogue_arguments` returns.
     residual : ndarray of C's shape and type, optional
-    convert : bool
+    keeps_order : bool
+        Whether C is to be in Fortran order where B is; else it is in C order.
+    converts : bool
         Whether to convert A in "csc" to "csr" first.
 
     Returns
     -------
     ndarray, shape (m, n) or (m,), or None
-        In Fortran order where B is.
     """
-    if convert:
-        converted = parts_in_csr(parts, shape)
-        if converted is None:
-            return None
-        form, parts = "csr", converted
     indptr, indices, values = parts
     entry_points = compiled(form, values.dtype, indices.dtype, B.ndim)
     if entry_points is None:
         return None
+    runs = entry_points
+    if converts:
+        runs = cast(EntryPoints, compiled("csr", values.dtype, indices.dtype, B.ndim))
     (rows, k), given, item = shape, B.shape, B.itemsize
     is_csc, index = form == "csc", indices.dtype
     if given[0] != k or not B.size or (indptr.dtype is not index and indptr.dtype != index):
@@ -175,21 +173,22 @@ def multiply(
     if indptr.size != shape[is_csc] + 1 or not indptr.ndim == indices.ndim == values.ndim == 1:
         return None
     columns = given[1] if len(given) == 2 else 1
-    order: Literal["C", "F"] = "C"
+    is_fortran = False
     if columns == 1:
         in_place = B.strides[0] == item
     else:
         row, column = B.strides
         in_place = column == item
         if not in_place and row == item and column >= k * item and column % item == 0:
-            in_place, order = True, "F"
+            in_place = is_fortran = True
     if not in_place:
         B = np.array(B, order="C")
-    if not is_csc and order == "C" and is_reused(indices.size, k, columns, item):
+    order: Literal["C", "F"] = "F" if is_fortran and keeps_order else "C"
+    if (converts or not is_csc) and not is_fortran and is_reused(indices.size, k, columns, item):
         B = with_aligned_rows(B)
-    # Where most rows of C stay zero, they are on pages that come so from the system.
-    zeroed = is_csc and indices.size < rows and columns * item > BLOCK_BYTES and order == "C"
+    zeroed = False
     if residual is None:
+        zeroed = is_almost_empty(indices.size, rows) and finish is None and order == "C"
         new = np.zeros if zeroed else np.empty
         out = new(rows if len(given) == 1 else (rows, columns), values.dtype, order)
     else:
@@ -198,18 +197,24 @@ def multiply(
     # All columns of a CSC are added to the same rows of C: one thread does that.
     if (
         threads == 1
-        or is_csc
-        or order == "F"
+        or (is_csc and not converts)
+        or is_fortran
         or not is_shared(indices.size, shape, columns, item, WAKING_WORK)
     ):
         # For the bare product, Python's part of a call is an eighth less.
         if finish is None and residual is None:
-            done = entry_points.run_alone(entry_points.address, *parts, B, out, zeroed)
+            done = entry_points.run_alone(runs.address, *parts, B, out, converts, zeroed)
         else:
+            added, finish = residual is not None, finish or NO_EPILOGUE
             done = entry_points.run_alone_with_epilogue(
-                entry_points.address, *parts, B, out, residual is not None, *(finish or NO_EPILOGUE)
+                runs.address, *parts, B, out, converts, added, *finish
             )
         return out if done else None
+    if converts:
+        converted = parts_in_csr(parts, shape)
+        if converted is None:
+            return None
+        parts, entry_points = converted, runs
     words = np.empty(COUNTERS + threads, np.int64)
     finish = finish or NO_EPILOGUE
     if not entry_points.fill_words(words, threads, *parts, B, out, residual is not None, *finish):

@@ -31,15 +31,17 @@ from portable_spdnn_cpu.spmm.emitter import Value
 class Rows(SparseMicrokernel):
     """Emits the products of rows of A. Without fast masks, columns fill a vector at least."""
 
-    def place_last_vector(self, columns: Value) -> None:
-        """Let the last vector end where so many columns do, if there is no fast mask for it."""
-        super().place_last_vector(columns)
-        if self.vectors and not HAS_FAST_MASKS:
-            end = self.times(columns, self.itemsize)
-            self.last = self.builder.sub(end, self.number(self.vector_bytes))
-            self.left, self.mask = self.number(self.vector_type.count), None
+    overlaps = not HAS_FAST_MASKS
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
+        """Emit a row of C, unless it is empty and C holds zeros."""
+        builder = self.builder
+        holds_zeros = builder.and_(self.accumulates, builder.not_(self.finishes))
+        is_filled = builder.icmp_signed("<", first, stop)
+        with builder.if_then(builder.or_(is_filled, builder.not_(holds_zeros))):
+            self._write(number, first, stop)
+
+    def _write(self, number: Value, first: Value, stop: Value) -> None:
         """Emit a row of C."""
         target = self.row_of(self.out, number, OUT_ROW)
         *whole, last = self._finished(number, self.sums(first, stop), target)

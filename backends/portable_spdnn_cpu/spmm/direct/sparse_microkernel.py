@@ -38,7 +38,15 @@ class SparseMicrokernel(Emitter):
         Those of the job.
     sizes : tuple of int
         How many vectors a row of C has, and of how many bytes.
+
+    Attributes
+    ----------
+    overlaps : bool
+        Of a class: whether the last vector of a row ends where the row does, so that it may hold
+        columns of the one before. Else a mask says which of its lanes count.
     """
+
+    overlaps = False
 
     def __init__(
         self,
@@ -77,12 +85,17 @@ class SparseMicrokernel(Emitter):
         return valid
 
     def place_last_vector(self, columns: Value) -> None:
-        """Let the last vector of so many columns be where it is, of which a mask names the lanes.
+        """Let the last vector of so many columns be where it is.
 
-        Sets its distance from the first one in bytes, `last`, how many lanes it has, and `mask`.
+        Sets its distance from the first one in bytes, `last`, how many lanes count, and `mask`.
         """
+        if self.overlaps and self.vectors:
+            end = self.times(columns, self.itemsize)
+            self.last: Value | int = self.builder.sub(end, self.number(self.vector_bytes))
+            self.left, self.mask = self.number(self.vector_type.count), None
+            return
         before = max(0, self.vectors - 1)
-        self.last: Value | int = before * self.vector_bytes
+        self.last = before * self.vector_bytes
         self.left = self.builder.sub(columns, self.number(before * self.vector_type.count))
         self.mask = self.first_lanes(self.vector_type.count, self.left)
 

@@ -10,25 +10,27 @@ import numpy as np
 from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
-from portable_spdnn_cpu.jit.jobs import Job, run_share
+from portable_spdnn_cpu.jit.jobs import Job, array_at, run_share
 from portable_spdnn_cpu.layout.canonical import INDEX_TYPES, VALUE_TYPES, offsets_are_valid
+from portable_spdnn_cpu.layout.csc_to_csr import fill_rows
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.copies import scratch_bytes
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
     ACTIVATION,
+    B_FORTRAN,
     B_ROW,
     BIAS,
     BIAS_STEP,
     COLUMNS,
     COUNTERS,
     ENTRIES,
-    FORTRAN,
     HAS_EPILOGUE,
     INDICES,
     INDPTR,
     LOWER,
     OUT,
+    OUT_FORTRAN,
     OUT_ROW,
     REFUSED,
     ROWS,
@@ -46,9 +48,9 @@ TASKS_PER_WORKER = 4  # of equal numbers of rows, whose entries may differ
 
 
 @kernel_part
-def is_fortran(B: Array) -> bool:
-    """Whether columns of B are read as they lie in memory, and not its rows."""
-    return B.ndim > 1 and B.shape[-1] > 1 and B.strides[-1] != B.itemsize
+def is_fortran(array: Array) -> bool:
+    """Whether columns of B or C are taken as they lie in memory, and not rows."""
+    return array.ndim > 1 and array.shape[-1] > 1 and array.strides[-1] != array.itemsize
 
 
 @kernel_part
@@ -57,9 +59,8 @@ def fill_words(
 ) -> bool:
     """Fill the words of a job but for SCRATCH, and what `fill_epilogue` fills.
 
-    Returns false where an array is strided or misaligned, where C is in another order than B, where
-    indices are too narrow for the shape, or where offsets do not rise from 0 to at most the number
-    of entries.
+    Returns false where an array is strided or misaligned, where indices are too narrow for the
+    shape, or where offsets do not rise from 0 to at most the number of entries.
     """
     words[REFUSED], words[WORKERS] = 0, workers
     for worker in range(workers):
@@ -71,17 +72,17 @@ def fill_words(
     words[ENTRIES] = min(indices.size, values.size)
     words[INDPTR], words[INDICES] = indptr.ctypes.data, indices.ctypes.data
     words[VALUES], words[B_AT], words[OUT] = values.ctypes.data, B.ctypes.data, out.ctypes.data
-    fortran = is_fortran(B)
-    line = -1 if fortran else 0
-    words[FORTRAN], words[B_ROW], words[OUT_ROW] = fortran, B.strides[line], out.strides[line]
-    if not fortran and rows <= 1:
+    fortran, out_fortran = is_fortran(B), is_fortran(out)
+    words[B_FORTRAN], words[B_ROW] = fortran, B.strides[-1 if fortran else 0]
+    words[OUT_FORTRAN], words[OUT_ROW] = out_fortran, out.strides[-1 if out_fortran else 0]
+    if not out_fortran and rows <= 1:
         words[OUT_ROW] = columns * out.itemsize  # the stride of a single row may be any
     step = B.strides[0 if columns == 1 or fortran else -1]
     fine = (step == B.itemsize or B.size <= 1) and B.ctypes.data % B.itemsize == 0
-    step = out.strides[0 if columns == 1 or fortran else -1]
+    step = out.strides[0 if columns == 1 or out_fortran else -1]
     fine &= step == out.itemsize or out.size <= 1
     # Rows of C follow each other without a gap.
-    fine &= fortran or out.size == 0 or words[OUT_ROW] == columns * out.itemsize
+    fine &= out_fortran or out.size == 0 or words[OUT_ROW] == columns * out.itemsize
     if fortran:
         fine &= B.strides[-1] >= B.shape[0] * B.itemsize and B.strides[-1] % B.itemsize == 0
     for array in (indptr, indices):
@@ -107,15 +108,45 @@ def fill_epilogue(
 
 
 @kernel_part
-def words_for_one(is_csc: bool, entries: int, B: Array, out: Array) -> Array:
-    """Return the words of a job for one worker, which the memory that it needs follows."""
-    columns, fortran = B.shape[-1] if B.ndim > 1 else 1, is_fortran(B)
-    rows, k = out.shape[0], B.shape[0]
-    size = scratch_bytes(is_csc, entries, rows, k, columns, B.itemsize, fortran)
-    words = np.empty(COUNTERS + 1 + (BLOCK_BYTES + size) // 8, np.int64)
+def words_for_one(is_csc: bool, entries: int, B: Array, out: Array, more: int) -> Array:
+    """Return the words of a job for one worker, which the memory that it needs follows.
+
+    That is SCRATCH and, from where it begins, `more` bytes.
+    """
+    columns, rows, k = B.shape[-1] if B.ndim > 1 else 1, out.shape[0], B.shape[0]
+    size = scratch_bytes(
+        is_csc, entries, rows, k, columns, B.itemsize, is_fortran(B), is_fortran(out)
+    )
+    words = np.empty(COUNTERS + 1 + (BLOCK_BYTES + more + size) // 8, np.int64)
     end = words.ctypes.data + 8 * (COUNTERS + 1)
     words[SCRATCH] = (end + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
     return words
+
+
+@kernel_part
+def bytes_in_csr(rows: int, indices: Array, values: Array) -> int:
+    """Return the bytes of memory that `bring_into_csr` takes, a multiple of a vector's."""
+    entries = min(indices.size, values.size)
+    size = (entries + 1) * values.itemsize + (rows + 3 + entries) * indices.itemsize
+    return (size + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
+
+
+@kernel_part
+def bring_into_csr(words: Any, indptr: Array, indices: Array, values: Array) -> bool:
+    """Let a job have A in CSR, which is given in CSC with valid offsets; see `fill_rows`."""
+    rows, entries = words[ROWS], indptr[-1]
+    size = bytes_in_csr(rows, indices, values)
+    at = words[SCRATCH]
+    copies = array_at(at, entries, values.dtype)
+    at += (entries * values.itemsize + 7) // 8 * 8
+    places = array_at(at, rows + 2, indices.dtype)
+    at += (rows + 2) * indices.itemsize
+    columns = array_at(at, entries, indices.dtype)
+    words[VALUES], words[INDPTR], words[INDICES] = words[SCRATCH], places.ctypes.data, at
+    words[ENTRIES] = entries
+    words[SCRATCH] += size
+    places[:] = 0
+    return fill_rows(indptr, indices, values, rows, places, columns, copies)
 
 
 class EntryPoints(NamedTuple):
@@ -131,12 +162,11 @@ class EntryPoints(NamedTuple):
         Takes (words, workers, indptr, indices, values, B, out), B in C order, and what
         `fill_epilogue` takes.
     run_alone : callable
-        Takes (address of the job, indptr, indices, values, B, out, whether `out` holds zeros), and
-        computes C on the calling thread, in the order of B. Returns false where the arrays are not
-        what they should be.
+        Takes (address of the job, indptr, indices, values, B, out, whether A in CSC is converted
+        before, whether `out` holds zeros), and computes C on the calling thread. The job is that of
+        CSR where A is converted. Returns false where the arrays are not what they should be.
     run_alone_with_epilogue : callable
-        Takes (address of the job, indptr, indices, values, B, out), and what `fill_epilogue`
-        takes besides.
+        Takes the same but for the last one, and what `fill_epilogue` takes.
     """
 
     job: Job
@@ -161,11 +191,15 @@ def compiled(
     @kernel
     def run_alone(
         address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array,
-        zeroed: bool,
+        converts: bool, zeroed: bool,
     ) -> bool:  # fmt: skip
-        words = words_for_one(is_csc, min(indices.size, values.size), B, out)
+        more = bytes_in_csr(out.shape[0], indices, values) if converts else 0
+        entries = min(indices.size, values.size)
+        words = words_for_one(is_csc and not converts, entries, B, out, more)
         words[ACCUMULATES], words[HAS_EPILOGUE] = zeroed, 0
         if not fill_words(words, 1, indptr, indices, values, B, out):
+            return False
+        if converts and not bring_into_csr(words, indptr, indices, values):
             return False
         failed = run_share(address, 0, words.ctypes.data)
         return bool(not failed and words[REFUSED] == 0)
@@ -173,10 +207,14 @@ def compiled(
     @kernel
     def run_alone_with_epilogue(
         address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array,
-        accumulates: bool, code: int, bias: Array, lower: float, upper: float,
+        converts: bool, accumulates: bool, code: int, bias: Array, lower: float, upper: float,
     ) -> bool:  # fmt: skip
-        words = words_for_one(is_csc, min(indices.size, values.size), B, out)
+        more = bytes_in_csr(out.shape[0], indices, values) if converts else 0
+        entries = min(indices.size, values.size)
+        words = words_for_one(is_csc and not converts, entries, B, out, more)
         if not fill_words(words, 1, indptr, indices, values, B, out):
+            return False
+        if converts and not bring_into_csr(words, indptr, indices, values):
             return False
         fill_epilogue(words, accumulates, code, bias, lower, upper)
         failed = run_share(address, 0, words.ctypes.data)
@@ -198,8 +236,8 @@ def compiled(
     bias = types.Array(types.float64, 1, "C", True)
     finish = types.boolean, types.int64, bias, types.float64, types.float64
     for function, signature in (
-        (run_alone, (types.int64, *arrays, types.boolean)),
-        (run_alone_with_epilogue, (types.int64, *arrays, *finish)),
+        (run_alone, (types.int64, *arrays, types.boolean, types.boolean)),
+        (run_alone_with_epilogue, (types.int64, *arrays, types.boolean, *finish)),
         (fill_all_words, (words, types.int64, *arrays, *finish)),
     ):
         dispatcher = cast(Any, function)

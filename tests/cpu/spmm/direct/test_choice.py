@@ -28,9 +28,12 @@ def test_csc_is_converted_where_c_is_far_and_b_is_wide() -> None:
     assert suited_form("csc", shape, 20_000, operand(500, 16)) == "csc"
     assert suited_form("csc", shape, 200_000, operand(500, 500)) is None
     assert suited_form("csc", shape, 5000, operand(500, 200)) == "csr"
-    # B from beyond the cache is read once, and has two uses for a row.
+    # B from beyond the cache is read once, where C is near.
     assert suited_form("csc", (20, 3000), 6000, operand(3000, 256)) == "csc"
-    assert suited_form("csc", (20, 2000), 18_000, operand(2000, 1024)) is None
+    assert suited_form("csc", (20, 2000), 18_000, operand(2000, 1024)) == "csc"
+    assert suited_form("csc", (2000, 2000), 18_000, operand(2000, 1024)) is None
+    # Where most rows are empty they are not written at all.
+    assert suited_form("csc", (9000, 500), 5000, operand(500, 200)) == "csc"
     # In Fortran order it would be copied as a whole, which may take less than to convert A.
     assert suited_form("csc", (20, 3000), 6000, operand(256, 3000).T) == "csr"
     assert suited_form("csc", (20, 30_000), 60_000, operand(256, 30_000).T) is None
@@ -71,16 +74,23 @@ def test_rows_that_are_short_or_seldom_read_are_not_copied() -> None:
 
 
 @pytest.mark.parametrize("inputs", [20, 60_000])
-def test_the_order_of_the_result_is_that_of_the_operand_whatever_the_way(inputs: int) -> None:
+def test_the_order_of_results_is_the_same_whatever_the_way(inputs: int) -> None:
     W, wide = matrix(6, (25, 40), 0.3), np.ones((inputs, 60), np.float32)
     pool, backend = ThreadPool(1), ps.get_backend("numba", threads=1)
     assert (multiply_as_given(pool, W, wide[:, :40].T, None, None) is None) == (inputs > 20)
-    for C in (
-        backend.spmm(W, wide[:, :40].T).T,
-        backend.spmm_handle(W).multiply(wide[:, :40].T).T,
-        backend.layer(W, wide[:, :25]),
-        backend.layer_handle(W).apply(wide[:, :25]),
-        backend.spmm(W.T, wide[:, :25].T).T,
-    ):
-        assert C.flags.c_contiguous
-    np.testing.assert_allclose(C, wide[:, :25] @ W.toarray(), rtol=1e-5)
+    B, handle = wide[:, :40].T, backend.spmm_handle(W)
+    for operand in (B, np.ascontiguousarray(B)):
+        for C in (
+            backend.spmm(W, operand),
+            backend.spmm(W.T.tocsr().T, operand),
+            handle.multiply(operand),
+        ):
+            assert C.flags.c_contiguous
+            np.testing.assert_allclose(C, W @ B, rtol=1e-5)
+        assert handle.multiply(operand, out=C) is C
+    layer = backend.layer_handle(W)
+    for order in ("C", "F"):
+        Y = np.array(wide[:, :25], order=order)
+        for result in (backend.layer(W, Y), backend.layer(W.tocsc(), Y), layer.apply(Y)):
+            assert result.flags[f"{order}_CONTIGUOUS"]
+            np.testing.assert_allclose(result, (Y @ W).clip(0), rtol=1e-5)

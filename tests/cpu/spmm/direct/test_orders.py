@@ -1,4 +1,4 @@
-"""C in Fortran order: some rows at a time are computed, and written as columns."""
+"""Each order of B and of C: of C in Fortran order some rows at a time are computed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def test_c_of_any_number_of_rows(rows: int, columns: int, dtype: Any) -> None:
         found = multiply(POOLS[0], "csr", A, B, epilogue, residual)
         expected = epilogue.apply(A @ B, residual, per_row=True)
         np.testing.assert_allclose(found, expected, rtol=close, atol=close)
-    found = multiply(POOLS[0], "csr", A, B)
-    np.testing.assert_allclose(found, A @ B, rtol=close, atol=close)
-    assert found.flags.f_contiguous
+    for keeps_order in (True, False):
+        found = multiply(POOLS[0], "csr", A, B, keeps_order=keeps_order)
+        np.testing.assert_allclose(found, A @ B, rtol=close, atol=close)
+        assert found.flags.f_contiguous if keeps_order else found.flags.c_contiguous
 
 
 @pytest.mark.parametrize("columns", [2, 5, 9])
@@ -37,7 +38,26 @@ def test_nothing_around_c_is_written(columns: int) -> None:
     A, B = matrix(1, (100, 9), 0.3), np.asfortranarray(np.ones((9, columns), np.float32))
     around = np.full((110, columns + 2), 7, np.float32, order="F")
     out = around[5:105, 1:-1]
-    assert DirectProduct(A, ps.Epilogue()).multiply(B, out, None, POOLS[0])
-    np.testing.assert_allclose(out, A @ B, rtol=1e-5)
-    out[...] = 7
-    assert (around == 7).all()
+    for operand in (B, np.ascontiguousarray(B)):
+        assert DirectProduct(A, ps.Epilogue()).multiply(operand, out, None, POOLS[0])
+        np.testing.assert_allclose(out, A @ B, rtol=1e-5)
+        out[...] = 7
+        assert (around == 7).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("columns", [2, 4, 7, 16, 33, 130])
+@pytest.mark.parametrize("entries", [0, 40, 600])  # fewer than rows, few and many in each
+def test_csc_takes_and_gives_either_order(entries: int, columns: int, dtype: Any) -> None:
+    A = matrix(entries, (150, 40), entries / 6000, dtype).tocsc()
+    rng = np.random.default_rng(columns)
+    B = np.asfortranarray(rng.uniform(-1, 1, (40, columns)).astype(dtype))
+    residual = rng.uniform(-1, 1, (150, columns)).astype(dtype)
+    epilogue = ps.Epilogue(rng.uniform(-1, 1, 150), "silu")
+    close = 1e-5 if dtype == np.float32 else 1e-12
+    for finish in ((None, None), (epilogue, None), (epilogue, residual)):
+        expected = ps.get_backend("scipy").spmm(A, B, *finish)
+        for keeps_order in (True, False):
+            found = multiply(POOLS[0], "csc", A, B, *finish, keeps_order)
+            np.testing.assert_allclose(found, expected, rtol=close, atol=close)
+            assert found.flags.f_contiguous if keeps_order else found.flags.c_contiguous

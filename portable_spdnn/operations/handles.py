@@ -186,10 +186,17 @@ class SpmmHandle(_PreparedHandle):
             If B, `out` or `residual` does not fit A in shape, type or order.
         """
         given: AnyArray = B
-        if out is None and residual is None and self._fits_as_it_is(given, 0, self.shape[1]):
+        more: AnyArray = residual
+        if (
+            out is None
+            and self._fits_as_it_is(given, 0, self.shape[1])
+            and (more is None or self._fits_as_it_is(more, 0, self.shape[0]))
+            and (more is None or more.shape[1:] == given.shape[1:])
+        ):
             if given.ndim == 2:
-                return self._run(given, None, None)  # type: ignore[no-any-return]
-            return self._run(given[:, None], None, None)[:, 0]  # type: ignore[no-any-return]
+                return self._run(given, None, more)  # type: ignore[no-any-return]
+            more = None if more is None else more[:, None]
+            return self._run(given[:, None], None, more)[:, 0]  # type: ignore[no-any-return]
         is_vector, dense, added, taking = as_columns("spmm", B, residual, out)
         if not self._fits_as_it_is(dense, 0, self.shape[1]):
             dense = self._backend.dense_operand("spmm: B", dense)

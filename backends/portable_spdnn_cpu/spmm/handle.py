@@ -125,7 +125,7 @@ class WeightsProduct:
         self._forget()
 
     def multiply(self, B: Array, out: Array | None = None, residual: Array | None = None) -> Array:
-        """Return C.
+        """Return C, of shape (m, n).
 
         Parameters
         ----------
@@ -133,10 +133,6 @@ class WeightsProduct:
         out : ndarray, shape (m, n), C or Fortran order, optional
         residual : ndarray, shape (m, n), optional
             Added before the activation.
-
-        Returns
-        -------
-        ndarray, shape (m, n)
         """
         columns = B.shape[1]
         layout = layout_of(B)

@@ -23,15 +23,10 @@ from portable_spdnn_cpu.spmm.direct.copies import (
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
     ACTIVATION,
-    B_ROW,
-    BIAS,
-    BIAS_STEP,
     COLUMNS,
     COUNTERS,
     ENTRIES,
     HAS_EPILOGUE,
-    INDICES,
-    INDPTR,
     LOWER,
     OUT,
     OUT_FORTRAN,
@@ -40,12 +35,16 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     ROWS,
     TASKS,
     UPPER,
-    VALUES,
     WORKERS,
     K,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.direct.job_words import B as B_AT
 from portable_spdnn_cpu.spmm.direct.microkernels import CSC, CSR, multiply
+from portable_spdnn_cpu.spmm.direct.scatter import (
+    has_short_columns,
+    initialise_rows,
+    multiply_vector,
+    multiply_whole_rows,
+)
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
@@ -96,7 +95,10 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     itemsize = array_at(0, 1, dtype).itemsize
     out, out_row = words[OUT], words[OUT_ROW]
     scratch, row = columns_into_rows(words, dtype), words[COLUMNS] * itemsize
-    if takes_whole_rows(words[ENTRIES], words[ROWS], words[K], row, words[OUT_FORTRAN]):
+    if has_short_columns(words[ENTRIES], words[K], words[COLUMNS]):
+        initialise_rows(words, dtype)
+        valid = multiply_vector(words, dtype, index_dtype)
+    elif takes_whole_rows(words[ENTRIES], words[ROWS], words[K], row, words[OUT_FORTRAN]):
         initialise_rows(words, dtype)
         valid = multiply_whole_rows(words, dtype, index_dtype)
     else:
@@ -110,47 +112,6 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
         if words[ACTIVATION] != NONE or lower > -np.inf or upper < np.inf:
             finish_rows(words, 0, words[ROWS], dtype)
     into_columns(words, out, out_row, dtype)
-
-
-@kernel_part
-def initialise_rows(words: Any, dtype: Any) -> None:
-    """Let rows of C be their bias, or zero, plus what they hold where sums are added to that."""
-    C = array_at(words[OUT], (words[ROWS], words[COLUMNS]), dtype)
-    if not words[HAS_EPILOGUE]:
-        if not words[ACCUMULATES]:
-            C[:] = 0
-        return
-    step = words[BIAS_STEP] // 8
-    bias = array_at(words[BIAS], words[ROWS], np.float64)
-    for row in range(words[ROWS]):
-        start = dtype(bias[row * step])
-        if words[ACCUMULATES]:
-            C[row] += start
-        else:
-            C[row] = start
-
-
-@kernel_part
-def multiply_whole_rows(words: Any, dtype: Any, index_dtype: Any) -> bool:
-    """Add the product of A in CSC and B to C, which `initialise_rows` has begun, row of B by row.
-
-    Returns false where an index is not below the rows of C; offsets were checked before.
-    """
-    rows, k, columns = words[ROWS], words[K], words[COLUMNS]
-    indptr = array_at(words[INDPTR], k + 1, index_dtype)
-    indices = array_at(words[INDICES], words[ENTRIES], index_dtype)
-    values = array_at(words[VALUES], words[ENTRIES], dtype)
-    C = array_at(words[OUT], (rows, columns), dtype)
-    for column in range(k):
-        source = array_at(words[B_AT] + column * words[B_ROW], columns, dtype)
-        for entry in range(indptr[column], indptr[column + 1]):
-            row, value = indices[entry], values[entry]
-            if not 0 <= row < rows:
-                return False
-            target = C[row]
-            for place in range(columns):
-                target[place] += value * source[place]
-    return True
 
 
 @kernel_part

@@ -80,7 +80,7 @@ class NumbaBackend(Backend):
 
         converted = csc_to_csr(array)
         matrix: Any = array if converted is None else converted
-        if not is_canonical(matrix):
+        if not is_canonical(matrix) or matrix.dtype.itemsize < np.dtype(dtype).itemsize:
             return super().sparse_operand(name, matrix, dtype)
         matrix.has_canonical_format = True
         return matrix  # type: ignore[no-any-return]

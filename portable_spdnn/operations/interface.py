@@ -292,7 +292,7 @@ class Operations:
         """
         if operand.dtype == dtype:
             return operand
-        return cast(self.sparse_operand(name, given, dtype), dtype)
+        return self.sparse_operand(name, given, dtype)
 
 
 def _own(matrix: SparseOperand, dtype: DType) -> SparseOperand:

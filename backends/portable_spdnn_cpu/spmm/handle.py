@@ -30,11 +30,12 @@ from portable_spdnn_cpu.spmm.tuning import ProductSize
 
 # Entries that a load of B must serve for clusters of rows to be considered.
 LEAST_SHARED = 1.5
-# Seconds of a product, by streaming, from which they are chosen without a trial.
+# Seconds of a product, by streaming, from which clusters are chosen without a trial: in shorter
+# ones they were the slowest of all.
 CLUSTERED_FROM = 1e-3
-# A as it is is chosen before the kernel for few columns where the model gives it at most this part
-# of the time.
-DIRECT_OF_FEW = 0.6
+# A as it was given is preferred to the kernel for few columns where the model gives it at most this
+# part of the time; fitted to 5,600 random products on a Zen 3.
+DIRECT_OF_FEW = 0.85
 MAX_PREDICTIONS = 16  # for different numbers of columns that are kept: each may have packed A anew
 MAX_TRIAL_BYTES = 1 << 28  # of made-up operands and results; larger products are not tried
 
@@ -242,7 +243,7 @@ class WeightsProduct:
         """Choose by the model."""
         columns = B.shape[1]
         size = self._size(columns, layout)
-        # Kernels are made where they are chosen: they may pack A.
+        # Most kernels are made where they are chosen: they may pack A.
         makers: list[tuple[float, Callable[[], Kernel]]] = [
             (tuning.dense_seconds(size), lambda: self._dense)
         ]

@@ -73,9 +73,11 @@ def _transpose(
     direction: tuple[int, ...], tile: Array, lines: Array, begin: int, end: int, columns: int
 ) -> None:
     """Let rows begin .. end - 1 of a tile be columns of lines, or the other way round."""
-    # Squares are transposed in registers, of which the last ones may overlap others. Of a tile of
-    # fewer columns a square begins before its rows do: what is there goes to the first line, and is
-    # overwritten. So its first rows are copied item by item.
+    # Squares are transposed in registers, of which the last ones may overlap others. In a tile of
+    # fewer columns than a square has, `column` is negative: the square begins in the row before,
+    # and `numbers`, which has zeros before its first item, says that this goes to line 0. That is
+    # stored again afterwards, rightly, since lines are stored in their order. The tile's first
+    # rows, which would reach before it, are copied item by item.
     side = TRANSPOSE_BYTES // tile.itemsize
     first = begin if columns >= side else begin + side
     if end - first < side or (columns < side and not len(direction)):

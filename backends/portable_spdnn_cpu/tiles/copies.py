@@ -54,7 +54,7 @@ def _make_transpose(to_tile: bool) -> Callable[..., None]:
         """tile[rows[neuron + q], column + p] = features[inputs[column + p], neuron + q], or back.
 
         For p, q in 0 .. TRANSPOSE_BYTES / item size - 1; both arrays in C order; `rows` is of
-        int32, or None: each neuron in its own row.
+        int32, or None: each neuron in its own row. Lines are stored in the order of p or q.
         """
         element = tile.dtype
         side = TRANSPOSE_BYTES * 8 // element.bitwidth

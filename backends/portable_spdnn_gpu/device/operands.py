@@ -118,8 +118,9 @@ def adopt_sparse(
     name : str
         What error messages call the operand.
     matrix : cupyx.scipy.sparse matrix or array, shape (m, n)
-        A matrix in CSR with sorted, unique columns, int32 indices and float32 or float64 entries
-        is shared without a copy, and is not to be changed while the result is in use. From any
+        A matrix in CSR with sorted, unique columns, int32 indices and entries of float32 or
+        float64, not narrower than `dtype`, is shared without a copy, and is not to be changed
+        while the result is in use. From any
         other one its library makes a CSR matrix on the device; `matrix` stays as it is.
     dtype : float32 or float64
         The narrowest type in which duplicates are summed.

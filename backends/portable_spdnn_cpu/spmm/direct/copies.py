@@ -130,7 +130,7 @@ def rows_together(row: int) -> int:
 
 @kernel_part
 def row_bytes(columns: int, itemsize: int) -> int:
-    """Return the bytes of the vectors that `kernel.multiply_columns` takes for so many columns."""
+    """Return the bytes of a row of so many columns that is padded to whole vectors."""
     size = columns * itemsize
     vector = itemsize if columns == 1 else 16 if size <= 16 else 32 if size <= 32 else BLOCK_BYTES
     return (size + vector - 1) & -vector  # a power of two

@@ -1,11 +1,11 @@
 """Products of rows of A, in CSR, with a single column of B.
 
 Rows of few entries go in blocks. First all entries of a block are multiplied, whatever row they are
-of, and their products kept; then four rows at a time are summed, each in one or two vectors of
+of, and their products kept; then four rows at a time are summed, each in one to four vectors of
 which a mask leaves what is of other rows. So no branch depends on how many entries a row has, which
 would be foreseen in a benchmark alone. Bound: some four instructions for an entry and twelve for a
-row, and in float64 the loads of masks and of products that lie across two cache lines. A longer row
-is multiplied and summed at once; either way its sum is the same.
+row, and the loads of masks and of products that lie across two cache lines. A longer row is
+multiplied and summed at once; either way its sum is the same, but for the sign of a zero.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from portable_spdnn_cpu.spmm.emitter import INT32, Value
 
 STEP = 8  # entries that are multiplied together
 TOGETHER, PART = 4, 32  # rows that are summed together, and the bytes of a row in a vector
-BLOCK_ROWS, BLOCK_ENTRIES = 64, 768  # rows of a block, and what they have at most
-# Entries up to which four rows are summed together, in vectors of so many lanes, and those that
-# rows of their block have on average at most where that pays.
+# Entries up to which four rows are summed together, and those that rows of their block have on
+# average at most where that pays, as measured on a Zen 3.
 WIDTHS = {4: 3, 8: 7, 16: 12}
+BLOCK_ROWS, MOST = 64, max(WIDTHS.values())  # rows of a block, and their entries on average
+BLOCK_ENTRIES = BLOCK_ROWS * MOST
 
 
 class Dots(Rows):
@@ -61,7 +62,8 @@ class Dots(Rows):
             first, stop = (
                 self.load_word(self.index_type, self.words[INDPTR], place) for place in (row, after)
             )
-            few = builder.icmp_unsigned("<=", builder.sub(stop, first), self.number(BLOCK_ENTRIES))
+            most = self.times(builder.sub(after, row), MOST)
+            few = builder.icmp_unsigned("<=", builder.sub(stop, first), most)
             with builder.if_else(few) as (block, one_by_one):
                 with block:
                     self._multiply_block(row, after, first, stop)
@@ -81,7 +83,7 @@ class Dots(Rows):
         limits = {}
         for width, most in WIDTHS.items():
             pays = builder.icmp_signed("<=", entries, self.times(rows, most))
-            # With a limit of 0 rows without entries are left.
+            # A limit of 0 admits only rows without entries.
             limit = builder.select(pays, self.index_type(width), self.index_type(0))
             limits[width] = self.spread(limit, TOGETHER)
         with self.loop(begin, whole, TOGETHER) as row:

@@ -51,7 +51,7 @@ from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
 @kernel_part
 def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
-    """Compute tasks, each some rows of C, until none is left or A is refused."""
+    """Compute C: by tasks, each some rows, until none is left or A is refused."""
     scratch = columns_into_rows(words, dtype)
     if words[OUT_FORTRAN]:
         multiply_into_columns(words, scratch, dtype, index_dtype)

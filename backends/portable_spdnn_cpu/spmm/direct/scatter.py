@@ -126,7 +126,7 @@ def multiply_vector(words: Any, dtype: Any, index_dtype: Any) -> bool:
 
 @kernel_part
 def add_entries(
-    indices: Array, values: Array, items: Array, first: int, count: int, C: Array
+    indices: Array, values: Array, items: Array, first: Any, count: Any, C: Array
 ) -> bool:
     """Add so many entries from `first` on to C, each times its item of B; all are unsigned."""
     extent = np.uint64(C.size)

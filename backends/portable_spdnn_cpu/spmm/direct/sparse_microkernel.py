@@ -37,7 +37,7 @@ class SparseMicrokernel(Emitter):
     words : list of LLVM values
         Those of the job.
     sizes : tuple of int
-        How many vectors a row of C has, and of how many bytes.
+        How many vectors a row of C has, and of how many bytes; no vectors: a single column.
 
     Attributes
     ----------
@@ -85,9 +85,10 @@ class SparseMicrokernel(Emitter):
         return valid
 
     def place_last_vector(self, columns: Value) -> None:
-        """Let the last vector of so many columns be where it is.
+        """Set `last`, `left` and `mask` for so many columns.
 
-        Sets its distance from the first one in bytes, `last`, how many lanes count, and `mask`.
+        They are the last vector's distance from the first in bytes, how many of its lanes count,
+        and a mask of these, or None.
         """
         if self.overlaps and self.vectors:
             end = self.times(columns, self.itemsize)

@@ -26,6 +26,8 @@ SMALL_TABLE = 1 << 16
 PART = 1e-6  # seconds that a part of the rows takes at least, on one thread
 MAX_PARTS = 64
 SHARING = 5e-6  # seconds that it takes to share a product among threads
+# Seconds besides, on each thread: of a call, and for a byte of B, which is copied.
+CALL, COPIED_BYTE = 1.3e-6, 3.5e-11
 
 
 def fits(A: SparseOperand, columns: int) -> bool:
@@ -54,7 +56,7 @@ class FewColumnsProduct:
     Attributes
     ----------
     seconds : float
-        Of a product on one thread, by a model.
+        Of a product on one thread, by a model, without the call and the copy of B.
     """
 
     def __init__(self, A: SparseOperand, columns: int, epilogue: Epilogue) -> None:
@@ -65,6 +67,7 @@ class FewColumnsProduct:
         self._later = None if interval else activation_of(epilogue)
         bounds = np.array(interval or (-np.inf, np.inf), dtype)
         chosen, self.seconds = choose(A, columns, VECTOR_BYTES)
+        self._before = CALL + COPIED_BYTE * A.shape[1] * columns * dtype.itemsize
         parts = int(min(max(self.seconds / PART, 1), MAX_PARTS))
         self._packed: PackedProduct
         if isinstance(chosen, LanesLayout):
@@ -127,7 +130,7 @@ class FewColumnsProduct:
     def seconds_on(self, threads: int) -> float:
         """Return what the model says of a product on so many threads."""
         used = self.threads_used(threads)
-        return self.seconds / used + (SHARING if used > 1 else 0)
+        return self._before + self.seconds / used + (SHARING if used > 1 else 0)
 
     def threads_used(self, threads: int, columns: int = 0) -> int:
         """Return how many of a pool's threads compute: one where sharing takes longer."""

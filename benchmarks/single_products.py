@@ -24,7 +24,7 @@ from portable_spdnn.arrays import Array
 
 SHAPES = (4, 4), (16, 16), (64, 64), (128, 512), (512, 512), (1024, 1024), (2048, 512), (512, 4608)
 ZEROS = 0.7, 0.9, 0.98
-COLUMNS = {"1 column": (1,), "2 to 15": (2, 4, 8, 15), "16 to 256": (16, 20, 32, 44, 64, 100, 256)}
+COLUMNS = {"1 column": (1,), "2 to 15": (2, 4, 8, 15), "16 to 256": (16, 20, 32, 64, 100, 256)}
 # Of each shape, by turns, as it is where products are single: the processor predicts the branches
 # of a matrix that it has just seen.
 MATRICES = 12

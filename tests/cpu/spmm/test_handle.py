@@ -191,9 +191,13 @@ def test_few_columns_of_huge_sparse_matrices_are_not_packed_for_them() -> None:
     assert not isinstance(product._choices[3, layout_of(B)].kernel, FewColumnsProduct)
 
 
-def test_a_call_with_little_work_takes_a_as_it_is_without_a_trial() -> None:
-    little, much = random((6, 762), 0.1), random((800, 800), 0.2)
-    for A, columns, expected in ((little, 161, DirectProduct), (much, 512, StreamProduct)):
+def test_a_is_taken_as_it_is_where_there_is_little_to_do() -> None:
+    little, much, long = random((6, 762), 0.1), random((800, 800), 0.2), random((50, 9000), 1e-3)
+    for A, columns, expected in (
+        (little, 161, DirectProduct), (much, 512, StreamProduct),
+        (long, 15, DirectProduct),  # to copy B would take most of the time
+        (random((300, 300), 0.2), 8, FewColumnsProduct),
+    ):  # fmt: skip
         product, B = WeightsProduct(ThreadPool(1), A, BARE), np.ones((A.shape[1], columns), "f4")
         np.testing.assert_allclose(product.multiply(B), A @ B, rtol=1e-5)
         assert isinstance(product._choices[columns, layout_of(B)].kernel, expected)

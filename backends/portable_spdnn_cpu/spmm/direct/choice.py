@@ -6,6 +6,7 @@ from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 
+L2 = cache_bytes(2)
 # Work is counted in entries times vectors of B but one, half a nanosecond each on one thread.
 # Beyond so much of it the stream is faster, which copies panels of B to where they are near: for B
 # in the second-level cache, for B from beyond it, and for B in Fortran order, where threads share
@@ -19,11 +20,12 @@ ADDED_ENTRY, BEGUN_ROW = 0.6, 0.8
 # Those that it takes to convert CSC to CSR: for an entry, for a row, and for the call. All five are
 # fitted to 2,500 random products on a Zen 3.
 CONVERTED_ENTRY, CONVERTED_ROW, CONVERSION = 2.0, 1.0, 300.0
+# For an entry beyond so many, whose copies are on new pages and leave the second-level cache.
+FAR_CONVERTED_ENTRY, MOST_NEAR = 8.0, L2 // 16
 # To copy rows of B to where they start on cache lines pays from so many entries in a column of A,
 # on average, and so many bytes of B that are loaded: a vector across two lines takes twice as long.
 # B of more bytes than MAX_COPIED is not held twice.
 MIN_REUSE, MIN_LOADED, MAX_COPIED = 6, 1_280_000, 1 << 25
-L2 = cache_bytes(2)
 
 
 def suited_form(
@@ -83,7 +85,8 @@ def goes_by_columns(
     if bytes_of_B > L2 and not transposed and rows * row <= L2 // 2:
         return True  # C stays near, and B from beyond the cache is read once, from end to end
     more = (vectors - 1) * (ADDED_ENTRY * entries + BEGUN_ROW * rows)
-    return more <= CONVERTED_ENTRY * entries + CONVERTED_ROW * rows + CONVERSION
+    entry = CONVERTED_ENTRY if entries <= MOST_NEAR else FAR_CONVERTED_ENTRY
+    return more <= entry * entries + CONVERTED_ROW * rows + CONVERSION
 
 
 def is_reused(entries: int, k: int, columns: int, itemsize: int) -> bool:

@@ -19,6 +19,7 @@ from portable_spdnn.sparse_arrays import (
     common_value,
     index_dtype,
     real_dtype,
+    refuse_masked,
     unsorted_row,
     wide_csr,
 )
@@ -101,6 +102,7 @@ class Layer(Immutable):
             raise InputError(
                 f"layer weights: {type(weights).__name__} cannot be read as an array: {error}"
             ) from error
+        refuse_masked("layer", weights=weights, bias=bias)
         if given.ndim != 2:
             raise InputError(
                 f"layer weights have {given.ndim} dimension(s); "
@@ -155,6 +157,7 @@ class Layer(Immutable):
         >>> layer.csr().toarray().tolist()
         [[0.0, 0.5], [0.5, 0.0]]
         """
+        refuse_masked("layer", indptr=indptr, indices=indices, data=data, bias=bias)
         layer = cls.__new__(cls)
         epilogue = Epilogue(None, activation, lower, upper)
         keep = True if copy else None

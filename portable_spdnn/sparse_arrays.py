@@ -212,3 +212,12 @@ def _check_indices(name: str, indices: Array, extent: int, what: str) -> None:
     if int(unsigned.max()) >= min(extent, np.iinfo(native.dtype).max + 1):
         wrong = int(native[int(np.argmax(unsigned))])
         raise InputError(f"{name}: {what} index {wrong} is outside 0 .. {extent - 1}")
+
+
+def refuse_masked(operation: str, **arrays: object) -> None:
+    """Raise InputError where an array is masked: its mask would be lost."""
+    for name, array in arrays.items():
+        if isinstance(array, np.ma.MaskedArray):
+            raise InputError(
+                f"{operation}: {name} is a masked array; fill it, such as by .filled(0)"
+            )

@@ -128,6 +128,8 @@ def test_indices_are_as_narrow_as_they_fit(extent: int, expected: str) -> None:
         (np.eye(2), [1, 2, 3], r"bias has shape \(3,\); \(2,\) or one number fits"),
         (np.eye(2), np.nan, "bias is NaN"),
         (np.eye(2), [0, -np.inf], r"bias is NaN or infinite \(entry 1\)"),
+        (np.ma.array(np.eye(2), mask=np.eye(2)), 0, "layer: weights is a masked array"),
+        (np.eye(2), np.ma.array([1, 2], mask=[0, 1]), "layer: bias is a masked array"),
     ],
 )
 def test_what_a_layer_refuses(weights: Any, bias: Any, message: str) -> None:

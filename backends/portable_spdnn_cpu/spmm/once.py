@@ -76,6 +76,8 @@ def layer_of_csc(
     given = (features,) if residual is None else (features, residual)
     if any(type(array) is not np.ndarray or array.dtype != A.dtype for array in given):
         return None
+    if features.ndim != 2:
+        return None
     shapes = (len(features), A.shape[1]), (len(features), A.shape[0])
     if any(array.shape != shape for array, shape in zip(given, shapes, strict=False)):
         return None

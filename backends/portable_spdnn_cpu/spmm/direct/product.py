@@ -168,7 +168,12 @@ def multiply(
         runs = cast(EntryPoints, compiled("csr", values.dtype, indices.dtype, B.ndim))
     (rows, k), given, item = shape, B.shape, B.itemsize
     is_csc, index = form == "csc", indices.dtype
-    if given[0] != k or not B.size or (indptr.dtype is not index and indptr.dtype != index):
+    if (
+        rows < 0
+        or given[0] != k
+        or not B.size
+        or (indptr.dtype is not index and indptr.dtype != index)
+    ):
         return None
     if indptr.size != shape[is_csc] + 1 or not indptr.ndim == indices.ndim == values.ndim == 1:
         return None

@@ -55,6 +55,8 @@ def test_what_is_wrong_with_a_layer_is_named(form: str, inputs: int) -> None:
         backend.layer(invalid, Y)
     with pytest.raises(ps.InputError, match="layer: weights are 25 x 40 but features have 24"):
         backend.layer(W, Y[:, :-1])
+    with pytest.raises(ps.InputError, match="layer: features has 0 dimension"):
+        backend.layer(W, np.array(1, np.float32))
     with pytest.raises(ps.InputError, match="layer: bias has shape"):
         backend.layer(W, Y, [1.0, 2.0])
     with pytest.raises(ps.InputError, match="layer: residual has shape"):

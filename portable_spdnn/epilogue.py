@@ -44,6 +44,7 @@ import scipy.sparse as sp
 
 from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
+from portable_spdnn.sparse_arrays import refuse_masked
 
 # A number or a vector where it is given, an ndarray once it is checked: one field has one type.
 Bias: TypeAlias = Any
@@ -125,8 +126,7 @@ class Epilogue:
             bias = np.asarray(self.bias)
         except (ValueError, TypeError, RuntimeError) as error:  # whatever its library raises
             raise InputError(f"bias is no vector of numbers: {error}") from error
-        if isinstance(self.bias, np.ma.MaskedArray):
-            raise InputError("bias is a masked array; fill it, such as by .filled(0)")
+        refuse_masked("bias", self.bias)
         if bias.dtype.kind not in "fiub" or bias.ndim > 1:
             raise InputError(
                 f"bias is {bias.dtype} of {bias.ndim} dimensions; one real number, or a vector "

@@ -102,7 +102,8 @@ class Layer(Immutable):
             raise InputError(
                 f"layer weights: {type(weights).__name__} cannot be read as an array: {error}"
             ) from error
-        refuse_masked("layer", weights=weights, bias=bias)
+        refuse_masked("layer: weights", weights)
+        refuse_masked("layer: bias", bias)
         if given.ndim != 2:
             raise InputError(
                 f"layer weights have {given.ndim} dimension(s); "
@@ -157,7 +158,9 @@ class Layer(Immutable):
         >>> layer.csr().toarray().tolist()
         [[0.0, 0.5], [0.5, 0.0]]
         """
-        refuse_masked("layer", indptr=indptr, indices=indices, data=data, bias=bias)
+        given = {"offsets": indptr, "indices": indices, "weights": data, "bias": bias}
+        for name, array in given.items():
+            refuse_masked(f"layer: {name}", array)
         layer = cls.__new__(cls)
         epilogue = Epilogue(None, activation, lower, upper)
         keep = True if copy else None

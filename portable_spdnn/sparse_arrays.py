@@ -138,7 +138,7 @@ def check_structure(name: str, array: Any) -> None:
     parts += array.coords if array.format == "coo" else ()
     if not all(isinstance(part, np.ndarray) for part in parts):
         raise InputError(f"{name}: its offsets, indices and values are not all arrays of NumPy")
-    if any(isinstance(part, np.ma.MaskedArray) for part in parts):
+    if any(map(is_masked, parts)):
         raise InputError(
             f"{name} has a masked array as offsets, indices or values; fill it, such as by "
             ".filled(0), or leave its masked entries out"
@@ -214,10 +214,14 @@ def _check_indices(name: str, indices: Array, extent: int, what: str) -> None:
         raise InputError(f"{name}: {what} index {wrong} is outside 0 .. {extent - 1}")
 
 
-def refuse_masked(operation: str, **arrays: object) -> None:
-    """Raise InputError where an array is masked: its mask would be lost."""
-    for name, array in arrays.items():
-        if isinstance(array, np.ma.MaskedArray):
-            raise InputError(
-                f"{operation}: {name} is a masked array; fill it, such as by .filled(0)"
-            )
+def is_masked(array: object) -> bool:
+    """Whether an array has a mask, which would be lost where its values are taken."""
+    return isinstance(array, np.ma.MaskedArray)
+
+
+def refuse_masked(name: str, array: object) -> None:
+    """Raise InputError where an array is masked."""
+    if is_masked(array):
+        raise InputError(
+            f"{name} is a masked array; give the values that count, such as .filled(0)"
+        )

@@ -190,8 +190,13 @@ class SpmmHandle(_PreparedHandle):
         if (
             out is None
             and self._fits_as_it_is(given, 0, self.shape[1])
-            and (more is None or self._fits_as_it_is(more, 0, self.shape[0]))
-            and (more is None or more.shape[1:] == given.shape[1:])
+            and (
+                more is None
+                or (
+                    self._fits_as_it_is(more, 0, self.shape[0])
+                    and more.shape[1:] == given.shape[1:]
+                )
+            )
         ):
             if given.ndim == 2:
                 return self._run(given, None, more)  # type: ignore[no-any-return]

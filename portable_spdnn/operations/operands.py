@@ -11,7 +11,12 @@ import scipy.sparse as sp
 from portable_spdnn.arrays import Array
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
-from portable_spdnn.sparse_arrays import canonical_csr, real_dtype
+from portable_spdnn.sparse_arrays import (
+    canonical_csr,
+    is_masked,
+    real_dtype,
+    refuse_masked,
+)
 
 DType: TypeAlias = np.dtype[Any]
 # DLPack's kDLCPU and kDLCUDAHost, which the host reads; kDLCUDA and kDLCUDAManaged.
@@ -40,10 +45,6 @@ def memory_kind(array: object) -> int:
     return CUDA_MEMORY[0] if hasattr(array, "__cuda_array_interface__") else HOST_MEMORY[0]
 
 
-def _is_masked(array: object) -> bool:
-    return isinstance(array, np.ma.MaskedArray)
-
-
 def host_array(name: str, array: object) -> Array:
     """Return an array_like of host memory as an ndarray, without a copy where that can be.
 
@@ -62,10 +63,7 @@ def host_array(name: str, array: object) -> Array:
     InputError
         If it is on a device, or NumPy cannot read it.
     """
-    if _is_masked(array):
-        raise InputError(
-            f"{name} is a masked array; give the values that count, such as .filled(0)"
-        )
+    refuse_masked(name, array)
     if isinstance(array, np.ndarray):
         return array
     if array is None or sp.issparse(array):
@@ -248,7 +246,7 @@ def check_out(
     if out is None:
         return
     flags = getattr(out, "flags", None)
-    if flags is None or _is_masked(out):
+    if flags is None or is_masked(out):
         raise InputError(
             f"{name}: out is {type(out).__name__}; an ndarray, or an array of the backend's own "
             "type, is expected"

@@ -59,7 +59,10 @@ def layer_once(
     if suited := suited_form("csc", shape, W.nnz, B, keeps_order=True):
         parts = W.indptr, W.indices, W.data
         finish = direct.epilogue_arguments(epilogue)
-        C = direct.multiply(workers, "csc", shape, parts, B, finish, added, True, suited == "csr")
+        C = direct.multiply(
+            workers, "csc", shape, parts, B, finish, added,
+            keeps_order=True, converts=suited == "csr",
+        )  # fmt: skip
         if C is not None:
             return C.T
     A: Any = csc_to_csr(W.T)  # not None: W is canonical

@@ -1,7 +1,7 @@
-"""B and C in rows of whole vectors, where the kernels of a single product need them so.
+"""B and C in Fortran order become rows, which is what the kernels of a single product take.
 
-Those of CSR read and write any rows, those of CSC write whole vectors, and neither takes columns.
-CSR computes some rows of C at a time, which are written as columns while they are near.
+CSR computes some rows of C at a time, which are written as columns while they are near; CSC
+computes all of them before.
 """
 
 from __future__ import annotations
@@ -84,20 +84,23 @@ def into_columns(words: Any, out: int, out_row: int, dtype: Any) -> None:
 
 
 @kernel_part
-def takes_whole_rows(entries: int, rows: int, k: int, row: int, out_fortran: bool) -> bool:
-    """Whether CSC is multiplied a whole row of B at a time, of so many bytes, and not in panels.
+def takes_whole_rows(
+    entries: int, rows: int, k: int, columns: int, itemsize: int, out_fortran: bool
+) -> bool:
+    """Whether CSC is multiplied a whole row of B at a time, and not in panels.
 
     Of B from beyond the second-level cache the processor fetches whole rows ahead, and not the
-    pieces of panels.
+    pieces of panels. Where most rows of C are zero, panels would begin each of them.
     """
+    row = columns * itemsize
     is_far = row > CSC_BYTES and k * row > L2
-    return (is_far or _is_almost_empty(entries, rows)) and not out_fortran
+    is_sparse = columns > 1 and _is_almost_empty(entries, rows)
+    return (is_far or is_sparse) and not out_fortran
 
 
 @kernel_part
 def scratch_bytes(
     is_csc: bool,
-    entries: int,
     rows: int,
     k: int,
     columns: int,
@@ -106,13 +109,11 @@ def scratch_bytes(
     out_fortran: bool,
 ) -> int:
     """Return the bytes of memory that one worker needs for B and C in rows of whole vectors."""
-    row = row_bytes(columns, itemsize)
-    lines = 0
-    if not is_csc:
-        lines = rows_together(row) if out_fortran else 0
-    elif not takes_whole_rows(entries, rows, k, columns * itemsize, out_fortran):
-        lines = rows if out_fortran else 0
-    return lines * row + (k * row_pitch(columns, itemsize) if b_fortran else 0)
+    size = k * row_pitch(columns, itemsize) if b_fortran else 0
+    if out_fortran:
+        row = row_bytes(columns, itemsize)
+        size += row * (rows if is_csc else rows_together(row))
+    return size
 
 
 @kernel_part

@@ -14,7 +14,7 @@ B_FORTRAN, OUT_FORTRAN
     Whether it is the columns of B, or of C, and not the rows, that lie in one piece, B_ROW or
     OUT_ROW bytes apart.
 SCRATCH
-    The address of `copies.scratch_bytes` of memory, for one worker.
+    The address of memory, `copies.scratch_bytes` of it, for one worker.
 ACCUMULATES
     Whether sums are added to what C holds, a residual. Where there is no epilogue: whether C holds
     zeros, so that empty rows, in CSR, need not be written.

@@ -94,23 +94,24 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C, by one worker."""
     itemsize = array_at(0, 1, dtype).itemsize
     out, out_row = words[OUT], words[OUT_ROW]
-    scratch, row = columns_into_rows(words, dtype), words[COLUMNS] * itemsize
-    if has_short_columns(words[ENTRIES], words[K], words[COLUMNS]):
+    scratch = columns_into_rows(words, dtype)
+    entries, rows, k, n = words[ENTRIES], words[ROWS], words[K], words[COLUMNS]
+    if has_short_columns(entries, k, n):
         initialise_rows(words, dtype)
         valid = multiply_vector(words, dtype, index_dtype)
-    elif takes_whole_rows(words[ENTRIES], words[ROWS], words[K], row, words[OUT_FORTRAN]):
+    elif takes_whole_rows(entries, rows, k, n, itemsize, words[OUT_FORTRAN]):
         initialise_rows(words, dtype)
         valid = multiply_whole_rows(words, dtype, index_dtype)
     else:
         out, out_row = into_rows(words, scratch, dtype)
-        valid = multiply_columns(CSC, words, 0, words[K], dtype, index_dtype)
+        valid = multiply_columns(CSC, words, 0, k, dtype, index_dtype)
     if not valid:
         words[REFUSED] = 1
         return
     if words[HAS_EPILOGUE]:
         lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
         if words[ACTIVATION] != NONE or lower > -np.inf or upper < np.inf:
-            finish_rows(words, 0, words[ROWS], dtype)
+            finish_rows(words, 0, rows, dtype)
     into_columns(words, out, out_row, dtype)
 
 

@@ -168,6 +168,7 @@ def multiply(
         runs = cast(EntryPoints, compiled("csr", values.dtype, indices.dtype, B.ndim))
     (rows, k), given, item = shape, B.shape, B.itemsize
     is_csc, index = form == "csc", indices.dtype
+    by_columns = is_csc and not converts
     if (
         rows < 0
         or given[0] != k
@@ -189,11 +190,13 @@ def multiply(
     if not in_place:
         B = np.array(B, order="C")
     order: Literal["C", "F"] = "F" if is_fortran and keeps_order else "C"
-    if (converts or not is_csc) and not is_fortran and is_reused(indices.size, k, columns, item):
+    if not by_columns and not is_fortran and is_reused(indices.size, k, columns, item):
         B = with_aligned_rows(B)
     zeroed = False
     if residual is None:
+        # Rows that no entry meets are left as zeros; a single column is written whole in CSR.
         zeroed = is_almost_empty(indices.size, rows) and finish is None and order == "C"
+        zeroed = zeroed and (by_columns or columns > 1)
         new = np.zeros if zeroed else np.empty
         out = new(rows if len(given) == 1 else (rows, columns), values.dtype, order)
     else:
@@ -202,7 +205,7 @@ def multiply(
     # All columns of a CSC are added to the same rows of C: one thread does that.
     if (
         threads == 1
-        or (is_csc and not converts)
+        or by_columns
         or is_fortran
         or not is_shared(indices.size, shape, columns, item, WAKING_WORK)
     ):

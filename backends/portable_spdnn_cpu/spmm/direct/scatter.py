@@ -1,4 +1,7 @@
-"""Products of columns of A, in CSC, that are too short or B too far for the microkernel to pay."""
+"""Products of columns of A, in CSC, without the microkernel.
+
+It does not pay where columns are short, where most rows of C stay zero, or where B is far.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.direct.job_words import B as B_AT
 
-# Entries that meet their items of B at a time, and those of a column without a loop.
+# Entries that are added together, and items of B that are written for a column without a loop.
 BLOCK_ENTRIES, WRITTEN = 512, 4
 
 

@@ -108,34 +108,47 @@ def fill_epilogue(
 
 
 @kernel_part
-def words_for_one(is_csc: bool, entries: int, B: Array, out: Array, more: int) -> Array:
+def aligned(address: int) -> int:
+    """Return the first address from this one on where a vector may begin."""
+    return (address + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
+
+
+@kernel_part
+def words_for_one(
+    is_csc: bool, converts: bool, indices: Array, values: Array, B: Array, out: Array
+) -> Array:
     """Return the words of a job for one worker, which the memory that it needs follows.
 
-    That is SCRATCH and, from where it begins, `more` bytes.
+    That is for A in CSR, where A in CSC is converted, and for B and C in rows.
     """
     columns, rows, k = B.shape[-1] if B.ndim > 1 else 1, out.shape[0], B.shape[0]
-    size = scratch_bytes(
-        is_csc, entries, rows, k, columns, B.itemsize, is_fortran(B), is_fortran(out)
+    entries = min(indices.size, values.size)
+    by_columns = is_csc and not converts
+    size = BLOCK_BYTES + scratch_bytes(
+        by_columns, rows, k, columns, B.itemsize, is_fortran(B), is_fortran(out)
     )
-    words = np.empty(COUNTERS + 1 + (BLOCK_BYTES + more + size) // 8, np.int64)
-    end = words.ctypes.data + 8 * (COUNTERS + 1)
-    words[SCRATCH] = (end + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
+    if converts:
+        size += (entries + 1) * values.itemsize + (rows + 2 + entries) * indices.itemsize
+        size += BLOCK_BYTES
+    words = np.empty(COUNTERS + 1 + size // 8, np.int64)
+    words[SCRATCH] = aligned(words.ctypes.data + 8 * (COUNTERS + 1))
     return words
 
 
 @kernel_part
-def bytes_in_csr(rows: int, indices: Array, values: Array) -> int:
-    """Return the bytes of memory that `bring_into_csr` takes, a multiple of a vector's."""
-    entries = min(indices.size, values.size)
-    size = (entries + 1) * values.itemsize + (rows + 3 + entries) * indices.itemsize
-    return (size + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
+def fill_words_for_one(
+    words: Any, converts: bool, indptr: Array, indices: Array, values: Array, B: Array, out: Array
+) -> bool:
+    """Do what `fill_words` does for one worker, and convert A if it is to be."""
+    if not fill_words(words, 1, indptr, indices, values, B, out):
+        return False
+    return bool(not converts or bring_into_csr(words, indptr, indices, values))
 
 
 @kernel_part
 def bring_into_csr(words: Any, indptr: Array, indices: Array, values: Array) -> bool:
     """Let a job have A in CSR, which is given in CSC with valid offsets; see `fill_rows`."""
     rows, entries = words[ROWS], indptr[-1]
-    size = bytes_in_csr(rows, indices, values)
     at = words[SCRATCH]
     copies = array_at(at, entries, values.dtype)
     at += (entries * values.itemsize + 7) // 8 * 8
@@ -144,7 +157,7 @@ def bring_into_csr(words: Any, indptr: Array, indices: Array, values: Array) -> 
     columns = array_at(at, entries, indices.dtype)
     words[VALUES], words[INDPTR], words[INDICES] = words[SCRATCH], places.ctypes.data, at
     words[ENTRIES] = entries
-    words[SCRATCH] += size
+    words[SCRATCH] = aligned(at + entries * indices.itemsize)
     places[:] = 0
     return fill_rows(indptr, indices, values, rows, places, columns, copies)
 
@@ -193,13 +206,9 @@ def compiled(
         address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array,
         converts: bool, zeroed: bool,
     ) -> bool:  # fmt: skip
-        more = bytes_in_csr(out.shape[0], indices, values) if converts else 0
-        entries = min(indices.size, values.size)
-        words = words_for_one(is_csc and not converts, entries, B, out, more)
+        words = words_for_one(is_csc, converts, indices, values, B, out)
         words[ACCUMULATES], words[HAS_EPILOGUE] = zeroed, 0
-        if not fill_words(words, 1, indptr, indices, values, B, out):
-            return False
-        if converts and not bring_into_csr(words, indptr, indices, values):
+        if not fill_words_for_one(words, converts, indptr, indices, values, B, out):
             return False
         failed = run_share(address, 0, words.ctypes.data)
         return bool(not failed and words[REFUSED] == 0)
@@ -209,12 +218,8 @@ def compiled(
         address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array,
         converts: bool, accumulates: bool, code: int, bias: Array, lower: float, upper: float,
     ) -> bool:  # fmt: skip
-        more = bytes_in_csr(out.shape[0], indices, values) if converts else 0
-        entries = min(indices.size, values.size)
-        words = words_for_one(is_csc and not converts, entries, B, out, more)
-        if not fill_words(words, 1, indptr, indices, values, B, out):
-            return False
-        if converts and not bring_into_csr(words, indptr, indices, values):
+        words = words_for_one(is_csc, converts, indices, values, B, out)
+        if not fill_words_for_one(words, converts, indptr, indices, values, B, out):
             return False
         fill_epilogue(words, accumulates, code, bias, lower, upper)
         failed = run_share(address, 0, words.ctypes.data)

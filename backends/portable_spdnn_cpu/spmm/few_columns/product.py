@@ -67,7 +67,7 @@ class FewColumnsProduct:
         self._later = None if interval else activation_of(epilogue)
         bounds = np.array(interval or (-np.inf, np.inf), dtype)
         chosen, self.seconds = choose(A, columns, VECTOR_BYTES)
-        self._before = CALL + COPIED_BYTE * A.shape[1] * columns * dtype.itemsize
+        self._overhead = CALL + COPIED_BYTE * A.shape[1] * columns * dtype.itemsize
         parts = int(min(max(self.seconds / PART, 1), MAX_PARTS))
         self._packed: PackedProduct
         if isinstance(chosen, LanesLayout):
@@ -130,7 +130,7 @@ class FewColumnsProduct:
     def seconds_on(self, threads: int) -> float:
         """Return what the model says of a product on so many threads."""
         used = self.threads_used(threads)
-        return self._before + self.seconds / used + (SHARING if used > 1 else 0)
+        return self._overhead + self.seconds / used + (SHARING if used > 1 else 0)
 
     def threads_used(self, threads: int, columns: int = 0) -> int:
         """Return how many of a pool's threads compute: one where sharing takes longer."""

@@ -1,9 +1,11 @@
-"""Numbers that users give as arguments, checked."""
+"""Numbers and arrays that users give as arguments, checked."""
 
 from __future__ import annotations
 
 from numbers import Integral
 from typing import Any
+
+import numpy as np
 
 from portable_spdnn.errors import InputError
 
@@ -40,3 +42,16 @@ def shown(value: Any) -> str:
     except ValueError:  # Python writes no whole number of more than 4,300 digits
         return "a number of thousands of digits"
     return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def is_masked(array: object) -> bool:
+    """Whether an array has a mask, which would be lost where its values are taken."""
+    return isinstance(array, np.ma.MaskedArray)
+
+
+def refuse_masked(name: str, array: object) -> None:
+    """Raise InputError where an array is masked."""
+    if is_masked(array):
+        raise InputError(
+            f"{name} is a masked array; give the values that count, such as .filled(0)"
+        )

@@ -42,9 +42,9 @@ import numpy as np
 import scipy
 import scipy.sparse as sp
 
+from portable_spdnn.arguments import refuse_masked
 from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
-from portable_spdnn.sparse_arrays import refuse_masked
 
 # A number or a vector where it is given, an ndarray once it is checked: one field has one type.
 Bias: TypeAlias = Any

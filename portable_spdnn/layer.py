@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from portable_spdnn.arguments import checked_count, shown
+from portable_spdnn.arguments import checked_count, refuse_masked, shown
 from portable_spdnn.arrays import Array, Immutable
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
@@ -19,7 +19,6 @@ from portable_spdnn.sparse_arrays import (
     common_value,
     index_dtype,
     real_dtype,
-    refuse_masked,
     unsorted_row,
     wide_csr,
 )

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arguments import is_masked
 from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 
@@ -212,16 +213,3 @@ def _check_indices(name: str, indices: Array, extent: int, what: str) -> None:
     if int(unsigned.max()) >= min(extent, np.iinfo(native.dtype).max + 1):
         wrong = int(native[int(np.argmax(unsigned))])
         raise InputError(f"{name}: {what} index {wrong} is outside 0 .. {extent - 1}")
-
-
-def is_masked(array: object) -> bool:
-    """Whether an array has a mask, which would be lost where its values are taken."""
-    return isinstance(array, np.ma.MaskedArray)
-
-
-def refuse_masked(name: str, array: object) -> None:
-    """Raise InputError where an array is masked."""
-    if is_masked(array):
-        raise InputError(
-            f"{name} is a masked array; give the values that count, such as .filled(0)"
-        )

@@ -8,15 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.arguments import is_masked, refuse_masked
 from portable_spdnn.arrays import Array
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
-from portable_spdnn.sparse_arrays import (
-    canonical_csr,
-    is_masked,
-    real_dtype,
-    refuse_masked,
-)
+from portable_spdnn.sparse_arrays import canonical_csr, real_dtype
 
 DType: TypeAlias = np.dtype[Any]
 # DLPack's kDLCPU and kDLCUDAHost, which the host reads; kDLCUDA and kDLCUDAManaged.

@@ -112,6 +112,18 @@ def kernel_part(function: Function) -> Function:
     return kernel(function, no_cpython_wrapper=True)
 
 
+def entry_point(function: Callable[..., Any], *types: Any) -> Callable[..., Any]:
+    """Return what Python calls of a kernel, compiled for arguments of some types.
+
+    The kernel itself would look up the types of its arguments, which takes a third of a
+    microsecond. Here whoever calls has looked at the type and the dimensions of each array.
+    """
+    dispatcher = cast(Any, function)
+    dispatcher.compile(types)
+    found: Callable[..., Any] = dispatcher.overloads[types].entry_point
+    return found
+
+
 @functools.cache
 def sources_digest() -> str:
     """Return a digest of all modules of the package that holds this folder."""

@@ -6,7 +6,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import scipy.sparse as sp
-from numpy import ndarray  # found sooner than np.ndarray, which each call would look up twice
+from numpy import empty, ndarray, zeros  # found sooner than those of np in each call
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import common_dtype
@@ -190,14 +190,19 @@ def multiply(
     if not in_place:
         B = np.array(B, order="C")
     order: Literal["C", "F"] = "F" if is_fortran and keeps_order else "C"
-    if not by_columns and not is_fortran and is_reused(indices.size, k, columns, item):
+    if (
+        columns > 1
+        and not by_columns
+        and not is_fortran
+        and is_reused(indices.size, k, columns, item)
+    ):
         B = with_aligned_rows(B)
     zeroed = False
     if residual is None:
         # Rows that no entry meets are left as zeros; a single column is written whole in CSR.
-        zeroed = is_almost_empty(indices.size, rows) and finish is None and order == "C"
-        zeroed = zeroed and (by_columns or columns > 1)
-        new = np.zeros if zeroed else np.empty
+        if finish is None and order == "C" and (by_columns or columns > 1):
+            zeroed = is_almost_empty(indices.size, rows)
+        new = zeros if zeroed else empty
         out = new(rows if len(given) == 1 else (rows, columns), values.dtype, order)
     else:
         out = np.array(residual, order=order)

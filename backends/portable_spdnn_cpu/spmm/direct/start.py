@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numba.core import types
 
-from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, entry_point, kernel, kernel_part
 from portable_spdnn_cpu.jit.jobs import Job, array_at, run_share
 from portable_spdnn_cpu.layout.canonical import INDEX_TYPES, VALUE_TYPES, offsets_are_valid
 from portable_spdnn_cpu.layout.csc_to_csr import fill_rows
@@ -163,7 +163,7 @@ def bring_into_csr(words: Any, indptr: Array, indices: Array, values: Array) -> 
 
 
 class EntryPoints(NamedTuple):
-    """Compiled code that starts a job for arrays of some types.
+    """Compiled code that starts a job for arrays of some types, which callers have checked.
 
     Attributes
     ----------
@@ -240,13 +240,11 @@ def compiled(
     words = types.Array(types.int64, 1, "C")
     bias = types.Array(types.float64, 1, "C", True)
     finish = types.boolean, types.int64, bias, types.float64, types.float64
-    for function, signature in (
-        (run_alone, (types.int64, *arrays, types.boolean, types.boolean)),
-        (run_alone_with_epilogue, (types.int64, *arrays, types.boolean, *finish)),
-        (fill_all_words, (words, types.int64, *arrays, *finish)),
-    ):
-        dispatcher = cast(Any, function)
-        dispatcher.compile(signature)
-        dispatcher.disable_compile()  # one signature: arrays in C order convert to it
     job = JOBS[form, dtype.itemsize, index_dtype.itemsize]
-    return EntryPoints(job, job.address, fill_all_words, run_alone, run_alone_with_epilogue)
+    return EntryPoints(
+        job,
+        job.address,
+        entry_point(fill_all_words, words, types.int64, *arrays, *finish),
+        entry_point(run_alone, types.int64, *arrays, types.boolean, types.boolean),
+        entry_point(run_alone_with_epilogue, types.int64, *arrays, types.boolean, *finish),
+    )

@@ -123,7 +123,8 @@ class SparseMicrokernel(Emitter):
     def refuse_unless(self, condition: Value) -> None:
         """Go on where a condition holds; refuse A where it does not."""
         following = self.builder.append_basic_block("valid")
-        self.builder.cbranch(condition, following, self.refuse)
+        branch = self.builder.cbranch(condition, following, self.refuse)
+        branch.set_weights([1000, 1])  # else loops with many of them would seem to end soon
         self.builder.position_at_end(following)
 
     def index(self, number: Value, extent: Value) -> Value:

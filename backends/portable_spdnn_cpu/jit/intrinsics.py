@@ -48,6 +48,36 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> Emission:
 
 
 @intrinsic
+def stay_apart(typingctx: Any) -> Emission:
+    """Let LLVM never make the function that calls this a part of another.
+
+    There, loops may have too few registers.
+    """
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def store_repeated(typingctx: Any, array: Any, index: Any, item: Any, together: Any) -> Any:
+    """Let as many items of an array as a tuple has, from array[index] on, be `item`."""
+    lanes = len(together)
+    signature = types.void(array, types.uint64, array.dtype, together)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        data = context.make_array(sig.args[0])(context, builder, args[0]).data
+        vector = ir.VectorType(args[2].type, lanes)
+        place = builder.bitcast(builder.gep(data, [args[1]]), vector.as_pointer())
+        builder.store(broadcast(builder, vector, args[2]), place, align=array.dtype.bitwidth // 8)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@intrinsic
 def trailing_zeros(typingctx: Any, word: Any) -> Emission:
     """Return the number of zero bits below the lowest set bit of a uint64 that is not 0.
 

@@ -24,10 +24,10 @@ class Columns(SparseMicrokernel):
 
     def start(self) -> None:
         """Emit that rows of C are zero, or hold what sums are added to, and have their bias."""
-        builder, vectors = self.builder, max(1, self.vectors)
+        builder = self.builder
         anew = builder.not_(self.accumulates)
         with builder.if_then(anew), self.loop(self.zero, self.words[ROWS]) as row:
-            zeros = [ir.Constant(self.vector_type, None)] * vectors
+            zeros = [ir.Constant(self.vector_type, None)] * self.vectors
             self._store(zeros, self.row_of(self.out, row, OUT_ROW))
         with builder.if_then(self.finishes), self.loop(self.zero, self.words[ROWS]) as row:
             bias = self.spread(self.bias(row), self.vector_type.count)
@@ -39,30 +39,14 @@ class Columns(SparseMicrokernel):
         builder = self.builder
         with builder.if_then(builder.icmp_signed("<", first, stop)):
             row = self.load_row(self.row_of(self.B, number, B_ROW))
-            if self.vectors:
-                self.by_steps(first, stop, STEP, lambda entry, _: self._add(row, entry))
-                return
-            whole = self.whole_steps(first, stop, STEP)
-            with self.loop(first, whole, STEP) as entry:
-                for place in range(STEP):
-                    self._add(row, self.add(entry, place))
-            # The last entry, again and for nothing, is faster than a branch that is mispredicted.
-            with builder.if_then(builder.icmp_signed("<", whole, stop)):
-                last = builder.sub(stop, self.one)
-                for place in range(STEP - 1):
-                    entry = self.add(whole, place)
-                    counts = builder.icmp_signed("<=", entry, last)
-                    self._add(row, self.least(entry, last), counts)
+            self.by_steps(first, stop, STEP, lambda entry, _: self._add(row, entry))
 
-    def _add(self, row: list[Value], entry: Value, counts: Value | None = None) -> None:
-        """Emit an entry times a row of B, added to a row of C where the entry counts."""
+    def _add(self, row: list[Value], entry: Value) -> None:
+        """Emit an entry times a row of B, added to a row of C."""
         index, factor = self.entry(entry, self.words[ROWS])
         target = self.row_of(self.out, index, OUT_ROW)
         before = self.load_row(target)
         sums = [self.multiply_add(factor, *both) for both in zip(row, before, strict=True)]
-        if counts is not None:
-            both = zip(sums, before, strict=True)
-            sums = [self.builder.select(counts, after, same) for after, same in both]
         self._store(sums, target)
 
     def _store(self, values: list[Value], address: Value) -> None:

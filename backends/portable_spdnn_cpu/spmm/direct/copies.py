@@ -94,8 +94,7 @@ def takes_whole_rows(
     """
     row = columns * itemsize
     is_far = row > CSC_BYTES and k * row > L2
-    is_sparse = columns > 1 and _is_almost_empty(entries, rows)
-    return (is_far or is_sparse) and not out_fortran
+    return (is_far or _is_almost_empty(entries, rows) or 4 * entries < k) and not out_fortran
 
 
 @kernel_part

@@ -1,4 +1,7 @@
-"""Kernels of a single product: threads share rows of A in CSR; columns of B are done in panels."""
+"""Kernels of a single product with two or more columns of B, which are done in panels.
+
+Threads share rows of A in CSR.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from portable_spdnn_cpu.activations import NONE, activate_span
+from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import kernel_part
-from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, job, next_task
+from portable_spdnn_cpu.jit.jobs import Job, array_at, job, next_task
 from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.copies import (
@@ -20,31 +23,29 @@ from portable_spdnn_cpu.spmm.direct.copies import (
     rows_together,
     takes_whole_rows,
 )
+from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows, finish_rows
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
     ACTIVATION,
+    B_ROW,
     COLUMNS,
     COUNTERS,
     ENTRIES,
     HAS_EPILOGUE,
-    LOWER,
+    INDICES,
+    INDPTR,
     OUT,
     OUT_FORTRAN,
     OUT_ROW,
     REFUSED,
     ROWS,
     TASKS,
-    UPPER,
+    VALUES,
     WORKERS,
     K,
 )  # fmt: skip
+from portable_spdnn_cpu.spmm.direct.job_words import B as B_AT
 from portable_spdnn_cpu.spmm.direct.microkernels import CSC, CSR, multiply
-from portable_spdnn_cpu.spmm.direct.scatter import (
-    has_short_columns,
-    initialise_rows,
-    multiply_vector,
-    multiply_whole_rows,
-)
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
@@ -96,11 +97,8 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     out, out_row = words[OUT], words[OUT_ROW]
     scratch = columns_into_rows(words, dtype)
     entries, rows, k, n = words[ENTRIES], words[ROWS], words[K], words[COLUMNS]
-    if has_short_columns(entries, k, n):
-        initialise_rows(words, dtype)
-        valid = multiply_vector(words, dtype, index_dtype)
-    elif takes_whole_rows(entries, rows, k, n, itemsize, words[OUT_FORTRAN]):
-        initialise_rows(words, dtype)
+    if takes_whole_rows(entries, rows, k, n, itemsize, words[OUT_FORTRAN]):
+        begin_rows(words, dtype)
         valid = multiply_whole_rows(words, dtype, index_dtype)
     else:
         out, out_row = into_rows(words, scratch, dtype)
@@ -108,21 +106,35 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     if not valid:
         words[REFUSED] = 1
         return
-    if words[HAS_EPILOGUE]:
-        lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
-        if words[ACTIVATION] != NONE or lower > -np.inf or upper < np.inf:
-            finish_rows(words, 0, rows, dtype)
+    finish_all_rows(words, dtype)
     into_columns(words, out, out_row, dtype)
 
 
 @kernel_part
-def finish_rows(words: Any, begin: int, end: int, dtype: Any) -> None:
-    """Apply activation and bounds to rows begin .. end - 1 of C, which have their bias."""
-    # Rows follow each other without a gap.
-    row = words[OUT_ROW] // array_at(0, 1, dtype).itemsize
-    C = array_at(words[OUT], words[ROWS] * row, dtype)
-    lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
-    activate_span(C, begin * row, end * row, words[ACTIVATION], lower, upper)
+def multiply_whole_rows(words: Any, dtype: Any, index_dtype: Any) -> bool:
+    """Add the product of A and B to C, which `begin_rows` has begun, row of B by row.
+
+    Returns false where an index is not below the rows of C; offsets were checked before.
+    """
+    rows, k, columns = words[ROWS], words[K], words[COLUMNS]
+    indptr = array_at(words[INDPTR], k + 1, index_dtype)
+    indices = array_at(words[INDICES], words[ENTRIES], index_dtype)
+    values = array_at(words[VALUES], words[ENTRIES], dtype)
+    C = array_at(words[OUT], (rows, columns), dtype)
+    extent = np.uint64(rows)
+    for column in range(k):
+        first, stop = np.uint64(indptr[column]), np.uint64(indptr[column + 1])
+        if first == stop:
+            continue
+        source = array_at(words[B_AT] + column * words[B_ROW], columns, dtype)
+        for entry in range(first, stop):
+            row, value = np.uint64(indices[entry]), values[entry]
+            if row >= extent:
+                return False
+            target = C[row]
+            for place in range(columns):
+                target[place] += value * source[place]
+    return True
 
 
 @kernel_part
@@ -134,8 +146,6 @@ def multiply_columns(
     lanes, n = BLOCK_BYTES // itemsize, words[COLUMNS]
     if n == 0:
         return True
-    if n == 1:
-        return multiply(form, 0, 0, item, index, words, begin, end, 0, n)
     size, overlaps = n * itemsize, len(form) > 0 or not HAS_FAST_MASKS  # see `Rows` and `Columns`
     if size < BLOCK_BYTES and overlaps:
         return multiply_overlapping(form, words, begin, end, n, item, index)

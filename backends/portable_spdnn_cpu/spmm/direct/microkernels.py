@@ -49,7 +49,7 @@ def multiply(
     vectors, vector_bytes : int, constants
         How many vectors, of how many bytes, so many columns take, of which only the last may be
         partly filled; they fill one at least in CSC, and in CSR without fast masks. No vectors: a
-        single column, which is gathered in CSR where that is fast.
+        single column, with A in CSR, which is gathered where that is fast.
     dtype, index_dtype : types
         Of values, and of offsets and indices.
     words : pointer

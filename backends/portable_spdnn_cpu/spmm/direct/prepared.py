@@ -44,14 +44,13 @@ class DirectProduct:
         if B.strides[1] == item and is_reused(self._entries, k, columns, item):
             B = with_aligned_rows(B)
         accumulates = residual is not None
+        address = (entry_points.vector_job if columns == 1 else entry_points.job).address
         if self._is_bare and not accumulates:
-            return bool(
-                entry_points.run_alone(entry_points.address, *self._parts, B, out, False, False)
-            )
+            return bool(entry_points.run_alone(address, *self._parts, B, out, False, False))
         if accumulates:
             out[...] = residual
         done = entry_points.run_alone_with_epilogue(
-            entry_points.address, *self._parts, B, out, False, accumulates, *self._finish
+            address, *self._parts, B, out, False, accumulates, *self._finish
         )
         return bool(done)
 

@@ -206,7 +206,7 @@ def multiply(
         out = new(rows if len(given) == 1 else (rows, columns), values.dtype, order)
     else:
         out = np.array(residual, order=order)
-    threads = pool.threads
+    threads, job = pool.threads, runs.vector_job if columns == 1 else runs.job
     # All columns of a CSC are added to the same rows of C: one thread does that.
     if (
         threads == 1
@@ -216,11 +216,11 @@ def multiply(
     ):
         # For the bare product, Python's part of a call is an eighth less.
         if finish is None and residual is None:
-            done = entry_points.run_alone(runs.address, *parts, B, out, converts, zeroed)
+            done = entry_points.run_alone(job.address, *parts, B, out, converts, zeroed)
         else:
             added, finish = residual is not None, finish or NO_EPILOGUE
             done = entry_points.run_alone_with_epilogue(
-                runs.address, *parts, B, out, converts, added, *finish
+                job.address, *parts, B, out, converts, added, *finish
             )
         return out if done else None
     if converts:
@@ -232,5 +232,5 @@ def multiply(
     finish = finish or NO_EPILOGUE
     if not entry_points.fill_words(words, threads, *parts, B, out, residual is not None, *finish):
         return None
-    pool.run_job(entry_points.job, words)
+    pool.run_job(job, words)
     return None if words[REFUSED] else out

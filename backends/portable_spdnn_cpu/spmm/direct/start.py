@@ -43,6 +43,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.direct.job_words import B as B_AT
 from portable_spdnn_cpu.spmm.direct.kernel import JOBS
+from portable_spdnn_cpu.spmm.direct.vectors import VECTOR_JOBS
 
 TASKS_PER_WORKER = 4  # of equal numbers of rows, whose entries may differ
 
@@ -167,10 +168,8 @@ class EntryPoints(NamedTuple):
 
     Attributes
     ----------
-    job : Job
-        For several workers.
-    address : int
-        Of the job, which each call would look up.
+    job, vector_job : Job
+        For several columns of B, and for a single one.
     fill_words : callable
         Takes (words, workers, indptr, indices, values, B, out), B in C order, and what
         `fill_epilogue` takes.
@@ -183,7 +182,7 @@ class EntryPoints(NamedTuple):
     """
 
     job: Job
-    address: int
+    vector_job: Job
     fill_words: Any
     run_alone: Any
     run_alone_with_epilogue: Any
@@ -240,10 +239,10 @@ def compiled(
     words = types.Array(types.int64, 1, "C")
     bias = types.Array(types.float64, 1, "C", True)
     finish = types.boolean, types.int64, bias, types.float64, types.float64
-    job = JOBS[form, dtype.itemsize, index_dtype.itemsize]
+    sizes = form, dtype.itemsize, index_dtype.itemsize
     return EntryPoints(
-        job,
-        job.address,
+        JOBS[sizes],
+        VECTOR_JOBS[sizes],
         entry_point(fill_all_words, words, types.int64, *arrays, *finish),
         entry_point(run_alone, types.int64, *arrays, types.boolean, types.boolean),
         entry_point(run_alone_with_epilogue, types.int64, *arrays, types.boolean, *finish),

@@ -1,0 +1,60 @@
+"""Rows of C before sums are added to them, and after."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from portable_spdnn_cpu.activations import NONE, activate_span
+from portable_spdnn_cpu.jit.compilation import kernel_part
+from portable_spdnn_cpu.jit.jobs import array_at, float_of
+from portable_spdnn_cpu.spmm.direct.job_words import (
+    ACCUMULATES,
+    ACTIVATION,
+    BIAS,
+    BIAS_STEP,
+    COLUMNS,
+    HAS_EPILOGUE,
+    LOWER,
+    OUT,
+    OUT_ROW,
+    ROWS,
+    UPPER,
+)
+
+
+@kernel_part
+def begin_rows(words: Any, dtype: Any) -> None:
+    """Let rows of C be their bias, or zero, plus what they hold where sums are added to that."""
+    columns = words[COLUMNS]
+    C = array_at(words[OUT], words[ROWS] * columns, dtype)
+    if not words[HAS_EPILOGUE]:
+        if not words[ACCUMULATES]:
+            C[:] = 0
+        return
+    step = words[BIAS_STEP] // 8
+    bias = array_at(words[BIAS], words[ROWS], np.float64)
+    for row in range(words[ROWS]):
+        start, first = dtype(bias[row * step]), row * columns
+        for place in range(first, first + columns):
+            C[place] = C[place] + start if words[ACCUMULATES] else start
+
+
+@kernel_part
+def finish_rows(words: Any, begin: int, end: int, dtype: Any) -> None:
+    """Apply activation and bounds to rows begin .. end - 1 of C, which have their bias."""
+    # Rows follow each other without a gap.
+    row = words[OUT_ROW] // array_at(0, 1, dtype).itemsize
+    C = array_at(words[OUT], words[ROWS] * row, dtype)
+    lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
+    activate_span(C, begin * row, end * row, words[ACTIVATION], lower, upper)
+
+
+@kernel_part
+def finish_all_rows(words: Any, dtype: Any) -> None:
+    """Apply activation and bounds, if there are any, to C, which has its bias."""
+    if words[HAS_EPILOGUE]:
+        lower, upper = float_of(words[LOWER]), float_of(words[UPPER])
+        if words[ACTIVATION] != NONE or lower > -np.inf or upper < np.inf:
+            finish_rows(words, 0, words[ROWS], dtype)

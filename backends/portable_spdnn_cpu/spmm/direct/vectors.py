@@ -1,0 +1,221 @@
+"""Kernels of a single product with a single column of B.
+
+They are jobs of their own: as a part of those for several columns, their loops would have too few
+registers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from portable_spdnn_cpu.activations import NONE
+from portable_spdnn_cpu.jit.compilation import Array, kernel_part
+from portable_spdnn_cpu.jit.intrinsics import stay_apart, store_repeated
+from portable_spdnn_cpu.jit.jobs import Job, array_at, job, next_task
+from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows, finish_rows
+from portable_spdnn_cpu.spmm.direct.history import is_foreseen
+from portable_spdnn_cpu.spmm.direct.job_words import (
+    ACTIVATION,
+    COUNTERS,
+    ENTRIES,
+    HAS_EPILOGUE,
+    INDICES,
+    INDPTR,
+    OUT,
+    REFUSED,
+    ROWS,
+    TASKS,
+    VALUES,
+    WORKERS,
+    B,
+    K,
+)  # fmt: skip
+from portable_spdnn_cpu.spmm.direct.microkernels import CSR, multiply
+
+BLOCK_ENTRIES = 512  # that are added together
+# Items of B that are written for a column without a loop, as many as each has numbers (constants
+# for Numba, to which a tuple's length is part of its type), and the entries in a column, on
+# average, up to which that takes less time than a loop for each column.
+FEW, SOME = (0,) * 8, (0,) * 24
+MOST_FEW, MOST_SOME = 4, 18
+
+
+@kernel_part
+def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
+    """Compute C: by tasks, each some rows, until none is left or A is refused."""
+    rows, tasks = words[ROWS], words[TASKS]
+    while not words[REFUSED]:
+        task = next_task(words, COUNTERS, worker, words[WORKERS], tasks)
+        if task < 0:
+            break
+        begin, end = task * rows // tasks, (task + 1) * rows // tasks
+        if not multiply(CSR, 0, 0, dtype, index_dtype, words, begin, end, 0, 1):
+            words[REFUSED] = 1
+            break
+        if words[HAS_EPILOGUE] and words[ACTIVATION] != NONE:
+            finish_rows(words, begin, end, dtype)
+
+
+@kernel_part
+def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
+    """Compute C, by one worker."""
+    begin_rows(words, dtype)
+    entries, k = words[ENTRIES], words[K]
+    is_short = k <= 2 * entries and entries <= MOST_SOME * k
+    if is_foreseen(words[INDPTR], k, entries) or not is_short:
+        valid = add_columns(words, dtype, index_dtype)
+    elif entries <= MOST_FEW * k:
+        valid = add_short_columns(FEW, words, dtype, index_dtype)
+    else:
+        valid = add_short_columns(SOME, words, dtype, index_dtype)
+    if valid:
+        finish_all_rows(words, dtype)
+    else:
+        words[REFUSED] = 1
+
+
+@kernel_part
+def add_columns(words: Any, dtype: Any, index_dtype: Any) -> bool:
+    """Add columns of A to C, each times its item of B.
+
+    Returns false where an index is not below the rows of C; offsets were checked before.
+    """
+    k = words[K]
+    indptr = array_at(words[INDPTR], k + 1, index_dtype)
+    indices = array_at(words[INDICES], words[ENTRIES], index_dtype)
+    values = array_at(words[VALUES], words[ENTRIES], dtype)
+    x, C = array_at(words[B], k, dtype), array_at(words[OUT], words[ROWS], dtype)
+    # Unsigned: of a signed index Numba asks at each use whether it counts from the end.
+    one, extent = np.uint64(1), np.uint64(C.size)
+    for column in range(np.uint64(k)):
+        item = x[column]
+        for entry in range(np.uint64(indptr[column]), np.uint64(indptr[column + one])):
+            row = np.uint64(indices[entry])
+            if row >= extent:
+                return False
+            C[row] += values[entry] * item
+    return True
+
+
+@kernel_part
+def add_short_columns(together: tuple[int, ...], words: Any, dtype: Any, index_dtype: Any) -> bool:
+    """Do what `add_columns` does, where a processor does not foresee how long a column is.
+
+    First an item of B is written for each entry of its column of A, as many at once as `together`
+    has numbers and most for nothing; then the entries of many columns are added in one loop.
+    """
+    stay_apart()
+    k = words[K]
+    indptr = array_at(words[INDPTR], k + 1, index_dtype)
+    indices = array_at(words[INDICES], words[ENTRIES], index_dtype)
+    values = array_at(words[VALUES], words[ENTRIES], dtype)
+    x, C = array_at(words[B], k, dtype), array_at(words[OUT], words[ROWS], dtype)
+    items = np.empty(BLOCK_ENTRIES + len(together), dtype)
+    one, most, written = np.uint64(1), np.uint64(BLOCK_ENTRIES), np.uint64(len(together))
+    column, columns = np.uint64(0), np.uint64(k)
+    while column < columns:
+        base = np.uint64(indptr[column])
+        first, end = np.uint64(0), column
+        while end < columns:
+            stop = np.uint64(indptr[end + one]) - base
+            if stop > most:
+                break
+            item = x[end]
+            store_repeated(items, first, item, together)
+            for place in range(first + written, stop):
+                items[place] = item
+            first = stop
+            end += one
+        if end > column:
+            if not add_entries(indices, values, items, base, first, C):
+                return False
+            column = end
+            continue
+        # A column of more entries, in parts.
+        items[:] = x[column]
+        last = np.uint64(indptr[column + one])
+        while base < last:
+            count = min(most, last - base)
+            if not add_entries(indices, values, items, base, count, C):
+                return False
+            base += count
+        column += one
+    return True
+
+
+@kernel_part
+def add_entries(
+    indices: Array, values: Array, items: Array, first: Any, count: Any, C: Array
+) -> bool:
+    """Add so many entries from `first` on to C, each times its item of B; all are unsigned."""
+    extent = np.uint64(C.size)
+    for number in range(count):
+        entry = first + number
+        row = np.uint64(indices[entry])
+        if row >= extent:
+            return False
+        C[row] += values[entry] * items[number]
+    return True
+
+
+@job
+def csr_float32(worker: int, words: Any) -> None:
+    """Multiply float32, with indices of 32 bits."""
+    multiply_csr(worker, words, np.float32, np.int32)
+
+
+@job
+def csr_float64(worker: int, words: Any) -> None:
+    """Multiply float64, with indices of 32 bits."""
+    multiply_csr(worker, words, np.float64, np.int32)
+
+
+@job
+def csr_long_float32(worker: int, words: Any) -> None:
+    """Multiply float32, with indices of 64 bits."""
+    multiply_csr(worker, words, np.float32, np.int64)
+
+
+@job
+def csr_long_float64(worker: int, words: Any) -> None:
+    """Multiply float64, with indices of 64 bits."""
+    multiply_csr(worker, words, np.float64, np.int64)
+
+
+@job
+def csc_float32(worker: int, words: Any) -> None:
+    """Multiply float32, with indices of 32 bits."""
+    multiply_csc(worker, words, np.float32, np.int32)
+
+
+@job
+def csc_float64(worker: int, words: Any) -> None:
+    """Multiply float64, with indices of 32 bits."""
+    multiply_csc(worker, words, np.float64, np.int32)
+
+
+@job
+def csc_long_float32(worker: int, words: Any) -> None:
+    """Multiply float32, with indices of 64 bits."""
+    multiply_csc(worker, words, np.float32, np.int64)
+
+
+@job
+def csc_long_float64(worker: int, words: Any) -> None:
+    """Multiply float64, with indices of 64 bits."""
+    multiply_csc(worker, words, np.float64, np.int64)
+
+
+# As those of `kernel`.
+VECTOR_JOBS: dict[tuple[str, int, int], Job] = {
+    ("csr", 4, 4): csr_float32,
+    ("csr", 8, 4): csr_float64,
+    ("csr", 4, 8): csr_long_float32,
+    ("csr", 8, 8): csr_long_float64,
+    ("csc", 4, 4): csc_float32,
+    ("csc", 8, 4): csc_float64,
+    ("csc", 4, 8): csc_long_float32,
+    ("csc", 8, 8): csc_long_float64,
+}

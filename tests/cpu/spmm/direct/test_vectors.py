@@ -1,0 +1,105 @@
+"""Columns of CSC of any length with a single column of B, and almost empty matrices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from direct_products import POOLS, multiply
+
+import portable_spdnn as ps
+from portable_spdnn_cpu.spmm.direct.history import COLUMN, REMEMBERED, is_foreseen
+from portable_spdnn_cpu.spmm.direct.vectors import BLOCK_ENTRIES, MOST_FEW, MOST_SOME
+
+LENGTHS = [0, 1, 2, 3, 4, 5, 9, 0, 0, BLOCK_ENTRIES - 1, 0, 1, BLOCK_ENTRIES, 2]
+LENGTHS += [BLOCK_ENTRIES + 1, 1, 26, 7, 8, 9, 23, 24, 25]
+
+
+def columns_of(lengths: list[int], rows: int, dtype: Any, index: Any = np.int32) -> sp.csc_array:
+    """Return a matrix whose columns have so many entries."""
+    rng = np.random.default_rng(len(lengths))
+    found = [np.sort(rng.choice(rows, length, replace=False)) for length in lengths]
+    indices = np.concatenate(found).astype(index)
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(index)
+    return sp.csc_array(
+        (rng.uniform(-1, 1, indices.size).astype(dtype), indices, indptr), (rows, len(lengths))
+    )
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("others", "least", "most"),
+    [([1] * 2000, 0, MOST_FEW), ([8] * 500, MOST_FEW, MOST_SOME), ([20], MOST_SOME, 1000)],
+)
+def test_a_vector_meets_columns_of_any_length(
+    others: list[int], least: int, most: int, dtype: Any, index: Any
+) -> None:
+    A = columns_of(LENGTHS + others + LENGTHS[::-1], 2 * BLOCK_ENTRIES, dtype, index)
+    assert least * A.shape[1] < A.nnz <= most * A.shape[1]
+    rng = np.random.default_rng(1)
+    x, added = rng.uniform(-1, 1, A.shape[1]), rng.uniform(-1, 1, A.shape[0])
+    x, added = x.astype(dtype), added.astype(dtype)
+    epilogue = ps.Epilogue(rng.uniform(-1, 1, A.shape[0]), "silu", upper=0.5)
+    for finish in ((None, None), (epilogue, None), (epilogue, added), (None, added)):
+        expected = ps.get_backend("scipy").spmm(A, x, *finish)
+        forget()
+        found = multiply(POOLS[0], "csc", A, x, *finish)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        again = multiply(POOLS[0], "csc", A, x, *finish)  # its columns are foreseen, if it is small
+        np.testing.assert_array_equal(again, found)
+
+
+def forget() -> None:
+    """Multiply so much that no processor foresees where columns of others end."""
+    for dtype in (np.float32, np.float64):
+        for index in (np.int32, np.int64):
+            indptr, x = np.arange(REMEMBERED + 1, dtype=index), np.ones(REMEMBERED, dtype)
+            A = sp.csc_array((x, np.zeros(REMEMBERED, index), indptr), (10, REMEMBERED))
+            assert multiply(POOLS[0], "csc", A, x)[0] == REMEMBERED
+
+
+def test_columns_are_foreseen_of_matrices_that_come_again_soon() -> None:
+    few, many = 10, REMEMBERED // (COLUMN + 1)
+
+    @numba.njit
+    def foreseen(indptr: int, columns: int, entries: int) -> bool:
+        return is_foreseen(indptr, columns, entries)
+
+    assert not foreseen(64, few, few)
+    assert foreseen(64, few, few)
+    assert not foreseen(128, few, few)
+    assert foreseen(64, few, few)
+    assert foreseen(128, few, few)
+    assert not foreseen(4096, many, many)
+    assert not foreseen(64, few, few)  # long ago
+    assert not foreseen(4096, many + 1, many)  # too many, though nothing else came
+    assert not foreseen(4096, many + 1, many)
+
+
+@pytest.mark.parametrize("place", [0, 700, -1])
+@pytest.mark.parametrize("value", [-1, 1 << 20])
+def test_an_index_beyond_the_rows_is_refused(place: int, value: int) -> None:
+    A = columns_of(LENGTHS + [1] * 500, 1 << 10, np.float32)
+    x = np.ones(A.shape[1], np.float32)
+    for form in (A, A[:, :-490]):
+        assert multiply(POOLS[0], "csc", form, x[: form.shape[1]]) is not None
+        form.indices[place] = value
+        for _ in range(2):  # the second time columns are foreseen
+            assert multiply(POOLS[0], "csc", form, x[: form.shape[1]]) is None
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "csc converted"])
+@pytest.mark.parametrize("columns", [1, 2, 3, 5, 16, 20, 33, 130])
+def test_rows_without_an_entry_are_zero(columns: int, form: str) -> None:
+    dense = np.zeros((90, 30), np.float32)
+    dense[3, 4], dense[3, 5], dense[70, 4], dense[89, 29] = 1, 2, 3, 4
+    A = sp.csr_array(dense) if form == "csr" else sp.csc_array(dense)
+    B = np.random.default_rng(columns).uniform(-1, 1, (30, columns)).astype(np.float32)
+    for operand in (B, np.asfortranarray(B)):
+        for keeps_order in (False, True):
+            found = multiply(POOLS[0], form, A, operand, keeps_order=keeps_order)
+            np.testing.assert_allclose(found, dense @ B, rtol=1e-6, atol=1e-6)

@@ -1,15 +1,16 @@
 """Products of rows of A, in CSR, with a single column of B.
 
 Rows of few entries go in blocks. First all entries of a block are multiplied, whatever row they are
-of, and their products kept; then four rows at a time are summed, each in one to four vectors of
-which a mask leaves what is of other rows. So no branch depends on how many entries a row has, which
-would be foreseen in a benchmark alone. Bound: some four instructions for an entry and twelve for a
-row, and the loads of masks and of products that lie across two cache lines. A longer row is
+of, and their products kept; then four rows at a time are summed, each in one to six vectors of
+which a mask leaves out what is of other rows. So no branch depends on how many entries a row has,
+which would be foreseen in a benchmark alone. Bound: some four instructions for an entry and twelve
+for a row, and the loads of masks and of products that lie across two cache lines. A longer row is
 multiplied and summed at once; either way its sum is the same, but for the sign of a zero.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 from llvmlite import ir
@@ -31,8 +32,9 @@ TOGETHER, PART = 4, 32  # rows that are summed together, and the bytes of a row 
 # Entries up to which four rows are summed together, and those that rows of their block have on
 # average at most where that pays, as measured on a Zen 3.
 WIDTHS = {4: 3, 8: 7, 16: 12}
-BLOCK_ROWS, MOST = 64, max(WIDTHS.values())  # rows of a block, and their entries on average
-BLOCK_ENTRIES = BLOCK_ROWS * MOST
+WIDEST, MOST = 24, {4: 19, 8: 15}  # the same of the widest, by the bytes of a value
+BLOCK_ROWS = 64
+BLOCK_ENTRIES = BLOCK_ROWS * max(MOST.values())
 
 
 class Dots(Rows):
@@ -46,9 +48,9 @@ class Dots(Rows):
         # Vectors that begin with the last products of a block reach beyond them.
         self.products, self.block_sums, self.rest = (
             self.address_of(self.slot(ir.ArrayType(self.scalar, count)))
-            for count in (BLOCK_ENTRIES + max(WIDTHS), BLOCK_ROWS, STEP)
+            for count in (BLOCK_ENTRIES + WIDEST, BLOCK_ROWS, STEP)
         )
-        longest, integer = max(WIDTHS), ir.IntType(8 * self.itemsize)
+        longest, integer = WIDEST, ir.IntType(8 * self.itemsize)
         masks = ir.ArrayType(integer, 2 * longest)
         slot = self.slot(masks)
         builder.store(ir.Constant(masks, [-1] * longest + [0] * longest), slot)
@@ -62,7 +64,7 @@ class Dots(Rows):
             first, stop = (
                 self.load_word(self.index_type, self.words[INDPTR], place) for place in (row, after)
             )
-            most = self.times(builder.sub(after, row), MOST)
+            most = self.times(builder.sub(after, row), MOST[self.itemsize])
             few = builder.icmp_unsigned("<=", builder.sub(stop, first), most)
             with builder.if_else(few) as (block, one_by_one):
                 with block:
@@ -81,7 +83,7 @@ class Dots(Rows):
         whole = self.whole_steps(begin, end, TOGETHER)
         rows, entries = builder.sub(end, begin), builder.sub(stop, first)
         limits = {}
-        for width, most in WIDTHS.items():
+        for width, most in {**WIDTHS, WIDEST: MOST[self.itemsize]}.items():
             pays = builder.icmp_signed("<=", entries, self.times(rows, most))
             # A limit of 0 admits only rows without entries.
             limit = builder.select(pays, self.index_type(width), self.index_type(0))
@@ -149,14 +151,14 @@ class Dots(Rows):
         found = []
         for start, stop in itertools.pairwise(starts):
             at = self.add(products, self.times(start, self.itemsize))
-            count, terms = self.builder.sub(stop, start), []
+            count, terms = self.builder.sub(stop, start), list[Value]()
             for lane in range(0, width, lanes):
                 term = self.load(self.vector(lanes), self.add(at, lane * self.itemsize))
                 terms.append(self._first_lanes_of(term, count, lane))
-            while len(terms) > 1:  # in the order of `lane_sum`, as below
-                half = len(terms) // 2
-                terms = [self.plus(*pair) for pair in zip(terms[:half], terms[half:], strict=True)]
-            found += terms
+            # In the order of `sums`, in which STEP lanes are added at once.
+            parts = min(STEP // lanes, len(terms))
+            totals = [functools.reduce(self.plus, terms[part::parts]) for part in range(parts)]
+            found.append(functools.reduce(self.plus, totals))
         a, b, c, d = found
         if lanes == 2 * TOGETHER:
             halves = [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]]

@@ -13,6 +13,7 @@ from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import kernel_part
 from portable_spdnn_cpu.jit.jobs import Job, array_at, job, next_task
 from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.copies import (
     CSC_BYTES,
@@ -153,6 +154,8 @@ def multiply_columns(
         return multiply(form, 1, 16, item, index, words, begin, end, 0, n)
     if size <= 32:
         return multiply(form, 1, 32, item, index, words, begin, end, 0, n)
+    if 64 < size <= 96 and VECTOR_BYTES == 32 and overlaps:  # of 64 bytes, two would be four
+        return multiply(form, 3, 32, item, index, words, begin, end, 0, n)
     valid, first = True, 0
     widest = CSC_BYTES // itemsize if len(form) else MAX_VECTORS * lanes
     while first < n:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import portable_spdnn as ps
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 
-COLUMNS = 1, 2, 4, 5, 8, 9, 15, 16, 17, 33, 64, 65, 100, 130, 200
+COLUMNS = 1, 2, 4, 5, 8, 9, 12, 15, 16, 17, 24, 33, 64, 65, 100, 130, 200
 
 
 @settings(max_examples=120, deadline=None)
@@ -89,6 +89,18 @@ def test_invalid_structure_is_refused_whatever_follows(form: str) -> None:
             residual = np.ones((40, columns), np.float32)
             for pool in POOLS:
                 assert multiply(pool, form, A, B, epilogue, residual) is None
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.dtype(">f8"), np.float32])
+def test_a_prepared_bias_of_any_type_is_what_it_says(dtype: Any) -> None:
+    A, B = matrix(1, (6, 5), 0.5), np.ones((5, 3), np.float32)
+    epilogue = ps.Epilogue(np.arange(6.0))
+    expected = multiply(POOLS[0], "csr", A, B, epilogue)
+    prepared = epilogue.prepared("spmm", 6, dtype)
+    np.testing.assert_array_equal(multiply(POOLS[0], "csr", A, B, prepared), expected)
+    square = epilogue.prepared("spmm", 6, np.dtype(np.float64))
+    square.bias.shape = 3, 2
+    np.testing.assert_array_equal(multiply(POOLS[0], "csr", A, B, square), expected)
 
 
 def test_the_bias_comes_before_the_residual() -> None:

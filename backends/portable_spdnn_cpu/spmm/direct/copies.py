@@ -90,7 +90,8 @@ def takes_whole_rows(
     """Whether CSC is multiplied a whole row of B at a time, and not in panels.
 
     Of B from beyond the second-level cache the processor fetches whole rows ahead, and not the
-    pieces of panels. Where most rows of C are zero, panels would begin each of them.
+    pieces of panels. Where most rows of C are zero, panels would begin each of them; and where most
+    columns of A are empty, each panel would look at all of them again.
     """
     row = columns * itemsize
     is_far = row > CSC_BYTES and k * row > L2

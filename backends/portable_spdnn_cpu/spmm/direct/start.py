@@ -76,8 +76,8 @@ def fill_words(
     fortran, out_fortran = is_fortran(B), is_fortran(out)
     words[B_FORTRAN], words[B_ROW] = fortran, B.strides[-1 if fortran else 0]
     words[OUT_FORTRAN], words[OUT_ROW] = out_fortran, out.strides[-1 if out_fortran else 0]
-    if not out_fortran and rows <= 1:
-        words[OUT_ROW] = columns * out.itemsize  # the stride of a single row may be any
+    if not out_fortran and (rows <= 1 or columns == 0):
+        words[OUT_ROW] = columns * out.itemsize  # the stride of a single row, or none, may be any
     step = B.strides[0 if columns == 1 or fortran else -1]
     fine = (step == B.itemsize or B.size <= 1) and B.ctypes.data % B.itemsize == 0
     step = out.strides[0 if columns == 1 or out_fortran else -1]

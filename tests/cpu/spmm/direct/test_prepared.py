@@ -36,6 +36,16 @@ def test_b_and_c_of_either_order(orders: Any, columns: int, dtype: Any) -> None:
         np.testing.assert_allclose(out, expected, rtol=2e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("order", "CF")
+def test_no_columns_of_a_larger_array_leave_it_as_it_is(order: Any) -> None:
+    A, B, _ = operands(6)
+    epilogue = ps.Epilogue(np.ones(30), "sigmoid").prepared("", 30, A.dtype)
+    C = np.full((30, 6), 7, np.float32, order)
+    for out in (C[:, 2:2], C.T[2:2].T):
+        assert DirectProduct(A, epilogue).multiply(B[:, 2:2], out, None, POOL)
+    assert (C == 7).all()
+
+
 @pytest.mark.parametrize("activation", ["none", "sigmoid"])
 @pytest.mark.parametrize("columns", [1, 16, 20])
 def test_a_row_of_a_larger_array_takes_a_row(columns: int, activation: str) -> None:

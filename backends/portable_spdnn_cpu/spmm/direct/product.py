@@ -111,10 +111,10 @@ def epilogue_arguments(epilogue: Epilogue) -> tuple[int, Array, float, float]:
     bias: Any = epilogue.bias
     if bias is None:
         bias = NO_BIAS
-    elif bias.ndim != 1:
-        bias = bias.reshape(-1)
-    if bias.dtype is not NO_BIAS.dtype:
-        bias = bias.astype(np.float64, copy=False)
+    elif not bias.ndim:
+        bias = bias.reshape(1)
+    if bias.ndim > 1 or bias.dtype is not NO_BIAS.dtype or bias.strides != NO_BIAS.strides:
+        bias = np.array(bias, np.float64).reshape(-1)
     interval = epilogue.interval
     if interval is None:
         code, lower, upper = activation_of(epilogue)

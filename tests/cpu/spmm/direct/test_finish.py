@@ -101,6 +101,9 @@ def test_a_prepared_bias_of_any_type_is_what_it_says(dtype: Any) -> None:
     square = epilogue.prepared("spmm", 6, np.dtype(np.float64))
     square.bias.shape = 3, 2
     np.testing.assert_array_equal(multiply(POOLS[0], "csr", A, B, square), expected)
+    turned = ps.Epilogue(np.arange(6.0))
+    object.__setattr__(turned, "bias", np.arange(5.0, -1, -1)[::-1])
+    np.testing.assert_array_equal(multiply(POOLS[0], "csr", A, B, turned), expected)
 
 
 def test_the_bias_comes_before_the_residual() -> None:

@@ -14,7 +14,7 @@ from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
 from portable_spdnn_cpu.jit.intrinsics import broadcast
-from portable_spdnn_cpu.jit.partial_vectors import store_first
+from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS, store_first
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 
 Value = Any  # an LLVM value or type; llvmlite has no types
@@ -68,10 +68,18 @@ class VectorEmitter:
 
     def mask_of(self, bits: Value) -> Value:
         """Return the mask that the low bits of a number say, of lane 0 first."""
-        whole = ir.IntType(self.lanes)
-        if bits.type.width > self.lanes:
-            bits = self.builder.trunc(bits, whole)
-        return self.builder.bitcast(bits, ir.VectorType(ir.IntType(1), self.lanes))
+        builder = self.builder
+        if HAS_FAST_MASKS:
+            low = builder.trunc(bits, ir.IntType(self.lanes))
+            return builder.bitcast(low, ir.VectorType(ir.IntType(1), self.lanes))
+        # What LLVM makes of that cast without such registers takes dozens of instructions.
+        item = ir.IntType(self.bits)
+        own = ir.Constant(
+            ir.VectorType(item, self.lanes), [1 << lane for lane in range(self.lanes)]
+        )
+        widened = builder.zext(bits, item)
+        spread = broadcast(builder, own.type, widened)
+        return builder.icmp_unsigned("==", builder.and_(spread, own), own)
 
     def load_masked(self, pointer: Value, mask: Value) -> Value:
         """Load the lanes of a mask; the others are 0, and their memory is not read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from portable_spdnn_cpu.conv.spans import copy_span, pick_span
+from portable_spdnn_cpu.conv.spans import copy_rows
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 
 
@@ -69,28 +69,49 @@ def copy_band(
 ) -> None:
     """Copy the phases that pixels of rows first_row .. last_row see of a group's channels.
 
-    Rows of a phase that are outside of the image are left as they are: masks keep them out.
+    Rows of a phase that are outside of the image are left as they are: masks keep them out. Up to a
+    vector behind the last row is written.
     """
     down, right = task.strides
+    rows = last_row - first_row + task.last_seen - task.first_seen + 1
     for number in range(task.channels):
         image = (channel + number) * task.height * task.width
         for phase in range(phases.shape[0]):
             plane = (number * phases.shape[0] + phase) * task.band_rows * task.pitch
             first_column = phases[phase, 1]
             columns = max(0, (task.width - first_column + right - 1) // right)
-            for row in range(first_row + task.first_seen, last_row + task.last_seen + 1):
-                source = row * down + phases[phase, 0]
-                if source < 0 or source >= task.height:
-                    continue
-                to = plane + (row - first_row - task.first_seen) * task.pitch
-                start = image + source * task.width + first_column
-                if right == 1:
-                    copy_span(copied, to, images, start, columns)
-                elif right == 2:
-                    pick_span(copied, to, images, start, columns)
-                else:
-                    for column in range(columns):
-                        copied[to + column] = images[start + column * right]
+            seen = (first_row + task.first_seen) * down + phases[phase, 0]
+            above = min(max(0, -(seen // down)), rows)
+            inside = min(max(0, (task.height - 1 - seen) // down + 1), rows) - above
+            start = image + (seen + above * down) * task.width + first_column
+            copy_phase(
+                right, copied, plane + above * task.pitch, task.pitch, images, start,
+                task.width * down, inside, columns,
+            )  # fmt: skip
+
+
+@kernel_part
+def copy_phase(
+    stride: int,
+    copied: Array,
+    to: int,
+    pitch: int,
+    images: Array,
+    start: int,
+    width: int,
+    rows: int,
+    count: int,
+) -> None:
+    """Copy rows of a phase, as `copy_rows` does, with any step."""
+    if stride == 1:
+        copy_rows((0,), copied, to, pitch, images, start, width, rows, count)
+    elif stride == 2:
+        copy_rows((0, 0), copied, to, pitch, images, start, width, rows, count)
+    else:
+        for row in range(rows):
+            for column in range(pitch):
+                place = start + row * width + column * stride
+                copied[to + row * pitch + column] = images[place] if column < count else 0
 
 
 @kernel_part

@@ -98,6 +98,32 @@ class VectorEmitter:
             return self.load(pointer)
         return self.load_masked(pointer, self.lanes_from(count, below=True))
 
+    def read_every(self, source: Value, first: Value, masks: list[Value | None]) -> Value:
+        """Read each item from source[first] on, or each second one, as there are one or two masks.
+
+        Masks are None, or as of `masks_every`: lanes that they have not are 0, and not read.
+        """
+        builder, lanes = self.builder, self.lanes
+        # Of two vectors, the second begins an item early, to end with the last item wanted.
+        pointers = [self.at(source, builder.add(first, WORD(n * (lanes - 1)))) for n in (0, 1)]
+        parts = [
+            self.load(pointer) if mask is None else self.load_masked(pointer, mask)
+            for pointer, mask in zip(pointers, masks, strict=False)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        chosen = [2 * lane + (2 * lane >= lanes) for lane in range(lanes)]
+        picks = ir.Constant(ir.VectorType(LANE, lanes), chosen)
+        return builder.shuffle_vector(*parts, picks)
+
+    def masks_every(self, step: int, count: Value) -> list[Value]:
+        """Return the masks with which `read_every` reads `count` items, no more than lanes."""
+        if step == 1:
+            return [self.lanes_from(count, below=True)]
+        items = self.builder.shl(count, WORD(1))
+        ends = [self.builder.sub(items, WORD(number)) for number in (1, self.lanes)]
+        return [self.lanes_from(end, below=True) for end in ends]
+
     def write(self, value: Value, pointer: Value, count: Value | None) -> None:
         """Store a vector, or of its lanes the first."""
         if count is None:
@@ -140,52 +166,52 @@ class VectorEmitter:
 
 
 @intrinsic
-def copy_span(typingctx: Any, dst: Any, to: Any, src: Any, start: Any, count: Any) -> Emission:
-    """dst[to + q] = src[start + q] for q = 0 .. count - 1."""
-    signature = types.void(dst, types.intp, src, types.intp, types.intp)
+def copy_rows(
+    typingctx: Any,
+    step: Any,
+    dst: Any,
+    to: Any,
+    pitch: Any,
+    src: Any,
+    start: Any,
+    width: Any,
+    rows: Any,
+    count: Any,
+) -> Emission:
+    """dst[to + r pitch + q] = src[start + r width + q len(step)], or 0 for q = count .. pitch - 1.
+
+    For r = 0 .. rows - 1. The step is 1 or 2. Nothing else of `src` is read; vectors of `dst` are
+    written whole, so that up to one less than their lanes of what follows the last row become 0.
+    """
+    word = types.intp
+    signature = types.void(step, dst, word, word, src, word, word, word, word)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emitter = VectorEmitter(context, builder, sig.args[0].dtype)
-        target, source = (emitter.data(sig.args[n], args[n]) for n in (0, 2))
+        emitter = VectorEmitter(context, builder, sig.args[1].dtype)
+        target, source = (emitter.data(sig.args[n], args[n]) for n in (1, 4))
+        to, pitch, (start, width, rows, count) = args[2], args[3], args[5:]
+        every, lanes = len(step), WORD(emitter.lanes)
+        # The last vector with items, of a row, has from one item to all.
+        whole = builder.udiv(builder.sub(count, WORD(1)), lanes)
+        whole = builder.select(builder.icmp_signed(">", count, WORD(0)), whole, WORD(0))
+        last = builder.mul(whole, lanes)
+        masks = emitter.masks_every(every, builder.sub(count, last))
 
-        def move(offset: Value, left: Value) -> None:
-            value = emitter.read(emitter.at(source, builder.add(args[3], offset)), left)
-            emitter.write(value, emitter.at(target, builder.add(args[1], offset)), left)
+        def move(row: Value, first: Value, offset: Value, masks: list[Any]) -> None:
+            place = builder.add(first, builder.mul(offset, WORD(every)))
+            value = emitter.read_every(source, place, masks)
+            emitter.store(value, emitter.at(target, builder.add(row, offset)))
 
-        emitter.over_span(args[4], move)
-        return context.get_dummy_value()
-
-    return signature, codegen
-
-
-@intrinsic
-def pick_span(typingctx: Any, dst: Any, to: Any, src: Any, start: Any, count: Any) -> Emission:
-    """dst[to + q] = src[start + 2 q] for q = 0 .. count - 1."""
-    signature = types.void(dst, types.intp, src, types.intp, types.intp)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emitter = VectorEmitter(context, builder, sig.args[0].dtype)
-        target, source = (emitter.data(sig.args[n], args[n]) for n in (0, 2))
-        lanes = emitter.lanes
-        # The second vector begins an item early, so that it ends with the last item picked.
-        shifts = WORD(0), WORD(lanes - 1)
-        chosen = [2 * lane + (2 * lane >= lanes) for lane in range(lanes)]
-        picks = ir.Constant(ir.VectorType(LANE, lanes), chosen)
-
-        def pick(offset: Value, left: Value) -> None:
-            first = builder.add(args[3], builder.shl(offset, WORD(1)))
-            counts: list[Value] = [None, None]
-            if left is not None:
-                items = builder.shl(left, WORD(1))
-                counts = [builder.sub(items, WORD(number)) for number in (1, lanes)]
-            both = [
-                emitter.read(emitter.at(source, builder.add(first, shift)), each)
-                for shift, each in zip(shifts, counts, strict=True)
-            ]
-            value = builder.shuffle_vector(*both, picks)
-            emitter.write(value, emitter.at(target, builder.add(args[1], offset)), left)
-
-        emitter.over_span(args[4], pick)
+        zero, one = ir.Constant(emitter.vector, None), WORD(1)
+        with cgutils.for_range_slice(builder, WORD(0), rows, one, WORD) as (number, _):
+            row = builder.add(to, builder.mul(number, pitch))
+            first = builder.add(start, builder.mul(number, width))
+            with cgutils.for_range_slice(builder, WORD(0), last, lanes, WORD) as (offset, _):
+                move(row, first, offset, [None] * every)
+            move(row, first, last, masks)
+            after = builder.add(last, lanes)
+            with cgutils.for_range_slice(builder, after, pitch, lanes, WORD) as (offset, _):
+                emitter.store(zero, emitter.at(target, builder.add(row, offset)))
         return context.get_dummy_value()
 
     return signature, codegen

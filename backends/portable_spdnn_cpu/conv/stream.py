@@ -105,7 +105,7 @@ class StreamConv:
         longest = int((packed.blocks[:, 1] - packed.blocks[:, 0]).max(initial=0))
         height, width = self.geometry.kernel
         items = (
-            self.items * self.dtype.itemsize,
+            self.items * self.dtype.itemsize + VECTOR_BYTES,
             longest * size * self.dtype.itemsize,
             -(-self.geometry.group_outputs // self.cut.parts) * size * self.dtype.itemsize,
             (height * width + height + width) * self.cut.vectors * 2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -80,7 +81,7 @@ class ConvGeometry:
         (above, below), (left, right) = self.padding
         return self.height + above + below, self.width + left + right
 
-    @property
+    @functools.cached_property
     def output_size(self) -> tuple[int, int]:
         """Height and width of a result; less than 1 where the kernel is larger than the image."""
         height, width = (

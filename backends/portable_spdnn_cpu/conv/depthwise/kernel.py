@@ -1,10 +1,11 @@
 """The kernel of depthwise convolutions: planes, one after the other.
 
-A worker takes some planes, of an image and a channel each, at a time. Where the
-horizontal stride is not 1, it copies them, some rows at a time, columns of one phase (those whose
-numbers leave the same remainder) after those of another: what neighbouring pixels see are
-neighbours then. Activations that bounds do not express, and residuals, follow in a second pass over
-the plane of the result, while it is in a cache.
+A worker takes some planes, of an image and a channel each, at a time. It copies them, some rows at
+a time, with zeros around them; where the horizontal stride is not 1, columns of one phase (those
+whose numbers leave the same remainder) apart from those of another: what neighbouring pixels see
+are neighbours then. The copy stays in the first-level cache. Activations that bounds do not
+express, and residuals, follow in a second pass over the plane of the result, while it is in a
+cache.
 
 Weights that are 0 are multiplied like others. Where that would show, because the plane holds NaN or
 infinity, it is computed by plain loops that leave them out.
@@ -17,24 +18,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from portable_spdnn_cpu.activations import RELU, activate_span
-from portable_spdnn_cpu.conv.depthwise.microkernels import convolve_plane
-from portable_spdnn_cpu.conv.spans import finish_span, pick_span
+from portable_spdnn_cpu.conv.depthwise.microkernels import ROWS, convolve_plane
+from portable_spdnn_cpu.conv.panels import copy_phase
+from portable_spdnn_cpu.conv.spans import copy_rows, finish_span
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, job, next_task
 
 # Words of a job: how many workers there are, and where among the words the counters of `next_task`
-# are; addresses of images, of shape (images, channels, height, width), of `columns` and `masks` of
+# are; addresses of images, of shape (images, channels, height, width), of `columns` of
 # `convolve_plane`, of weights, of shape (channels x multiplier, kernel height, kernel width), of
 # whether each of these kernels holds a 0, of biases, of a residual or 0, and of the result, of
 # shape (images, channels x multiplier, rows, row_length); the activation's code and the bits of its
 # bounds; where workers' memory for phases begins, and how much of it each has; then the numbers of
 # `Planes`.
 (
-    WORKERS, COUNTERS, IMAGES, COLUMNS, MASKS, WEIGHTS, HOLDS_ZEROS, BIAS, RESIDUAL, OUT,
+    WORKERS, COUNTERS, IMAGES, COLUMNS, WEIGHTS, HOLDS_ZEROS, BIAS, RESIDUAL, OUT,
     ACTIVATION, LOWER, UPPER, WORKSPACE, WORKSPACE_BYTES, PLANES,
-) = range(16)  # fmt: skip
-BAND = 16  # rows of a result for which phases are copied: they stay in the first-level cache
-SHARE, TOTAL = 11, 12  # places of these numbers in `Planes`, with its tuples opened
+) = range(15)  # fmt: skip
+BAND = 16  # rows of a result for which phases are copied at a time
+SHARE, TOTAL = 13, 14  # places of these numbers in `Planes`, with its tuples opened
 LENGTH = 1 << 40  # what addresses lead to is as long as it needs to be
 
 
@@ -51,8 +53,9 @@ class Planes(NamedTuple):
         Of a result.
     strides, padding : tuple of int
         Vertical and horizontal; the padding above and left of the image.
-    phase_columns : int
-        Columns of a phase where phases are copied, else 0.
+    zeros, pitch, phase : int
+        Of a copied phase: zeros before its first row, items from row to row, with the zeros that
+        end one row and precede the next, and items from one phase to the next.
     share, total : int
         Planes that a worker takes at a time, and of all images.
     """
@@ -65,7 +68,9 @@ class Planes(NamedTuple):
     row_length: int
     strides: tuple[int, int]
     padding: tuple[int, int]
-    phase_columns: int
+    zeros: int
+    pitch: int
+    phase: int
     share: int
     total: int
 
@@ -82,11 +87,10 @@ def convolve_planes(
     planes = Planes(
         words[n], words[n + 1], words[n + 2], words[n + 3], words[n + 4], words[n + 5],
         (words[n + 6], words[n + 7]), (words[n + 8], words[n + 9]), words[n + 10], words[n + 11],
-        words[n + 12],
+        words[n + 12], words[n + 13], words[n + 14],
     )  # fmt: skip
     images = array_at(words[IMAGES], LENGTH, dtype)
     columns = array_at(words[COLUMNS], LENGTH, np.int64)
-    masks = array_at(words[MASKS], LENGTH, np.uint16)
     weights = array_at(words[WEIGHTS], LENGTH, dtype)
     holds_zeros = array_at(words[HOLDS_ZEROS], LENGTH, np.uint8)
     bias = array_at(words[BIAS], LENGTH, dtype)
@@ -98,7 +102,6 @@ def convolve_planes(
     first_low, first_high = (-np.inf, np.inf) if words[RESIDUAL] else (low, high)  # it precedes
     image_size, size = planes.height * planes.width, planes.rows * planes.row_length
     kernel_size = len(extent) * len(extent)
-    phase_pitch = planes.phase_columns * planes.strides[1]
     shares = -(-planes.total // planes.share)
     while True:
         number = next_task(words, words[COUNTERS], worker, words[WORKERS], shares)
@@ -115,22 +118,15 @@ def convolve_planes(
                         planes, len(extent), images, first, weights, output * kernel_size, out,
                         to, bias[output], dtype(first_low), dtype(first_high),
                     )  # fmt: skip
-                elif planes.phase_columns:
-                    for row in range(0, planes.rows, BAND):
-                        rows, above = copy_band(planes, len(extent), images, first, row, phases)
-                        sizes = rows, min(BAND, planes.rows - row), planes.row_length, above
-                        convolve_plane(
-                            extent, step, sizes, phases, 0, phase_pitch, columns, masks, weights,
-                            output * kernel_size, out, to + row * planes.row_length, bias[output],
-                            dtype(first_low), dtype(first_high),
-                        )  # fmt: skip
                 else:
-                    sizes = planes.height, planes.rows, planes.row_length, planes.padding[0]
-                    convolve_plane(
-                        extent, step, sizes, images, first, planes.width, columns, masks, weights,
-                        output * kernel_size, out, to, bias[output], dtype(first_low),
-                        dtype(first_high),
-                    )  # fmt: skip
+                    for row in range(0, planes.rows, BAND):
+                        rows = min(BAND, planes.rows - row)
+                        copy_band(planes, len(extent), images, first, row, rows, phases)
+                        convolve_plane(
+                            extent, step, (rows, planes.row_length), phases, planes.pitch, columns,
+                            weights, output * kernel_size, out, to + row * planes.row_length,
+                            to + size, bias[output], dtype(first_low), dtype(first_high),
+                        )  # fmt: skip
                 if words[RESIDUAL]:
                     finish_span(
                         out, to, out, to, size, dtype(0), residual, 1, dtype(low), dtype(high)
@@ -141,28 +137,25 @@ def convolve_planes(
 
 @kernel_part
 def copy_band(
-    planes: Planes, extent: int, images: Array, first: int, row: int, phases: Array
-) -> tuple[int, int]:
-    """Copy what BAND rows of the result, from `row` on, see of a plane, columns by phases.
-
-    Returns how many rows were copied, and how many rows of padding are above them.
-    """
+    planes: Planes, extent: int, images: Array, first: int, row: int, rows: int, phases: Array
+) -> None:
+    """Copy what tiles of rows row .. row + rows - 1 of the result see of a plane, by phases."""
     down, stride = planes.strides
-    length = planes.phase_columns
     seen = row * down - planes.padding[0]
-    begin = min(max(seen, 0), planes.height)
-    end = min(seen + down * (BAND - 1) + extent, planes.height)
-    for source in range(begin, end):
-        for phase in range(stride):
-            start = first + source * planes.width + phase
-            to = ((source - begin) * stride + phase) * length
-            count = (planes.width - phase + stride - 1) // stride
-            if stride == 2:
-                pick_span(phases, to, images, start, count)
-            else:
-                for column in range(count):
-                    phases[to + column] = images[start + column * stride]
-    return max(end - begin, 0), begin - seen
+    count = down * (-(-rows // ROWS) * ROWS - 1) + extent
+    above = min(max(0, -seen), count)
+    inside = min(max(0, planes.height - seen), count) - above
+    for phase in range(stride):
+        columns = max(0, (planes.width - phase + stride - 1) // stride)
+        to = phase * planes.phase
+        begin = to + planes.zeros + above * planes.pitch
+        end = begin + inside * planes.pitch
+        copy_rows((0,), phases, to, begin - to, images, 0, 0, 1, 0)  # zeros
+        start = first + (seen + above) * planes.width + phase
+        copy_phase(
+            stride, phases, begin, planes.pitch, images, start, planes.width, inside, columns
+        )
+        copy_rows((0,), phases, end, (count - above - inside) * planes.pitch, images, 0, 0, 1, 0)
 
 
 @kernel_part

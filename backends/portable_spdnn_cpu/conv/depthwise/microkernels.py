@@ -1,20 +1,20 @@
 """The depthwise microkernel: a register tile of some rows of a plane by a vector of columns.
 
-All weights of the channel's kernel are in registers, as far as these suffice. What the rows of the
+The weights of the channel's kernel are in registers, as far as these suffice. What the rows of the
 tile see is loaded once for all of them: where strides are 1, a tile of R rows by a kernel of h x w
-takes (R + h - 1) w loads for R h w multiply-adds. Most loads cross a cache line, which takes twice
-as long. What is outside of the image is masked in columns; tiles that see rows outside of it, and
-those that end after the last row, have code of their own.
+takes (R + h - 1) w loads for R h w multiply-adds. Images have zeros around them here, so that
+nothing is masked. Most loads are not aligned; those that cross a cache line take twice as long.
 
-Bound: for 3 x 3 kernels and R = 4, 36 multiply-adds against 18 loads, 12 of which count twice: 18
-of 36 operations where a processor begins two of each in a cycle. Large planes are bound by the
-cache or the memory that they come from.
+Bound: for 3 x 3 kernels and R = 4, 36 multiply-adds against 18 loads. With vectors of 64 bytes 12
+of these count twice: 30 operations where a processor begins two of each in a cycle. Large planes
+are bound by the cache or the memory that they come from.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from llvmlite import ir
 from numba.core import cgutils, types
 
 from portable_spdnn_cpu.conv.spans import WORD, Value, VectorEmitter
@@ -29,20 +29,19 @@ def convolve_plane(
     extent: Any,
     step: Any,
     size: Any,
-    images: Any,
-    first: Any,
+    phases: Any,
     pitch: Any,
     columns: Any,
-    masks: Any,
     weights: Any,
     first_weight: Any,
     out: Any,
     to: Any,
+    end: Any,
     bias: Any,
     lower: Any,
     upper: Any,
 ) -> Emission:
-    """Convolve one plane with one kernel, add a number, and clamp.
+    """Convolve rows of one plane with one kernel, add a number, and clamp.
 
     Parameters
     ----------
@@ -50,32 +49,30 @@ def convolve_plane(
         As long as the kernel has rows, and as many columns, and a vertical step: known as code is
         emitted.
     size : tuple of int
-        Rows of the image; rows and columns of the result; rows of padding above.
-    images : ndarray of one dimension
-    first, pitch : int
-        Where the plane begins in it, and items from one row to the next.
+        Rows and columns of the result.
+    phases : ndarray of one dimension
+        The image with zeros around it, and what tiles see beyond the last row.
+    pitch : int
+        Items from one of its rows to the next.
     columns : ndarray of int64, shape (kernel columns,)
-        Where in a row of the image column 0 of the result sees by each column of the kernel.
-    masks : ndarray of uint16, shape (vectors, kernel columns)
-        Bit l is set where lane l of a vector of the result sees the image by a column of the
-        kernel.
+        What pixel (0, 0) sees of it by each column of the kernel's first row.
     weights : ndarray of one dimension
         From `first_weight` on, row by row.
     out : ndarray of one dimension
-        From `to` on.
+        From `to` on. Vectors are stored whole, and end in what is stored later; items from `end` on
+        are not touched.
     bias, lower, upper : float
     """
     word, number = types.intp, out.dtype
     signature = types.void(
-        extent, step, size, images, word, word, columns, masks, weights, word,
-        out, word,
+        extent, step, size, phases, word, columns, weights, word, out, word, word,
         number, number, number,
     )  # fmt: skip
     extents = len(extent), len(step)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         emitter = VectorEmitter(context, builder, sig.args[3].dtype)
-        data = [emitter.data(sig.args[n], args[n]) for n in (3, 6, 7, 8, 10)]
+        data = [emitter.data(sig.args[n], args[n]) for n in (3, 5, 6, 8)]
         sizes = cgutils.unpack_tuple(builder, args[2])
         _Plane(emitter, extents, data, sizes, args).emit()
         return context.get_dummy_value()
@@ -96,89 +93,78 @@ class _Plane:
     ) -> None:
         self.emitter, self.builder = emitter, emitter.builder
         self.extent, self.step = extents
-        self.images, self.columns, self.masks, weights, self.out = data
-        self.image_rows, self.rows, self.row_length, self.top = sizes
-        self.first, self.pitch, self.to = args[4], args[5], args[11]
-        self.bias, self.lower, self.upper = (emitter.spread(args[n]) for n in (12, 13, 14))
+        self.phases, self.columns, weights, self.out = data
+        self.rows, self.row_length = sizes
+        self.pitch, self.to, self.end = args[4], args[9], args[10]
+        self.bias, self.lower, self.upper = (emitter.spread(args[n]) for n in (11, 12, 13))
         self.weights = [
-            emitter.spread(self._load(weights, self.builder.add(args[9], WORD(entry))))
+            emitter.spread(self._load(weights, self.builder.add(args[7], WORD(entry))))
             for entry in range(self.extent**2)
         ]
 
     def emit(self) -> None:
-        """Emit strips of rows, and in each of them tiles of columns."""
-        builder, zero = self.builder, WORD(0)
-        places = [self._load(self.columns, WORD(entry)) for entry in range(self.extent)]
-        starts = [builder.add(self.first, place) for place in places]
-        step = WORD(ROWS)
-        with cgutils.for_range_slice(builder, zero, self.rows, step, WORD) as (row, _):
-            seen = builder.sub(builder.mul(row, WORD(self.step)), self.top)
-            end = builder.add(seen, WORD(self.step * (ROWS - 1) + self.extent))
-            whole = builder.and_(
-                builder.and_(
-                    builder.icmp_signed(">=", seen, zero),
-                    builder.icmp_signed("<=", end, self.image_rows),
-                ),
-                builder.icmp_signed("<=", builder.add(row, step), self.rows),
-            )
-            with builder.if_else(whole) as (then, otherwise):
-                with then:
-                    self._emit_strip(row, seen, starts, False)
-                with otherwise:
-                    self._emit_strip(row, seen, starts, True)
+        """Emit strips of rows, and in each of them tiles of columns, from the last to the first.
 
-    def _emit_strip(self, row: Value, seen: Value, starts: list[Value], border: bool) -> None:
-        """Emit register tiles side by side; at a border, rows outside of the image are left out."""
-        builder, lanes = self.builder, WORD(self.emitter.lanes)
-        vectors = builder.udiv(builder.add(self.row_length, WORD(self.emitter.lanes - 1)), lanes)
-        with cgutils.for_range_slice(builder, WORD(0), vectors, WORD(1), WORD) as (number, _):
-            first = builder.mul(number, WORD(self.extent))
-            bits = [
-                self._load(self.masks, builder.add(first, WORD(entry)))
-                for entry in range(self.extent)
-            ]
-            column = builder.mul(number, lanes)
-            places = [builder.add(start, column) for start in starts]
-            self._emit_tile(row, seen, column, places, bits, border)
+        So what a vector stores beyond its row is stored after it.
+        """
+        builder, zero, lanes = self.builder, WORD(0), WORD(self.emitter.lanes)
+        starts = [self._load(self.columns, WORD(entry)) for entry in range(self.extent)]
+        tiles = builder.udiv(builder.add(self.row_length, WORD(self.emitter.lanes - 1)), lanes)
+        last = builder.mul(builder.sub(tiles, WORD(1)), lanes)
+        with cgutils.for_range_slice(builder, zero, self.rows, WORD(ROWS), WORD) as (row, _):
+            seen = builder.mul(row, builder.mul(self.pitch, WORD(self.step)))
+            lines = [builder.add(start, seen) for start in starts]
+            with cgutils.for_range_slice(builder, zero, tiles, WORD(1), WORD) as (number, _):
+                column = builder.sub(last, builder.mul(number, lanes))
+                self._emit_tile(row, column, [builder.add(line, column) for line in lines])
 
-    def _emit_tile(
-        self, row: Value, seen: Value, column: Value, starts: list[Value], bits: list[Value],
-        border: bool,
-    ) -> None:  # fmt: skip
-        """Emit a register tile; see `_emit_strip`."""
+    def _emit_tile(self, row: Value, column: Value, starts: list[Value]) -> None:
+        """Emit a register tile; see `emit`."""
         builder, emitter = self.builder, self.emitter
-        target = builder.add(self.to, column)
-        masks = [emitter.mask_of(each) for each in bits]
-        sums = [self.bias] * ROWS
+        lanes, sums = WORD(emitter.lanes), [self.bias] * ROWS
+        # Else LLVM computes before the loop where each load begins, for which registers run out.
+        opaque = ir.InlineAsm(ir.FunctionType(WORD, [WORD]), "", "=r,0", side_effect=True)
+        pitch = builder.call(opaque, [self.pitch])
+        offset = WORD(0)
         for place in range(self.step * (ROWS - 1) + self.extent):
-            source = builder.add(seen, WORD(place))
-            if border:  # a negative number, without its sign, is beyond the last row
-                there = builder.icmp_unsigned("<", source, self.image_rows)
-                masks = self._if_there(there, bits)
-            offset = builder.mul(source, self.pitch)
-            for entry, (start, mask) in enumerate(zip(starts, masks, strict=True)):
-                pointer = emitter.at(self.images, builder.add(start, offset))
-                value = emitter.load_masked(pointer, mask)
+            for entry, start in enumerate(starts):
+                value = emitter.load(emitter.at(self.phases, builder.add(start, offset)))
                 for output in range(ROWS):
                     line = place - self.step * output
                     if 0 <= line < self.extent:
                         weight = self.weights[line * self.extent + entry]
                         sums[output] = emitter.multiply_add(weight, value, sums[output])
-        left = builder.sub(self.row_length, column)
-        for output, total in enumerate(sums):
-            line = builder.add(row, WORD(output))
-            value = emitter.clamped(total, self.lower, self.upper)
-            place = builder.add(target, builder.mul(line, self.row_length))
-            count = left
-            if border:
-                there = builder.icmp_signed("<", line, self.rows)
-                count = builder.select(there, left, WORD(0))
-            emitter.store_first(value, emitter.at(self.out, place), count)
+            offset = builder.add(offset, pitch)
+        sums = [emitter.clamped(total, self.lower, self.upper) for total in sums]
+        place = builder.add(builder.mul(row, self.row_length), builder.add(self.to, column))
+        places = [place]
+        for _ in range(ROWS - 1):
+            places.append(builder.add(places[-1], self.row_length))
+        behind = builder.add(places[-1], lanes)
+        whole = builder.and_(
+            builder.icmp_signed("<=", builder.add(row, WORD(ROWS)), self.rows),
+            builder.icmp_signed("<=", behind, self.end),
+        )
+        with builder.if_else(whole, likely=True) as (then, otherwise):
+            with then:
+                for total, place in zip(sums, places, strict=True):
+                    emitter.store(total, emitter.at(self.out, place))
+            with otherwise:
+                for output, (total, place) in enumerate(zip(sums, places, strict=True)):
+                    self._store_row(total, builder.add(row, WORD(output)), column, place)
 
-    def _if_there(self, there: Value, bits: list[Value]) -> list[Value]:
-        """Return masks of these bits if a row is there, else empty ones, without a branch."""
-        all_or_none = self.builder.sext(there, bits[0].type)
-        return [self.emitter.mask_of(self.builder.and_(each, all_or_none)) for each in bits]
+    def _store_row(self, value: Value, row: Value, column: Value, place: Value) -> None:
+        """Store what belongs to a row, if it is one of the result's."""
+        builder, emitter = self.builder, self.emitter
+        behind = builder.add(place, WORD(emitter.lanes))
+        left = builder.sub(self.row_length, column)
+        there = builder.icmp_signed("<", row, self.rows)
+        before = builder.icmp_signed("<=", behind, self.end)
+        with builder.if_then(there), builder.if_else(before, likely=True) as (then, otherwise):
+            with then:
+                emitter.store(value, emitter.at(self.out, place))
+            with otherwise:
+                emitter.store_first(value, emitter.at(self.out, place), left)
 
     def _load(self, array: Value, position: Value) -> Value:
         return self.builder.load(self.builder.gep(array, [position]))

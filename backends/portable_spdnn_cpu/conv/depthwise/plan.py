@@ -52,32 +52,31 @@ class DepthwiseConv:
         self.workers = {1: ALONE, workers.threads: workers}
         self.most, self.taps = workers.threads, weights[:1].size
         extent, (top, _), (left, _) = geometry.kernel[0], *geometry.padding
-        stride = geometry.stride[1]
-        phase_columns = 0 if stride == 1 else -(-geometry.width // stride)
+        down, stride = geometry.stride
         place, phase = np.divmod(np.arange(extent) - left, stride)
-        first = -place  # of the result's columns, that sees the image
-        last = first + -(-(geometry.width - phase) // stride)
-        columns = (place + phase * phase_columns).astype(np.int64)
-        masks = column_masks(first, last, geometry.output_size[1], self.dtype.itemsize)
+        zeros, beyond = max(0, -int(place.min())), max(0, int(place.max()))
+        pitch = max(geometry.output_size[1] + beyond, -(-geometry.width // stride) + zeros)
+        rows = down * (kernel.BAND - 1) + extent
+        lanes = VECTOR_BYTES // self.dtype.itemsize
+        items = zeros + rows * pitch + lanes  # the last vectors of a phase end beyond its last row
+        columns = (zeros + place + phase * items).astype(np.int64)
         planes = Planes(
             geometry.channels, geometry.group_outputs, geometry.height, geometry.width,
-            *geometry.output_size, geometry.stride, (top, left), phase_columns, 1, 0,
+            *geometry.output_size, geometry.stride, (top, left), zeros, pitch, items, 1, 0,
         )  # fmt: skip
         numbers = [number for item in planes for number in np.ravel(item)]
         bias = epilogue.bias
         if bias is None:
             bias = np.zeros(geometry.outputs, self.dtype)
-        zeros = (weights == 0).any(axis=(1, 2, 3))
-        self._kept = columns, masks, weights, zeros, bias  # what the words have addresses of
+        holds_zeros = (weights == 0).any(axis=(1, 2, 3))
+        self._kept = columns, weights, holds_zeros, bias  # what the words have addresses of
         end = kernel.PLANES + len(numbers)
         words = np.zeros(end + COUNTER_PADDING + self.most, np.int64)
         words[kernel.COUNTERS] = words.size - self.most
         words[kernel.COLUMNS : kernel.RESIDUAL] = [address_of(array) for array in self._kept]
         words[kernel.ACTIVATION], *limits = activation_of(epilogue)
         words[kernel.LOWER : kernel.UPPER + 1].view(np.float64)[:] = limits
-        rows = geometry.stride[0] * (kernel.BAND - 1) + extent
-        bytes_of_phases = rows * stride * phase_columns * self.dtype.itemsize
-        self.phase_bytes = -(-bytes_of_phases // CACHE_LINE) * CACHE_LINE
+        self.phase_bytes = -(-stride * items * self.dtype.itemsize // CACHE_LINE) * CACHE_LINE
         words[kernel.WORKSPACE_BYTES] = self.phase_bytes
         words[kernel.PLANES : end] = numbers
         self._words = words
@@ -111,16 +110,3 @@ class DepthwiseConv:
             f"Each channel by itself, in register tiles of {ROWS} rows by a vector, for "
             f"kernels of {height} x {width}"
         )
-
-
-def column_masks(first: Array, last: Array, row_length: int, itemsize: int) -> Array:
-    """Return which lanes of the vectors of a row are columns first[n] .. last[n] - 1, as bits.
-
-    Returns
-    -------
-    ndarray of uint16, shape (vectors, size of `first`)
-    """
-    lanes = VECTOR_BYTES // itemsize
-    begins = lanes * np.arange(-(-row_length // lanes))[:, None]
-    low, high = (np.clip(bound - begins, 0, lanes) for bound in (first, last))
-    return ((1 << np.maximum(low, high)) - (1 << low)).astype(np.uint16)

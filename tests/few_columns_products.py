@@ -28,6 +28,7 @@ def product_of(
     vector_bytes: int = VECTOR_BYTES,
     epilogue: Epilogue | None = None,
     window_bytes: int | None = None,
+    threads: int = 1,
 ) -> product.FewColumnsProduct:
     """Return the product in a form: "lanes", "gathered lanes" or "rows", whatever is faster."""
 
@@ -43,7 +44,7 @@ def product_of(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(product, "choose", choose)
         patch.setattr(product, "VECTOR_BYTES", vector_bytes)
-        return product.FewColumnsProduct(A, columns, prepared)
+        return product.FewColumnsProduct(A, columns, prepared, threads)
 
 
 def multiplied(

@@ -228,7 +228,9 @@ class WeightsProduct:
         """Return A packed for a few columns, once."""
         product = self._few.get(columns)
         if product is None:
-            product = self._few[columns] = FewColumnsProduct(self.A, columns, self.epilogue)
+            product = self._few[columns] = FewColumnsProduct(
+                self.A, columns, self.epilogue, self.workers.threads
+            )
         return product
 
     @functools.cached_property

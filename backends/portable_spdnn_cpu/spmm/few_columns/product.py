@@ -23,8 +23,6 @@ from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec
 MAX_COLUMNS = 15
 LEAST_BLOCK = 768  # columns of A in a block, of the widest rows of B and a small cache
 SMALL_TABLE = 1 << 16
-PART = 1e-6  # seconds that a part of the rows takes at least, on one thread
-MAX_PARTS = 64
 SHARING = 5e-6  # seconds that it takes to share a product among threads
 # Seconds besides, on each thread: of a call, and for a byte of B, which is copied.
 CALL, COPIED_BYTE = 1.3e-6, 3.5e-11
@@ -52,6 +50,8 @@ class FewColumnsProduct:
         Of B.
     epilogue : Epilogue
         Its bias is None, or an array of A's type, one for each row.
+    threads : int
+        That will share products, where they are worth it: rows are packed in a part for each.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class FewColumnsProduct:
         Of a product on one thread, by a model, without the call and the copy of B.
     """
 
-    def __init__(self, A: SparseOperand, columns: int, epilogue: Epilogue) -> None:
+    def __init__(self, A: SparseOperand, columns: int, epilogue: Epilogue, threads: int) -> None:
         dtype = A.dtype
         bias = np.zeros(A.shape[0], dtype) if epilogue.bias is None else epilogue.bias
         # Bounds express none and ReLU; the others follow the kernel, on what it has stored.
@@ -68,7 +68,7 @@ class FewColumnsProduct:
         bounds = np.array(interval or (-np.inf, np.inf), dtype)
         chosen, self.seconds = choose(A, columns, VECTOR_BYTES)
         self._overhead = CALL + COPIED_BYTE * A.shape[1] * columns * dtype.itemsize
-        parts = int(min(max(self.seconds / PART, 1), MAX_PARTS))
+        parts = self.threads_used(threads)
         self._packed: PackedProduct
         if isinstance(chosen, LanesLayout):
             self._packed = pack_lanes(A, chosen, (bias, bounds), parts)

@@ -192,11 +192,11 @@ def test_blocks_of_columns_and_parts_of_rows_give_the_same_bits_on_all_threads(f
     B = rng.standard_normal((700, 3)).astype(np.float32)
     residual = rng.standard_normal((120, 3)).astype(np.float32)
     monkeypatch.setattr(product, "SHARING", 0.0)
-    monkeypatch.setattr(product, "PART", 1e-12)
     whole = multiplied(product_of(A, 3, form), A, B, residual)
     assert_near(whole, sums_by_loops(A, B) + residual, A)
 
-    prepared = product_of(A, 3, form)
+    prepared = product_of(A, 3, form, threads=4)
+    assert prepared._packed.parts == 4
     prepared.seconds = 1.0  # worth all threads
     for threads in (1, 2, 3, 5):
         found = multiplied(prepared, A, B, residual, pool=ThreadPool(threads))
@@ -208,12 +208,13 @@ def test_the_model_chooses_parts_and_threads():
     large = sp.random_array((3000, 3000), density=0.1, format="csr", rng=rng, dtype=np.float32)
     large.sort_indices()
     B = rng.standard_normal((3000, 15)).astype(np.float32)
-    prepared = FewColumnsProduct(large, 15, Epilogue())
-    assert prepared._packed.parts > 2
+    prepared = FewColumnsProduct(large, 15, Epilogue(), threads=3)
+    assert prepared._packed.parts == 3
     assert prepared.threads_used(3, 1) == 3
     found = multiplied(prepared, large, B, pool=ThreadPool(3))
     np.testing.assert_allclose(found, large @ B, rtol=1e-3, atol=1e-3)
-    small = FewColumnsProduct(large[:40], 1, Epilogue())
+    small = FewColumnsProduct(large[:40], 1, Epilogue(), threads=3)
+    assert small._packed.parts == 1
     assert small.threads_used(3, 1) == 1
     assert "few columns, B is copied" in small.describe()
 

@@ -30,8 +30,9 @@ from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
 L2 = cache_bytes(2)
-# Of the widest panel in CSC, where both a row of B and one of C are in registers.
-CSC_BYTES = MAX_VECTORS // 2 * BLOCK_BYTES
+# Of the widest panel in CSC, where both a row of B and one of C are in registers. A panel gives up
+# a block for the next one to be wide enough, and must then have one left.
+CSC_BYTES = max(2, MAX_VECTORS // 2) * BLOCK_BYTES
 ALIASING = 512  # bytes: rows that lie multiples of them apart compete for few sets of a cache
 # Of rows of C that are computed before they are written as columns, in the first-level cache: how
 # many at least, and bytes.

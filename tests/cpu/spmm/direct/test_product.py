@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from avx2_process import needs_avx512, output_without_avx512
 from direct_products import FORMS, POOLS, matrix, multiply
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vector_lengths import needs_avx512, needs_sse2, output_with_vectors
 
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
@@ -236,4 +236,11 @@ def test_what_is_much_work_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> 
 @needs_avx512
 def test_without_avx512_and_gathers(tmp_path: Path) -> None:
     script = Path(__file__).with_name("products_by_environment.py")
-    assert output_without_avx512(script, tmp_path, *COLUMNS) == ["False", "32", "216"]
+    assert output_with_vectors(32, script, tmp_path, *COLUMNS) == ["False", "32", "216"]
+
+
+@needs_sse2
+def test_without_avx(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("products_by_environment.py")
+    columns = COLUMNS[1:]  # those of one are other kernels
+    assert output_with_vectors(16, script, tmp_path, *columns) == ["False", "16", "208"]

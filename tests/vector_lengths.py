@@ -1,0 +1,44 @@
+"""Scripts in a process whose kernels are compiled for shorter vectors than the processor has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from llvmlite import binding
+
+FEATURES = binding.get_host_cpu_features()
+needs_avx512 = pytest.mark.skipif(
+    not FEATURES.get("avx512f"), reason="vectors are those of AVX2 or less anyway"
+)
+needs_sse2 = pytest.mark.skipif(not FEATURES.get("sse2"), reason="this is no x86 processor")
+
+
+def output_with_vectors(size: int, script: Path, cache: Path, *arguments: object) -> list[str]:
+    """Run a script, which must succeed, and return the words that it printed.
+
+    Vectors have 32 bytes, as with AVX2, or 16, as with SSE2; `cache` is an empty folder for
+    machine code.
+    """
+    name, features = "x86-64", "+sse,+sse2"
+    if size == 32:
+        name = "haswell"
+        features = ",".join(
+            f"{'+' if has and not feature.startswith('avx512') else '-'}{feature}"
+            for feature, has in FEATURES.items()
+        )
+    environment = {
+        **os.environ, "NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features,
+        "NUMBA_CACHE_DIR": str(cache),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(script), *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()

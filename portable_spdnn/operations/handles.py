@@ -142,6 +142,17 @@ class _PreparedHandle:
             and operand.shape[axis] == length
         )
 
+    def _takes_as_it_is(self, out: AnyArray, B: Array, residual: Array | None) -> bool:
+        """Whether `out` is an array of NumPy that takes C, as `check_out` would find."""
+        return (
+            type(out) is np.ndarray
+            and out.shape == (self.shape[0], *B.shape[1:])
+            and out.dtype == self.dtype
+            and out.flags.carray
+            and not np.may_share_memory(out, B)
+            and (residual is None or not np.may_share_memory(out, residual))
+        )
+
 
 class SpmmHandle(_PreparedHandle):
     """C = A B for one sparse A and any number of dense B; made by `Backend.spmm_handle`.
@@ -188,8 +199,7 @@ class SpmmHandle(_PreparedHandle):
         given: AnyArray = B
         more: AnyArray = residual
         if (
-            out is None
-            and self._fits_as_it_is(given, 0, self.shape[1])
+            self._fits_as_it_is(given, 0, self.shape[1])
             and (
                 more is None
                 or (
@@ -197,11 +207,16 @@ class SpmmHandle(_PreparedHandle):
                     and more.shape[1:] == given.shape[1:]
                 )
             )
+            and (out is None or self._takes_as_it_is(out, given, more))
         ):
             if given.ndim == 2:
-                return self._run(given, None, more)  # type: ignore[no-any-return]
+                return self._run(given, out, more)  # type: ignore[no-any-return]
             more = None if more is None else more[:, None]
-            return self._run(given[:, None], None, more)[:, 0]  # type: ignore[no-any-return]
+            if out is None:
+                return self._run(given[:, None], None, more)[:, 0]  # type: ignore[no-any-return]
+            taking: AnyArray = out
+            self._run(given[:, None], taking[:, None], more)
+            return out
         is_vector, dense, added, taking = as_columns("spmm", B, residual, out)
         if not self._fits_as_it_is(dense, 0, self.shape[1]):
             dense = self._backend.dense_operand("spmm: B", dense)

@@ -108,7 +108,7 @@ class StreamConv:
             self.items * self.dtype.itemsize + VECTOR_BYTES,
             longest * size * self.dtype.itemsize,
             -(-self.geometry.group_outputs // self.cut.parts) * size * self.dtype.itemsize,
-            (height * width + height + width) * self.cut.vectors * 2,
+            (height * width + height + width) * self.cut.vectors * 4,
             size * 3 * 8,
         )
         ends = np.cumsum([-(-count // CACHE_LINE) * CACHE_LINE for count in items])

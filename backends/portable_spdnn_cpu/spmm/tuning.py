@@ -145,7 +145,7 @@ def single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:
 @functools.lru_cache(maxsize=REMEMBERED)
 def _single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:
     whole = _variants(size, [max(1, size.inner)])[0]
-    seconds, packing = stream_seconds(size, whole), PACK_CALL + PACK_ENTRY * size.entries
+    seconds, packing = stream_seconds(size, whole), packing_seconds(size)
     if seconds > 2 * packing:  # else it hardly pays
         packed = stream_variants(size)[0]
         if stream_seconds(size, packed) + packing < seconds:
@@ -155,7 +155,14 @@ def _single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:
 
 def direct_is_faster(size: ProductSize) -> bool:
     """Whether a single product takes less time with A and B as they are than by the stream."""
-    return direct_seconds(size) < stream_seconds(size, single_variant(size)[0])
+    variant, packs = single_variant(size)
+    before = packing_seconds(size) if packs else 0.0
+    return direct_seconds(size) < stream_seconds(size, variant) + before
+
+
+def packing_seconds(size: ProductSize) -> float:
+    """Return what it takes to pack A for the stream."""
+    return PACK_CALL + PACK_ENTRY * size.entries
 
 
 def _variants(size: ProductSize, k_blocks: list[int]) -> list[StreamVariant]:

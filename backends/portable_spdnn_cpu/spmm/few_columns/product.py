@@ -17,12 +17,11 @@ from portable_spdnn_cpu.spmm.few_columns import kernel
 from portable_spdnn_cpu.spmm.few_columns.choice import choose
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, pack_lanes
 from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
-from portable_spdnn_cpu.spmm.few_columns.rows import pack_rows
-from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec
+from portable_spdnn_cpu.spmm.few_columns.rows import most_rows_of_block, pack_rows
+from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
 
 MAX_COLUMNS = 15
-LEAST_BLOCK = 768  # columns of A in a block, of the widest rows of B and a small cache
-SMALL_TABLE = 1 << 16
+SMALL_TABLE = 1 << 16  # items of a table of rows times blocks that is made in any case
 SHARING = 5e-6  # seconds that it takes to share a product among threads
 # Seconds besides, on each thread: of a call, and for a byte of B, which is copied.
 CALL, COPIED_BYTE = 1.3e-6, 3.5e-11
@@ -36,7 +35,8 @@ def fits(A: SparseOperand, columns: int) -> bool:
     """
     if not 1 <= columns <= MAX_COLUMNS:
         return False
-    blocks = -(-A.shape[1] // LEAST_BLOCK)
+    spec = RowsSpec(columns, A.dtype.itemsize, VECTOR_BYTES)
+    blocks = -(-A.shape[1] // most_rows_of_block(spec))
     return A.shape[0] * blocks <= max(2 * A.nnz, SMALL_TABLE)
 
 

@@ -30,8 +30,8 @@ from portable_spdnn_cpu.spmm.tuning import ProductSize
 
 # Entries that a load of B must serve for clusters of rows to be considered.
 LEAST_SHARED = 1.5
-# Seconds of a product, by streaming, from which clusters are chosen without a trial: in shorter
-# ones they were the slowest of all.
+# Seconds of a product, by streaming, from which clusters are considered without a trial. In shorter
+# ones they gain less than it takes to look for rows to share: 0.1 microseconds an entry.
 CLUSTERED_FROM = 1e-3
 # A as it was given is preferred to the kernel for few columns where the model gives it at most this
 # part of the time; fitted to 5,600 random products on a Zen 3.
@@ -112,8 +112,6 @@ class WeightsProduct:
         self._choices: dict[tuple[int, int], Choice] = {}
         self._packed: dict[StreamVariant, StreamProduct] = {}
         self._few: dict[int, FewColumnsProduct] = {}
-        clustered = ClusteredProduct(workers, A, epilogue)
-        self._clustered = clustered if clustered.shared >= LEAST_SHARED else None
         operands = (columns or 0) * max(1, sum(A.shape)) * A.dtype.itemsize
         if columns and operands <= MAX_TRIAL_BYTES:
             layouts = [Layout.UNALIGNED]
@@ -234,12 +232,22 @@ class WeightsProduct:
         return product
 
     @functools.cached_property
+    def _clustered(self) -> ClusteredProduct | None:
+        """A in clusters of rows, unless hardly any rows share columns."""
+        clustered = ClusteredProduct(self.workers, self.A, self.epilogue)
+        return clustered if clustered.shared >= LEAST_SHARED else None
+
+    @functools.cached_property
     def _dense(self) -> DenseProduct:
         return DenseProduct(self.A, self.epilogue)
 
     @functools.cached_property
     def _direct(self) -> DirectProduct:
         return DirectProduct(self.A, self.epilogue)
+
+    def _clustered_for(self, size: ProductSize) -> ClusteredProduct | None:
+        """Return A in clusters where B and C are in one order: else these would copy B before."""
+        return self._clustered if size.fortran == size.out_fortran else None
 
     def _predict(self, B: Array, layout: int) -> Choice:
         """Choose by the model."""
@@ -257,9 +265,8 @@ class WeightsProduct:
             best = tuning.stream_variants(size)[0]
             seconds = tuning.stream_seconds(size, best)
             makers.append((seconds, lambda: self._stream(best)))
-            in_one_order = size.fortran == size.out_fortran  # else clusters would copy B before
-            clustered = self._clustered if in_one_order else None
-            if clustered is not None and seconds >= CLUSTERED_FROM:
+            clustered = self._clustered_for(size) if seconds >= CLUSTERED_FROM else None
+            if clustered is not None:
                 makers.append((seconds / clustered.gain, lambda: clustered))
         predicted, make = min(makers, key=lambda maker: maker[0])
         if suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order):
@@ -287,9 +294,10 @@ class WeightsProduct:
         if suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order):
             alone = replace(size, threads=1)
             candidates.append((self._direct, tuning.direct_seconds(alone)))
-        if self._clustered is not None:
-            self._clustered.prepare(columns)
-            candidates.append((self._clustered, best / self._clustered.gain))
+        clustered = self._clustered_for(size)
+        if clustered is not None:
+            clustered.prepare(columns, not size.fortran)  # its inputs are the columns of B
+            candidates.append((clustered, best / clustered.gain))
         if dense < tuning.DENSE_MARGIN * best:
             candidates.append((self._dense, dense))
         choices: list[Choice] = []

@@ -146,15 +146,15 @@ class ClusteredProduct:
         arrays = {id(array): array for one in packed for array in one}  # forms share some
         return sum(array.nbytes for array in arrays.values())
 
-    def prepare(self, inputs: int) -> None:
-        """Choose the variants for so many inputs by a trial on made-up features, in each order."""
-        for fortran in (False, True):
-            order: Literal["F", "C"] = "F" if fortran else "C"
-            features = np.ones((inputs, self.product.neurons_in), self.dtype, order)
-            out = np.empty((inputs, self.product.neurons_out), self.dtype, order)
-            run = functools.partial(self._run, features=features, out=out, fortran=fortran)
-            choices = variants(self.product, inputs, fortran)
-            self._variants[inputs, fortran] = fastest(choices, run)
+    def prepare(self, inputs: int, fortran: bool) -> None:
+        """Choose the variant for so many inputs, by a trial on made-up ones, once."""
+        if (inputs, fortran) in self._variants:
+            return
+        order: Literal["F", "C"] = "F" if fortran else "C"
+        features = np.ones((inputs, self.product.neurons_in), self.dtype, order)
+        out = np.empty((inputs, self.product.neurons_out), self.dtype, order)
+        run = functools.partial(self._run, features=features, out=out, fortran=fortran)
+        self._variants[inputs, fortran] = fastest(variants(self.product, inputs, fortran), run)
 
     def _finish(self, out: Array, residual: Array, threads: int) -> None:
         """Add the residual and apply the activation, each thread to its part of the result."""

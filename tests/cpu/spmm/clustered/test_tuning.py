@@ -88,7 +88,7 @@ def test_every_variant_of_a_prepared_layer_gives_the_same_bits(
     Y = np.array(rng.random((inputs, 90), np.float32), order=order)
     epilogue = Epilogue(-0.5, "relu", upper=2.0).prepared("layer", 70, W.dtype)
     layer = ClusteredProduct(ThreadPool(2), W, epilogue)
-    layer.prepare(32)
+    layer.prepare(32, order == "F")
     first = layer(Y)
     moved = bool((np.diff(layer.packed[False][1].input_rows) < 0).any())
     assert moved == (alike > 1)
@@ -113,7 +113,8 @@ def test_calls_never_measure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(product, "fastest", noted)
     W = sp.random_array((40, 50), density=0.2, rng=np.random.default_rng(0), format="csr")
     layer = ClusteredProduct(ThreadPool(2), W, Epilogue(activation="relu"))
-    layer.prepare(64)
+    for fortran in (False, True, False):
+        layer.prepare(64, fortran)
     assert len(trials) == 2
     before = dict(layer._variants)
     for inputs in (64, 7, 64):

@@ -91,7 +91,9 @@ def done(
     """Record of a run in which everything goes well."""
     target = tmp_path_factory.mktemp("done") / "record.json"
     with peer_on(EveryOption()):
-        return run(script, mnist, target, EveryOption(), "--cases", "64x3,64x130,256x2")
+        # What compiles in the first network may predict an age for the second.
+        cases = "--cases", "64x3,64x130,256x2", "--budget", "1000h"
+        return run(script, mnist, target, EveryOption(), *cases)
 
 
 def test_every_variant_is_checked_and_timed(done: tuple[int, dict[str, Any]]) -> None:

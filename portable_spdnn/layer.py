@@ -99,14 +99,14 @@ class Layer(Immutable):
             given: Any = weights if sp.issparse(weights) else np.asarray(weights)
         except (ValueError, TypeError, RuntimeError) as error:  # whatever its library raises
             raise InputError(
-                f"layer weights: {type(weights).__name__} cannot be read as an array: {error}"
+                f"layer: weights: {type(weights).__name__} cannot be read as an array: {error}"
             ) from error
         refuse_masked("layer: weights", weights)
         refuse_masked("layer: bias", bias)
         if given.ndim != 2:
             raise InputError(
-                f"layer weights have {given.ndim} dimension(s); "
-                "expected 2 (neurons_in x neurons_out)"
+                f"layer: weights have {given.ndim} dimension(s); "
+                "2 are expected (neurons_in x neurons_out)"
             )
         dtype = real_dtype(given.dtype, "layer: weights")
         if not sp.issparse(given):

@@ -84,10 +84,15 @@ class Network(Immutable):
     y_max: float | None
 
     def __init__(self, layers: Iterable[Layer], y_max: float | None = None) -> None:
+        if not isinstance(layers, Iterable):
+            raise InputError(f"layers is a {type(layers).__name__}; expected a list of Layer")
         self.layers = tuple(layers)
         for number, layer in enumerate(self.layers, start=1):
             if not isinstance(layer, Layer):
-                raise InputError(f"layer {number} is a {type(layer).__name__}, not a Layer")
+                raise InputError(
+                    f"layer {number} is a {type(layer).__name__}, not a Layer: make it one by "
+                    "Layer(weights, bias, activation)"
+                )
         self._set(y_max)
 
     def _set(self, y_max: float | None) -> None:

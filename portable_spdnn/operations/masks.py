@@ -56,7 +56,7 @@ def band(length: int, width: int, keys: int | None = None) -> sp.csr_array:
     >>> ps.masks.band(4, 2).toarray().astype(int).tolist()
     [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
     """
-    rows, columns = _shape(length, keys)
+    rows, columns = _shape("band", length, keys)
     width = checked_count("band: width", width)
     first = np.arange(rows, dtype=np.int64) - width // 2
     return _ranges(first, np.minimum(first + width, columns), columns)
@@ -83,7 +83,7 @@ def causal(length: int, keys: int | None = None) -> sp.csr_array:
     >>> ps.masks.causal(3).toarray().astype(int).tolist()
     [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     """
-    rows, columns = _shape(length, keys)
+    rows, columns = _shape("causal", length, keys)
     ends = np.minimum(np.arange(1, rows + 1, dtype=np.int64), columns)
     return _ranges(np.zeros(rows, np.int64), ends, columns)
 
@@ -111,7 +111,7 @@ def block(length: int, size: int, keys: int | None = None) -> sp.csr_array:
     >>> ps.masks.block(3, 2).toarray().astype(int).tolist()
     [[1, 1, 0], [1, 1, 0], [0, 0, 1]]
     """
-    rows, columns = _shape(length, keys)
+    rows, columns = _shape("block", length, keys)
     size = checked_count("block: size", size, most=MOST)
     first = np.arange(rows, dtype=np.int64) // size * size
     return _ranges(first, np.minimum(first + size, columns), columns)
@@ -140,7 +140,7 @@ def strided(length: int, stride: int, keys: int | None = None) -> sp.csr_array:
     >>> ps.masks.strided(4, 2).toarray().astype(int).tolist()
     [[1, 0, 1, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1]]
     """
-    rows, columns = _shape(length, keys)
+    rows, columns = _shape("strided", length, keys)
     stride = checked_count("strided: stride", stride, most=MOST)
     first = np.arange(rows, dtype=np.int64) % stride
     return _ranges(first, np.full(rows, columns), columns, stride)
@@ -172,7 +172,7 @@ def random(length: int, sparsity: float, seed: int = 0, keys: int | None = None)
     >>> round(mask.nnz / 1000**2, 3)
     0.05
     """
-    rows, columns = _shape(length, keys)
+    rows, columns = _shape("random", length, keys)
     density = 1 - _checked_fraction("random: sparsity", sparsity)
     rng = np.random.default_rng(checked_count("random: seed", seed, least=0))
     size = rows * columns
@@ -241,9 +241,9 @@ def intersection(*masks: Any) -> sp.csr_array:
     return _of_sum(sp.csr_array(first))
 
 
-def _shape(length: Any, keys: Any) -> tuple[int, int]:
-    rows = checked_count("length", length, least=0, most=MOST)
-    columns = rows if keys is None else checked_count("keys", keys, least=0, most=MOST)
+def _shape(name: str, length: Any, keys: Any) -> tuple[int, int]:
+    rows = checked_count(f"{name}: length", length, least=0, most=MOST)
+    columns = rows if keys is None else checked_count(f"{name}: keys", keys, least=0, most=MOST)
     require_memory(40 * rows, f"mask of {rows} x {columns}")
     return rows, columns
 

@@ -56,7 +56,8 @@ def plan(
     Raises
     ------
     InputError
-        If an option has no valid value, or does not fit the network or the backend.
+        If `network` is no Network, or if an option has no valid value, or does not fit the network
+        or the backend.
     BackendUnavailable
         If the named backend cannot run here.
 
@@ -68,6 +69,11 @@ def plan(
     >>> plan.run(np.eye(4)).categories.tolist()
     [0, 1, 2, 3]
     """
+    if not isinstance(network, Network):
+        raise InputError(
+            f"network is a {type(network).__name__}; expected a Network, such as "
+            "Network([Layer(weights, bias), ...])"
+        )
     fields: dict[str, Any] = {**options}
     for name in ("memory", "device_memory"):
         fields[name] = parse_limit(fields.get(name), name)

@@ -121,7 +121,7 @@ def test_indices_are_as_narrow_as_they_fit(extent: int, expected: str) -> None:
 @pytest.mark.parametrize(
     ("weights", "bias", "message"),
     [
-        (np.zeros(3), 0, r"1 dimension\(s\); expected 2"),
+        (np.zeros(3), 0, r"1 dimension\(s\); 2 are expected"),
         (np.array([[np.nan, 1.0]]), 0, r"weight is NaN or infinite \(entry 0\)"),
         (np.array([[1.0, np.inf]]), 0, r"weight is NaN or infinite \(entry 1\)"),
         (np.array([[1j, 1.0]]), 0, r"weights has type complex128; real"),
@@ -204,7 +204,8 @@ def test_a_network_is_a_chain() -> None:
     [
         ([], None, "at least one layer"),
         ([ps.Layer(np.eye(2)), ps.Layer(np.eye(3))], None, "layer 1 gives 2 outputs but layer 2"),
-        ([np.eye(2)], None, "layer 1 is a ndarray, not a Layer"),
+        ([np.eye(2)], None, "layer 1 is a ndarray, not a Layer: make it one by Layer"),
+        (ps.Layer(np.eye(2)), None, "layers is a Layer; expected a list of Layer"),
         ([ps.Layer(np.eye(2))], 0, "y_max is 0"),
         ([ps.Layer(np.eye(2))], np.nan, "y_max is nan"),
     ],

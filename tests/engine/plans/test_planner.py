@@ -66,6 +66,14 @@ def test_a_backend_is_given_by_name_or_at_hand() -> None:
         ps.plan(network, scipy, threads=1)
 
 
+@pytest.mark.parametrize("network", [[np.eye(2)], ps.Layer(np.eye(2))])
+def test_only_networks_are_planned(network: Any) -> None:
+    with pytest.raises(ps.InputError, match=r"network is a (list|Layer); expected a Network"):
+        ps.plan(network, "scipy")
+    with pytest.raises(ps.InputError, match=r"network is a (list|Layer); expected a Network"):
+        ps.infer(network, np.eye(2), "scipy")
+
+
 def test_amounts_of_memory_may_be_text() -> None:
     network = ps.Network([ps.Layer(np.eye(2))])
     assert ps.plan(network, "scipy", memory="16GiB").options.memory == 16 << 30

@@ -296,5 +296,5 @@ class Operations:
 
 
 def _own(matrix: SparseOperand, dtype: DType) -> SparseOperand:
-    """Return a sparse operand as `dtype`, a copy: what its owner does to it reaches no handle."""
+    """Return a sparse operand as `dtype`, a copy if it is SciPy's: its owner may change it."""
     return matrix.astype(dtype) if sp.issparse(matrix) else cast(matrix, dtype)

@@ -2,8 +2,8 @@
 
 Kernels are Python functions that Numba compiles for the processor at hand when they are first
 called with arguments of some types. They run without the interpreter's lock, on raw arrays, and
-check nothing: whoever calls them has (`spmm.direct` and `layout.csc_to_csr` alone check what they
-read). What Numba has no words for is an intrinsic, which emits LLVM code itself.
+check nothing: whoever calls them has. (`spmm.direct` and `layout.csc_to_csr` check the structure
+that they read.) What Numba has no words for is an intrinsic, which emits LLVM code itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Single instructions that Numba has no name for.
+"""Loads, stores and arithmetic that Numba has no name for.
 
 Each is a function of Numba's typing context and the types of its arguments, as `intrinsic` wants;
 kernels call it with the arguments alone, which the first line of its documentation names.

@@ -29,7 +29,7 @@ def store_first(
     ----------
     builder : llvmlite.ir.IRBuilder
     value : LLVM vector
-        Of 2, 4, 8, ... floating-point numbers.
+        Of floating-point numbers, a power of two of them from 2 on.
     pointer : LLVM pointer
     count : LLVM word or int
         How many lanes; all of them where it is larger.

@@ -1,1 +1,1 @@
-"""Single products of sparse weights and dense features."""
+"""Products of sparse and dense matrices: single ones, and handles that prepare the sparse one."""

@@ -27,7 +27,7 @@ CYCLE = 2.7e-10  # seconds
 L1, L2 = cache_bytes(1), cache_bytes(2)
 L1_SHARE = 0.8  # what a panel may take of the first level: weights stream through it too
 L2_SHARE = 0.62  # and of the second: sums and C are there as well
-L2_WAYS = 16  # lines in a set of the second level
+L2_WAYS = 16  # lines in a set of the second level, of that core; others have 8
 # Cycles for a vector of 64 bytes. To load one of B:
 L1_LOAD, L2_LOAD, MEMORY_LOAD = 0.62, 1.3, 8.0
 ACROSS_LINES = 2.0  # factor for one that lies across two cache lines

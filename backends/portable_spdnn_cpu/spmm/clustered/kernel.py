@@ -1,4 +1,4 @@
-"""Kernels of a single product: panels of columns, each computed while it stays in a cache.
+"""Kernels of clustered rows: panels of columns, each computed while it stays in a cache.
 
 A worker takes the next panel from a shared counter. Features in Fortran order lie as in a tile,
 and may be read where they are; those of a panel that is copied are neighbours, and start on a

@@ -1,1 +1,1 @@
-"""C = A B for a single product: A is read as it is, in CSR or CSC, and checked on the way."""
+"""C = A B with nothing prepared: A is read as it is, in CSR or CSC, and checked on the way."""

@@ -14,11 +14,11 @@ L2 = cache_bytes(2)
 MAX_WORK, MAX_FAR_WORK, MAX_FORTRAN_WORK = 2_000_000, 700_000, 1_000_000
 TRANSPOSE_WORK = 4  # for each vector of a row of B or C that is transposed
 SMALL = 4000  # entries of A and B: there, to choose would take longer than it saves
-# Nanoseconds that a product by columns of CSC takes more than one by rows, for each vector of B but
-# the first: for an entry, and to begin a row of C.
+# Nanoseconds, fitted to 2,500 random products on a Zen 3 (but for FAR_CONVERTED_ENTRY, which was
+# measured alone). What a product by columns of CSC takes more than one by rows, for each vector of
+# B but the first: for an entry, and to begin a row of C.
 ADDED_ENTRY, BEGUN_ROW = 0.6, 0.8
-# Those that it takes to convert CSC to CSR: for an entry, for a row, and for the call. All five are
-# fitted to 2,500 random products on a Zen 3.
+# What it takes to convert CSC to CSR: for an entry, for a row, and for the call.
 CONVERTED_ENTRY, CONVERTED_ROW, CONVERSION = 2.0, 1.0, 300.0
 # For an entry beyond so many, whose copies are on new pages and leave the second-level cache.
 FAR_CONVERTED_ENTRY, MOST_NEAR = 8.0, L2 // 16
@@ -97,5 +97,5 @@ def is_reused(entries: int, k: int, columns: int, itemsize: int) -> bool:
 
 
 def is_almost_empty(entries: int, rows: int) -> bool:
-    """Whether so few rows of A have entries that C begins as zeros, and the others are left so."""
+    """Whether A has so few entries that C begins as zeros, and rows without entries stay so."""
     return 4 * entries < 3 * rows

@@ -34,8 +34,8 @@ L2 = cache_bytes(2)
 # a block for the next one to be wide enough, and must then have one left.
 CSC_BYTES = max(2, MAX_VECTORS // 2) * BLOCK_BYTES
 ALIASING = 512  # bytes: rows that lie multiples of them apart compete for few sets of a cache
-# Of rows of C that are computed before they are written as columns, in the first-level cache: how
-# many at least, and bytes.
+# Of rows of C that are computed before they are written as columns, so that they are still near:
+# how many at least, and bytes.
 LEAST_TOGETHER, BYTES_TOGETHER = 32, 1 << 14
 
 _is_almost_empty = kernel_part(is_almost_empty)

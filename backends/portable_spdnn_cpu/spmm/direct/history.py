@@ -1,8 +1,9 @@
 """Whether a processor foresees where columns of A end, in products with a single column of B.
 
 It learns the branches of matrices that are multiplied again and again, up to some thousands of
-columns. A table holds which matrices were multiplied last, by the addresses of their offsets. Where
-it is wrong a product takes longer, and C is the same: so threads share it without a lock.
+columns. A table in each job holds which matrices it multiplied last, by the addresses of their
+offsets. Where it is wrong a product takes longer, and C is the same: so threads share it without
+a lock.
 """
 
 from __future__ import annotations

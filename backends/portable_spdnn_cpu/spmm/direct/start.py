@@ -60,8 +60,9 @@ def fill_words(
 ) -> bool:
     """Fill the words of a job but for SCRATCH, and what `fill_epilogue` fills.
 
-    Returns false where an array is strided or misaligned, where indices are too narrow for the
-    shape, or where offsets do not rise from 0 to at most the number of entries.
+    Returns false where items of an array (of B in Fortran order, those of a column) are apart or
+    misaligned, where C has gaps, where indices are too narrow for the shape, or where offsets do
+    not rise from 0 to at most the number of entries.
     """
     words[REFUSED], words[WORKERS] = 0, workers
     for worker in range(workers):
@@ -120,7 +121,7 @@ def words_for_one(
 ) -> Array:
     """Return the words of a job for one worker, which the memory that it needs follows.
 
-    That is for A in CSR, where A in CSC is converted, and for B and C in rows.
+    The memory holds A in CSR where CSC is converted, and rows of B and C that are in Fortran order.
     """
     columns, rows, k = B.shape[-1] if B.ndim > 1 else 1, out.shape[0], B.shape[0]
     entries = min(indices.size, values.size)

@@ -1,8 +1,9 @@
 """Which form suits a matrix and a number of columns, by a model of what each costs.
 
-The constants are seconds on one thread, fitted to the shapes of pruned networks on one core of
-2023 with AVX-512, those of windows of one vector with AVX2; the model was within a tenth of what
-was measured there. Other processors differ in both forms, which hardly changes the choice.
+The constants are seconds on one thread. For vectors of 64 bytes they are fitted to the shapes of
+pruned networks on one core of 2023, within a tenth of what was measured; for shorter ones to 18,000
+random products on a Zen 3, of which two thirds take 0.86 to 1.16 times what the model says. Other
+processors differ in both forms, which hardly changes the choice.
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.target import has_fast_gathers
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, lay_out_lanes, window_bytes
+from portable_spdnn_cpu.spmm.few_columns.rows import VISIT, column_blocks, visits
 from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, STEPS, LanesSpec, RowsSpec
 
 # In lanes, of a step and for each column of B, by the vectors that a permute looks up.
-STEP = {2: (4.5e-10, 2.8e-10), 1: (3.5e-10, 2.2e-10)}
-# Where nothing is permuted: of a step, and for each lane and column by whether that is a gather.
+STEP = {2: (4.5e-10, 2.8e-10), 1: (1.1e-10, 6.3e-10)}
+# Where nothing is permuted: of a step, and for each lane and column, by whether that is a gather.
 # Gathers are slower than that on some processors, so that permutes win where it is near.
-OTHER_STEP, OTHER_ENTRY = 2.5e-10, {True: 2e-10, False: 2.3e-10}
-LANES_RESULT = 2.5e-10  # for each entry of C
-# Row by row, of an entry by the bytes of a value, and for each byte of a row of B.
+OTHER_STEP = {True: (2.5e-10, 2e-10), False: (7.5e-10, 2.8e-10)}
+# Of a slice, and for each entry of C: with vectors of 64 bytes, and shorter ones.
+SLICE, SHORT_SLICE = (0.0, 2.5e-10), (2.2e-9, 4.4e-10)
+# Row by row, of an entry by the bytes of a value, and for each byte of a row of B: with vectors of
+# 64 bytes, and shorter ones.
 ENTRY, ROW_BYTE = {4: 2.2e-10, 8: 2.8e-10}, 1.4e-12
-VISIT = 1.5e-9  # where a row begins and ends
+SHORT_ENTRY, SHORT_ROW_BYTE = {4: 1.2e-10, 8: 1.9e-10}, 7.3e-12
 FAR_BYTE = 3.5e-11  # of A, that comes from beyond the second-level cache
 FAR_FROM, ALL_FAR = 0.7, 1.1  # sizes of A, in those of that cache, where some and all bytes do
 MAX_LANES_COLUMNS = 8  # beyond, the windows of all columns leave the registers
@@ -71,18 +75,25 @@ def _lanes_specs(A: SparseOperand, columns: int, vector_bytes: int) -> list[Lane
 
 
 def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:
-    fixed, each = OTHER_STEP, OTHER_ENTRY[spec.gathered] * spec.lanes
     if spec.registers_of_window:
         fixed, each = STEP[spec.registers_of_window]
-    results = A.shape[0] * spec.columns * LANES_RESULT
+    else:
+        fixed, each = OTHER_STEP[spec.gathered]
+        each *= spec.lanes
+    slice_, result = SLICE if spec.vector_bytes == 64 else SHORT_SLICE
+    results = A.shape[0] * (slice_ / spec.lanes + result * spec.columns)
     computed = steps * (fixed + each * spec.columns) + results
     return max(computed, _loaded_seconds(steps * spec.lanes * (spec.itemsize + 1)))
 
 
 def _rows_seconds(A: SparseOperand, spec: RowsSpec) -> float:
     entries = float(A.nnz + A.shape[0] * (ENTRIES - 1) / 2)  # half a word of padding each
-    each = ENTRY[spec.itemsize] + spec.row_bytes * ROW_BYTE
-    computed = entries * each + A.shape[0] * VISIT
+    if spec.vector_bytes == 64:
+        each = ENTRY[spec.itemsize] + spec.row_bytes * ROW_BYTE
+    else:
+        row_bytes = max(spec.row_bytes, spec.vector_bytes)
+        each = SHORT_ENTRY[spec.itemsize] + row_bytes * SHORT_ROW_BYTE
+    computed = entries * each + VISIT * visits(A, column_blocks(A, spec))
     return max(computed, _loaded_seconds(entries * (spec.itemsize + 2)))
 
 

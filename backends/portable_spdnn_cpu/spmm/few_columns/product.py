@@ -17,14 +17,14 @@ from portable_spdnn_cpu.spmm.few_columns import kernel
 from portable_spdnn_cpu.spmm.few_columns.choice import choose
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, pack_lanes
 from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
-from portable_spdnn_cpu.spmm.few_columns.rows import most_rows_of_block, pack_rows
+from portable_spdnn_cpu.spmm.few_columns.rows import L2, least_blocks, pack_rows
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
 
 MAX_COLUMNS = 15
 SMALL_TABLE = 1 << 16  # items of a table of rows times blocks that is made in any case
 SHARING = 5e-6  # seconds that it takes to share a product among threads
 # Seconds besides, on each thread: of a call, and for a byte of B, which is copied.
-CALL, COPIED_BYTE = 1.3e-6, 3.5e-11
+CALL, COPIED_BYTE = 1.2e-6, 3.5e-11
 
 
 def fits(A: SparseOperand, columns: int) -> bool:
@@ -36,7 +36,7 @@ def fits(A: SparseOperand, columns: int) -> bool:
     if not 1 <= columns <= MAX_COLUMNS:
         return False
     spec = RowsSpec(columns, A.dtype.itemsize, VECTOR_BYTES)
-    blocks = -(-A.shape[1] // most_rows_of_block(spec))
+    blocks = least_blocks(A.shape[1], spec, L2)
     return A.shape[0] * blocks <= max(2 * A.nnz, SMALL_TABLE)
 
 

@@ -1,4 +1,4 @@
-"""A packed row by row, in blocks of columns whose rows of B stay near.
+"""A packed row by row, in one block of columns or more, whose rows of B stay in a cache.
 
 The arrays, where a visit is a row in a block of columns and a word ENTRIES entries::
 
@@ -23,7 +23,10 @@ from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct, divide, t
 from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, RowsSpec
 
 MAX_PLACES = 1 << 16
-L1_SHARE = 1.0  # of the first-level cache for the rows of B of a block
+L1, L2 = cache_bytes(1), cache_bytes(2) * 3 // 4  # for the rows of B of a block
+# Seconds, measured on a Zen 3: of a visit, and what a byte of a row of B takes more where it comes
+# from the second-level cache.
+VISIT, FAR_BYTE = 3.5e-9, 3.5e-12
 
 
 def pack_rows(
@@ -40,7 +43,7 @@ def pack_rows(
     """
     bias, bounds = epilogue
     height, depth = A.shape
-    blocks = max(1, -(-depth // most_rows_of_block(spec)))
+    blocks = column_blocks(A, spec)
     block_rows = max(1, -(-depth // blocks))
     ends = np.empty((height, blocks + 1), np.int64)
     block_bounds(A.indptr, A.indices, block_rows, ends)
@@ -76,10 +79,32 @@ def pack_rows(
     )  # fmt: skip
 
 
-def most_rows_of_block(spec: RowsSpec) -> int:
-    """Return how many rows of B are near at a time, and have a place in two bytes."""
-    near = int(L1_SHARE * cache_bytes(1)) // spec.row_bytes
-    return max(1, min(near, MAX_PLACES * UNIT // spec.row_bytes) - 1)
+def column_blocks(A: SparseOperand, spec: RowsSpec) -> int:
+    """Return into how many blocks of columns A is cut.
+
+    Rows of B in the first-level cache take less time, and fewer blocks have fewer visits.
+    """
+
+    def seconds(blocks: int) -> float:
+        block_bytes = max(1, A.shape[1]) / blocks * spec.row_bytes
+        far_bytes = A.nnz * spec.row_bytes * max(0.0, 1 - L1 / block_bytes)
+        return VISIT * visits(A, blocks) + FAR_BYTE * far_bytes
+
+    least, most = least_blocks(A.shape[1], spec, L2), least_blocks(A.shape[1], spec, L1)
+    numbers = [least << times for times in range((most // least).bit_length())]
+    return min(dict.fromkeys([*numbers, most]), key=seconds)
+
+
+def least_blocks(depth: int, spec: RowsSpec, cache: int) -> int:
+    """Return how many blocks there are, if their rows of B fit a cache and places two bytes."""
+    rows = max(1, min(cache, MAX_PLACES * UNIT) // spec.row_bytes - 1)  # and a row of zeros
+    return max(1, -(-depth // rows))
+
+
+def visits(A: SparseOperand, blocks: int) -> float:
+    """Return about how many visits there are: rows without entries have the first and the last."""
+    entries = A.nnz / max(1, A.shape[0])
+    return A.shape[0] * min(blocks, max(2.0, entries))
 
 
 @kernel

@@ -54,14 +54,15 @@ def test_lanes_hold_each_entry_once(itemsize, vector_bytes, gathered):
     assert sorted(arrays["rows"][kept]) == list(range(70))
 
 
-@pytest.mark.parametrize("share", [0.01, 1.0])
-def test_rows_hold_each_entry_once(share, monkeypatch):
-    monkeypatch.setattr(rows, "L1_SHARE", share)
+@pytest.mark.parametrize("near", [300, 1 << 15])
+def test_rows_hold_each_entry_once(near, monkeypatch):
+    monkeypatch.setattr(rows, "L1", near)
+    monkeypatch.setattr(rows, "L2", near)
     A = random_rows(np.random.default_rng(1), 60, 300, 0.1, np.float32)
     packed = pack_rows(A, RowsSpec(7, 4, 32), epilogue(A), 4)
     arrays, table = packed.arrays, dict(zip(TABLE, packed.table, strict=True))
     blocks, found = table["blocks"], []
-    assert (blocks > 1) == (share < 1)
+    assert (blocks > 1) == (near == 300)
     assert packed.parts == 4
     for number, word in enumerate(arrays["first_words"][:-1]):
         at = int(word)

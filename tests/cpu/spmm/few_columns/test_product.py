@@ -186,7 +186,8 @@ def test_windows_are_numbered_in_as_few_bytes_as_fit():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_blocks_of_columns_and_parts_of_rows_give_the_same_bits_on_all_threads(form, monkeypatch):
-    monkeypatch.setattr(rows, "L1_SHARE", 0.01)
+    monkeypatch.setattr(rows, "L1", 300)  # bytes of B in a block
+    monkeypatch.setattr(rows, "L2", 300)
     rng = np.random.default_rng(9)
     A = random_rows(rng, 120, 700, 0.1, np.float32)
     B = rng.standard_normal((700, 3)).astype(np.float32)

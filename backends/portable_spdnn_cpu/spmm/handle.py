@@ -17,8 +17,9 @@ from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.peaks import fma_rate
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm import tuning
+from portable_spdnn_cpu.spmm import cost_model, tuning
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
+from portable_spdnn_cpu.spmm.cost_model import ProductSize
 from portable_spdnn_cpu.spmm.dense import DenseProduct
 from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result, empty_unaligned, layout_of
 from portable_spdnn_cpu.spmm.direct.choice import suited_form
@@ -26,16 +27,12 @@ from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.few_columns import product as few_columns
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
-from portable_spdnn_cpu.spmm.tuning import ProductSize
 
 # Entries that a load of B must serve for clusters of rows to be considered.
 LEAST_SHARED = 1.5
 # Seconds of a product, by streaming, from which clusters are considered without a trial. In shorter
 # ones they gain less than it takes to look for rows to share: 0.1 microseconds an entry.
 CLUSTERED_FROM = 1e-3
-# A as it was given is preferred to the kernel for few columns where the model gives it at most this
-# part of the time; fitted to 5,600 random products on a Zen 3.
-DIRECT_OF_FEW = 0.85
 MAX_PREDICTIONS = 16  # for different numbers of columns that are kept: each may have packed A anew
 MAX_TRIAL_BYTES = 1 << 28  # of made-up operands and results; larger products are not tried
 
@@ -212,7 +209,7 @@ class WeightsProduct:
                 vars(self).pop(name, None)
 
     def _size(self, columns: int, layout: int) -> ProductSize:
-        return tuning.size_of(self.A, columns, layout, self.workers, self.keeps_order)
+        return cost_model.size_of(self.A, columns, layout, self.workers, self.keeps_order)
 
     def _stream(self, variant: StreamVariant) -> StreamProduct:
         """Return A packed for a variant of the stream, once."""
@@ -255,23 +252,22 @@ class WeightsProduct:
         size = self._size(columns, layout)
         # Most kernels are made where they are chosen: they may pack A.
         makers: list[tuple[float, Callable[[], Kernel]]] = [
-            (tuning.dense_seconds(size), lambda: self._dense)
+            (cost_model.dense_seconds(size), lambda: self._dense)
         ]
-        margin = 1.0
         if few_columns.fits(self.A, columns):
-            few, margin = self._few_columns(columns), DIRECT_OF_FEW
+            few = self._few_columns(columns)
             makers.append((few.seconds_on(self.workers.threads), lambda: few))
         else:
             best = tuning.stream_variants(size)[0]
-            seconds = tuning.stream_seconds(size, best)
+            seconds = cost_model.stream_seconds(size, best)
             makers.append((seconds, lambda: self._stream(best)))
             clustered = self._clustered_for(size) if seconds >= CLUSTERED_FROM else None
             if clustered is not None:
                 makers.append((seconds / clustered.gain, lambda: clustered))
         predicted, make = min(makers, key=lambda maker: maker[0])
         if suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order):
-            direct = tuning.direct_seconds(replace(size, threads=1))
-            if direct < margin * predicted:
+            direct = cost_model.direct_seconds(replace(size, threads=1))
+            if direct < predicted:
                 return Choice(self._direct, direct)
         return Choice(make(), predicted)
 
@@ -284,16 +280,16 @@ class WeightsProduct:
         B[...] = 1
         out = empty_result(size.rows, columns, self.A.dtype, size.out_fortran)
         candidates: list[tuple[Kernel, float]] = [
-            (self._stream(variant), tuning.stream_seconds(size, variant))
+            (self._stream(variant), cost_model.stream_seconds(size, variant))
             for variant in tuning.stream_variants(size)[: tuning.TRIED]
         ]
         if few_columns.fits(self.A, columns):
             few = self._few_columns(columns)
             candidates.insert(0, (few, few.seconds_on(self.workers.threads)))
-        best, dense = candidates[0][1], tuning.dense_seconds(size)
+        best, dense = candidates[0][1], cost_model.dense_seconds(size)
         if suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order):
             alone = replace(size, threads=1)
-            candidates.append((self._direct, tuning.direct_seconds(alone)))
+            candidates.append((self._direct, cost_model.direct_seconds(alone)))
         clustered = self._clustered_for(size)
         if clustered is not None:
             clustered.prepare(columns, not size.fortran)  # its inputs are the columns of B

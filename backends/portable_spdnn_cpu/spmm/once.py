@@ -12,7 +12,7 @@ from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.csc_to_csr import csc_to_csr
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm import tuning
+from portable_spdnn_cpu.spmm import cost_model, tuning
 from portable_spdnn_cpu.spmm.dense_layout import empty_result, layout_of
 from portable_spdnn_cpu.spmm.direct import product as direct
 from portable_spdnn_cpu.spmm.direct.choice import suited_form
@@ -35,7 +35,7 @@ def multiply_once(
     panels of B: as it is too, or packed before.
     """
     layout = layout_of(B)
-    size = tuning.size_of(A, B.shape[1], layout, workers, keeps_order)
+    size = cost_model.size_of(A, B.shape[1], layout, workers, keeps_order)
     if suited_form("csr", A.shape, A.nnz, B, keeps_order) or tuning.direct_is_faster(size):
         parts = A.indptr, A.indices, A.data
         finish = direct.epilogue_arguments(epilogue)

@@ -58,10 +58,10 @@ def single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:
 @functools.lru_cache(maxsize=REMEMBERED)
 def _single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:
     whole = _variants(size, [max(1, size.inner)])[0]
-    seconds, packing = stream_seconds(size, whole), packing_seconds(size)
-    if seconds > 2 * packing:  # else it hardly pays
-        packed = stream_variants(size)[0]
-        if stream_seconds(size, packed) + packing < seconds:
+    seconds = stream_seconds(size, whole)
+    if seconds > 2 * packing_seconds(size, whole):  # else it hardly pays
+        packed = min(stream_variants(size), key=lambda variant: _packed_seconds(size, variant))
+        if _packed_seconds(size, packed) < seconds:
             return packed, True
     return whole, False
 
@@ -69,8 +69,13 @@ def _single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:
 def direct_is_faster(size: ProductSize) -> bool:
     """Whether a single product takes less time with A and B as they are than by the stream."""
     variant, packs = single_variant(size)
-    before = packing_seconds(size) if packs else 0.0
-    return direct_seconds(size) < stream_seconds(size, variant) + before
+    streamed = _packed_seconds(size, variant) if packs else stream_seconds(size, variant)
+    return direct_seconds(size) < streamed
+
+
+def _packed_seconds(size: ProductSize, variant: StreamVariant) -> float:
+    """Return what it takes to pack A and stream it once."""
+    return packing_seconds(size, variant) + stream_seconds(size, variant)
 
 
 def _variants(size: ProductSize, k_blocks: list[int]) -> list[StreamVariant]:

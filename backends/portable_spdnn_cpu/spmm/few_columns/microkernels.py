@@ -17,8 +17,9 @@ two of 64 bytes, or six instructions: 0.75 to 1.1 cycles an entry for any number
 16; it was 0.9, 1.05 and 1.3 for 4, 8 and 16 columns of float32 on that core. Rows of A are cut
 into blocks of columns, whose rows of B are in the first-level cache where a row has more than some
 50 entries in a block, else in the second-level one: to begin and end a row in one more block takes
-as long as a dozen entries. In a block rows are ordered by length and filled up to fours, so that the branch that ends a row is foreseen. What fills up
-meets a row of zeros at the start of every block.
+as long as a dozen entries. In a block rows are ordered by length and filled up to fours, so that
+the branch that ends a row is foreseen. What fills up meets a row of zeros at the start of every
+block.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Multiply by as many columns as arguments name, with the vectors that the environment asks for.
+"""Multiply matrices of some types by some columns, with the vectors that the environment asks for.
+
+The first argument names the types, as in "float32,float64"; the others the numbers of columns.
 
 Run by `test_product`.
 """
@@ -20,10 +22,10 @@ def main() -> None:
     """Compare all widths with SciPy; print whether there are gathers, vectors, and comparisons."""
     rng, pool, done = np.random.default_rng(0), ThreadPool(2), 0
     for make in (sp.csr_array, sp.csc_array):
-        for dtype in (np.float32, np.float64):
+        for dtype in map(np.dtype, sys.argv[1].split(",")):
             for shape in ((40, 37), (3, 90)):
                 A = make(sp.random_array(shape, density=0.3, rng=rng, dtype=dtype))
-                for columns in map(int, sys.argv[1:]):
+                for columns in map(int, sys.argv[2:]):
                     B = rng.random((shape[1], columns)).astype(dtype)
                     parts, residual = (A.indptr, A.indices, A.data), rng.random((shape[0], columns))
                     residual, bias = residual.astype(dtype), rng.random(shape[0])

@@ -282,7 +282,9 @@ def _patterns(name: str, masks: tuple[Any, ...]) -> list[Any]:
             raise InputError(f"{name}: a mask is {type(mask).__name__}; scipy.sparse is expected")
         csr = canonical_csr(f"{name}: mask", mask)
         if found and csr.shape != found[0].shape:
-            raise InputError(f"{name}: masks have the shapes {found[0].shape} and {csr.shape}")
+            raise InputError(
+                f"{name}: masks have the shapes {found[0].shape} and {csr.shape}; all must have one"
+            )
         ones = np.ones(csr.nnz, np.int16)
         found.append(sp.csr_array((ones, csr.indices, csr.indptr), shape=csr.shape))
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -138,9 +139,9 @@ def conv_geometry(
         )
     if group_channels * groups != channels:
         raise InputError(
-            f"{name}: weights have shape {weights}, but x has {channels} channels in {groups} "
-            f"group{'s' if groups > 1 else ''}; the second dimension of weights must be "
-            f"{channels // groups}"
+            f"{name}: weights have shape {weights}, but x has {channels} channels, its second "
+            f"dimension, in {groups} group{'s' if groups > 1 else ''}; the second dimension of "
+            f"weights must be {channels // groups}"
         )
     both = (1, 1)[len(size) :]  # in one dimension, images are one row high
     geometry = ConvGeometry(
@@ -206,10 +207,10 @@ def _extents(name: str, value: Extents, dimensions: int) -> tuple[int, ...]:
 def _padding(name: str, value: Padding, dimensions: int) -> tuple[tuple[int, int], ...]:
     """Return the padding before and after each dimension."""
     given = _items(value)
-    if given is None:
+    if isinstance(value, Integral):
         each = checked_count(name, value, least=0, most=MOST)
         return ((each, each),) * dimensions
-    if len(given) != 2:
+    if given is None or len(given) != 2:
         more = ", or ((above, below), (left, right))" if dimensions == 2 else ""
         raise InputError(f"{name} is {shown(value)}; a whole number, or two{more} are expected")
     if dimensions == 1:  # before and after

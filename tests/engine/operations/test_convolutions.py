@@ -45,7 +45,7 @@ def test_handles_stay_in_their_process() -> None:
     "shape",
     [
         {"stride": 1 << 62}, {"padding": 1 << 40}, {"stride": {1, 2}}, {"padding": b"ab"},
-        {"dilation": {"a": 1, "b": 2}}, {"stride": np.array(2)},
+        {"dilation": {"a": 1, "b": 2}}, {"stride": np.array(2)}, {"padding": "same"},
     ],
 )  # fmt: skip
 def test_extents_that_are_none_are_named(shape: Any) -> None:

@@ -19,7 +19,8 @@ def _features() -> dict[str, bool]:
 
 _FEATURES = _features()
 VECTOR_REGISTERS = 32 if _FEATURES.get("avx512f") else 16
-# Bytes of one: AVX-512, AVX2, or what is common to all (SSE2, NEON).
+# Bytes of one: AVX-512, AVX2, or what is common to all (SSE2, and NEON, which has 32 registers, of
+# which half are used).
 VECTOR_BYTES = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx2") else 16
 
 

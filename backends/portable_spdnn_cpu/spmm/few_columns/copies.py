@@ -91,10 +91,11 @@ def copy_to_rows(
                     builder.select(builder.icmp_signed(">", stop, first), stop, first), begin
                 )
             with builder.if_then(builder.and_(columns_apart, builder.not_(packed))):
-                tiles = builder.udiv(builder.sub(end, first), at.number(spec.width))
+                side = _side(spec)
+                tiles = builder.udiv(builder.sub(end, first), at.number(side))
                 with at.loop(at.zero, tiles) as tile:
-                    _transpose(at, spec, target, first, at.add(first, at.times(tile, spec.width)))
-                builder.store(at.add(first, at.times(tiles, spec.width)), begin)
+                    _transpose(at, spec, target, first, at.add(first, at.times(tile, side)))
+                builder.store(at.add(first, at.times(tiles, side)), begin)
             with at.loop(builder.load(begin), end) as row:
                 for column in range(spec.columns):
                     value = at.load(at.scalar, _entry_of_b(at, row, column))
@@ -196,23 +197,30 @@ def _separate_columns(
     _each_piece(at, spec, copy)
 
 
-def _transpose(at: Operands, spec: RowsSpec, target: Value, first: Value, row: Value) -> None:
-    """Copy `spec.width` rows, from `row` on, of a B whose columns are contiguous.
+def _side(spec: RowsSpec) -> int:
+    """Return the rows, and columns, of the squares of B that are transposed in registers."""
+    return min(spec.width, spec.vector_bytes // spec.itemsize)
 
-    A perfect shuffle of the vectors of all columns, one for each factor of 2 in their number.
+
+def _transpose(at: Operands, spec: RowsSpec, target: Value, first: Value, row: Value) -> None:
+    """Copy the rows of a square, from `row` on, of a B whose columns are contiguous.
+
+    A perfect shuffle of the vectors of the columns, one for each factor of 2 in their number.
     """
-    width, kind = spec.width, at.vector(spec.width)
-    vectors = [
-        at.load(kind, _entry_of_b(at, row, column))
-        if column < spec.columns
-        else ir.Constant(kind, None)
-        for column in range(width)
-    ]
-    low = [lane // 2 + width * (lane % 2) for lane in range(width)]
-    high = [place + width // 2 for place in low]
-    for _ in range(width.bit_length() - 1):
-        pairs = zip(vectors[: width // 2], vectors[width // 2 :], strict=True)
-        vectors = [at.shuffle(*pair, lanes) for pair in pairs for lanes in (low, high)]
-    place = _row_at(at, spec, target, row, first)
-    for number, vector in enumerate(vectors):
-        at.store(vector, at.add(place, number * spec.row_bytes))
+    side = _side(spec)
+    kind, place = at.vector(side), _row_at(at, spec, target, row, first)
+    low = [lane // 2 + side * (lane % 2) for lane in range(side)]
+    high = [lane + side // 2 for lane in low]
+    for begin in range(0, spec.width, side):
+        vectors = [
+            at.load(kind, _entry_of_b(at, row, column))
+            if column < spec.columns
+            else ir.Constant(kind, None)
+            for column in range(begin, begin + side)
+        ]
+        for _ in range(side.bit_length() - 1):
+            pairs = zip(vectors[: side // 2], vectors[side // 2 :], strict=True)
+            vectors = [at.shuffle(*pair, lanes) for pair in pairs for lanes in (low, high)]
+        for number, vector in enumerate(vectors):
+            to = number * spec.row_bytes + begin * spec.itemsize
+            at.store(vector, at.add(place, to))

@@ -43,8 +43,8 @@ def pack_rows(
     """
     bias, bounds = epilogue
     height, depth = A.shape
-    blocks = column_blocks(A, spec)
-    block_rows = max(1, -(-depth // blocks))
+    block_rows = max(1, -(-depth // column_blocks(A, spec)))
+    blocks = max(1, -(-depth // block_rows))  # none is empty
     ends = np.empty((height, blocks + 1), np.int64)
     block_bounds(A.indptr, A.indices, block_rows, ends)
     counts = np.diff(ends, axis=1)

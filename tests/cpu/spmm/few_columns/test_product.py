@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.few_columns import lanes, product, rows
+from portable_spdnn_cpu.spmm.few_columns.operands import TABLE
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 
 FORMS = ["lanes", "gathered lanes", "rows"]
@@ -182,6 +183,18 @@ def test_windows_are_numbered_in_as_few_bytes_as_fit():
     spec = lanes.LanesSpec(1, 4, 64)
     most = (lanes.MAX_WINDOWS // 2 - 1) * 31
     assert [lanes.window_bytes(depth, spec) for depth in (1, most - 1, most)] == [2, 2, 4]
+
+
+@pytest.mark.parametrize("columns", [3, 8, 15])
+def test_no_block_of_columns_is_empty(columns, monkeypatch):
+    # Eight blocks of nine columns of A would have two each, and the last three none.
+    monkeypatch.setattr(rows, "column_blocks", lambda A, spec: 8)
+    rng = np.random.default_rng(3)
+    A = random_rows(rng, 20, 9, 0.5, np.float32)
+    B = np.asfortranarray(rng.standard_normal((9, columns)).astype(np.float32))
+    prepared = product_of(A, columns, "rows")
+    assert dict(zip(TABLE, prepared._packed.table, strict=True))["blocks"] == 5
+    assert_near(multiplied(prepared, A, B), sums_by_loops(A, B), A)
 
 
 @pytest.mark.parametrize("form", FORMS)

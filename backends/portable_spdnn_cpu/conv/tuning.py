@@ -5,6 +5,7 @@ A user's call never measures, so that its time is predictable.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ from portable_spdnn_cpu.conv.kernel import WIDTHS
 from portable_spdnn_cpu.conv.packing import ImageLayout
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
-from portable_spdnn_cpu.machine.timing import seconds_of
+from portable_spdnn_cpu.machine.timing import least_seconds
 
 L1_SHARES = (0.5, 0.65)  # of the first-level cache for a panel
 L2_SHARE = 0.5  # of the second-level cache for a band's phases, or sums
@@ -30,7 +31,6 @@ FINISH = 12  # for each output and panel
 COPY = 3  # for each vector of phases
 WAKING = 10_000  # until another thread has begun, if it spins
 TRIED = 4
-REPEATS = 3
 
 Choice = TypeVar("Choice", bound=Prepared)
 
@@ -152,9 +152,5 @@ def cuts(size: ConvSize, threads: int) -> list[Cut]:
 def fastest(choices: list[Choice], x: Array) -> Choice:
     """Return the fastest of some convolutions of x."""
     out = choices[0](x, None, None)
-    for choice in choices:
-        choice(x, out, None)  # compiles, or loads from the cache, and touches pages
-    return min(
-        choices,
-        key=lambda choice: min(seconds_of(lambda: choice(x, out, None)) for _ in range(REPEATS)),
-    )
+    measured = least_seconds([functools.partial(choice, x, out, None) for choice in choices])
+    return choices[measured.index(min(measured))]

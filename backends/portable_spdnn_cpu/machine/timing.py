@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
+# A trial of some calls goes round by turns, in each of which a call is repeated for so many seconds
+# or so often. It is left out after a round where it took so many times as long as the shortest.
+ROUNDS = 4
+ROUNDS_OF_LONG = 2  # where one round takes longer than all should
+TURN_SECONDS = 5e-4
+TURN_REPEATS = 5
+FAR = 2.0
 LONG = 40  # times the least that is timed: what takes so long is timed but once more
 
 
@@ -15,6 +22,33 @@ def seconds_of(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
+
+
+def least_seconds(works: Sequence[Callable[[], object]]) -> list[float]:
+    """Return the least seconds of each of some calls in a short trial.
+
+    They are called by turns, so that what else the machine does for some milliseconds slows more
+    than one of them. The first call of a turn is not timed: it compiles, or loads from the cache,
+    and brings its operands into the processor's caches.
+    """
+    least = [float("inf")] * len(works)
+    running = list(range(len(works)))
+    start, limit = time.perf_counter(), ROUNDS * TURN_SECONDS * len(works)
+    for round_number in range(ROUNDS):
+        if round_number >= ROUNDS_OF_LONG and time.perf_counter() - start > limit:
+            break
+        for index in running:
+            works[index]()
+            spent, repeats = 0.0, 0
+            while spent < TURN_SECONDS and repeats < TURN_REPEATS:
+                seconds = seconds_of(works[index])
+                least[index] = min(least[index], seconds)
+                spent, repeats = spent + seconds, repeats + 1
+        best = min(least)
+        running = [index for index in running if least[index] <= FAR * best]
+        if len(running) == 1:
+            break
+    return least
 
 
 def seconds_each(

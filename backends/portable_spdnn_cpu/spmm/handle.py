@@ -17,6 +17,7 @@ from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.peaks import fma_rate
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.machine.timing import least_seconds
 from portable_spdnn_cpu.spmm import cost_model, tuning
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.cost_model import ProductSize
@@ -296,9 +297,11 @@ class WeightsProduct:
             candidates.append((clustered, best / clustered.gain))
         if dense < tuning.DENSE_MARGIN * best:
             candidates.append((self._dense, dense))
-        choices: list[Choice] = []
-        for kernel, predicted in candidates:
-            least = min((choice.measured or 0.0 for choice in choices), default=float("inf"))
-            run = functools.partial(kernel.multiply, B, out, None, self.workers)
-            choices.append(Choice(kernel, predicted, tuning.measured(run, least)))
-        return min(choices, key=lambda choice: choice.measured or 0.0)
+        measured = least_seconds(
+            [
+                functools.partial(kernel.multiply, B, out, None, self.workers)
+                for kernel, _ in candidates
+            ]
+        )
+        chosen = measured.index(min(measured))
+        return Choice(*candidates[chosen], measured[chosen])

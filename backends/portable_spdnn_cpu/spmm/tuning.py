@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.machine.timing import seconds_of
 from portable_spdnn_cpu.spmm.cost_model import (
     L2,
     L2_SHARE,
@@ -27,8 +25,6 @@ K_BLOCKS_TRIED = 3  # among them, that differ in k_block alone
 DENSE_MARGIN = 3.0
 ENTRY_BITS = 4  # leading ones of a number of entries, by which a choice is remembered
 REMEMBERED = 256  # choices for products of different sizes
-TRIAL_SECONDS = 2e-3  # of repetitions of each candidate
-MAX_REPEATS = 20
 
 
 @functools.lru_cache(maxsize=REMEMBERED)
@@ -109,15 +105,3 @@ def _panel_widths(vectors: int, threads: int) -> list[int]:
     numbers = {max(least, -(-vectors // width)) for width in range(1, MAX_VECTORS + 1)}
     numbers.add(max(least, min(threads, vectors)))
     return sorted({-(-vectors // panels) for panels in numbers})
-
-
-def measured(run: Callable[[], object], best: float) -> float:
-    """Return the least seconds of some runs; few where one is far slower than the best so far."""
-    run()  # compiles, or loads from the cache, and touches pages
-    least, spent, repeats = float("inf"), 0.0, 0
-    while spent < TRIAL_SECONDS and repeats < MAX_REPEATS:
-        seconds = seconds_of(run)
-        least, spent, repeats = min(least, seconds), spent + seconds, repeats + 1
-        if repeats > 1 and least > 2 * best:
-            break
-    return least

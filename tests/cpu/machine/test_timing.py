@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 from portable_spdnn_cpu.machine import timing
@@ -30,3 +32,34 @@ def test_short_work_is_repeated_and_long_work_is_not(
     seconds = timing.seconds_each(ThreadPool(1), lambda thread, times: done.append(times), 1e-3, 3)
     assert seconds == pytest.approx(each)
     assert done == repetitions
+
+
+def test_a_trial_goes_round_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disturbance of some milliseconds falls on one round; what is far slower is run but once."""
+    clock = 0.0
+    calls: list[int] = []
+
+    def work(index: int) -> None:
+        nonlocal clock
+        disturbed = 1.4 if 0.001 < clock < 0.002 else 1.0
+        clock += disturbed * (1e-4, 1.2e-4, 1e-3)[index]
+        calls.append(index)
+
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock)
+    works = [functools.partial(work, index) for index in (2, 0, 1)]
+    found = timing.least_seconds(works)
+    assert found == pytest.approx([1e-3, 1e-4, 1.2e-4])
+    assert calls.count(2) == 2  # one of them not timed
+    turns = timing.ROUNDS * (1 + timing.TURN_REPEATS)
+    assert calls.count(0) == calls.count(1) == turns
+    calls.clear()
+    long = [lambda: work(2), lambda: work(2)]
+    assert timing.least_seconds(long) == pytest.approx([1e-3, 1e-3])
+    assert len(calls) == 2 * 2 * timing.ROUNDS_OF_LONG
+
+
+def test_a_trial_of_one_call_takes_one_round() -> None:
+    calls: list[int] = []
+    (seconds,) = timing.least_seconds([lambda: calls.append(0)])
+    assert 0 < seconds < 1
+    assert len(calls) == 1 + timing.TURN_REPEATS

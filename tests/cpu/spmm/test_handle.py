@@ -73,12 +73,13 @@ def test_a_single_product_packs_what_is_much_work() -> None:
 def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -> None:
     trials: list[float] = []
 
-    def noted(run: Any, best: float) -> float:
-        run()
-        trials.append(best)
-        return 1.0 / len(trials)  # each candidate is faster than the one before
+    def noted(runs: list[Any]) -> list[float]:
+        for run in runs:
+            run()
+            trials.append(1.0 / (1 + len(trials)))  # each candidate is faster than the one before
+        return trials[-len(runs) :]
 
-    monkeypatch.setattr(tuning, "measured", noted)
+    monkeypatch.setattr(handle, "least_seconds", noted)
     monkeypatch.setattr(cost_model, "dense_seconds", lambda size: 1.0)
     A = random((60, 80), 0.2)
     product = WeightsProduct(ThreadPool(2), A, BARE, columns=40)

@@ -5,13 +5,14 @@ A user's call never measures, so that its time is predictable. Variants give the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import WAKING
-from portable_spdnn_cpu.machine.timing import seconds_of
+from portable_spdnn_cpu.machine.timing import least_seconds
 
 # Inputs of a panel: fewer make too little of each row that is copied, more leave the caches.
 WIDTHS = (32, 64, 128)
@@ -26,7 +27,6 @@ ADDITION = 1e-11
 LOAD = 3e-11  # from the second-level cache
 SPLIT_LOAD = 2e-11  # what a load takes longer that crosses a cache line
 COPY = 2e-10  # of a feature into a panel; out of it, or transposed, twice as much
-REPEATS = 2
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,9 @@ def predict(product: ProductSize, inputs: int, fortran: bool, aligned: bool) -> 
 
 
 def fastest(choices: list[Variant], run: Callable[[Variant], None]) -> Variant:
-    """Return the fastest of some variants after a short trial of each."""
-    for choice in choices:
-        run(choice)  # compiles, or loads from the cache, and touches pages
-    return min(
-        choices, key=lambda choice: min(seconds_of(lambda: run(choice)) for _ in range(REPEATS))
-    )
+    """Return the fastest of some variants in a short trial."""
+    measured = least_seconds([functools.partial(run, choice) for choice in choices])
+    return choices[measured.index(min(measured))]
 
 
 def _may_stay(product: ProductSize, inputs: int, fortran: bool) -> bool:

@@ -27,6 +27,7 @@ from numba.core import cgutils, types
 
 from portable_spdnn_cpu.conv.spans import BYTE, WORD, Value, VectorEmitter
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
+from portable_spdnn_cpu.jit.groups import GROUP, broadcast_group, load_group
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 
 
@@ -131,22 +132,34 @@ class _Stream:
                         place = self._vector(row, number)
                         builder.store(builder.load(place, align=VECTOR_BYTES), total)
         first = builder.load(self.entry)
-        last = builder.add(first, builder.mul(count, WORD(together)))
+        entries = builder.mul(count, WORD(together))
+        last = builder.add(first, entries)
+        single = builder.add(first, builder.and_(entries, WORD(-GROUP)))
+        with cgutils.for_range_slice(builder, first, single, WORD(GROUP), WORD) as (entry, _):
+            offsets = load_group(builder, builder.gep(self.offsets, [entry]))
+            weights = broadcast_group(
+                builder, self.emitter.vector, builder.gep(self.weights, [entry])
+            )
+            for slots, offset, weight in zip(
+                itertools.cycle(totals), offsets, weights, strict=False
+            ):
+                self._add(offset, weight, slots)
         step = WORD(together)
-        with cgutils.for_range_slice(builder, first, last, step, WORD) as (entry, _):
+        with cgutils.for_range_slice(builder, single, last, step, WORD) as (entry, _):
             for number, slots in enumerate(totals):
-                self._add(builder.add(entry, WORD(number)), slots)
+                place = builder.add(entry, WORD(number))
+                offset = builder.zext(builder.load(builder.gep(self.offsets, [place])), WORD)
+                weight = self.emitter.spread(builder.load(builder.gep(self.weights, [place])))
+                self._add(offset, weight, slots)
         builder.store(last, self.entry)
         for row, slots in zip(rows, totals, strict=True):
             for number, total in enumerate(slots):
                 builder.store(builder.load(total), self._vector(row, number), align=VECTOR_BYTES)
 
-    def _add(self, entry: Value, totals: list[Value]) -> None:
+    def _add(self, offset: Value, weight: Value, totals: list[Value]) -> None:
         builder = self.builder
-        offset = builder.zext(builder.load(builder.gep(self.offsets, [entry])), WORD)
         start = builder.gep(self.panel, [builder.mul(offset, WORD(VECTOR_BYTES))])
         seen = builder.bitcast(start, self.emitter.scalar.as_pointer())
-        weight = self.emitter.spread(builder.load(builder.gep(self.weights, [entry])))
         for number, total in enumerate(totals):
             value = builder.load(self._vector(seen, number), align=VECTOR_BYTES)
             result = self.emitter.multiply_add(weight, value, builder.load(total))

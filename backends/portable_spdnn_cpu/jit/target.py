@@ -24,6 +24,11 @@ VECTOR_REGISTERS = 32 if _FEATURES.get("avx512f") else 16
 VECTOR_BYTES = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx2") else 16
 
 
+def is_x86() -> bool:
+    """Whether code is compiled for an x86 processor."""
+    return binding.get_default_triple().startswith(("x86_64", "i686"))
+
+
 @functools.cache
 def has_fast_gathers() -> bool:
     """Whether LLVM takes a gather of the processor's for faster than as many single loads.

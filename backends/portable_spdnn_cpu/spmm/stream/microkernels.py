@@ -19,6 +19,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
+from portable_spdnn_cpu.jit.groups import GROUP, broadcast_group, load_group
 from portable_spdnn_cpu.jit.intrinsics import broadcast
 from portable_spdnn_cpu.jit.partial_vectors import store_first
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
@@ -206,21 +207,26 @@ class RowEmitter:
                 builder.store(builder.fadd(builder.load(slot), value), slot)
 
     def add_entries(self, offsets: Value, values: Value, first: Value, count: Value) -> None:
-        """Add the entries."""
-        with self.loop(first, self.builder.add(first, count)) as k:
-            self._add_entry(offsets, values, k)
-
-    def _add_entry(self, offsets: Value, values: Value, k: Value) -> None:
+        """Add the entries, in groups as far as they go."""
         builder = self.builder
-        factor = broadcast(builder, self.vector, builder.load(builder.gep(values, [k])))
-        offset = builder.load(builder.gep(offsets, [k]))
-        if offset.type.width == 16:
-            unit = self.number(OFFSET_UNIT * 8 // self.bits)
-            place = builder.mul(builder.zext(offset, self.word), unit)
-        else:
-            if offset.type.width < self.word.width:
-                offset = builder.sext(offset, self.word)
-            place = builder.mul(offset, self.stride)
+        end = builder.add(first, count)
+        single = builder.add(first, builder.and_(count, self.number(-GROUP)))
+        scale = self.stride
+        if offsets.type.pointee.width == 16:
+            scale = self.number(OFFSET_UNIT * 8 // self.bits)
+        with self.loop(first, single, GROUP) as k:
+            factors = broadcast_group(builder, self.vector, builder.gep(values, [k]))
+            group = load_group(builder, builder.gep(offsets, [k]))
+            for factor, offset in zip(factors, group, strict=True):
+                self._add_entry(factor, offset, scale)
+        with self.loop(single, end) as k:
+            factor = broadcast(builder, self.vector, builder.load(builder.gep(values, [k])))
+            offset = builder.load(builder.gep(offsets, [k]))
+            self._add_entry(factor, builder.zext(offset, self.word), scale)
+
+    def _add_entry(self, factor: Value, offset: Value, scale: Value) -> None:
+        builder = self.builder
+        place = builder.mul(offset, scale)
         kind = ir.FunctionType(self.vector, [self.vector] * 3)
         # Not `llvm.fma`: where a processor has none, that is a call for each lane.
         name = f"llvm.fmuladd.v{self.vector.count}f{self.bits}"
@@ -277,7 +283,7 @@ class RowEmitter:
         return self.builder.bitcast(self.builder.gep(data, [item]), self.vector.as_pointer())
 
     @contextmanager
-    def loop(self, begin: Value, end: Value) -> Iterator[Value]:
+    def loop(self, begin: Value, end: Value, step: int = 1) -> Iterator[Value]:
         """Emit a loop around what is emitted inside; gives the counter.
 
         An empty asm hides the step from LLVM: an unrolled loop leaves a rest, often mispredicted.
@@ -291,7 +297,7 @@ class RowEmitter:
         counter.add_incoming(begin, before)
         yield counter
         kind = ir.FunctionType(self.word, [self.word])
-        following = builder.asm(kind, "", "=r,0", [builder.add(counter, self.number(1))], False)
+        following = builder.asm(kind, "", "=r,0", [builder.add(counter, self.number(step))], False)
         counter.add_incoming(following, builder.block)
         builder.cbranch(builder.icmp_signed("<", following, end), body, after)
         builder.position_at_end(after)

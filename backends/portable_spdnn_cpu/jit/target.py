@@ -26,7 +26,8 @@ VECTOR_BYTES = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx2") e
 
 def is_x86() -> bool:
     """Whether code is compiled for an x86 processor."""
-    return binding.get_default_triple().startswith(("x86_64", "i686"))
+    triple: str = binding.get_default_triple()
+    return triple.startswith(("x86_64", "i686"))
 
 
 @functools.cache

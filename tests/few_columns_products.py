@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pytest
 import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.few_columns import lanes, product
-from portable_spdnn_cpu.spmm.few_columns.lanes import lay_out_lanes
+from portable_spdnn_cpu.spmm.few_columns.choice import Form
+from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, lay_out_lanes
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
 
 ONE_THREAD = ThreadPool(1)
@@ -30,21 +30,15 @@ def product_of(
     window_bytes: int | None = None,
     threads: int = 1,
 ) -> product.FewColumnsProduct:
-    """Return the product in a form: "lanes", "gathered lanes" or "rows", whatever is faster."""
-
-    def choose(A: Any, columns: int, vector_bytes: int) -> Any:
-        size, gathered = A.dtype.itemsize, form == "gathered lanes"
-        if form == "rows":
-            return RowsSpec(columns, size, vector_bytes), 0.0
-        spec = LanesSpec(columns, size, vector_bytes, gathered=gathered)
+    """Return the product in a form: "lanes" or "rows", whatever is faster."""
+    size = A.dtype.itemsize
+    layout: LanesLayout | RowsSpec = RowsSpec(columns, size, vector_bytes)
+    if form == "lanes":
+        spec = LanesSpec(columns, size, vector_bytes)
         numbered = window_bytes or lanes.window_bytes(A.shape[1], spec)
-        return lay_out_lanes(A, replace(spec, window_bytes=numbered)), 0.0
-
+        layout = lay_out_lanes(A, replace(spec, window_bytes=numbered))
     prepared = (epilogue or Epilogue()).prepared("spmm", A.shape[0], A.dtype)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(product, "choose", choose)
-        patch.setattr(product, "VECTOR_BYTES", vector_bytes)
-        return product.FewColumnsProduct(A, columns, prepared, threads)
+    return product.FewColumnsProduct(A, columns, prepared, threads, Form(layout, 0.0))
 
 
 def multiplied(

@@ -35,14 +35,16 @@ def load_group(builder: Any, pointer: Any) -> list[Any]:
     return found
 
 
-def broadcast_group(builder: Any, vector: Any, pointer: Any) -> list[Any]:
+def broadcast_group(
+    builder: Any, vector: Any, pointer: Any, vector_bytes: int = VECTOR_BYTES
+) -> list[Any]:
     """Return a vector for each of GROUP numbers from a pointer on, all lanes of which hold it.
 
     A load takes the numbers to each part of a register that is as long as they are, from where they
     are spread within these parts.
     """
     size = 4 if isinstance(vector.element, ir.FloatType) else 8
-    lanes = VECTOR_BYTES // size
+    lanes = min(vector.count, vector_bytes // size)
     together = min(GROUP, lanes)
     found = []
     for first in range(0, GROUP, together):
@@ -50,7 +52,7 @@ def broadcast_group(builder: Any, vector: Any, pointer: Any) -> list[Any]:
         place = builder.bitcast(builder.gep(pointer, [WORD(first)]), numbers.as_pointer())
         loaded = builder.load(place, align=size)
         register = _lanes(builder, loaded, [lane % together for lane in range(lanes)])
-        if is_x86():
+        if is_x86(builder.module.triple):
             # LLVM sees through shuffles, and would load each number apart, or keep a register of
             # lane numbers for each. An empty asm hides what the register holds.
             kind = ir.FunctionType(register.type, [register.type])

@@ -24,9 +24,9 @@ VECTOR_REGISTERS = 32 if _FEATURES.get("avx512f") else 16
 VECTOR_BYTES = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx2") else 16
 
 
-def is_x86() -> bool:
-    """Whether code is compiled for an x86 processor."""
-    triple: str = binding.get_default_triple()
+def is_x86(triple: str | None) -> bool:
+    """Whether a triple of LLVM names an x86 processor; where there is none, whether this is one."""
+    triple = triple or str(binding.get_default_triple())
     return triple.startswith(("x86_64", "i686"))
 
 

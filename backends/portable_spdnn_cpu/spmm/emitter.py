@@ -59,6 +59,10 @@ class Emitter:
         pointer = self.builder.inttoptr(address, kind.as_pointer())
         return self.builder.load(pointer, align=align)
 
+    def pointer(self, kind: Value, base: Value, index: Value) -> Value:
+        """Return a pointer to item `index` of an array of a type at an address."""
+        return self.builder.gep(self.builder.inttoptr(base, kind.as_pointer()), [index])
+
     def load_word(self, kind: Value, base: Value, index: Value | int) -> Value:
         """Load item `index` of an array of unsigned integers, as a word."""
         size = kind.width // 8

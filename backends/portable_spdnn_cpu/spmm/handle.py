@@ -14,6 +14,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.host import format_bytes
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.peaks import fma_rate
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
@@ -26,6 +27,7 @@ from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result, empty_una
 from portable_spdnn_cpu.spmm.direct.choice import suited_form
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.few_columns import product as few_columns
+from portable_spdnn_cpu.spmm.few_columns.choice import forms
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 
@@ -109,7 +111,7 @@ class WeightsProduct:
         self._rows, self._dtype = A.shape[0], A.dtype
         self._choices: dict[tuple[int, int], Choice] = {}
         self._packed: dict[StreamVariant, StreamProduct] = {}
-        self._few: dict[int, FewColumnsProduct] = {}
+        self._few: dict[int, list[FewColumnsProduct]] = {}
         operands = (columns or 0) * max(1, sum(A.shape)) * A.dtype.itemsize
         if columns and operands <= MAX_TRIAL_BYTES:
             layouts = [Layout.UNALIGNED]
@@ -201,10 +203,11 @@ class WeightsProduct:
         for key in predicted[:-MAX_PREDICTIONS]:
             self._choices.pop(key, None)
         used = {id(choice.kernel) for choice in list(self._choices.values())}
-        for packed in (self._packed, self._few):
-            for name, product in list(packed.items()):
-                if id(product) not in used:
-                    packed.pop(name, None)  # type: ignore[call-overload]
+        for variant, product in list(self._packed.items()):
+            if id(product) not in used:
+                self._packed.pop(variant, None)
+        for columns, products in list(self._few.items()):
+            self._few[columns] = [product for product in products if id(product) in used]
         for name in ("_dense", "_direct"):
             if id(vars(self).get(name)) not in used:
                 vars(self).pop(name, None)
@@ -220,14 +223,16 @@ class WeightsProduct:
             product = self._packed[variant] = StreamProduct(self.A, self.epilogue, variant)
         return product
 
-    def _few_columns(self, columns: int) -> FewColumnsProduct:
-        """Return A packed for a few columns, once."""
-        product = self._few.get(columns)
-        if product is None:
-            product = self._few[columns] = FewColumnsProduct(
-                self.A, columns, self.epilogue, self.workers.threads
-            )
-        return product
+    def _few_columns(self, columns: int, tried: bool) -> list[FewColumnsProduct]:
+        """Return A packed for a few columns, once: in the best form, or in all that are tried."""
+        products = self._few.get(columns)
+        if not products:
+            found = forms(self.A, columns, VECTOR_BYTES)
+            products = self._few[columns] = [
+                FewColumnsProduct(self.A, columns, self.epilogue, self.workers.threads, form)
+                for form in found[: None if tried else 1]
+            ]
+        return products
 
     @functools.cached_property
     def _clustered(self) -> ClusteredProduct | None:
@@ -256,7 +261,7 @@ class WeightsProduct:
             (cost_model.dense_seconds(size), lambda: self._dense)
         ]
         if few_columns.fits(self.A, columns):
-            few = self._few_columns(columns)
+            few = self._few_columns(columns, tried=False)[0]
             makers.append((few.seconds_on(self.workers.threads), lambda: few))
         else:
             best = tuning.stream_variants(size)[0]
@@ -285,8 +290,10 @@ class WeightsProduct:
             for variant in tuning.stream_variants(size)[: tuning.TRIED]
         ]
         if few_columns.fits(self.A, columns):
-            few = self._few_columns(columns)
-            candidates.insert(0, (few, few.seconds_on(self.workers.threads)))
+            candidates[:0] = [
+                (few, few.seconds_on(self.workers.threads))
+                for few in self._few_columns(columns, tried=True)
+            ]
         best, dense = candidates[0][1], cost_model.dense_seconds(size)
         if suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order):
             alone = replace(size, threads=1)

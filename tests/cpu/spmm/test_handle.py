@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import Any
 
@@ -67,7 +68,7 @@ def test_a_single_product_packs_what_is_much_work() -> None:
     assert variant.k_block == 512
     variant, packs = tuning.single_variant(size(columns=3136, entries=78000))
     assert packs
-    assert variant == tuning.stream_variants(size(columns=3136, entries=78000))[0]
+    assert variant in tuning.stream_variants(size(columns=3136, entries=78000))
 
 
 def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,13 +191,14 @@ def test_a_handle_forgets_old_predictions_and_packings() -> None:
         product.multiply(np.ones((50, columns), np.float32))
     assert len(product._choices) == handle.MAX_PREDICTIONS
     used = {id(choice.kernel) for choice in product._choices.values()}
-    assert {id(kept) for kept in (*product._packed.values(), *product._few.values())} <= used
+    kept = itertools.chain(product._packed.values(), *product._few.values())
+    assert {id(packed) for packed in kept} <= used
 
 
 def test_few_columns_of_huge_sparse_matrices_are_not_packed_for_them() -> None:
-    A = sp.eye_array(60_000, format="csr", dtype=np.float32)
+    A = sp.eye_array(300_000, format="csr", dtype=np.float32)
     product = WeightsProduct(ThreadPool(1), sp.csr_array(A), BARE)
-    B = np.random.default_rng(6).random((60_000, 3), np.float32)
+    B = np.random.default_rng(6).random((300_000, 3), np.float32)
     np.testing.assert_array_equal(product.multiply(B), B)
     assert not isinstance(product._choices[3, layout_of(B)].kernel, FewColumnsProduct)
 

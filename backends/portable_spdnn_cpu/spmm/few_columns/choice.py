@@ -9,9 +9,9 @@ processors differ in both forms, which hardly changes the choice.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from portable_spdnn.operations.operands import SparseOperand
-from portable_spdnn_cpu.jit.target import has_fast_gathers
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, lay_out_lanes, window_bytes
 from portable_spdnn_cpu.spmm.few_columns.rows import VISIT, column_blocks, visits
@@ -19,67 +19,57 @@ from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, STEPS, LanesSpec,
 
 # In lanes, of a step and for each column of B, by the vectors that a permute looks up.
 STEP = {2: (4.5e-10, 2.8e-10), 1: (1.1e-10, 6.3e-10)}
-# Where nothing is permuted: of a step, and for each lane and column, by whether that is a gather.
-# Gathers are slower than that on some processors, so that permutes win where it is near.
-OTHER_STEP = {True: (2.5e-10, 2e-10), False: (7.5e-10, 2.8e-10)}
+LOADED_STEP = 7.5e-10, 2.8e-10  # where nothing is permuted: of a step, and of each lane and column
 # Of a slice, and for each entry of C: with vectors of 64 bytes, and shorter ones.
 SLICE, SHORT_SLICE = (0.0, 2.5e-10), (2.2e-9, 4.4e-10)
 # Row by row, of an entry by the bytes of a value, and for each byte of a row of B: with vectors of
 # 64 bytes, and shorter ones.
-ENTRY, ROW_BYTE = {4: 2.2e-10, 8: 2.8e-10}, 1.4e-12
+ENTRY, ROW_BYTE = {4: 1.8e-10, 8: 1.9e-10}, 1.4e-12
 SHORT_ENTRY, SHORT_ROW_BYTE = {4: 1.2e-10, 8: 1.9e-10}, 7.3e-12
-FAR_BYTE = 3.5e-11  # of A, that comes from beyond the second-level cache
+# Of a byte of A from beyond the second-level cache: 0.9e-11 on a Zen 5, 3.5e-11 on a core of 2023.
+FAR_BYTE = 1.7e-11
 FAR_FROM, ALL_FAR = 0.7, 1.1  # sizes of A, in those of that cache, where some and all bytes do
 MAX_LANES_COLUMNS = 8  # beyond, the windows of all columns leave the registers
+DOUBTFUL = 2.0  # a form that takes so many times as long, by the model, may still be the faster one
 
 
-def choose(
-    A: SparseOperand, columns: int, vector_bytes: int
-) -> tuple[LanesLayout | RowsSpec, float]:
-    """Choose a form.
+class Form(NamedTuple):
+    """A form of A, and the seconds that a product is expected to take on one thread."""
+
+    layout: LanesLayout | RowsSpec
+    seconds: float
+
+
+def forms(A: SparseOperand, columns: int, vector_bytes: int) -> list[Form]:
+    """Return the forms that may be the fastest, by the model that one first which is.
 
     Parameters
     ----------
     A : csr_array, canonical
     columns : int
     vector_bytes : int
-
-    Returns
-    -------
-    LanesLayout or RowsSpec
-    float
-        The seconds that a product is expected to take on one thread.
     """
     rows = RowsSpec(columns, A.dtype.itemsize, vector_bytes)
-    best: LanesLayout | RowsSpec = rows
-    least = _rows_seconds(A, rows)
-    for spec in _lanes_specs(A, columns, vector_bytes):
+    found = [Form(rows, _rows_seconds(A, rows))]
+    if columns <= MAX_LANES_COLUMNS:
+        spec = LanesSpec(columns, A.dtype.itemsize, vector_bytes)
+        spec = replace(spec, window_bytes=window_bytes(A.shape[1], spec))
+        most = DOUBTFUL * found[0].seconds
         # As if no lane were ever idle, before the steps are counted.
-        if _lanes_seconds(A, spec, A.nnz / spec.lanes) < least:
+        if _lanes_seconds(A, spec, A.nnz / spec.lanes) < most:
             layout = lay_out_lanes(A, spec)
             seconds = _lanes_seconds(A, spec, STEPS * int(layout.starts[-1]))
-            if seconds < least:
-                best, least = layout, seconds
-    return best, least
-
-
-def _lanes_specs(A: SparseOperand, columns: int, vector_bytes: int) -> list[LanesSpec]:
-    """Return the specs of the form in lanes that may suit."""
-    if columns > MAX_LANES_COLUMNS:
-        return []
-    specs = [
-        LanesSpec(columns, A.dtype.itemsize, vector_bytes, gathered=gathered)
-        for gathered in ((False, True) if has_fast_gathers() else (False,))
-    ]
-    return [replace(spec, window_bytes=window_bytes(A.shape[1], spec)) for spec in specs]
+            if seconds < most:
+                found.append(Form(layout, seconds))
+    found.sort(key=lambda form: form.seconds)
+    return [form for form in found if form.seconds < DOUBTFUL * found[0].seconds]
 
 
 def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:
     if spec.registers_of_window:
         fixed, each = STEP[spec.registers_of_window]
     else:
-        fixed, each = OTHER_STEP[spec.gathered]
-        each *= spec.lanes
+        fixed, each = LOADED_STEP[0], LOADED_STEP[1] * spec.lanes
     slice_, result = SLICE if spec.vector_bytes == 64 else SHORT_SLICE
     results = A.shape[0] * (slice_ / spec.lanes + result * spec.columns)
     computed = steps * (fixed + each * spec.columns) + results

@@ -68,7 +68,6 @@ def compiled(spec: LanesSpec | RowsSpec, dtype: Any) -> Kernel:
     # Numbers, of which Numba's key for what it keeps is made.
     columns, vector_bytes = spec.columns, spec.vector_bytes
     window_bytes = spec.window_bytes if isinstance(spec, LanesSpec) else 0
-    gathered = int(isinstance(spec, LanesSpec) and spec.gathered)
 
     @kernel
     def multiply(job: int, B: Array, out: Array, residual: Array) -> int:
@@ -82,7 +81,7 @@ def compiled(spec: LanesSpec | RowsSpec, dtype: Any) -> Kernel:
         out : ndarray, shape (M, N)
         residual : ndarray, shape (M, N), or (0, 0) where there is none
         """
-        address: int = product(columns, vector_bytes, window_bytes, gathered, job, B, out, residual)
+        address: int = product(columns, vector_bytes, window_bytes, job, B, out, residual)
         return address
 
     read = types.Array(dtype, 2, "A", readonly=True, aligned=False)
@@ -99,7 +98,6 @@ def product(
     columns: Any,
     vector_bytes: Any,
     window_bytes: Any,
-    gathered: Any,
     job: Any,
     B: Any,
     out: Any,
@@ -107,9 +105,9 @@ def product(
 ) -> Any:
     """Call the generated function of a form, rows where `window_bytes` is 0; give its address.
 
-    The first four are the spec's, and constants that Numba knows: it asks with others first.
+    The first three are the spec's, and constants that Numba knows: it asks with others first.
     """
-    numbers = columns, vector_bytes, window_bytes, gathered
+    numbers = columns, vector_bytes, window_bytes
     if not all(isinstance(number, types.IntegerLiteral) for number in numbers):
         return None
     sizes = [number.literal_value for number in numbers]
@@ -117,9 +115,9 @@ def product(
     signature = types.int64(*numbers, types.int64, B, out, residual)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        job, *arrays = args[4:]
+        job, *arrays = args[3:]
         words = [job]
-        for kind, value in zip(sig.args[5:], arrays, strict=True):
+        for kind, value in zip(sig.args[4:], arrays, strict=True):
             array = context.make_array(kind)(context, builder, value)
             strides = cgutils.unpack_tuple(builder, array.strides)
             rows = builder.extract_value(array.shape, 0)
@@ -139,7 +137,7 @@ def product(
 
 def spec_of(sizes: list[int], itemsize: int) -> LanesSpec | RowsSpec:
     """Return the spec of these numbers, of the form row by row where `window_bytes` is 0."""
-    columns, vector_bytes, window_bytes, gathered = sizes
+    columns, vector_bytes, window_bytes = sizes
     if window_bytes:
-        return LanesSpec(columns, itemsize, vector_bytes, window_bytes, bool(gathered))
+        return LanesSpec(columns, itemsize, vector_bytes, window_bytes)
     return RowsSpec(columns, itemsize, vector_bytes)

@@ -8,13 +8,13 @@ positions, by two ports, one of which alone permutes: about 0.5 + N cycles; or t
 come from the second-level cache, which took 2.7 cycles on a core of 2023. Lanes idle where a row
 has no entry in the window: 1.3 to 1.6 slots an entry at 80 % zeros, 1.5 to 2.1 at 90 %, 2.4 to 2.8
 at 95 %. Idle lanes hold a zero that meets a zero between the entries of B, never an entry:
-infinities stay with the rows that have them. Where values are float64, or A is larger than the
-second-level cache, a gather from a window of 256 entries may win: hardly a lane idles then.
+infinities stay with the rows that have them. Where no permute looks up as many items, they are
+loaded one by one from a window of 256 entries.
 
-*Rows.* An entry times a row of B: one load for the row, one for the value that is broadcast as it
-is loaded, and a quarter for the indices, which come four to a word. Bound: three loads a cycle,
-two of 64 bytes, or six instructions: 0.75 to 1.1 cycles an entry for any number of columns up to
-16; it was 0.9, 1.05 and 1.3 for 4, 8 and 16 columns of float32 on that core. Rows of A are cut
+*Rows.* An entry times a row of B: a load for the row, and for four entries one for their places
+and one for their values (`jit.groups`). Bound: two vectors loaded in a cycle: 0.75 cycles an entry
+for any number of columns up to 16. On a Zen 5 core it was 0.9, 1.0 and 1.2 for 4, 8 and 16 columns
+of float32; with a load for each value it had been 1.35, 1.35 and 1.55. Rows of A are cut
 into blocks of columns, whose rows of B are in the first-level cache where a row has more than some
 50 entries in a block, else in the second-level one: to begin and end a row in one more block takes
 as long as a dozen entries. In a block rows are ordered by length and filled up to fours, so that
@@ -28,6 +28,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from portable_spdnn_cpu.jit.groups import broadcast_group, load_group
 from portable_spdnn_cpu.spmm.emitter import INT16, INT32, WORD, Value
 from portable_spdnn_cpu.spmm.few_columns.copies import copy_to_planes, copy_to_rows
 from portable_spdnn_cpu.spmm.few_columns.operands import Operands, declare
@@ -132,8 +133,6 @@ class _Lanes(Operands):
     def _permute(self, positions: Value, table: list[Value]) -> Value:
         """Return the entries of a window at the positions, of which the low bits count."""
         spec, kind = self.spec, self.vector(self.spec.lanes)
-        if spec.gathered:
-            return self.gather(table[0], positions)
         if not spec.registers_of_window:
             return self.load_each(table[0], positions)
         operands = [table[0], positions, *table[1:]]
@@ -242,19 +241,18 @@ class _Rows(Operands):
     def _add_words(self, word: Value, words: int) -> None:
         """Add so many times ENTRIES entries."""
         spec, builder = self.spec, self.builder
-        value = self.add(self.values, self.times(word, ENTRIES * spec.itemsize))
-        for entry in range(ENTRIES * words):
-            place = entry % ENTRIES
-            if place == 0:
-                packed = self.load_word(WORD, self.places, self.add(word, entry // ENTRIES))
-            unit = builder.lshr(packed, self.number(16 * place)) if place else packed
-            if place < ENTRIES - 1:
-                unit = builder.and_(unit, self.number(0xFFFF))
-            features = self.load(self.row_kind, self.add(self.source, self.times(unit, UNIT)))
-            factor = self.load(self.scalar, self.add(value, entry * spec.itemsize))
-            slot = self.sums[entry % spec.chains]
-            total = self.multiply_add(features, self.spread(factor, spec.width), builder.load(slot))
-            builder.store(total, slot)
+        for number in range(words):
+            first = self.times(self.add(word, number), ENTRIES)
+            units = load_group(builder, self.pointer(INT16, self.places, first))
+            values = self.pointer(self.scalar, self.values, first)
+            factors = broadcast_group(builder, self.row_kind, values, spec.vector_bytes)
+            for entry in range(ENTRIES):
+                features = self.load(
+                    self.row_kind, self.add(self.source, self.times(units[entry], UNIT))
+                )
+                slot = self.sums[entry % spec.chains]
+                total = self.multiply_add(features, factors[entry], builder.load(slot))
+                builder.store(total, slot)
 
     def _finish(self, row: Value, total: Value) -> None:
         """Add bias and residual, clamp, and store a row of C."""

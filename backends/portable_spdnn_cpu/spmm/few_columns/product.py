@@ -14,7 +14,7 @@ from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import WAKING, ThreadPool
 from portable_spdnn_cpu.spmm.few_columns import kernel
-from portable_spdnn_cpu.spmm.few_columns.choice import choose
+from portable_spdnn_cpu.spmm.few_columns.choice import Form, forms
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, pack_lanes
 from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
 from portable_spdnn_cpu.spmm.few_columns.rows import L2, least_blocks, pack_rows
@@ -52,6 +52,8 @@ class FewColumnsProduct:
         Its bias is None, or an array of A's type, one for each row.
     threads : int
         That will share products, where they are worth it: rows are packed in a part for each.
+    form : Form, optional
+        How A is packed; default: as the model says.
 
     Attributes
     ----------
@@ -59,14 +61,21 @@ class FewColumnsProduct:
         Of a product on one thread, by a model, without the call and the copy of B.
     """
 
-    def __init__(self, A: SparseOperand, columns: int, epilogue: Epilogue, threads: int) -> None:
+    def __init__(
+        self,
+        A: SparseOperand,
+        columns: int,
+        epilogue: Epilogue,
+        threads: int,
+        form: Form | None = None,
+    ) -> None:
         dtype = A.dtype
         bias = np.zeros(A.shape[0], dtype) if epilogue.bias is None else epilogue.bias
         # Bounds express none and ReLU; the others follow the kernel, on what it has stored.
         interval = epilogue.interval
         self._later = None if interval else activation_of(epilogue)
         bounds = np.array(interval or (-np.inf, np.inf), dtype)
-        chosen, self.seconds = choose(A, columns, VECTOR_BYTES)
+        chosen, self.seconds = form or forms(A, columns, VECTOR_BYTES)[0]
         self._overhead = CALL + COPIED_BYTE * A.shape[1] * columns * dtype.itemsize
         parts = self.threads_used(threads)
         self._packed: PackedProduct
@@ -117,8 +126,7 @@ class FewColumnsProduct:
         """Return in words how products are computed."""
         spec = self._packed.spec
         if isinstance(spec, LanesSpec):
-            looked_up = "gathered" if spec.gathered else "permuted"
-            looked_up = looked_up if spec.gathered or spec.registers_of_window else "loaded"
+            looked_up = "permuted" if spec.registers_of_window else "loaded"
             form = (
                 f"A is packed in slices of {spec.lanes} rows of like length, for which entries of "
                 f"B are {looked_up} from windows of {spec.window}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 STEPS = 4  # of lanes, whose positions are the bytes of one word of 32 bits a lane
 ENTRIES = 4  # of rows: their columns are one word of 64 bits, and rows have whole words
 PERMUTED_ITEMSIZE = 4  # bytes of the items that AVX2 permutes among all lanes
-GATHERED_WINDOW = 256  # entries: a position is a byte
+LOADED_WINDOW = 256  # entries, where none is permuted: a position is a byte
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,9 @@ class LanesSpec(Spec):
     ----------
     window_bytes : int
         Of the number of a window: 2 where that fits, else 4.
-    gathered : bool
-        Entries are gathered from a wide window, not permuted from a narrow one: slower steps, but
-        hardly an idle lane, and half the bytes of A.
     """
 
     window_bytes: int = 2
-    gathered: bool = False
 
     @property
     def lanes(self) -> int:
@@ -65,10 +61,8 @@ class LanesSpec(Spec):
     def registers_of_window(self) -> int:
         """Vectors that a permute looks up.
 
-        0 where entries are gathered, or there is no such permute: they are loaded one by one then.
+        0 where there is no such permute: entries are loaded one by one then.
         """
-        if self.gathered:
-            return 0
         if self.vector_bytes == 64:
             return 2
         return 1 if self.vector_bytes == 32 and self.itemsize == PERMUTED_ITEMSIZE else 0
@@ -79,7 +73,7 @@ class LanesSpec(Spec):
 
         It is the last of an aligned window: wherever a window begins, it has one.
         """
-        return self.registers_of_window * self.lanes or GATHERED_WINDOW
+        return self.registers_of_window * self.lanes or LOADED_WINDOW
 
     @property
     def window_step(self) -> int:

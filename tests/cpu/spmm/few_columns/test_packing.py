@@ -22,10 +22,9 @@ def epilogue(A):
 @pytest.mark.parametrize(
     ("itemsize", "vector_bytes"), [(4, 64), (8, 64), (4, 32), (8, 32), (4, 16)]
 )
-@pytest.mark.parametrize("gathered", [False, True])
-def test_lanes_hold_each_entry_once(itemsize, vector_bytes, gathered):
+def test_lanes_hold_each_entry_once(itemsize, vector_bytes):
     A = random_rows(np.random.default_rng(0), 70, 300, 0.1, f"f{itemsize}")
-    spec = LanesSpec(1, itemsize, vector_bytes, gathered=gathered)
+    spec = LanesSpec(1, itemsize, vector_bytes)
     packed = pack_lanes(A, lay_out_lanes(A, spec), epilogue(A), 3)
     arrays, found = packed.arrays, []
     for slice_, (first, end) in enumerate(

@@ -25,7 +25,7 @@ from portable_spdnn_cpu.spmm.few_columns import lanes, product, rows
 from portable_spdnn_cpu.spmm.few_columns.operands import TABLE
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 
-FORMS = ["lanes", "gathered lanes", "rows"]
+FORMS = ["lanes", "rows"]
 
 
 @given(
@@ -52,7 +52,7 @@ def test_random_patterns(form, dtype, height, depth, density, order, out_order, 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     ("form", "columns"),
-    [("lanes", 1), ("lanes", 3), ("gathered lanes", 2), ("rows", 6), ("rows", 15)],
+    [("lanes", 1), ("lanes", 3), ("rows", 6), ("rows", 15)],
 )
 def test_vectors_of_every_length(form, columns, dtype, length):
     rng = np.random.default_rng(columns)
@@ -67,7 +67,7 @@ def test_vectors_of_every_length(form, columns, dtype, length):
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize(
     ("form", "columns"),
-    [("lanes", 1), ("lanes", 3), ("gathered lanes", 2), ("rows", 6), ("rows", 15)],
+    [("lanes", 1), ("lanes", 3), ("rows", 6), ("rows", 15)],
 )
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_what_is_not_finite_stays_with_the_rows_that_have_it(form, columns, value, length):
@@ -114,9 +114,7 @@ def strided(B: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    ("form", "columns"), [("lanes", 1), ("lanes", 3), ("gathered lanes", 2), ("rows", 8)]
-)
+@pytest.mark.parametrize(("form", "columns"), [("lanes", 1), ("lanes", 3), ("rows", 8)])
 def test_views_of_any_strides(form, columns):
     rng = np.random.default_rng(6)
     A = random_rows(rng, 45, 130, 0.2, np.float32)
@@ -166,7 +164,7 @@ def test_nothing_stored(form, shape):
 @pytest.mark.parametrize("index_type", [np.int32, np.int64])
 @pytest.mark.parametrize(
     ("form", "window_bytes"),
-    [("lanes", None), ("lanes", 4), ("gathered lanes", None), ("rows", None)],
+    [("lanes", None), ("lanes", 4), ("rows", None)],
 )
 def test_more_columns_of_a_than_sixteen_bits_count(form, window_bytes, index_type):
     rng = np.random.default_rng(8)
@@ -210,7 +208,7 @@ def test_blocks_of_columns_and_parts_of_rows_give_the_same_bits_on_all_threads(f
     assert_near(whole, sums_by_loops(A, B) + residual, A)
 
     prepared = product_of(A, 3, form, threads=4)
-    assert prepared._packed.parts == 4
+    assert 3 <= prepared._packed.parts <= 4  # slices of lanes are few
     prepared.seconds = 1.0  # worth all threads
     for threads in (1, 2, 3, 5):
         found = multiplied(prepared, A, B, residual, pool=ThreadPool(threads))

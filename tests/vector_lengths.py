@@ -20,14 +20,14 @@ needs_sse2 = pytest.mark.skipif(not FEATURES.get("sse2"), reason="this is no x86
 def output_with_vectors(size: int, script: Path, cache: Path, *arguments: object) -> list[str]:
     """Run a script, which must succeed, and return the words that it printed.
 
-    Vectors have 32 bytes, as with AVX2, or 16, as with SSE2; `cache` is an empty folder for
-    machine code.
+    Vectors have 64 bytes, as with AVX-512 and fast gathers, 32, as with AVX2, or 16, as with SSE2;
+    `cache` is an empty folder for machine code.
     """
     name, features = "x86-64", "+sse,+sse2"
-    if size == 32:
-        name = "haswell"
+    if size > 16:
+        name = {64: "skylake-avx512", 32: "haswell"}[size]
         features = ",".join(
-            f"{'+' if has and not feature.startswith('avx512') else '-'}{feature}"
+            f"{'+' if has and (size == 64 or not feature.startswith('avx512')) else '-'}{feature}"
             for feature, has in FEATURES.items()
         )
     environment = {

@@ -62,7 +62,7 @@ def forms(A: SparseOperand, columns: int, vector_bytes: int) -> list[Form]:
             if seconds < most:
                 found.append(Form(layout, seconds))
     found.sort(key=lambda form: form.seconds)
-    return [form for form in found if form.seconds < DOUBTFUL * found[0].seconds]
+    return [form for form in found if form.seconds <= DOUBTFUL * found[0].seconds]
 
 
 def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:

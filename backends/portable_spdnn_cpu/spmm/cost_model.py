@@ -1,17 +1,17 @@
 """What kernels of a product take, by a model: seconds that choices are made by.
 
-The model counts cycles of a thread for vectors of C, of 64 bytes whatever the processor's have. For
-a processor with vectors of 64 bytes its constants were measured on a core of 2023 (in a cycle two
-multiply-adds and 1.6 loads; 48 KiB and 2 MiB of cache); for others they are fitted to 10,000 random
-products on a Zen 3 with AVX2, of which two thirds take 0.83 to 1.2 times what it says. What chooses
-is mostly their ratios.
+The model counts cycles of a thread for vectors of C, of 64 bytes whatever the processor's have. Its
+constants are fitted to 10,000 random products, for vectors of 64 bytes on a Zen 5 (48 KiB and 1 MiB
+of cache), of which two thirds take 0.85 to 1.2 times what it says, and for others on a Zen 3 with
+AVX2. What comes from beyond the second level took two to five times as long on an Intel core of
+2023 as on that Zen 5: there, constants are means of both. What chooses is mostly their ratios.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
@@ -23,7 +23,6 @@ from portable_spdnn_cpu.spmm.direct.choice import is_reused
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.stream.product import StreamVariant, is_shared
 
-CYCLE = 2.7e-10  # seconds
 L1, L2 = cache_bytes(1), cache_bytes(2)
 L1_SHARE = 0.8  # what a panel may take of the first level: weights stream through it too
 L2_SHARE = 0.62  # and of the second: sums and C are there as well
@@ -64,24 +63,32 @@ class Cycles:
 
 
 if VECTOR_BYTES == BLOCK_BYTES:
+    CYCLE = 2.3e-10  # seconds
     STREAM = Cycles(
-        l1=0.62, l2=1.3, memory=8.0, across=1.0, copy=4.5, transpose=8.0,
-        write=4.0, write_far=14.0, write_fortran=10.0, row=12.0, entry=1.24,
+        l1=0.53, l2=1.1, memory=5.0, across=1.0, copy=3.3, transpose=6.9,
+        write=2.4, write_far=5.9, write_fortran=8.8, row=6.5, entry=0.86,
     )  # fmt: skip
-    DIRECT = replace(STREAM, across=2.0, write_fortran=12.0, row=0.0, entry=0.0)
-    START = 12000.0  # of a call of the stream
-    WAIT = 3.5  # to write and read a vector of sums, between two blocks
-    WRITE_ROWS = 6.0  # to write one of C where the second level does not hold C, by whole rows
+    DIRECT = Cycles(
+        l1=0.64, l2=1.2, memory=4.4, across=1.5, copy=5.6, transpose=6.0,
+        write=2.7, write_far=5.9, write_fortran=9.1, row=0.0, entry=1.0,
+    )  # fmt: skip
+    START = 10000.0  # of a call of the stream
+    WAIT = 2.2  # to write and read a vector of sums, between two blocks
+    WRITE_ROWS = 4.1  # to write one of C where the second level does not hold C, by whole rows
     # To copy a vector from beyond the second level: to a panel that fits the first, and to a larger
     # one. Besides, for each row of the panel: pieces lie on pages of their own.
-    MEMORY_TO_L1, MEMORY_TO_L2, PIECE = 6.0, 12.0, 16.0
-    DENSE = 0.62  # of a multiply-add of vectors in BLAS
-    DENSE_VECTOR = 10.0  # of a vector of B or C there: it is looked at, packed and written
+    MEMORY_TO_L1, MEMORY_TO_L2, PIECE = 5.1, 7.8, 5.0
+    MEMORY_ENTRY = 0.6  # of an entry of A from beyond the second level, with each panel
+    VECTOR_ENTRY, VECTOR_ROW = 1.2, 2.9  # of an entry and a row of A as it is, times a vector
+    DENSE = 0.68  # of a multiply-add of vectors in BLAS
+    DENSE_VECTOR = 4.5  # of a vector of B or C there: it is looked at, packed and written
     # Of one of dense weights, which BLAS packs at every call: from the second level, and beyond.
-    DENSE_WEIGHT, MEMORY_WEIGHT = 8.0, 20.0
-    # Seconds of a call of BLAS: B is looked at, and the threads of BLAS are set.
-    DENSE_CALL = 1e-5
+    DENSE_WEIGHT, MEMORY_WEIGHT = 2.4, 10.0
+    # Seconds of a call of BLAS, in which B is looked at and the threads of BLAS are set, and of one
+    # with A and B as they are.
+    DENSE_CALL, DIRECT_CALL = 8.4e-6, 1.1e-6
 else:
+    CYCLE = 2.7e-10
     STREAM = Cycles(
         l1=1.45, l2=2.4, memory=6.4, across=1.0, copy=5.5, transpose=12.0,
         write=5.3, write_far=6.4, write_fortran=17.0, row=10.7, entry=1.1,
@@ -92,13 +99,11 @@ else:
     )  # fmt: skip
     START, WAIT, WRITE_ROWS = 21000.0, 4.7, 5.2
     MEMORY_TO_L1, MEMORY_TO_L2, PIECE = 4.2, 7.4, 5.4
-    DENSE, DENSE_VECTOR, DENSE_WEIGHT, MEMORY_WEIGHT, DENSE_CALL = 1.4, 15.0, 15.0, 20.0, 3.1e-5
-MEMORY_ENTRY = 1.2  # of an entry of A from beyond the second level, with each panel
-VECTOR_ENTRY, VECTOR_ROW = 1.8, 3.8  # of an entry and a row of A as it is, times a vector
+    MEMORY_ENTRY, VECTOR_ENTRY, VECTOR_ROW = 1.2, 1.8, 3.8
+    DENSE, DENSE_VECTOR, DENSE_WEIGHT, MEMORY_WEIGHT = 1.4, 15.0, 15.0, 20.0
+    DENSE_CALL, DIRECT_CALL = 3.1e-5, 1.7e-6
 FALSE_SHARING = 100.0  # of a row of C in which two threads write to one pair of cache lines
-# Seconds.
-DIRECT_CALL = 1.7e-6  # of a call with A and B as they are
-# To pack A: of a call, of an entry, and of a row in a block of columns; measured on a Zen 3.
+# Seconds to pack A: of a call, of an entry, and of a row in a block of columns, on a Zen 3.
 PACK_CALL, PACK_ENTRY, PACK_ROW = 3e-5, 2.9e-9, 2e-8
 OUTER_ITEM = 1.6e-9  # of an item of C where k is 1, and NumPy takes a loop of its own
 

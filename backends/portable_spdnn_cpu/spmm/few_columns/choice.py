@@ -1,9 +1,8 @@
 """Which form suits a matrix and a number of columns, by a model of what each costs.
 
-The constants are seconds on one thread. For vectors of 64 bytes they are fitted to the shapes of
-pruned networks on one core of 2023, within a tenth of what was measured; for shorter ones to 18,000
-random products on a Zen 3, of which two thirds take 0.86 to 1.16 times what the model says. Other
-processors differ in both forms, which hardly changes the choice.
+The constants are seconds on one thread, fitted to random products: for vectors of 64 bytes on a
+Zen 5, of which two thirds take 0.9 to 1.1 times what the model says, for shorter ones on a Zen 3
+(0.86 to 1.16 times). Other processors differ in both forms, which hardly changes the choice.
 """
 
 from __future__ import annotations
@@ -18,16 +17,17 @@ from portable_spdnn_cpu.spmm.few_columns.rows import VISIT, column_blocks, visit
 from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, STEPS, LanesSpec, RowsSpec
 
 # In lanes, of a step and for each column of B, by the vectors that a permute looks up.
-STEP = {2: (4.5e-10, 2.8e-10), 1: (1.1e-10, 6.3e-10)}
+STEP = {2: (3.3e-10, 1.8e-10), 1: (1.1e-10, 6.3e-10)}
 LOADED_STEP = 7.5e-10, 2.8e-10  # where nothing is permuted: of a step, and of each lane and column
+FAR_WINDOW = 5e-11  # for each byte of an item, where windows are from the second-level cache
 # Of a slice, and for each entry of C: with vectors of 64 bytes, and shorter ones.
-SLICE, SHORT_SLICE = (0.0, 2.5e-10), (2.2e-9, 4.4e-10)
+SLICE, SHORT_SLICE = (0.0, 2.7e-10), (2.2e-9, 4.4e-10)
 # Row by row, of an entry by the bytes of a value, and for each byte of a row of B: with vectors of
 # 64 bytes, and shorter ones.
-ENTRY, ROW_BYTE = {4: 1.8e-10, 8: 1.9e-10}, 1.4e-12
+ENTRY, ROW_BYTE = {4: 1.4e-10, 8: 1.5e-10}, 1.5e-12
 SHORT_ENTRY, SHORT_ROW_BYTE = {4: 1.2e-10, 8: 1.9e-10}, 7.3e-12
-# Of a byte of A from beyond the second-level cache: 0.9e-11 on a Zen 5, 3.5e-11 on a core of 2023.
-FAR_BYTE = 1.7e-11
+# Of a byte of A from beyond the second-level cache: 1.1e-11 on a Zen 5, 3.5e-11 on an Intel core.
+FAR_BYTE = 2e-11
 FAR_FROM, ALL_FAR = 0.7, 1.1  # sizes of A, in those of that cache, where some and all bytes do
 MAX_LANES_COLUMNS = 8  # beyond, the windows of all columns leave the registers
 DOUBTFUL = 2.0  # a form that takes so many times as long, by the model, may still be the faster one
@@ -68,6 +68,8 @@ def forms(A: SparseOperand, columns: int, vector_bytes: int) -> list[Form]:
 def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:
     if spec.registers_of_window:
         fixed, each = STEP[spec.registers_of_window]
+        if A.shape[1] * spec.columns * spec.itemsize > cache_bytes(1):
+            each += FAR_WINDOW * spec.itemsize
     else:
         fixed, each = LOADED_STEP[0], LOADED_STEP[1] * spec.lanes
     slice_, result = SLICE if spec.vector_bytes == 64 else SHORT_SLICE

@@ -17,6 +17,7 @@ import numpy as np
 
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array, kernel
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.spmm.few_columns.microkernels import UNIT
 from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct, divide, table_of
@@ -24,9 +25,9 @@ from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, RowsSpec
 
 MAX_PLACES = 1 << 16
 L1, L2 = cache_bytes(1), cache_bytes(2) * 3 // 4  # for the rows of B of a block
-# Seconds, measured on a Zen 3: of a visit, and what a byte of a row of B takes more where it comes
-# from the second-level cache.
-VISIT, FAR_BYTE = 3.5e-9, 3.5e-12
+# Seconds, of a visit with vectors of 64 bytes (a Zen 5) or shorter ones (a Zen 3), and what a byte
+# of a row of B takes more where it comes from the second-level cache.
+VISIT, FAR_BYTE = 1.4e-9 if VECTOR_BYTES == 64 else 3.5e-9, 3.5e-12
 
 
 def pack_rows(

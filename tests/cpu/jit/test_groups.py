@@ -1,0 +1,99 @@
+"""Numbers that are loaded together: as words, and each in all lanes of a vector."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from llvmlite import binding, ir
+
+from portable_spdnn_cpu.jit.groups import GROUP, broadcast_group, load_group
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
+
+LENGTHS = [length for length in (64, 32, 16) if length <= VECTOR_BYTES]
+NATIVE = binding.get_default_triple()
+
+
+@functools.cache
+def targets() -> None:
+    binding.initialize_all_targets()
+    binding.initialize_all_asmprinters()
+
+
+def module_of(bits: int, itemsize: int, lanes: int, vector_bytes: int, triple: str) -> Any:
+    """Return a module whose function stores the words, and the vectors, of a group."""
+    module = ir.Module()
+    module.triple = triple
+    scalar = ir.FloatType() if itemsize == 4 else ir.DoubleType()
+    vector, word = ir.VectorType(scalar, lanes), ir.IntType(64)
+    kinds = [kind.as_pointer() for kind in (ir.IntType(bits), scalar, word, vector)]
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), kinds), "spread")
+    builder = ir.IRBuilder(function.append_basic_block())
+    offsets, values, words, vectors = function.args
+    results = (
+        (words, load_group(builder, offsets), 8),
+        (vectors, broadcast_group(builder, vector, values, vector_bytes), itemsize),
+    )
+    for target, found, align in results:
+        assert len(found) == GROUP
+        for number, value in enumerate(found):
+            builder.store(value, builder.gep(target, [word(number)]), align=align)
+    builder.ret_void()
+    parsed = binding.parse_assembly(str(module))
+    parsed.verify()
+    return parsed
+
+
+def machine_of(triple: str, cpu: str, **options: Any) -> Any:
+    targets()
+    return binding.Target.from_triple(triple).create_target_machine(cpu=cpu, opt=3, **options)
+
+
+@pytest.mark.parametrize("vector_bytes", LENGTHS)
+@pytest.mark.parametrize("itemsize", [4, 8])
+@pytest.mark.parametrize("bits", [16, 32])
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_each_number_is_where_it_belongs(
+    bits: int, itemsize: int, lanes: int, vector_bytes: int
+) -> None:
+    host = {"features": binding.get_host_cpu_features().flatten(), "jit": True}
+    machine = machine_of(NATIVE, binding.get_host_cpu_name(), **host)
+    engine = binding.create_mcjit_compiler(
+        module_of(bits, itemsize, lanes, vector_bytes, NATIVE), machine
+    )
+    engine.finalize_object()
+    call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(engine.get_function_address("spread"))
+    rng, most = np.random.default_rng(0), 2**bits if bits == 16 else 2**31
+    # In the middle of an array: items are aligned, and no more than they.
+    offsets = rng.integers(0, most, GROUP + 3).astype(f"u{bits // 8}")
+    offsets[1] = most - 1
+    values = rng.standard_normal(GROUP + 3).astype(f"f{itemsize}")
+    words, vectors = np.zeros(GROUP, np.int64), np.zeros((GROUP, lanes), values.dtype)
+    call(offsets[1:].ctypes.data, values[1:].ctypes.data, words.ctypes.data, vectors.ctypes.data)
+    np.testing.assert_array_equal(words, offsets[1 : GROUP + 1])
+    np.testing.assert_array_equal(vectors, np.repeat(values[1 : GROUP + 1, None], lanes, axis=1))
+
+
+@pytest.mark.parametrize(
+    ("triple", "cpu", "vector_bytes", "spread"),
+    [
+        ("x86_64-unknown-linux-gnu", "skylake-avx512", 64, r"vshufps\s+\$\d+, %zmm"),
+        ("x86_64-unknown-linux-gnu", "x86-64-v3", 32, r"(vshufps|vpermilps)\s+\$\d+, %ymm"),
+        ("x86_64-unknown-linux-gnu", "x86-64", 16, r"shufps\s+\$\d+, %xmm"),
+        ("aarch64-unknown-linux-gnu", "neoverse-n1", 16, r"dup\s+v\d+\.4s, v\d+\.s\[\d\]"),
+    ],
+)
+def test_one_load_takes_four_offsets_and_one_four_values(
+    triple: str, cpu: str, vector_bytes: int, spread: str
+) -> None:
+    module = module_of(16, 4, vector_bytes // 4, vector_bytes, triple)
+    text = machine_of(triple, cpu).emit_assembly(module)
+    assert len(re.findall(spread, text)) >= GROUP - 1  # the first may be spread otherwise
+    # No load of one offset or one value: of 16 bits, or of a scalar.
+    assert not re.search(
+        r"movz?w\w?\s+\d*\(%rdi\)|v?(movss|broadcastss)\s+\d*\(|ldrh|ldr\s+s", text
+    )

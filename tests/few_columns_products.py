@@ -30,7 +30,7 @@ def product_of(
     window_bytes: int | None = None,
     threads: int = 1,
 ) -> product.FewColumnsProduct:
-    """Return the product in a form: "lanes" or "rows", whatever is faster."""
+    """Return the product in a form: "lanes" or "rows", whichever would be faster."""
     size = A.dtype.itemsize
     layout: LanesLayout | RowsSpec = RowsSpec(columns, size, vector_bytes)
     if form == "lanes":

@@ -1,4 +1,4 @@
-"""Scripts in a process whose kernels are compiled for shorter vectors than the processor has."""
+"""Scripts in a process whose kernels are compiled for another processor than this one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llvmlite import binding
 
 FEATURES = binding.get_host_cpu_features()
 needs_avx512 = pytest.mark.skipif(
-    not FEATURES.get("avx512f"), reason="vectors are those of AVX2 or less anyway"
+    not FEATURES.get("avx512f"), reason="this processor has no AVX-512"
 )
 needs_sse2 = pytest.mark.skipif(not FEATURES.get("sse2"), reason="this is no x86 processor")
 

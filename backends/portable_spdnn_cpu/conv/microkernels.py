@@ -3,14 +3,14 @@
 A panel holds, for some entries of the kernels, what a few vectors of neighbouring pixels see of the
 image; it stays in the first-level cache. The entries of an output follow each other in memory, and
 its sums stay in registers meanwhile: for each entry and vector one load and one multiply-add, and
-for each entry two loads more, of its place in the panel and of its weight, which is spread. Sums
-wait in memory from one panel to the next.
+for each four entries two loads more, of their places in the panel and of their weights, which are
+spread in registers (`jit.grouped_loads`). Sums wait in memory from one panel to the next.
 
 Outputs come in the order of how many entries they have, so that the inner loop's length hardly ever
 changes and its branch is predicted. Two that have equally many are computed together: twice as many
 sums do not wait for each other, and there are half as many loops to begin and end.
 
-Bound: what multiply-adds with an operand in the first-level cache reach, times V / (V + 1) for V
+Bound: what multiply-adds with an operand in the first-level cache reach, times V / (V + 1/2) for V
 vectors; each time that a vector of sums is loaded or stored costs as much as one of them.
 
 Sources: loops, and the order of rows, as in T. Gale et al., "Sparse GPU Kernels for Deep Learning",
@@ -27,7 +27,7 @@ from numba.core import cgutils, types
 
 from portable_spdnn_cpu.conv.spans import BYTE, WORD, Value, VectorEmitter
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
-from portable_spdnn_cpu.jit.groups import GROUP, broadcast_group, load_group
+from portable_spdnn_cpu.jit.grouped_loads import GROUP, broadcast_group, load_group
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 
 

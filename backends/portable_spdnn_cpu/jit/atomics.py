@@ -14,9 +14,10 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
+from portable_spdnn_cpu.jit.target import is_x86
 
 WORD_BYTES = 8
-_IS_X86 = binding.get_process_triple().startswith(("x86", "i386", "i686"))
+_IS_X86 = is_x86(binding.get_process_triple())
 
 
 def _pointer(context: Any, builder: Any, kinds: Any, args: Any) -> Any:

@@ -12,7 +12,10 @@ def _features() -> dict[str, bool]:
     """Return what Numba compiles for: NUMBA_CPU_FEATURES where that is set, else the host's."""
     given: str | None = vars(config)["CPU_FEATURES"]
     if given is None:
-        return dict(binding.get_host_cpu_features())
+        host = dict(binding.get_host_cpu_features())
+        if not vars(config)["ENABLE_AVX"]:  # NUMBA_ENABLE_AVX=0
+            host = {name: has and not name.startswith("avx") for name, has in host.items()}
+        return host
     named = given.split(",")
     return {feature[1:]: feature[0] == "+" for feature in named if feature}
 
@@ -24,26 +27,25 @@ VECTOR_REGISTERS = 32 if _FEATURES.get("avx512f") else 16
 VECTOR_BYTES = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx2") else 16
 
 
-def is_x86(triple: str | None) -> bool:
-    """Whether a triple of LLVM names an x86 processor; where there is none, whether this is one."""
-    triple = triple or str(binding.get_default_triple())
-    return triple.startswith(("x86_64", "i686"))
+def is_x86(triple: str) -> bool:
+    """Whether a triple of LLVM names an x86 processor."""
+    return triple.startswith(("x86", "i386", "i686"))
 
 
 @functools.cache
 def has_fast_gathers() -> bool:
     """Whether a gather of the processor's takes less time than as many single loads.
 
-    LLVM knows of some processors that it does not, and emits single loads for them. It takes Zen 4
-    and 5 for fast; but a single column takes 0.7 to 0.95 of the time there with single loads.
+    Of some processors LLVM knows that gathers are slow, and emits single loads. It takes those of
+    Zen 4 and 5 for fast, where a single column takes 0.7 to 0.95 of the time with single loads.
     """
-    name = vars(config)["CPU_NAME"] or binding.get_host_cpu_name()
-    if name.startswith("znver"):
+    cpu = vars(config)["CPU_NAME"] or binding.get_host_cpu_name()
+    if cpu.startswith("znver"):
         return False
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     machine = binding.Target.from_default_triple().create_target_machine(
-        cpu=name,
+        cpu=cpu,
         features=",".join(f"{'+' if has else '-'}{name}" for name, has in _FEATURES.items()),
         opt=3,
     )

@@ -1,10 +1,11 @@
 """What kernels of a product take, by a model: seconds that choices are made by.
 
 The model counts cycles of a thread for vectors of C, of 64 bytes whatever the processor's have. Its
-constants are fitted to 10,000 random products, for vectors of 64 bytes on a Zen 5 (48 KiB and 1 MiB
-of cache), of which two thirds take 0.85 to 1.2 times what it says, and for others on a Zen 3 with
-AVX2. What comes from beyond the second level took two to five times as long on an Intel core of
-2023 as on that Zen 5: there, constants are means of both. What chooses is mostly their ratios.
+constants are fitted to 10,000 random products: where a processor's vectors have 64 bytes on a Zen 5
+(48 KiB and 1 MiB of cache), of which two thirds take 0.85 to 1.2 times what it says, where they are
+shorter on a Zen 3 with AVX2 (0.83 to 1.2 times). What comes from beyond the second level took two
+to five times as long on an Intel core of 2023 as on that Zen 5: those constants are geometric means
+of both. What chooses is mostly their ratios.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from portable_spdnn_cpu.spmm.stream.product import StreamVariant, is_shared
 L1, L2 = cache_bytes(1), cache_bytes(2)
 L1_SHARE = 0.8  # what a panel may take of the first level: weights stream through it too
 L2_SHARE = 0.62  # and of the second: sums and C are there as well
-L2_WAYS = 16  # lines in a set of the second level, of that core; others have 8
+L2_WAYS = 16  # lines in a set of the second level, of a Zen 5; a Zen 3 has 8
 
 
 @dataclass(frozen=True)

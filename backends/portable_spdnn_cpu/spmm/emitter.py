@@ -96,11 +96,8 @@ class Emitter:
         function = ir.FunctionType(kind, [operand.type for operand in operands])
         return self.call(f"llvm.masked.load.v{kind.count}{letter}{bits}.p0", function, operands)
 
-    def gather(self, base: Value, positions: Value, mask: Value | None = None) -> Value:
-        """Load the items at positions after an address, by the processor's gather.
-
-        Where there is a mask, only the lanes that it names are loaded, and the others are zero.
-        """
+    def gather(self, base: Value, positions: Value) -> Value:
+        """Gather the items at positions after an address, by the processor's instruction."""
         lanes = positions.type.count
         words = ir.VectorType(WORD, lanes)
         if positions.type != words:
@@ -109,10 +106,9 @@ class Emitter:
         addresses = self.builder.add(self.spread(base, lanes), distances)
         pointers = ir.VectorType(self.scalar.as_pointer(), lanes)
         kind = self.vector(lanes)
-        others = ir.Constant(kind, ir.Undefined if mask is None else None)
-        if mask is None:
-            mask = ir.Constant(ir.VectorType(BIT, lanes), [1] * lanes)
-        operands = [self.builder.inttoptr(addresses, pointers), INT32(self.itemsize), mask, others]
+        every = ir.Constant(ir.VectorType(BIT, lanes), [1] * lanes)
+        none = ir.Constant(kind, ir.Undefined)
+        operands = [self.builder.inttoptr(addresses, pointers), INT32(self.itemsize), every, none]
         function = ir.FunctionType(kind, [operand.type for operand in operands])
         name = f"llvm.masked.gather.v{lanes}f{8 * self.itemsize}.v{lanes}p0"
         return self.call(name, function, operands)

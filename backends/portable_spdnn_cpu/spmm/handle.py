@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -14,7 +14,6 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.host import format_bytes
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array
-from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.peaks import fma_rate
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
@@ -27,8 +26,8 @@ from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result, empty_una
 from portable_spdnn_cpu.spmm.direct.choice import suited_form
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.few_columns import product as few_columns
-from portable_spdnn_cpu.spmm.few_columns.choice import forms
-from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
+from portable_spdnn_cpu.spmm.few_columns.choice import Form, forms
+from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct, predicted_seconds
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 
 # Entries that a load of B must serve for clusters of rows to be considered.
@@ -36,6 +35,8 @@ LEAST_SHARED = 1.5
 # Seconds of a product, by streaming, from which clusters are considered without a trial. In shorter
 # ones they gain less than it takes to look for rows to share: 0.1 microseconds an entry.
 CLUSTERED_FROM = 1e-3
+# A form for few columns that takes so many times as long as the other, by the model, is tried too.
+DOUBTFUL = 2.0
 MAX_PREDICTIONS = 16  # for different numbers of columns that are kept: each may have packed A anew
 MAX_TRIAL_BYTES = 1 << 28  # of made-up operands and results; larger products are not tried
 
@@ -208,6 +209,8 @@ class WeightsProduct:
                 self._packed.pop(variant, None)
         for columns, products in list(self._few.items()):
             self._few[columns] = [product for product in products if id(product) in used]
+            if not self._few[columns]:
+                self._few.pop(columns, None)
         for name in ("_dense", "_direct"):
             if id(vars(self).get(name)) not in used:
                 vars(self).pop(name, None)
@@ -223,14 +226,13 @@ class WeightsProduct:
             product = self._packed[variant] = StreamProduct(self.A, self.epilogue, variant)
         return product
 
-    def _few_columns(self, columns: int, tried: bool) -> list[FewColumnsProduct]:
-        """Return A packed for a few columns, once: in the best form, or in all that are tried."""
+    def _few_columns(self, columns: int, forms: Sequence[Form]) -> list[FewColumnsProduct]:
+        """Return A packed for a few columns: as it is kept, else in these forms."""
         products = self._few.get(columns)
-        if not products:
-            found = forms(self.A, columns, VECTOR_BYTES)
+        if products is None:
             products = self._few[columns] = [
                 FewColumnsProduct(self.A, columns, self.epilogue, self.workers.threads, form)
-                for form in found[: None if tried else 1]
+                for form in forms
             ]
         return products
 
@@ -261,8 +263,9 @@ class WeightsProduct:
             (cost_model.dense_seconds(size), lambda: self._dense)
         ]
         if few_columns.fits(self.A, columns):
-            few = self._few_columns(columns, tried=False)[0]
-            makers.append((few.seconds_on(self.workers.threads), lambda: few))
+            form = forms(self.A, columns)[0]
+            seconds = predicted_seconds(form, self.A, columns, self.workers.threads)
+            makers.append((seconds, lambda: self._few_columns(columns, [form])[0]))
         else:
             best = tuning.stream_variants(size)[0]
             seconds = cost_model.stream_seconds(size, best)
@@ -290,10 +293,11 @@ class WeightsProduct:
             for variant in tuning.stream_variants(size)[: tuning.TRIED]
         ]
         if few_columns.fits(self.A, columns):
-            candidates[:0] = [
-                (few, few.seconds_on(self.workers.threads))
-                for few in self._few_columns(columns, tried=True)
-            ]
+            found = forms(self.A, columns, DOUBTFUL)
+            threads = self.workers.threads
+            seconds = [predicted_seconds(form, self.A, columns, threads) for form in found]
+            few = self._few_columns(columns, found)
+            candidates = [*zip(few, seconds, strict=True), *candidates]
         best, dense = candidates[0][1], cost_model.dense_seconds(size)
         if suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order):
             alone = replace(size, threads=1)

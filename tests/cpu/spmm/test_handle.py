@@ -121,6 +121,30 @@ def test_few_columns_have_a_kernel_of_their_own() -> None:
     np.testing.assert_allclose(tried.multiply(B), oracle.spmm(A, B), rtol=1e-4)
 
 
+def test_both_forms_of_few_columns_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials: list[list[Any]] = []
+
+    def noted(runs: list[Any]) -> list[float]:
+        kernels = [run.func.__self__ for run in runs]
+        trials.append([kernel for kernel in kernels if isinstance(kernel, FewColumnsProduct)])
+        for run in runs:
+            run()
+        return [float(number != 1) for number in range(len(runs))]  # the second is the fastest
+
+    monkeypatch.setattr(handle, "least_seconds", noted)
+    monkeypatch.setattr(handle, "DOUBTFUL", 1e9)
+    A, B = random((200, 300), 0.2), np.random.default_rng(5).random((300, 3), np.float32)
+    product = WeightsProduct(ThreadPool(1), A, BARE, columns=3)
+    assert len(trials) == 2  # B in C order, and in Fortran order
+    for kernels in trials:
+        first, second = (kernel.describe() for kernel in kernels)
+        assert ("in slices of" in first) != ("in slices of" in second)
+    # Of what was packed the faster one is kept, and made once.
+    assert product._few == {3: [trials[0][1]]}
+    assert trials[0][1] is trials[1][1]
+    np.testing.assert_allclose(product.multiply(B), oracle.spmm(A, B), rtol=1e-4)
+
+
 def test_the_model_takes_no_blas_for_what_is_hardly_a_product() -> None:
     # NumPy takes a loop of its own where k is 1: 0.4 ms here, and A as it is 0.04.
     A = random((1911, 1), 0.48)
@@ -193,6 +217,7 @@ def test_a_handle_forgets_old_predictions_and_packings() -> None:
     used = {id(choice.kernel) for choice in product._choices.values()}
     kept = itertools.chain(product._packed.values(), *product._few.values())
     assert {id(packed) for packed in kept} <= used
+    assert all(product._few.values())
 
 
 def test_few_columns_of_huge_sparse_matrices_are_not_packed_for_them() -> None:

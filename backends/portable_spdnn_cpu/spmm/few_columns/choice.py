@@ -2,7 +2,8 @@
 
 The constants are seconds on one thread, fitted to random products: for vectors of 64 bytes on a
 Zen 5, of which two thirds take 0.9 to 1.1 times what the model says, for shorter ones on a Zen 3
-(0.86 to 1.16 times). Other processors differ in both forms, which hardly changes the choice.
+(0.86 to 1.16 times). Other processors differ in both forms, which hardly changes the choice, but
+for what A costs from beyond the second-level cache: a handle tries both where they are near.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from portable_spdnn.operations.operands import SparseOperand
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, lay_out_lanes, window_bytes
 from portable_spdnn_cpu.spmm.few_columns.rows import VISIT, column_blocks, visits
@@ -19,18 +21,20 @@ from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, STEPS, LanesSpec,
 # In lanes, of a step and for each column of B, by the vectors that a permute looks up.
 STEP = {2: (3.3e-10, 1.8e-10), 1: (1.1e-10, 6.3e-10)}
 LOADED_STEP = 7.5e-10, 2.8e-10  # where nothing is permuted: of a step, and of each lane and column
-FAR_WINDOW = 5e-11  # for each byte of an item, where windows are from the second-level cache
+# Of a step and column, for each byte of an item, with vectors of 64 bytes: where windows come from
+# the second-level cache.
+FAR_WINDOW = 5e-11
 # Of a slice, and for each entry of C: with vectors of 64 bytes, and shorter ones.
 SLICE, SHORT_SLICE = (0.0, 2.7e-10), (2.2e-9, 4.4e-10)
 # Row by row, of an entry by the bytes of a value, and for each byte of a row of B: with vectors of
 # 64 bytes, and shorter ones.
 ENTRY, ROW_BYTE = {4: 1.4e-10, 8: 1.5e-10}, 1.5e-12
 SHORT_ENTRY, SHORT_ROW_BYTE = {4: 1.2e-10, 8: 1.9e-10}, 7.3e-12
-# Of a byte of A from beyond the second-level cache: 1.1e-11 on a Zen 5, 3.5e-11 on an Intel core.
-FAR_BYTE = 2e-11
+# Of a byte of A from beyond the second-level cache; with vectors of 64 bytes the geometric mean of
+# a Zen 5 and an Intel core.
+FAR_BYTE_OF_A = 2e-11 if VECTOR_BYTES == 64 else 3.5e-11
 FAR_FROM, ALL_FAR = 0.7, 1.1  # sizes of A, in those of that cache, where some and all bytes do
 MAX_LANES_COLUMNS = 8  # beyond, the windows of all columns leave the registers
-DOUBTFUL = 2.0  # a form that takes so many times as long, by the model, may still be the faster one
 
 
 class Form(NamedTuple):
@@ -40,35 +44,36 @@ class Form(NamedTuple):
     seconds: float
 
 
-def forms(A: SparseOperand, columns: int, vector_bytes: int) -> list[Form]:
-    """Return the forms that may be the fastest, by the model that one first which is.
+def forms(A: SparseOperand, columns: int, doubtful: float = 1.0) -> list[Form]:
+    """Return the forms that may be the fastest, the fastest by the model first.
 
     Parameters
     ----------
     A : csr_array, canonical
     columns : int
-    vector_bytes : int
+    doubtful : float
+        What takes so many times as long as another form, by the model, may still be the faster one.
     """
-    rows = RowsSpec(columns, A.dtype.itemsize, vector_bytes)
+    rows = RowsSpec(columns, A.dtype.itemsize, VECTOR_BYTES)
     found = [Form(rows, _rows_seconds(A, rows))]
     if columns <= MAX_LANES_COLUMNS:
-        spec = LanesSpec(columns, A.dtype.itemsize, vector_bytes)
+        spec = LanesSpec(columns, A.dtype.itemsize, VECTOR_BYTES)
         spec = replace(spec, window_bytes=window_bytes(A.shape[1], spec))
-        most = DOUBTFUL * found[0].seconds
+        most = doubtful * found[0].seconds
         # As if no lane were ever idle, before the steps are counted.
         if _lanes_seconds(A, spec, A.nnz / spec.lanes) < most:
             layout = lay_out_lanes(A, spec)
-            seconds = _lanes_seconds(A, spec, STEPS * int(layout.starts[-1]))
-            if seconds < most:
-                found.append(Form(layout, seconds))
+            found.append(Form(layout, _lanes_seconds(A, spec, STEPS * int(layout.starts[-1]))))
     found.sort(key=lambda form: form.seconds)
-    return [form for form in found if form.seconds <= DOUBTFUL * found[0].seconds]
+    most = doubtful * found[0].seconds  # 0 where A has no rows
+    return [found[0], *(form for form in found[1:] if form.seconds < most)]
 
 
 def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:
     if spec.registers_of_window:
         fixed, each = STEP[spec.registers_of_window]
-        if A.shape[1] * spec.columns * spec.itemsize > cache_bytes(1):
+        is_far = A.shape[1] * spec.columns * spec.itemsize > cache_bytes(1)
+        if spec.vector_bytes == 64 and is_far:
             each += FAR_WINDOW * spec.itemsize
     else:
         fixed, each = LOADED_STEP[0], LOADED_STEP[1] * spec.lanes
@@ -92,4 +97,4 @@ def _rows_seconds(A: SparseOperand, spec: RowsSpec) -> float:
 def _loaded_seconds(size: float) -> float:
     """Return what it takes to bring so many bytes of A from beyond the second-level cache."""
     share = (size / cache_bytes(2) - FAR_FROM) / (ALL_FAR - FAR_FROM)
-    return size * FAR_BYTE * min(max(share, 0.0), 1.0)
+    return size * FAR_BYTE_OF_A * min(max(share, 0.0), 1.0)

@@ -1,23 +1,22 @@
 """Microkernels: C = A B for A in lanes, and row by row.
 
 *Lanes.* A step multiplies one entry, or none, of each row of a slice by the entry of B's column
-that a permute picks out of a window of one or two vectors, in a cycle; a gather takes half a cycle
-or more for each lane. Bound with AVX-512, for a step and N columns: 1.25 + N loads (steps
-share windows by twos) of two a cycle, and N permutes, N multiply-adds and a shift of the
-positions, by two ports, one of which alone permutes: about 0.5 + N cycles; or the 80 bytes that
-come from the second-level cache, which took 2.7 cycles on a core of 2023. Lanes idle where a row
-has no entry in the window: 1.3 to 1.6 slots an entry at 80 % zeros, 1.5 to 2.1 at 90 %, 2.4 to 2.8
-at 95 %. Idle lanes hold a zero that meets a zero between the entries of B, never an entry:
-infinities stay with the rows that have them. Where no permute looks up as many items, they are
-loaded one by one from a window of 256 entries.
+that a permute picks out of a window of one or two vectors, in a cycle. Bound with AVX-512, for a
+step and N columns: 1.25 + N loads (steps share windows by twos) of two a cycle, and N permutes, N
+multiply-adds and a shift of the positions, by two ports, one of which alone permutes: about 0.5 + N
+cycles; or the 80 bytes that come from the second-level cache, which took 2.7 cycles on a core of
+2023. Lanes idle where a row has no entry in the window: 1.3 to 1.6 slots an entry at 80 % zeros,
+1.5 to 2.1 at 90 %, 2.4 to 2.8 at 95 %. Idle lanes hold a zero that meets a zero between the entries
+of B, never an entry: infinities stay with the rows that have them. SSE2 and NEON have no such
+permute, nor AVX2 for float64: there entries are loaded one by one from a window of 256.
 
 *Rows.* An entry times a row of B: a load for the row, and for four entries one for their places
-and one for their values (`jit.groups`). Bound: two vectors loaded in a cycle: 0.75 cycles an entry
-for any number of columns up to 16. On a Zen 5 core it was 0.9, 1.0 and 1.2 for 4, 8 and 16 columns
-of float32; with a load for each value it had been 1.35, 1.35 and 1.55. Rows of A are cut
-into blocks of columns, whose rows of B are in the first-level cache where a row has more than some
-50 entries in a block, else in the second-level one: to begin and end a row in one more block takes
-as long as a dozen entries. In a block rows are ordered by length and filled up to fours, so that
+and one for their values (`jit.grouped_loads`). Bound: two vectors loaded in a cycle, 0.75 cycles an
+entry where a row of B is one vector. On a Zen 5 core it was 0.9, 1.0 and 1.2 for 4, 8 and 16
+columns of float32; with a load for each value it had been 1.35, 1.35 and 1.55. Rows of A are cut
+into blocks of columns, whose rows of B are in the first-level cache where a row of A has many
+entries in a block, else in the second-level one: to begin and end a row in one more block takes as
+long as six to ten entries. In a block rows are ordered by length and filled up to fours, so that
 the branch that ends a row is foreseen. What fills up meets a row of zeros at the start of every
 block.
 """
@@ -28,7 +27,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from portable_spdnn_cpu.jit.groups import broadcast_group, load_group
+from portable_spdnn_cpu.jit.grouped_loads import broadcast_group, load_group
 from portable_spdnn_cpu.spmm.emitter import INT16, INT32, WORD, Value
 from portable_spdnn_cpu.spmm.few_columns.copies import copy_to_planes, copy_to_rows
 from portable_spdnn_cpu.spmm.few_columns.operands import Operands, declare

@@ -14,7 +14,7 @@ from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import WAKING, ThreadPool
 from portable_spdnn_cpu.spmm.few_columns import kernel
-from portable_spdnn_cpu.spmm.few_columns.choice import Form, forms
+from portable_spdnn_cpu.spmm.few_columns.choice import Form
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, pack_lanes
 from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
 from portable_spdnn_cpu.spmm.few_columns.rows import L2, least_blocks, pack_rows
@@ -40,6 +40,18 @@ def fits(A: SparseOperand, columns: int) -> bool:
     return A.shape[0] * blocks <= max(2 * A.nnz, SMALL_TABLE)
 
 
+def sharing_threads(seconds: float, threads: int) -> int:
+    """Return how many threads compute what takes so long on one: one where sharing takes longer."""
+    return threads if seconds * (1 - 1 / threads) >= SHARING else 1
+
+
+def predicted_seconds(form: Form, A: SparseOperand, columns: int, threads: int) -> float:
+    """Return what the model says of a product in a form, on so many threads."""
+    used = sharing_threads(form.seconds, threads)
+    copied = COPIED_BYTE * A.shape[1] * columns * A.dtype.itemsize
+    return CALL + copied + form.seconds / used + (SHARING if used > 1 else 0)
+
+
 class FewColumnsProduct:
     """C = epilogue(A B) for B of a few columns, 1 to MAX_COLUMNS.
 
@@ -52,8 +64,8 @@ class FewColumnsProduct:
         Its bias is None, or an array of A's type, one for each row.
     threads : int
         That will share products, where they are worth it: rows are packed in a part for each.
-    form : Form, optional
-        How A is packed; default: as the model says.
+    form : Form
+        How A is packed.
 
     Attributes
     ----------
@@ -67,7 +79,7 @@ class FewColumnsProduct:
         columns: int,
         epilogue: Epilogue,
         threads: int,
-        form: Form | None = None,
+        form: Form,
     ) -> None:
         dtype = A.dtype
         bias = np.zeros(A.shape[0], dtype) if epilogue.bias is None else epilogue.bias
@@ -75,8 +87,7 @@ class FewColumnsProduct:
         interval = epilogue.interval
         self._later = None if interval else activation_of(epilogue)
         bounds = np.array(interval or (-np.inf, np.inf), dtype)
-        chosen, self.seconds = form or forms(A, columns, VECTOR_BYTES)[0]
-        self._overhead = CALL + COPIED_BYTE * A.shape[1] * columns * dtype.itemsize
+        chosen, self.seconds = form
         parts = self.threads_used(threads)
         self._packed: PackedProduct
         if isinstance(chosen, LanesLayout):
@@ -135,14 +146,9 @@ class FewColumnsProduct:
             form = f"A is packed row by row, for rows of B of {spec.width} columns"
         return f"few columns, B is copied; {form}, with {self._padding:.2f} slots for each entry"
 
-    def seconds_on(self, threads: int) -> float:
-        """Return what the model says of a product on so many threads."""
-        used = self.threads_used(threads)
-        return self._overhead + self.seconds / used + (SHARING if used > 1 else 0)
-
     def threads_used(self, threads: int, columns: int = 0) -> int:
         """Return how many of a pool's threads compute: one where sharing takes longer."""
-        return threads if self.seconds * (1 - 1 / threads) >= SHARING else 1
+        return sharing_threads(self.seconds, threads)
 
     @property
     def nbytes(self) -> int:

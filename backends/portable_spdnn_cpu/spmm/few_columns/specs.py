@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from portable_spdnn_cpu.jit.grouped_loads import GROUP
+
 STEPS = 4  # of lanes, whose positions are the bytes of one word of 32 bits a lane
-ENTRIES = 4  # of rows: their columns are one word of 64 bits, and rows have whole words
+ENTRIES = GROUP  # of rows: their columns are one word of 64 bits, and rows have whole words
 PERMUTED_ITEMSIZE = 4  # bytes of the items that AVX2 permutes among all lanes
 LOADED_WINDOW = 256  # entries, where none is permuted: a position is a byte
 

@@ -2,11 +2,13 @@
 
 The sums of a row, for all columns of a panel, stay in vector registers while its entries stream
 by. An entry is an offset into the panel and a value: one value spread over a vector, and for each
-vector of the panel one multiply-add whose operand is loaded from the first-level cache.
+vector of the panel one multiply-add whose operand is loaded from the first-level cache. Entries go
+in groups of four (`jit.grouped_loads`): one load brings four offsets of 16 bits, or two those of 32
+bits, and one four values, which shuffles spread. What is left of a row is read one by one.
 
-Bound: loads. With v vectors an entry takes v + 2 loads for v multiply-adds. Where a core begins 1.6
-loads and two multiply-adds in a cycle, as measured on an Intel server core of 2023 with AVX-512,
-eight vectors reach at most two thirds of its peak.
+Bound: v + 1/2 loads for v multiply-adds, with panels of v vectors that are a register each; where
+shuffles share a port with multiply-adds, as in Intel's cores with AVX-512, v + 1 operations of two
+ports.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
-from portable_spdnn_cpu.jit.groups import GROUP, broadcast_group, load_group
+from portable_spdnn_cpu.jit.grouped_loads import GROUP, broadcast_group, load_group
 from portable_spdnn_cpu.jit.intrinsics import broadcast
 from portable_spdnn_cpu.jit.partial_vectors import store_first
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
-# Vectors of 64 bytes in the widest panel: what leaves registers for a value and, where a processor
-# has no operands in memory, for what is loaded.
+# Vectors of 64 bytes in the widest panel: what leaves registers for four values, for one of them
+# that is spread and, where a processor has no operands in memory, for what is loaded.
 MAX_VECTORS = min(8, (VECTOR_REGISTERS - 4) * VECTOR_BYTES // BLOCK_BYTES)
 OFFSET_UNIT = 8  # bytes; x86 addresses scale an index by 8 at no cost
 Value = Any  # an LLVM value; llvmlite has no types

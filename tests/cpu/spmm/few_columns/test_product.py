@@ -22,8 +22,11 @@ from hypothesis import strategies as st
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.few_columns import lanes, product, rows
+from portable_spdnn_cpu.spmm.few_columns.choice import forms
+from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout
 from portable_spdnn_cpu.spmm.few_columns.operands import TABLE
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
+from portable_spdnn_cpu.spmm.few_columns.specs import RowsSpec
 
 FORMS = ["lanes", "rows"]
 
@@ -220,15 +223,31 @@ def test_the_model_chooses_parts_and_threads():
     large = sp.random_array((3000, 3000), density=0.1, format="csr", rng=rng, dtype=np.float32)
     large.sort_indices()
     B = rng.standard_normal((3000, 15)).astype(np.float32)
-    prepared = FewColumnsProduct(large, 15, Epilogue(), threads=3)
+    prepared = FewColumnsProduct(large, 15, Epilogue(), 3, forms(large, 15)[0])
     assert prepared._packed.parts == 3
     assert prepared.threads_used(3, 1) == 3
     found = multiplied(prepared, large, B, pool=ThreadPool(3))
     np.testing.assert_allclose(found, large @ B, rtol=1e-3, atol=1e-3)
-    small = FewColumnsProduct(large[:40], 1, Epilogue(), threads=3)
+    small = FewColumnsProduct(large[:40], 1, Epilogue(), 3, forms(large[:40], 1)[0])
     assert small._packed.parts == 1
     assert small.threads_used(3, 1) == 1
     assert "few columns, B is copied" in small.describe()
+
+
+def test_forms_are_those_that_may_be_the_fastest():
+    rng = np.random.default_rng(12)
+    A = sp.random_array((400, 600), density=0.2, format="csr", rng=rng, dtype=np.float32)
+    A.sort_indices()
+    both = forms(A, 4, 1e9)
+    assert {type(form.layout) for form in both} == {LanesLayout, RowsSpec}
+    assert 0 < both[0].seconds <= both[1].seconds
+    between = both[1].seconds / both[0].seconds
+    assert len(forms(A, 4, 1.01 * between)) == 2
+    for doubtful in (1.0, max(1.0, 0.99 * between)):
+        assert [form.seconds for form in forms(A, 4, doubtful)] == [both[0].seconds]
+    assert [type(form.layout) for form in forms(A, 9, 1e9)] == [RowsSpec]  # no lanes beyond 8
+    for empty in ((0, 5), (5, 0), (0, 0), (7, 9)):  # a form, though all take no time
+        assert forms(sp.csr_array(empty, dtype=np.float32), 2, 2.0)
 
 
 @pytest.mark.parametrize("form", FORMS)

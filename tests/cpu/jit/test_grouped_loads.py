@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from llvmlite import binding, ir
 
-from portable_spdnn_cpu.jit.groups import GROUP, broadcast_group, load_group
+from portable_spdnn_cpu.jit.grouped_loads import GROUP, broadcast_group, load_group
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 
 LENGTHS = [length for length in (64, 32, 16) if length <= VECTOR_BYTES]

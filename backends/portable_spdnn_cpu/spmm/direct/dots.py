@@ -25,16 +25,18 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     K,
 )
 from portable_spdnn_cpu.spmm.direct.rows import Rows
-from portable_spdnn_cpu.spmm.emitter import INT32, Value
+from portable_spdnn_cpu.spmm.emitter import BIT, INT32, Value
 
 STEP = 8  # entries that are multiplied together
 TOGETHER, PART = 4, 32  # rows that are summed together, and the bytes of a row in a vector
 # Entries up to which four rows are summed together, and those that rows of their block have on
 # average at most where that pays, as measured on a Zen 3.
 WIDTHS = {4: 3, 8: 7, 16: 12}
-WIDEST, MOST = 24, {4: 19, 8: 15}  # the same of the widest, by the bytes of a value
+# The same of the widest, by the bytes of a value; with more, where all rows of a block are short.
+WIDEST, MOST = 24, {4: 19, 8: 15}
 BLOCK_ROWS = 64
-BLOCK_ENTRIES = BLOCK_ROWS * max(MOST.values())
+BLOCK_ENTRIES = BLOCK_ROWS * WIDEST
+LENGTHS = 16  # rows whose lengths are looked at together
 
 
 class Dots(Rows):
@@ -64,13 +66,30 @@ class Dots(Rows):
             first, stop = (
                 self.load_word(self.index_type, self.words[INDPTR], place) for place in (row, after)
             )
-            most = self.times(builder.sub(after, row), MOST[self.itemsize])
-            few = builder.icmp_unsigned("<=", builder.sub(stop, first), most)
-            with builder.if_else(few) as (block, one_by_one):
+            rows, few = builder.sub(after, row), self.slot(BIT)
+            most = self.times(rows, MOST[self.itemsize])
+            builder.store(builder.icmp_unsigned("<=", builder.sub(stop, first), most), few)
+            whole = builder.icmp_unsigned("==", rows, self.number(BLOCK_ROWS))
+            with builder.if_then(builder.and_(whole, builder.not_(builder.load(few)))):
+                builder.store(self._are_short(row), few)
+            with builder.if_else(builder.load(few)) as (block, one_by_one):
                 with block:
                     self._multiply_block(row, after, first, stop)
                 with one_by_one:
                     super().multiply_all(row, after)
+
+    def _are_short(self, row: Value) -> Value:
+        """Return whether each of BLOCK_ROWS rows has WIDEST entries at most."""
+        builder, kind = self.builder, ir.VectorType(self.index_type, LENGTHS)
+        size, longest = self.index_type.width // 8, ir.Constant(kind, None)
+        for number in range(0, BLOCK_ROWS, LENGTHS):
+            at = self.add(self.words[INDPTR], self.times(self.add(row, number), size))
+            lengths = builder.sub(self.load(kind, self.add(at, size)), self.load(kind, at))
+            longer = builder.icmp_unsigned(">", lengths, longest)
+            longest = builder.select(longer, lengths, longest)
+        beyond = builder.icmp_unsigned(">", longest, self.spread(self.index_type(WIDEST), LENGTHS))
+        bits = ir.IntType(LENGTHS)
+        return builder.icmp_unsigned("==", builder.bitcast(beyond, bits), bits(0))
 
     def _multiply_block(self, begin: Value, end: Value, first: Value, stop: Value) -> None:
         """Emit rows of C whose entries are first .. stop - 1."""
@@ -83,11 +102,12 @@ class Dots(Rows):
         whole = self.whole_steps(begin, end, TOGETHER)
         rows, entries = builder.sub(end, begin), builder.sub(stop, first)
         limits = {}
-        for width, most in {**WIDTHS, WIDEST: MOST[self.itemsize]}.items():
+        for width, most in WIDTHS.items():
             pays = builder.icmp_signed("<=", entries, self.times(rows, most))
             # A limit of 0 admits only rows without entries.
             limit = builder.select(pays, self.index_type(width), self.index_type(0))
             limits[width] = self.spread(limit, TOGETHER)
+        limits[WIDEST] = self.spread(self.index_type(WIDEST), TOGETHER)
         with self.loop(begin, whole, TOGETHER) as row:
             self._sum_four(row, limits, products, sums)
         self._sum_rows(whole, end, sums)

@@ -36,6 +36,24 @@ lengths = st.one_of(
 )
 
 
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [20] * (2 * BLOCK_ROWS + 2), [24] * BLOCK_ROWS, [24] * (BLOCK_ROWS - 1) + [25],
+        [16] * BLOCK_ROWS + [24] * 3, [24] * BLOCK_ROWS + [0] * BLOCK_ROWS, [24] * 4 + [1000] * 60,
+    ],
+)  # fmt: skip
+def test_blocks_of_rows_that_are_all_short(counts: list[int], dtype: Any, index: Any) -> None:
+    A = rows_of(counts, dtype, index)
+    x = np.random.default_rng(3).uniform(-1, 1, K).astype(dtype)
+    close = 1e-4 if dtype == np.float32 else 1e-12
+    for pool in POOLS:
+        found = multiply(pool, "csr", A, x, ps.Epilogue(), None)
+        np.testing.assert_allclose(found, oracle.spmm(A, x[:, None])[:, 0], rtol=close, atol=close)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     lengths, st.sampled_from([np.float32, np.float64]), st.sampled_from([np.int32, np.int64]),

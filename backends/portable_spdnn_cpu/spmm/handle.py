@@ -155,7 +155,7 @@ class WeightsProduct:
     def describe(self, layer: bool = False) -> str:
         """Return what was chosen so far, and why: a sentence for each number of columns.
 
-        The first time it measures the processor's peak, which takes a fifth of a second.
+        The first time it measures the processor's peak, which takes a tenth of a second.
 
         Parameters
         ----------

@@ -26,8 +26,8 @@ from portable_spdnn_cpu.machine.timing import seconds_each
 FMA_CHAINS = 12
 READ_CHAINS = 8
 FMA_ROUNDS = 1 << 12  # of one repetition: a few microseconds
-# Of one timing. That of multiply-adds is shorter than the slices that a system's scheduler gives, so
-# that some of many are whole where other programs use the core.
+# Of one timing. That of multiply-adds is shorter than the slices that a scheduler gives: so some of
+# many are whole where other programs use the core.
 SECONDS, FMA_SECONDS = 0.03, 1e-3
 REPEATS, FMA_REPEATS = 5, 60
 LANES = VECTOR_BYTES // 4

@@ -208,8 +208,11 @@ class WeightsProduct:
             if id(product) not in used:
                 self._packed.pop(variant, None)
         for columns, products in list(self._few.items()):
-            self._few[columns] = [product for product in products if id(product) in used]
-            if not self._few[columns]:
+            # Other threads may do the same meanwhile, and never see a list that is empty.
+            kept = [product for product in products if id(product) in used]
+            if kept:
+                self._few[columns] = kept
+            else:
                 self._few.pop(columns, None)
         for name in ("_dense", "_direct"):
             if id(vars(self).get(name)) not in used:

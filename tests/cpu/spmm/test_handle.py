@@ -210,7 +210,15 @@ def test_blas_threads_are_as_before_after_calls_of_several_threads() -> None:
 
 
 def test_a_handle_forgets_old_predictions_and_packings() -> None:
+    class NeverEmpty(dict[int, list[FewColumnsProduct]]):
+        """What other threads see: a list that is empty would fail them."""
+
+        def __setitem__(self, columns: int, products: list[FewColumnsProduct]) -> None:
+            assert products
+            super().__setitem__(columns, products)
+
     product = WeightsProduct(ThreadPool(1), random((40, 50), 0.1), BARE)
+    product._few = NeverEmpty()
     for columns in range(1, 3 * handle.MAX_PREDICTIONS):
         product.multiply(np.ones((50, columns), np.float32))
     assert len(product._choices) == handle.MAX_PREDICTIONS

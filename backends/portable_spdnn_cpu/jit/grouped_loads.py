@@ -1,4 +1,4 @@
-"""Loading four neighbouring numbers together, for emitters.
+"""Grouped loads, for emitters: four neighbouring numbers together.
 
 A kernel that streams entries multiplies operands from the first-level cache. A core begins at most
 two loads of 64 bytes in a cycle, and loads of an entry's place and value compete with them. On a

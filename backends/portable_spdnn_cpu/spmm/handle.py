@@ -35,7 +35,8 @@ LEAST_SHARED = 1.5
 # Seconds of a product, by streaming, from which clusters are considered without a trial. In shorter
 # ones they gain less than it takes to look for rows to share: 0.1 microseconds an entry.
 CLUSTERED_FROM = 1e-3
-# A form for few columns that takes so many times as long as the other, by the model, is tried too.
+# A form for few columns is tried too where the model gives it less than so many times the other's
+# seconds.
 DOUBTFUL = 2.0
 MAX_PREDICTIONS = 16  # for different numbers of columns that are kept: each may have packed A anew
 MAX_TRIAL_BYTES = 1 << 28  # of made-up operands and results; larger products are not tried
@@ -229,13 +230,13 @@ class WeightsProduct:
             product = self._packed[variant] = StreamProduct(self.A, self.epilogue, variant)
         return product
 
-    def _few_columns(self, columns: int, forms: Sequence[Form]) -> list[FewColumnsProduct]:
-        """Return A packed for a few columns: as it is kept, else in these forms."""
+    def _few_columns(self, columns: int, wanted: Sequence[Form]) -> list[FewColumnsProduct]:
+        """Return A packed for a few columns: as it is kept, else in the wanted forms."""
         products = self._few.get(columns)
         if products is None:
             products = self._few[columns] = [
                 FewColumnsProduct(self.A, columns, self.epilogue, self.workers.threads, form)
-                for form in forms
+                for form in wanted
             ]
         return products
 

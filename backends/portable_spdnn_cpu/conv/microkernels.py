@@ -27,7 +27,7 @@ from numba.core import cgutils, types
 
 from portable_spdnn_cpu.conv.spans import BYTE, WORD, Value, VectorEmitter
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
-from portable_spdnn_cpu.jit.grouped_loads import GROUP, broadcast_group, load_group
+from portable_spdnn_cpu.jit.grouped_loads import GROUP, broadcast_group, load_numbers
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 
 
@@ -136,7 +136,7 @@ class _Stream:
         last = builder.add(first, entries)
         single = builder.add(first, builder.and_(entries, WORD(-GROUP)))
         with cgutils.for_range_slice(builder, first, single, WORD(GROUP), WORD) as (entry, _):
-            offsets = load_group(builder, builder.gep(self.offsets, [entry]))
+            offsets = load_numbers(builder, builder.gep(self.offsets, [entry]))
             weights = broadcast_group(
                 builder, self.emitter.vector, builder.gep(self.weights, [entry])
             )

@@ -18,21 +18,27 @@ GROUP = 4
 WORD = ir.IntType(64)
 
 
-def load_group(builder: Any, pointer: Any) -> list[Any]:
-    """Return GROUP unsigned integers of 16 or 32 bits from a pointer on, as words.
+def load_numbers(builder: Any, pointer: Any, count: int = GROUP) -> list[Any]:
+    """Return unsigned integers of 16, 32 or 64 bits from a pointer on, as words.
 
     They are loaded 64 bits at a time, of which the first number is the lowest: processors that
-    Numba compiles for store them so.
+    Numba compiles for store them so. `count` is a multiple of how many there are in 64 bits.
     """
     bits = pointer.type.pointee.width
     together = WORD.width // bits
     mask = WORD((1 << bits) - 1)
     found = []
-    for first in range(0, GROUP, together):
+    for first in range(0, count, together):
         place = builder.bitcast(builder.gep(pointer, [WORD(first)]), WORD.as_pointer())
         packed = builder.load(place, align=bits // 8)
         shifted = [builder.lshr(packed, WORD(bits * number)) for number in range(together)]
-        found += [builder.and_(word, mask) for word in shifted]
+        words = [builder.and_(word, mask) for word in shifted]
+        if bits == 32 and is_x86(builder.module.triple):
+            # LLVM would scale each number apart, which addresses do at no cost, were it to see
+            # where they come from.
+            kind = ir.FunctionType(WORD, [WORD])
+            words = [builder.asm(kind, "", "=r,0", [word], False) for word in words]
+        found += words
     return found
 
 

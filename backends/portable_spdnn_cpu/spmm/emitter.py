@@ -162,8 +162,13 @@ class Emitter:
         return total
 
     def slot(self, kind: Value) -> Value:
-        """Return a place on the stack, which LLVM makes a register where it can."""
+        """Return a place on the stack, which LLVM makes a register where it can; zero at first."""
         return cgutils.alloca_once(self.builder, kind)
+
+    def memory(self, kind: Value, count: int) -> Value:
+        """Return the address of an array on the stack, of so many items that hold anything."""
+        with self.builder.goto_entry_block():  # not in a loop, which would take more each time
+            return self.address_of(self.builder.alloca(ir.ArrayType(kind, count)))
 
     def address_of(self, slot: Value) -> Value:
         """Return the address of a place on the stack."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from llvmlite import binding, ir
 
-from portable_spdnn_cpu.jit.grouped_loads import GROUP, broadcast_group, load_group
+from portable_spdnn_cpu.jit.grouped_loads import GROUP, broadcast_group, load_numbers
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 
 LENGTHS = [length for length in (64, 32, 16) if length <= VECTOR_BYTES]
@@ -35,7 +35,7 @@ def module_of(bits: int, itemsize: int, lanes: int, vector_bytes: int, triple: s
     builder = ir.IRBuilder(function.append_basic_block())
     offsets, values, words, vectors = function.args
     results = (
-        (words, load_group(builder, offsets), 8),
+        (words, load_numbers(builder, offsets), 8),
         (vectors, broadcast_group(builder, vector, values, vector_bytes), itemsize),
     )
     for target, found, align in results:

@@ -11,10 +11,11 @@ multiplied and summed at once; either way its sum is the same, but for the sign 
 from __future__ import annotations
 
 import functools
-import itertools
 
 from llvmlite import ir
 
+from portable_spdnn_cpu.jit.grouped_loads import load_numbers
+from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
 from portable_spdnn_cpu.spmm.direct.job_words import (
     B_ROW,
     INDICES,
@@ -25,18 +26,20 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     K,
 )
 from portable_spdnn_cpu.spmm.direct.rows import Rows
-from portable_spdnn_cpu.spmm.emitter import BIT, INT32, Value
+from portable_spdnn_cpu.spmm.emitter import INT32, Value
 
 STEP = 8  # entries that are multiplied together
-TOGETHER, PART = 4, 32  # rows that are summed together, and the bytes of a row in a vector
-# Entries up to which four rows are summed together, and those that rows of their block have on
-# average at most where that pays, as measured on a Zen 3.
-WIDTHS = {4: 3, 8: 7, 16: 12}
-# The same of the widest, by the bytes of a value; with more, where all rows of a block are short.
-WIDEST, MOST = 24, {4: 19, 8: 15}
+TOGETHER = 4  # rows that are summed together
+# Entries that the longest of them may have, and those that rows of a block have on average at most
+# where that pays, by the bytes of a value; with more, where all of its rows are short.
+WIDTHS = 4, 8, 16, 24
+MOST = {4: 19, 8: 15}
 BLOCK_ROWS = 64
-BLOCK_ENTRIES = BLOCK_ROWS * WIDEST
+BLOCK_ENTRIES = BLOCK_ROWS * WIDTHS[-1]
 LENGTHS = 16  # rows whose lengths are looked at together
+# Of a sum's terms that are loaded together: with masks that cost nothing all of a step, else what a
+# register of 32 bytes holds.
+PART = {4: STEP, 8: STEP if HAS_FAST_MASKS else STEP // 2}
 
 
 class Dots(Rows):
@@ -49,14 +52,15 @@ class Dots(Rows):
         self.last_step = builder.sub(entries, self.number(STEP))
         # Vectors that begin with the last products of a block reach beyond them.
         self.products, self.block_sums, self.rest = (
-            self.address_of(self.slot(ir.ArrayType(self.scalar, count)))
-            for count in (BLOCK_ENTRIES + WIDEST, BLOCK_ROWS, STEP)
+            self.memory(self.scalar, count)
+            for count in (BLOCK_ENTRIES + WIDTHS[-1], BLOCK_ROWS, STEP)
         )
-        longest, integer = WIDEST, ir.IntType(8 * self.itemsize)
-        masks = ir.ArrayType(integer, 2 * longest)
+        self.lengths = self.memory(INT32, BLOCK_ROWS)
+        integer = ir.IntType(8 * self.itemsize)
+        masks = ir.ArrayType(integer, 2 * WIDTHS[-1])
         slot = self.slot(masks)
-        builder.store(ir.Constant(masks, [-1] * longest + [0] * longest), slot)
-        self.masks = self.add(self.address_of(slot), longest * self.itemsize)
+        builder.store(ir.Constant(masks, [-1] * WIDTHS[-1] + [0] * WIDTHS[-1]), slot)
+        self.masks = self.add(self.address_of(slot), WIDTHS[-1] * self.itemsize)
 
     def multiply_all(self, begin: Value, end: Value) -> None:
         """Emit rows of C."""
@@ -66,32 +70,59 @@ class Dots(Rows):
             first, stop = (
                 self.load_word(self.index_type, self.words[INDPTR], place) for place in (row, after)
             )
-            rows, few = builder.sub(after, row), self.slot(BIT)
-            most = self.times(rows, MOST[self.itemsize])
-            builder.store(builder.icmp_unsigned("<=", builder.sub(stop, first), most), few)
-            whole = builder.icmp_unsigned("==", rows, self.number(BLOCK_ROWS))
-            with builder.if_then(builder.and_(whole, builder.not_(builder.load(few)))):
-                builder.store(self._are_short(row), few)
-            with builder.if_else(builder.load(few)) as (block, one_by_one):
+            longest = self._keep_lengths(row, after)
+            most = self.times(builder.sub(after, row), MOST[self.itemsize])
+            few = builder.icmp_unsigned("<=", builder.sub(stop, first), most)
+            short = builder.icmp_unsigned("<=", longest, self.index_type(WIDTHS[-1]))
+            with builder.if_else(builder.or_(few, short)) as (block, one_by_one):
                 with block:
-                    self._multiply_block(row, after, first, stop)
+                    self._multiply_block(row, after, first, stop, longest)
                 with one_by_one:
                     super().multiply_all(row, after)
 
-    def _are_short(self, row: Value) -> Value:
-        """Return whether each of BLOCK_ROWS rows has WIDEST entries at most."""
-        builder, kind = self.builder, ir.VectorType(self.index_type, LENGTHS)
-        size, longest = self.index_type.width // 8, ir.Constant(kind, None)
-        for number in range(0, BLOCK_ROWS, LENGTHS):
-            at = self.add(self.words[INDPTR], self.times(self.add(row, number), size))
-            lengths = builder.sub(self.load(kind, self.add(at, size)), self.load(kind, at))
-            longer = builder.icmp_unsigned(">", lengths, longest)
-            longest = builder.select(longer, lengths, longest)
-        beyond = builder.icmp_unsigned(">", longest, self.spread(self.index_type(WIDEST), LENGTHS))
-        bits = ir.IntType(LENGTHS)
-        return builder.icmp_unsigned("==", builder.bitcast(beyond, bits), bits(0))
+    def _keep_lengths(self, begin: Value, end: Value) -> Value:
+        """Emit that lengths of rows are kept; returns the longest.
 
-    def _multiply_block(self, begin: Value, end: Value, first: Value, stop: Value) -> None:
+        They are kept in 32 bits: rows of a block are shorter than that.
+        """
+        builder, size = self.builder, self.index_type.width // 8
+        many = self.slot(ir.VectorType(self.index_type, LENGTHS))
+        single = self.slot(ir.VectorType(self.index_type, 1))
+
+        def keep(row: Value, longest: Value) -> None:
+            kind = longest.type.pointee
+            at = self.add(self.words[INDPTR], self.times(row, size))
+            lengths = builder.sub(self.load(kind, self.add(at, size)), self.load(kind, at))
+            before = builder.load(longest)
+            longer = builder.icmp_unsigned(">", lengths, before)
+            builder.store(builder.select(longer, lengths, before), longest)
+            if self.index_type != INT32:
+                lengths = builder.trunc(lengths, ir.VectorType(INT32, kind.count))
+            place = self.times(builder.sub(row, begin), INT32.width // 8)
+            self.store(lengths, self.add(self.lengths, place), INT32.width // 8)
+
+        for slot in (many, single):
+            builder.store(ir.Constant(slot.type.pointee, None), slot)
+        whole = self.whole_steps(begin, end, LENGTHS)
+        with self.loop(begin, whole, LENGTHS) as row:
+            keep(row, many)
+        with self.loop(whole, end) as row:
+            keep(row, single)
+        longest = builder.load(many)
+        while longest.type.count > 1:
+            half = longest.type.count // 2
+            low, high = (
+                self.shuffle(longest, longest, list(range(start, start + half)))
+                for start in (0, half)
+            )
+            longest = builder.select(builder.icmp_unsigned(">", low, high), low, high)
+        one = builder.load(single)
+        longest = builder.select(builder.icmp_unsigned(">", one, longest), one, longest)
+        return builder.extract_element(longest, INT32(0))
+
+    def _multiply_block(
+        self, begin: Value, end: Value, first: Value, stop: Value, longest: Value
+    ) -> None:
         """Emit rows of C whose entries are first .. stop - 1."""
         builder = self.builder
         self._keep_products(first, stop)
@@ -99,17 +130,22 @@ class Dots(Rows):
         sums = builder.select(self.finishes, self.block_sums, out)
         sums = builder.sub(sums, self.times(begin, self.itemsize))
         products = builder.sub(self.products, self.times(first, self.itemsize))
+        lengths = builder.sub(self.lengths, self.times(begin, INT32.width // 8))
         whole = self.whole_steps(begin, end, TOGETHER)
-        rows, entries = builder.sub(end, begin), builder.sub(stop, first)
-        limits = {}
-        for width, most in WIDTHS.items():
-            pays = builder.icmp_signed("<=", entries, self.times(rows, most))
-            # A limit of 0 admits only rows without entries.
-            limit = builder.select(pays, self.index_type(width), self.index_type(0))
-            limits[width] = self.spread(limit, TOGETHER)
-        limits[WIDEST] = self.spread(self.index_type(WIDEST), TOGETHER)
-        with self.loop(begin, whole, TOGETHER) as row:
-            self._sum_four(row, limits, products, sums)
+
+        def emit(width: int, *wider: int) -> None:
+            if not wider:
+                with self.loop(begin, whole, TOGETHER) as row:
+                    self._sum_four_if_short(row, width, products, lengths, sums)
+                return
+            fits = builder.icmp_unsigned("<=", longest, self.index_type(width))
+            with builder.if_else(fits) as (short, longer):
+                with short, self.loop(begin, whole, TOGETHER) as row:
+                    self._sum_four(row, width, products, lengths, sums)
+                with longer:
+                    emit(*wider)
+
+        emit(*WIDTHS)
         self._sum_rows(whole, end, sums)
         with builder.if_then(self.finishes), self.loop(begin, end) as row:
             target = self.row_of(self.out, row, OUT_ROW)
@@ -139,55 +175,50 @@ class Dots(Rows):
             target = self.add(products, self.times(entry, self.itemsize))
             self.store(self.builder.fmul(factor, item), target)
 
-    def _sum_four(self, row: Value, limits: dict[int, Value], products: Value, sums: Value) -> None:
-        """Emit that sums of four rows are stored: together where all are within a limit."""
-        builder, kind = self.builder, ir.VectorType(self.index_type, TOGETHER)
-        size, bits = self.index_type.width // 8, ir.IntType(TOGETHER)
-        at = self.add(self.words[INDPTR], self.times(row, size))
-        lengths = builder.sub(self.load(kind, self.add(at, size)), self.load(kind, at))
-
-        def emit(widths: list[int]) -> None:
-            if not widths:
+    def _sum_four_if_short(
+        self, row: Value, width: int, products: Value, lengths: Value, sums: Value
+    ) -> None:
+        """Emit that sums of four rows are stored: together if none has more than `width` terms."""
+        builder, bits = self.builder, ir.IntType(TOGETHER)
+        at = self.add(lengths, self.times(row, INT32.width // 8))
+        found = self.load(ir.VectorType(INT32, TOGETHER), at, INT32.width // 8)
+        beyond = builder.icmp_unsigned(">", found, self.spread(INT32(width), TOGETHER))
+        fits = builder.icmp_unsigned("==", builder.bitcast(beyond, bits), bits(0))
+        with builder.if_else(fits) as (together, longer):
+            with together:
+                self._sum_four(row, width, products, lengths, sums)
+            with longer:
                 self._sum_rows(row, self.add(row, TOGETHER), sums)
-                return
-            beyond = builder.bitcast(builder.icmp_unsigned(">", lengths, limits[widths[0]]), bits)
-            fits = builder.icmp_unsigned("==", beyond, bits(0))
-            with builder.if_else(fits) as (together, longer):
-                with together:
-                    total = self._sums_of_four(row, widths[0], products)
-                    self.store(total, self.add(sums, self.times(row, self.itemsize)))
-                with longer:
-                    emit(widths[1:])
 
-        emit(list(limits))
-
-    def _sums_of_four(self, row: Value, width: int, products: Value) -> Value:
-        """Return the sums of four rows of at most so many entries, as a vector."""
-        lanes = min(width, PART // self.itemsize)
-        starts = [
-            self.load_word(self.index_type, self.words[INDPTR], self.add(row, number))
-            for number in range(TOGETHER + 1)
-        ]
-        found = []
-        for start, stop in itertools.pairwise(starts):
+    def _sum_four(
+        self, row: Value, width: int, products: Value, lengths: Value, sums: Value
+    ) -> None:
+        """Emit that sums of four rows are stored, of at most `width` terms each."""
+        lanes, found = min(width, PART[self.itemsize]), []
+        for number in range(TOGETHER):
+            one = self.add(row, number)
+            start = self.load_word(self.index_type, self.words[INDPTR], one)
+            count = self.load_word(INT32, lengths, one)
             at = self.add(products, self.times(start, self.itemsize))
-            count, terms = self.builder.sub(stop, start), list[Value]()
-            for lane in range(0, width, lanes):
-                term = self.load(self.vector(lanes), self.add(at, lane * self.itemsize))
-                terms.append(self._first_lanes_of(term, count, lane))
+            terms = [self._terms(at, count, lane, lanes) for lane in range(0, width, lanes)]
             # In the order of `sums`, in which STEP lanes are added at once.
             parts = min(STEP // lanes, len(terms))
             totals = [functools.reduce(self.plus, terms[part::parts]) for part in range(parts)]
             found.append(functools.reduce(self.plus, totals))
+        if lanes == 2 * TOGETHER and self.itemsize == 8:
+            halves = [list(range(TOGETHER)), list(range(TOGETHER, 2 * TOGETHER))]
+            found, lanes = [self._added(each, each, halves) for each in found], TOGETHER
         a, b, c, d = found
         if lanes == 2 * TOGETHER:
             halves = [[0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]]
             ac, bd = self._added(a, c, halves), self._added(b, d, halves)
             total = self._added(ac, bd, [[0, 1, 8, 9, 4, 5, 12, 13], [2, 3, 10, 11, 6, 7, 14, 15]])
-            return self._added(total, total, [[0, 2, 4, 6], [1, 3, 5, 7]])
-        halves = [[0, 1, 4, 5], [2, 3, 6, 7]]
-        ab, cd = self._added(a, b, halves), self._added(c, d, halves)
-        return self._added(ab, cd, [[0, 2, 4, 6], [1, 3, 5, 7]])
+            total = self._added(total, total, [[0, 2, 4, 6], [1, 3, 5, 7]])
+        else:
+            halves = [[0, 1, 4, 5], [2, 3, 6, 7]]
+            ab, cd = self._added(a, b, halves), self._added(c, d, halves)
+            total = self._added(ab, cd, [[0, 2, 4, 6], [1, 3, 5, 7]])
+        self.store(total, self.add(sums, self.times(row, self.itemsize)))
 
     def _added(self, first: Value, second: Value, lanes: list[list[int]]) -> Value:
         """Return the sum of two choices of the lanes of two vectors."""
@@ -225,6 +256,16 @@ class Dots(Rows):
         rest = self._first_lanes_of(builder.load(products), builder.sub(stop, whole))
         return [self.lane_sum(self.plus(total, rest))]
 
+    def _terms(self, at: Value, count: Value, lane: int, lanes: int) -> Value:
+        """Return some products of a row from lane `lane` on, and zeros from `count` on."""
+        at = self.add(at, lane * self.itemsize)
+        if not HAS_FAST_MASKS:
+            return self._first_lanes_of(self.load(self.vector(lanes), at), count, lane)
+        numbers = ir.Constant(ir.VectorType(INT32, lanes), list(range(lane, lane + lanes)))
+        counts = self.spread(self.builder.trunc(count, INT32), lanes)
+        mask = self.builder.icmp_unsigned("<", numbers, counts)
+        return self.load_some(self.vector(lanes), at, mask)
+
     def _first_lanes_of(self, terms: Value, count: Value, lane: int = 0) -> Value:
         """Return a vector that begins with a lane of a row, and zeros from `count` of these on."""
         integers = ir.VectorType(ir.IntType(8 * self.itemsize), terms.type.count)
@@ -246,9 +287,9 @@ class Dots(Rows):
     def items(self, first: Value, indices: Value) -> Value:
         """Return the items of B that a vector of indices names, of entries from `first` on."""
         found = ir.Constant(self.vector(STEP), ir.Undefined)
-        for lane in range(STEP):
-            # Loaded once more: to take it out of the vector would take longer.
-            index = self.load_word(self.index_type, self.words[INDICES], self.add(first, lane))
+        # Loaded once more: to take them out of the vector would take longer.
+        pointer = self.pointer(self.index_type, self.words[INDICES], first)
+        for lane, index in enumerate(load_numbers(self.builder, pointer, STEP)):
             item = self.load(self.scalar, self.row_of(self.B, index, B_ROW))
             found = self.builder.insert_element(found, item, INT32(lane))
         return found

@@ -27,7 +27,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from portable_spdnn_cpu.jit.grouped_loads import broadcast_group, load_group
+from portable_spdnn_cpu.jit.grouped_loads import broadcast_group, load_numbers
 from portable_spdnn_cpu.spmm.emitter import INT16, INT32, WORD, Value
 from portable_spdnn_cpu.spmm.few_columns.copies import copy_to_planes, copy_to_rows
 from portable_spdnn_cpu.spmm.few_columns.operands import Operands, declare
@@ -242,7 +242,7 @@ class _Rows(Operands):
         spec, builder = self.spec, self.builder
         for number in range(words):
             first = self.times(self.add(word, number), ENTRIES)
-            units = load_group(builder, self.pointer(INT16, self.places, first))
+            units = load_numbers(builder, self.pointer(INT16, self.places, first))
             values = self.pointer(self.scalar, self.values, first)
             factors = broadcast_group(builder, self.row_kind, values, spec.vector_bytes)
             for entry in range(ENTRIES):

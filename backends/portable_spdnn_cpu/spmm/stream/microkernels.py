@@ -21,7 +21,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
-from portable_spdnn_cpu.jit.grouped_loads import GROUP, broadcast_group, load_group
+from portable_spdnn_cpu.jit.grouped_loads import GROUP, broadcast_group, load_numbers
 from portable_spdnn_cpu.jit.intrinsics import broadcast
 from portable_spdnn_cpu.jit.partial_vectors import store_first
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
@@ -218,7 +218,7 @@ class RowEmitter:
             scale = self.number(OFFSET_UNIT * 8 // self.bits)
         with self.loop(first, single, GROUP) as k:
             factors = broadcast_group(builder, self.vector, builder.gep(values, [k]))
-            group = load_group(builder, builder.gep(offsets, [k]))
+            group = load_numbers(builder, builder.gep(offsets, [k]))
             for factor, offset in zip(factors, group, strict=True):
                 self._add_entry(factor, offset, scale)
         with self.loop(single, end) as k:

@@ -14,6 +14,7 @@ from numba.core import cgutils
 
 from portable_spdnn_cpu.jit.intrinsics import broadcast
 from portable_spdnn_cpu.jit.partial_vectors import store_first
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
 Value = Any  # an LLVM value or type; llvmlite has no types
 FUSED = ("contract",)  # a multiplication and an addition may become one instruction
@@ -166,18 +167,24 @@ class Emitter:
         return cgutils.alloca_once(self.builder, kind)
 
     def memory(self, kind: Value, count: int) -> Value:
-        """Return the address of an array on the stack, of so many items that hold anything."""
+        """Return the address of an array on the stack, of so many items that hold anything.
+
+        It starts on a cache line.
+        """
         with self.builder.goto_entry_block():  # not in a loop, which would take more each time
-            return self.address_of(self.builder.alloca(ir.ArrayType(kind, count)))
+            slot = self.builder.alloca(ir.ArrayType(kind, count))
+            slot.align = BLOCK_BYTES
+            return self.address_of(slot)
 
     def address_of(self, slot: Value) -> Value:
         """Return the address of a place on the stack."""
         return self.builder.ptrtoint(slot, WORD)
 
     @contextmanager
-    def loop(self, begin: Value, end: Value, step: int = 1) -> Iterator[Value]:
+    def loop(self, begin: Value, end: Value, step: Value | int = 1) -> Iterator[Value]:
         """Emit a loop over begin, begin + step, ... below `end`, words all."""
-        each = cgutils.for_range_slice(self.builder, begin, end, self.number(step), WORD)
+        step = self.number(step) if isinstance(step, int) else step
+        each = cgutils.for_range_slice(self.builder, begin, end, step, WORD)
         with each as (index, _):
             yield index
 

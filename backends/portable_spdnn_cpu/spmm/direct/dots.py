@@ -1,11 +1,12 @@
 """Products of rows of A, in CSR, with a single column of B.
 
 Rows of few entries go in blocks. First all entries of a block are multiplied, whatever row they are
-of, and their products kept; then four rows at a time are summed, each in one to six vectors of
-which a mask leaves out what is of other rows. So no branch depends on how many entries a row has,
-which would be foreseen in a benchmark alone. Bound: some four instructions for an entry and twelve
-for a row, and the loads of masks and of products that lie across two cache lines. A longer row is
-multiplied and summed at once; either way its sum is the same, but for the sign of a zero.
+of, and their products kept; then four rows at a time are summed, each in as many steps as the
+longest row of the block takes, of which masks leave out what is of other rows. So no branch depends
+on how many entries a row has, which would be foreseen in a benchmark alone. Bound: some four
+instructions for an entry and ten for a row of up to eight, and loads of products, which lie across
+two cache lines. A longer row is multiplied and summed at once; either way its sum is the same, but
+for the sign of a zero.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from __future__ import annotations
 import functools
 
 from llvmlite import ir
+from numba.core import cgutils
 
 from portable_spdnn_cpu.jit.grouped_loads import load_numbers
 from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
 from portable_spdnn_cpu.spmm.direct.job_words import (
     B_ROW,
+    ENTRIES,
     INDICES,
     INDPTR,
     OUT_ROW,
@@ -30,15 +33,17 @@ from portable_spdnn_cpu.spmm.emitter import INT32, Value
 
 STEP = 8  # entries that are multiplied together
 TOGETHER = 4  # rows that are summed together
-# Entries that the longest of them may have, and those that rows of a block have on average at most
-# where that pays, by the bytes of a value; with more, where all of its rows are short.
-WIDTHS = 4, 8, 16, 24
-MOST = {4: 19, 8: 15}
-BLOCK_ROWS = 64
-BLOCK_ENTRIES = BLOCK_ROWS * WIDTHS[-1]
+WIDTHS = 4, 8, 16, 24, 32  # entries that each of them may have
+# Entries of rows of a block where that pays, measured on a Zen 4: at most so many on average, by
+# the bytes of a value, or in each row.
+MOST, SHORT = {4: 24, 8: 20}, 24
 LENGTHS = 16  # rows whose lengths are looked at together
-# Of a sum's terms that are loaded together: with masks that cost nothing all of a step, else what a
-# register of 32 bytes holds.
+# Rows of a block: LENGTHS where those of A have more entries than LONG on average. Products of more
+# would leave the first-level cache while entries stream through it from memory.
+BLOCK_ROWS, LONG = 64, 12
+BLOCK_ENTRIES = BLOCK_ROWS * WIDTHS[-1]
+# Terms of a sum that are loaded together, by the bytes of a value: those of a step where masks are
+# fast, else what a register of 32 bytes holds.
 PART = {4: STEP, 8: STEP if HAS_FAST_MASKS else STEP // 2}
 
 
@@ -56,24 +61,26 @@ class Dots(Rows):
             for count in (BLOCK_ENTRIES + WIDTHS[-1], BLOCK_ROWS, STEP)
         )
         self.lengths = self.memory(INT32, BLOCK_ROWS)
-        integer = ir.IntType(8 * self.itemsize)
-        masks = ir.ArrayType(integer, 2 * WIDTHS[-1])
-        slot = self.slot(masks)
-        builder.store(ir.Constant(masks, [-1] * WIDTHS[-1] + [0] * WIDTHS[-1]), slot)
-        self.masks = self.add(self.address_of(slot), WIDTHS[-1] * self.itemsize)
+        masks = ir.ArrayType(ir.IntType(8 * self.itemsize), 2 * WIDTHS[-1])
+        constant = ir.Constant(masks, [-1] * WIDTHS[-1] + [0] * WIDTHS[-1])
+        address = self.address_of(cgutils.global_constant(builder.module, "masks", constant))
+        self.masks = self.add(address, WIDTHS[-1] * self.itemsize)
 
     def multiply_all(self, begin: Value, end: Value) -> None:
         """Emit rows of C."""
         builder = self.builder
-        with self.loop(begin, end, BLOCK_ROWS) as row:
-            after = self.least(self.add(row, BLOCK_ROWS), end)
+        mean = self.times(self.words[ROWS], LONG)
+        are_long = builder.icmp_unsigned(">", self.words[ENTRIES], mean)
+        rows = builder.select(are_long, self.number(LENGTHS), self.number(BLOCK_ROWS))
+        with self.loop(begin, end, rows) as row:
+            after = self.least(self.add(row, rows), end)
             first, stop = (
                 self.load_word(self.index_type, self.words[INDPTR], place) for place in (row, after)
             )
             longest = self._keep_lengths(row, after)
             most = self.times(builder.sub(after, row), MOST[self.itemsize])
             few = builder.icmp_unsigned("<=", builder.sub(stop, first), most)
-            short = builder.icmp_unsigned("<=", longest, self.index_type(WIDTHS[-1]))
+            short = builder.icmp_unsigned("<=", longest, self.index_type(SHORT))
             with builder.if_else(builder.or_(few, short)) as (block, one_by_one):
                 with block:
                     self._multiply_block(row, after, first, stop, longest)

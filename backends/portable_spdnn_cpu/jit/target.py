@@ -32,6 +32,11 @@ def is_x86(triple: str) -> bool:
     return triple.startswith(("x86", "i386", "i686"))
 
 
+def cpu_name() -> str:
+    """Return LLVM's name of the processor: NUMBA_CPU_NAME where that is set, else the host's."""
+    return str(vars(config)["CPU_NAME"] or binding.get_host_cpu_name())
+
+
 @functools.cache
 def has_fast_gathers() -> bool:
     """Whether a gather of the processor's takes less time than as many single loads.
@@ -39,7 +44,7 @@ def has_fast_gathers() -> bool:
     Of some processors LLVM knows that gathers are slow, and emits single loads. It takes those of
     Zen 4 and 5 for fast, where a single column takes 0.7 to 0.95 of the time with single loads.
     """
-    cpu = vars(config)["CPU_NAME"] or binding.get_host_cpu_name()
+    cpu = cpu_name()
     if cpu.startswith("znver"):
         return False
     binding.initialize_native_target()

@@ -1,0 +1,197 @@
+"""Fit the constants of `portable_spdnn_cpu.spmm.costs` to the processor at hand.
+
+Run it from the root, on a machine that does nothing else, on one core:
+``taskset -c 0 python benchmarks/fit_costs.py [minutes]``, six by default. Random products of two or
+more columns are timed, each by the stream in several variants, with A and B as they are, and by
+BLAS. The constants that come nearest, by the sum of squares of logarithms where outliers count
+less, are printed as they stand in the file, and how near they come before and after.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy is imported
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.optimize import least_squares
+
+import portable_spdnn as ps
+from portable_spdnn.arrays import Array
+from portable_spdnn_cpu.machine.thread_pool import ALONE
+from portable_spdnn_cpu.spmm import cost_model, tuning
+from portable_spdnn_cpu.spmm.costs import Costs, Cycles
+from portable_spdnn_cpu.spmm.dense import DenseProduct
+from portable_spdnn_cpu.spmm.dense_layout import empty_result, layout_of, with_aligned_rows
+from portable_spdnn_cpu.spmm.direct import product as direct
+from portable_spdnn_cpu.spmm.stream.product import StreamProduct
+
+MOST_ITEMS, MOST_WORK = 1 << 22, 3e8  # of B and C; multiply-adds of a product that is timed
+VARIANTS = 3  # of the stream, for each product
+SECONDS, LEAST = 0.004, 3  # of a timing, and how often at least
+SCALES = 0.03, 30.0  # constants are looked for between so many times those that stand
+
+# What is fitted to the times of each kernel.
+FITTED = {
+    "stream": (
+        "stream.l1", "stream.l2", "stream.memory", "stream.copy", "stream.transpose",
+        "stream.write", "stream.write_far", "stream.write_fortran", "stream.row", "stream.entry",
+        "l1_share", "start", "wait", "write_rows", "memory_to_l1", "memory_to_l2", "piece",
+        "memory_entry",
+    ),
+    "direct": (
+        "direct.l1", "direct.l2", "direct.memory", "direct.across", "direct.copy",
+        "direct.transpose", "direct.write", "direct.write_far", "direct.write_fortran",
+        "direct.row", "direct.entry", "direct_call",
+    ),
+    "dense": ("dense", "dense_vector", "dense_weight", "memory_weight", "dense_call"),
+}  # fmt: skip
+
+
+class Timing(NamedTuple):
+    """Seconds of a kernel, and what gives the model's."""
+
+    kernel: str
+    seconds: float
+    model: Callable[[], float]
+
+
+def least_seconds(run: Callable[[], Any]) -> float:
+    """Return the least time of a call, after a first."""
+    run()
+    least, times, end = math.inf, 0, time.perf_counter() + SECONDS
+    while times < LEAST or time.perf_counter() < end:
+        begin = time.perf_counter()
+        run()
+        least = min(least, time.perf_counter() - begin)
+        times += 1
+    return least
+
+
+def timings(rng: np.random.Generator) -> list[Timing]:
+    """Return the timings of a random product."""
+    rows, inner = (round(math.exp(rng.uniform(math.log(8), math.log(4096)))) for _ in range(2))
+    columns = round(math.exp(rng.uniform(math.log(2), math.log(800))))
+    density = math.exp(rng.uniform(math.log(0.004), math.log(0.6)))
+    dtype = rng.choice([np.float32, np.float64])
+    if columns * max(rows, inner) > MOST_ITEMS or rows * inner * columns * density > MOST_WORK:
+        return []
+    A: Any = sp.random_array((rows, inner), density=density, rng=rng, dtype=dtype, format="csr")
+    if not A.nnz:
+        return []
+    A.sort_indices()
+    A.indptr, A.indices = A.indptr.astype(np.int32), A.indices.astype(np.int32)
+    B: Array = rng.uniform(-1, 1, (inner, columns)).astype(dtype)
+    form = rng.integers(3)
+    B = [np.asfortranarray, with_aligned_rows, np.ascontiguousarray][form](B)
+    size = cost_model.size_of(A, columns, layout_of(B), ALONE, keeps_order=bool(rng.integers(2)))
+    out = empty_result(rows, columns, A.dtype, size.out_fortran)
+    blocks = [block for block in tuning.K_BLOCKS if block < inner] + [inner]
+    variants = tuning._variants(size, blocks)
+    # Those that the model thinks good, and any.
+    chosen = {0, *rng.integers(min(6, len(variants)), size=1), *rng.integers(len(variants), size=1)}
+    found = []
+    for variant in [variants[number] for number in sorted(chosen)][:VARIANTS]:
+        product = StreamProduct(A, ps.Epilogue(), variant)
+        seconds = least_seconds(lambda product=product: product.multiply(B, out, None, ALONE))  # type: ignore[misc]
+        found.append(
+            Timing(
+                "stream", seconds,
+                lambda variant=variant: cost_model.stream_seconds(size, variant),  # type: ignore[misc]
+            )
+        )  # fmt: skip
+    parts, order = (A.indptr, A.indices, A.data), size.out_fortran
+    seconds = least_seconds(
+        lambda: direct.multiply(ALONE, "csr", A.shape, parts, B, None, None, order)
+    )
+    found.append(Timing("direct", seconds, lambda: cost_model.direct_seconds(size)))
+    if rows * inner * columns < MOST_WORK:
+        dense = DenseProduct(A, ps.Epilogue())
+        seconds = least_seconds(lambda: dense.multiply(B, out, None, ALONE))
+        found.append(Timing("dense", seconds, lambda: cost_model.dense_seconds(size)))
+    return found
+
+
+def constant(costs: Costs, name: str) -> float:
+    """Return a constant by its name in FITTED."""
+    value: Any = costs
+    for part in name.split("."):
+        value = getattr(value, part)
+    return float(value)
+
+
+def with_constant(costs: Costs, name: str, value: float) -> Costs:
+    """Return the constants with another value of one."""
+    *outer, last = name.split(".")
+    if not outer:
+        return replace(costs, **{last: value})
+    return replace(costs, **{outer[0]: replace(getattr(costs, outer[0]), **{last: value})})
+
+
+def logarithms(costs: Costs, found: list[Timing]) -> Array:
+    """Return the logarithms of the model's times over those measured."""
+    cost_model.COSTS = costs
+    return np.array([math.log(timing.model() / timing.seconds) for timing in found])
+
+
+def fitted(costs: Costs, kernel: str, found: list[Timing]) -> Costs:
+    """Return constants that come nearest to the times of a kernel."""
+    names = FITTED[kernel]
+
+    def of(scales: Array) -> Costs:
+        changed = costs
+        for name, scale in zip(names, scales, strict=True):
+            before = constant(costs, name) or 1.0
+            changed = with_constant(changed, name, before * math.exp(scale))
+        return changed
+
+    low, high = map(math.log, SCALES)
+    result = least_squares(
+        lambda scales: logarithms(of(scales), found), np.zeros(len(names)), loss="soft_l1",
+        f_scale=0.2, bounds=(low, high), diff_step=1e-3,
+    )  # fmt: skip
+    return of(result.x)
+
+
+def nearness(costs: Costs, found: list[Timing]) -> str:
+    """Return the middle two thirds of measured times over the model's."""
+    ratios = np.exp(-logarithms(costs, found))
+    low, high = np.quantile(ratios, [1 / 6, 5 / 6])
+    return f"two thirds take {low:.2f} to {high:.2f} times what the model says"
+
+
+def printed(costs: Costs | Cycles) -> str:
+    """Return constants as they are written in the file."""
+    parts = []
+    for field in fields(costs):
+        value = getattr(costs, field.name)
+        text = printed(value) if isinstance(value, Cycles) else f"{value:.2g}"
+        parts.append(f"{field.name}={text}")
+    return f"{type(costs).__name__}({', '.join(parts)})"
+
+
+def main() -> None:
+    """Measure, fit and print."""
+    minutes = float(sys.argv[1]) if len(sys.argv) > 1 else 6.0
+    rng, found = np.random.default_rng(1), list[Timing]()
+    end = time.perf_counter() + 60 * minutes
+    while time.perf_counter() < end:
+        found += timings(rng)
+    costs = cost_model.COSTS
+    for kernel in FITTED:
+        some = [timing for timing in found if timing.kernel == kernel]
+        print(f"{kernel}: {len(some)} timings; before, {nearness(costs, some)}")
+        costs = fitted(costs, kernel, some)
+        print(f"{kernel}: after, {nearness(costs, some)}", flush=True)
+    print(printed(costs))
+
+
+if __name__ == "__main__":
+    main()

@@ -121,15 +121,15 @@ ZEN_5 = Costs(
 ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
     cycle=2.8e-10,
     stream=Cycles(
-        l1=0.89, l2=2.1, memory=3.7, across=1.0, copy=3.6, transpose=8.7,
-        write=5.7, write_far=7.0, write_fortran=11.0, row=4.1, entry=0.96,
+        l1=1.0, l2=2.1, memory=3.7, across=1.0, copy=3.6, transpose=8.7,
+        write=5.7, write_far=7.0, write_fortran=11.0, row=4.1, entry=1.1,
     ),
     direct=Cycles(
         l1=1.3, l2=2.1, memory=3.1, across=1.1, copy=2.8, transpose=6.8,
         write=2.3, write_far=2.7, write_fortran=9.4, row=3.4, entry=0.25,
     ),
     l1_share=1.25, start=8600.0, wait=3.2, write_rows=3.0, memory_to_l1=5.1, memory_to_l2=5.2,
-    piece=1.0, memory_entry=0.25, vector_entry=1.2, vector_row=2.9, dense=1.2, dense_vector=4.7,
+    piece=1.0, memory_entry=0.6, vector_entry=1.2, vector_row=2.9, dense=1.2, dense_vector=4.7,
     dense_weight=2.3, memory_weight=13.0, dense_call=1.2e-5, direct_call=2.1e-6,
 )  # fmt: skip
 ZEN_3 = Costs(  # with AVX2

@@ -1,0 +1,67 @@
+"""Fitting the constants of the model of products."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmark_scripts import load_script
+
+from portable_spdnn_cpu.spmm import cost_model, tuning
+from portable_spdnn_cpu.spmm.cost_model import ProductSize
+from portable_spdnn_cpu.spmm.costs import ZEN_4, ZEN_5, Costs, Cycles
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    return load_script("fit_costs")
+
+
+@pytest.fixture(autouse=True)
+def kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost_model, "COSTS", cost_model.COSTS)  # what a fit changes
+
+
+def made_up(script: ModuleType, costs: Costs, kernel: str) -> list[Any]:
+    """Return timings that a processor of these constants would take."""
+    cost_model.COSTS = costs
+    rng, found = np.random.default_rng(1), []
+    for _ in range(60):
+        rows, inner, columns = map(int, rng.integers(16, 2000, 3))
+        entries = int(rows * inner * rng.uniform(0.01, 0.4))
+        orders = map(bool, rng.integers(2, size=2))
+        size = ProductSize(rows, inner, columns, entries, 4, *orders, False, 1)
+        for variant in tuning.stream_variants(size)[:3]:
+            model = {
+                "stream": lambda size=size, variant=variant: cost_model.stream_seconds(
+                    size, variant
+                ),
+                "direct": lambda size=size: cost_model.direct_seconds(size),
+                "dense": lambda size=size: cost_model.dense_seconds(size),
+            }[kernel]
+            found.append(script.Timing(kernel, model(), model))
+    return found
+
+
+@pytest.mark.parametrize("kernel", ["stream", "direct", "dense"])
+def test_constants_of_another_processor_are_found(script: ModuleType, kernel: str) -> None:
+    found = made_up(script, ZEN_4, kernel)
+    before = np.abs(script.logarithms(ZEN_5, found)).mean()
+    after = np.abs(script.logarithms(script.fitted(ZEN_5, kernel, found), found)).mean()
+    assert after < min(0.05, 0.3 * before)
+
+
+def test_what_is_printed_are_the_constants(script: ModuleType) -> None:
+    read = eval(script.printed(ZEN_5), {"Costs": Costs, "Cycles": Cycles})
+    assert read == ZEN_5
+
+
+def test_all_kernels_of_a_product_are_timed(script: ModuleType) -> None:
+    rng, kernels = np.random.default_rng(2), set()
+    for _ in range(4):
+        found = script.timings(rng)
+        kernels |= {timing.kernel for timing in found}
+        assert all(timing.seconds > 0 < timing.model() for timing in found)
+    assert kernels == {"stream", "direct", "dense"}

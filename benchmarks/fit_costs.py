@@ -4,11 +4,13 @@ Run it from the root, on a machine that does nothing else, on one core:
 ``taskset -c 0 python benchmarks/fit_costs.py [minutes]``, six by default. Random products of two or
 more columns are timed, each by the stream in several variants, with A and B as they are, and by
 BLAS. The constants that come nearest, by the sum of squares of logarithms where outliers count
-less, are printed as they stand in the file, and how near they come before and after.
+less, are printed as they stand in the file, and how near they come before and after. `cycle` is to
+be set before; those of a single column stay as they are.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
@@ -34,8 +36,7 @@ from portable_spdnn_cpu.spmm.direct import product as direct
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct
 
 MOST_ITEMS, MOST_WORK = 1 << 22, 3e8  # of B and C; multiply-adds of a product that is timed
-VARIANTS = 3  # of the stream, for each product
-SECONDS, LEAST = 0.004, 3  # of a timing, and how often at least
+SECONDS, LEAST_REPEATS = 0.004, 3  # of a timing, and how often at least
 SCALES = 0.03, 30.0  # constants are looked for between so many times those that stand
 
 # What is fitted to the times of each kernel.
@@ -47,7 +48,7 @@ FITTED = {
         "memory_entry",
     ),
     "direct": (
-        "direct.l1", "direct.l2", "direct.memory", "direct.across", "direct.copy",
+        "direct.l1", "direct.l2", "direct.memory", "across", "direct.copy",
         "direct.transpose", "direct.write", "direct.write_far", "direct.write_fortran",
         "direct.row", "direct.entry", "direct_call",
     ),
@@ -67,7 +68,7 @@ def least_seconds(run: Callable[[], Any]) -> float:
     """Return the least time of a call, after a first."""
     run()
     least, times, end = math.inf, 0, time.perf_counter() + SECONDS
-    while times < LEAST or time.perf_counter() < end:
+    while times < LEAST_REPEATS or time.perf_counter() < end:
         begin = time.perf_counter()
         run()
         least = min(least, time.perf_counter() - begin)
@@ -95,27 +96,23 @@ def timings(rng: np.random.Generator) -> list[Timing]:
     out = empty_result(rows, columns, A.dtype, size.out_fortran)
     blocks = [block for block in tuning.K_BLOCKS if block < inner] + [inner]
     variants = tuning._variants(size, blocks)
-    # Those that the model thinks good, and any.
+    # The fastest by the model, one of its first six, and any.
     chosen = {0, *rng.integers(min(6, len(variants)), size=1), *rng.integers(len(variants), size=1)}
     found = []
-    for variant in [variants[number] for number in sorted(chosen)][:VARIANTS]:
+    for variant in [variants[number] for number in sorted(chosen)]:
         product = StreamProduct(A, ps.Epilogue(), variant)
-        seconds = least_seconds(lambda product=product: product.multiply(B, out, None, ALONE))  # type: ignore[misc]
-        found.append(
-            Timing(
-                "stream", seconds,
-                lambda variant=variant: cost_model.stream_seconds(size, variant),  # type: ignore[misc]
-            )
-        )  # fmt: skip
+        seconds = least_seconds(functools.partial(product.multiply, B, out, None, ALONE))
+        model = functools.partial(cost_model.stream_seconds, size, variant)
+        found.append(Timing("stream", seconds, model))
     parts, order = (A.indptr, A.indices, A.data), size.out_fortran
     seconds = least_seconds(
         lambda: direct.multiply(ALONE, "csr", A.shape, parts, B, None, None, order)
     )
-    found.append(Timing("direct", seconds, lambda: cost_model.direct_seconds(size)))
+    found.append(Timing("direct", seconds, functools.partial(cost_model.direct_seconds, size)))
     if rows * inner * columns < MOST_WORK:
         dense = DenseProduct(A, ps.Epilogue())
         seconds = least_seconds(lambda: dense.multiply(B, out, None, ALONE))
-        found.append(Timing("dense", seconds, lambda: cost_model.dense_seconds(size)))
+        found.append(Timing("dense", seconds, functools.partial(cost_model.dense_seconds, size)))
     return found
 
 
@@ -135,7 +132,7 @@ def with_constant(costs: Costs, name: str, value: float) -> Costs:
     return replace(costs, **{outer[0]: replace(getattr(costs, outer[0]), **{last: value})})
 
 
-def logarithms(costs: Costs, found: list[Timing]) -> Array:
+def log_ratios(costs: Costs, found: list[Timing]) -> Array:
     """Return the logarithms of the model's times over those measured."""
     cost_model.COSTS = costs
     return np.array([math.log(timing.model() / timing.seconds) for timing in found])
@@ -148,13 +145,13 @@ def fitted(costs: Costs, kernel: str, found: list[Timing]) -> Costs:
     def of(scales: Array) -> Costs:
         changed = costs
         for name, scale in zip(names, scales, strict=True):
-            before = constant(costs, name) or 1.0
+            before = constant(costs, name) or 1.0  # zero cannot be scaled
             changed = with_constant(changed, name, before * math.exp(scale))
         return changed
 
     low, high = map(math.log, SCALES)
     result = least_squares(
-        lambda scales: logarithms(of(scales), found), np.zeros(len(names)), loss="soft_l1",
+        lambda scales: log_ratios(of(scales), found), np.zeros(len(names)), loss="soft_l1",
         f_scale=0.2, bounds=(low, high), diff_step=1e-3,
     )  # fmt: skip
     return of(result.x)
@@ -162,7 +159,7 @@ def fitted(costs: Costs, kernel: str, found: list[Timing]) -> Costs:
 
 def nearness(costs: Costs, found: list[Timing]) -> str:
     """Return the middle two thirds of measured times over the model's."""
-    ratios = np.exp(-logarithms(costs, found))
+    ratios = np.exp(-log_ratios(costs, found))
     low, high = np.quantile(ratios, [1 / 6, 5 / 6])
     return f"two thirds take {low:.2f} to {high:.2f} times what the model says"
 
@@ -172,7 +169,7 @@ def printed(costs: Costs | Cycles) -> str:
     parts = []
     for field in fields(costs):
         value = getattr(costs, field.name)
-        text = printed(value) if isinstance(value, Cycles) else f"{value:.2g}"
+        text = printed(value) if isinstance(value, Cycles) else f"{value:.3g}"
         parts.append(f"{field.name}={text}")
     return f"{type(costs).__name__}({', '.join(parts)})"
 

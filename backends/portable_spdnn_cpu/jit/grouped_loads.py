@@ -1,4 +1,4 @@
-"""Grouped loads, for emitters: four neighbouring numbers together.
+"""Grouped loads, for emitters: a few neighbouring numbers together.
 
 A kernel that streams entries multiplies operands from the first-level cache. A core begins at most
 two loads of 64 bytes in a cycle, and loads of an entry's place and value compete with them. On a
@@ -34,8 +34,8 @@ def load_numbers(builder: Any, pointer: Any, count: int = GROUP) -> list[Any]:
         shifted = [builder.lshr(packed, WORD(bits * number)) for number in range(together)]
         words = [builder.and_(word, mask) for word in shifted]
         if bits == 32 and is_x86(builder.module.triple):
-            # LLVM would scale each number apart, which addresses do at no cost, were it to see
-            # where they come from.
+            # An empty asm hides the shift and the mask: LLVM would join them with the scaling of an
+            # address, which costs nothing, into more instructions.
             kind = ir.FunctionType(WORD, [WORD])
             words = [builder.asm(kind, "", "=r,0", [word], False) for word in words]
         found += words

@@ -1,9 +1,9 @@
 """What kernels of a product take, by a model: seconds that choices are made by.
 
 The model counts cycles of a thread for vectors of C, of 64 bytes whatever the processor's have. Its
-constants are in `costs`. Two thirds of random products take 0.85 to 1.2 times what it says on a Zen
-5, 0.83 to 1.2 times on a Zen 3 with AVX2, and 0.89 to 1.2 times on a Zen 4. What chooses is mostly
-the ratios of what it says.
+constants are in `costs`. Two thirds of random products took 0.9 to 1.2 times what it says on a Zen
+4; 0.85 to 1.2 times on a Zen 5 and 0.83 to 1.2 times on a Zen 3 with AVX2, before panels beyond the
+first level were priced by the share that it holds. Choices depend mostly on ratios of what it says.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
         whole = variant.vectors * variant.panels >= size.vectors
         write = max(write, COSTS.write_rows if whole else COSTS.stream.write_far)
     if blocks_of_k > 2:
-        # Between the first block and the last only rows with entries are met.
+        # Between the first block and the last only rows with entries are met: so many, were entries
+        # anywhere.
         met = -math.expm1(-size.entries / rows * variant.k_block / size.inner)
         blocks_of_k = 2 + (blocks_of_k - 2) * met
     row = blocks_of_k * COSTS.stream.row / (variant.vectors * variant.panels)
@@ -147,7 +148,7 @@ def direct_seconds(size: ProductSize) -> float:
     """Return what the model says of A as it is and B in place, in seconds."""
     if size.columns == 1:
         return COSTS.direct_call + COSTS.cycle * (
-            COSTS.vector_entry * size.entries + COSTS.vector_row * size.rows
+            COSTS.spmv_entry * size.entries + COSTS.spmv_row * size.rows
         )
     read = min(size.entries, size.inner)  # rows of B
     row = min(size.vectors, MAX_VECTORS) * BLOCK_BYTES
@@ -157,7 +158,7 @@ def direct_seconds(size: ProductSize) -> float:
         turned = COSTS.direct.transpose * size.inner
     elif not size.aligned and is_reused(size.entries, size.inner, size.columns, size.itemsize):
         copied = COSTS.direct.copy * size.inner
-    across = 1.0 if size.aligned or size.fortran or copied else COSTS.direct.across
+    across = 1.0 if size.aligned or size.fortran or copied else COSTS.across
     load = (1 - near) * COSTS.direct.memory + across * (
         nearest * COSTS.direct.l1 + max(0.0, near - nearest) * COSTS.direct.l2
     )

@@ -1,8 +1,9 @@
 """What kernels of a product take on a processor, in cycles: the constants of `cost_model`.
 
-Each set is fitted to thousands of random products on one processor, by `benchmarks/fit_costs.py`.
-Where vectors have 64 bytes, what comes from beyond the second-level cache took two to five times as
-long on an Intel core of 2023 as on a Zen 5: those constants of it are geometric means of both.
+Each set is fitted to thousands of random products on one processor, as `benchmarks/fit_costs.py`
+does, but for `cycle`, `spmv_entry` and `spmv_row`; on the Zen 4 the stream's are fitted to shapes
+of DLMC besides. What comes from beyond the second-level cache took two to five times as long on an
+Intel core of 2023 as on a Zen 5: those constants of it are geometric means of both.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ class Cycles:
     ----------
     l1, l2, memory : float
         To load a vector of B from the first level, the second, and beyond.
-    across : float
-        Factor for one that lies across two cache lines.
     copy, transpose : float
         To copy a vector of B from the second level, and to transpose one of B on the way.
     write, write_far, write_fortran : float
@@ -36,7 +35,6 @@ class Cycles:
     l1: float
     l2: float
     memory: float
-    across: float
     copy: float
     transpose: float
     write: float
@@ -70,8 +68,10 @@ class Costs:
         larger one. Besides, for each row of the panel: pieces lie on pages of their own.
     memory_entry : float
         Of an entry of A from beyond the second level, with each panel.
-    vector_entry, vector_row : float
-        Of an entry and a row of A as it is, times a vector.
+    spmv_entry, spmv_row : float
+        Of an entry and a row of A as it is, times a single column.
+    across : float
+        Factor for a load of B in place that lies across two cache lines.
     dense, dense_vector : float
         Of a multiply-add of vectors in BLAS, and of a vector of B or C there: it is looked at,
         packed and written.
@@ -94,8 +94,9 @@ class Costs:
     memory_to_l2: float
     piece: float
     memory_entry: float
-    vector_entry: float
-    vector_row: float
+    spmv_entry: float
+    spmv_row: float
+    across: float
     dense: float
     dense_vector: float
     dense_weight: float
@@ -107,44 +108,44 @@ class Costs:
 ZEN_5 = Costs(
     cycle=2.3e-10,
     stream=Cycles(
-        l1=0.53, l2=1.1, memory=5.0, across=1.0, copy=3.3, transpose=6.9,
+        l1=0.53, l2=1.1, memory=5.0, copy=3.3, transpose=6.9,
         write=2.4, write_far=5.9, write_fortran=8.8, row=6.5, entry=0.86,
     ),
     direct=Cycles(
-        l1=0.64, l2=1.2, memory=4.4, across=1.5, copy=5.6, transpose=6.0,
+        l1=0.64, l2=1.2, memory=4.4, copy=5.6, transpose=6.0,
         write=2.7, write_far=5.9, write_fortran=9.1, row=0.0, entry=1.0,
     ),
     l1_share=0.8, start=10000.0, wait=2.2, write_rows=4.1, memory_to_l1=5.1, memory_to_l2=7.8,
-    piece=5.0, memory_entry=0.6, vector_entry=1.2, vector_row=2.9, dense=0.68, dense_vector=4.5,
-    dense_weight=2.4, memory_weight=10.0, dense_call=8.4e-6, direct_call=1.1e-6,
+    piece=5.0, memory_entry=0.6, spmv_entry=1.2, spmv_row=2.9, across=1.5, dense=0.68,
+    dense_vector=4.5, dense_weight=2.4, memory_weight=10.0, dense_call=8.4e-6, direct_call=1.1e-6,
 )  # fmt: skip
 ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
     cycle=2.8e-10,
     stream=Cycles(
-        l1=1.0, l2=2.1, memory=3.7, across=1.0, copy=3.6, transpose=8.7,
+        l1=1.0, l2=2.1, memory=3.7, copy=3.6, transpose=8.7,
         write=5.7, write_far=7.0, write_fortran=11.0, row=4.1, entry=1.1,
     ),
     direct=Cycles(
-        l1=1.3, l2=2.1, memory=3.1, across=1.1, copy=2.8, transpose=6.8,
+        l1=1.3, l2=2.1, memory=3.1, copy=2.8, transpose=6.8,
         write=2.3, write_far=2.7, write_fortran=9.4, row=3.4, entry=0.25,
     ),
     l1_share=1.25, start=8600.0, wait=3.2, write_rows=3.0, memory_to_l1=5.1, memory_to_l2=5.2,
-    piece=1.0, memory_entry=0.6, vector_entry=1.2, vector_row=2.9, dense=1.2, dense_vector=4.7,
-    dense_weight=2.3, memory_weight=13.0, dense_call=1.2e-5, direct_call=2.1e-6,
+    piece=1.0, memory_entry=0.6, spmv_entry=1.2, spmv_row=2.9, across=1.1, dense=1.2,
+    dense_vector=4.7, dense_weight=2.3, memory_weight=13.0, dense_call=1.2e-5, direct_call=2.1e-6,
 )  # fmt: skip
 ZEN_3 = Costs(  # with AVX2
     cycle=2.7e-10,
     stream=Cycles(
-        l1=1.45, l2=2.4, memory=6.4, across=1.0, copy=5.5, transpose=12.0,
+        l1=1.45, l2=2.4, memory=6.4, copy=5.5, transpose=12.0,
         write=5.3, write_far=6.4, write_fortran=17.0, row=10.7, entry=1.1,
     ),
     direct=Cycles(
-        l1=2.1, l2=3.0, memory=5.5, across=1.1, copy=14.7, transpose=9.8,
+        l1=2.1, l2=3.0, memory=5.5, copy=14.7, transpose=9.8,
         write=4.2, write_far=4.7, write_fortran=14.0, row=4.6, entry=0.1,
     ),
     l1_share=0.8, start=21000.0, wait=4.7, write_rows=5.2, memory_to_l1=4.2, memory_to_l2=7.4,
-    piece=5.4, memory_entry=1.2, vector_entry=1.8, vector_row=3.8, dense=1.4, dense_vector=15.0,
-    dense_weight=15.0, memory_weight=20.0, dense_call=3.1e-5, direct_call=1.7e-6,
+    piece=5.4, memory_entry=1.2, spmv_entry=1.8, spmv_row=3.8, across=1.1, dense=1.4,
+    dense_vector=15.0, dense_weight=15.0, memory_weight=20.0, dense_call=3.1e-5, direct_call=1.7e-6,
 )  # fmt: skip
 
 

@@ -162,12 +162,29 @@ class Emitter:
             total = self.plus(*(self.shuffle(total, total, lanes) for lanes in parts))
         return total
 
+    def lane_most(self, numbers: Value) -> Value:
+        """Return the largest of a vector's unsigned numbers, as a vector of one.
+
+        They are as many as a power of two.
+        """
+        while numbers.type.count > 1:
+            half = numbers.type.count // 2
+            low, high = (
+                self.shuffle(numbers, numbers, list(range(start, start + half)))
+                for start in (0, half)
+            )
+            numbers = self.builder.select(self.builder.icmp_unsigned(">", low, high), low, high)
+        return numbers
+
     def slot(self, kind: Value) -> Value:
-        """Return a place on the stack, which LLVM makes a register where it can; zero at first."""
+        """Return a place on the stack, which LLVM makes a register where it can.
+
+        It is zero where the function begins.
+        """
         return cgutils.alloca_once(self.builder, kind)
 
     def memory(self, kind: Value, count: int) -> Value:
-        """Return the address of an array on the stack, of so many items that hold anything.
+        """Return the address of an array on the stack, of so many items that are not set.
 
         It starts on a cache line.
         """

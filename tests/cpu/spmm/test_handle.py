@@ -55,12 +55,12 @@ def test_the_model_sees_what_costs() -> None:
 
 
 def test_a_panel_beyond_the_first_level_costs_by_the_share_that_is_within() -> None:
-    wide = size(inner=1 << 16)
-    loads = [cost_model._load(wide, StreamVariant(4, 16 << power)) for power in range(13)]
-    assert loads[0] == cost_model.COSTS.stream.l1
-    assert loads == sorted(loads)
-    assert max(np.diff(loads)) < cost_model.COSTS.stream.memory - loads[0]  # no step at once
-    assert loads[-1] > cost_model.COSTS.stream.l2
+    wide, stream = size(inner=1 << 16), cost_model.COSTS.stream
+    held = int(cost_model.COSTS.l1_share * cost_model.L1) // 256  # rows of a panel of 4 vectors
+    assert cost_model._load(wide, StreamVariant(4, held)) == stream.l1
+    twice = cost_model._load(wide, StreamVariant(4, 2 * held))
+    assert twice == pytest.approx((stream.l1 + stream.l2) / 2, rel=0.01)
+    assert cost_model._load(wide, StreamVariant(4, 1 << 16)) > stream.l2
 
 
 def test_rows_without_entries_in_a_block_cost_nothing() -> None:

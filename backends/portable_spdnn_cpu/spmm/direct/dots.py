@@ -2,8 +2,9 @@
 
 Rows of few entries go in blocks. First all entries of a block are multiplied, whatever row they are
 of, and their products kept; then four rows at a time are summed, each in as many steps as the
-longest row of the block takes, of which masks leave out what is of other rows. So no branch depends
-on how many entries a row has, which would be foreseen in a benchmark alone. Bound: some four
+longest row of the block takes, of which masks leave out what is of other rows. So branches depend
+on the longest row of a block, and on each four rows only where that has more than 24 entries;
+branches on each row would be predicted in a benchmark alone. Bound: some four
 instructions for an entry and ten for a row of up to eight, and loads of products, which lie across
 two cache lines. A longer row is multiplied and summed at once; either way its sum is the same, but
 for the sign of a zero.
@@ -27,21 +28,21 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     ROWS,
     VALUES,
     K,
-)
+)  # fmt: skip
 from portable_spdnn_cpu.spmm.direct.rows import Rows
 from portable_spdnn_cpu.spmm.emitter import INT32, Value
 
 STEP = 8  # entries that are multiplied together
 TOGETHER = 4  # rows that are summed together
 WIDTHS = 4, 8, 16, 24, 32  # entries that each of them may have
-# Entries of rows of a block where that pays, measured on a Zen 4: at most so many on average, by
-# the bytes of a value, or in each row.
+# Rows of a block are summed together if they have at most MOST entries on average, by the bytes of
+# a value, or none has more than SHORT, as measured on a Zen 4.
 MOST, SHORT = {4: 24, 8: 20}, 24
 LENGTHS = 16  # rows whose lengths are looked at together
 # Rows of a block: LENGTHS where those of A have more entries than LONG on average. Products of more
 # would leave the first-level cache while entries stream through it from memory.
 BLOCK_ROWS, LONG = 64, 12
-BLOCK_ENTRIES = BLOCK_ROWS * WIDTHS[-1]
+BLOCK_ENTRIES = BLOCK_ROWS * SHORT  # at most: SHORT is not below MOST
 # Terms of a sum that are loaded together, by the bytes of a value: those of a step where masks are
 # fast, else what a register of 32 bytes holds.
 PART = {4: STEP, 8: STEP if HAS_FAST_MASKS else STEP // 2}
@@ -52,9 +53,8 @@ class Dots(Rows):
 
     def start(self) -> None:
         """Emit where the last step may begin, and memory for what a block needs."""
-        builder, rows = self.builder, self.words[ROWS]
-        entries = self.load_word(self.index_type, self.words[INDPTR], rows)
-        self.last_step = builder.sub(entries, self.number(STEP))
+        builder = self.builder
+        self.last_step = builder.sub(self._offset(self.words[ROWS]), self.number(STEP))
         # Vectors that begin with the last products of a block reach beyond them.
         self.products, self.block_sums, self.rest = (
             self.memory(self.scalar, count)
@@ -69,14 +69,12 @@ class Dots(Rows):
     def multiply_all(self, begin: Value, end: Value) -> None:
         """Emit rows of C."""
         builder = self.builder
-        mean = self.times(self.words[ROWS], LONG)
-        are_long = builder.icmp_unsigned(">", self.words[ENTRIES], mean)
-        rows = builder.select(are_long, self.number(LENGTHS), self.number(BLOCK_ROWS))
-        with self.loop(begin, end, rows) as row:
-            after = self.least(self.add(row, rows), end)
-            first, stop = (
-                self.load_word(self.index_type, self.words[INDPTR], place) for place in (row, after)
-            )
+        limit = self.times(self.words[ROWS], LONG)
+        are_long = builder.icmp_unsigned(">", self.words[ENTRIES], limit)
+        block_rows = builder.select(are_long, self.number(LENGTHS), self.number(BLOCK_ROWS))
+        with self.loop(begin, end, block_rows) as row:
+            after = self.least(self.add(row, block_rows), end)
+            first, stop = self._offset(row), self._offset(after)
             longest = self._keep_lengths(row, after)
             most = self.times(builder.sub(after, row), MOST[self.itemsize])
             few = builder.icmp_unsigned("<=", builder.sub(stop, first), most)
@@ -86,6 +84,10 @@ class Dots(Rows):
                     self._multiply_block(row, after, first, stop, longest)
                 with one_by_one:
                     super().multiply_all(row, after)
+
+    def _offset(self, row: Value) -> Value:
+        """Return where entries of a row begin, as a word."""
+        return self.load_word(self.index_type, self.words[INDPTR], row)
 
     def _keep_lengths(self, begin: Value, end: Value) -> Value:
         """Emit that lengths of rows are kept; returns the longest.
@@ -115,15 +117,7 @@ class Dots(Rows):
             keep(row, many)
         with self.loop(whole, end) as row:
             keep(row, single)
-        longest = builder.load(many)
-        while longest.type.count > 1:
-            half = longest.type.count // 2
-            low, high = (
-                self.shuffle(longest, longest, list(range(start, start + half)))
-                for start in (0, half)
-            )
-            longest = builder.select(builder.icmp_unsigned(">", low, high), low, high)
-        one = builder.load(single)
+        one, longest = builder.load(single), self.lane_most(builder.load(many))
         longest = builder.select(builder.icmp_unsigned(">", one, longest), one, longest)
         return builder.extract_element(longest, INT32(0))
 
@@ -170,8 +164,7 @@ class Dots(Rows):
             found, values = self._load(entry)
             target = self.add(products, self.times(entry, self.itemsize))
             self.store(builder.fmul(found, values), target)
-        steps = self.add(builder.sub(within, first), STEP - 1)
-        rest = self.add(first, builder.and_(steps, self.number(-STEP)))
+        rest = self.whole_steps(first, self.add(within, STEP - 1), STEP)
         self._multiply_each(rest, stop, products)
 
     def _multiply_each(self, first: Value, stop: Value, products: Value) -> None:
@@ -204,13 +197,12 @@ class Dots(Rows):
         lanes, found = min(width, PART[self.itemsize]), []
         for number in range(TOGETHER):
             one = self.add(row, number)
-            start = self.load_word(self.index_type, self.words[INDPTR], one)
             count = self.load_word(INT32, lengths, one)
-            at = self.add(products, self.times(start, self.itemsize))
+            at = self.add(products, self.times(self._offset(one), self.itemsize))
             terms = [self._terms(at, count, lane, lanes) for lane in range(0, width, lanes)]
             # In the order of `sums`, in which STEP lanes are added at once.
             parts = min(STEP // lanes, len(terms))
-            totals = [functools.reduce(self.plus, terms[part::parts]) for part in range(parts)]
+            totals = (functools.reduce(self.plus, terms[part::parts]) for part in range(parts))
             found.append(functools.reduce(self.plus, totals))
         if lanes == 2 * TOGETHER and self.itemsize == 8:
             halves = [list(range(TOGETHER)), list(range(TOGETHER, 2 * TOGETHER))]
@@ -234,10 +226,7 @@ class Dots(Rows):
     def _sum_rows(self, begin: Value, end: Value, sums: Value) -> None:
         """Emit that sums of rows of any length are stored, one after the other."""
         with self.loop(begin, end) as row:
-            first, stop = (
-                self.load_word(self.index_type, self.words[INDPTR], self.add(row, after))
-                for after in (0, 1)
-            )
+            first, stop = self._offset(row), self._offset(self.add(row, 1))
             [total] = self.sums(first, stop)
             self.store(total, self.add(sums, self.times(row, self.itemsize)))
 

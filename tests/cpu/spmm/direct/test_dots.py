@@ -87,7 +87,7 @@ def test_the_sum_of_a_row_does_not_depend_on_what_is_around(dtype: Any, most: in
     for first, end in ((1, 150), (2, 100), (3, 7), (70, 150), (149, 150)):
         np.testing.assert_array_equal(multiply(POOLS[0], "csr", A[first:end], x), whole[first:end])
     long = sp.csr_array(sp.vstack([rows_of([K, K], dtype, np.int32), A]))
-    assert long.indptr[BLOCK_ROWS] > BLOCK_ENTRIES  # so that rows go one by one
+    assert long.indptr[BLOCK_ROWS] > BLOCK_ENTRIES  # so that a block's rows go one by one
     np.testing.assert_array_equal(multiply(POOLS[0], "csr", long, x)[2:], whole)
 
 

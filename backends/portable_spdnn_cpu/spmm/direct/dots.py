@@ -19,6 +19,7 @@ from numba.core import cgutils
 
 from portable_spdnn_cpu.jit.grouped_loads import load_numbers
 from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
+from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.direct.job_words import (
     B_ROW,
     ENTRIES,
@@ -39,12 +40,11 @@ WIDTHS = 4, 8, 16, 24, 32  # entries that each of them may have
 # a value, or none has more than SHORT, as measured on a Zen 4.
 MOST, SHORT = {4: 24, 8: 20}, 24
 LENGTHS = 16  # rows whose lengths are looked at together
-# Rows of a block: LENGTHS where those of A have more entries than LONG on average. Products of more
-# would leave the first-level cache while entries stream through it from memory.
-BLOCK_ROWS, LONG = 64, 12
+# Rows of a block: LENGTHS where those of A have more entries than LONG on average, or FAR_LONG
+# where B is larger than the first-level cache. Products of more would leave it before their sums.
+BLOCK_ROWS, LONG, FAR_LONG = 64, 12, 4
 BLOCK_ENTRIES = BLOCK_ROWS * SHORT  # at most: SHORT is not below MOST
-# Terms of a sum that are loaded together, by the bytes of a value: those of a step where masks are
-# fast, else what a register of 32 bytes holds.
+# Terms that are loaded together, by their bytes: of a step where masks are fast, else 32 bytes.
 PART = {4: STEP, 8: STEP if HAS_FAST_MASKS else STEP // 2}
 
 
@@ -69,7 +69,10 @@ class Dots(Rows):
     def multiply_all(self, begin: Value, end: Value) -> None:
         """Emit rows of C."""
         builder = self.builder
-        limit = self.times(self.words[ROWS], LONG)
+        size_of_B = self.times(self.words[K], self.itemsize)
+        is_near = builder.icmp_unsigned("<=", size_of_B, self.number(cache_bytes(1)))
+        long = builder.select(is_near, self.number(LONG), self.number(FAR_LONG))
+        limit = builder.mul(self.words[ROWS], long)
         are_long = builder.icmp_unsigned(">", self.words[ENTRIES], limit)
         block_rows = builder.select(are_long, self.number(LENGTHS), self.number(BLOCK_ROWS))
         with self.loop(begin, end, block_rows) as row:
@@ -90,10 +93,7 @@ class Dots(Rows):
         return self.load_word(self.index_type, self.words[INDPTR], row)
 
     def _keep_lengths(self, begin: Value, end: Value) -> Value:
-        """Emit that lengths of rows are kept; returns the longest.
-
-        They are kept in 32 bits: rows of a block are shorter than that.
-        """
+        """Emit that lengths of rows are kept, in 32 bits, where they fit; returns the longest."""
         builder, size = self.builder, self.index_type.width // 8
         many = self.slot(ir.VectorType(self.index_type, LENGTHS))
         single = self.slot(ir.VectorType(self.index_type, 1))

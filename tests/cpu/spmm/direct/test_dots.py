@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
+from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.direct.dots import BLOCK_ENTRIES, BLOCK_ROWS
 
 K = 1000
@@ -51,6 +52,17 @@ def test_blocks_of_rows_that_are_all_short(counts: list[int], dtype: Any, index:
     close = 1e-4 if dtype == np.float32 else 1e-12
     for pool in POOLS:
         found = multiply(pool, "csr", A, x, ps.Epilogue(), None)
+        np.testing.assert_allclose(found, oracle.spmm(A, x[:, None])[:, 0], rtol=close, atol=close)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_column_larger_than_the_first_level_cache(dtype: Any) -> None:
+    k, rng = 2 * cache_bytes(1), np.random.default_rng(4)
+    A: Any = sp.random_array((150, k), density=7 / k, rng=rng, dtype=dtype, format="csr")
+    x = rng.uniform(-1, 1, k).astype(dtype)
+    close = 1e-5 if dtype == np.float32 else 1e-12
+    for pool in POOLS:
+        found = multiply(pool, "csr", A, x)
         np.testing.assert_allclose(found, oracle.spmm(A, x[:, None])[:, 0], rtol=close, atol=close)
 
 

@@ -37,6 +37,7 @@ from portable_spdnn_cpu.spmm.stream.product import StreamProduct
 
 MOST_ITEMS, MOST_WORK = 1 << 22, 3e8  # of B and C; multiply-adds of a product that is timed
 SECONDS, LEAST_REPEATS = 0.004, 3  # of a timing, and how often at least
+TIMINGS_EACH = 20  # for a constant, at least; kernels are compiled in the first minutes
 SCALES = 0.03, 30.0  # constants are looked for between so many times those that stand
 
 # What is fitted to the times of each kernel.
@@ -184,6 +185,8 @@ def main() -> None:
     costs = cost_model.COSTS
     for kernel in FITTED:
         some = [timing for timing in found if timing.kernel == kernel]
+        if len(some) < TIMINGS_EACH * len(FITTED[kernel]):
+            sys.exit(f"{len(some)} timings of {kernel} are too few: more minutes, please")
         print(f"{kernel}: {len(some)} timings; before, {nearness(costs, some)}")
         costs = fitted(costs, kernel, some)
         print(f"{kernel}: after, {nearness(costs, some)}", flush=True)

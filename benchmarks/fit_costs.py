@@ -95,10 +95,9 @@ def timings(rng: np.random.Generator) -> list[Timing]:
     B = [np.asfortranarray, with_aligned_rows, np.ascontiguousarray][form](B)
     size = cost_model.size_of(A, columns, layout_of(B), ALONE, keeps_order=bool(rng.integers(2)))
     out = empty_result(rows, columns, A.dtype, size.out_fortran)
-    blocks = [block for block in tuning.K_BLOCKS if block < inner] + [inner]
-    variants = tuning._variants(size, blocks)
+    variants = tuning.all_variants(size)
     # The fastest by the model, one of its first six, and any.
-    chosen = {0, *rng.integers(min(6, len(variants)), size=1), *rng.integers(len(variants), size=1)}
+    chosen = {0, int(rng.integers(min(6, len(variants)))), int(rng.integers(len(variants)))}
     found = []
     for variant in [variants[number] for number in sorted(chosen)]:
         product = StreamProduct(A, ps.Epilogue(), variant)
@@ -106,13 +105,12 @@ def timings(rng: np.random.Generator) -> list[Timing]:
         model = functools.partial(cost_model.stream_seconds, size, variant)
         found.append(Timing("stream", seconds, model))
     parts, order = (A.indptr, A.indices, A.data), size.out_fortran
-    seconds = least_seconds(
-        lambda: direct.multiply(ALONE, "csr", A.shape, parts, B, None, None, order)
-    )
+    run = functools.partial(direct.multiply, ALONE, "csr", A.shape, parts, B, None, None, order)
+    seconds = least_seconds(run)
     found.append(Timing("direct", seconds, functools.partial(cost_model.direct_seconds, size)))
     if rows * inner * columns < MOST_WORK:
         dense = DenseProduct(A, ps.Epilogue())
-        seconds = least_seconds(lambda: dense.multiply(B, out, None, ALONE))
+        seconds = least_seconds(functools.partial(dense.multiply, B, out, None, ALONE))
         found.append(Timing("dense", seconds, functools.partial(cost_model.dense_seconds, size)))
     return found
 
@@ -143,7 +141,7 @@ def fitted(costs: Costs, kernel: str, found: list[Timing]) -> Costs:
     """Return constants that come nearest to the times of a kernel."""
     names = FITTED[kernel]
 
-    def of(scales: Array) -> Costs:
+    def scaled(scales: Array) -> Costs:
         changed = costs
         for name, scale in zip(names, scales, strict=True):
             before = constant(costs, name) or 1.0  # zero cannot be scaled
@@ -152,10 +150,10 @@ def fitted(costs: Costs, kernel: str, found: list[Timing]) -> Costs:
 
     low, high = map(math.log, SCALES)
     result = least_squares(
-        lambda scales: log_ratios(of(scales), found), np.zeros(len(names)), loss="soft_l1",
+        lambda scales: log_ratios(scaled(scales), found), np.zeros(len(names)), loss="soft_l1",
         f_scale=0.2, bounds=(low, high), diff_step=1e-3,
     )  # fmt: skip
-    return of(result.x)
+    return scaled(result.x)
 
 
 def nearness(costs: Costs, found: list[Timing]) -> str:
@@ -186,7 +184,7 @@ def main() -> None:
     for kernel in FITTED:
         some = [timing for timing in found if timing.kernel == kernel]
         if len(some) < TIMINGS_EACH * len(FITTED[kernel]):
-            sys.exit(f"{len(some)} timings of {kernel} are too few: more minutes, please")
+            sys.exit(f"{len(some)} timings of {kernel} are too few for a fit; give more minutes")
         print(f"{kernel}: {len(some)} timings; before, {nearness(costs, some)}")
         costs = fitted(costs, kernel, some)
         print(f"{kernel}: after, {nearness(costs, some)}", flush=True)

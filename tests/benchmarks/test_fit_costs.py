@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from types import ModuleType
 from typing import Any
 
@@ -33,15 +34,15 @@ def made_up(script: ModuleType, costs: Costs, kernel: str) -> list[Any]:
         entries = int(rows * inner * rng.uniform(0.01, 0.4))
         orders = map(bool, rng.integers(2, size=2))
         size = ProductSize(rows, inner, columns, entries, 4, *orders, False, 1)
-        for variant in tuning.stream_variants(size)[:3]:
-            model = {
-                "stream": lambda size=size, variant=variant: cost_model.stream_seconds(
-                    size, variant
-                ),
-                "direct": lambda size=size: cost_model.direct_seconds(size),
-                "dense": lambda size=size: cost_model.dense_seconds(size),
-            }[kernel]
-            found.append(script.Timing(kernel, model(), model))
+        models = {
+            "stream": [
+                functools.partial(cost_model.stream_seconds, size, variant)
+                for variant in tuning.stream_variants(size)[:3]
+            ],
+            "direct": [functools.partial(cost_model.direct_seconds, size)],
+            "dense": [functools.partial(cost_model.dense_seconds, size)],
+        }[kernel]
+        found += [script.Timing(kernel, model(), model) for model in models]
     return found
 
 

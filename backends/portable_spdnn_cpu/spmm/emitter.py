@@ -5,7 +5,7 @@ No part of it knows Numba's types, so that a test can assemble the code for any 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -81,10 +81,9 @@ class Emitter:
         pointer = self.builder.inttoptr(address, self.scalar.as_pointer())
         store_first(self.builder, value, pointer, count)
 
-    def first_lanes(self, lanes: int, count: Value) -> Value:
-        """Return a mask of the first lanes, `count` of them: a word."""
-        words = ir.VectorType(WORD, lanes)
-        numbers = ir.Constant(words, list(range(lanes)))
+    def first_lanes(self, lanes: int, count: Value, start: int = 0) -> Value:
+        """Return a mask of lanes whose numbers, from `start` on, are below `count`, an integer."""
+        numbers = ir.Constant(ir.VectorType(count.type, lanes), list(range(start, start + lanes)))
         return self.builder.icmp_signed("<", numbers, self.spread(count, lanes))
 
     def load_some(self, kind: Value, address: Value, mask: Value) -> Value:
@@ -156,25 +155,15 @@ class Emitter:
 
     def lane_sum(self, total: Value) -> Value:
         """Return the sum of a vector's lanes, as many as a power of two, as a vector of one."""
-        while total.type.count > 1:
-            half = total.type.count // 2
+        return self.folded(total, self.plus)
+
+    def folded(self, vector: Value, join: Callable[[Value, Value], Value]) -> Value:
+        """Return a vector's lanes joined by halves until one is left; see `lane_sum`."""
+        while vector.type.count > 1:
+            half = vector.type.count // 2
             parts = (list(range(start, start + half)) for start in (0, half))
-            total = self.plus(*(self.shuffle(total, total, lanes) for lanes in parts))
-        return total
-
-    def lane_most(self, numbers: Value) -> Value:
-        """Return the largest of a vector's unsigned numbers, as a vector of one.
-
-        They are as many as a power of two.
-        """
-        while numbers.type.count > 1:
-            half = numbers.type.count // 2
-            low, high = (
-                self.shuffle(numbers, numbers, list(range(start, start + half)))
-                for start in (0, half)
-            )
-            numbers = self.builder.select(self.builder.icmp_unsigned(">", low, high), low, high)
-        return numbers
+            vector = join(*(self.shuffle(vector, vector, lanes) for lanes in parts))
+        return vector
 
     def slot(self, kind: Value) -> Value:
         """Return a place on the stack, which LLVM makes a register where it can.
@@ -204,6 +193,11 @@ class Emitter:
         each = cgutils.for_range_slice(self.builder, begin, end, step, WORD)
         with each as (index, _):
             yield index
+
+    def largest(self, first: Value, second: Value) -> Value:
+        """Return the larger of two unsigned integers, or of each pair in two vectors of them."""
+        larger = self.builder.icmp_unsigned(">", first, second)
+        return self.builder.select(larger, first, second)
 
     def least(self, first: Value, second: Value) -> Value:
         """Return the smaller of two signed words."""

@@ -30,15 +30,20 @@ REMEMBERED = 256  # choices for products of different sizes
 @functools.lru_cache(maxsize=REMEMBERED)
 def stream_variants(size: ProductSize) -> tuple[StreamVariant, ...]:
     """Return the variants of the stream, the fastest by the model first."""
-    inner = max(1, size.inner)
     found: list[StreamVariant] = []
     seen: Counter[tuple[object, ...]] = Counter()
-    for variant in _variants(size, [block for block in K_BLOCKS if block < inner] + [inner]):
+    for variant in all_variants(size):
         kind = variant.vectors, *variant[2:]  # all but k_block
         seen[kind] += 1
         if seen[kind] <= K_BLOCKS_TRIED:
             found.append(variant)
     return tuple(found)
+
+
+def all_variants(size: ProductSize) -> list[StreamVariant]:
+    """Return the variants of the stream with every block of K, the fastest by the model first."""
+    inner = max(1, size.inner)
+    return _variants(size, [block for block in K_BLOCKS if block < inner] + [inner])
 
 
 def single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:

@@ -49,9 +49,7 @@ def test_the_model_sees_what_costs() -> None:
     sparse, dense = (tuning.stream_variants(size(entries=n))[0] for n in (2621, 183501))
     assert sparse.k_block > dense.k_block
     assert dense_seconds(size()) > 3 * seconds
-    # About equal on a Zen 4, where a trial decides.
-    full = size(entries=512 * 512)
-    assert dense_seconds(full) < 1.1 * stream_seconds(full, best)
+    assert dense_seconds(size(entries=512 * 512)) < stream_seconds(size(entries=512 * 512), best)
 
 
 def test_a_panel_beyond_the_first_level_costs_by_the_share_that_is_within() -> None:

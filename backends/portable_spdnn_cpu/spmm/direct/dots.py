@@ -44,7 +44,8 @@ LENGTHS = 16  # rows whose lengths are looked at together
 # where B is larger than the first-level cache. Products of more would leave it before their sums.
 BLOCK_ROWS, LONG, FAR_LONG = 64, 12, 4
 BLOCK_ENTRIES = BLOCK_ROWS * SHORT  # at most: SHORT is not below MOST
-# Terms that are loaded together, by their bytes: of a step where masks are fast, else 32 bytes.
+# Terms of a sum that are loaded together, by the bytes of a term: those of a step where masks are
+# fast, else as many as a register of 32 bytes holds.
 PART = {4: STEP, 8: STEP if HAS_FAST_MASKS else STEP // 2}
 
 
@@ -102,9 +103,7 @@ class Dots(Rows):
             kind = longest.type.pointee
             at = self.add(self.words[INDPTR], self.times(row, size))
             lengths = builder.sub(self.load(kind, self.add(at, size)), self.load(kind, at))
-            before = builder.load(longest)
-            longer = builder.icmp_unsigned(">", lengths, before)
-            builder.store(builder.select(longer, lengths, before), longest)
+            builder.store(self.largest(lengths, builder.load(longest)), longest)
             if self.index_type != INT32:
                 lengths = builder.trunc(lengths, ir.VectorType(INT32, kind.count))
             place = self.times(builder.sub(row, begin), INT32.width // 8)
@@ -117,9 +116,8 @@ class Dots(Rows):
             keep(row, many)
         with self.loop(whole, end) as row:
             keep(row, single)
-        one, longest = builder.load(single), self.lane_most(builder.load(many))
-        longest = builder.select(builder.icmp_unsigned(">", one, longest), one, longest)
-        return builder.extract_element(longest, INT32(0))
+        longest = self.folded(builder.load(many), self.largest)
+        return builder.extract_element(self.largest(builder.load(single), longest), INT32(0))
 
     def _multiply_block(
         self, begin: Value, end: Value, first: Value, stop: Value, longest: Value
@@ -257,9 +255,7 @@ class Dots(Rows):
         at = self.add(at, lane * self.itemsize)
         if not HAS_FAST_MASKS:
             return self._first_lanes_of(self.load(self.vector(lanes), at), count, lane)
-        numbers = ir.Constant(ir.VectorType(INT32, lanes), list(range(lane, lane + lanes)))
-        counts = self.spread(self.builder.trunc(count, INT32), lanes)
-        mask = self.builder.icmp_unsigned("<", numbers, counts)
+        mask = self.first_lanes(lanes, self.builder.trunc(count, INT32), lane)
         return self.load_some(self.vector(lanes), at, mask)
 
     def _first_lanes_of(self, terms: Value, count: Value, lane: int = 0) -> Value:

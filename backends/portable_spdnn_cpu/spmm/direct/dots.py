@@ -41,7 +41,8 @@ WIDTHS = 4, 8, 16, 24, 32  # entries that each of them may have
 MOST, SHORT = {4: 24, 8: 20}, 24
 LENGTHS = 16  # rows whose lengths are looked at together
 # Rows of a block: LENGTHS where those of A have more entries than LONG on average, or FAR_LONG
-# where B is larger than the first-level cache. Products of more would leave it before their sums.
+# where B is larger than the first-level cache. Products of more rows would leave that cache before
+# they are summed.
 BLOCK_ROWS, LONG, FAR_LONG = 64, 12, 4
 BLOCK_ENTRIES = BLOCK_ROWS * SHORT  # at most: SHORT is not below MOST
 # Terms of a sum that are loaded together, by the bytes of a term: those of a step where masks are
@@ -55,7 +56,7 @@ class Dots(Rows):
     def start(self) -> None:
         """Emit where the last step may begin, and memory for what a block needs."""
         builder = self.builder
-        self.last_step = builder.sub(self._offset(self.words[ROWS]), self.number(STEP))
+        self.last_step = builder.sub(self.offset(self.words[ROWS]), self.number(STEP))
         # Vectors that begin with the last products of a block reach beyond them.
         self.products, self.block_sums, self.rest = (
             self.memory(self.scalar, count)
@@ -78,7 +79,7 @@ class Dots(Rows):
         block_rows = builder.select(are_long, self.number(LENGTHS), self.number(BLOCK_ROWS))
         with self.loop(begin, end, block_rows) as row:
             after = self.least(self.add(row, block_rows), end)
-            first, stop = self._offset(row), self._offset(after)
+            first, stop = self.offset(row), self.offset(after)
             longest = self._keep_lengths(row, after)
             most = self.times(builder.sub(after, row), MOST[self.itemsize])
             few = builder.icmp_unsigned("<=", builder.sub(stop, first), most)
@@ -88,10 +89,6 @@ class Dots(Rows):
                     self._multiply_block(row, after, first, stop, longest)
                 with one_by_one:
                     super().multiply_all(row, after)
-
-    def _offset(self, row: Value) -> Value:
-        """Return where entries of a row begin, as a word."""
-        return self.load_word(self.index_type, self.words[INDPTR], row)
 
     def _keep_lengths(self, begin: Value, end: Value) -> Value:
         """Emit that lengths of rows are kept, in 32 bits, where they fit; returns the longest."""
@@ -196,7 +193,7 @@ class Dots(Rows):
         for number in range(TOGETHER):
             one = self.add(row, number)
             count = self.load_word(INT32, lengths, one)
-            at = self.add(products, self.times(self._offset(one), self.itemsize))
+            at = self.add(products, self.times(self.offset(one), self.itemsize))
             terms = [self._terms(at, count, lane, lanes) for lane in range(0, width, lanes)]
             # In the order of `sums`, in which STEP lanes are added at once.
             parts = min(STEP // lanes, len(terms))
@@ -224,7 +221,7 @@ class Dots(Rows):
     def _sum_rows(self, begin: Value, end: Value, sums: Value) -> None:
         """Emit that sums of rows of any length are stored, one after the other."""
         with self.loop(begin, end) as row:
-            first, stop = self._offset(row), self._offset(self.add(row, 1))
+            first, stop = self.offset(row), self.offset(self.add(row, 1))
             [total] = self.sums(first, stop)
             self.store(total, self.add(sums, self.times(row, self.itemsize)))
 

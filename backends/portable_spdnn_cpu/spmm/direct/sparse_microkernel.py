@@ -106,9 +106,11 @@ class SparseMicrokernel(Emitter):
     def multiply_all(self, begin: Value, end: Value) -> None:
         """Emit rows or columns begin .. end - 1 of A."""
         with self.loop(begin, end) as number:
-            first = self.load_word(self.index_type, self.words[INDPTR], number)
-            stop = self.load_word(self.index_type, self.words[INDPTR], self.add(number, 1))
-            self.multiply(number, first, stop)
+            self.multiply(number, self.offset(number), self.offset(self.add(number, 1)))
+
+    def offset(self, number: Value) -> Value:
+        """Return where the entries of a row or column of A begin, as a word."""
+        return self.load_word(self.index_type, self.words[INDPTR], number)
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
         """Emit what is done for a row or column of A."""

@@ -19,7 +19,7 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 Value = Any  # an LLVM value or type; llvmlite has no types
 FUSED = ("contract",)  # a multiplication and an addition may become one instruction
 WORD = ir.IntType(64)
-INT32, INT16, BIT = ir.IntType(32), ir.IntType(16), ir.IntType(1)
+INT32, INT16, BYTE, BIT = (ir.IntType(bits) for bits in (32, 16, 8, 1))
 
 
 class Emitter:
@@ -80,6 +80,13 @@ class Emitter:
         """Store the first `count` lanes of a vector; no byte of others is touched."""
         pointer = self.builder.inttoptr(address, self.scalar.as_pointer())
         store_first(self.builder, value, pointer, count)
+
+    def prefetch(self, address: Value) -> None:
+        """Ask for the cache line of an address, which may be of no array."""
+        pointer = self.builder.inttoptr(address, BYTE.as_pointer())
+        operands = [pointer, INT32(0), INT32(3), INT32(1)]  # to be read, kept, of data
+        kind = ir.FunctionType(ir.VoidType(), [operand.type for operand in operands])
+        self.call("llvm.prefetch.p0", kind, operands)
 
     def first_lanes(self, lanes: int, count: Value, start: int = 0) -> Value:
         """Return a mask of lanes whose numbers, from `start` on, are below `count`, an integer."""

@@ -129,10 +129,14 @@ class SparseMicrokernel(Emitter):
         branch.set_weights([1000, 1])  # else loops with many of them would seem to end soon
         self.builder.position_at_end(following)
 
-    def index(self, number: Value, extent: Value) -> Value:
-        """Return the index of an entry, which is below an extent, or else A is refused."""
+    def index(self, number: Value, extent: Value | None) -> Value:
+        """Return the index of an entry, which is below an extent, or else A is refused.
+
+        No extent: it was compared before.
+        """
         index = self.load_word(self.index_type, self.words[INDICES], number)
-        self.refuse_unless(self.builder.icmp_unsigned("<", index, extent))
+        if extent is not None:
+            self.refuse_unless(self.builder.icmp_unsigned("<", index, extent))
         return index
 
     def below(self, indices: Value, extent: Value) -> Value:
@@ -142,7 +146,7 @@ class SparseMicrokernel(Emitter):
         limits = self.spread(limit, indices.type.count)
         return self.builder.icmp_unsigned("<", indices, limits)
 
-    def entry(self, number: Value, extent: Value) -> tuple[Value, Value]:
+    def entry(self, number: Value, extent: Value | None) -> tuple[Value, Value]:
         """Return the index of an entry, checked, and its value spread over a vector."""
         index = self.index(number, extent)
         at = self.add(self.words[VALUES], self.times(number, self.itemsize))

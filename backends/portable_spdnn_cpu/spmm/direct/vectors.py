@@ -14,6 +14,7 @@ from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import stay_apart, store_repeated
 from portable_spdnn_cpu.jit.jobs import Job, array_at, job, next_task
+from portable_spdnn_cpu.spmm.direct.equal_dots import MOST_EQUAL
 from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows, finish_rows
 from portable_spdnn_cpu.spmm.direct.history import is_foreseen
 from portable_spdnn_cpu.spmm.direct.job_words import (
@@ -32,7 +33,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     B,
     K,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.direct.microkernels import CSR, multiply
+from portable_spdnn_cpu.spmm.direct.microkernels import CSR, EQUAL_CSR, multiply
 
 BLOCK_ENTRIES = 512  # that are added together
 # Items of B that are written for a column without a loop, as many as each has numbers (constants
@@ -51,11 +52,37 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
         if task < 0:
             break
         begin, end = task * rows // tasks, (task + 1) * rows // tasks
-        if not multiply(CSR, 0, 0, dtype, index_dtype, words, begin, end, 0, 1):
+        if are_equal(words, begin, end, index_dtype):
+            valid = multiply_equal(words, begin, end, dtype, index_dtype)
+        else:
+            valid = multiply(CSR, 0, 0, dtype, index_dtype, words, begin, end, 0, 1)
+        if not valid:
             words[REFUSED] = 1
             break
         if words[HAS_EPILOGUE] and words[ACTIVATION] != NONE:
             finish_rows(words, begin, end, dtype)
+
+
+@kernel_part
+def are_equal(words: Any, begin: int, end: int, index_dtype: Any) -> bool:
+    """Whether rows all have as many entries, few enough for `multiply_equal` to be faster."""
+    indptr = array_at(words[INDPTR], words[ROWS] + 1, index_dtype)
+    length, rows = indptr[begin + 1] - indptr[begin], end - begin
+    # That they have not shows nearly always in how many they have together.
+    together = indptr[end] - indptr[begin]
+    if words[HAS_EPILOGUE] or length > MOST_EQUAL or rows * length != together:
+        return False
+    one, differ = np.uint64(1), length ^ length
+    for row in range(np.uint64(begin), np.uint64(end)):  # unsigned: see `add_columns`
+        differ |= (indptr[row + one] - indptr[row]) ^ length
+    return bool(differ == 0)
+
+
+@kernel_part
+def multiply_equal(words: Any, begin: int, end: int, dtype: Any, index_dtype: Any) -> Any:
+    """Multiply rows that all have as many entries; returns false where an index is beyond B."""
+    stay_apart()
+    return multiply(EQUAL_CSR, 0, 0, dtype, index_dtype, words, begin, end, 0, 1)
 
 
 @kernel_part

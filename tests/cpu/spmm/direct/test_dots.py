@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
-from portable_spdnn_cpu.spmm.direct.dots import BLOCK_ENTRIES, BLOCK_ROWS
+from portable_spdnn_cpu.spmm.direct.dot_blocks import BLOCK_ENTRIES, BLOCK_ROWS
+from portable_spdnn_cpu.spmm.direct.equal_dots import MOST_EQUAL
 
 K = 1000
 
@@ -66,6 +67,31 @@ def test_a_column_larger_than_the_first_level_cache(dtype: Any) -> None:
         np.testing.assert_allclose(found, oracle.spmm(A, x[:, None])[:, 0], rtol=close, atol=close)
 
 
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_that_all_have_as_many_entries_sum_as_they_do_elsewhere(
+    dtype: Any, index: Any
+) -> None:
+    x = np.random.default_rng(5).uniform(-1, 1, K).astype(dtype)
+    close = 1e-5 if dtype == np.float32 else 1e-12
+    for count in range(MOST_EQUAL + 2):
+        A = rows_of([count] * 21, dtype, index, seed=count)
+        others = sp.csr_array(sp.vstack([A, rows_of([count + 1], dtype, index)]))
+        others.indices, others.indptr = others.indices.astype(index), others.indptr.astype(index)
+        expected = multiply(POOLS[0], "csr", others, x)[:-1]
+        np.testing.assert_allclose(expected, oracle.spmm(A, x[:, None])[:, 0], close, close)
+        for pool in POOLS:
+            np.testing.assert_array_equal(multiply(pool, "csr", A, x), expected)
+
+
+@pytest.mark.parametrize("counts", [[4] * 9, [8] * 64, [4, 8, 8, 16, 3] * 20, [40] * 5])
+def test_a_sum_of_negative_zeros_is_zero_as_it_is_in_scipy(counts: list[int]) -> None:
+    A = rows_of(counts, np.float64, np.int32)
+    A.data[:] = -1
+    assert not np.signbit(multiply(POOLS[0], "csr", A, np.zeros(K))).any()
+    assert not np.signbit(A @ np.zeros(K)).any()
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     lengths, st.sampled_from([np.float32, np.float64]), st.sampled_from([np.int32, np.int64]),
@@ -113,10 +139,12 @@ def test_what_is_not_of_a_row_is_left_out() -> None:
 
 
 def test_an_index_beyond_is_refused_wherever_it_is() -> None:
-    A = rows_of(np.random.default_rng(2).integers(0, 12, 130).tolist(), np.float32, np.int32)
     x = np.ones(K, np.float32)
-    for entry in (*range(12), A.nnz // 2, *range(A.nnz - 12, A.nnz)):
-        for wrong in (K, -1):
-            changed = A.copy()
-            changed.indices[entry] = wrong
-            assert multiply(POOLS[0], "csr", changed, x) is None
+    equal = ([count] * 5 for count in range(1, MOST_EQUAL + 2))
+    for counts in (np.random.default_rng(2).integers(0, 12, 130).tolist(), *equal):
+        A = rows_of(counts, np.float32, np.int32)
+        for entry in {*range(12), A.nnz // 2, *range(A.nnz - 40, A.nnz)} & {*range(A.nnz)}:
+            for wrong in (K, -1):
+                changed = A.copy()
+                changed.indices[entry] = wrong
+                assert multiply(POOLS[0], "csr", changed, x) is None

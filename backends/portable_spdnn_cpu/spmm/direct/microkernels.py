@@ -14,16 +14,13 @@ from numba.core import types
 from portable_spdnn_cpu.jit.compilation import intrinsic
 from portable_spdnn_cpu.spmm.direct.columns import Columns
 from portable_spdnn_cpu.spmm.direct.dot_blocks import DotBlocks
-from portable_spdnn_cpu.spmm.direct.equal_dots import EqualDots
+from portable_spdnn_cpu.spmm.direct.equal_lengths import EqualColumns, EqualRows
 from portable_spdnn_cpu.spmm.direct.job_words import REFUSED
 from portable_spdnn_cpu.spmm.direct.rows import Rows
 from portable_spdnn_cpu.spmm.emitter import WORD
 
-CSR, CSC, EQUAL_CSR = (
-    (),
-    (0,),
-    (0, 0),
-)  # constants for Numba, to which a tuple's length is part of its type
+# Constants for Numba, to which a tuple's length is part of its type.
+CSR, CSC, EQUAL_CSR, EQUAL_CSC = (), (0,), (0, 0), (0, 0, 0)
 
 
 @intrinsic
@@ -49,8 +46,9 @@ def multiply(
     Parameters
     ----------
     form : tuple
-        CSR or CSC: of A. In CSC rows of C are whole vectors. EQUAL_CSR: CSR of which all rows have
-        as many entries, at most MOST_EQUAL, for sums that are not finished.
+        CSR or CSC: of A. In CSC rows of C are whole vectors. EQUAL_CSR and EQUAL_CSC: the same for
+        a single column and sums that are not finished, if all rows, or columns, of A have as many
+        entries, at most MOST_EQUAL.
     vectors, vector_bytes : int, constants
         How many vectors, of how many bytes, so many columns take, of which only the last may be
         partly filled; they fill one at least in CSC, and in CSR without fast masks. No vectors: a
@@ -64,10 +62,7 @@ def multiply(
     if not all(isinstance(number, types.IntegerLiteral) for number in (vectors, vector_bytes)):
         return None  # Numba asks again with constants
     sizes = vectors.literal_value, vector_bytes.literal_value
-    if sizes[0]:
-        emitter = Columns if len(form) else Rows
-    else:
-        emitter = EqualDots if len(form) else DotBlocks
+    emitter = (Rows if sizes[0] else DotBlocks, Columns, EqualRows, EqualColumns)[len(form)]
     itemsize, index_bits = dtype.dtype.bitwidth // 8, index_dtype.dtype.bitwidth
     signature = types.boolean(
         form, vectors, vector_bytes, dtype, index_dtype, words, *[types.intp] * 4

@@ -12,9 +12,11 @@ import numpy as np
 
 from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
-from portable_spdnn_cpu.jit.intrinsics import stay_apart, store_repeated
+from portable_spdnn_cpu.jit.intrinsics import prefetch, stay_apart, store_repeated
 from portable_spdnn_cpu.jit.jobs import Job, array_at, job, next_task
-from portable_spdnn_cpu.spmm.direct.equal_dots import MOST_EQUAL
+from portable_spdnn_cpu.machine.cpu_info import cache_bytes
+from portable_spdnn_cpu.spmm.direct.dots import AHEAD
+from portable_spdnn_cpu.spmm.direct.equal_lengths import MOST_EQUAL
 from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows, finish_rows
 from portable_spdnn_cpu.spmm.direct.history import is_foreseen
 from portable_spdnn_cpu.spmm.direct.job_words import (
@@ -33,8 +35,9 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     B,
     K,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.direct.microkernels import CSR, EQUAL_CSR, multiply
+from portable_spdnn_cpu.spmm.direct.microkernels import CSR, EQUAL_CSC, EQUAL_CSR, multiply
 
+L2 = cache_bytes(2)
 BLOCK_ENTRIES = 512  # that are added together
 # Items of B that are written for a column without a loop, as many as each has numbers (constants
 # for Numba, to which a tuple's length is part of its type), and the entries in a column, on
@@ -52,8 +55,8 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
         if task < 0:
             break
         begin, end = task * rows // tasks, (task + 1) * rows // tasks
-        if are_equal(words, begin, end, index_dtype):
-            valid = multiply_equal(words, begin, end, dtype, index_dtype)
+        if not words[HAS_EPILOGUE] and are_equal(words, begin, end, index_dtype):
+            valid = multiply_equal(EQUAL_CSR, words, begin, end, dtype, index_dtype)
         else:
             valid = multiply(CSR, 0, 0, dtype, index_dtype, words, begin, end, 0, 1)
         if not valid:
@@ -65,24 +68,25 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
 
 @kernel_part
 def are_equal(words: Any, begin: int, end: int, index_dtype: Any) -> bool:
-    """Whether rows all have as many entries, few enough for `multiply_equal` to be faster."""
-    indptr = array_at(words[INDPTR], words[ROWS] + 1, index_dtype)
-    length, rows = indptr[begin + 1] - indptr[begin], end - begin
+    """Whether rows, or columns in CSC, all have as many entries, at most MOST_EQUAL."""
+    indptr = array_at(words[INDPTR], end + 1, index_dtype)
+    length, together = indptr[begin + 1] - indptr[begin], indptr[end] - indptr[begin]
     # That they have not shows nearly always in how many they have together.
-    together = indptr[end] - indptr[begin]
-    if words[HAS_EPILOGUE] or length > MOST_EQUAL or rows * length != together:
+    if length > MOST_EQUAL or (end - begin) * length != together:
         return False
     one, differ = np.uint64(1), length ^ length
-    for row in range(np.uint64(begin), np.uint64(end)):  # unsigned: see `add_columns`
-        differ |= (indptr[row + one] - indptr[row]) ^ length
+    for number in range(np.uint64(begin), np.uint64(end)):  # unsigned: see `add_columns`
+        differ |= (indptr[number + one] - indptr[number]) ^ length
     return bool(differ == 0)
 
 
 @kernel_part
-def multiply_equal(words: Any, begin: int, end: int, dtype: Any, index_dtype: Any) -> Any:
-    """Multiply rows that all have as many entries; returns false where an index is beyond B."""
+def multiply_equal(
+    form: tuple[int, ...], words: Any, begin: int, end: int, dtype: Any, index_dtype: Any
+) -> Any:
+    """Multiply rows or columns that `are_equal`; returns false where an index is beyond."""
     stay_apart()
-    return multiply(EQUAL_CSR, 0, 0, dtype, index_dtype, words, begin, end, 0, 1)
+    return multiply(form, 0, 0, dtype, index_dtype, words, begin, end, 0, 1)
 
 
 @kernel_part
@@ -91,7 +95,10 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     begin_rows(words, dtype)
     entries, k = words[ENTRIES], words[K]
     is_short = k <= 2 * entries and entries <= MOST_SOME * k
-    if is_foreseen(words[INDPTR], k, entries) or not is_short:
+    foreseen = is_foreseen(words[INDPTR], k, entries)
+    if k > 0 and are_equal(words, 0, k, index_dtype):
+        valid = multiply_equal(EQUAL_CSC, words, 0, k, dtype, index_dtype)
+    elif foreseen or not is_short:
         valid = add_columns(words, dtype, index_dtype)
     elif entries <= MOST_FEW * k:
         valid = add_short_columns(FEW, words, dtype, index_dtype)
@@ -116,9 +123,13 @@ def add_columns(words: Any, dtype: Any, index_dtype: Any) -> bool:
     x, C = array_at(words[B], k, dtype), array_at(words[OUT], words[ROWS], dtype)
     # Unsigned: of a signed index Numba asks at each use whether it counts from the end.
     one, extent = np.uint64(1), np.uint64(C.size)
+    is_large = values.nbytes + indices.nbytes > L2
     for column in range(np.uint64(k)):
         item = x[column]
         for entry in range(np.uint64(indptr[column]), np.uint64(indptr[column + one])):
+            if is_large:
+                prefetch(values, entry + AHEAD)
+                prefetch(indices, entry + AHEAD)
             row = np.uint64(indices[entry])
             if row >= extent:
                 return False
@@ -178,8 +189,12 @@ def add_entries(
 ) -> bool:
     """Add so many entries from `first` on to C, each times its item of B; all are unsigned."""
     extent = np.uint64(C.size)
+    is_large = values.nbytes + indices.nbytes > L2
     for number in range(count):
         entry = first + number
+        if is_large:
+            prefetch(values, entry + AHEAD)
+            prefetch(indices, entry + AHEAD)
         row = np.uint64(indices[entry])
         if row >= extent:
             return False

@@ -15,7 +15,7 @@ import portable_spdnn as ps
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.direct.dot_blocks import BLOCK_ENTRIES, BLOCK_ROWS
-from portable_spdnn_cpu.spmm.direct.equal_dots import MOST_EQUAL
+from portable_spdnn_cpu.spmm.direct.equal_lengths import MOST_EQUAL
 
 K = 1000
 

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from direct_products import POOLS, multiply
 
 import portable_spdnn as ps
+from portable_spdnn_cpu.spmm.direct.equal_lengths import MOST_EQUAL
 from portable_spdnn_cpu.spmm.direct.history import COLUMN, REMEMBERED, is_foreseen
 from portable_spdnn_cpu.spmm.direct.vectors import BLOCK_ENTRIES, MOST_FEW, MOST_SOME
 
@@ -51,6 +52,26 @@ def test_a_vector_meets_columns_of_any_length(
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
         again = multiply(POOLS[0], "csc", A, x, *finish)  # its columns are foreseen, if it is small
         np.testing.assert_array_equal(again, found)
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_columns_that_all_have_as_many_entries(dtype: Any, index: Any) -> None:
+    rng = np.random.default_rng(2)
+    x, bias = rng.uniform(-1, 1, 21).astype(dtype), rng.uniform(-1, 1, 40)
+    added, close = rng.uniform(-1, 1, 40).astype(dtype), 1e-5 if dtype == np.float32 else 1e-12
+    for count in range(MOST_EQUAL + 2):
+        A = columns_of([count] * 21, 40, dtype, index)
+        if count > 2:
+            A.indices[: 2 * count] = 3  # one row again and again
+        for finish in ((None, None), (ps.Epilogue(bias, "relu"), added), (None, added)):
+            expected = ps.get_backend("scipy").spmm(A, x, *finish)
+            found = multiply(POOLS[0], "csc", A, x, *finish)
+            np.testing.assert_allclose(found, expected, rtol=close, atol=close)
+        for entry in range(A.nnz - count, A.nnz):
+            changed = A.copy()
+            changed.indices[entry] = 40
+            assert multiply(POOLS[0], "csc", changed, x) is None
 
 
 def forget() -> None:

@@ -1,7 +1,8 @@
-"""Products of rows of A, in CSR, with a single column of B: rows that all have as many entries.
+"""Products with a single column of B of rows, or columns, of A that all have as many entries.
 
 Code for each number of entries multiplies and adds just so many, without a branch on where a row
-ends. Bound: some five instructions for an entry, and the loads of B from where it is.
+ends. Bound: some five instructions for an entry of a row, and the loads of B from where it is; of
+a column, the stores to C, of which loads of the same item may have to wait.
 """
 
 from __future__ import annotations
@@ -11,16 +12,24 @@ import functools
 from llvmlite import ir
 
 from portable_spdnn_cpu.spmm.direct.dots import STEP, Dots
-from portable_spdnn_cpu.spmm.direct.job_words import INDICES, OUT_ROW, K
+from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, INDICES, OUT_ROW, ROWS, K
 from portable_spdnn_cpu.spmm.emitter import WORD, Value
 
-MOST_EQUAL = 32  # entries of a row
+MOST_EQUAL = 32  # entries of a row or column
 # Of fewer entries in a row indices are compared one by one, and none is asked for ahead.
 FEW_ENTRIES = 4
 
 
-class EqualDots(Dots):
-    """Emits the products of rows of A, of at most MOST_EQUAL entries, with a column."""
+class EqualRows(Dots):
+    """Emits the products of rows of A, in CSR, of at most MOST_EQUAL entries.
+
+    Attributes
+    ----------
+    extent : int
+        Of a class: the word that says how many columns A has, or rows in CSC.
+    """
+
+    extent = K
 
     def multiply_all(self, begin: Value, end: Value) -> None:
         """Emit rows of C."""
@@ -32,16 +41,20 @@ class EqualDots(Dots):
             case = builder.append_basic_block(f"rows_of_{count}")
             switch.add_case(WORD(count), case)
             builder.position_at_end(case)
-            with self.loop(begin, end) as row:
-                first = self.add(start, self.times(builder.sub(row, begin), count))
-                checks = count < FEW_ENTRIES
-                if not checks:
+            with self.loop(begin, end) as number:
+                first = self.add(start, self.times(builder.sub(number, begin), count))
+                if count >= FEW_ENTRIES:
                     self.ask_ahead(first, count)
                     self._check_indices(first, count)
-                terms = [self.product(self.add(first, place), checks) for place in range(count)]
-                self.store(self._sum_in_order(terms), self.row_of(self.out, row, OUT_ROW))
+                self.multiply_equal(number, [self.add(first, place) for place in range(count)])
             builder.branch(after)
         builder.position_at_end(after)
+
+    def multiply_equal(self, number: Value, entries: list[Value]) -> None:
+        """Emit a row of C."""
+        checks = len(entries) < FEW_ENTRIES
+        total = self._sum_in_order([self.product(entry, checks) for entry in entries])
+        self.store(total, self.row_of(self.out, number, OUT_ROW))
 
     def _check_indices(self, first: Value, count: int) -> None:
         """Go on if so many indices, of FEW_ENTRIES or more, are below K; refuse A if not."""
@@ -51,7 +64,8 @@ class EqualDots(Dots):
         good = None
         for place in sorted({0, count - lanes}):
             at = self.add(self.words[INDICES], self.times(self.add(first, place), size))
-            found = self.below(self.load(ir.VectorType(self.index_type, lanes), at), self.words[K])
+            found = self.load(ir.VectorType(self.index_type, lanes), at)
+            found = self.below(found, self.words[self.extent])
             good = found if good is None else builder.and_(good, found)
         self.refuse_unless(builder.icmp_unsigned("==", builder.bitcast(good, bits), bits(-1)))
 
@@ -66,3 +80,19 @@ class EqualDots(Dots):
                 self.plus(low, high) if high else low for low, high in zip(*halves, strict=True)
             ]
         return self.plus(totals[0], zero) if totals[0] else zero
+
+
+class EqualColumns(EqualRows):
+    """Emits the products of columns of A, in CSC, which are added to C."""
+
+    extent = ROWS
+
+    def multiply_equal(self, number: Value, entries: list[Value]) -> None:
+        """Emit what a column adds to C. Entries follow each other: two may be of one row."""
+        extent = self.words[ROWS] if len(entries) < FEW_ENTRIES else None
+        [item] = self.load_row(self.row_of(self.B, number, B_ROW))
+        for entry in entries:
+            index, factor = self.entry(entry, extent)
+            target = self.row_of(self.out, index, OUT_ROW)
+            [total] = self.load_row(target)
+            self.store(self.plus(total, self.builder.fmul(factor, item)), target)

@@ -132,6 +132,8 @@ def unsorted_row(indptr: Array, indices: Array) -> int | None:
 def check_structure(name: str, array: Any) -> None:
     """Raise InputError where offsets or indices of a SciPy sparse array lie outside of it."""
     rows, columns = array.shape
+    if min(rows, columns) < 0:
+        raise InputError(f"{name}: its shape is {array.shape}; no negative extents are expected")
     if array.format == "dok":  # a dictionary
         return
     names = "indptr", "indices", "offsets", "data"
@@ -184,6 +186,12 @@ def check_compressed(
         What these are called in messages.
     """
     (major, minor), (outer, inner) = extents, axes
+    shapes = indptr.shape, indices.shape, values
+    if not all(len(shape) == 1 for shape in shapes):
+        raise InputError(
+            f"{name}: {outer} offsets, {inner} indices and values have the shapes "
+            f"{', '.join(map(str, shapes))}; one dimension each is expected"
+        )
     if indptr.shape != (major + 1,) or indptr.dtype.kind not in "iu":
         raise InputError(
             f"{name}: {indptr.size} {outer} offsets of type {indptr.dtype}; {major} {outer}s take "
@@ -192,11 +200,10 @@ def check_compressed(
     if indptr[0] != 0 or (indptr[1:] < indptr[:-1]).any():
         raise InputError(f"{name}: {outer} offsets do not rise from 0; the last is {indptr[-1]}")
     nnz = int(indptr[-1])
-    if indices.ndim != 1 or len(values) != 1 or nnz > min(indices.size, *values):
+    if nnz > min(indices.size, *values):
         raise InputError(
             f"{name}: {outer} offsets end at {nnz}, but there are "
-            f"{indices.size} {inner} indices and "
-            f"{values[0] if values else 0} values"
+            f"{indices.size} {inner} indices and {values[0]} values"
         )
     _check_indices(name, indices[:nnz], minor, inner)
 

@@ -46,6 +46,18 @@ def with_float_indices() -> Any:
     return A
 
 
+def with_part_of_two_dimensions(part: str) -> Any:
+    A = intact()
+    setattr(A, part, getattr(A, part)[None])
+    return A
+
+
+def of_shape(*shape: Any) -> Any:
+    A = intact()
+    A._shape = shape
+    return A
+
+
 def coo_with(index: int) -> Any:
     A = intact("coo")
     A.coords[0][2] = index
@@ -70,6 +82,10 @@ LIES: dict[str, Callable[[], Any]] = {
     "offsets of no entries": empty_with_offsets,
     "fewer values": without_values,
     "indices are floats": with_float_indices,
+    "offsets of two dimensions": lambda: with_part_of_two_dimensions("indptr"),
+    "indices of two dimensions": lambda: with_part_of_two_dimensions("indices"),
+    "values of two dimensions": lambda: with_part_of_two_dimensions("data"),
+    "negative shape": lambda: of_shape(-SIZE, SIZE),
     "row of csc beyond": lambda: changed("csc", "indices", 3, 500),
     "offsets of csc fall": lambda: changed("csc", "indptr", 5, 10**6),
     "row of coo below": lambda: coo_with(-7),

@@ -15,17 +15,11 @@ from numba.core import cgutils
 from portable_spdnn_cpu.jit.grouped_loads import load_numbers
 from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
 from portable_spdnn_cpu.jit.target import has_fast_gathers
-from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.machine.cpu_info import cache_bytes
-from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, ENTRIES, INDICES, ROWS, VALUES, K
+from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, INDICES, ROWS, VALUES, K
 from portable_spdnn_cpu.spmm.direct.rows import Rows
 from portable_spdnn_cpu.spmm.emitter import INT32, Value
 
 STEP = 8  # entries that are multiplied together
-# Entries that are asked for while so many before them are not yet multiplied. Loads of B, which
-# lie anywhere, keep a processor from foreseeing how far A is read: 20,000 rows of 32 entries take
-# four fifths of the time on a Zen 4.
-AHEAD = 256
 MOST_TERMS = 32  # of a sum, of which the first ones can be kept where masks are not fast
 
 
@@ -34,10 +28,6 @@ class Dots(Rows):
 
     def start(self) -> None:
         """Emit where the last step may begin, and memory for what a row needs."""
-        size = self.itemsize + self.index_type.width // 8
-        bytes_of_A = self.times(self.words[ENTRIES], size)
-        most = self.number(cache_bytes(2))
-        self.is_large = self.builder.icmp_unsigned(">", bytes_of_A, most)
         self.last_step = self.builder.sub(self.offset(self.words[ROWS]), self.number(STEP))
         self.rest = self.memory(self.scalar, STEP)
         kind = ir.ArrayType(ir.IntType(8 * self.itemsize), 2 * MOST_TERMS)
@@ -119,15 +109,6 @@ class Dots(Rows):
             item = self.load(self.scalar, self.row_of(self.B, index, B_ROW))
             found = self.builder.insert_element(found, item, INT32(lane))
         return found
-
-    def ask_ahead(self, entry: Value, count: int) -> None:
-        """Emit that, of a large A, so many entries are asked for that come AHEAD later."""
-        later = self.add(entry, AHEAD)
-        with self.builder.if_then(self.is_large):
-            for word, size in ((VALUES, self.itemsize), (INDICES, self.index_type.width // 8)):
-                at = self.add(self.words[word], self.times(later, size))
-                for line in range(0, count * size, BLOCK_BYTES):
-                    self.prefetch(self.add(at, line))
 
     def first_lanes_of(self, terms: Value, count: Value, lane: int = 0) -> Value:
         """Return a vector that begins with a lane of a row, and zeros from `count` of these on."""

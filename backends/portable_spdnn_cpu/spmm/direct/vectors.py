@@ -15,7 +15,6 @@ from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import prefetch, stay_apart, store_repeated
 from portable_spdnn_cpu.jit.jobs import Job, array_at, job, next_task
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
-from portable_spdnn_cpu.spmm.direct.dots import AHEAD
 from portable_spdnn_cpu.spmm.direct.equal_lengths import MOST_EQUAL
 from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows, finish_rows
 from portable_spdnn_cpu.spmm.direct.history import is_foreseen
@@ -36,6 +35,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     K,
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.direct.microkernels import CSR, EQUAL_CSC, EQUAL_CSR, multiply
+from portable_spdnn_cpu.spmm.direct.sparse_microkernel import AHEAD
 
 L2 = cache_bytes(2)
 BLOCK_ENTRIES = 512  # that are added together

@@ -200,7 +200,7 @@ def check_compressed(
     if indptr[0] != 0 or (indptr[1:] < indptr[:-1]).any():
         raise InputError(f"{name}: {outer} offsets do not rise from 0; the last is {indptr[-1]}")
     nnz = int(indptr[-1])
-    if nnz > min(indices.size, *values):
+    if nnz > min(indices.size, values[0]):
         raise InputError(
             f"{name}: {outer} offsets end at {nnz}, but there are "
             f"{indices.size} {inner} indices and {values[0]} values"

@@ -22,26 +22,28 @@ def broadcast(builder: Any, vector: Any, scalar: Any) -> Any:
     return builder.shuffle_vector(first, undefined, lanes)
 
 
+def prefetch_line(builder: Any, pointer: Any) -> None:
+    """Emit that the cache line of a byte is loaded, for other intrinsics."""
+    flag = ir.IntType(32)
+    kind = ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    # Flags: it will be read (0), belongs into all cache levels (3), and is data (1).
+    builder.call(function, [pointer, flag(0), flag(3), flag(1)])
+
+
 @intrinsic
 def prefetch(typingctx: Any, array: Any, index: Any) -> Emission:
     """Begin to load the cache line of array[index], and go on at once.
 
-    For addresses that no hardware prefetcher foresees, asked for so early that the line has
+    For addresses that hardware does not foresee, asked for so early that the line has
     arrived when it is used. An address beyond the array does no harm.
     """
     signature = types.void(array, types.intp)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         data = context.make_array(sig.args[0])(context, builder, args[0]).data
-        flag = ir.IntType(32)
-        pointer = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
-        function = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag]),
-            "llvm.prefetch.p0",
-        )
-        # Flags: it will be read (0), belongs into all cache levels (3), and is data (1).
-        builder.call(function, [pointer, flag(0), flag(3), flag(1)])
+        place = builder.gep(data, [args[1]])
+        prefetch_line(builder, builder.bitcast(place, ir.IntType(8).as_pointer()))
         return context.get_dummy_value()
 
     return signature, codegen

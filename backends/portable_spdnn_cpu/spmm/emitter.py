@@ -5,14 +5,14 @@ No part of it knows Numba's types, so that a test can assemble the code for any 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils
 
-from portable_spdnn_cpu.jit.intrinsics import broadcast
+from portable_spdnn_cpu.jit.intrinsics import broadcast, prefetch_line
 from portable_spdnn_cpu.jit.partial_vectors import store_first
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
@@ -82,11 +82,8 @@ class Emitter:
         store_first(self.builder, value, pointer, count)
 
     def prefetch(self, address: Value) -> None:
-        """Ask for the cache line of an address, which may be of no array."""
-        pointer = self.builder.inttoptr(address, BYTE.as_pointer())
-        operands = [pointer, INT32(0), INT32(3), INT32(1)]  # to be read, kept, of data
-        kind = ir.FunctionType(ir.VoidType(), [operand.type for operand in operands])
-        self.call("llvm.prefetch.p0", kind, operands)
+        """Begin to load the cache line of an address, which may be of no array."""
+        prefetch_line(self.builder, self.builder.inttoptr(address, BYTE.as_pointer()))
 
     def first_lanes(self, lanes: int, count: Value, start: int = 0) -> Value:
         """Return a mask of lanes whose numbers, from `start` on, are below `count`, an integer."""
@@ -162,15 +159,11 @@ class Emitter:
 
     def lane_sum(self, total: Value) -> Value:
         """Return the sum of a vector's lanes, as many as a power of two, as a vector of one."""
-        return self.folded(total, self.plus)
-
-    def folded(self, vector: Value, join: Callable[[Value, Value], Value]) -> Value:
-        """Return a vector's lanes joined by halves until one is left; see `lane_sum`."""
-        while vector.type.count > 1:
-            half = vector.type.count // 2
+        while total.type.count > 1:  # by halves
+            half = total.type.count // 2
             parts = (list(range(start, start + half)) for start in (0, half))
-            vector = join(*(self.shuffle(vector, vector, lanes) for lanes in parts))
-        return vector
+            total = self.plus(*(self.shuffle(total, total, lanes) for lanes in parts))
+        return total
 
     def slot(self, kind: Value) -> Value:
         """Return a place on the stack, which LLVM makes a register where it can.
@@ -200,11 +193,6 @@ class Emitter:
         each = cgutils.for_range_slice(self.builder, begin, end, step, WORD)
         with each as (index, _):
             yield index
-
-    def largest(self, first: Value, second: Value) -> Value:
-        """Return the larger of two unsigned integers, or of each pair in two vectors of them."""
-        larger = self.builder.icmp_unsigned(">", first, second)
-        return self.builder.select(larger, first, second)
 
     def least(self, first: Value, second: Value) -> Value:
         """Return the smaller of two signed words."""

@@ -5,7 +5,8 @@ then four rows at a time are summed, each in as many steps as nearly all rows of
 which masks leave out what is of other rows. The few that are longer are summed after that. So
 branches depend on blocks and not on rows, on which they would be predicted in a benchmark alone.
 Bound: some five instructions for an entry and ten for a row of up to eight, and loads of products,
-which lie across two cache lines. However a row is summed, its sum is the same.
+which lie across two cache lines. However a row is summed, its sum is the same, but for the bits of
+a NaN.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from portable_spdnn_cpu.spmm.emitter import BIT, BYTE, WORD, Value
 
 TOGETHER = 4  # rows that are summed together
 WIDTHS = 4, 8, 16, 24, MOST_TERMS  # entries that each of them may have
-# A width is wide enough for a block of which one row in so many has more entries, or none.
-MOST_BEYOND = 16
+# A width fits a block of which at most one row in so many has more entries.
+ROWS_FOR_ONE_BEYOND = 16
 # Rows of a block are summed together if they have at most MOST entries on average, by the bytes of
 # a value, or none has more than SHORT, as measured on a Zen 4.
 MOST, SHORT = {4: 24, 8: 20}, 24
-LENGTHS = 16  # rows whose lengths are looked at together
+LENGTHS = 16  # rows whose lengths are looked at together, and of a small block
 # Rows of a block: LENGTHS where those of A have more entries than LONG on average, or FAR_LONG
 # where B is larger than the first-level cache. Products of more rows would leave that cache before
 # they are summed.
-BLOCK_ROWS, LONG, FAR_LONG = WORD.width, 12, 4
+BLOCK_ROWS, LONG, FAR_LONG = WORD.width, 12, 4  # a bit of a word for each row
 BLOCK_ENTRIES = BLOCK_ROWS * SHORT  # at most: SHORT is not below MOST
 # Terms of a sum that are loaded together, by the bytes of a term: those of a step where masks are
 # fast, else as many as a register of 32 bytes holds.
@@ -52,6 +53,7 @@ class DotBlocks(Dots):
             self.memory(self.scalar, count) for count in (BLOCK_ENTRIES + MOST_TERMS, BLOCK_ROWS)
         )
         self.lengths = self.memory(BYTE, BLOCK_ROWS)
+        self.store(ir.Constant(ir.VectorType(BYTE, BLOCK_ROWS), None), self.lengths)
 
     def multiply_all(self, begin: Value, end: Value) -> None:
         """Emit rows of C."""
@@ -68,11 +70,11 @@ class DotBlocks(Dots):
     def _multiply_block(self, begin: Value, end: Value) -> None:
         """Emit rows of C, at most BLOCK_ROWS."""
         builder = self.builder
-        first, stop, self.rows = self.offset(begin), self.offset(end), builder.sub(end, begin)
+        first, stop, rows = self.offset(begin), self.offset(end), builder.sub(end, begin)
         self._keep_lengths(begin, end)
-        most = self.times(self.rows, MOST[self.itemsize])
+        most = self.times(rows, MOST[self.itemsize])
         few = builder.icmp_unsigned("<=", builder.sub(stop, first), most)
-        short = builder.icmp_unsigned("==", self._rows_beyond(SHORT), self.zero)
+        short = builder.icmp_unsigned("==", self._rows_beyond(SHORT, rows), self.zero)
         with builder.if_else(builder.or_(few, short)) as (together, one_by_one):
             with together:
                 out = self.row_of(self.out, begin, OUT_ROW)
@@ -105,29 +107,29 @@ class DotBlocks(Dots):
         with self.loop(whole, end) as row:
             keep(row, 1)
 
-    def _rows_beyond(self, width: int) -> Value:
-        """Return a bit for each row of a block, set where it has more entries than `width`."""
+    def _rows_beyond(self, width: int, rows: Value) -> Value:
+        """Return a bit for each of a block's rows, set where it has more entries than `width`."""
         builder = self.builder
         lengths = self.load(ir.VectorType(BYTE, BLOCK_ROWS), self.lengths)
         found = builder.icmp_unsigned(">", lengths, self.spread(BYTE(width), BLOCK_ROWS))
-        every = builder.lshr(WORD(-1), builder.sub(WORD(BLOCK_ROWS), self.rows))
+        every = builder.lshr(WORD(-1), builder.sub(WORD(BLOCK_ROWS), rows))
         return builder.and_(builder.bitcast(found, WORD), every)
 
     def _sum_block(self, begin: Value, end: Value, first: Value, stop: Value, sums: Value) -> None:
         """Emit that sums of rows of a block are stored, whose entries are first .. stop - 1."""
-        builder = self.builder
+        builder, rows = self.builder, self.builder.sub(end, begin)
         products = builder.sub(self.kept, self.times(first, self.itemsize))
         self._keep_products(first, stop, products)
         whole = self.whole_steps(begin, end, TOGETHER)
-        most_beyond = builder.udiv(self.rows, WORD(MOST_BEYOND))
+        most_beyond = builder.udiv(rows, WORD(ROWS_FOR_ONE_BEYOND))
         left = self.slot(WORD)  # rows that are still to be summed
 
         def emit(width: int, *wider: int) -> None:
-            beyond = self._rows_beyond(width)
+            beyond = self._rows_beyond(width, rows)
             if not wider:
                 sum_all(width, beyond)
                 return
-            fits = builder.icmp_unsigned("<=", self._count(beyond), most_beyond)
+            fits = builder.icmp_unsigned("<=", builder.ctpop(beyond), most_beyond)
             with builder.if_else(fits) as (short, longer):
                 with short:
                     sum_all(width, beyond)
@@ -154,10 +156,6 @@ class DotBlocks(Dots):
         with self.loop(whole, end) as row:
             sum_row(row)
 
-    def _count(self, bits: Value) -> Value:
-        """Return how many bits of a word are set."""
-        return self.call("llvm.ctpop.i64", ir.FunctionType(WORD, [WORD]), [bits])
-
     @contextmanager
     def _each_bit(self, bits: Value) -> Iterator[Value]:
         """Emit a loop over the numbers of the bits of a word that are set."""
@@ -169,8 +167,7 @@ class DotBlocks(Dots):
         found = builder.load(left)
         builder.cbranch(builder.icmp_unsigned("!=", found, WORD(0)), body, after)
         builder.position_at_end(body)
-        kind = ir.FunctionType(WORD, [WORD, BIT])
-        yield self.call("llvm.cttz.i64", kind, [found, BIT(1)])
+        yield builder.cttz(found, BIT(1))
         builder.store(builder.and_(found, builder.sub(found, WORD(1))), left)
         builder.branch(test)
         builder.position_at_end(after)

@@ -20,7 +20,7 @@ from portable_spdnn_cpu.spmm.direct.rows import Rows
 from portable_spdnn_cpu.spmm.emitter import INT32, Value
 
 STEP = 8  # entries that are multiplied together
-MOST_TERMS = 32  # of a sum, of which the first ones can be kept where masks are not fast
+MOST_TERMS = 32  # of which `first_lanes_of` can keep some without fast masks
 
 
 class Dots(Rows):
@@ -63,9 +63,10 @@ class Dots(Rows):
         terms: Callable[[Value], Value],
         last_terms: Callable[[Value], Value],
     ) -> Value:
-        """Return the sum of STEP terms from each STEP-th entry on, in a vector of one.
+        """Return the sum of a row, in a vector of one, of STEP terms from each STEP-th entry on.
 
-        It is never -0: SciPy's sums begin with +0 too.
+        Products are not fused with additions, so that it is the same wherever they are made. Of the
+        last terms, those of other rows are left out. It is never -0, as SciPy's is not.
         """
         builder, kind = self.builder, self.vector(STEP)
         slot = self.slot(kind)
@@ -79,14 +80,10 @@ class Dots(Rows):
     def keep_each(self, first: Value, stop: Value, target: Value) -> None:
         """Emit that products of entries are kept in an array, one by one."""
         with self.loop(first, stop) as entry:
-            product = self.product(entry)
+            index, factor = self.entry(entry, self.words[K])
+            [item] = self.load_row(self.row_of(self.B, index, B_ROW))
+            product = self.builder.fmul(factor, item)
             self.store(product, self.add(target, self.times(entry, self.itemsize)))
-
-    def product(self, entry: Value, checks: bool = True) -> Value:
-        """Return the product of an entry, as a vector of one. Not fused: no sum's terms are."""
-        index, factor = self.entry(entry, self.words[K] if checks else None)
-        [item] = self.load_row(self.row_of(self.B, index, B_ROW))
-        return self.builder.fmul(factor, item)
 
     def products(self, first: Value) -> Value:
         """Return the products of STEP entries, whose indices are checked."""

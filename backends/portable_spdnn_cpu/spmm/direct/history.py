@@ -1,6 +1,6 @@
 """Whether a processor foresees where columns of A end, in products with a single column of B.
 
-It learns the branches of matrices that are multiplied again and again, up to some thousands of
+It learns the branches of matrices that are multiplied again and again, up to some ten thousand
 columns. A table in each job holds which matrices it multiplied last, by the addresses of their
 offsets. Where it is wrong a product takes longer, and C is the same: so threads share it without
 a lock.
@@ -20,7 +20,7 @@ from portable_spdnn_cpu.jit.target import cpu_name
 
 SLOTS = 16  # matrices, a power of two
 # How much a processor remembers, of matrices that come by turns: their entries, and four for each
-# column. Measured on a Zen 4, and on a Zen 3, whose figure others have too.
+# column. Measured on a Zen 4, whose figure a Zen 5 has too, and on a Zen 3, as others.
 COLUMN, REMEMBERED = 4, 100_000 if cpu_name() in ("znver4", "znver5") else 38_000
 
 

@@ -14,9 +14,9 @@ from numba.core import types
 from portable_spdnn_cpu.jit.compilation import intrinsic
 from portable_spdnn_cpu.spmm.direct.columns import Columns
 from portable_spdnn_cpu.spmm.direct.dot_blocks import DotBlocks
-from portable_spdnn_cpu.spmm.direct.equal_lengths import EqualColumns, EqualRows
 from portable_spdnn_cpu.spmm.direct.job_words import REFUSED
 from portable_spdnn_cpu.spmm.direct.rows import Rows
+from portable_spdnn_cpu.spmm.direct.unrolled import EqualColumns, EqualRows, LongColumns
 from portable_spdnn_cpu.spmm.emitter import WORD
 
 # Constants for Numba, to which a tuple's length is part of its type.
@@ -46,13 +46,13 @@ def multiply(
     Parameters
     ----------
     form : tuple
-        CSR or CSC: of A. In CSC rows of C are whole vectors. EQUAL_CSR and EQUAL_CSC: the same for
-        a single column and sums that are not finished, if all rows, or columns, of A have as many
-        entries, at most MOST_EQUAL.
+        CSR or CSC: of A. In CSC rows of C are whole vectors. EQUAL_CSR and EQUAL_CSC: where all
+        rows, or columns, have as many entries, at most MOST_EQUAL, for a single column; rows are
+        not finished then.
     vectors, vector_bytes : int, constants
         How many vectors, of how many bytes, so many columns take, of which only the last may be
         partly filled; they fill one at least in CSC, and in CSR without fast masks. No vectors: a
-        single column, with A in CSR, which is gathered where that is fast.
+        single column, to which columns of A in CSC are added, and which is not finished by them.
     dtype, index_dtype : types
         Of values, and of offsets and indices.
     words : pointer
@@ -62,7 +62,9 @@ def multiply(
     if not all(isinstance(number, types.IntegerLiteral) for number in (vectors, vector_bytes)):
         return None  # Numba asks again with constants
     sizes = vectors.literal_value, vector_bytes.literal_value
-    emitter = (Rows if sizes[0] else DotBlocks, Columns, EqualRows, EqualColumns)[len(form)]
+    several = Rows, Columns
+    single = DotBlocks, LongColumns, EqualRows, EqualColumns
+    emitter = (several if sizes[0] else single)[len(form)]
     itemsize, index_bits = dtype.dtype.bitwidth // 8, index_dtype.dtype.bitwidth
     signature = types.boolean(
         form, vectors, vector_bytes, dtype, index_dtype, words, *[types.intp] * 4

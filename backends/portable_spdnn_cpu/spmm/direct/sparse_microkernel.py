@@ -26,9 +26,9 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
 from portable_spdnn_cpu.spmm.emitter import BIT, WORD, Emitter, Value
 
 DOUBLE = ir.DoubleType()
-# Entries that are asked for while so many before them are not yet multiplied. Loads of B, which
-# lie anywhere, keep a processor from foreseeing how far A is read: with a single column, 20,000
-# rows of 32 entries take two thirds of the time on a Zen 4.
+# How far ahead entries of A are prefetched, in entries. Loads of B, which lie anywhere, keep a
+# processor from doing so by itself: with a single column, 20,000 rows of 32 entries take two thirds
+# of the time on a Zen 4.
 AHEAD = 256
 
 
@@ -139,10 +139,7 @@ class SparseMicrokernel(Emitter):
         self.builder.position_at_end(following)
 
     def index(self, number: Value, extent: Value | None) -> Value:
-        """Return the index of an entry, which is below an extent, or else A is refused.
-
-        No extent: it was compared before.
-        """
+        """Return the index of an entry; if there is an extent, it is below, or A is refused."""
         index = self.load_word(self.index_type, self.words[INDICES], number)
         if extent is not None:
             self.refuse_unless(self.builder.icmp_unsigned("<", index, extent))
@@ -156,7 +153,7 @@ class SparseMicrokernel(Emitter):
         return self.builder.icmp_unsigned("<", indices, limits)
 
     def entry(self, number: Value, extent: Value | None) -> tuple[Value, Value]:
-        """Return the index of an entry, checked, and its value spread over a vector."""
+        """Return the index of an entry, as `index` does, and its value spread over a vector."""
         index = self.index(number, extent)
         at = self.add(self.words[VALUES], self.times(number, self.itemsize))
         return index, self.spread(self.load(self.scalar, at), self.vector_type.count)
@@ -183,11 +180,11 @@ class SparseMicrokernel(Emitter):
     ) -> None:
         """Emit add(entry, number in its step) for entries by steps, and one by one at the end.
 
-        Entries are asked for ahead where a row of B is at most a vector: longer ones take longer.
+        Entries are asked for ahead where a row of B is at most BLOCK_BYTES: others take longer.
         """
         whole = self.whole_steps(first, stop, step)
         with self.loop(first, whole, step) as entry:
-            if self.vectors <= 1:
+            if self.vectors * self.vector_bytes <= BLOCK_BYTES:
                 self.ask_ahead(entry, step)
             for place in range(step):
                 add(self.add(entry, place), place)
@@ -196,7 +193,7 @@ class SparseMicrokernel(Emitter):
                 add(entry, 0)
 
     def ask_ahead(self, entry: Value, count: int) -> None:
-        """Emit that, of a large A, so many entries are asked for that come AHEAD later."""
+        """Emit that so many entries are prefetched that come AHEAD later, if A is large."""
         later = self.add(entry, AHEAD)
         with self.builder.if_then(self.is_large):
             for word, size in ((VALUES, self.itemsize), (INDICES, self.index_type.width // 8)):

@@ -9,6 +9,7 @@ import numba
 import numpy as np
 from numba.core import types
 
+from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import Array, entry_point, kernel, kernel_part
 from portable_spdnn_cpu.jit.jobs import Job, array_at, run_share
 from portable_spdnn_cpu.layout.canonical import INDEX_TYPES, VALUE_TYPES, offsets_are_valid
@@ -103,7 +104,9 @@ def fill_epilogue(
 
     There is a bias for each row of C, or one for all. `code` is that of an activation.
     """
-    words[ACCUMULATES], words[HAS_EPILOGUE], words[ACTIVATION] = accumulates, 1, code
+    changes = accumulates or code != NONE or bias.size != 1 or bias[0] != 0
+    words[HAS_EPILOGUE] = changes or lower > -np.inf or upper < np.inf
+    words[ACCUMULATES], words[ACTIVATION] = accumulates, code
     words[BIAS], words[BIAS_STEP] = bias.ctypes.data, bias.itemsize if bias.size > 1 else 0
     limits = words[LOWER : UPPER + 1].view(np.float64)
     limits[0], limits[1] = lower, upper

@@ -15,7 +15,6 @@ from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import prefetch, stay_apart, store_repeated
 from portable_spdnn_cpu.jit.jobs import Job, array_at, job, next_task
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
-from portable_spdnn_cpu.spmm.direct.equal_lengths import MOST_EQUAL
 from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows, finish_rows
 from portable_spdnn_cpu.spmm.direct.history import is_foreseen
 from portable_spdnn_cpu.spmm.direct.job_words import (
@@ -34,11 +33,15 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     B,
     K,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.direct.microkernels import CSR, EQUAL_CSC, EQUAL_CSR, multiply
+from portable_spdnn_cpu.spmm.direct.microkernels import CSC, CSR, EQUAL_CSC, EQUAL_CSR, multiply
 from portable_spdnn_cpu.spmm.direct.sparse_microkernel import AHEAD
+from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
 
 L2 = cache_bytes(2)
 BLOCK_ENTRIES = 512  # that are added together
+# Rows or columns that are looked at together: whether they all have as many entries, as nearly all
+# of a band or a stencil have.
+RUN = 32
 # Items of B that are written for a column without a loop, as many as each has numbers (constants
 # for Numba, to which a tuple's length is part of its type), and the entries in a column, on
 # average, up to which that takes less time than a loop for each column, as measured on a Zen 3.
@@ -55,11 +58,7 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
         if task < 0:
             break
         begin, end = task * rows // tasks, (task + 1) * rows // tasks
-        if not words[HAS_EPILOGUE] and are_equal(words, begin, end, index_dtype):
-            valid = multiply_equal(EQUAL_CSR, words, begin, end, dtype, index_dtype)
-        else:
-            valid = multiply(CSR, 0, 0, dtype, index_dtype, words, begin, end, 0, 1)
-        if not valid:
+        if not multiply_rows(words, begin, end, dtype, index_dtype):
             words[REFUSED] = 1
             break
         if words[HAS_EPILOGUE] and words[ACTIVATION] != NONE:
@@ -67,24 +66,58 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
 
 
 @kernel_part
+def multiply_rows(words: Any, begin: int, end: int, dtype: Any, index_dtype: Any) -> bool:
+    """Multiply rows begin .. end - 1 of CSR; returns false where an index is beyond B."""
+    valid = True
+    while valid and begin < end:
+        finishes = words[HAS_EPILOGUE]
+        after, equal = (end, False) if finishes else run_of(words, begin, end, index_dtype)
+        if equal:
+            valid = multiply_apart(EQUAL_CSR, words, begin, after, dtype, index_dtype)
+        else:
+            valid = multiply_apart(CSR, words, begin, after, dtype, index_dtype)
+        begin = after
+    return valid
+
+
+@kernel_part
+def run_of(words: Any, begin: int, limit: int, index_dtype: Any) -> Any:
+    """Return where a run of rows, or columns in CSC, ends, in steps of RUN; and if it is equal."""
+    end = min(begin + RUN, limit)
+    equal = are_equal(words, begin, end, index_dtype)
+    while end < limit:
+        # With the last one before, whose length others of the run are to have.
+        first, after = end - 1 if equal else end, min(end + RUN, limit)
+        if are_equal(words, first, after, index_dtype) != equal:
+            break
+        end = after
+    return end, equal
+
+
+@kernel_part
 def are_equal(words: Any, begin: int, end: int, index_dtype: Any) -> bool:
     """Whether rows, or columns in CSC, all have as many entries, at most MOST_EQUAL."""
+    if end <= begin:
+        return False
     indptr = array_at(words[INDPTR], end + 1, index_dtype)
     length, together = indptr[begin + 1] - indptr[begin], indptr[end] - indptr[begin]
-    # That they have not shows nearly always in how many they have together.
+    # Others rarely have as many together as if all were like the first.
     if length > MOST_EQUAL or (end - begin) * length != together:
         return False
-    one, differ = np.uint64(1), length ^ length
+    one, differ = np.uint64(1), np.int64(0)
     for number in range(np.uint64(begin), np.uint64(end)):  # unsigned: see `add_columns`
         differ |= (indptr[number + one] - indptr[number]) ^ length
     return bool(differ == 0)
 
 
 @kernel_part
-def multiply_equal(
+def multiply_apart(
     form: tuple[int, ...], words: Any, begin: int, end: int, dtype: Any, index_dtype: Any
 ) -> Any:
-    """Multiply rows or columns that `are_equal`; returns false where an index is beyond."""
+    """Multiply by a microkernel; returns false where an index is beyond the array it is of.
+
+    As parts of a larger function its loops would have too few registers.
+    """
     stay_apart()
     return multiply(form, 0, 0, dtype, index_dtype, words, begin, end, 0, 1)
 
@@ -94,16 +127,21 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C, by one worker."""
     begin_rows(words, dtype)
     entries, k = words[ENTRIES], words[K]
-    is_short = k <= 2 * entries and entries <= MOST_SOME * k
     foreseen = is_foreseen(words[INDPTR], k, entries)
-    if k > 0 and are_equal(words, 0, k, index_dtype):
-        valid = multiply_equal(EQUAL_CSC, words, 0, k, dtype, index_dtype)
-    elif foreseen or not is_short:
-        valid = add_columns(words, dtype, index_dtype)
-    elif entries <= MOST_FEW * k:
-        valid = add_short_columns(FEW, words, dtype, index_dtype)
-    else:
-        valid = add_short_columns(SOME, words, dtype, index_dtype)
+    begin, valid = 0, True
+    while valid and begin < k:
+        end, equal = run_of(words, begin, k, index_dtype)
+        if equal:
+            valid = multiply_apart(EQUAL_CSC, words, begin, end, dtype, index_dtype)
+        elif entries > MOST_SOME * k:
+            valid = multiply_apart(CSC, words, begin, end, dtype, index_dtype)
+        elif foreseen or 2 * entries < k:
+            valid = add_columns(words, begin, end, dtype, index_dtype)
+        elif entries <= MOST_FEW * k:
+            valid = add_short_columns(FEW, words, begin, end, dtype, index_dtype)
+        else:
+            valid = add_short_columns(SOME, words, begin, end, dtype, index_dtype)
+        begin = end
     if valid:
         finish_all_rows(words, dtype)
     else:
@@ -111,8 +149,8 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
 
 
 @kernel_part
-def add_columns(words: Any, dtype: Any, index_dtype: Any) -> bool:
-    """Add columns of A to C, each times its item of B.
+def add_columns(words: Any, begin: int, end: int, dtype: Any, index_dtype: Any) -> bool:
+    """Add columns begin .. end - 1 of A to C, each times its item of B.
 
     Returns false where an index is not below the rows of C; offsets were checked before.
     """
@@ -123,13 +161,9 @@ def add_columns(words: Any, dtype: Any, index_dtype: Any) -> bool:
     x, C = array_at(words[B], k, dtype), array_at(words[OUT], words[ROWS], dtype)
     # Unsigned: of a signed index Numba asks at each use whether it counts from the end.
     one, extent = np.uint64(1), np.uint64(C.size)
-    is_large = values.nbytes + indices.nbytes > L2
-    for column in range(np.uint64(k)):
+    for column in range(np.uint64(begin), np.uint64(end)):
         item = x[column]
         for entry in range(np.uint64(indptr[column]), np.uint64(indptr[column + one])):
-            if is_large:
-                prefetch(values, entry + AHEAD)
-                prefetch(indices, entry + AHEAD)
             row = np.uint64(indices[entry])
             if row >= extent:
                 return False
@@ -138,7 +172,9 @@ def add_columns(words: Any, dtype: Any, index_dtype: Any) -> bool:
 
 
 @kernel_part
-def add_short_columns(together: tuple[int, ...], words: Any, dtype: Any, index_dtype: Any) -> bool:
+def add_short_columns(
+    together: tuple[int, ...], words: Any, begin: int, until: int, dtype: Any, index_dtype: Any
+) -> bool:
     """Do what `add_columns` does, where a processor does not foresee how long a column is.
 
     First an item of B is written for each entry of its column of A, as many at once as `together`
@@ -152,7 +188,7 @@ def add_short_columns(together: tuple[int, ...], words: Any, dtype: Any, index_d
     x, C = array_at(words[B], k, dtype), array_at(words[OUT], words[ROWS], dtype)
     items = np.empty(BLOCK_ENTRIES + len(together), dtype)
     one, most, written = np.uint64(1), np.uint64(BLOCK_ENTRIES), np.uint64(len(together))
-    column, columns = np.uint64(0), np.uint64(k)
+    column, columns = np.uint64(begin), np.uint64(until)
     while column < columns:
         base = np.uint64(indptr[column])
         first, end = np.uint64(0), column

@@ -1,9 +1,10 @@
-"""Products with a single column: rows in blocks, four together, and one by one."""
+"""Products with a single column: rows of one length, in blocks, four together, and one by one."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -15,7 +16,9 @@ import portable_spdnn as ps
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.direct.dot_blocks import BLOCK_ENTRIES, BLOCK_ROWS
-from portable_spdnn_cpu.spmm.direct.equal_lengths import MOST_EQUAL
+from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, INDPTR
+from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
+from portable_spdnn_cpu.spmm.direct.vectors import are_equal
 
 K = 1000
 
@@ -56,6 +59,24 @@ def test_blocks_of_rows_that_are_all_short(counts: list[int], dtype: Any, index:
         np.testing.assert_allclose(found, oracle.spmm(A, x[:, None])[:, 0], rtol=close, atol=close)
 
 
+@pytest.mark.parametrize("form", ["csr", "csc"])
+@pytest.mark.parametrize("counts", [[9] * 20_000, [4, 8, 15] * 7000, [40] * 5000, [60, 1] * 4000])
+@pytest.mark.parametrize("columns", [1, 3])
+def test_matrices_larger_than_the_second_level_cache(
+    form: str, counts: list[int], columns: int
+) -> None:
+    rng = np.random.default_rng(6)
+    indices, indptr = rng.integers(0, K, sum(counts)), np.cumsum([0, *counts])
+    parts = rng.uniform(-1, 1, indices.size), indices, indptr
+    A: Any = sp.csr_array(parts, (len(counts), K)) if form == "csr" else None
+    A = A if form == "csr" else sp.csc_array(parts, (K, len(counts)))
+    assert A.data.nbytes + A.indices.nbytes > cache_bytes(2)
+    B = rng.uniform(-1, 1, (A.shape[1], columns))
+    B = B[:, 0].copy() if columns == 1 else B
+    found = multiply(POOLS[0], form, A, B)
+    np.testing.assert_allclose(found, A @ B, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_column_larger_than_the_first_level_cache(dtype: Any) -> None:
     k, rng = 2 * cache_bytes(1), np.random.default_rng(4)
@@ -82,6 +103,48 @@ def test_rows_that_all_have_as_many_entries_sum_as_they_do_elsewhere(
         np.testing.assert_allclose(expected, oracle.spmm(A, x[:, None])[:, 0], close, close)
         for pool in POOLS:
             np.testing.assert_array_equal(multiply(pool, "csr", A, x), expected)
+
+
+@pytest.mark.parametrize("form", ["csr", "csc"])
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [3] * 40 + [4] * 40, [2] * 31 + [3] * 33 + [1], [5] * 64 + [1, 9, 5] + [5] * 100,
+        [0] * 40 + [7] * 32 + [0] * 64, [1, 2] * 40 + [6] * 70 + [40] * 3, [33] * 40 + [32] * 40,
+    ],
+)  # fmt: skip
+def test_runs_of_rows_and_columns_of_one_length(form: str, counts: list[int]) -> None:
+    A, rng = rows_of(counts, np.float64, np.int32), np.random.default_rng(8)
+    A = A if form == "csr" else sp.csc_array(A.T)
+    x = rng.uniform(-1, 1, A.shape[1])
+    expected = oracle.spmm(A, x[:, None])[:, 0]
+    for pool in POOLS:
+        np.testing.assert_allclose(multiply(pool, form, A, x), expected, rtol=1e-12, atol=1e-12)
+    A.indices[-1] = A.shape[form == "csr"]
+    assert multiply(POOLS[0], form, A, x) is None
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_rows_are_equal_where_all_have_as_many_entries(index: Any) -> None:
+    @numba.njit
+    def equal(words: Any, begin: int, end: int) -> bool:
+        return are_equal(words, begin, end, index)
+
+    for counts, begin, end, expected in (
+        ([3] * 70, 0, 70, True), ([3] * 70, 64, 70, True), ([0] * 5, 0, 5, True),
+        ([3, 2, 4] * 20, 0, 60, False), ([3] * 69 + [4], 0, 70, False),
+        ([4] + [3] * 9, 1, 10, True),
+        ([MOST_EQUAL] * 9, 0, 9, True), ([MOST_EQUAL + 1] * 9, 0, 9, False), ([], 0, 0, False),
+    ):  # fmt: skip
+        words, indptr = np.zeros(COUNTERS, np.int64), np.cumsum([0, *counts]).astype(index)
+        words[INDPTR] = indptr.ctypes.data
+        assert equal(words, begin, end) == expected
+
+
+def test_no_rows_times_a_column() -> None:
+    for pool in POOLS:
+        found = multiply(pool, "csr", sp.csr_array((0, 4)), np.ones(4))
+        assert np.shape(found) == (0,)
 
 
 @pytest.mark.parametrize("counts", [[4] * 9, [8] * 64, [4, 8, 8, 16, 3] * 20, [40] * 5])
@@ -142,9 +205,9 @@ def test_an_index_beyond_is_refused_wherever_it_is() -> None:
     x = np.ones(K, np.float32)
     equal = ([count] * 5 for count in range(1, MOST_EQUAL + 2))
     for counts in (np.random.default_rng(2).integers(0, 12, 130).tolist(), *equal):
-        A = rows_of(counts, np.float32, np.int32)
+        A = rows_of(counts, np.float32, np.int64)
         for entry in {*range(12), A.nnz // 2, *range(A.nnz - 40, A.nnz)} & {*range(A.nnz)}:
-            for wrong in (K, -1):
+            for wrong in (K, -1, 1 << 32):
                 changed = A.copy()
                 changed.indices[entry] = wrong
                 assert multiply(POOLS[0], "csr", changed, x) is None

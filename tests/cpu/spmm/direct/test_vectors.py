@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from direct_products import POOLS, multiply
 
 import portable_spdnn as ps
-from portable_spdnn_cpu.spmm.direct.equal_lengths import MOST_EQUAL
 from portable_spdnn_cpu.spmm.direct.history import COLUMN, REMEMBERED, is_foreseen
+from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
 from portable_spdnn_cpu.spmm.direct.vectors import BLOCK_ENTRIES, MOST_FEW, MOST_SOME
 
 LENGTHS = [0, 1, 2, 3, 4, 5, 9, 0, 0, BLOCK_ENTRIES - 1, 0, 1, BLOCK_ENTRIES, 2]
@@ -68,10 +68,15 @@ def test_columns_that_all_have_as_many_entries(dtype: Any, index: Any) -> None:
             expected = ps.get_backend("scipy").spmm(A, x, *finish)
             found = multiply(POOLS[0], "csc", A, x, *finish)
             np.testing.assert_allclose(found, expected, rtol=close, atol=close)
-        for entry in range(A.nnz - count, A.nnz):
-            changed = A.copy()
-            changed.indices[entry] = 40
-            assert multiply(POOLS[0], "csc", changed, x) is None
+        others = columns_of([*[count] * 21, count + 1], 40, dtype, index)
+        others.indices[: A.nnz], others.data[: A.nnz] = A.indices, A.data
+        same = multiply(POOLS[0], "csc", others, np.append(x, x.dtype.type(0)))
+        np.testing.assert_array_equal(multiply(POOLS[0], "csc", A, x), same)
+        for entry in {*range(count), *range(A.nnz - count, A.nnz)}:
+            for wrong in (40, -1):
+                changed = A.copy()
+                changed.indices[entry] = wrong
+                assert multiply(POOLS[0], "csc", changed, x) is None
 
 
 def forget() -> None:

@@ -1,0 +1,125 @@
+"""Products with a single column of B, several entries of a row or column of A without a branch.
+
+Rows of CSR, and columns of CSC, that all have as many entries are multiplied by code for just so
+many. Long columns of any lengths take steps of STEP. Bound: some five instructions for an entry of
+a row, and the loads of B from where it is; of a column, loads of C that wait for stores to the same
+item.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from llvmlite import ir
+
+from portable_spdnn_cpu.spmm.direct.dots import STEP
+from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, INDICES, OUT_ROW, ROWS, K
+from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
+from portable_spdnn_cpu.spmm.emitter import WORD, Value
+
+MOST_EQUAL = 32  # entries of each row or column, where all have as many
+# Of fewer entries indices are compared one by one, and none is asked for ahead: with one or two
+# that takes a tenth less.
+FEW_ENTRIES = 4
+
+
+class EqualRows(SparseMicrokernel):
+    """Emits the products of rows of A in CSR, which all have as many entries, at most MOST_EQUAL.
+
+    Attributes
+    ----------
+    extent : int
+        Of a class: in which of the job's words it is said what indices of A are below.
+    """
+
+    extent = K
+
+    def multiply_all(self, begin: Value, end: Value) -> None:
+        """Emit rows of C, or what columns add to C."""
+        builder, start = self.builder, self.offset(begin)
+        length = builder.sub(self.offset(self.add(begin, 1)), start)
+        after = builder.append_basic_block("after")
+        switch = builder.switch(length, self.refuse)
+        for count in range(MOST_EQUAL + 1):
+            case = builder.append_basic_block(f"of_{count}")
+            switch.add_case(WORD(count), case)
+            builder.position_at_end(case)
+            with self.loop(begin, end) as number:
+                first = self.add(start, self.times(builder.sub(number, begin), count))
+                self.multiply_some(number, first, count)
+            builder.branch(after)
+        builder.position_at_end(after)
+
+    def multiply_some(self, number: Value, first: Value, count: int) -> None:
+        """Emit so many entries of a row or column, from a first one on."""
+        if count >= FEW_ENTRIES:
+            self.ask_ahead(first, count)
+            self._check_indices(first, count)
+        self.multiply_entries(number, [self.add(first, place) for place in range(count)])
+
+    def multiply_entries(self, number: Value, entries: list[Value]) -> None:
+        """Emit a row of C."""
+        terms = []
+        for entry in entries:
+            index, factor = self._entry(entry, len(entries))
+            [item] = self.load_row(self.row_of(self.B, index, B_ROW))
+            terms.append(self.builder.fmul(factor, item))
+        self.store(self._sum_in_order(terms), self.row_of(self.out, number, OUT_ROW))
+
+    def _entry(self, entry: Value, count: int) -> tuple[Value, Value]:
+        """Return the index of one of so many entries, and its value."""
+        return self.entry(entry, self.words[self.extent] if count < FEW_ENTRIES else None)
+
+    def _check_indices(self, first: Value, count: int) -> None:
+        """Go on if so many indices are below their extent; refuse A if not."""
+        builder = self.builder
+        lanes = 1 << (count.bit_length() - 1)
+        bits, size = ir.IntType(lanes), self.index_type.width // 8
+        good = None
+        for place in sorted({0, count - lanes}):
+            at = self.add(self.words[INDICES], self.times(self.add(first, place), size))
+            found = self.load(ir.VectorType(self.index_type, lanes), at)
+            found = self.below(found, self.words[self.extent])
+            good = found if good is None else builder.and_(good, found)
+        self.refuse_unless(builder.icmp_unsigned("==", builder.bitcast(good, bits), bits(-1)))
+
+    def _sum_in_order(self, terms: list[Value]) -> Value:
+        """Return the sum of terms, added as `Dots.sum_by_steps` adds them."""
+        zero = ir.Constant(self.vector(1), None)
+        lanes = [terms[lane::STEP] for lane in range(STEP)]
+        totals = [functools.reduce(self.plus, lane) if lane else None for lane in lanes]
+        while len(totals) > 1:
+            halves = totals[: len(totals) // 2], totals[len(totals) // 2 :]
+            totals = [
+                self.plus(low, high) if high else low for low, high in zip(*halves, strict=True)
+            ]
+        return self.plus(totals[0], zero) if totals[0] else zero
+
+
+class EqualColumns(EqualRows):
+    """Emits what columns of A in CSC add to C, which all have as many entries."""
+
+    extent = ROWS
+
+    def multiply_entries(self, number: Value, entries: list[Value]) -> None:
+        """Emit what entries of a column add to C, in their order: two may be of one row."""
+        [item] = self.load_row(self.row_of(self.B, number, B_ROW))
+        for entry in entries:
+            index, factor = self._entry(entry, len(entries))
+            target = self.row_of(self.out, index, OUT_ROW)
+            [total] = self.load_row(target)
+            self.store(self.plus(total, self.builder.fmul(factor, item)), target)
+
+
+class LongColumns(EqualColumns):
+    """Emits the same for columns of any lengths, of which most take several steps."""
+
+    def multiply_all(self, begin: Value, end: Value) -> None:
+        """Emit what columns add to C."""
+        with self.loop(begin, end) as number:
+            first, stop = self.offset(number), self.offset(self.add(number, 1))
+            whole = self.whole_steps(first, stop, STEP)
+            with self.loop(first, whole, STEP) as entry:
+                self.multiply_some(number, entry, STEP)
+            with self.loop(whole, stop) as entry:
+                self.multiply_some(number, entry, 1)

@@ -17,7 +17,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, INDICES, OUT_ROW, RO
 from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
 from portable_spdnn_cpu.spmm.emitter import WORD, Value
 
-MOST_EQUAL = 32  # entries of each row or column, where all have as many
+MOST_EQUAL = 16  # entries of each row or column, where all have as many
 # Of fewer entries indices are compared one by one, and none is asked for ahead: with one or two
 # that takes a tenth less.
 FEW_ENTRIES = 4

@@ -23,7 +23,7 @@ def broadcast(builder: Any, vector: Any, scalar: Any) -> Any:
 
 
 def prefetch_line(builder: Any, pointer: Any) -> None:
-    """Emit that the cache line of a byte is loaded, for other intrinsics."""
+    """Emit that the cache line of a byte begins to be loaded; for other intrinsics."""
     flag = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
@@ -35,8 +35,8 @@ def prefetch_line(builder: Any, pointer: Any) -> None:
 def prefetch(typingctx: Any, array: Any, index: Any) -> Emission:
     """Begin to load the cache line of array[index], and go on at once.
 
-    For addresses that hardware does not foresee, asked for so early that the line has
-    arrived when it is used. An address beyond the array does no harm.
+    For addresses that hardware does not foresee, asked for so early that the line has arrived when
+    it is used. An address beyond the array does no harm.
     """
     signature = types.void(array, types.intp)
 

@@ -53,6 +53,7 @@ class DotBlocks(Dots):
             self.memory(self.scalar, count) for count in (BLOCK_ENTRIES + MOST_TERMS, BLOCK_ROWS)
         )
         self.lengths = self.memory(BYTE, BLOCK_ROWS)
+        # A block of fewer rows does not set them all, and all are looked at.
         self.store(ir.Constant(ir.VectorType(BYTE, BLOCK_ROWS), None), self.lengths)
 
     def multiply_all(self, begin: Value, end: Value) -> None:

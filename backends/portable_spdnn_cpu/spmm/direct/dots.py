@@ -20,7 +20,7 @@ from portable_spdnn_cpu.spmm.direct.rows import Rows
 from portable_spdnn_cpu.spmm.emitter import INT32, Value
 
 STEP = 8  # entries that are multiplied together
-MOST_TERMS = 32  # of which `first_lanes_of` can keep some without fast masks
+MOST_TERMS = 32  # of a row, which can be told from those of other rows without fast masks
 
 
 class Dots(Rows):
@@ -30,6 +30,8 @@ class Dots(Rows):
         """Emit where the last step may begin, and memory for what a row needs."""
         self.last_step = self.builder.sub(self.offset(self.words[ROWS]), self.number(STEP))
         self.rest = self.memory(self.scalar, STEP)
+        if HAS_FAST_MASKS:
+            return
         kind = ir.ArrayType(ir.IntType(8 * self.itemsize), 2 * MOST_TERMS)
         constant = ir.Constant(kind, [-1] * MOST_TERMS + [0] * MOST_TERMS)
         address = self.address_of(cgutils.global_constant(self.builder.module, "masks", constant))
@@ -87,20 +89,17 @@ class Dots(Rows):
 
     def products(self, first: Value) -> Value:
         """Return the products of STEP entries, whose indices are checked."""
-        builder, bits = self.builder, ir.IntType(STEP)
-        at = self.add(self.words[INDICES], self.times(first, self.index_type.width // 8))
-        indices = self.load(ir.VectorType(self.index_type, STEP), at)
-        good = builder.bitcast(self.below(indices, self.words[K]), bits)
-        self.refuse_unless(builder.icmp_unsigned("==", good, bits(-1)))
+        self.check_indices(first, STEP, self.words[K])
         at = self.add(self.words[VALUES], self.times(first, self.itemsize))
-        return builder.fmul(self._items(first, indices), self.load(self.vector(STEP), at))
+        return self.builder.fmul(self._items(first), self.load(self.vector(STEP), at))
 
-    def _items(self, first: Value, indices: Value) -> Value:
-        """Return the items of B that a vector of indices names, of entries from `first` on."""
+    def _items(self, first: Value) -> Value:
+        """Return the items of B that STEP entries name, from a first one on."""
         if has_fast_gathers():
-            return self.gather(self.B, indices)
+            at = self.add(self.words[INDICES], self.times(first, self.index_type.width // 8))
+            return self.gather(self.B, self.load(ir.VectorType(self.index_type, STEP), at))
         found = ir.Constant(self.vector(STEP), ir.Undefined)
-        # Loaded once more: to take them out of the vector would take longer.
+        # Loaded once more: to take them out of a vector would take longer.
         pointer = self.pointer(self.index_type, self.words[INDICES], first)
         for lane, index in enumerate(load_numbers(self.builder, pointer, STEP)):
             item = self.load(self.scalar, self.row_of(self.B, index, B_ROW))

@@ -20,7 +20,8 @@ from portable_spdnn_cpu.jit.target import cpu_name
 
 SLOTS = 16  # matrices, a power of two
 # How much a processor remembers, of matrices that come by turns: their entries, and four for each
-# column. Measured on a Zen 4, whose figure a Zen 5 has too, and on a Zen 3, as others.
+# column. Measured on a Zen 4 and a Zen 3. A Zen 5 gets the Zen 4's figure, and all others that of
+# the Zen 3.
 COLUMN, REMEMBERED = 4, 100_000 if cpu_name() in ("znver4", "znver5") else 38_000
 
 

@@ -152,6 +152,18 @@ class SparseMicrokernel(Emitter):
         limits = self.spread(limit, indices.type.count)
         return self.builder.icmp_unsigned("<", indices, limits)
 
+    def check_indices(self, first: Value, count: int, extent: Value) -> None:
+        """Go on if the indices of so many entries are below an extent; refuse A if not."""
+        builder = self.builder
+        lanes = 1 << (count.bit_length() - 1)
+        bits, size = ir.IntType(lanes), self.index_type.width // 8
+        good = bits(-1)
+        for place in sorted({0, count - lanes}):  # vectors that overlap where there are not as many
+            at = self.add(self.words[INDICES], self.times(self.add(first, place), size))
+            found = self.below(self.load(ir.VectorType(self.index_type, lanes), at), extent)
+            good = builder.and_(good, builder.bitcast(found, bits))
+        self.refuse_unless(builder.icmp_unsigned("==", good, bits(-1)))
+
     def entry(self, number: Value, extent: Value | None) -> tuple[Value, Value]:
         """Return the index of an entry, as `index` does, and its value spread over a vector."""
         index = self.index(number, extent)

@@ -13,7 +13,7 @@ import functools
 from llvmlite import ir
 
 from portable_spdnn_cpu.spmm.direct.dots import STEP
-from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, INDICES, OUT_ROW, ROWS, K
+from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, OUT_ROW, ROWS, K
 from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
 from portable_spdnn_cpu.spmm.emitter import WORD, Value
 
@@ -54,7 +54,7 @@ class EqualRows(SparseMicrokernel):
         """Emit so many entries of a row or column, from a first one on."""
         if count >= FEW_ENTRIES:
             self.ask_ahead(first, count)
-            self._check_indices(first, count)
+            self.check_indices(first, count, self.words[self.extent])
         self.multiply_entries(number, [self.add(first, place) for place in range(count)])
 
     def multiply_entries(self, number: Value, entries: list[Value]) -> None:
@@ -69,19 +69,6 @@ class EqualRows(SparseMicrokernel):
     def _entry(self, entry: Value, count: int) -> tuple[Value, Value]:
         """Return the index of one of so many entries, and its value."""
         return self.entry(entry, self.words[self.extent] if count < FEW_ENTRIES else None)
-
-    def _check_indices(self, first: Value, count: int) -> None:
-        """Go on if so many indices are below their extent; refuse A if not."""
-        builder = self.builder
-        lanes = 1 << (count.bit_length() - 1)
-        bits, size = ir.IntType(lanes), self.index_type.width // 8
-        good = None
-        for place in sorted({0, count - lanes}):
-            at = self.add(self.words[INDICES], self.times(self.add(first, place), size))
-            found = self.load(ir.VectorType(self.index_type, lanes), at)
-            found = self.below(found, self.words[self.extent])
-            good = found if good is None else builder.and_(good, found)
-        self.refuse_unless(builder.icmp_unsigned("==", builder.bitcast(good, bits), bits(-1)))
 
     def _sum_in_order(self, terms: list[Value]) -> Value:
         """Return the sum of terms, added as `Dots.sum_by_steps` adds them."""

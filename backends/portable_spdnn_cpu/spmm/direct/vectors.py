@@ -43,8 +43,8 @@ BLOCK_ENTRIES = 512  # that are added together
 # of a band or a stencil have.
 RUN = 32
 # Items of B that are written for a column without a loop, as many as each has numbers (constants
-# for Numba, to which a tuple's length is part of its type), and the entries in a column, on
-# average, up to which that takes less time than a loop for each: on a Zen 3, and SOME on a Zen 4.
+# for Numba, to which a tuple's length is part of its type). Up to MOST_FEW and MOST_SOME entries
+# in a column that takes less time than a loop for each, as measured on a Zen 3 and on a Zen 4.
 FEW, SOME = (0,) * 8, (0,) * 24
 MOST_FEW, MOST_SOME = 4, 16
 

@@ -174,7 +174,8 @@ def scan_groups(
                 seen[touched[tile]] = -1 - tile
             start = group_tiles[group]
             if fill:
-                panels[start : start + tiles] = touched[:tiles]
+                for tile in range(tiles):
+                    panels[start + tile] = touched[tile]
             else:
                 group_tiles[group + 1] = tiles
             for query in range(first, end):

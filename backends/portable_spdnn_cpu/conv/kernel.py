@@ -30,56 +30,31 @@ from portable_spdnn_cpu.conv.packing import (
 )
 from portable_spdnn_cpu.conv.panels import Task, copy_band, cut_rows, mask_panel
 from portable_spdnn_cpu.conv.spans import finish_span, gather_panel
-from portable_spdnn_cpu.jit.compilation import Array, kernel_part
-from portable_spdnn_cpu.jit.jobs import array_at, float_of, job, next_task
+from portable_spdnn_cpu.jit.compilation import kernel_part
+from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, next_task
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
+from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 
-# Words of a job: how many workers there are, where among the words the counters of `next_task` are,
-# and vectors of a panel; addresses of the arrays of
-# `ImageLayout` and `PackedConv`; addresses of images, of shape (images, groups, channels, height,
-# width), of biases, of a residual or 0, and of the result, of shape (images, groups, outputs, rows,
-# columns); the activation's code and the bits of its bounds; where the workers' memory begins, how
-# much of it each has, and where in it the panel and so on are; then the numbers of `Task`.
+# Words of a job: how many workers there are, and where among the words the counters of `next_task`
+# are; addresses of the arrays of `ImageLayout` and `PackedConv`; addresses of images, of shape
+# (images, groups, channels, height, width), of biases, of a residual or 0, and of the result, of
+# shape (images, groups, outputs, rows, columns); the activation's code and the bits of its bounds;
+# where the workers' memory begins, how much of it each has, and where in it the panel and so on
+# are; then the numbers of `Task`.
 (
-    WORKERS, COUNTERS, VECTORS, PHASES, PHASE_COUNT,
+    WORKERS, COUNTERS, PHASES, PHASE_COUNT,
     SOURCES, KERNEL_ENTRIES, RANGES, BLOCKS, RUNS, OUTPUTS, OFFSETS, WEIGHTS,
     IMAGES, BIAS, RESIDUAL, OUT, ACTIVATION, LOWER, UPPER,
     WORKSPACE, WORKSPACE_BYTES, PANEL_AT, SUMS_AT, MASKS_AT, SPANS_AT, TASK,
-) = range(27)  # fmt: skip
+) = range(26)  # fmt: skip
 # What addresses lead to is as long as it needs to be; slices want a length all the same.
 LENGTH = 1 << 40
-
-
-@job
-def convolve_float32(worker: int, words: Array) -> None:
-    """Compute tasks in float32."""
-    convolve(worker, words, np.float32)
-
-
-@job
-def convolve_float64(worker: int, words: Array) -> None:
-    """Compute tasks in float64."""
-    convolve(worker, words, np.float64)
-
-
-JOBS = {"float32": convolve_float32, "float64": convolve_float64}
-# Vectors of a panel, for `convolve`: 7 of 16 pixels are two rows of 56, or four of 28.
+# Vectors of a panel: 7 of 16 pixels are two rows of 56, or four of 28.
 WIDTHS = (2, 4, 7)
 
 
 @kernel_part
-def convolve(worker: int, words: Any, dtype: Any) -> None:
-    """Compute tasks with panels of a width that the compiler knows."""
-    if words[VECTORS] == 2:
-        convolve_tasks((0,) * 2, worker, words, dtype)
-    elif words[VECTORS] == 4:
-        convolve_tasks((0,) * 4, worker, words, dtype)
-    else:
-        convolve_tasks((0,) * 7, worker, words, dtype)
-
-
-@kernel_part
-def convolve_tasks(width: tuple[int, ...], worker: int, words: Any, dtype: Any) -> None:
+def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) -> None:
     """Compute tasks until none is left, in panels of len(width) vectors."""
     n = TASK
     task = Task(
@@ -156,3 +131,11 @@ def convolve_tasks(width: tuple[int, ...], worker: int, words: Any, dtype: Any) 
                     )  # fmt: skip
                     if code > RELU:
                         activate_span(out, to, to + length, code, lower, upper)
+
+
+# By vectors of a panel, and type.
+JOBS = {
+    (width, dtype.name): Job(convolve_tasks, (0,) * width, dtype.type)
+    for width in WIDTHS
+    for dtype in VALUE_TYPES
+}

@@ -60,6 +60,7 @@ class StreamConv:
         sources = (channel[:, None] + place.ravel()).astype(np.int64)
         packed = pack(matrices, sources, cut.vectors, cut.block, cut.parts)
         self._words = self._make_words(packed, epilogue)
+        self._job = kernel.JOBS[cut.vectors, self.dtype.name]
         self._workspace_bytes = self.workers.threads * int(self._words[kernel.WORKSPACE_BYTES])
 
     def __call__(self, x: Array, out: Array | None, residual: Array | None) -> Array:
@@ -75,7 +76,7 @@ class StreamConv:
         words[kernel.RESIDUAL] = 0 if added is None else address_of(added)
         workspace = WORKSPACES.take()
         words[kernel.WORKSPACE] = workspace.of_bytes(self._workspace_bytes)
-        self.workers.run_job(kernel.JOBS[self.dtype.name], words)
+        self.workers.run_job(self._job, words)
         WORKSPACES.give_back(workspace)
         return out
 
@@ -90,7 +91,6 @@ class StreamConv:
         words = np.zeros(kernel.TASK + len(task) + COUNTER_PADDING + threads, np.int64)
         words[kernel.TASK : kernel.TASK + len(task)] = task
         words[kernel.WORKERS], words[kernel.COUNTERS] = threads, words.size - threads
-        words[kernel.VECTORS] = self.cut.vectors
         bias = epilogue.bias
         if bias is None:
             bias = np.zeros(self.geometry.outputs, self.dtype)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numba.extending
+from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.typing.templates import Signature
 
@@ -42,14 +43,26 @@ def kernel(function: Function, **options: Any) -> Function:
 
     The wrapper for callers in C is left out: none calls, and it costs a tenth of the compilation.
     `options` are further ones of ``numba.njit``.
+
+    To Numba a constant is of a type of its own: what a kernel calls with one would be compiled for
+    it, and again for other numbers. Here a call asks for the type of any number.
     """
     njit = cast(Any, numba.njit)  # its types do not know all options
     compiled = njit(nogil=True, cache=True, no_cfunc_wrapper=True, **options)(function)
+    compiled.get_call_template = functools.partial(_template_of_any, compiled.get_call_template)
     kept = getattr(compiled._cache, "_cache_file", None)  # none where no folder may be written
     if kept is not None:
         kept._source_stamp = kept._source_stamp, sources_digest()
         kept.save, kept.load = functools.partial(_save, kept), functools.partial(_load, kept)
     return cast(Function, compiled)
+
+
+def _template_of_any(
+    template_of: Callable[..., Any], args: tuple[Any, ...], kws: dict[str, Any]
+) -> Any:
+    """Return what Numba types a call by, as it does by itself but for constants."""
+    any_kws = {name: types.unliteral(kind) for name, kind in kws.items()}
+    return template_of(tuple(map(types.unliteral, args)), any_kws)
 
 
 def _save(kept: Any, key: Any, data: Any) -> None:

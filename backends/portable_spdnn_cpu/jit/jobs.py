@@ -14,6 +14,9 @@ its kernel defines. Whoever starts it keeps the arrays alive, and packs the word
     words[FACTOR:].view(np.float64)[0] = 0.5
     pool.run_job(scale, words)
 
+A kernel for several types of elements takes the type as a further argument, and there is a job for
+each: ``Job(scale, np.float32)``, ``Job(scale, np.float64)``.
+
 A kernel is called once for each worker, at once or by turns, and shares the work out by counters
 among the words (`next_task`; 0 for each run) or by the number of the worker.
 """
@@ -26,7 +29,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba.core import types
+from numba.core import cgutils, types
 from numba.np.numpy_support import carray
 
 from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel, kernel_part
@@ -41,25 +44,39 @@ class Job:
 
     Parameters
     ----------
-    function : callable
-        Takes the worker, from 0, and the words, which it may write to. It is no closure: Numba
-        names machine code by the function's name and the types of its arguments alone. Jobs for
-        several types of elements call one `kernel_part`, with the type as an argument.
+    kernel : callable
+        A `kernel_part` that takes the worker, from 0, the words, which it may write to, and then
+        the constants. It is no closure: Numba names machine code by the function's name and the
+        types of its arguments alone.
+    *constants
+        What machine code is compiled for, each set apart: types such as np.float32, integers, or
+        tuples. They are no arguments of the machine code.
+    numbers : int
+        How many integers the kernel takes between the words and the constants. Where there are any
+        it is no job that a pool runs, but a part of one, for `call_kernel`.
     """
 
-    def __init__(self, function: Callable[[int, Array], None]) -> None:
+    def __init__(self, kernel: Any, *constants: Any, numbers: int = 0) -> None:
+        self._compiled = kernel
+        self._constants, self._numbers = constants, numbers
+        function = self._compiled.py_func
         if function.__closure__:
             raise TypeError(f"{function.__qualname__} is a closure; a job takes all from its words")
-        self._compiled: Any = kernel_part(function)
 
     @functools.cached_property
     def address(self) -> int:
         """Of machine code that takes and returns what Numba's functions do; see `run_share`."""
-        code = self._compiled.get_compile_result(types.void(*_ARGUMENTS))
+        # As if the constants were the values of parameters that a call leaves out.
+        constants = map(types.Omitted, self._constants)
+        numbers = [types.intp] * self._numbers
+        signature = types.void(*_ARGUMENTS, *numbers, *constants)
+        code = self._compiled.get_compile_result(signature)
         return int(code.library.get_pointer_to_function(code.fndesc.llvm_func_name))
 
 
-job = Job  # as decorators are written
+def job(function: Callable[[int, Array], None]) -> Job:
+    """Return the job whose kernel a function is."""
+    return Job(kernel_part(function))
 
 
 @kernel
@@ -98,6 +115,25 @@ def run_share(typingctx: Any, address: Any, worker: Any, words: Any) -> Emission
             builder, builder.inttoptr(args[0], kind), types.none, _ARGUMENTS, [args[1], pointer]
         )
         return status.is_error
+
+    return signature, codegen
+
+
+@intrinsic
+def call_kernel(typingctx: Any, address: Any, worker: Any, words: Any, numbers: Any) -> Emission:
+    """Call a job's kernel by its address, with a tuple of integers after the words."""
+    signature = types.void(types.intp, types.intp, words, numbers)
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        convention = context.call_conv
+        values = [*args[1:3], *cgutils.unpack_tuple(builder, args[3])]
+        arguments = *_ARGUMENTS, *[types.intp] * len(numbers)
+        kind = convention.get_function_type(types.none, arguments).as_pointer()
+        pointer = builder.inttoptr(args[0], kind)
+        status, _ = convention.call_function(builder, pointer, types.none, arguments, values)
+        with cgutils.if_unlikely(builder, status.is_error):
+            convention.return_status_propagate(builder, status)
+        return context.get_dummy_value()
 
     return signature, codegen
 

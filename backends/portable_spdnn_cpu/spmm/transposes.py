@@ -14,10 +14,8 @@ from portable_spdnn_cpu.tiles.copies import (
     transpose_into_tile,
 )
 
-INTO_TILE, FROM_TILE = (
-    (),
-    (0,),
-)  # constants for Numba, to which a tuple's length is part of its type
+# Constants for Numba, to which a tuple's length is part of its type.
+INTO_TILE, FROM_TILE = (), (0,)
 
 
 @kernel_part
@@ -91,7 +89,8 @@ def _transpose(
     if first == end:
         return
     numbers = np.zeros(side + columns, np.int64)[side:]
-    numbers[:] = np.arange(columns)
+    for c in range(columns):
+        numbers[c] = c
     for c in range(0, columns, side):
         column = min(c, columns - side)
         for place in range(first, end, side):

@@ -30,11 +30,11 @@ def main() -> None:
             expected = oracle.conv2d(x, weights, (1, 1), SAME, (1, 1), groups)
             found = backend.conv2d(x, weights, padding=1, groups=groups)
             np.testing.assert_allclose(found, expected, atol=1e-5)
-    words = types.void(types.intp, types.CPointer(types.int64))
+    words = types.intp, types.CPointer(types.int64)
     named: set[str] = set()
-    for job in (stream.convolve_float32, depthwise.convolve_3x3_step1_float32):
+    for job in (stream.JOBS[4, "float32"], depthwise.JOBS[3, 1, "float32"]):
         compiled = numba.njit(nogil=True)(job._compiled.py_func)
-        compiled.compile(words)
+        compiled.compile(types.void(*words, *map(types.Omitted, job._constants)))
         text = "".join(compiled.inspect_asm().values())
         named |= set(re.findall(r"vfmadd\w+ps.*%([yz]mm)", text))
     print(*sorted(named))

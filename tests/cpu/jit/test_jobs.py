@@ -26,16 +26,6 @@ def scale(worker: int, words: Array, dtype: Any) -> None:
 
 
 @job
-def scale_single(worker: int, words: Array) -> None:
-    scale(worker, words, np.float32)
-
-
-@job
-def scale_double(worker: int, words: Array) -> None:
-    scale(worker, words, np.float64)
-
-
-@job
 def divide(worker: int, words: Array) -> None:
     words[0] = words[0] // worker
 
@@ -45,15 +35,13 @@ def run(address: int, worker: int, words: Array) -> bool:
     return run_share(address, worker, words.ctypes.data)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "scaled"), [(np.float32, scale_single), (np.float64, scale_double)]
-)
-def test_words_become_arrays_and_floats(dtype: Any, scaled: Job) -> None:
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_words_become_arrays_and_floats(dtype: Any) -> None:
     x = np.random.default_rng(1).random((3, 7)).astype(dtype)
     y = np.zeros_like(x)
     words = np.array([x.ctypes.data, y.ctypes.data, *x.shape, 0])
     words[FACTOR:].view(np.float64)[0] = -0.3
-    assert not run(scaled.address, 2, words)
+    assert not run(Job(scale, dtype).address, 2, words)
     np.testing.assert_array_equal(y[:2], 0)
     np.testing.assert_array_equal(y[2], dtype(-0.3) * x[2])
 

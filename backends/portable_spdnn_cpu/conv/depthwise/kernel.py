@@ -22,7 +22,8 @@ from portable_spdnn_cpu.conv.depthwise.microkernels import ROWS, convolve_plane
 from portable_spdnn_cpu.conv.panels import copy_phase
 from portable_spdnn_cpu.conv.spans import copy_rows, finish_span
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
-from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, job, next_task
+from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, next_task
+from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 
 # Words of a job: how many workers there are, and where among the words the counters of `next_task`
 # are; addresses of images, of shape (images, channels, height, width), of `columns` of
@@ -77,7 +78,7 @@ class Planes(NamedTuple):
 
 @kernel_part
 def convolve_planes(
-    extent: tuple[int, ...], step: tuple[int, ...], worker: int, words: Any, dtype: Any
+    worker: int, words: Any, extent: tuple[int, ...], step: tuple[int, ...], dtype: Any
 ) -> None:
     """Compute planes until none is left, with square kernels of len(extent) x len(extent).
 
@@ -204,90 +205,10 @@ def sum_nonzero(
             out[to + row * planes.row_length + column] = total
 
 
-@job
-def convolve_3x3_step1_float32(worker: int, words: Array) -> None:
-    """Kernels of 3 x 3, a vertical stride of 1."""
-    convolve_planes((0,) * 3, (0,) * 1, worker, words, np.float32)
-
-
-@job
-def convolve_3x3_step1_float64(worker: int, words: Array) -> None:
-    """Kernels of 3 x 3, a vertical stride of 1."""
-    convolve_planes((0,) * 3, (0,) * 1, worker, words, np.float64)
-
-
-@job
-def convolve_3x3_step2_float32(worker: int, words: Array) -> None:
-    """Kernels of 3 x 3, a vertical stride of 2."""
-    convolve_planes((0,) * 3, (0,) * 2, worker, words, np.float32)
-
-
-@job
-def convolve_3x3_step2_float64(worker: int, words: Array) -> None:
-    """Kernels of 3 x 3, a vertical stride of 2."""
-    convolve_planes((0,) * 3, (0,) * 2, worker, words, np.float64)
-
-
-@job
-def convolve_5x5_step1_float32(worker: int, words: Array) -> None:
-    """Kernels of 5 x 5, a vertical stride of 1."""
-    convolve_planes((0,) * 5, (0,) * 1, worker, words, np.float32)
-
-
-@job
-def convolve_5x5_step1_float64(worker: int, words: Array) -> None:
-    """Kernels of 5 x 5, a vertical stride of 1."""
-    convolve_planes((0,) * 5, (0,) * 1, worker, words, np.float64)
-
-
-@job
-def convolve_5x5_step2_float32(worker: int, words: Array) -> None:
-    """Kernels of 5 x 5, a vertical stride of 2."""
-    convolve_planes((0,) * 5, (0,) * 2, worker, words, np.float32)
-
-
-@job
-def convolve_5x5_step2_float64(worker: int, words: Array) -> None:
-    """Kernels of 5 x 5, a vertical stride of 2."""
-    convolve_planes((0,) * 5, (0,) * 2, worker, words, np.float64)
-
-
-@job
-def convolve_7x7_step1_float32(worker: int, words: Array) -> None:
-    """Kernels of 7 x 7, a vertical stride of 1."""
-    convolve_planes((0,) * 7, (0,) * 1, worker, words, np.float32)
-
-
-@job
-def convolve_7x7_step1_float64(worker: int, words: Array) -> None:
-    """Kernels of 7 x 7, a vertical stride of 1."""
-    convolve_planes((0,) * 7, (0,) * 1, worker, words, np.float64)
-
-
-@job
-def convolve_7x7_step2_float32(worker: int, words: Array) -> None:
-    """Kernels of 7 x 7, a vertical stride of 2."""
-    convolve_planes((0,) * 7, (0,) * 2, worker, words, np.float32)
-
-
-@job
-def convolve_7x7_step2_float64(worker: int, words: Array) -> None:
-    """Kernels of 7 x 7, a vertical stride of 2."""
-    convolve_planes((0,) * 7, (0,) * 2, worker, words, np.float64)
-
-
 # By extent of the kernel, vertical stride, and type.
-JOBS: dict[tuple[int, int, str], Job] = {
-    (3, 1, "float32"): convolve_3x3_step1_float32,
-    (3, 1, "float64"): convolve_3x3_step1_float64,
-    (3, 2, "float32"): convolve_3x3_step2_float32,
-    (3, 2, "float64"): convolve_3x3_step2_float64,
-    (5, 1, "float32"): convolve_5x5_step1_float32,
-    (5, 1, "float64"): convolve_5x5_step1_float64,
-    (5, 2, "float32"): convolve_5x5_step2_float32,
-    (5, 2, "float64"): convolve_5x5_step2_float64,
-    (7, 1, "float32"): convolve_7x7_step1_float32,
-    (7, 1, "float64"): convolve_7x7_step1_float64,
-    (7, 2, "float32"): convolve_7x7_step2_float32,
-    (7, 2, "float64"): convolve_7x7_step2_float64,
+JOBS = {
+    (extent, step, dtype.name): Job(convolve_planes, (0,) * extent, (0,) * step, dtype.type)
+    for extent in (3, 5, 7)
+    for step in (1, 2)
+    for dtype in VALUE_TYPES
 }

@@ -11,7 +11,7 @@ import numpy as np
 
 from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import kernel_part
-from portable_spdnn_cpu.jit.jobs import Job, array_at, job, next_task
+from portable_spdnn_cpu.jit.jobs import array_at, next_task
 from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
@@ -200,64 +200,3 @@ def multiply_overlapping(
     if size == 8:
         return multiply(form, 1, 8, item, index, words, begin, end, 0, n)
     return multiply(form, 2, 8, item, index, words, begin, end, 0, n)
-
-
-@job
-def csr_float32(worker: int, words: Any) -> None:
-    """Multiply float32, with indices of 32 bits."""
-    multiply_csr(worker, words, np.float32, np.int32)
-
-
-@job
-def csr_float64(worker: int, words: Any) -> None:
-    """Multiply float64, with indices of 32 bits."""
-    multiply_csr(worker, words, np.float64, np.int32)
-
-
-@job
-def csr_long_float32(worker: int, words: Any) -> None:
-    """Multiply float32, with indices of 64 bits."""
-    multiply_csr(worker, words, np.float32, np.int64)
-
-
-@job
-def csr_long_float64(worker: int, words: Any) -> None:
-    """Multiply float64, with indices of 64 bits."""
-    multiply_csr(worker, words, np.float64, np.int64)
-
-
-@job
-def csc_float32(worker: int, words: Any) -> None:
-    """Multiply float32, with indices of 32 bits."""
-    multiply_csc(worker, words, np.float32, np.int32)
-
-
-@job
-def csc_float64(worker: int, words: Any) -> None:
-    """Multiply float64, with indices of 32 bits."""
-    multiply_csc(worker, words, np.float64, np.int32)
-
-
-@job
-def csc_long_float32(worker: int, words: Any) -> None:
-    """Multiply float32, with indices of 64 bits."""
-    multiply_csc(worker, words, np.float32, np.int64)
-
-
-@job
-def csc_long_float64(worker: int, words: Any) -> None:
-    """Multiply float64, with indices of 64 bits."""
-    multiply_csc(worker, words, np.float64, np.int64)
-
-
-# By the form of A, and the bytes of a value and of an index.
-JOBS: dict[tuple[str, int, int], Job] = {
-    ("csr", 4, 4): csr_float32,
-    ("csr", 8, 4): csr_float64,
-    ("csr", 4, 8): csr_long_float32,
-    ("csr", 8, 8): csr_long_float64,
-    ("csc", 4, 4): csc_float32,
-    ("csc", 8, 4): csc_float64,
-    ("csc", 4, 8): csc_long_float32,
-    ("csc", 8, 8): csc_long_float64,
-}

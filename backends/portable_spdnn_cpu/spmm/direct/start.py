@@ -15,6 +15,8 @@ from portable_spdnn_cpu.jit.jobs import Job, array_at, run_share
 from portable_spdnn_cpu.layout.canonical import INDEX_TYPES, VALUE_TYPES, offsets_are_valid
 from portable_spdnn_cpu.layout.csc_to_csr import fill_rows
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.spmm.direct import kernel as columns_kernel
+from portable_spdnn_cpu.spmm.direct import vectors
 from portable_spdnn_cpu.spmm.direct.copies import scratch_bytes
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
@@ -43,9 +45,12 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     K,
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.direct.job_words import B as B_AT
-from portable_spdnn_cpu.spmm.direct.kernel import JOBS
-from portable_spdnn_cpu.spmm.direct.vectors import VECTOR_JOBS
 
+# By the form of A: kernels for several columns of B, and for a single one.
+KERNELS = {
+    "csr": (columns_kernel.multiply_csr, vectors.multiply_csr),
+    "csc": (columns_kernel.multiply_csc, vectors.multiply_csc),
+}
 TASKS_PER_WORKER = 4  # of equal numbers of rows, whose entries may differ
 
 
@@ -243,10 +248,10 @@ def compiled(
     words = types.Array(types.int64, 1, "C")
     bias = types.Array(types.float64, 1, "C", True)
     finish = types.boolean, types.int64, bias, types.float64, types.float64
-    sizes = form, dtype.itemsize, index_dtype.itemsize
+    several, single = (Job(each, dtype.type, index_dtype.type) for each in KERNELS[form])
     return EntryPoints(
-        JOBS[sizes],
-        VECTOR_JOBS[sizes],
+        several,
+        single,
         entry_point(fill_all_words, words, types.int64, *arrays, *finish),
         entry_point(run_alone, types.int64, *arrays, types.boolean, types.boolean),
         entry_point(run_alone_with_epilogue, types.int64, *arrays, types.boolean, *finish),

@@ -13,7 +13,7 @@ import numpy as np
 from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import prefetch, stay_apart, store_repeated
-from portable_spdnn_cpu.jit.jobs import Job, array_at, job, next_task
+from portable_spdnn_cpu.jit.jobs import array_at, next_task
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows, finish_rows
 from portable_spdnn_cpu.spmm.direct.history import is_foreseen
@@ -236,64 +236,3 @@ def add_entries(
             return False
         C[row] += values[entry] * items[number]
     return True
-
-
-@job
-def csr_float32(worker: int, words: Any) -> None:
-    """Multiply float32, with indices of 32 bits."""
-    multiply_csr(worker, words, np.float32, np.int32)
-
-
-@job
-def csr_float64(worker: int, words: Any) -> None:
-    """Multiply float64, with indices of 32 bits."""
-    multiply_csr(worker, words, np.float64, np.int32)
-
-
-@job
-def csr_long_float32(worker: int, words: Any) -> None:
-    """Multiply float32, with indices of 64 bits."""
-    multiply_csr(worker, words, np.float32, np.int64)
-
-
-@job
-def csr_long_float64(worker: int, words: Any) -> None:
-    """Multiply float64, with indices of 64 bits."""
-    multiply_csr(worker, words, np.float64, np.int64)
-
-
-@job
-def csc_float32(worker: int, words: Any) -> None:
-    """Multiply float32, with indices of 32 bits."""
-    multiply_csc(worker, words, np.float32, np.int32)
-
-
-@job
-def csc_float64(worker: int, words: Any) -> None:
-    """Multiply float64, with indices of 32 bits."""
-    multiply_csc(worker, words, np.float64, np.int32)
-
-
-@job
-def csc_long_float32(worker: int, words: Any) -> None:
-    """Multiply float32, with indices of 64 bits."""
-    multiply_csc(worker, words, np.float32, np.int64)
-
-
-@job
-def csc_long_float64(worker: int, words: Any) -> None:
-    """Multiply float64, with indices of 64 bits."""
-    multiply_csc(worker, words, np.float64, np.int64)
-
-
-# As those of `kernel`.
-VECTOR_JOBS: dict[tuple[str, int, int], Job] = {
-    ("csr", 4, 4): csr_float32,
-    ("csr", 8, 4): csr_float64,
-    ("csr", 4, 8): csr_long_float32,
-    ("csr", 8, 8): csr_long_float64,
-    ("csc", 4, 4): csc_float32,
-    ("csc", 8, 4): csc_float64,
-    ("csc", 4, 8): csc_long_float32,
-    ("csc", 8, 8): csc_long_float64,
-}

@@ -22,6 +22,8 @@ BIAS
     An item for each row of C.
 ACTIVATION, LOWER, UPPER, BOUNDED
     The activation's code, the bits of its bounds as float64, and whether they are finite.
+PANEL_KERNEL, REST_KERNEL
+    Addresses of the kernels that compute whole panels, and what is left of the columns.
 WORKSPACE, WORKSPACE_BYTES, SUMS_BYTES
     Memory, aligned on vectors, so much of it for each worker: sums, and then the panels.
 """
@@ -31,8 +33,9 @@ from __future__ import annotations
 (
     WORKERS, COUNTERS, TASKS, PARTS, K, COLUMNS, WIDTH, PANELS, K_BLOCK, IN_PLACE,
     B, B_STRIDE, B_FORTRAN, OUT, OUT_STRIDE, OUT_FORTRAN, RESIDUAL, RESIDUAL_STRIDE,
-    BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, WORKSPACE, WORKSPACE_BYTES, SUMS_BYTES, FIRST_PART,
-) = range(27)  # fmt: skip
+    BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, PANEL_KERNEL, REST_KERNEL,
+    WORKSPACE, WORKSPACE_BYTES, SUMS_BYTES, FIRST_PART,
+) = range(29)  # fmt: skip
 # Words of each part, from FIRST_PART on. Where ROWS is 0, A is not packed: there is one block, and
 # COUNTS is A's indptr.
 BEGIN, END, BLOCKS, ROWS, COUNTS, FIRST_ROW, FIRST_ENTRY, OFFSETS, VALUES, PART_WORDS = range(10)

@@ -19,7 +19,8 @@ import numpy as np
 
 from portable_spdnn_cpu.activations import RELU, activate_span
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
-from portable_spdnn_cpu.jit.jobs import array_at, float_of, job, next_task
+from portable_spdnn_cpu.jit.jobs import Job, array_at, call_kernel, float_of, job, next_task
+from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.stream.job_words import (
     ACTIVATION,
@@ -43,11 +44,13 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     OUT,
     OUT_FORTRAN,
     OUT_STRIDE,
+    PANEL_KERNEL,
     PANELS,
     PART_WORDS,
     PARTS,
     RESIDUAL,
     RESIDUAL_STRIDE,
+    REST_KERNEL,
     ROWS,
     SUMS_BYTES,
     TASKS,
@@ -60,95 +63,53 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     B,
     K,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.stream.microkernels import finish_row, sum_row
+from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS, finish_row, sum_row
 from portable_spdnn_cpu.spmm.stream.panels import copy_panel
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
 
-@kernel_part
-def multiply_tasks(worker: int, words: Array, dtype: Any, offset_dtype: Any) -> None:
+@job
+def multiply_tasks(worker: int, words: Array) -> None:
     """Compute tasks, each some panels of C for a part of its rows, until none is left.
 
     Tasks are numbered part by part: task i is group i % g of part i // g, for g groups of panels.
     So threads share rows where there is a part for each. `job_words` says what the words are.
     """
+    groups, width = words[TASKS] // words[PARTS], words[WIDTH]
     while True:
         task = next_task(words, words[COUNTERS], worker, words[WORKERS], words[TASKS])
         if task < 0:
             break
-        multiply_task(task, worker, words, dtype, offset_dtype)
-
-
-@kernel_part
-def multiply_task(task: int, worker: int, words: Array, dtype: Any, offset_dtype: Any) -> None:
-    """Compute a group of panels of C, for one part of its rows."""
-    groups = words[TASKS] // words[PARTS]
-    part = FIRST_PART + PART_WORDS * (task // groups)
-    width = words[WIDTH]
-    column = task % groups * words[PANELS] * width
-    columns = min(words[PANELS] * width, words[COLUMNS] - column)
-    panels, rest = columns // width, columns % width
-    if panels:
-        multiply_columns(panels, worker, words, part, column, panels * width, dtype, offset_dtype)
-    if rest:
-        column += panels * width
-        multiply_columns(1, worker, words, part, column, rest, dtype, offset_dtype)
-
-
-@kernel_part
-def multiply_columns(
-    panels: int,
-    worker: int,
-    words: Array,
-    part: int,
-    column: int,
-    columns: int,
-    dtype: Any,
-    offset_dtype: Any,
-) -> None:
-    """Compute `columns` columns of C from `column` on, by a kernel whose width is a constant."""
-    args = panels, worker, words, part, column, columns, dtype, offset_dtype
-    lanes = BLOCK_BYTES // array_at(0, 1, dtype).itemsize
-    vectors = -(-columns // panels // lanes)
-    if vectors == 1:
-        multiply_panels((0,), *args)
-    elif vectors == 2:
-        multiply_panels((0,) * 2, *args)
-    elif vectors == 3:
-        multiply_panels((0,) * 3, *args)
-    elif vectors == 4:
-        multiply_panels((0,) * 4, *args)
-    elif vectors == 5:
-        multiply_panels((0,) * 5, *args)
-    elif vectors == 6:
-        multiply_panels((0,) * 6, *args)
-    elif vectors == 7:
-        multiply_panels((0,) * 7, *args)
-    else:
-        multiply_panels((0,) * 8, *args)
+        part = FIRST_PART + PART_WORDS * (task // groups)
+        column = task % groups * words[PANELS] * width
+        columns = min(words[PANELS] * width, words[COLUMNS] - column)
+        rest = columns % width
+        if columns > rest:
+            call_kernel(words[PANEL_KERNEL], worker, words, (part, column, columns - rest))
+        if rest:
+            call_kernel(words[REST_KERNEL], worker, words, (part, column + columns - rest, rest))
 
 
 @kernel_part
 def multiply_panels(
-    vectors: tuple[int, ...],
-    panels: int,
     worker: int,
     words: Array,
     part: int,
     column: int,
     columns: int,
+    vectors: tuple[int, ...],
     dtype: Any,
     offset_dtype: Any,
 ) -> None:
     """Compute `columns` columns of C from `column` on, for the rows of one part.
 
-    Several panels are read in place. Rows are the outer loop: a row's entries serve one panel after
-    the other from the first-level cache, its count is predicted but for the first, and C is written
-    in long pieces.
+    They are whole panels of len(vectors) vectors, or one that is not. Several are read in place.
+    Rows are the outer loop: a row's entries serve one panel after the other from the first-level
+    cache, its count is predicted but for the first, and C is written in long pieces.
     """
     itemsize = array_at(0, 1, dtype).itemsize
     width = len(vectors) * (BLOCK_BYTES // itemsize)
-    stored = min(columns, width)  # of a panel
+    panels, stored = max(1, columns // width), min(columns, width)  # how many, and of each
     begin, end = words[part + BEGIN], words[part + END]
     packed = words[part + ROWS] != 0
     rows = array_at(words[part + ROWS], LENGTH, np.int32)
@@ -232,25 +193,12 @@ def multiply_panels(
         store_columns(target, words[OUT_STRIDE], tile, width, begin, end, columns, dtype)
 
 
-@job
-def multiply_short_float32(worker: int, words: Array) -> None:
-    """Multiply float32 with offsets of 16 bits."""
-    multiply_tasks(worker, words, np.float32, np.uint16)
-
-
-@job
-def multiply_float32(worker: int, words: Array) -> None:
-    """Multiply float32 with rows of B as offsets."""
-    multiply_tasks(worker, words, np.float32, np.int32)
-
-
-@job
-def multiply_short_float64(worker: int, words: Array) -> None:
-    """Multiply float64 with offsets of 16 bits."""
-    multiply_tasks(worker, words, np.float64, np.uint16)
-
-
-@job
-def multiply_float64(worker: int, words: Array) -> None:
-    """Multiply float64 with rows of B as offsets."""
-    multiply_tasks(worker, words, np.float64, np.int32)
+# By vectors of a panel, type, and whether offsets are of 16 bits, or rows of B.
+PANEL_KERNELS = {
+    (vectors, dtype, short): Job(
+        multiply_panels, (0,) * vectors, dtype.type, np.uint16 if short else np.int32, numbers=3
+    )
+    for vectors in range(1, MAX_VECTORS + 1)
+    for dtype in VALUE_TYPES
+    for short in (True, False)
+}

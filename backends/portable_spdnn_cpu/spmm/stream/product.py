@@ -11,19 +11,12 @@ import scipy.sparse as sp
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.jit.compilation import Array
-from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, Job, address_of, in_order
+from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, address_of, in_order
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.buffers import WORKSPACES
 from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
 from portable_spdnn_cpu.spmm.stream import job_words, kernel
 from portable_spdnn_cpu.spmm.stream.packing import divide_rows, may_be_short, pack_rows
-
-JOBS: dict[tuple[int, bool], Job] = {  # by the bytes of an item, and whether offsets are short
-    (4, True): kernel.multiply_short_float32,
-    (4, False): kernel.multiply_float32,
-    (8, True): kernel.multiply_short_float64,
-    (8, False): kernel.multiply_float64,
-}
 
 # Multiply-adds of vectors, or a third as many copies: those of 10 microseconds, from which two
 # threads that are awake take less time than one, and of 100, from which it pays to wake them.
@@ -116,7 +109,7 @@ class StreamProduct:
                 # One block without rows of its own: COUNTS is A's indptr.
                 words_of_part[:] = *bounds[part : part + 2], 1, 0, arrays[0], 0, 0, *arrays[1:]
             short = False
-        self.job = JOBS[self.dtype.itemsize, short]
+        self._offsets_are_short = short
         self.most_rows = max(map(int.__sub__, bounds[1:], bounds[:-1]))
         self.words = words
 
@@ -165,7 +158,7 @@ class StreamProduct:
             words[job_words.RESIDUAL_STRIDE] = residual.shape[not fortran]
         workspace = WORKSPACES.take()
         words[job_words.WORKSPACE] = workspace.of_bytes(call.workspace_bytes)
-        (pool if call.threads > 1 else ALONE).run_job(self.job, words, call.whole)
+        (pool if call.threads > 1 else ALONE).run_job(kernel.multiply_tasks, words, call.whole)
         WORKSPACES.give_back(workspace)
 
     @property
@@ -194,6 +187,11 @@ class StreamProduct:
         words[job_words.IN_PLACE] = in_place
         words[job_words.B_STRIDE : job_words.B_FORTRAN + 1] = _stride_and_order(B)
         words[job_words.OUT_STRIDE : job_words.OUT_FORTRAN + 1] = stride, staged
+        rest = columns % self.width
+        if columns > rest:
+            words[job_words.PANEL_KERNEL] = self._address_of_kernel(self.width)
+        if rest:
+            words[job_words.REST_KERNEL] = self._address_of_kernel(rest)
         row = self.width * self.dtype.itemsize
         sums = self.most_rows * row if staged or self.blocks > 1 else 0
         each = sums + (0 if in_place else self.k_block * row)
@@ -201,6 +199,11 @@ class StreamProduct:
         item = self.dtype.itemsize
         whole = -1 if is_shared(self.entries, self.shape, columns, item, WAKING_WORK) else 0
         return _Call(key, words, threads * each, threads, whole)
+
+    def _address_of_kernel(self, columns: int) -> int:
+        """Return the address of the kernel for panels of so many columns."""
+        vectors = -(-columns * self.dtype.itemsize // BLOCK_BYTES)
+        return kernel.PANEL_KERNELS[vectors, self.dtype, self._offsets_are_short].address
 
     def describe(self) -> str:
         """Return what runs, for people."""

@@ -127,3 +127,18 @@ def test_damaged_machine_code_is_compiled_anew(tmp_path: Path) -> None:
             assert [hits(), hits()] == ["0", "1"]
         file.write_bytes(b"")
         assert [hits(), hits()] == ["0", "1"]
+
+
+@compilation.kernel_part
+def shifted(x: int, distance: int = 2) -> int:
+    return x + distance
+
+
+@compilation.kernel
+def sum_shifted(x: int) -> int:
+    return shifted(3) + shifted(4, 5) + shifted(x, distance=x)
+
+
+def test_what_is_called_with_constants_is_not_compiled_for_each() -> None:
+    assert sum_shifted(10) == 5 + 9 + 20
+    assert [len(each.overloads) for each in (sum_shifted, shifted)] == [1, 2]  # one has a default

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
-from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, job, run_share
+from portable_spdnn_cpu.jit.jobs import Job, array_at, call_kernel, float_of, job, run_share
 
 X, Y, ROWS, COLUMNS, FACTOR = range(5)
 
@@ -28,6 +28,16 @@ def scale(worker: int, words: Array, dtype: Any) -> None:
 @job
 def divide(worker: int, words: Array) -> None:
     words[0] = words[0] // worker
+
+
+@kernel_part
+def divide_sum(worker: int, words: Array, first: int, second: int, step: tuple[int, ...]) -> None:
+    words[worker] = (first + second) // words[worker] + len(step)
+
+
+@job
+def call_divide_sum(worker: int, words: Array) -> None:
+    call_kernel(words[0], worker, words, (words[1], 5))
 
 
 @kernel
@@ -51,6 +61,15 @@ def test_an_exception_is_told() -> None:
     assert run(divide.address, 0, words)
     assert not run(divide.address, 2, words)
     assert words[0] == 3
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_kernel_calls_another_by_its_address(steps: int) -> None:
+    called = Job(divide_sum, (0,) * steps, numbers=2)
+    words = np.array([called.address, 16, 7, 0])
+    assert not run(call_divide_sum.address, 2, words)
+    assert words.tolist() == [called.address, 16, 3 + steps, 0]
+    assert run(call_divide_sum.address, 3, words)  # as the one that is called raised
 
 
 def test_a_closure_is_no_job() -> None:

@@ -2,8 +2,8 @@
 
 Each set is fitted to thousands of random products on one processor, as `benchmarks/fit_costs.py`
 does, but for `cycle`, `spmv_entry` and `spmv_row`; on the Zen 4 the stream's are fitted to shapes
-of DLMC besides. What comes from beyond the second-level cache took two to five times as long on an
-Intel core of 2023 as on a Zen 5: those constants of it are geometric means of both.
+of DLMC besides. Those of the Zen 5 for what comes from beyond the second-level cache are geometric
+means of it and of an Intel core of 2023.
 """
 
 from __future__ import annotations

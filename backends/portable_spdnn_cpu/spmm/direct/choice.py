@@ -13,7 +13,9 @@ L2 = cache_bytes(2)
 # the stream besides.
 MAX_WORK, MAX_FAR_WORK, MAX_FORTRAN_WORK = 2_000_000, 700_000, 1_000_000
 TRANSPOSE_WORK = 4  # for each vector of a row of B or C that is transposed
-SMALL = 4000  # entries of A and B: there, to choose would take longer than it saves
+# Entries of A and B, and of A for each column of B: to choose would take longer than it saves.
+SMALL, SMALL_WORK = 4000, 16_000
+ENTRY_BYTES = 8  # of A, about
 # Nanoseconds, fitted to 2,500 random products on a Zen 3 (but for FAR_CONVERTED_ENTRY, which was
 # measured alone). What a product by columns of CSC takes more than one by rows, for each vector of
 # B but the first: for an entry, and to begin a row of C.
@@ -51,7 +53,7 @@ def suited_form(
     str or None
         "csr" for a matrix in "csc" that is to be converted first.
     """
-    if entries + B.size <= SMALL:
+    if entries + B.size <= SMALL or entries * B.size <= SMALL_WORK * shape[1]:
         return form
     columns = B.shape[1] if B.ndim == 2 else 1
     vectors = -(-columns * B.itemsize // BLOCK_BYTES)
@@ -82,8 +84,9 @@ def goes_by_columns(
     if vectors <= 1 or (is_almost_empty(entries, shape[0]) and not turns_back):
         return True
     rows, row = shape[0], vectors * BLOCK_BYTES
-    if bytes_of_B > L2 and not transposed and rows * row <= L2 // 2:
-        return True  # C stays near, and B from beyond the cache is read once, from end to end
+    are_far = bytes_of_B + ENTRY_BYTES * entries > L2
+    if are_far and not transposed and rows * row <= L2 // 2:
+        return True  # C stays near, and A and B from beyond the cache are read once, in order
     more = (vectors - 1) * (ADDED_ENTRY * entries + BEGUN_ROW * rows)
     entry = CONVERTED_ENTRY if entries <= MOST_NEAR else FAR_CONVERTED_ENTRY
     return more <= entry * entries + CONVERTED_ROW * rows + CONVERSION

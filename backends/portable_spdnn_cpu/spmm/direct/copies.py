@@ -38,6 +38,10 @@ ALIASING = 512  # bytes: rows that lie multiples of them apart compete for few s
 # how many at least, and bytes.
 LEAST_TOGETHER, BYTES_TOGETHER = 32, 1 << 14
 
+# Columns of A in CSC that are passed over at once if none has an entry, where there are at least so
+# many columns for each: a processor cannot foresee which they are.
+TOGETHER, COLUMNS_FOR_ENTRY = 8, 16
+
 _is_almost_empty = kernel_part(is_almost_empty)
 
 
@@ -96,7 +100,20 @@ def takes_whole_rows(
     """
     row = columns * itemsize
     is_far = row > CSC_BYTES and k * row > L2
-    return (is_far or _is_almost_empty(entries, rows) or 4 * entries < k) and not out_fortran
+    is_empty = _is_almost_empty(entries, rows) or are_mostly_empty(entries, k)
+    return (is_far or is_empty) and not out_fortran
+
+
+@kernel_part
+def are_mostly_empty(entries: int, k: int) -> bool:
+    """Whether most columns of A in CSC have no entry."""
+    return 4 * entries < k
+
+
+@kernel_part
+def columns_together(entries: int, k: int) -> int:
+    """Return how many columns of A in CSC to pass over if none of them has an entry."""
+    return TOGETHER if COLUMNS_FOR_ENTRY * entries < k else max(1, k)
 
 
 @kernel_part

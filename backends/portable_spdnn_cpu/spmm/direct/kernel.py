@@ -18,6 +18,7 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.copies import (
     CSC_BYTES,
     columns_into_rows,
+    columns_together,
     into_columns,
     into_rows,
     row_bytes,
@@ -123,18 +124,25 @@ def multiply_whole_rows(words: Any, dtype: Any, index_dtype: Any) -> bool:
     values = array_at(words[VALUES], words[ENTRIES], dtype)
     C = array_at(words[OUT], (rows, columns), dtype)
     extent = np.uint64(rows)
-    for column in range(k):
-        first, stop = np.uint64(indptr[column]), np.uint64(indptr[column + 1])
-        if first == stop:
-            continue
-        source = array_at(words[B_AT] + column * words[B_ROW], columns, dtype)
-        for entry in range(first, stop):
-            row, value = np.uint64(indices[entry]), values[entry]
-            if row >= extent:
-                return False
-            target = C[row]
-            for place in range(columns):
-                target[place] += value * source[place]
+    one, end = np.uint64(1), np.uint64(k)  # unsigned: see `vectors.add_columns`
+    together, column = np.uint64(columns_together(words[ENTRIES], k)), np.uint64(0)
+    while column < end:
+        after = min(column + together, end)
+        if indptr[column] == indptr[after]:
+            column = after  # none of these has an entry
+        while column < after:
+            first, stop = np.uint64(indptr[column]), np.uint64(indptr[column + one])
+            if first < stop:
+                at = words[B_AT] + np.int64(column) * words[B_ROW]
+                source = array_at(at, columns, dtype)
+                for entry in range(first, stop):
+                    row, value = np.uint64(indices[entry]), values[entry]
+                    if row >= extent:
+                        return False
+                    target = C[row]
+                    for place in range(columns):
+                        target[place] += value * source[place]
+            column += one
     return True
 
 

@@ -15,6 +15,7 @@ from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import prefetch, stay_apart, store_repeated
 from portable_spdnn_cpu.jit.jobs import array_at, next_task
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
+from portable_spdnn_cpu.spmm.direct.copies import are_mostly_empty, columns_together
 from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows, finish_rows
 from portable_spdnn_cpu.spmm.direct.history import is_foreseen
 from portable_spdnn_cpu.spmm.direct.job_words import (
@@ -104,6 +105,8 @@ def are_equal(words: Any, begin: int, end: int, index_dtype: Any) -> bool:
     # Others rarely have as many together as if all were like the first.
     if length > MOST_EQUAL or (end - begin) * length != together:
         return False
+    if together == 0:
+        return True
     one, differ = np.uint64(1), np.int64(0)
     for number in range(np.uint64(begin), np.uint64(end)):  # unsigned: see `add_columns`
         differ |= (indptr[number + one] - indptr[number]) ^ length
@@ -127,17 +130,24 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C, by one worker."""
     begin_rows(words, dtype)
     entries, k = words[ENTRIES], words[K]
+    indptr = array_at(words[INDPTR], k + 1, index_dtype)
     foreseen = is_foreseen(words[INDPTR], k, entries)
     begin, valid = 0, True
+    if are_mostly_empty(entries, k):
+        valid = add_columns(words, 0, k, dtype, index_dtype)
+        begin = k
     while valid and begin < k:
         end, equal = run_of(words, begin, k, index_dtype)
         if equal:
             valid = multiply_apart(EQUAL_CSC, words, begin, end, dtype, index_dtype)
-        elif entries > MOST_SOME * k:
+            begin = end
+            continue
+        columns, here = end - begin, indptr[end] - indptr[begin]
+        if here > MOST_SOME * columns:
             valid = multiply_apart(CSC, words, begin, end, dtype, index_dtype)
-        elif foreseen or 2 * entries < k:
+        elif foreseen or 2 * here < columns:
             valid = add_columns(words, begin, end, dtype, index_dtype)
-        elif entries <= MOST_FEW * k:
+        elif here <= MOST_FEW * columns:
             valid = add_short_columns(FEW, words, begin, end, dtype, index_dtype)
         else:
             valid = add_short_columns(SOME, words, begin, end, dtype, index_dtype)
@@ -161,13 +171,20 @@ def add_columns(words: Any, begin: int, end: int, dtype: Any, index_dtype: Any) 
     x, C = array_at(words[B], k, dtype), array_at(words[OUT], words[ROWS], dtype)
     # Unsigned: of a signed index Numba asks at each use whether it counts from the end.
     one, extent = np.uint64(1), np.uint64(C.size)
-    for column in range(np.uint64(begin), np.uint64(end)):
-        item = x[column]
-        for entry in range(np.uint64(indptr[column]), np.uint64(indptr[column + one])):
-            row = np.uint64(indices[entry])
-            if row >= extent:
-                return False
-            C[row] += values[entry] * item
+    column, columns = np.uint64(begin), np.uint64(end)
+    together = np.uint64(columns_together(words[ENTRIES], k))
+    while column < columns:
+        after = min(column + together, columns)
+        if indptr[column] == indptr[after]:
+            column = after  # none of these has an entry
+        while column < after:
+            item = x[column]
+            for entry in range(np.uint64(indptr[column]), np.uint64(indptr[column + one])):
+                row = np.uint64(indices[entry])
+                if row >= extent:
+                    return False
+                C[row] += values[entry] * item
+            column += one
     return True
 
 

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from direct_products import POOLS, multiply
 
 import portable_spdnn as ps
+from portable_spdnn_cpu.spmm.direct.copies import COLUMNS_FOR_ENTRY
 from portable_spdnn_cpu.spmm.direct.history import COLUMN, REMEMBERED, is_foreseen
 from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
 from portable_spdnn_cpu.spmm.direct.vectors import BLOCK_ENTRIES, MOST_FEW, MOST_SOME
@@ -129,3 +130,19 @@ def test_rows_without_an_entry_are_zero(columns: int, form: str) -> None:
         for keeps_order in (False, True):
             found = multiply(POOLS[0], form, A, operand, keeps_order=keeps_order)
             np.testing.assert_allclose(found, dense @ B, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("columns", [1, 2, 3, 16, 20, 130])
+@pytest.mark.parametrize("k", [200, 203])
+def test_columns_without_an_entry_are_passed_over(k: int, columns: int, index: Any) -> None:
+    for filled in ([0], [k - 1], [0, 7, 8, 9, k - 1], [15, 16], [191, 192, 199]):
+        assert COLUMNS_FOR_ENTRY * 2 * len(filled) < k
+        lengths = [2 * (number in filled) for number in range(k)]
+        A = columns_of(lengths, 5, np.float64, index)
+        B = np.random.default_rng(k).uniform(-1, 1, (k, columns))
+        np.testing.assert_allclose(multiply(POOLS[0], "csc", A, B), A.toarray() @ B, atol=1e-12)
+        for entry in range(A.nnz):
+            wrong = A.copy()
+            wrong.indices[entry] = 5
+            assert multiply(POOLS[0], "csc", wrong, B) is None

@@ -12,7 +12,7 @@ from benchmark_scripts import load_script
 
 from portable_spdnn_cpu.spmm import cost_model, tuning
 from portable_spdnn_cpu.spmm.cost_model import ProductSize
-from portable_spdnn_cpu.spmm.costs import ZEN_3, ZEN_4, ZEN_5, Costs, Cycles
+from portable_spdnn_cpu.spmm.costs import INTEL, ZEN_3, ZEN_4, ZEN_5, Costs, Cycles
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_times_of_another_processor_are_met(script: ModuleType, kernel: str) -> 
     assert after < min(0.05, 0.3 * before)
 
 
-@pytest.mark.parametrize("costs", [ZEN_3, ZEN_4, ZEN_5])
+@pytest.mark.parametrize("costs", [INTEL, ZEN_3, ZEN_4, ZEN_5])
 def test_what_is_printed_are_the_constants(script: ModuleType, costs: Costs) -> None:
     assert eval(script.printed(costs), {"Costs": Costs, "Cycles": Cycles}) == costs
 

@@ -44,8 +44,9 @@ def kernel(function: Function, **options: Any) -> Function:
     The wrapper for callers in C is left out: none calls, and it costs a tenth of the compilation.
     `options` are further ones of ``numba.njit``.
 
-    To Numba a constant is of a type of its own: what a kernel calls with one would be compiled for
-    it, and again for other numbers. Here a call asks for the type of any number.
+    To Numba a constant is of a type of its own, a literal type: what a kernel calls with 0 would be
+    compiled for 0, and again for integers. Here a call replaces literal types by those of their
+    values. So a kernel does not know an argument at compile time, but for the length of a tuple.
     """
     njit = cast(Any, numba.njit)  # its types do not know all options
     compiled = njit(nogil=True, cache=True, no_cfunc_wrapper=True, **options)(function)
@@ -60,7 +61,7 @@ def kernel(function: Function, **options: Any) -> Function:
 def _template_of_any(
     template_of: Callable[..., Any], args: tuple[Any, ...], kws: dict[str, Any]
 ) -> Any:
-    """Return what Numba types a call by, as it does by itself but for constants."""
+    """Return what Numba finds the signature of a call by, for arguments without literal types."""
     any_kws = {name: types.unliteral(kind) for name, kind in kws.items()}
     return template_of(tuple(map(types.unliteral, args)), any_kws)
 

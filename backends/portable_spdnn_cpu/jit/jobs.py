@@ -14,8 +14,8 @@ its kernel defines. Whoever starts it keeps the arrays alive, and packs the word
     words[FACTOR:].view(np.float64)[0] = 0.5
     pool.run_job(scale, words)
 
-A kernel for several types of elements takes the type as a further argument, and there is a job for
-each: ``Job(scale, np.float32)``, ``Job(scale, np.float64)``.
+A kernel for several types of elements is a `kernel_part` that takes the type as a further argument;
+``Job(scale_any, np.float32)`` and ``Job(scale_any, np.float64)`` are jobs of it.
 
 A kernel is called once for each worker, at once or by turns, and shares the work out by counters
 among the words (`next_task`; 0 for each run) or by the number of the worker.
@@ -40,24 +40,24 @@ _ARGUMENTS = types.intp, types.CPointer(types.int64)
 
 
 class Job:
-    """A kernel of the number of a worker and the words of a job, compiled when first run.
+    """A kernel that runs by address, compiled when its address is first asked for.
 
     Parameters
     ----------
-    kernel : callable
+    part : callable
         A `kernel_part` that takes the worker, from 0, the words, which it may write to, and then
-        the constants. It is no closure: Numba names machine code by the function's name and the
-        types of its arguments alone.
+        the constants. It is no closure: machine code on disk is found by the function's name and
+        the types of its arguments alone.
     *constants
-        What machine code is compiled for, each set apart: types such as np.float32, integers, or
-        tuples. They are no arguments of the machine code.
+        Types such as np.float32, integers, or tuples of integers. Each set of them has machine code
+        of its own, to which they are not passed.
     numbers : int
         How many integers the kernel takes between the words and the constants. Where there are any
-        it is no job that a pool runs, but a part of one, for `call_kernel`.
+        it is `call_kernel` that runs it, and not a pool.
     """
 
-    def __init__(self, kernel: Any, *constants: Any, numbers: int = 0) -> None:
-        self._compiled = kernel
+    def __init__(self, part: Any, *constants: Any, numbers: int = 0) -> None:
+        self._compiled = part
         self._constants, self._numbers = constants, numbers
         function = self._compiled.py_func
         if function.__closure__:
@@ -121,15 +121,17 @@ def run_share(typingctx: Any, address: Any, worker: Any, words: Any) -> Emission
 
 @intrinsic
 def call_kernel(typingctx: Any, address: Any, worker: Any, words: Any, numbers: Any) -> Emission:
-    """Call a job's kernel by its address, with a tuple of integers after the words."""
+    """Call a kernel by its address, with a tuple of integers after the words."""
     signature = types.void(types.intp, types.intp, words, numbers)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         convention = context.call_conv
-        values = [*args[1:3], *cgutils.unpack_tuple(builder, args[3])]
+        values = [*args[1:3]]
+        for value, kind in zip(cgutils.unpack_tuple(builder, args[3]), numbers, strict=True):
+            values.append(context.cast(builder, value, kind, types.intp))
         arguments = *_ARGUMENTS, *[types.intp] * len(numbers)
-        kind = convention.get_function_type(types.none, arguments).as_pointer()
-        pointer = builder.inttoptr(args[0], kind)
+        function = convention.get_function_type(types.none, arguments).as_pointer()
+        pointer = builder.inttoptr(args[0], function)
         status, _ = convention.call_function(builder, pointer, types.none, arguments, values)
         with cgutils.if_unlikely(builder, status.is_error):
             convention.return_status_propagate(builder, status)

@@ -2,8 +2,9 @@
 
 Each set is fitted to thousands of random products on one processor, as `benchmarks/fit_costs.py`
 does, but for `cycle`, `spmv_entry` and `spmv_row`; on the Zen 4 the stream's are fitted to shapes
-of DLMC besides. Those of the Zen 5 for what comes from beyond the second-level cache are geometric
-means of it and of an Intel core of 2023.
+of DLMC besides. Those of the Zen 5 were for Intel's processors too, before these had their own: for
+what comes from beyond the second-level cache they are geometric means of a Zen 5 and an Intel core.
+`spmv_entry` and `spmv_row` were measured on AMD's processors alone.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def divide_sum(worker: int, words: Array, first: int, second: int, step: tuple[i
 
 @job
 def call_divide_sum(worker: int, words: Array) -> None:
-    call_kernel(words[0], worker, words, (words[1], 5))
+    call_kernel(words[0], worker, words, (words[1], np.int32(5)))
 
 
 @kernel
@@ -85,24 +85,47 @@ def test_a_closure_is_no_job() -> None:
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from job_at_hand import set_one
-assert set_one.address
-print(sum(set_one._compiled.stats.cache_hits.values()))
+from job_at_hand import JOBS, np, run
+words = np.zeros(2, np.int64)
+for kept in JOBS:
+    assert not run(kept.address, 0, words)
+    print(words[0], len(kept._compiled.stats.cache_hits))
+"""
+KEPT = """
+import numpy as np
+from portable_spdnn_cpu.jit.compilation import kernel, kernel_part
+from portable_spdnn_cpu.jit.jobs import Job, job, run_share
+
+@kernel
+def run(address, worker, words):
+    return run_share(address, worker, words.ctypes.data)
+
+@job
+def set_one(worker, words):
+    words[worker] = 1
+
+@kernel_part
+def set_size(worker, words, vector, dtype):
+    words[worker] = len(vector) * np.zeros(1, dtype).itemsize
+
+JOBS = [
+    set_one, Job(set_size, (0,) * 3, np.float32), Job(set_size, (0,) * 3, np.float64),
+    Job(set_size, (0,) * 5, np.float32),
+]
 """
 
 
 def test_machine_code_is_kept(tmp_path: Path) -> None:
-    (tmp_path / "job_at_hand.py").write_text(
-        "from portable_spdnn_cpu.jit.jobs import job\n\n"
-        "@job\ndef set_one(worker, words):\n    words[worker] = 1\n"
-    )
+    (tmp_path / "job_at_hand.py").write_text(KEPT)
 
-    def hits() -> str:
+    def results_and_hits() -> list[str]:
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, tmp_path], capture_output=True, text=True, check=False,
             env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        return done.stdout.splitlines()
 
-    assert [hits(), hits()] == ["0", "1"]
+    # Of `set_size` they are hits of one function.
+    assert results_and_hits() == ["1 0", "12 0", "24 0", "20 0"]
+    assert results_and_hits() == ["1 1", "12 1", "24 2", "20 3"]

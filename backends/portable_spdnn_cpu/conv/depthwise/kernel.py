@@ -37,7 +37,7 @@ from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
     ACTIVATION, LOWER, UPPER, WORKSPACE, WORKSPACE_BYTES, PLANES,
 ) = range(15)  # fmt: skip
 BAND = 16  # rows of a result for which phases are copied at a time
-SHARE, TOTAL = 13, 14  # places of these numbers in `Planes`, with its tuples opened
+SHARE = 13  # the place of `share` in `Planes`, with its tuples opened; `total` follows
 LENGTH = 1 << 40  # what addresses lead to is as long as it needs to be
 
 

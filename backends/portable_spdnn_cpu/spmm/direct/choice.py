@@ -13,9 +13,10 @@ L2 = cache_bytes(2)
 # the stream besides.
 MAX_WORK, MAX_FAR_WORK, MAX_FORTRAN_WORK = 2_000_000, 700_000, 1_000_000
 TRANSPOSE_WORK = 4  # for each vector of a row of B or C that is transposed
-# Entries of A and B, and of A for each column of B: to choose would take longer than it saves.
+# Up to so many entries of A and B together, and up to so many entries of A times columns of B, to
+# choose would take longer than it saves.
 SMALL, SMALL_WORK = 4000, 16_000
-ENTRY_BYTES = 8  # of A, about
+ENTRY_BYTES = 8  # of a value and an index, of 32 bits each
 # Nanoseconds, fitted to 2,500 random products on a Zen 3 (but for FAR_CONVERTED_ENTRY, which was
 # measured alone). What a product by columns of CSC takes more than one by rows, for each vector of
 # B but the first: for an entry, and to begin a row of C.

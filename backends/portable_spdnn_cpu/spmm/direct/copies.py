@@ -38,8 +38,8 @@ ALIASING = 512  # bytes: rows that lie multiples of them apart compete for few s
 # how many at least, and bytes.
 LEAST_TOGETHER, BYTES_TOGETHER = 32, 1 << 14
 
-# Columns of A in CSC that are passed over at once if none has an entry, where there are at least so
-# many columns for each: a processor cannot foresee which they are.
+# Columns of A in CSC that are passed over at once if none has an entry, where A has more than so
+# many columns for an entry: with fewer, a processor often foresees wrongly whether all are empty.
 TOGETHER, COLUMNS_FOR_ENTRY = 8, 16
 
 _is_almost_empty = kernel_part(is_almost_empty)
@@ -112,8 +112,11 @@ def are_mostly_empty(entries: int, k: int) -> bool:
 
 @kernel_part
 def columns_together(entries: int, k: int) -> int:
-    """Return how many columns of A in CSC to pass over if none of them has an entry."""
-    return TOGETHER if COLUMNS_FOR_ENTRY * entries < k else max(1, k)
+    """Return how many columns of A in CSC are looked at together, to pass over if all are empty.
+
+    All k of them where A has more entries: then each is looked at by itself.
+    """
+    return TOGETHER if COLUMNS_FOR_ENTRY * entries < k else k
 
 
 @kernel_part

@@ -63,7 +63,7 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     B,
     K,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS, finish_row, sum_row
+from portable_spdnn_cpu.spmm.stream.microkernels import finish_row, sum_row
 from portable_spdnn_cpu.spmm.stream.panels import copy_panel
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
@@ -103,9 +103,10 @@ def multiply_panels(
 ) -> None:
     """Compute `columns` columns of C from `column` on, for the rows of one part.
 
-    They are whole panels of len(vectors) vectors, or one that is not. Several are read in place.
-    Rows are the outer loop: a row's entries serve one panel after the other from the first-level
-    cache, its count is predicted but for the first, and C is written in long pieces.
+    The columns are one or more whole panels of len(vectors) vectors, or one panel whose last vector
+    is partly filled. There are several where B is read in place: then rows are the outer loop, so
+    that a row's entries serve one panel after the other from the first-level cache, its count is
+    predicted but for the first, and C is written in long pieces.
     """
     itemsize = array_at(0, 1, dtype).itemsize
     width = len(vectors) * (BLOCK_BYTES // itemsize)
@@ -193,12 +194,13 @@ def multiply_panels(
         store_columns(target, words[OUT_STRIDE], tile, width, begin, end, columns, dtype)
 
 
-# By vectors of a panel, type, and whether offsets are of 16 bits, or rows of B.
+# By vectors of a panel, type, and whether offsets are of 16 bits, or rows of B. Variants that are
+# chosen have at most `microkernels.MAX_VECTORS`.
 PANEL_KERNELS = {
     (vectors, dtype, short): Job(
         multiply_panels, (0,) * vectors, dtype.type, np.uint16 if short else np.int32, numbers=3
     )
-    for vectors in range(1, MAX_VECTORS + 1)
+    for vectors in range(1, 9)
     for dtype in VALUE_TYPES
     for short in (True, False)
 }

@@ -14,7 +14,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.stream import packing
+from portable_spdnn_cpu.spmm.stream import kernel, packing
 from portable_spdnn_cpu.spmm.stream.packing import divide_rows, pack_rows
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 
@@ -202,3 +202,22 @@ def test_rows_are_divided_by_entries() -> None:
     assert 1 <= bounds[1] <= 10
     assert divide_rows(sp.csr_array((3, 4)), 3) == [0, 1, 2, 3]
     assert divide_rows(sp.csr_array((0, 4)), 2) == [0, 0, 0]
+
+
+def test_kernels_of_other_widths_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    class Asked(dict[Any, Any]):
+        def __getitem__(self, key: Any) -> Any:
+            asked.append(key[0])
+            return super().__getitem__(key)
+
+    monkeypatch.setattr(kernel, "PANEL_KERNELS", Asked(kernel.PANEL_KERNELS))
+    A = matrix(3, (20, 30), 0.3, np.float32)
+    product, out = StreamProduct(A, BARE, StreamVariant(2, 16)), np.empty((20, 100), np.float32)
+    for columns, vectors in ((64, [2]), (32, [2]), (15, [1]), (73, [2, 1]), (73, [])):
+        asked.clear()
+        product.multiply(
+            np.ones((30, columns), np.float32), out[:, :columns].copy(), None, POOLS[0]
+        )
+        assert asked == vectors

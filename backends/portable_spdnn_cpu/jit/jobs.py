@@ -99,6 +99,16 @@ def in_order(array: Array) -> Array:
     )
 
 
+def _status(context: Any, builder: Any, address: Any, values: list[Any]) -> Any:
+    """Return the status of a call of a kernel by its address, with the values of its arguments."""
+    convention = context.call_conv
+    arguments = *_ARGUMENTS, *[types.intp] * (len(values) - len(_ARGUMENTS))
+    kind = convention.get_function_type(types.none, arguments).as_pointer()
+    pointer = builder.inttoptr(address, kind)
+    status, _ = convention.call_function(builder, pointer, types.none, arguments, values)
+    return status
+
+
 @intrinsic
 def run_share(typingctx: Any, address: Any, worker: Any, words: Any) -> Emission:
     """Run a job's kernel by its address for a worker, and return whether it raised an exception.
@@ -108,13 +118,8 @@ def run_share(typingctx: Any, address: Any, worker: Any, words: Any) -> Emission
     signature = types.boolean(types.intp, types.intp, types.intp)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        convention = context.call_conv
-        kind = convention.get_function_type(types.none, _ARGUMENTS).as_pointer()
-        pointer = builder.inttoptr(args[2], context.get_value_type(_ARGUMENTS[1]))
-        status, _ = convention.call_function(
-            builder, builder.inttoptr(args[0], kind), types.none, _ARGUMENTS, [args[1], pointer]
-        )
-        return status.is_error
+        words = builder.inttoptr(args[2], context.get_value_type(_ARGUMENTS[1]))
+        return _status(context, builder, args[0], [args[1], words]).is_error
 
     return signature, codegen
 
@@ -125,16 +130,12 @@ def call_kernel(typingctx: Any, address: Any, worker: Any, words: Any, numbers: 
     signature = types.void(types.intp, types.intp, words, numbers)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        convention = context.call_conv
         values = [*args[1:3]]
         for value, kind in zip(cgutils.unpack_tuple(builder, args[3]), numbers, strict=True):
             values.append(context.cast(builder, value, kind, types.intp))
-        arguments = *_ARGUMENTS, *[types.intp] * len(numbers)
-        function = convention.get_function_type(types.none, arguments).as_pointer()
-        pointer = builder.inttoptr(args[0], function)
-        status, _ = convention.call_function(builder, pointer, types.none, arguments, values)
+        status = _status(context, builder, args[0], values)
         with cgutils.if_unlikely(builder, status.is_error):
-            convention.return_status_propagate(builder, status)
+            context.call_conv.return_status_propagate(builder, status)
         return context.get_dummy_value()
 
     return signature, codegen

@@ -94,7 +94,7 @@ def timings(rng: np.random.Generator) -> list[Timing]:
     form = rng.integers(3)
     B = [np.asfortranarray, with_aligned_rows, np.ascontiguousarray][form](B)
     size = cost_model.size_of(A, columns, layout_of(B), ALONE, keeps_order=bool(rng.integers(2)))
-    out = empty_result(rows, columns, A.dtype, size.out_fortran)
+    out = empty_result((rows, columns), A.dtype, size.out_fortran)
     variants = tuning.all_variants(size)
     # The fastest by the model, one of its first six, and any.
     chosen = {0, int(rng.integers(min(6, len(variants)))), int(rng.integers(len(variants)))}

@@ -129,7 +129,7 @@ class NumbaBackend(Backend):
     def make_spmm(self, A: SparseOperand, columns: int | None, epilogue: Epilogue) -> Prepared:
         """Return the function (B, out, residual) -> C, with A packed for the fastest kernel."""
         product = self._weights_product(A, epilogue, columns)
-        return DescribedCall(product.multiply, product.describe)
+        return DescribedCall(product.multiply, product.describe, product.multiply_as_given)
 
     def _weights_product(
         self,
@@ -178,7 +178,7 @@ class NumbaBackend(Backend):
             added = None if residual is None else residual.T
             return product.multiply(Y.T, out, added).T
 
-        return DescribedCall(run, lambda: product.describe(layer=True))
+        return DescribedCall(run, lambda: product.describe(layer=True), product.multiply_as_given)
 
     def run_sddmm(
         self, masks: list[SparseOperand], Q: Array, K: Array, scale: float

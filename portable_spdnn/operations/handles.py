@@ -42,10 +42,15 @@ class DescribedCall:
         (dense operand, array for the result or None, residual or None) -> the result.
     describe : callable
         Returns what was chosen when it was made, and why, for people.
+    run_as_given : callable, optional
+        Takes what `run` takes as a user gave it, which nobody has checked, and returns the result,
+        or None where `run` is to do it, after the checks. For products so short that checks in
+        Python would take as long.
     """
 
     run: Prepared
     describe: Callable[[], str]
+    run_as_given: Prepared | None = None
 
     def __call__(self, operand: AnyArray, out: AnyArray, residual: AnyArray) -> AnyArray:
         """Return the result."""
@@ -119,6 +124,8 @@ class _PreparedHandle:
         self._backend, self._zeros_stay = backend, zeros_stay
         self._prepared = run
         self._run = run.run if isinstance(run, DescribedCall) else run
+        as_given = run.run_as_given if isinstance(run, DescribedCall) else None
+        self._run_as_given: Prepared = as_given or (lambda operand, out, residual: None)
         self._on_host = backend.memory_space == "host"
 
     def __reduce__(self) -> NoReturn:
@@ -140,17 +147,6 @@ class _PreparedHandle:
             and axis < operand.ndim <= 2
             and operand.dtype == self.dtype
             and operand.shape[axis] == length
-        )
-
-    def _takes_as_it_is(self, out: AnyArray, B: Array, residual: Array | None) -> bool:
-        """Whether `out` is an array of NumPy that takes C, as `check_out` would find."""
-        return (
-            type(out) is np.ndarray
-            and out.shape == (self.shape[0], *B.shape[1:])
-            and out.dtype == self.dtype
-            and out.flags.carray
-            and not np.may_share_memory(out, B)
-            and (residual is None or not np.may_share_memory(out, residual))
         )
 
 
@@ -196,27 +192,8 @@ class SpmmHandle(_PreparedHandle):
         InputError
             If B, `out` or `residual` does not fit A in shape, type or order.
         """
-        given: AnyArray = B
-        more: AnyArray = residual
-        if (
-            self._fits_as_it_is(given, 0, self.shape[1])
-            and (
-                more is None
-                or (
-                    self._fits_as_it_is(more, 0, self.shape[0])
-                    and more.shape[1:] == given.shape[1:]
-                )
-            )
-            and (out is None or self._takes_as_it_is(out, given, more))
-        ):
-            if given.ndim == 2:
-                return self._run(given, out, more)  # type: ignore[no-any-return]
-            more = None if more is None else more[:, None]
-            if out is None:
-                return self._run(given[:, None], None, more)[:, 0]  # type: ignore[no-any-return]
-            taking: AnyArray = out
-            self._run(given[:, None], taking[:, None], more)
-            return out
+        if (C := self._run_as_given(B, out, residual)) is not None:
+            return C  # type: ignore[no-any-return]
         is_vector, dense, added, taking = as_columns("spmm", B, residual, out)
         if not self._fits_as_it_is(dense, 0, self.shape[1]):
             dense = self._backend.dense_operand("spmm: B", dense)
@@ -281,7 +258,9 @@ class LayerHandle(_PreparedHandle):
             If an argument does not fit the weights in shape, type or order, or features are
             sparse where the epilogue turns zeros into nonzeros, or `out` or `residual` is given.
         """
-        Y: AnyArray = features
+        if (Y := self._run_as_given(features, out, residual)) is not None:
+            return Y  # type: ignore[no-any-return]
+        Y = features
         backend = self._backend
         if not self._fits_as_it_is(Y, 1, self.shape[0]):
             sparse = backend.is_sparse(Y)

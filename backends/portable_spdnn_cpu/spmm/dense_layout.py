@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -31,15 +32,15 @@ def layout_of(B: Array) -> int:
     return Layout.ALIGNED if has_aligned_rows(B) else Layout.UNALIGNED
 
 
-def empty_result(rows: int, columns: int, dtype: np.dtype[Any], fortran: bool) -> Array:
+def empty_result(shape: tuple[int, ...], dtype: np.dtype[Any], fortran: bool = False) -> Array:
     """Return an array for C, in C or Fortran order, that starts on a cache line.
 
     Vectors then are written to one line each, and threads that share columns share no line. Memory
     is NumPy's: that of a result which is no longer used is taken again, and its pages are there.
     """
-    raw = np.empty(rows * columns * dtype.itemsize + BLOCK_BYTES, np.uint8)
+    raw = np.empty(math.prod(shape) * dtype.itemsize + BLOCK_BYTES, np.uint8)
     first = -address_of(raw) % BLOCK_BYTES
-    return np.ndarray((rows, columns), dtype, raw, first, order="F" if fortran else "C")
+    return np.ndarray(shape, dtype, raw, first, order="F" if fortran else "C")
 
 
 def with_aligned_rows(B: Array) -> Array:
@@ -49,12 +50,12 @@ def with_aligned_rows(B: Array) -> Array:
         return B
     lanes = BLOCK_BYTES // B.itemsize
     k, columns = B.shape
-    copy = empty_result(k, -(-columns // lanes) * lanes, B.dtype, fortran=False)[:, :columns]
+    copy = empty_result((k, -(-columns // lanes) * lanes), B.dtype)[:, :columns]
     copy[...] = B
     return copy
 
 
 def empty_unaligned(array: Array) -> Array:
     """Return an uninitialised array of the same shape, in C order, that starts on no cache line."""
-    wide = empty_result(1, array.size + 1, array.dtype, fortran=False)
+    wide = empty_result((1, array.size + 1), array.dtype)
     return wide[0, 1:].reshape(array.shape)

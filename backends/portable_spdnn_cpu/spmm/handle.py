@@ -28,6 +28,7 @@ from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.few_columns import product as few_columns
 from portable_spdnn_cpu.spmm.few_columns.choice import Form, forms
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct, predicted_seconds
+from portable_spdnn_cpu.spmm.starters import Starters
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 
 # Entries that a load of B must serve for clusters of rows to be considered.
@@ -98,6 +99,12 @@ class WeightsProduct:
         How many columns B is going to have.
     keeps_order : bool
         Whether C, where it is made anew, is in Fortran order if B is; else it is in C order.
+
+    Attributes
+    ----------
+    multiply_as_given : callable
+        `Starters.multiply` with the kernels that have been chosen. Where C keeps the order of B it
+        takes transposes: a layer's features.
     """
 
     def __init__(
@@ -114,6 +121,8 @@ class WeightsProduct:
         self._choices: dict[tuple[int, int], Choice] = {}
         self._packed: dict[StreamVariant, StreamProduct] = {}
         self._few: dict[int, list[FewColumnsProduct]] = {}
+        self._starters = Starters(A.shape, self._dtype, keeps_order, workers)
+        self.multiply_as_given = self._starters.multiply
         operands = (columns or 0) * max(1, sum(A.shape)) * A.dtype.itemsize
         if columns and operands <= MAX_TRIAL_BYTES:
             layouts = [Layout.UNALIGNED]
@@ -147,7 +156,7 @@ class WeightsProduct:
             if isinstance(kernel, (DirectProduct, FewColumnsProduct)):  # soon done
                 out = np.empty((rows, columns), self._dtype, "F" if fortran else "C")
             else:
-                out = empty_result(rows, columns, self._dtype, fortran)
+                out = empty_result((rows, columns), self._dtype, fortran)
         if kernel.multiply(B, out, residual, self.workers) is False:
             fallback = self._stream(tuning.stream_variants(self._size(columns, layout))[0])
             fallback.multiply(B, out, residual, self.workers)
@@ -218,6 +227,7 @@ class WeightsProduct:
         for name in ("_dense", "_direct"):
             if id(vars(self).get(name)) not in used:
                 vars(self).pop(name, None)
+        self._starters.use({key: choice.kernel for key, choice in list(self._choices.items())})
 
     def _size(self, columns: int, layout: int) -> ProductSize:
         return cost_model.size_of(self.A, columns, layout, self.workers, self.keeps_order)
@@ -287,11 +297,11 @@ class WeightsProduct:
     def _try_kernels(self, columns: int, layout: int) -> Choice:
         """Choose by a trial on made-up operands."""
         size = self._size(columns, layout)
-        B = empty_result(size.inner, columns, self.A.dtype, size.fortran)
+        B = empty_result((size.inner, columns), self.A.dtype, size.fortran)
         if layout == Layout.UNALIGNED:
             B = empty_unaligned(B)
         B[...] = 1
-        out = empty_result(size.rows, columns, self.A.dtype, size.out_fortran)
+        out = empty_result((size.rows, columns), self.A.dtype, size.out_fortran)
         candidates: list[tuple[Kernel, float]] = [
             (self._stream(variant), cost_model.stream_seconds(size, variant))
             for variant in tuning.stream_variants(size)[: tuning.TRIED]

@@ -43,7 +43,7 @@ def multiply_once(
         if C is not None:
             return C
     variant, packs = tuning.single_variant(size)
-    out = empty_result(size.rows, size.columns, A.dtype, size.out_fortran)
+    out = empty_result((size.rows, size.columns), A.dtype, size.out_fortran)
     StreamProduct(A, epilogue, variant, packs).multiply(B, out, residual, workers)
     return out
 

@@ -1,136 +1,87 @@
-"""The kernel of a product of few columns: one compiled function with few arguments.
+"""The kernels of products of few columns, and what Python calls to start one.
 
-A call computes for a few microseconds, so that what surrounds it counts. All that does not change
-from call to call is in a table, whose address is passed; arrays come in one type, of any strides
-and alignment and read-only but for the result, so that there is one function for all. Numba's
-dispatcher then takes less than half a microsecond. Where several threads share a product, each
-calls the generated function by its address.
+A product takes a few microseconds or less, so that what surrounds it counts. All that does not
+change from call to call is in memory that a kernel finds by address, and one compiled call takes B
+and C as they are, writes where they lie to the job's words, and runs the kernel.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple
 
-from llvmlite import ir
-from numba.core import cgutils, types
+import numpy as np
+from numba.core import types
 
-from portable_spdnn_cpu.jit.compilation import Array, intrinsic, kernel
-from portable_spdnn_cpu.jit.jobs import job
+from portable_spdnn_cpu.jit.compilation import (
+    Array,
+    entry_point,
+    intrinsic,
+    kernel,
+    kernel_part,
+)
+from portable_spdnn_cpu.jit.jobs import Job, array_at, run_share
 from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
-from portable_spdnn_cpu.spmm.few_columns.operands import ARGUMENTS
+from portable_spdnn_cpu.spmm.few_columns.operands import ARGUMENTS, OPERANDS
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
+from portable_spdnn_cpu.spmm.plain_arrays import array_types, plain_layout
 
-# (job, B, out, residual) -> the address of the generated function; see `multiply` below.
-Kernel = Callable[[int, Array, Array, Array], int]
-
-# Words of a job of several threads: the address of the generated function, its arguments but for
-# the first, and then the first for each worker, and for one that does all.
-FUNCTION, FIRST_WORKER = 0, len(ARGUMENTS)
-
-
-@job
-def multiply_part(worker: int, words: Array) -> None:
-    """Call the generated function for a worker."""
-    call_product(worker, words)
+# Words of a job: where the operands lie, as `OPERANDS`, and the address of each worker's part, and
+# at last of one that is all of the product; see `operands.PART`.
+FIRST_PART = len(OPERANDS)
+B_AT, B_ROW, B_COLUMN, OUT_AT, OUT_ROW, OUT_COLUMN, RESIDUAL_AT, RESIDUAL_ROW, RESIDUAL_COLUMN = (
+    range(FIRST_PART)
+)
 
 
-@intrinsic
-def call_product(typingctx: Any, worker: Any, words: Any) -> Any:
-    """Call the function at words[FUNCTION] with the worker's own argument and those of all."""
-    signature = types.void(types.intp, words)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        def word(number: Any) -> Any:
-            return builder.load(builder.gep(args[1], [number]))
-
-        kind = ir.FunctionType(ir.VoidType(), [WORD] * len(ARGUMENTS)).as_pointer()
-        own = word(builder.add(args[0], WORD(FIRST_WORKER)))
-        rest = [word(WORD(number)) for number in range(1, len(ARGUMENTS))]
-        builder.call(builder.inttoptr(word(WORD(FUNCTION)), kind), [own, *rest])
-        return context.get_dummy_value()
-
-    return signature, codegen
+@kernel_part
+def multiply_part(
+    worker: int, words: Array, columns: int, vector_bytes: int, window_bytes: int, dtype: Any
+) -> None:
+    """Compute a worker's part of out = epilogue(A B)."""
+    product(worker, words, columns, vector_bytes, window_bytes, dtype)
 
 
 @functools.cache
-def compiled(spec: LanesSpec | RowsSpec, dtype: Any) -> Kernel:
-    """Return the kernel of a form, compiled for values of a type.
-
-    Parameters
-    ----------
-    spec : LanesSpec or RowsSpec
-    dtype : numba.types.Type
-        float32 or float64.
-    """
-    # Numbers, of which Numba's key for what it keeps is made.
-    columns, vector_bytes = spec.columns, spec.vector_bytes
+def job_of(spec: LanesSpec | RowsSpec) -> Job:
+    """Return the job of products in a form."""
     window_bytes = spec.window_bytes if isinstance(spec, LanesSpec) else 0
-
-    @kernel
-    def multiply(job: int, B: Array, out: Array, residual: Array) -> int:
-        """Compute parts of out = epilogue(A B), and return the generated function's address.
-
-        Parameters
-        ----------
-        job : int
-            The address of what `operands.JOB` lists.
-        B : ndarray, shape (K, N)
-        out : ndarray, shape (M, N)
-        residual : ndarray, shape (M, N), or (0, 0) where there is none
-        """
-        address: int = product(columns, vector_bytes, window_bytes, job, B, out, residual)
-        return address
-
-    read = types.Array(dtype, 2, "A", readonly=True, aligned=False)
-    written = types.Array(dtype, 2, "A", aligned=False)
-    dispatcher = cast(Any, multiply)
-    dispatcher.compile((types.int64, read, written, read))
-    dispatcher.disable_compile()  # from here on, arrays of other types are taken as these
-    return cast(Kernel, multiply)
+    dtype = np.float32 if spec.itemsize == 4 else np.float64
+    return Job(multiply_part, spec.columns, spec.vector_bytes, window_bytes, dtype)
 
 
 @intrinsic
 def product(
     typingctx: Any,
+    worker: Any,
+    words: Any,
     columns: Any,
     vector_bytes: Any,
     window_bytes: Any,
-    job: Any,
-    B: Any,
-    out: Any,
-    residual: Any,
+    dtype: Any,
 ) -> Any:
-    """Call the generated function of a form, rows where `window_bytes` is 0; give its address.
+    """Call the generated function of a form for a worker, of rows where `window_bytes` is 0.
 
-    The first three are the spec's, and constants that Numba knows: it asks with others first.
+    The numbers after the words are the spec's, and constants: Numba asks with others first.
     """
     numbers = columns, vector_bytes, window_bytes
     if not all(isinstance(number, types.IntegerLiteral) for number in numbers):
         return None
     sizes = [number.literal_value for number in numbers]
-    spec = spec_of(sizes, B.dtype.bitwidth // 8)
-    signature = types.int64(*numbers, types.int64, B, out, residual)
+    spec = spec_of(sizes, dtype.dtype.bitwidth // 8)
+    signature = types.void(types.intp, words, *numbers, dtype)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        job, *arrays = args[3:]
-        words = [job]
-        for kind, value in zip(sig.args[4:], arrays, strict=True):
-            array = context.make_array(kind)(context, builder, value)
-            strides = cgutils.unpack_tuple(builder, array.strides)
-            rows = builder.extract_value(array.shape, 0)
-            held = builder.icmp_unsigned("!=", rows, ir.Constant(WORD, 0))
-            # At address 0 where there are no rows, as of a residual that is none.
-            address = builder.ptrtoint(array.data, WORD)
-            words += [builder.select(held, address, ir.Constant(WORD, 0)), *strides]
-        function = define_product(
-            builder.module, builder.module.get_unique_name("few_columns_product"), spec
-        )
+        worker, words = args[:2]
+        name = builder.module.get_unique_name("few_columns_product")
+        function = define_product(builder.module, name, spec)
         function.linkage = "internal"
-        builder.call(function, words)
-        return builder.ptrtoint(function, WORD)
+        part = builder.load(builder.gep(words, [builder.add(worker, WORD(FIRST_PART))]))
+        values = {"part": part, "operands": builder.ptrtoint(words, WORD)}
+        builder.call(function, [values[argument] for argument in ARGUMENTS])
+        return context.get_dummy_value()
 
     return signature, codegen
 
@@ -141,3 +92,97 @@ def spec_of(sizes: list[int], itemsize: int) -> LanesSpec | RowsSpec:
     if window_bytes:
         return LanesSpec(columns, itemsize, vector_bytes, window_bytes)
     return RowsSpec(columns, itemsize, vector_bytes)
+
+
+@kernel_part
+def write_place(words: Array, at: int, array: Array, turned: bool) -> None:
+    """Write where an array lies, or its transpose: at address 0 where it has no rows.
+
+    A vector is a column, or a row where it is turned.
+    """
+    words[at] = array.ctypes.data if array.shape[0] > 0 else 0
+    words[at + 1], words[at + 2] = array.strides[-1 if turned else 0], array.strides[-1]
+    if turned or array.ndim == 1:
+        words[at + 2] = array.strides[0]
+
+
+@kernel
+def multiply(address: int, worker: int, at: int, B: Array, out: Array, residual: Array) -> None:
+    """Write where the operands of a job lie, and run its kernel for a worker.
+
+    Parameters
+    ----------
+    address, worker, at : int
+        Of the kernel, which runs later where that is 0; and of the job's words.
+    B : ndarray, shape (K, N)
+    out : ndarray, shape (M, N)
+    residual : ndarray, shape (M, N), or (0, 0) where there is none
+    """
+    words = array_at(at, FIRST_PART, np.int64)
+    write_place(words, B_AT, B, False)
+    write_place(words, OUT_AT, out, False)
+    write_place(words, RESIDUAL_AT, residual, False)
+    if address:
+        run_share(address, worker, at)
+
+
+@kernel
+def multiply_plain(
+    address: int, worker: int, at: int, turned: bool, layout: int, B: Array, out: Array
+) -> bool:
+    """Run a kernel for a worker, if B and C are plain arrays.
+
+    Parameters
+    ----------
+    address, worker, at : int
+        Of the kernel, and of the job's words.
+    turned : bool
+        Whether transposes of B and C are given.
+    layout : int
+        One of `Layout`: B lies in memory in another way where this kernel was not chosen for it.
+    B : ndarray, shape (K, N), or (K,)
+    out : ndarray, shape (M, N), or (M,)
+        Both have items.
+
+    Returns
+    -------
+    bool
+        False where nothing was done.
+    """
+    if plain_layout(B, out, turned) != layout:
+        return False
+    words = array_at(at, FIRST_PART, np.int64)
+    write_place(words, B_AT, B, turned)
+    write_place(words, OUT_AT, out, turned)
+    words[RESIDUAL_AT] = 0
+    run_share(address, worker, at)
+    return True
+
+
+class EntryPoints(NamedTuple):
+    """Compiled code for arrays of a type, which callers have looked at.
+
+    Attributes
+    ----------
+    multiply, multiply_plain : callable
+        As the functions of these names, of two dimensions.
+    multiply_vector : callable
+        `multiply_plain` of one dimension.
+    """
+
+    multiply: Callable[..., None]
+    multiply_plain: Callable[..., bool]
+    multiply_vector: Callable[..., bool]
+
+
+@functools.cache
+def entry_points(dtype: np.dtype[Any]) -> EntryPoints:
+    """Return what starts products of a type, float32 or float64."""
+    read, written = array_types(dtype, 2)
+    job = types.int64, types.int64, types.int64
+    given = types.boolean, types.int64
+    return EntryPoints(
+        entry_point(multiply, *job, read, written, read),
+        entry_point(multiply_plain, *job, *given, read, written),
+        entry_point(multiply_plain, *job, *given, *array_types(dtype, 1)),
+    )

@@ -9,17 +9,17 @@ from llvmlite import ir
 from portable_spdnn_cpu.spmm.emitter import INT32, WORD, Emitter, Value
 from portable_spdnn_cpu.spmm.few_columns.specs import Spec
 
-# The arguments of the generated function, words all: addresses, and strides in bytes. A residual
-# at address 0 is none.
-ARGUMENTS = (
-    "job",
+# The arguments of the generated function: addresses of what is listed next, words all.
+ARGUMENTS = ("part", "operands")
+# Addresses, and strides in bytes. A residual at address 0 is none.
+OPERANDS = (
     "B", "B_row", "B_column",
     "out", "out_row", "out_column",
     "residual", "residual_row", "residual_column",
 )  # fmt: skip
-# What a job is, words all: the addresses of the table and of the scratch memory; parts
-# first .. end - 1 of A, which it does; and whether it copies B to the scratch memory before.
-JOB = ("table", "scratch", "first", "end", "copy")
+# What is done of a product: the addresses of the table and of the scratch memory; parts
+# first .. end - 1 of A; and whether B is copied to the scratch memory before.
+PART = ("table", "scratch", "first", "end", "copy")
 # What `packing` found, words all: addresses of its arrays, which are described there, and numbers.
 TABLE = (
     "values", "places", "windows", "starts", "first_words", "rows", "words", "bias", "bounds",
@@ -40,9 +40,12 @@ class Operands(Emitter):
     def __init__(self, function: Any, spec: Spec) -> None:
         super().__init__(ir.IRBuilder(function.append_basic_block("entry")), spec.itemsize)
         self.spec = spec
-        self.argument = dict(zip(ARGUMENTS, function.args, strict=True))
-        for place, word in enumerate(JOB):
-            self.argument[word] = self.load_word(WORD, self.argument["job"], place)
+        given = dict(zip(ARGUMENTS, function.args, strict=True))
+        self.argument = {
+            name: self.load_word(WORD, given[argument], place)
+            for argument, names in (("part", PART), ("operands", OPERANDS))
+            for place, name in enumerate(names)
+        }
         self.lower, self.upper = (
             self.load(self.scalar, self.add(self.table("bounds"), side * self.itemsize))
             for side in (0, 1)

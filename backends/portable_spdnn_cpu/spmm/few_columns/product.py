@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import numba
+from collections.abc import Callable
+
 import numpy as np
 
 from portable_spdnn.epilogue import Epilogue
@@ -20,6 +21,8 @@ from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
 from portable_spdnn_cpu.spmm.few_columns.rows import L2, least_blocks, pack_rows
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
 
+# Takes B, C and a residual or None as they are given, and returns whether it computed C.
+Starting = Callable[[Array, Array, Array | None], bool]
 MAX_COLUMNS = 15
 SMALL_TABLE = 1 << 16  # items of a table of rows times blocks that is made in any case
 SHARING = 5e-6  # seconds that it takes to share a product among threads
@@ -95,13 +98,12 @@ class FewColumnsProduct:
         else:
             self._packed = pack_rows(A, chosen, (bias, bounds), parts)
         self._padding = self._packed.slots / max(A.nnz, 1)
-        self._kernel = kernel.compiled(self._packed.spec, numba.from_dtype(dtype))
+        self._job = kernel.job_of(self._packed.spec)
+        self._address = self._job.address
+        self._entry_points = kernel.entry_points(dtype)
         if self._later is not None:
             activate_span(np.empty(0, dtype), 0, 0, *self._later)  # compiles it
         self._none = np.empty((0, 0), dtype)
-        nothing = np.array([address_of(self._packed.table), 0, 0, 0, False], np.int64)  # no parts
-        none = self._none
-        self._function = self._kernel(address_of(nothing), none, none.copy(), none)
         self._unused: list[_Scratch] = []
 
     def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> None:
@@ -123,15 +125,54 @@ class FewColumnsProduct:
             scratch = None
         if scratch is None or scratch.threads != threads:
             scratch = _Scratch(self._packed, threads)
-        if threads == 1:
-            added = self._none if residual is None else residual
-            self._kernel(scratch.jobs[0], B, out, added)
-        else:
-            words = self._words(scratch.jobs, B, out, residual)
-            pool.run_job(kernel.multiply_part, words, threads if self.seconds < WAKING else -1)
+        added = self._none if residual is None else residual
+        address = self._address if threads == 1 else 0
+        self._entry_points.multiply(address, threads, scratch.address, B, out, added)
+        if threads > 1:
+            pool.run_job(self._job, scratch.words, threads if self.seconds < WAKING else -1)
         self._unused.append(scratch)
         if self._later is not None:
             activate_span(out.ravel(order="K"), 0, out.size, *self._later)
+
+    def starter(
+        self, pool: ThreadPool, turned: bool, layout: int, dimensions: int, with_residual: Starting
+    ) -> Starting | None:
+        """Return what computes C of plain arrays in less time; see `plain_arrays.plain_layout`.
+
+        Parameters
+        ----------
+        pool : ThreadPool
+        turned : bool
+            Whether it is given transposes of B and C.
+        layout : int
+            One of `Layout`: where B lies in memory in another way it does nothing.
+        dimensions : int
+            Of B and C.
+        with_residual : callable
+            What it calls where there is a residual.
+
+        Returns
+        -------
+        callable or None
+            None where threads share the product, or an activation follows the kernel.
+        """
+        if self.threads_used(pool.threads) > 1 or self._later is not None:
+            return None
+        unused, address, points = self._unused, self._address, self._entry_points
+        start = points.multiply_plain if dimensions == 2 else points.multiply_vector
+
+        def multiply(B: Array, out: Array, residual: Array | None) -> bool:
+            if residual is not None:
+                return with_residual(B, out, residual)
+            try:
+                scratch = unused.pop()
+            except IndexError:
+                return False
+            done = start(address, scratch.threads, scratch.address, turned, layout, B, out)
+            unused.append(scratch)
+            return done
+
+        return multiply
 
     def describe(self) -> str:
         """Return in words how products are computed."""
@@ -155,24 +196,18 @@ class FewColumnsProduct:
         """Bytes of memory that A takes."""
         return sum(array.nbytes for array in self._packed.arrays.values())
 
-    def _words(self, jobs: list[int], B: Array, out: Array, residual: Array | None) -> Array:
-        """Return the words of a job of several threads."""
-        arrays: list[int] = []
-        for array in (B, out, residual):
-            arrays += (0, 0, 0) if array is None else (address_of(array), *array.strides)
-        return np.array([self._function, *arrays, *jobs], np.int64)
-
 
 class _Scratch:
-    """Scratch memory of some threads, and the jobs that use it: see `operands.JOB`.
+    """Scratch memory of some threads, and the words of a job that uses it: see `kernel`.
 
     Each thread copies B for itself: to read what another has just written would take longer.
 
     Attributes
     ----------
     threads : int
-    jobs : list of int
-        Addresses of a job for each thread, and at last of one that is all of the product.
+    words : ndarray of int64
+    address : int
+        Of the words.
     """
 
     def __init__(self, packed: PackedProduct, threads: int) -> None:
@@ -181,10 +216,12 @@ class _Scratch:
         self._memory = aligned_empty((threads * each,), np.uint8)
         self._memory[:] = 0
         table, first = address_of(packed.table), address_of(self._memory)
-        jobs = []
+        parts = []
         for worker in range(threads):
             begin, end = (packed.parts * number // threads for number in (worker, worker + 1))
-            jobs.append((table, first + worker * each, begin, end, begin < end))
-        jobs.append((table, first, 0, packed.parts, True))
-        self._jobs = np.array(jobs, np.int64)
-        self.jobs = [address_of(job) for job in self._jobs]
+            parts.append((table, first + worker * each, begin, end, begin < end))
+        parts.append((table, first, 0, packed.parts, True))
+        self._parts = np.array(parts, np.int64)
+        places = [0] * kernel.FIRST_PART
+        self.words = np.array([*places, *(address_of(part) for part in self._parts)], np.int64)
+        self.address = address_of(self.words)

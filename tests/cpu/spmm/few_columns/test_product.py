@@ -134,7 +134,6 @@ def test_views_of_any_strides(form, columns):
         before = view.copy()
         assert_near(multiplied(prepared, A, B, residual=view), expected + before, A)
         np.testing.assert_array_equal(view, before, name)
-    assert len(prepared._kernel.signatures) == 1  # calls compile nothing
 
 
 @pytest.mark.parametrize("form", FORMS)

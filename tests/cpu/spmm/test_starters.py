@@ -1,0 +1,183 @@
+"""Arrays as they are given to a handle: which are taken without checks, and that all are right."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+import portable_spdnn as ps
+from portable_spdnn_cpu.spmm.dense_layout import Layout
+from portable_spdnn_cpu.spmm.plain_arrays import NOT_PLAIN, layout_function
+
+NUMBA = ps.get_backend("numba", threads=1)
+ROWS, INNER = 23, 37
+
+
+def weights(dtype: Any = np.float32) -> Any:
+    kept = np.random.default_rng(0).random((ROWS, INNER)) < 0.3
+    values = np.random.default_rng(1).standard_normal((ROWS, INNER))
+    return sp.csr_array(np.where(kept, values, 0).astype(dtype))
+
+
+def values(shape: tuple[int, ...], dtype: Any = np.float32, seed: int = 2) -> Any:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def in_memory(kind: str, array: Any) -> Any:
+    """Return the values of an array, of a type and in memory of some kind."""
+    if kind == "plain" or (kind == "turned" and array.ndim == 1):
+        return array.copy()
+    if kind == "turned":
+        return np.asfortranarray(array)
+    if kind == "apart":
+        wide = np.zeros(tuple(2 * size for size in array.shape), array.dtype)
+        wide[(slice(None, None, 2),) * array.ndim] = array
+        return wide[(slice(None, None, 2),) * array.ndim]
+    if kind == "backwards":
+        return array[::-1].copy()[::-1]
+    if kind == "misaligned":
+        raw = np.empty(array.nbytes + 1, np.uint8)[1:].view(array.dtype).reshape(array.shape)
+        raw[...] = array
+        return raw
+    if kind == "aligned":
+        raw = np.empty(array.nbytes + 64, np.uint8)
+        first = -raw.ctypes.data % 64
+        found = raw[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+        found[...] = array
+        return found
+    assert kind == "subclass"
+    return array.copy().view(np.memmap)
+
+
+@functools.cache
+def handle_of(dtype: Any, columns: int | None) -> Any:
+    return NUMBA.spmm_handle(weights(dtype), columns)
+
+
+KINDS = ["plain", "turned", "apart", "backwards", "misaligned", "aligned", "subclass"]
+
+
+@given(
+    st.sampled_from([0, 1, 2, 3, 8, 15, 16, 33]),
+    st.sampled_from(KINDS),
+    st.sampled_from([None, *KINDS]),
+    st.sampled_from([None, "plain", "turned", "aligned"]),
+    st.sampled_from([np.float32, np.float64]),
+    st.booleans(),
+)
+def test_products_of_arrays_of_every_kind(columns, kind, added, taken, dtype, prepared):
+    """0 columns stand for a vector."""
+    A, shape = weights(dtype), (columns,) if columns else ()
+    handle = handle_of(dtype, max(1, columns) if prepared else None)
+    B = in_memory(kind, values((INNER, *shape), dtype))
+    residual = None if added is None else in_memory(added, values((ROWS, *shape), dtype, 3))
+    expected = A.astype(np.float64) @ B + (0 if residual is None else residual)
+    out = None
+    if taken is not None:
+        out = in_memory("plain" if taken == "turned" else taken, np.full((ROWS, *shape), 7, dtype))
+    for _ in range(2):  # what the first call has chosen is taken by the second
+        C = handle.multiply(B, out, residual)
+        assert C is out or out is None
+        assert C.dtype == dtype
+        np.testing.assert_allclose(C, expected, rtol=1e-4, atol=1e-4)
+
+
+@given(
+    st.sampled_from([1, 2, 5, 16, 33]),
+    st.sampled_from(KINDS),
+    st.sampled_from([None, *KINDS]),
+    st.booleans(),
+)
+def test_layers_of_arrays_of_every_kind(inputs, kind, added, takes):
+    W = weights()
+    handle = NUMBA.layer_handle(W, epilogue=ps.Epilogue(activation="relu"))
+    Y = in_memory(kind, values((inputs, ROWS)))
+    residual = None if added is None else in_memory(added, values((inputs, INNER), seed=3))
+    expected = np.maximum(Y @ W.toarray() + (0 if residual is None else residual), 0)
+    out = np.full((inputs, INNER), 7, np.float32) if takes else None
+    for _ in range(2):
+        found = handle.apply(Y, out, residual)
+        assert found is out or out is None
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("is_layer", "columns"),
+    [*((False, n) for n in (0, 1, 3, 24)), *((True, n) for n in (1, 3, 24))],
+)
+def test_plain_arrays_need_no_checks(is_layer, columns, monkeypatch):
+    """The second call of a shape does not reach what comes after the checks."""
+    A = weights()
+    if is_layer:
+        handle: Any = NUMBA.layer_handle(A, epilogue=ps.Epilogue())
+        call, given, out = handle.apply, (columns, ROWS), (columns, INNER)
+        dense = values(given)
+        expected = dense @ A.toarray()
+    else:
+        handle = NUMBA.spmm_handle(A)
+        shape = (columns,) if columns else ()
+        call, given, out = handle.multiply, (INNER, *shape), (ROWS, *shape)
+        dense = values(given)
+        expected = A.toarray() @ dense
+    call(dense)
+    monkeypatch.setattr(handle, "_run", None)
+    for taken in (None, np.empty(out, np.float32)):
+        for residual in (None, np.ones(out, np.float32)):
+            found = call(dense, taken, residual)
+            np.testing.assert_allclose(found, expected + (residual is not None), atol=1e-4)
+
+
+@pytest.mark.parametrize("columns", [1, 3, 24])
+def test_what_does_not_fit_is_named(columns):
+    A, B, out = weights(), values((INNER, columns)), np.empty((ROWS, columns), np.float32)
+    handle = NUMBA.spmm_handle(A)
+    handle.multiply(B, out)
+    memory = np.zeros(2 * INNER * columns, np.float32)
+    overlapping = memory[: INNER * columns].reshape(INNER, columns)
+    frozen = out.copy()
+    frozen.flags.writeable = False
+    wrong: list[tuple[str, tuple[Any, ...]]] = [
+        ("spmm", (values((INNER + 1, columns)),)),
+        ("spmm: B", (values((INNER, columns), np.float64),)),
+        ("spmm: out overlaps", (overlapping, memory[4 : 4 + ROWS * columns].reshape(out.shape))),
+        ("spmm: out", (B, out.astype(np.float64))),
+        ("spmm: out", (B, np.empty((ROWS, columns + 1), np.float32))),
+        ("spmm: out", (B, frozen)),
+        ("spmm: out", (B, out[:, 0])),
+        ("spmm: out", (B, out.view(np.int32))),
+        ("spmm: out overlaps", (B, out, out)),
+        ("spmm: residual", (B, out, values((ROWS, columns + 1)))),
+        ("spmm: residual", (B, out, values((ROWS, columns), np.float64))),
+    ]
+    for message, arguments in wrong:
+        before = arguments[0].copy()
+        with pytest.raises(ps.InputError, match=message):
+            handle.multiply(*arguments)
+        np.testing.assert_array_equal(arguments[0], before)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_how_plain_arrays_lie_in_memory(dtype):
+    look = layout_function(np.dtype(dtype), 2)
+    C = np.zeros((4, 16), dtype)
+    aligned = in_memory("aligned", np.zeros((8, 16), dtype))
+    assert look(aligned, C, False) == Layout.ALIGNED
+    off = in_memory("aligned", np.zeros((9, 16), dtype)).ravel()[1:129].reshape(8, 16)
+    assert look(off, C, False) == Layout.UNALIGNED
+    assert look(aligned[:, :15].copy(), C, False) == Layout.UNALIGNED
+    assert look(aligned, C, True) == Layout.FORTRAN
+    assert look(aligned[:1], C, True) == Layout.UNALIGNED  # of one column: in either order
+    for kind in ("turned", "apart", "backwards", "misaligned"):
+        assert look(in_memory(kind, aligned), C, False) == NOT_PLAIN
+        assert look(aligned, in_memory(kind, C), False) == NOT_PLAIN
+    for first in (0, 1, 127):  # of as many items of both
+        assert look(aligned, aligned.ravel()[first : first + 1].reshape(1, 1), False) == NOT_PLAIN
+    memory = np.zeros(192, dtype)
+    left, right = memory[:128].reshape(8, 16), memory[128:].reshape(4, 16)
+    assert NOT_PLAIN not in (look(left, right, False), look(right, left, False))

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numba.extending
+import numpy as np
 from numba.core import types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.typing.templates import Signature
@@ -136,6 +137,15 @@ def entry_point(function: Callable[..., Any], *types: Any) -> Callable[..., Any]
     dispatcher.compile(types)
     found: Callable[..., Any] = dispatcher.overloads[types].entry_point
     return found
+
+
+def array_types(dtype: np.dtype[Any], dimensions: int) -> tuple[Any, Any]:
+    """Return Numba's types of arrays of any strides and alignment: one is read, one written."""
+    item = numba.from_dtype(dtype)
+    read, written = (
+        types.Array(item, dimensions, "A", readonly, aligned=False) for readonly in (True, False)
+    )
+    return read, written
 
 
 @functools.cache

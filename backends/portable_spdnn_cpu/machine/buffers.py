@@ -46,13 +46,13 @@ class Workspace:
 
     def __init__(self) -> None:
         self._memory = aligned_empty((0,), np.uint8)
-        self._address = 0
+        self._size = self._address = 0
 
     def of_bytes(self, size: int) -> int:
         """Return the address of so many bytes, uninitialised; more than MOST_KEPT for one call."""
-        if not size <= self._memory.size <= max(size, MOST_KEPT):
+        if size > self._size or self._size > MOST_KEPT > size:
             self._memory = aligned_empty((size,), np.uint8)
-            self._address = address_of(self._memory)
+            self._size, self._address = size, address_of(self._memory)
         return self._address
 
 

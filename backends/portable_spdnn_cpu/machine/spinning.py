@@ -183,10 +183,7 @@ class SpinningWorkers:
             self._wake()
             failed = execute(self._mailboxes, job.address, words, False, self._patience, whole)
         if failed:
-            raise RuntimeError(
-                f"a compiled kernel raised an exception on {failed} of {len(self._threads) + 1} "
-                "threads, most likely for want of memory; its results are not complete"
-            )
+            raise job_failed(failed, len(self._threads) + 1)
 
     def _wake(self) -> None:
         """Start or wake all that sleep; whatever fails or is interrupted, the caller does."""
@@ -205,6 +202,14 @@ class SpinningWorkers:
                         bell.release()
         finally:
             self._waking.release()
+
+
+def job_failed(failed: int, threads: int) -> RuntimeError:
+    """Return the error of a job whose kernel raised an exception on some threads."""
+    return RuntimeError(
+        f"a compiled kernel raised an exception on {failed} of {threads} threads, most likely for "
+        "want of memory; its results are not complete"
+    )
 
 
 def spin_nanoseconds(threads: int) -> int:

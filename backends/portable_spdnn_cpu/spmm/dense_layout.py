@@ -12,6 +12,8 @@ from portable_spdnn_cpu.jit.jobs import address_of
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.stream.product import has_aligned_rows
 
+BYTE = np.dtype(np.uint8)
+
 
 class Layout:
     """How B lies in memory: what a choice depends on besides its columns.
@@ -38,9 +40,11 @@ def empty_result(shape: tuple[int, ...], dtype: np.dtype[Any], fortran: bool = F
     Vectors then are written to one line each, and threads that share columns share no line. Memory
     is NumPy's: that of a result which is no longer used is taken again, and its pages are there.
     """
-    raw = np.empty(math.prod(shape) * dtype.itemsize + BLOCK_BYTES, np.uint8)
+    raw = np.empty(math.prod(shape) * dtype.itemsize + BLOCK_BYTES, BYTE)
     first = -address_of(raw) % BLOCK_BYTES
-    return np.ndarray(shape, dtype, raw, first, order="F" if fortran else "C")
+    if fortran:
+        return np.ndarray(shape[::-1], dtype, raw, first).T
+    return np.ndarray(shape, dtype, raw, first)
 
 
 def with_aligned_rows(B: Array) -> Array:

@@ -9,11 +9,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
 from numba.core import types
 
-from portable_spdnn_cpu.jit.compilation import Array, entry_point, kernel, kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, array_types, entry_point, kernel, kernel_part
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.dense_layout import Layout
 
@@ -60,15 +59,6 @@ def plain_layout(B: Array, out: Array, turned: bool) -> int:
 def layout_of_given(B: Array, out: Array, turned: bool) -> int:
     """Return what `plain_layout` does."""
     return plain_layout(B, out, turned)
-
-
-def array_types(dtype: np.dtype[Any], dimensions: int) -> tuple[Any, Any]:
-    """Return the types of arrays of any strides and alignment, that are read, and written."""
-    item = numba.from_dtype(dtype)
-    read, written = (
-        types.Array(item, dimensions, "A", readonly, aligned=False) for readonly in (True, False)
-    )
-    return read, written
 
 
 @functools.cache

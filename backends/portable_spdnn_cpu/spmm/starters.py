@@ -6,8 +6,8 @@ less. Here types and shapes are looked up together, and compiled code looks at t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -17,25 +17,6 @@ from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct, Starting
 from portable_spdnn_cpu.spmm.plain_arrays import NOT_PLAIN, layout_function
-
-
-class Starter(NamedTuple):
-    """What multiplies B of one shape.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Of C.
-    empty : callable
-        (shape, dtype) -> a new array for C.
-    multiply : callable
-        (B, C, residual or None) -> whether C was computed. All are of A's type and of the shapes
-        that are expected.
-    """
-
-    shape: tuple[int, ...]
-    empty: Callable[..., Array]
-    multiply: Starting
 
 
 class Starters:
@@ -57,17 +38,18 @@ class Starters:
         # NumPy has one object for each of its types, but may be given others that are equal.
         self._dtype = np.dtype(dtype.type)
         self._shape, self._turned, self._workers = shape, turned, workers
-        self._by_shape: dict[tuple[int, ...], Starter] = {}
+        # By the shape of B: that of C, and what multiplies.
+        self._by_shape: dict[tuple[int, ...], tuple[tuple[int, ...], Starting]] = {}
 
     def use(self, kernels: Mapping[tuple[int, int], Any]) -> None:
         """Multiply by these kernels alone, by columns and `Layout`."""
         (rows, inner), step = self._shape, -1 if self._turned else 1
-        found: dict[tuple[int, ...], Starter] = {}
+        found: dict[tuple[int, ...], tuple[tuple[int, ...], Starting]] = {}
         for columns in {columns for columns, _ in kernels if rows * inner * columns}:
-            of_c = (rows, columns)[::step]
-            found[(inner, columns)[::step]] = self._starter(kernels, columns, of_c)
+            of_b, of_c = (inner, columns)[::step], (rows, columns)[::step]
+            found[of_b] = of_c, self._starter(kernels, columns, of_c)
             if columns == 1 and not self._turned:
-                found[(inner,)] = self._starter(kernels, columns, (rows,))
+                found[(inner,)] = (rows,), self._starter(kernels, columns, (rows,))
         self._by_shape = found
 
     def multiply(self, B: object, out: object, residual: object) -> Array | None:
@@ -78,48 +60,46 @@ class Starters:
         found = self._by_shape.get(B.shape)
         if found is None:
             return None
-        shape, empty, multiply = found
-        if residual is not None and not (
-            type(residual) is np.ndarray and residual.dtype is dtype and residual.shape == shape
-        ):
-            return None
-        if out is None:
-            C = empty(shape, dtype)
-        elif (
+        shape, multiply = found
+        if out is not None and not (
             type(out) is np.ndarray
             and out.dtype is dtype
             and out.shape == shape
             and out.flags.writeable
         ):
-            C = out
-        else:
             return None
-        return C if multiply(B, C, residual) else None
+        if residual is not None and not (
+            type(residual) is np.ndarray and residual.dtype is dtype and residual.shape == shape
+        ):
+            return None
+        return multiply(B, out, residual)
 
     def _starter(
         self, kernels: Mapping[tuple[int, int], Any], columns: int, shape: tuple[int, ...]
-    ) -> Starter:
+    ) -> Starting:
         """Return what multiplies B of so many columns; `shape`: of C."""
-        turned, workers = self._turned, self._workers
+        turned, workers, dtype = self._turned, self._workers, self._dtype
+        one = np.empty((1,) * len(shape), dtype)
 
-        def multiply(B: Array, out: Array, residual: Array | None) -> bool:
-            look = layout_function(B.dtype, B.ndim)
-            kernel = kernels.get((columns, look(B, out, turned)))
-            if kernel is None or (
-                residual is not None and look(residual, out, turned) == NOT_PLAIN
-            ):
-                return False
-            if B.ndim == 1:
-                B, out = B[:, None], out[:, None]
-                residual = None if residual is None else residual[:, None]
+        def multiply(B: Array, out: Array | None, residual: Array | None) -> Array | None:
+            look = layout_function(dtype, len(shape))
+            kernel = kernels.get((columns, look(B, one if out is None else out, turned)))
+            if kernel is None:
+                return None
+            if out is None:
+                soon_done = isinstance(kernel, DirectProduct | FewColumnsProduct)
+                out = np.empty(shape, dtype) if soon_done else empty_result(shape, dtype)
+            C, added = out, residual
+            if added is not None and look(added, C, turned) == NOT_PLAIN:
+                return None
+            if len(shape) == 1:
+                B, C, added = B[:, None], C[:, None], None if added is None else added[:, None]
             elif turned:
-                B, out, residual = B.T, out.T, None if residual is None else residual.T
-            return kernel.multiply(B, out, residual, workers) is not False
+                B, C, added = B.T, C.T, None if added is None else added.T
+            return None if kernel.multiply(B, C, added, workers) is False else out
 
         layout = Layout.FORTRAN if turned and columns > 1 else Layout.UNALIGNED
         likely = kernels.get((columns, layout))
         if isinstance(likely, FewColumnsProduct):
-            start = likely.starter(workers, turned, layout, len(shape), with_residual=multiply)
-            return Starter(shape, np.empty, start or multiply)
-        soon_done = isinstance(likely, DirectProduct)
-        return Starter(shape, np.empty if soon_done else empty_result, multiply)
+            return likely.starter(workers, turned, layout, shape, others=multiply)
+        return multiply

@@ -16,6 +16,7 @@ from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import (
     Array,
+    array_types,
     entry_point,
     intrinsic,
     kernel,
@@ -26,7 +27,7 @@ from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
 from portable_spdnn_cpu.spmm.few_columns.operands import ARGUMENTS, OPERANDS
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
-from portable_spdnn_cpu.spmm.plain_arrays import array_types, plain_layout
+from portable_spdnn_cpu.spmm.plain_arrays import plain_layout
 
 # Words of a job: where the operands lie, as `OPERANDS`, and the address of each worker's part, and
 # at last of one that is all of the product; see `operands.PART`.

@@ -21,8 +21,9 @@ from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
 from portable_spdnn_cpu.spmm.few_columns.rows import L2, least_blocks, pack_rows
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
 
-# Takes B, C and a residual or None as they are given, and returns whether it computed C.
-Starting = Callable[[Array, Array, Array | None], bool]
+# Takes B, and C and a residual or None, of A's type and the shapes that are expected; returns C, or
+# None where it did not compute it.
+Starting = Callable[[Array, Array | None, Array | None], Array | None]
 MAX_COLUMNS = 15
 SMALL_TABLE = 1 << 16  # items of a table of rows times blocks that is made in any case
 SHARING = 5e-6  # seconds that it takes to share a product among threads
@@ -103,7 +104,7 @@ class FewColumnsProduct:
         self._entry_points = kernel.entry_points(dtype)
         if self._later is not None:
             activate_span(np.empty(0, dtype), 0, 0, *self._later)  # compiles it
-        self._none = np.empty((0, 0), dtype)
+        self._dtype, self._none = dtype, np.empty((0, 0), dtype)
         self._unused: list[_Scratch] = []
 
     def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> None:
@@ -135,9 +136,9 @@ class FewColumnsProduct:
             activate_span(out.ravel(order="K"), 0, out.size, *self._later)
 
     def starter(
-        self, pool: ThreadPool, turned: bool, layout: int, dimensions: int, with_residual: Starting
-    ) -> Starting | None:
-        """Return what computes C of plain arrays in less time; see `plain_arrays.plain_layout`.
+        self, pool: ThreadPool, turned: bool, layout: int, shape: tuple[int, ...], others: Starting
+    ) -> Starting:
+        """Return what multiplies plain arrays in less time; see `plain_arrays.plain_layout`.
 
         Parameters
         ----------
@@ -146,31 +147,34 @@ class FewColumnsProduct:
             Whether it is given transposes of B and C.
         layout : int
             One of `Layout`: where B lies in memory in another way it does nothing.
-        dimensions : int
-            Of B and C.
-        with_residual : callable
-            What it calls where there is a residual.
-
-        Returns
-        -------
-        callable or None
-            None where threads share the product, or an activation follows the kernel.
+        shape : tuple of int
+            Of C, as it is given.
+        others : callable
+            What multiplies where there is a residual, threads share the product, or an activation
+            follows the kernel.
         """
         if self.threads_used(pool.threads) > 1 or self._later is not None:
-            return None
-        unused, address, points = self._unused, self._address, self._entry_points
-        start = points.multiply_plain if dimensions == 2 else points.multiply_vector
+            return others
+        unused, address, points, dtype = (
+            self._unused,
+            self._address,
+            self._entry_points,
+            self._dtype,
+        )
+        start = points.multiply_plain if len(shape) == 2 else points.multiply_vector
 
-        def multiply(B: Array, out: Array, residual: Array | None) -> bool:
+        def multiply(B: Array, out: Array | None, residual: Array | None) -> Array | None:
             if residual is not None:
-                return with_residual(B, out, residual)
+                return others(B, out, residual)
+            if out is None:
+                out = np.empty(shape, dtype)
             try:
                 scratch = unused.pop()
             except IndexError:
-                return False
+                return None
             done = start(address, scratch.threads, scratch.address, turned, layout, B, out)
             unused.append(scratch)
-            return done
+            return out if done else None
 
         return multiply
 

@@ -14,9 +14,11 @@ from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, address_of, in_order
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.buffers import WORKSPACES
-from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
+from portable_spdnn_cpu.machine.spinning import job_failed
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.stream import job_words, kernel
 from portable_spdnn_cpu.spmm.stream.packing import divide_rows, may_be_short, pack_rows
+from portable_spdnn_cpu.spmm.stream.start import start_function
 
 # Multiply-adds of vectors, or a third as many copies: those of 10 microseconds, from which two
 # threads that are awake take less time than one, and of 100, from which it pays to wake them.
@@ -48,13 +50,15 @@ class StreamVariant(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """What calls share whose arrays have the same shapes and strides: the words but for addresses.
+    """What calls share, one after the other, whose arrays have the same shapes and strides.
 
-    `key` has the shapes and strides, and `whole` is what `ThreadPool.run_job` calls so.
+    `key` has these, `address` is that of the words, and `whole` is what `ThreadPool.run_job` calls
+    so.
     """
 
     key: tuple[Any, ...]
     words: Array
+    address: int
     workspace_bytes: int
     threads: int
     whole: int
@@ -79,7 +83,9 @@ class StreamProduct:
         self.shape, self.dtype, self.variant = A.shape, A.dtype, variant
         self.entries = A.nnz
         bounds = divide_rows(A, variant.parts)
-        self._call: _Call | None = None  # the last
+        self._unused: list[_Call] = []
+        self._none = np.empty((0, 0), A.dtype)
+        self._start = start_function(A.dtype)
         self._kept: list[Array] = []  # what the words have addresses of
         words = np.zeros(job_words.FIRST_PART + job_words.PART_WORDS * variant.parts, np.int64)
         words[job_words.PARTS] = variant.parts
@@ -140,26 +146,35 @@ class StreamProduct:
         """
         if not out.size:
             return
-        address = address_of(B)
-        key = B.strides, out.strides, out.shape, address % BLOCK_BYTES, pool.threads
-        call = self._call
+        key = B.strides, out.strides, out.shape, self._is_in_place(B), pool.threads
+        try:
+            call: _Call | None = self._unused.pop()  # concurrent calls each have their own
+        except IndexError:
+            call = None
         if call is None or call.key != key:
             if B.size and not _has_contiguous_vectors(B):
                 self.multiply(np.array(B, order="C"), out, residual, pool)
                 return
             threads = self.threads_used(pool.threads, out.shape[1])
-            call = self._call = self._call_for(B, out, threads, key)
-        words = call.words.copy()
-        words[job_words.B], words[job_words.OUT] = address, address_of(out)
-        if residual is not None:
-            fortran = bool(words[job_words.OUT_FORTRAN])
+            call = self._call_for(B, out, threads, key)
+        if residual is None:
+            residual = self._none
+        else:
+            fortran = bool(call.words[job_words.OUT_FORTRAN])
             residual = np.asarray(residual, order="F" if fortran else "C")
-            words[job_words.RESIDUAL] = address_of(residual)
-            words[job_words.RESIDUAL_STRIDE] = residual.shape[not fortran]
         workspace = WORKSPACES.take()
-        words[job_words.WORKSPACE] = workspace.of_bytes(call.workspace_bytes)
-        (pool if call.threads > 1 else ALONE).run_job(kernel.multiply_tasks, words, call.whole)
+        memory = workspace.of_bytes(call.workspace_bytes)
+        job = kernel.multiply_tasks.address if call.threads == 1 else 0
+        if self._start(job, call.address, memory, B, out, residual):
+            raise job_failed(1, 1)
+        if call.threads > 1:
+            pool.run_job(kernel.multiply_tasks, call.words, call.whole)
         WORKSPACES.give_back(workspace)
+        self._unused.append(call)
+
+    def _is_in_place(self, B: Array) -> bool:
+        """Whether panels are read in B."""
+        return self.variant.in_place and has_aligned_rows(B)
 
     @property
     def nbytes(self) -> int:
@@ -173,7 +188,7 @@ class StreamProduct:
     def _call_for(self, B: Array, out: Array, threads: int, key: tuple[Any, ...]) -> _Call:
         """Return what calls with such arrays share."""
         columns = out.shape[1]
-        in_place = self.variant.in_place and has_aligned_rows(B)
+        in_place = self._is_in_place(B)
         stride, staged = _stride_and_order(out)
         panels = 1
         if in_place and not staged:
@@ -198,7 +213,7 @@ class StreamProduct:
         words[job_words.WORKSPACE_BYTES : job_words.SUMS_BYTES + 1] = each, sums
         item = self.dtype.itemsize
         whole = -1 if is_shared(self.entries, self.shape, columns, item, WAKING_WORK) else 0
-        return _Call(key, words, threads * each, threads, whole)
+        return _Call(key, words, address_of(words), threads * each, threads, whole)
 
     def _address_of_kernel(self, columns: int) -> int:
         """Return the address of the kernel for panels of so many columns."""

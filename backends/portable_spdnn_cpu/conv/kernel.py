@@ -19,6 +19,15 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn_cpu.activations import RELU, activate_span
+from portable_spdnn_cpu.conv.image_job import (
+    COUNTERS,
+    FIRST_OWN,
+    IMAGES,
+    OUT,
+    RESIDUAL,
+    WORKERS,
+    WORKSPACE,
+)
 from portable_spdnn_cpu.conv.microkernels import accumulate
 from portable_spdnn_cpu.conv.packing import (
     FIRST_ENTRY,
@@ -35,18 +44,17 @@ from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, next_task
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 
-# Words of a job: how many workers there are, and where among the words the counters of `next_task`
-# are; addresses of the arrays of `ImageLayout` and `PackedConv`; addresses of images, of shape
-# (images, groups, channels, height, width), of biases, of a residual or 0, and of the result, of
-# shape (images, groups, outputs, rows, columns); the activation's code and the bits of its bounds;
-# where the workers' memory begins, how much of it each has, and where in it the panel and so on
-# are; then the numbers of `Task`.
+# Words of a job after those of `image_job`: addresses of the arrays of `ImageLayout` and
+# `PackedConv`, and of biases; the activation's code and the bits of its bounds; how much memory
+# each worker has, and where in it the panel and so on are; then the numbers of `Task`. Images are
+# of shape (images, groups, channels, height, width), results (images, groups, outputs, rows,
+# columns).
 (
-    WORKERS, COUNTERS, PHASES, PHASE_COUNT,
-    SOURCES, KERNEL_ENTRIES, RANGES, BLOCKS, RUNS, OUTPUTS, OFFSETS, WEIGHTS,
-    IMAGES, BIAS, RESIDUAL, OUT, ACTIVATION, LOWER, UPPER,
-    WORKSPACE, WORKSPACE_BYTES, PANEL_AT, SUMS_AT, MASKS_AT, SPANS_AT, TASK,
-) = range(26)  # fmt: skip
+    PHASES, PHASE_COUNT,
+    SOURCES, KERNEL_ENTRIES, RANGES, BLOCKS, RUNS, OUTPUTS, OFFSETS, WEIGHTS, BIAS,
+    ACTIVATION, LOWER, UPPER,
+    WORKSPACE_BYTES, PANEL_AT, SUMS_AT, MASKS_AT, SPANS_AT, TASK,
+) = range(FIRST_OWN, FIRST_OWN + 20)  # fmt: skip
 # What addresses lead to is as long as it needs to be; slices want a length all the same.
 LENGTH = 1 << 40
 # Vectors of a panel: 7 of 16 pixels are two rows of 56, or four of 28.

@@ -11,12 +11,12 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.conv import kernel
+from portable_spdnn_cpu.conv.image_job import COUNTERS, ImageJob
 from portable_spdnn_cpu.conv.packing import ImageLayout, PackedConv, image_layout, pack
 from portable_spdnn_cpu.conv.panels import Task
 from portable_spdnn_cpu.conv.tuning import TRIED, ConvSize, Cut, cuts, fastest
-from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, address_of, in_order
+from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, address_of
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
-from portable_spdnn_cpu.machine.buffers import WORKSPACES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
 
@@ -59,9 +59,9 @@ class StreamConv:
         channel = plane * np.arange(geometry.group_channels)
         sources = (channel[:, None] + place.ravel()).astype(np.int64)
         packed = pack(matrices, sources, cut.vectors, cut.block, cut.parts)
-        self._words = self._make_words(packed, epilogue)
-        self._job = kernel.JOBS[cut.vectors, self.dtype.name]
-        self._workspace_bytes = self.workers.threads * int(self._words[kernel.WORKSPACE_BYTES])
+        words = self._make_words(packed, epilogue)
+        self._job = ImageJob(kernel.JOBS[cut.vectors, self.dtype.name], words, self.dtype)
+        self._memory = self.workers.threads * int(words[kernel.WORKSPACE_BYTES])
 
     def __call__(self, x: Array, out: Array | None, residual: Array | None) -> Array:
         """Return the convolution of x, shape (images, channels, height, width), finished."""
@@ -69,15 +69,8 @@ class StreamConv:
             out = np.empty(self.geometry.output_shape(x.shape[0]), self.dtype)
         if out.size == 0:
             return out
-        images, words = in_order(x), self._words.copy()
-        added = None if residual is None else in_order(residual)
-        words[kernel.TASK] = x.shape[0]
-        words[kernel.IMAGES], words[kernel.OUT] = address_of(images), address_of(out)
-        words[kernel.RESIDUAL] = 0 if added is None else address_of(added)
-        workspace = WORKSPACES.take()
-        words[kernel.WORKSPACE] = workspace.of_bytes(self._workspace_bytes)
-        self.workers.run_job(self._job, words)
-        WORKSPACES.give_back(workspace)
+        arrays = x, out, residual
+        self._job.run(self.workers, self._memory, arrays, [(kernel.TASK, x.shape[0])])
         return out
 
     def describe(self) -> str:
@@ -90,14 +83,13 @@ class StreamConv:
         threads = self.workers.threads
         words = np.zeros(kernel.TASK + len(task) + COUNTER_PADDING + threads, np.int64)
         words[kernel.TASK : kernel.TASK + len(task)] = task
-        words[kernel.WORKERS], words[kernel.COUNTERS] = threads, words.size - threads
+        words[COUNTERS] = words.size - threads
         bias = epilogue.bias
         if bias is None:
             bias = np.zeros(self.geometry.outputs, self.dtype)
         self._kept = [self.layout.phases, *packed, bias]  # what the words have addresses of
-        words[kernel.PHASES], *words[kernel.SOURCES : kernel.IMAGES], words[kernel.BIAS] = map(
-            address_of, self._kept
-        )
+        words[kernel.PHASES], *arrays = map(address_of, self._kept)
+        words[kernel.SOURCES : kernel.BIAS + 1] = arrays
         words[kernel.PHASE_COUNT] = len(self.layout.phases)
         words[kernel.ACTIVATION], *limits = activation_of(epilogue)
         words[kernel.LOWER : kernel.UPPER + 1].view(np.float64)[:] = limits

@@ -77,9 +77,13 @@ def _store_pieces(builder: Any, value: Value, pointer: Value, count: Value, alig
 def _store_masked(builder: Any, value: Value, pointer: Value, count: Value, align: int) -> None:
     """Store by a masked store."""
     lanes = value.type.count
-    words = ir.VectorType(WORD, lanes)
+    numbers = ir.VectorType(INT32, lanes)
+    # Of 32 bits, for which a vector of them is one register; a word may be larger.
+    count = builder.select(builder.icmp_signed("<", count, WORD(lanes)), count, WORD(lanes))
     mask = builder.icmp_signed(
-        "<", ir.Constant(words, list(range(lanes))), broadcast(builder, words, count)
+        "<",
+        ir.Constant(numbers, list(range(lanes))),
+        broadcast(builder, numbers, builder.trunc(count, INT32)),
     )
     target = builder.bitcast(pointer, value.type.as_pointer())
     operands = [value, target, INT32(align), mask]

@@ -61,7 +61,11 @@ def test_products_of_matrices(activation: str) -> None:
 @pytest.mark.parametrize("extent", [3, 5, 7])
 @pytest.mark.parametrize("stride", [(1, 1), (2, 2), (2, 1), (1, 2), (2, 3)])
 def test_depthwise_kernels(extent: int, stride: tuple[int, int]) -> None:
-    for height, width, padding in ((1, 1, 3), (9, 16, 1), (13, 35, 2), (8, 7, 0), (20, 5, 6)):
+    shapes = (
+        (1, 1, 3), (9, 16, 1), (13, 35, 2), (8, 7, 0), (20, 5, 6), (7, 7, 1), (15, 80, 1),
+        (40, 37, 1), (33, 70, 3), (3, 500, 0), (500, 3, 2),
+    )  # fmt: skip
+    for height, width, padding in shapes:
         if min(height, width) + 2 * padding < extent:
             continue
         x = RNG.uniform(-1, 1, (2, 3, height, width)).astype(np.float32)

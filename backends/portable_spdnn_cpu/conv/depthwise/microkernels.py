@@ -2,12 +2,13 @@
 
 The weights of the channel's kernel are in registers, as far as these suffice. What the rows of the
 tile see is loaded once for all of them: where strides are 1, a tile of R rows by a kernel of h x w
-takes (R + h - 1) w loads for R h w multiply-adds. Images have zeros around them here, so that
-nothing is masked. Most loads are not aligned; those that cross a cache line take twice as long.
+takes (R + h - 1) w loads for R h w multiply-adds. The image is read as it is: tiles at its edges
+load under masks, and a row of zeros stands for those above and below. Where the horizontal stride
+is 2, two vectors are loaded and shuffled to what two columns of the kernel see.
 
 Bound: for 3 x 3 kernels and R = 4, 36 multiply-adds against 18 loads. With vectors of 64 bytes 12
-of these count twice: 30 operations where a processor begins two of each in a cycle. Large planes
-are bound by the cache or the memory that they come from.
+of these count twice, as they cross cache lines: 30 operations where a processor begins two of each
+in a cycle. Large planes are bound by the cache or the memory that they come from.
 """
 
 from __future__ import annotations
@@ -19,62 +20,63 @@ from numba.core import cgutils, types
 
 from portable_spdnn_cpu.conv.spans import WORD, Value, VectorEmitter
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
+from portable_spdnn_cpu.jit.intrinsics import broadcast
 
-ROWS = 4  # of a register tile
+INT32 = ir.IntType(32)
 
 
 @intrinsic
 def convolve_plane(
     typingctx: Any,
+    tile: Any,
     extent: Any,
-    step: Any,
-    size: Any,
-    phases: Any,
-    pitch: Any,
-    columns: Any,
+    down: Any,
+    right: Any,
+    sizes: Any,
+    padding: Any,
+    images: Any,
+    first: Any,
+    nothing: Any,
     weights: Any,
     first_weight: Any,
     out: Any,
     to: Any,
-    end: Any,
     bias: Any,
     lower: Any,
     upper: Any,
 ) -> Emission:
-    """Convolve rows of one plane with one kernel, add a number, and clamp.
+    """Convolve a plane with one kernel, add a number, and clamp.
 
     Parameters
     ----------
-    extent, step : tuple
-        As long as the kernel has rows, and as many columns, and a vertical step: known as code is
-        emitted.
-    size : tuple of int
-        Rows and columns of the result.
-    phases : ndarray of one dimension
-        The image with zeros around it, and what tiles see beyond the last row.
-    pitch : int
-        Items from one of its rows to the next.
-    columns : ndarray of int64, shape (kernel columns,)
-        What pixel (0, 0) sees of it by each column of the kernel's first row.
+    tile, extent, down, right : tuple
+        As long as a tile has rows, and the kernel, and as many columns; and the strides: 1 or 2.
+    sizes : tuple of int
+        Height and width of the image, rows of the result and their length.
+    padding : tuple of int
+        Above the image and left of it.
+    images : ndarray of one dimension
+        The image begins at `first`.
+    nothing : ndarray of one dimension
+        Zeros, as many as the image is wide, and a vector more.
     weights : ndarray of one dimension
         From `first_weight` on, row by row.
     out : ndarray of one dimension
-        From `to` on. Vectors are stored whole, and end in what is stored later; items from `end` on
-        are not touched.
+        From `to` on.
     bias, lower, upper : float
     """
     word, number = types.intp, out.dtype
     signature = types.void(
-        extent, step, size, phases, word, columns, weights, word, out, word, word,
+        tile, extent, down, right, sizes, padding, images, word, nothing, weights, word, out, word,
         number, number, number,
     )  # fmt: skip
-    extents = len(extent), len(step)
+    extents = len(tile), len(extent), len(down), len(right)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emitter = VectorEmitter(context, builder, sig.args[3].dtype)
-        data = [emitter.data(sig.args[n], args[n]) for n in (3, 5, 6, 8)]
-        sizes = cgutils.unpack_tuple(builder, args[2])
-        _Plane(emitter, extents, data, sizes, args).emit()
+        emitter = VectorEmitter(context, builder, sig.args[6].dtype)
+        data = [emitter.data(sig.args[n], args[n]) for n in (6, 8, 9, 11)]
+        numbers = [*cgutils.unpack_tuple(builder, args[4]), *cgutils.unpack_tuple(builder, args[5])]
+        _Plane(emitter, extents, data, numbers, args).emit()
         return context.get_dummy_value()
 
     return signature, codegen
@@ -88,19 +90,25 @@ class _Plane:
         emitter: VectorEmitter,
         extents: tuple[int, ...],
         data: list[Value],
-        sizes: list[Value],
+        numbers: list[Value],
         args: list[Value],
     ) -> None:
         self.emitter, self.builder = emitter, emitter.builder
-        self.extent, self.step = extents
-        self.phases, self.columns, weights, self.out = data
-        self.rows, self.row_length = sizes
-        self.pitch, self.to, self.end = args[4], args[9], args[10]
-        self.bias, self.lower, self.upper = (emitter.spread(args[n]) for n in (11, 12, 13))
+        self.tile, self.extent, self.down, self.right = extents
+        self.images, self.nothing, weights, self.out = data
+        self.height, self.width, self.rows, self.row_length, self.top, self.left = numbers
+        self.first, self.to = args[7], args[12]
+        self.end = self.builder.add(self.to, self.builder.mul(self.rows, self.row_length))
+        self.bias, self.lower, self.upper = (emitter.spread(args[n]) for n in (13, 14, 15))
         self.weights = [
-            emitter.spread(self._load(weights, self.builder.add(args[7], WORD(entry))))
+            emitter.spread(self._load(weights, self.builder.add(args[10], WORD(entry))))
             for entry in range(self.extent**2)
         ]
+        # Where the vectors begin that are loaded of a row for a tile, from the tile's first on.
+        self.starts = list(range(self.extent))
+        if self.right == 2:
+            pairs = range(0, self.extent, 2)
+            self.starts = [start for pair in pairs for start in (pair, pair + emitter.lanes)]
 
     def emit(self) -> None:
         """Emit strips of rows, and in each of them tiles of columns, from the last to the first.
@@ -108,41 +116,84 @@ class _Plane:
         So what a vector stores beyond its row is stored after it.
         """
         builder, zero, lanes = self.builder, WORD(0), WORD(self.emitter.lanes)
-        starts = [self._load(self.columns, WORD(entry)) for entry in range(self.extent)]
         tiles = builder.udiv(builder.add(self.row_length, WORD(self.emitter.lanes - 1)), lanes)
         last = builder.mul(builder.sub(tiles, WORD(1)), lanes)
-        with cgutils.for_range_slice(builder, zero, self.rows, WORD(ROWS), WORD) as (row, _):
-            seen = builder.mul(row, builder.mul(self.pitch, WORD(self.step)))
-            lines = [builder.add(start, seen) for start in starts]
+        # Tiles begin between these where all that they load is of the image.
+        reach = builder.sub(self.width, WORD(max(self.starts) + self.emitter.lanes))
+        with cgutils.for_range_slice(builder, zero, self.rows, WORD(self.tile), WORD) as (row, _):
+            seen = builder.sub(builder.mul(row, WORD(self.down)), self.top)
+            places = range(self.down * (self.tile - 1) + self.extent)
+            lines = [self._line(builder.add(seen, WORD(place))) for place in places]
             with cgutils.for_range_slice(builder, zero, tiles, WORD(1), WORD) as (number, _):
                 column = builder.sub(last, builder.mul(number, lanes))
-                self._emit_tile(row, column, [builder.add(line, column) for line in lines])
+                start = builder.sub(builder.mul(column, WORD(self.right)), self.left)
+                inside = builder.and_(
+                    builder.icmp_signed(">=", start, zero), builder.icmp_signed("<=", start, reach)
+                )
+                with builder.if_else(inside) as (whole, edge):
+                    with whole:
+                        self._emit_tile(row, column, start, lines, [None] * len(self.starts))
+                    with edge:
+                        masks = [
+                            self._inside(builder.add(start, WORD(each))) for each in self.starts
+                        ]
+                        self._emit_tile(row, column, start, lines, masks)
 
-    def _emit_tile(self, row: Value, column: Value, starts: list[Value]) -> None:
+    def _line(self, row: Value) -> Value:
+        """Return a pointer to a row of the image, or to zeros where it has none of that number."""
+        builder = self.builder
+        place = builder.add(self.first, builder.mul(row, self.width))
+        there = builder.icmp_unsigned("<", row, self.height)
+        return builder.select(there, builder.gep(self.images, [place]), self.nothing)
+
+    def _inside(self, start: Value) -> Value:
+        """Return the mask of the lanes of a vector from column `start` on that the image has."""
+        builder, kind = self.builder, ir.VectorType(INT32, self.emitter.lanes)
+        lanes = ir.Constant(kind, list(range(self.emitter.lanes)))
+        begin, width = (
+            broadcast(builder, kind, builder.trunc(word, INT32)) for word in (start, self.width)
+        )
+        return builder.icmp_unsigned("<", builder.add(begin, lanes), width)
+
+    def _columns(self, line: Value, start: Value, masks: list[Value]) -> list[Value]:
+        """Return what the tile sees of a row of the image by each column of the kernel."""
+        builder, emitter = self.builder, self.emitter
+        pointers = [emitter.at(line, builder.add(start, WORD(each))) for each in self.starts]
+        loaded = [
+            emitter.load(pointer) if mask is None else emitter.load_masked(pointer, mask)
+            for pointer, mask in zip(pointers, masks, strict=True)
+        ]
+        if self.right == 1:
+            return loaded
+        columns = []
+        for column in range(self.extent):
+            chosen = range(column % 2, 2 * emitter.lanes, 2)
+            picks = ir.Constant(ir.VectorType(INT32, emitter.lanes), list(chosen))
+            pair = column - column % 2
+            columns.append(builder.shuffle_vector(loaded[pair], loaded[pair + 1], picks))
+        return columns
+
+    def _emit_tile(
+        self, row: Value, column: Value, start: Value, lines: list[Value], masks: list[Value]
+    ) -> None:
         """Emit a register tile; see `emit`."""
         builder, emitter = self.builder, self.emitter
-        lanes, sums = WORD(emitter.lanes), [self.bias] * ROWS
-        # Else LLVM computes before the loop where each load begins, for which registers run out.
-        opaque = ir.InlineAsm(ir.FunctionType(WORD, [WORD]), "", "=r,0", side_effect=True)
-        pitch = builder.call(opaque, [self.pitch])
-        offset = WORD(0)
-        for place in range(self.step * (ROWS - 1) + self.extent):
-            for entry, start in enumerate(starts):
-                value = emitter.load(emitter.at(self.phases, builder.add(start, offset)))
-                for output in range(ROWS):
-                    line = place - self.step * output
-                    if 0 <= line < self.extent:
-                        weight = self.weights[line * self.extent + entry]
+        lanes, sums = WORD(emitter.lanes), [self.bias] * self.tile
+        for place, line in enumerate(lines):
+            for entry, value in enumerate(self._columns(line, start, masks)):
+                for output in range(self.tile):
+                    own = place - self.down * output
+                    if 0 <= own < self.extent:
+                        weight = self.weights[own * self.extent + entry]
                         sums[output] = emitter.multiply_add(weight, value, sums[output])
-            offset = builder.add(offset, pitch)
         sums = [emitter.clamped(total, self.lower, self.upper) for total in sums]
         place = builder.add(builder.mul(row, self.row_length), builder.add(self.to, column))
         places = [place]
-        for _ in range(ROWS - 1):
+        for _ in range(self.tile - 1):
             places.append(builder.add(places[-1], self.row_length))
         behind = builder.add(places[-1], lanes)
         whole = builder.and_(
-            builder.icmp_signed("<=", builder.add(row, WORD(ROWS)), self.rows),
+            builder.icmp_signed("<=", builder.add(row, WORD(self.tile)), self.rows),
             builder.icmp_signed("<=", behind, self.end),
         )
         with builder.if_else(whole, likely=True) as (then, otherwise):

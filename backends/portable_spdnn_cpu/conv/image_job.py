@@ -67,11 +67,12 @@ class ImageJob:
         words[WORKERS] = pool.threads
         for place, word in own:
             words[place] = word
-        x, out, residual = arrays
+        images, out, residual = arrays
+        images = in_order(images)  # a copy has to live until the job is done
         added = self._none if residual is None else in_order(residual)
         workspace = WORKSPACES.take()
         job = self._address if pool.threads == 1 else 0
-        if self._start(job, address, workspace.of_bytes(memory), in_order(x), out, added):
+        if self._start(job, address, workspace.of_bytes(memory), images, out, added):
             raise job_failed(1, 1)
         if pool.threads > 1:
             pool.run_job(self._job, words)

@@ -76,6 +76,23 @@ def test_depthwise_kernels(extent: int, stride: tuple[int, int]) -> None:
         np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
+@pytest.mark.parametrize("groups", [1, 16])
+def test_copies_of_operands_live_until_all_threads_are_done(groups: int) -> None:
+    backend = ps.get_backend("numba", threads=2)
+    x, residual = (RNG.uniform(-1, 1, (40, 40, 16)).astype(np.float32).T[None] for _ in range(2))
+    weights = RNG.uniform(-1, 1, (16, 16 // groups, 3, 3)).astype(np.float32)
+    weights[RNG.random(weights.shape) < 0.5] = 0
+    around = ((1, 1), (1, 1))
+    expected = oracle.conv2d(x, weights, (1, 1), around, (1, 1), groups) + residual
+    handle = backend.conv2d_handle(weights, x.shape, padding=1, groups=groups)
+    for _ in range(10):
+        found = handle.apply(x, residual=residual)
+        # What would take the memory of copies that nothing holds.
+        junk = [np.full(x.shape, np.nan, np.float32) for _ in range(4)]
+        np.testing.assert_allclose(found, expected, atol=2e-5)
+        del junk
+
+
 @pytest.mark.parametrize("channels", [1, 2])
 def test_extents_beyond_the_image_take_no_memory(channels: int) -> None:
     far = 10**9

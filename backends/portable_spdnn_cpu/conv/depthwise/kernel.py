@@ -96,10 +96,11 @@ def convolve_planes(
         if number < 0:
             break
         begin = number * planes.share
+        channel = begin % planes.channels
         for plane in range(begin, min(begin + planes.share, planes.total)):
             first = plane * image_size
             for copy in range(planes.multiplier):
-                output = plane % planes.channels * planes.multiplier + copy
+                output = channel * planes.multiplier + copy
                 to = (plane * planes.multiplier + copy) * size
                 if holds_zeros[output] and not all_finite(images, first, image_size):
                     sum_nonzero(
@@ -118,6 +119,7 @@ def convolve_planes(
                     )
                 if code > RELU:
                     activate_span(out, to, to + size, code, lower, upper)
+            channel = channel + 1 if channel + 1 < planes.channels else 0
 
 
 @kernel_part

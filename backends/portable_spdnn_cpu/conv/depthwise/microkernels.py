@@ -122,8 +122,7 @@ class _Plane:
         reach = builder.sub(self.width, WORD(max(self.starts) + self.emitter.lanes))
         with cgutils.for_range_slice(builder, zero, self.rows, WORD(self.tile), WORD) as (row, _):
             seen = builder.sub(builder.mul(row, WORD(self.down)), self.top)
-            places = range(self.down * (self.tile - 1) + self.extent)
-            lines = [self._line(builder.add(seen, WORD(place))) for place in places]
+            lines = self._lines(seen)
             with cgutils.for_range_slice(builder, zero, tiles, WORD(1), WORD) as (number, _):
                 column = builder.sub(last, builder.mul(number, lanes))
                 start = builder.sub(builder.mul(column, WORD(self.right)), self.left)
@@ -139,12 +138,15 @@ class _Plane:
                         ]
                         self._emit_tile(row, column, start, lines, masks)
 
-    def _line(self, row: Value) -> Value:
-        """Return a pointer to a row of the image, or to zeros where it has none of that number."""
-        builder = self.builder
+    def _lines(self, row: Value) -> list[Value]:
+        """Return pointers to the rows that a strip sees, to zeros for those that there are not."""
+        builder, lines = self.builder, []
         place = builder.add(self.first, builder.mul(row, self.width))
-        there = builder.icmp_unsigned("<", row, self.height)
-        return builder.select(there, builder.gep(self.images, [place]), self.nothing)
+        for _ in range(self.down * (self.tile - 1) + self.extent):
+            there = builder.icmp_unsigned("<", row, self.height)
+            lines.append(builder.select(there, builder.gep(self.images, [place]), self.nothing))
+            row, place = builder.add(row, WORD(1)), builder.add(place, self.width)
+        return lines
 
     def _inside(self, start: Value) -> Value:
         """Return the mask of the lanes of a vector from column `start` on that the image has."""

@@ -15,7 +15,12 @@ from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.csc_to_csr import parts_in_csr
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import with_aligned_rows
-from portable_spdnn_cpu.spmm.direct.choice import is_almost_empty, is_reused, suited_form
+from portable_spdnn_cpu.spmm.direct.choice import (
+    SMALL_WORK,
+    is_almost_empty,
+    is_reused,
+    suited_form,
+)
 from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, REFUSED
 from portable_spdnn_cpu.spmm.direct.start import EntryPoints, compiled
 from portable_spdnn_cpu.spmm.stream.product import WAKING_WORK, is_shared
@@ -64,6 +69,13 @@ def multiply_as_given(
     shape, indptr, indices, values = sparse.shape, sparse.indptr, sparse.indices, sparse.data
     if len(shape) != 2 or not type(indptr) is type(indices) is type(values) is ndarray:
         return None
+    if (
+        epilogue is None
+        and residual is None
+        and not transposed
+        and (C := _multiply_small(form, shape, indptr, indices, values, B)) is not None
+    ):
+        return C
     if transposed:
         form, shape = TRANSPOSED_FORMS[form], shape[::-1]
     if B.dtype is not values.dtype and B.dtype != values.dtype:
@@ -89,6 +101,34 @@ def multiply_as_given(
         return None
     parts = indptr, indices, values
     return multiply(pool, form, shape, parts, B, finish, residual, transposed, suited != form)
+
+
+def _multiply_small(
+    form: str, shape: tuple[int, ...], indptr: Array, indices: Array, values: Array, B: Array
+) -> Array | None:
+    """Return C = A B if that is soon done, with as few steps as can be in Python, else None."""
+    given, dtype, index = B.shape, values.dtype, indices.dtype
+    rows, entries = shape[0], indices.size
+    if (
+        B.dtype is not dtype
+        or indptr.dtype is not index
+        or given[0] != shape[1]
+        or rows < 0
+        or not indptr.ndim == indices.ndim == values.ndim == 1
+        or is_almost_empty(entries, rows)
+    ):
+        return None
+    is_vector = len(given) == 1
+    columns = 1 if is_vector else given[1]
+    if entries * columns > SMALL_WORK or not B.size or (columns == 1 and not is_vector):
+        return None
+    entry_points = compiled(form, dtype, index, len(given))
+    if entry_points is None:
+        return None
+    job = entry_points.vector_job if is_vector else entry_points.job
+    out = empty(rows if is_vector else (rows, columns), dtype)
+    done = entry_points.run_alone(job.address, indptr, indices, values, B, out, False, False)
+    return out if done else None
 
 
 def layer_as_given(

@@ -214,6 +214,8 @@ def compiled(
         address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array,
         converts: bool, zeroed: bool,
     ) -> bool:  # fmt: skip
+        if indptr.size != (B.shape[0] if is_csc else out.shape[0]) + 1:
+            return False
         words = words_for_one(is_csc, converts, indices, values, B, out)
         words[ACCUMULATES], words[HAS_EPILOGUE] = zeroed, 0
         if not fill_words_for_one(words, converts, indptr, indices, values, B, out):

@@ -224,6 +224,7 @@ def test_what_is_much_work_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> 
     A, wide = matrix(8, (30, 20), 0.4), np.ones((20, 200), np.float32)
     monkeypatch.setattr(choice, "SMALL", 0)
     monkeypatch.setattr(choice, "SMALL_WORK", 0)
+    monkeypatch.setattr(product, "SMALL_WORK", 0)
     monkeypatch.setattr(choice, "MAX_WORK", 1000)
     as_given = product.multiply_as_given
     assert as_given(POOLS[0], A, wide, None, None) is None

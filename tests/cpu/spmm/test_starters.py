@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,26 @@ def test_plain_arrays_need_no_checks(is_layer, columns, monkeypatch):
         for residual in (None, np.ones(out, np.float32)):
             found = call(dense, taken, residual)
             np.testing.assert_allclose(found, expected + (residual is not None), atol=1e-4)
+
+
+@pytest.mark.parametrize("columns", [1, 3, 24])
+def test_calls_at_a_time_have_memory_of_their_own(columns):
+    handle = NUMBA.spmm_handle(weights())
+    operands = [values((INNER, columns), seed=seed) for seed in range(4)]
+    expected = [handle.multiply(B) for B in operands]
+    wrong: list[int] = []
+
+    def call(number: int) -> None:
+        for _ in range(200):
+            if not np.array_equal(handle.multiply(operands[number]), expected[number]):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 @pytest.mark.parametrize("columns", [1, 3, 24])

@@ -113,9 +113,8 @@ def _multiply_small(
         B.dtype is not dtype
         or indptr.dtype is not index
         or given[0] != shape[1]
-        or rows < 0
+        or not 0 <= rows <= SMALL_WORK
         or not indptr.ndim == indices.ndim == values.ndim == 1
-        or is_almost_empty(entries, rows)
     ):
         return None
     is_vector = len(given) == 1
@@ -126,8 +125,9 @@ def _multiply_small(
     if entry_points is None:
         return None
     job = entry_points.vector_job if is_vector else entry_points.job
-    out = empty(rows if is_vector else (rows, columns), dtype)
-    done = entry_points.run_alone(job.address, indptr, indices, values, B, out, False, False)
+    zeroed = is_almost_empty(entries, rows) and (not is_vector or form == "csc")
+    out = (zeros if zeroed else empty)(rows if is_vector else (rows, columns), dtype)
+    done = entry_points.run_alone(job.address, indptr, indices, values, B, out, False, zeroed)
     return out if done else None
 
 

@@ -17,10 +17,10 @@ TRANSPOSE_WORK = 4  # for each vector of a row of B or C that is transposed
 # choose would take longer than it saves.
 SMALL, SMALL_WORK = 4000, 16_000
 ENTRY_BYTES = 8  # of a value and an index, of 32 bits each
-# Nanoseconds, fitted to 2,500 random products on a Zen 3 (but for FAR_CONVERTED_ENTRY, which was
-# measured alone). What a product by columns of CSC takes more than one by rows, for each vector of
-# B but the first: for an entry, and to begin a row of C.
-ADDED_ENTRY, BEGUN_ROW = 0.6, 0.8
+# Nanoseconds: what a product by columns of CSC takes more than one by rows, for each vector of B
+# but the first, for an entry and to begin a row of C, as measured on an Intel Xeon; the rest as
+# fitted to 2,500 random products on a Zen 3 (FAR_CONVERTED_ENTRY: measured alone).
+ADDED_ENTRY, BEGUN_ROW = 0.4, 0.5
 # What it takes to convert CSC to CSR: for an entry, for a row, and for the call.
 CONVERTED_ENTRY, CONVERTED_ROW, CONVERSION = 2.0, 1.0, 300.0
 # For an entry beyond so many, whose copies are on new pages and leave the second-level cache.

@@ -1,16 +1,20 @@
 """Products of columns of A, in CSC.
 
 A row of B stays in registers, and is added, times each entry of a column of A, to the row of C that
-the entry names. The last vector of a row ends where the row does: what it shares with the one
-before is computed twice, from what both have loaded before either is stored. Bound: a load and a
-store of C for each vector.
+the entry names. What is left of a row beyond whole vectors goes in pieces of half as many lanes, a
+quarter, and so on, each behind a branch that is always the same. So each load of C is of what one
+store wrote: columns that follow one another often meet the same rows, and a load of what two stores
+wrote waits for the cache. Bound: a load and a store of C for each vector and piece.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from llvmlite import ir
 
-from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, OUT_ROW, ROWS
+from portable_spdnn_cpu.spmm.direct.copies import COLUMNS_FOR_ENTRY, TOGETHER
+from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, ENTRIES, OUT_ROW, ROWS, K
 from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
 from portable_spdnn_cpu.spmm.emitter import Value
 
@@ -20,36 +24,77 @@ STEP = 4  # entries
 class Columns(SparseMicrokernel):
     """Emits the products of columns of A. Columns of B fill a vector at least."""
 
-    overlaps = True
+    def place_last_vector(self, columns: Value) -> None:
+        """Set `last` to the last whole vector's distance, and find the pieces of what is left."""
+        builder, lanes = self.builder, self.vector_type.count
+        self.last = (self.vectors - 1) * self.vector_bytes
+        left = builder.sub(columns, self.number(self.vectors * lanes))
+        self.is_left = builder.icmp_signed(">", left, self.zero)
+        # Lanes of each piece, its distance from the first vector, and whether it is there.
+        self.pieces: list[tuple[int, Value, Value]] = []
+        place = self.number(self.vectors * self.vector_bytes)
+        while lanes := lanes // 2:
+            size = builder.and_(left, self.number(lanes))
+            is_there = builder.icmp_signed("!=", size, self.zero)
+            self.pieces.append((lanes, place, is_there))
+            place = self.add(place, self.times(size, self.itemsize))
 
     def start(self) -> None:
         """Emit that rows of C are zero, or hold what sums are added to, and have their bias."""
         builder = self.builder
         anew = builder.not_(self.accumulates)
         with builder.if_then(anew), self.loop(self.zero, self.words[ROWS]) as row:
-            zeros = [ir.Constant(self.vector_type, None)] * self.vectors
-            self._store(zeros, self.row_of(self.out, row, OUT_ROW))
-        with builder.if_then(self.finishes), self.loop(self.zero, self.words[ROWS]) as row:
-            bias = self.spread(self.bias(row), self.vector_type.count)
             target = self.row_of(self.out, row, OUT_ROW)
-            self._store([self.plus(bias, before) for before in self.load_row(target)], target)
+            self._on_each_part(target, lambda kind, _: ir.Constant(kind, None))
+        with builder.if_then(self.finishes), self.loop(self.zero, self.words[ROWS]) as row:
+            bias, target = self.bias(row), self.row_of(self.out, row, OUT_ROW)
+
+            def plus_bias(kind: Value, place: Value) -> Value:
+                before = self.load(kind, self.add(target, place))
+                return self.plus(self.spread(bias, kind.count), before)
+
+            self._on_each_part(target, plus_bias)
+
+    def multiply_all(self, begin: Value, end: Value) -> None:
+        """Emit columns begin .. end - 1 of A, or some at once that have no entry: see copies."""
+        builder = self.builder
+        least = self.times(self.words[ENTRIES], COLUMNS_FOR_ENTRY)
+        are_rare = builder.icmp_signed("<", least, self.words[K])
+        together = builder.select(are_rare, self.number(TOGETHER), builder.sub(end, begin))
+        with self.loop(begin, end, together) as number:
+            after = self.least(self.add(number, together), end)
+            is_filled = builder.icmp_signed("!=", self.offset(number), self.offset(after))
+            with builder.if_then(is_filled):
+                super().multiply_all(number, after)
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
         """Emit the entries of a column of A, times a row of B."""
         builder = self.builder
         with builder.if_then(builder.icmp_signed("<", first, stop)):
-            row = self.load_row(self.row_of(self.B, number, B_ROW))
-            self.by_steps(first, stop, STEP, lambda entry, _: self._add(row, entry))
+            source = self.row_of(self.B, number, B_ROW)
+            row = self.load_row(source)
+            self.by_steps(first, stop, STEP, lambda entry, _: self._add(source, row, entry))
 
-    def _add(self, row: list[Value], entry: Value) -> None:
-        """Emit an entry times a row of B, added to a row of C."""
+    def _add(self, source: Value, row: list[Value], entry: Value) -> None:
+        """Emit an entry times a row of B, whose whole vectors are loaded, added to a row of C."""
         index, factor = self.entry(entry, self.words[ROWS])
-        target = self.row_of(self.out, index, OUT_ROW)
-        before = self.load_row(target)
-        sums = [self.multiply_add(factor, *both) for both in zip(row, before, strict=True)]
-        self._store(sums, target)
+        target, held = self.row_of(self.out, index, OUT_ROW), iter(row)
 
-    def _store(self, values: list[Value], address: Value) -> None:
-        for number, value in enumerate(values[:-1]):
-            self.store(value, self.add(address, number * self.vector_bytes))
-        self.store(values[-1], self.add(address, self.last))
+        def sums(kind: Value, place: Value) -> Value:
+            before = self.load(kind, self.add(target, place))
+            found = next(held, None) or self.load(kind, self.add(source, place))
+            lanes = list(range(kind.count))
+            return self.multiply_add(self.shuffle(factor, factor, lanes), found, before)
+
+        self._on_each_part(target, sums)
+
+    def _on_each_part(self, target: Value, value: Callable[[Value, Value], Value]) -> None:
+        """Store value(type, distance) as each vector and piece of a row, in their order."""
+        builder = self.builder
+        for number in range(self.vectors):
+            place = self.number(number * self.vector_bytes)
+            self.store(value(self.vector_type, place), self.add(target, place))
+        with builder.if_then(self.is_left):
+            for lanes, place, is_there in self.pieces:
+                with builder.if_then(is_there):
+                    self.store(value(self.vector(lanes), place), self.add(target, place))

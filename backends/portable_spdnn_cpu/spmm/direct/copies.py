@@ -92,16 +92,15 @@ def into_columns(words: Any, out: int, out_row: int, dtype: Any) -> None:
 def takes_whole_rows(
     entries: int, rows: int, k: int, columns: int, itemsize: int, out_fortran: bool
 ) -> bool:
-    """Whether CSC is multiplied a whole row of B at a time, and not in panels.
+    """Whether CSC is multiplied a whole row of B at a time, and not in more than one panel.
 
     Of B from beyond the second-level cache the processor fetches whole rows ahead, and not the
     pieces of panels. Where most rows of C are zero, panels would begin each of them; and where most
     columns of A are empty, each panel would look at all of them again.
     """
     row = columns * itemsize
-    is_far = row > CSC_BYTES and k * row > L2
     is_empty = _is_almost_empty(entries, rows) or are_mostly_empty(entries, k)
-    return (is_far or is_empty) and not out_fortran
+    return row > CSC_BYTES and (k * row > L2 or is_empty) and not out_fortran
 
 
 @kernel_part

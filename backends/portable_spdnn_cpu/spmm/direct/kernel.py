@@ -65,7 +65,7 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
         if task < 0:
             break
         begin, end = task * rows // tasks, (task + 1) * rows // tasks
-        if not multiply_columns(CSR, words, begin, end, dtype, index_dtype):
+        if not multiply_by_rows(words, begin, end, dtype, index_dtype):
             words[REFUSED] = 1  # others may see that late; what they compute is discarded
             break
         if words[HAS_EPILOGUE] and words[ACTIVATION] != NONE:
@@ -84,7 +84,7 @@ def multiply_into_columns(words: Any, address: int, dtype: Any, index_dtype: Any
         words[OUT] = address - begin * row  # row `begin` is the first in memory
         if words[ACCUMULATES]:
             load_columns(out, apart, address, n, n, begin, end, n, dtype)
-        if not multiply_columns(CSR, words, begin, end, dtype, index_dtype):
+        if not multiply_by_rows(words, begin, end, dtype, index_dtype):
             words[REFUSED] = 1
             return
         if words[HAS_EPILOGUE] and words[ACTIVATION] != NONE:
@@ -104,7 +104,7 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
         valid = multiply_whole_rows(words, dtype, index_dtype)
     else:
         out, out_row = into_rows(words, scratch, dtype)
-        valid = multiply_columns(CSC, words, 0, k, dtype, index_dtype)
+        valid = multiply_by_columns(words, dtype, index_dtype)
     if not valid:
         words[REFUSED] = 1
         return
@@ -147,64 +147,96 @@ def multiply_whole_rows(words: Any, dtype: Any, index_dtype: Any) -> bool:
 
 
 @kernel_part
-def multiply_columns(
-    form: tuple[int, ...], words: Any, begin: int, end: int, item: Any, index: Any
-) -> Any:
-    """Multiply as `microkernels.multiply` does, all columns of B, in panels."""
+def multiply_by_rows(words: Any, begin: int, end: int, item: Any, index: Any) -> Any:
+    """Multiply rows begin .. end - 1 of CSR by all columns of B, in panels."""
     itemsize = array_at(0, 1, item).itemsize
     lanes, n = BLOCK_BYTES // itemsize, words[COLUMNS]
     if n == 0:
         return True
-    size, overlaps = n * itemsize, len(form) > 0 or not HAS_FAST_MASKS  # see `Rows` and `Columns`
+    size, overlaps = n * itemsize, not HAS_FAST_MASKS  # see `Rows`
     if size < BLOCK_BYTES and overlaps:
-        return multiply_overlapping(form, words, begin, end, n, item, index)
+        return multiply_overlapping(words, begin, end, n, item, index)
     if size <= 16:
-        return multiply(form, 1, 16, item, index, words, begin, end, 0, n)
+        return multiply(CSR, 1, 16, item, index, words, begin, end, 0, n)
     if size <= 32:
-        return multiply(form, 1, 32, item, index, words, begin, end, 0, n)
-    if 64 < size <= 96 and VECTOR_BYTES == 32 and overlaps:  # of 64 bytes, two would be four
-        return multiply(form, 3, 32, item, index, words, begin, end, 0, n)
+        return multiply(CSR, 1, 32, item, index, words, begin, end, 0, n)
+    if 64 < size <= 96 and VECTOR_BYTES == 32:  # of 64 bytes, two would be four
+        return multiply(CSR, 3, 32, item, index, words, begin, end, 0, n)
     valid, first = True, 0
-    widest = CSC_BYTES // itemsize if len(form) else MAX_VECTORS * lanes
     while first < n:
-        width = min(n - first, widest)
+        width = min(n - first, MAX_VECTORS * lanes)
         if overlaps and 0 < n - first - width < lanes:
             width -= lanes  # the last panel is to fill a vector
         vectors = -(-width // lanes)
         if vectors == 1:
-            valid &= multiply(form, 1, 64, item, index, words, begin, end, first, width)
+            valid &= multiply(CSR, 1, 64, item, index, words, begin, end, first, width)
         elif vectors == 2:
-            valid &= multiply(form, 2, 64, item, index, words, begin, end, first, width)
+            valid &= multiply(CSR, 2, 64, item, index, words, begin, end, first, width)
         elif vectors == 3:
-            valid &= multiply(form, 3, 64, item, index, words, begin, end, first, width)
+            valid &= multiply(CSR, 3, 64, item, index, words, begin, end, first, width)
         elif vectors == 4:
-            valid &= multiply(form, 4, 64, item, index, words, begin, end, first, width)
+            valid &= multiply(CSR, 4, 64, item, index, words, begin, end, first, width)
         elif vectors == 5:
-            valid &= multiply(form, 5, 64, item, index, words, begin, end, first, width)
+            valid &= multiply(CSR, 5, 64, item, index, words, begin, end, first, width)
         elif vectors == 6:
-            valid &= multiply(form, 6, 64, item, index, words, begin, end, first, width)
+            valid &= multiply(CSR, 6, 64, item, index, words, begin, end, first, width)
         elif vectors == 7:
-            valid &= multiply(form, 7, 64, item, index, words, begin, end, first, width)
+            valid &= multiply(CSR, 7, 64, item, index, words, begin, end, first, width)
         else:
-            valid &= multiply(form, 8, 64, item, index, words, begin, end, first, width)
+            valid &= multiply(CSR, 8, 64, item, index, words, begin, end, first, width)
         first += width
     return valid
 
 
 @kernel_part
-def multiply_overlapping(
-    form: tuple[int, ...], words: Any, begin: int, end: int, n: int, item: Any, index: Any
-) -> Any:
+def multiply_overlapping(words: Any, begin: int, end: int, n: int, item: Any, index: Any) -> Any:
     """Multiply columns of less than 64 bytes, in one vector or two that overlap."""
     size = n * array_at(0, 1, item).itemsize
     if size == 32:
-        return multiply(form, 1, 32, item, index, words, begin, end, 0, n)
+        return multiply(CSR, 1, 32, item, index, words, begin, end, 0, n)
     if size > 32:
-        return multiply(form, 2, 32, item, index, words, begin, end, 0, n)
+        return multiply(CSR, 2, 32, item, index, words, begin, end, 0, n)
     if size == 16:
-        return multiply(form, 1, 16, item, index, words, begin, end, 0, n)
+        return multiply(CSR, 1, 16, item, index, words, begin, end, 0, n)
     if size > 16:
-        return multiply(form, 2, 16, item, index, words, begin, end, 0, n)
+        return multiply(CSR, 2, 16, item, index, words, begin, end, 0, n)
     if size == 8:
-        return multiply(form, 1, 8, item, index, words, begin, end, 0, n)
-    return multiply(form, 2, 8, item, index, words, begin, end, 0, n)
+        return multiply(CSR, 1, 8, item, index, words, begin, end, 0, n)
+    return multiply(CSR, 2, 8, item, index, words, begin, end, 0, n)
+
+
+@kernel_part
+def multiply_by_columns(words: Any, item: Any, index: Any) -> Any:
+    """Multiply all columns of CSC by all columns of B, in panels.
+
+    Vectors have 32 bytes where a panel has few: rows of C rarely start on cache lines, and a
+    store across two lines keeps loads of what it wrote waiting.
+    """
+    itemsize = array_at(0, 1, item).itemsize
+    lanes, k, n = 32 // itemsize, words[K], words[COLUMNS]
+    if n * itemsize < 16:
+        return multiply(CSC, 1, 8, item, index, words, 0, k, 0, n)
+    if n * itemsize < 32:
+        return multiply(CSC, 1, 16, item, index, words, 0, k, 0, n)
+    valid, first = True, 0
+    while first < n:
+        width = min(n - first, CSC_BYTES // itemsize)
+        if 0 < n - first - width < lanes:
+            width -= lanes  # the last panel is to fill a vector
+        vectors = width // lanes
+        if vectors == 1:
+            valid &= multiply(CSC, 1, 32, item, index, words, 0, k, first, width)
+        elif vectors == 2:
+            valid &= multiply(CSC, 2, 32, item, index, words, 0, k, first, width)
+        elif vectors == 3:
+            valid &= multiply(CSC, 3, 32, item, index, words, 0, k, first, width)
+        elif vectors == 4:
+            valid &= multiply(CSC, 4, 32, item, index, words, 0, k, first, width)
+        elif vectors == 5:
+            valid &= multiply(CSC, 5, 32, item, index, words, 0, k, first, width)
+        elif vectors < 8:
+            valid &= multiply(CSC, 3, 64, item, index, words, 0, k, first, width)
+        else:
+            valid &= multiply(CSC, 4, 64, item, index, words, 0, k, first, width)
+        first += width
+    return valid

@@ -36,8 +36,8 @@ def test_csc_is_converted_where_c_is_far_and_b_is_wide() -> None:
     assert suited_form("csc", (512, 3600), 47_000, operand(3600, 100)) == "csr"
     assert suited_form("csc", (2000, 2000), 18_000, operand(2000, 1024)) is None
     # What is little work is not weighed.
-    assert suited_form("csc", (100, 500), 159, operand(500, 100)) == "csc"
-    assert suited_form("csc", (100, 500), 170, operand(500, 100)) == "csr"
+    assert suited_form("csc", (50, 500), 53, operand(500, 300)) == "csc"
+    assert suited_form("csc", (50, 500), 60, operand(500, 300)) == "csr"
     # Where most rows are empty they are not written at all.
     assert suited_form("csc", (9000, 500), 5000, operand(500, 200)) == "csc"
     # In Fortran order it would be copied as a whole, which may take less than to convert A.

@@ -18,6 +18,7 @@ from portable_spdnn.arrays import Array
 from portable_spdnn.errors import InputError
 
 Scalar = TypeVar("Scalar", bound=np.generic)
+LARGEST = 1 << 48  # extent of a matrix: the bytes of a vector of so many items can be counted
 
 
 def index_dtype(extent: int) -> np.dtype[Any]:
@@ -129,11 +130,21 @@ def unsorted_row(indptr: Array, indices: Array) -> int | None:
     return int(np.searchsorted(indptr, int(np.argmin(rising)) + 1, "right")) - 1
 
 
+def are_extents(shape: tuple[Any, ...]) -> bool:
+    """Whether a shape, which an owner may have overwritten, is one that a matrix can have."""
+    return len(shape) == 2 and all(
+        isinstance(extent, int | np.integer) and type(extent) is not bool and 0 <= extent <= LARGEST
+        for extent in shape
+    )
+
+
 def check_structure(name: str, array: Any) -> None:
     """Raise InputError where offsets or indices of a SciPy sparse array lie outside of it."""
+    if not are_extents(array.shape):
+        raise InputError(
+            f"{name}: its shape is {array.shape}; two integers from 0 to 2**48 are expected"
+        )
     rows, columns = array.shape
-    if min(rows, columns) < 0:
-        raise InputError(f"{name}: its shape is {array.shape}; no negative extents are expected")
     if array.format == "dok":  # a dictionary
         return
     names = "indptr", "indices", "offsets", "data"

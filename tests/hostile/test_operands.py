@@ -52,8 +52,8 @@ def with_part_of_two_dimensions(part: str) -> Any:
     return A
 
 
-def of_shape(*shape: Any) -> Any:
-    A = intact()
+def of_shape(*shape: Any, form: str = "csr") -> Any:
+    A = intact(form)
     A._shape = shape
     return A
 
@@ -87,6 +87,15 @@ LIES: dict[str, Callable[[], Any]] = {
     "values of two dimensions": lambda: with_part_of_two_dimensions("data"),
     "negative rows": lambda: of_shape(-SIZE, SIZE),
     "negative columns": lambda: of_shape(SIZE, -SIZE),
+    "rows are None": lambda: of_shape(None, SIZE),
+    "columns are a float": lambda: of_shape(SIZE, float(SIZE)),
+    "rows are a text": lambda: of_shape(str(SIZE), SIZE),
+    "rows of csc are None": lambda: of_shape(None, SIZE, form="csc"),
+    "columns of csc are a float": lambda: of_shape(SIZE, float(SIZE), form="csc"),
+    "rows of csc beyond any memory": lambda: of_shape(2**62, SIZE, form="csc"),
+    "columns are true": lambda: of_shape(SIZE, True),
+    "rows beyond any memory": lambda: of_shape(2**62, SIZE),
+    "columns beyond 64 bits": lambda: of_shape(SIZE, 2**70),
     "row of csc beyond": lambda: changed("csc", "indices", 3, 500),
     "offsets of csc fall": lambda: changed("csc", "indptr", 5, 10**6),
     "row of coo below": lambda: coo_with(-7),

@@ -19,15 +19,6 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn_cpu.activations import RELU, activate_span
-from portable_spdnn_cpu.conv.image_job import (
-    COUNTERS,
-    FIRST_OWN,
-    IMAGES,
-    OUT,
-    RESIDUAL,
-    WORKERS,
-    WORKSPACE,
-)
 from portable_spdnn_cpu.conv.microkernels import accumulate
 from portable_spdnn_cpu.conv.packing import (
     FIRST_ENTRY,
@@ -40,11 +31,20 @@ from portable_spdnn_cpu.conv.packing import (
 from portable_spdnn_cpu.conv.panels import Task, copy_band, cut_rows, mask_panel
 from portable_spdnn_cpu.conv.spans import finish_span, gather_panel
 from portable_spdnn_cpu.jit.compilation import kernel_part
-from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, next_task
+from portable_spdnn_cpu.jit.job_start import (
+    COUNTERS,
+    FIRST_OWN,
+    INPUT,
+    OUT,
+    RESIDUAL,
+    WORKERS,
+    WORKSPACE,
+)
+from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, float_of, next_task
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 
-# Words of a job after those of `image_job`: addresses of the arrays of `ImageLayout` and
+# Words of a job after those of `jit.job_start`: addresses of the arrays of `ImageLayout` and
 # `PackedConv`, and of biases; the activation's code and the bits of its bounds; how much memory
 # each worker has, and where in it the panel and so on are; then the numbers of `Task`. Images are
 # of shape (images, groups, channels, height, width), results (images, groups, outputs, rows,
@@ -55,8 +55,6 @@ from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
     ACTIVATION, LOWER, UPPER,
     WORKSPACE_BYTES, PANEL_AT, SUMS_AT, MASKS_AT, SPANS_AT, TASK,
 ) = range(FIRST_OWN, FIRST_OWN + 20)  # fmt: skip
-# What addresses lead to is as long as it needs to be; slices want a length all the same.
-LENGTH = 1 << 40
 # Vectors of a panel: 7 of 16 pixels are two rows of 56, or four of 28.
 WIDTHS = (2, 4, 7)
 
@@ -81,7 +79,7 @@ def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) 
     outputs = array_at(words[OUTPUTS], LENGTH, np.uint32)
     offsets = array_at(words[OFFSETS], LENGTH, np.uint16)
     weights = array_at(words[WEIGHTS], LENGTH, dtype)
-    images = array_at(words[IMAGES], LENGTH, dtype)
+    images = array_at(words[INPUT], LENGTH, dtype)
     bias = array_at(words[BIAS], LENGTH, dtype)
     residual = array_at(words[RESIDUAL], LENGTH, dtype)
     out = array_at(words[OUT], LENGTH, dtype)

@@ -11,10 +11,11 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.conv import kernel
-from portable_spdnn_cpu.conv.image_job import COUNTERS, ImageJob
+from portable_spdnn_cpu.conv.image_job import ImageJob
 from portable_spdnn_cpu.conv.packing import ImageLayout, PackedConv, image_layout, pack
 from portable_spdnn_cpu.conv.panels import Task
 from portable_spdnn_cpu.conv.tuning import TRIED, ConvSize, Cut, cuts, fastest
+from portable_spdnn_cpu.jit.job_start import COUNTERS
 from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, address_of
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE

@@ -36,6 +36,8 @@ from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kerne
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 
 COUNTER_PADDING = 8  # words: a cache line
+# Of arrays at addresses, whose length is not known; slices want one all the same.
+LENGTH = 1 << 48
 _ARGUMENTS = types.intp, types.CPointer(types.int64)
 
 

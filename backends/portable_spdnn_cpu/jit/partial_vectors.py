@@ -78,7 +78,8 @@ def _store_masked(builder: Any, value: Value, pointer: Value, count: Value, alig
     """Store by a masked store."""
     lanes = value.type.count
     numbers = ir.VectorType(INT32, lanes)
-    # Of 32 bits, for which a vector of them is one register; a word may be larger.
+    # Lanes are compared as 32 bits, of which a vector is one register: first the count is at most
+    # their number, as a word may not fit in 32 bits.
     count = builder.select(builder.icmp_signed("<", count, WORD(lanes)), count, WORD(lanes))
     mask = builder.icmp_signed(
         "<",

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from portable_spdnn.sparse_arrays import are_extents
 from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part, read_only
 from portable_spdnn_cpu.jit.jobs import array_at
 
@@ -35,7 +36,7 @@ def is_canonical(matrix: Any) -> bool:
     >>> is_canonical(sp.csr_array(np.eye(2))), is_canonical(sp.coo_array(np.eye(2)))
     (True, False)
     """
-    if not isinstance(matrix, sp.csr_array) or matrix.ndim != 2:
+    if not isinstance(matrix, sp.csr_array) or not are_extents(matrix.shape):
         return False
     values, indices, indptr = matrix.data, matrix.indices, matrix.indptr
     rows, columns = matrix.shape

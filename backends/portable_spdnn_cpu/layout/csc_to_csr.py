@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from numba.core import types
 
+from portable_spdnn.sparse_arrays import are_extents
 from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
 from portable_spdnn_cpu.jit.jobs import in_order
 from portable_spdnn_cpu.layout.canonical import (
@@ -44,7 +45,7 @@ def parts_in_csr(parts: Parts, shape: tuple[int, ...]) -> Parts | None:
     """Return offsets, indices and values of a matrix of CSC in CSR; see `csc_to_csr`."""
     if not are_plain(*parts) or not all(part.ndim == 1 for part in parts):
         return None
-    if len(shape) != 2 or shape[0] < 0:
+    if not are_extents(shape):
         return None
     indptr, indices, values = map(in_order, parts)
     rows, index = shape[0], indices.dtype

@@ -49,7 +49,10 @@ class Workspace:
         self._size = self._address = 0
 
     def of_bytes(self, size: int) -> int:
-        """Return the address of so many bytes, uninitialised; more than MOST_KEPT for one call."""
+        """Return the address of so many bytes, uninitialised.
+
+        More than MOST_KEPT are kept until a call needs less than that.
+        """
         if size > self._size or self._size > MOST_KEPT > size:
             self._memory = aligned_empty((size,), np.uint8)
             self._size, self._address = size, address_of(self._memory)

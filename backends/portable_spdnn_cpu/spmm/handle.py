@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import numpy as np
-
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.host import format_bytes
 from portable_spdnn.operations.operands import SparseOperand
@@ -25,10 +23,10 @@ from portable_spdnn_cpu.spmm.dense import DenseProduct
 from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result, empty_unaligned, layout_of
 from portable_spdnn_cpu.spmm.direct.choice import suited_form
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
+from portable_spdnn_cpu.spmm.fast_path import FastPaths, new_result
 from portable_spdnn_cpu.spmm.few_columns import product as few_columns
 from portable_spdnn_cpu.spmm.few_columns.choice import Form, forms
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct, predicted_seconds
-from portable_spdnn_cpu.spmm.starters import Starters
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 
 # Entries that a load of B must serve for clusters of rows to be considered.
@@ -103,7 +101,7 @@ class WeightsProduct:
     Attributes
     ----------
     multiply_as_given : callable
-        `Starters.multiply` with the kernels that have been chosen. Where C keeps the order of B it
+        `FastPaths.multiply` with the kernels that have been chosen. Where C keeps the order of B it
         takes transposes: a layer's features.
     """
 
@@ -121,8 +119,8 @@ class WeightsProduct:
         self._choices: dict[tuple[int, int], Choice] = {}
         self._packed: dict[StreamVariant, StreamProduct] = {}
         self._few: dict[int, list[FewColumnsProduct]] = {}
-        self._starters = Starters(A.shape, self._dtype, keeps_order, workers)
-        self.multiply_as_given = self._starters.multiply
+        self._fast_paths = FastPaths(A.shape, self._dtype, keeps_order, workers, self._fall_back)
+        self.multiply_as_given = self._fast_paths.multiply
         operands = (columns or 0) * max(1, sum(A.shape)) * A.dtype.itemsize
         if columns and operands <= MAX_TRIAL_BYTES:
             layouts = [Layout.UNALIGNED]
@@ -152,15 +150,17 @@ class WeightsProduct:
             self._forget()
         kernel = choice.kernel
         if out is None:
-            rows, fortran = self._rows, self.keeps_order and layout == Layout.FORTRAN
-            if isinstance(kernel, (DirectProduct, FewColumnsProduct)):  # soon done
-                out = np.empty((rows, columns), self._dtype, "F" if fortran else "C")
-            else:
-                out = empty_result((rows, columns), self._dtype, fortran)
+            fortran = self.keeps_order and layout == Layout.FORTRAN
+            out = new_result(kernel, (self._rows, columns), self._dtype, fortran)
         if kernel.multiply(B, out, residual, self.workers) is False:
-            fallback = self._stream(tuning.stream_variants(self._size(columns, layout))[0])
-            fallback.multiply(B, out, residual, self.workers)
+            self._fall_back(B, out, residual)
         return out
+
+    def _fall_back(self, B: Array, out: Array, residual: Array | None) -> None:
+        """Compute C where the chosen kernel cannot: B is not finite, and the kernel dense."""
+        size = self._size(B.shape[1], layout_of(B))
+        stream = self._stream(tuning.stream_variants(size)[0])
+        stream.multiply(B, out, residual, self.workers)
 
     def describe(self, layer: bool = False) -> str:
         """Return what was chosen so far, and why: a sentence for each number of columns.
@@ -227,7 +227,11 @@ class WeightsProduct:
         for name in ("_dense", "_direct"):
             if id(vars(self).get(name)) not in used:
                 vars(self).pop(name, None)
-        self._starters.use({key: choice.kernel for key, choice in list(self._choices.items())})
+        while True:
+            kernels = {key: choice.kernel for key, choice in list(self._choices.items())}
+            self._fast_paths.use(kernels)
+            if list(kernels) == list(self._choices):
+                break  # no other thread has chosen one meanwhile
 
     def _size(self, columns: int, layout: int) -> ProductSize:
         return cost_model.size_of(self.A, columns, layout, self.workers, self.keeps_order)

@@ -1,6 +1,7 @@
-"""Looking at B and C in one call of compiled code, where they are as most are.
+"""How B lies in memory, and whether it and C are plain arrays, in one call of compiled code.
 
-Checks in Python take a microsecond, as long as a small product.
+Plain are arrays in C order without gaps, or their transposes, with aligned items, which share no
+memory. Checks in Python take a microsecond, as long as a small product.
 """
 
 from __future__ import annotations
@@ -32,36 +33,28 @@ def is_contiguous(array: Array) -> bool:
     return bool(adjacent and together and array.ctypes.data % item == 0)
 
 
-@kernel_part
-def plain_layout(B: Array, out: Array, turned: bool) -> int:
+@kernel
+def plain_layout(B: Array, out: Array, transposed: bool) -> int:
     """Return how B lies in memory, one of `Layout`, or NOT_PLAIN.
-
-    Plain are arrays that are contiguous as they are given, with aligned items, and share no memory.
 
     Parameters
     ----------
     B, out : ndarray
         Of one dimension or two, and not empty.
-    turned : bool
+    transposed : bool
         Whether these are the transposes of B and C.
     """
     begin, out_begin = B.ctypes.data, out.ctypes.data
     apart = out_begin + out.size * out.itemsize <= begin or begin + B.size * B.itemsize <= out_begin
     if not (apart and is_contiguous(B) and is_contiguous(out)):
         return NOT_PLAIN
-    if turned:
+    if transposed:
         return FORTRAN if B.shape[0] > 1 else UNALIGNED
     row = B.shape[-1] * B.itemsize if B.ndim > 1 else B.itemsize
     return UNALIGNED if row % BLOCK_BYTES or begin % BLOCK_BYTES else ALIGNED
 
 
-@kernel
-def layout_of_given(B: Array, out: Array, turned: bool) -> int:
-    """Return what `plain_layout` does."""
-    return plain_layout(B, out, turned)
-
-
 @functools.cache
 def layout_function(dtype: np.dtype[Any], dimensions: int) -> Callable[[Array, Array, bool], int]:
     """Return `plain_layout` for Python, of arrays that have been found to be of these."""
-    return entry_point(layout_of_given, *array_types(dtype, dimensions), types.boolean)
+    return entry_point(plain_layout, *array_types(dtype, dimensions), types.boolean)

@@ -75,7 +75,8 @@ class ConvHandle:
             If an argument does not fit in shape, type or order.
         """
         if self._may_fit and self._fit(x, out, residual):
-            return self._run(x, out, residual)
+            result = self._run(x, out, residual)
+            return result if out is None else out
         name, backend, geometry = self._name, self._backend, self.geometry
         dimensions = geometry.dimensions
         given = backend.tensor_operand(f"{name}: x", x, dimensions)

@@ -16,22 +16,21 @@ import numpy as np
 
 from portable_spdnn_cpu.activations import RELU, activate_span
 from portable_spdnn_cpu.conv.depthwise.microkernels import convolve_plane
-from portable_spdnn_cpu.conv.image_job import COUNTERS, FIRST_OWN, IMAGES, OUT, RESIDUAL, WORKERS
 from portable_spdnn_cpu.conv.spans import finish_span
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
-from portable_spdnn_cpu.jit.jobs import Job, array_at, float_of, next_task
+from portable_spdnn_cpu.jit.job_start import COUNTERS, FIRST_OWN, INPUT, OUT, RESIDUAL, WORKERS
+from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, float_of, next_task
 from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 
-# Words of a job after those of `image_job`: addresses of `nothing` of `convolve_plane`, of weights,
-# of shape (channels x multiplier, kernel height, kernel width), of whether each of these kernels
-# holds a 0, and of biases; the activation's code and the bits of its bounds; then the numbers of
-# `Planes`. Images are of shape (images, channels, height, width), results (images,
+# Words of a job after those of `jit.job_start`: addresses of `zero_row` of `convolve_plane`, of
+# weights, of shape (channels x multiplier, kernel height, kernel width), of whether each of these
+# kernels holds a 0, and of biases; the activation's code and the bits of its bounds; then the
+# numbers of `Planes`. Images are of shape (images, channels, height, width), results (images,
 # channels x multiplier, rows, row_length).
-NOTHING, WEIGHTS, HOLDS_ZEROS, BIAS, ACTIVATION, LOWER, UPPER, PLANES = range(
+ZERO_ROW, WEIGHTS, HOLDS_ZEROS, BIAS, ACTIVATION, LOWER, UPPER, PLANES = range(
     FIRST_OWN, FIRST_OWN + 8
 )
-SHARE = 10  # the place of `share` in `Planes`, with its tuples opened; `total` follows
-LENGTH = 1 << 40  # what addresses lead to is as long as it needs to be
+SHARE = 10  # the place of `share` among the numbers of `Planes`; `total` follows
 
 
 class Planes(NamedTuple):
@@ -62,23 +61,24 @@ class Planes(NamedTuple):
 def convolve_planes(
     worker: int,
     words: Any,
-    tile: tuple[int, ...],
+    tile_rows: tuple[int, ...],
     extent: tuple[int, ...],
-    down: tuple[int, ...],
-    right: tuple[int, ...],
+    stride_y: tuple[int, ...],
+    stride_x: tuple[int, ...],
     dtype: Any,
 ) -> None:
-    """Compute planes until none is left, with square kernels of len(extent) x len(extent).
+    """Compute planes until none is left.
 
-    Strides are len(down), vertically, and len(right); register tiles have len(tile) rows.
+    Numbers that machine code is made for are lengths of tuples, which Numba knows as it compiles:
+    rows of a register tile, extent of a square kernel, and strides.
     """
     n = PLANES
     planes = Planes(
         words[n], words[n + 1], (words[n + 2], words[n + 3], words[n + 4], words[n + 5]),
         (words[n + 6], words[n + 7]), (words[n + 8], words[n + 9]), words[n + 10], words[n + 11],
     )  # fmt: skip
-    images = array_at(words[IMAGES], LENGTH, dtype)
-    nothing = array_at(words[NOTHING], LENGTH, dtype)
+    images = array_at(words[INPUT], LENGTH, dtype)
+    zero_row = array_at(words[ZERO_ROW], LENGTH, dtype)
     weights = array_at(words[WEIGHTS], LENGTH, dtype)
     holds_zeros = array_at(words[HOLDS_ZEROS], LENGTH, np.uint8)
     bias = array_at(words[BIAS], LENGTH, dtype)
@@ -99,9 +99,9 @@ def convolve_planes(
         channel = begin % planes.channels
         for plane in range(begin, min(begin + planes.share, planes.total)):
             first = plane * image_size
-            for copy in range(planes.multiplier):
-                output = channel * planes.multiplier + copy
-                to = (plane * planes.multiplier + copy) * size
+            for which in range(planes.multiplier):
+                output = channel * planes.multiplier + which
+                to = (plane * planes.multiplier + which) * size
                 if holds_zeros[output] and not all_finite(images, first, image_size):
                     sum_nonzero(
                         planes, len(extent), images, first, weights, output * kernel_size, out,
@@ -109,9 +109,9 @@ def convolve_planes(
                     )  # fmt: skip
                 else:
                     convolve_plane(
-                        tile, extent, down, right, planes.sizes, planes.padding, images, first,
-                        nothing, weights, output * kernel_size, out, to, bias[output],
-                        dtype(first_low), dtype(first_high),
+                        tile_rows, extent, stride_y, stride_x, planes.sizes, planes.padding,
+                        images, first, zero_row, weights, output * kernel_size, out, to,
+                        bias[output], dtype(first_low), dtype(first_high),
                     )  # fmt: skip
                 if words[RESIDUAL]:
                     finish_span(
@@ -170,13 +170,19 @@ def sum_nonzero(
 
 
 # By rows of a register tile, extent of the kernel, strides, and type.
+TILE_ROWS, EXTENTS, STRIDES = (4, 7), (3, 5, 7), (1, 2)
 JOBS = {
-    (tile, extent, down, right, dtype.name): Job(
-        convolve_planes, (0,) * tile, (0,) * extent, (0,) * down, (0,) * right, dtype.type
+    (tile_rows, extent, stride_y, stride_x, dtype.name): Job(
+        convolve_planes,
+        (0,) * tile_rows,
+        (0,) * extent,
+        (0,) * stride_y,
+        (0,) * stride_x,
+        dtype.type,
     )
-    for tile in (4, 7)
-    for extent in (3, 5, 7)
-    for down in (1, 2)
-    for right in (1, 2)
+    for tile_rows in TILE_ROWS
+    for extent in EXTENTS
+    for stride_y in STRIDES
+    for stride_x in STRIDES
     for dtype in VALUE_TYPES
 }

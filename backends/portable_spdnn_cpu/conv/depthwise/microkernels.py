@@ -28,15 +28,15 @@ INT32 = ir.IntType(32)
 @intrinsic
 def convolve_plane(
     typingctx: Any,
-    tile: Any,
+    tile_rows: Any,
     extent: Any,
-    down: Any,
-    right: Any,
+    stride_y: Any,
+    stride_x: Any,
     sizes: Any,
     padding: Any,
     images: Any,
     first: Any,
-    nothing: Any,
+    zero_row: Any,
     weights: Any,
     first_weight: Any,
     out: Any,
@@ -49,15 +49,16 @@ def convolve_plane(
 
     Parameters
     ----------
-    tile, extent, down, right : tuple
-        As long as a tile has rows, and the kernel, and as many columns; and the strides: 1 or 2.
+    tile_rows, extent, stride_y, stride_x : tuple
+        Of so many items: rows of a register tile, rows and columns of the kernel, and strides of
+        1 or 2.
     sizes : tuple of int
         Height and width of the image, rows of the result and their length.
     padding : tuple of int
         Above the image and left of it.
     images : ndarray of one dimension
         The image begins at `first`.
-    nothing : ndarray of one dimension
+    zero_row : ndarray of one dimension
         Zeros, as many as the image is wide, and a vector more.
     weights : ndarray of one dimension
         From `first_weight` on, row by row.
@@ -67,10 +68,10 @@ def convolve_plane(
     """
     word, number = types.intp, out.dtype
     signature = types.void(
-        tile, extent, down, right, sizes, padding, images, word, nothing, weights, word, out, word,
-        number, number, number,
+        tile_rows, extent, stride_y, stride_x, sizes, padding, images, word, zero_row, weights,
+        word, out, word, number, number, number,
     )  # fmt: skip
-    extents = len(tile), len(extent), len(down), len(right)
+    extents = len(tile_rows), len(extent), len(stride_y), len(stride_x)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         emitter = VectorEmitter(context, builder, sig.args[6].dtype)
@@ -94,8 +95,8 @@ class _Plane:
         args: list[Value],
     ) -> None:
         self.emitter, self.builder = emitter, emitter.builder
-        self.tile, self.extent, self.down, self.right = extents
-        self.images, self.nothing, weights, self.out = data
+        self.tile_rows, self.extent, self.stride_y, self.stride_x = extents
+        self.images, self.zero_row, weights, self.out = data
         self.height, self.width, self.rows, self.row_length, self.top, self.left = numbers
         self.first, self.to = args[7], args[12]
         self.end = self.builder.add(self.to, self.builder.mul(self.rows, self.row_length))
@@ -106,7 +107,7 @@ class _Plane:
         ]
         # Where the vectors begin that are loaded of a row for a tile, from the tile's first on.
         self.starts = list(range(self.extent))
-        if self.right == 2:
+        if self.stride_x == 2:
             pairs = range(0, self.extent, 2)
             self.starts = [start for pair in pairs for start in (pair, pair + emitter.lanes)]
 
@@ -120,12 +121,15 @@ class _Plane:
         last = builder.mul(builder.sub(tiles, WORD(1)), lanes)
         # Tiles begin between these where all that they load is of the image.
         reach = builder.sub(self.width, WORD(max(self.starts) + self.emitter.lanes))
-        with cgutils.for_range_slice(builder, zero, self.rows, WORD(self.tile), WORD) as (row, _):
-            seen = builder.sub(builder.mul(row, WORD(self.down)), self.top)
-            lines = self._lines(seen)
+        with cgutils.for_range_slice(builder, zero, self.rows, WORD(self.tile_rows), WORD) as (
+            row,
+            _,
+        ):
+            seen = builder.sub(builder.mul(row, WORD(self.stride_y)), self.top)
+            lines = self._row_pointers(seen)
             with cgutils.for_range_slice(builder, zero, tiles, WORD(1), WORD) as (number, _):
                 column = builder.sub(last, builder.mul(number, lanes))
-                start = builder.sub(builder.mul(column, WORD(self.right)), self.left)
+                start = builder.sub(builder.mul(column, WORD(self.stride_x)), self.left)
                 inside = builder.and_(
                     builder.icmp_signed(">=", start, zero), builder.icmp_signed("<=", start, reach)
                 )
@@ -134,21 +138,22 @@ class _Plane:
                         self._emit_tile(row, column, start, lines, [None] * len(self.starts))
                     with edge:
                         masks = [
-                            self._inside(builder.add(start, WORD(each))) for each in self.starts
+                            self._column_mask(builder.add(start, WORD(each)))
+                            for each in self.starts
                         ]
                         self._emit_tile(row, column, start, lines, masks)
 
-    def _lines(self, row: Value) -> list[Value]:
+    def _row_pointers(self, row: Value) -> list[Value]:
         """Return pointers to the rows that a strip sees, to zeros for those that there are not."""
         builder, lines = self.builder, []
         place = builder.add(self.first, builder.mul(row, self.width))
-        for _ in range(self.down * (self.tile - 1) + self.extent):
-            there = builder.icmp_unsigned("<", row, self.height)
-            lines.append(builder.select(there, builder.gep(self.images, [place]), self.nothing))
+        for _ in range(self.stride_y * (self.tile_rows - 1) + self.extent):
+            in_image = builder.icmp_unsigned("<", row, self.height)
+            lines.append(builder.select(in_image, builder.gep(self.images, [place]), self.zero_row))
             row, place = builder.add(row, WORD(1)), builder.add(place, self.width)
         return lines
 
-    def _inside(self, start: Value) -> Value:
+    def _column_mask(self, start: Value) -> Value:
         """Return the mask of the lanes of a vector from column `start` on that the image has."""
         builder, kind = self.builder, ir.VectorType(INT32, self.emitter.lanes)
         lanes = ir.Constant(kind, list(range(self.emitter.lanes)))
@@ -165,7 +170,7 @@ class _Plane:
             emitter.load(pointer) if mask is None else emitter.load_masked(pointer, mask)
             for pointer, mask in zip(pointers, masks, strict=True)
         ]
-        if self.right == 1:
+        if self.stride_x == 1:
             return loaded
         columns = []
         for column in range(self.extent):
@@ -180,22 +185,22 @@ class _Plane:
     ) -> None:
         """Emit a register tile; see `emit`."""
         builder, emitter = self.builder, self.emitter
-        lanes, sums = WORD(emitter.lanes), [self.bias] * self.tile
+        lanes, sums = WORD(emitter.lanes), [self.bias] * self.tile_rows
         for place, line in enumerate(lines):
             for entry, value in enumerate(self._columns(line, start, masks)):
-                for output in range(self.tile):
-                    own = place - self.down * output
+                for output in range(self.tile_rows):
+                    own = place - self.stride_y * output
                     if 0 <= own < self.extent:
                         weight = self.weights[own * self.extent + entry]
                         sums[output] = emitter.multiply_add(weight, value, sums[output])
         sums = [emitter.clamped(total, self.lower, self.upper) for total in sums]
         place = builder.add(builder.mul(row, self.row_length), builder.add(self.to, column))
         places = [place]
-        for _ in range(self.tile - 1):
+        for _ in range(self.tile_rows - 1):
             places.append(builder.add(places[-1], self.row_length))
         behind = builder.add(places[-1], lanes)
         whole = builder.and_(
-            builder.icmp_signed("<=", builder.add(row, WORD(self.tile)), self.rows),
+            builder.icmp_signed("<=", builder.add(row, WORD(self.tile_rows)), self.rows),
             builder.icmp_signed("<=", behind, self.end),
         )
         with builder.if_else(whole, likely=True) as (then, otherwise):

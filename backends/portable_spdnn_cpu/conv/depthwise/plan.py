@@ -10,7 +10,8 @@ from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.conv.depthwise import kernel
 from portable_spdnn_cpu.conv.depthwise.kernel import Planes
-from portable_spdnn_cpu.conv.image_job import COUNTERS, ImageJob
+from portable_spdnn_cpu.conv.image_job import ImageJob
+from portable_spdnn_cpu.jit.job_start import COUNTERS
 from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, address_of
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
@@ -26,15 +27,16 @@ def fits(geometry: ConvGeometry) -> bool:
         geometry.group_channels == 1
         and geometry.dilation == (1, 1)
         and geometry.kernel[0] == geometry.kernel[1]
-        and (4, geometry.kernel[0], *geometry.stride, "float32") in kernel.JOBS
+        and geometry.kernel[0] in kernel.EXTENTS
+        and set(geometry.stride) <= set(kernel.STRIDES)
     )
 
 
 def _rows_of_tile(plane_bytes: int) -> int:
     """Return how many rows a register tile has.
 
-    Seven need 32 registers, and divide the planes of most networks. Larger planes are read from
-    beyond the first-level cache, by fewer rows at a time.
+    Seven need 32 registers, and divide the planes of most networks; in larger planes four were
+    measured to be faster.
     """
     return 7 if VECTOR_BYTES == 64 and plane_bytes <= SMALL_PLANE else 4
 
@@ -67,12 +69,12 @@ class DepthwiseConv:
         if bias is None:
             bias = np.zeros(geometry.outputs, self.dtype)
         holds_zeros = (weights == 0).any(axis=(1, 2, 3))
-        nothing = np.zeros(geometry.width + VECTOR_BYTES // self.dtype.itemsize, self.dtype)
-        self._kept = nothing, weights, holds_zeros, bias  # what the words have addresses of
+        zero_row = np.zeros(geometry.width + VECTOR_BYTES // self.dtype.itemsize, self.dtype)
+        self._kept = zero_row, weights, holds_zeros, bias  # what the words have addresses of
         end = kernel.PLANES + len(numbers)
         words = np.zeros(end + COUNTER_PADDING + self.most, np.int64)
         words[COUNTERS] = words.size - self.most
-        words[kernel.NOTHING : kernel.BIAS + 1] = [address_of(array) for array in self._kept]
+        words[kernel.ZERO_ROW : kernel.BIAS + 1] = [address_of(array) for array in self._kept]
         words[kernel.ACTIVATION], *limits = activation_of(epilogue)
         words[kernel.LOWER : kernel.UPPER + 1].view(np.float64)[:] = limits
         words[kernel.PLANES : end] = numbers
@@ -89,8 +91,8 @@ class DepthwiseConv:
         threads = self.most if out.size * self.taps >= LEAST_WORK * self.most else 1
         count = x.shape[0] * self.geometry.channels
         share = kernel.PLANES + kernel.SHARE
-        own = (share, -(-count // (threads * SHARES_EACH))), (share + 1, count)
-        self._job.run(self.workers[threads], 0, (x, out, residual), own)
+        updates = (share, -(-count // (threads * SHARES_EACH))), (share + 1, count)
+        self._job.run(self.workers[threads], 0, (x, out, residual), updates)
         return out
 
     def describe(self) -> str:

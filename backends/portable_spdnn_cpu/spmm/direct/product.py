@@ -10,6 +10,7 @@ from numpy import empty, ndarray, zeros  # found sooner than those of np in each
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import common_dtype
+from portable_spdnn.sparse_arrays import LARGEST
 from portable_spdnn_cpu.activations import NONE, activation_of
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.csc_to_csr import parts_in_csr
@@ -67,7 +68,10 @@ def multiply_as_given(
         return None
     sparse: Any = A
     shape, indptr, indices, values = sparse.shape, sparse.indptr, sparse.indices, sparse.data
-    if len(shape) != 2 or not type(indptr) is type(indices) is type(values) is ndarray:
+    if not type(indptr) is type(indices) is type(values) is ndarray:
+        return None
+    # As SciPy makes them; others are named where operands are checked.
+    if len(shape) != 2 or not type(shape[0]) is type(shape[1]) is int or max(shape) > LARGEST:
         return None
     if (
         epilogue is None

@@ -22,6 +22,7 @@ from portable_spdnn_cpu.jit.compilation import (
     kernel,
     kernel_part,
 )
+from portable_spdnn_cpu.jit.job_start import address_if_any
 from portable_spdnn_cpu.jit.jobs import Job, array_at, run_share
 from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
@@ -29,8 +30,8 @@ from portable_spdnn_cpu.spmm.few_columns.operands import ARGUMENTS, OPERANDS
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
 from portable_spdnn_cpu.spmm.plain_arrays import plain_layout
 
-# Words of a job: where the operands lie, as `OPERANDS`, and the address of each worker's part, and
-# at last of one that is all of the product; see `operands.PART`.
+# Words of a job: where the operands lie, as `OPERANDS`; then the address of each worker's part, and
+# last of a part that is the whole product; see `operands.PART`.
 FIRST_PART = len(OPERANDS)
 B_AT, B_ROW, B_COLUMN, OUT_AT, OUT_ROW, OUT_COLUMN, RESIDUAL_AT, RESIDUAL_ROW, RESIDUAL_COLUMN = (
     range(FIRST_PART)
@@ -96,25 +97,28 @@ def spec_of(sizes: list[int], itemsize: int) -> LanesSpec | RowsSpec:
 
 
 @kernel_part
-def write_place(words: Array, at: int, array: Array, turned: bool) -> None:
-    """Write where an array lies, or its transpose: at address 0 where it has no rows.
+def write_place(words: Array, at: int, array: Array, transposed: bool) -> None:
+    """Write where an array lies, or its transpose: at address 0 where it has no items.
 
-    A vector is a column, or a row where it is turned.
+    A vector is a column.
     """
-    words[at] = array.ctypes.data if array.shape[0] > 0 else 0
-    words[at + 1], words[at + 2] = array.strides[-1 if turned else 0], array.strides[-1]
-    if turned or array.ndim == 1:
-        words[at + 2] = array.strides[0]
+    words[at] = address_if_any(array)
+    words[at + 1], words[at + 2] = array.strides[0], array.strides[-1]
+    if transposed:
+        words[at + 1], words[at + 2] = array.strides[-1], array.strides[0]
 
 
 @kernel
-def multiply(address: int, worker: int, at: int, B: Array, out: Array, residual: Array) -> None:
-    """Write where the operands of a job lie, and run its kernel for a worker.
+def multiply(job: int, worker: int, at: int, B: Array, out: Array, residual: Array) -> None:
+    """Write where the operands of a job lie, and run its kernel for a worker, which cannot fail.
 
     Parameters
     ----------
-    address, worker, at : int
-        Of the kernel, which runs later where that is 0; and of the job's words.
+    job : int
+        The address of its machine code; 0 where it runs later, on several threads.
+    worker : int
+    at : int
+        The address of the job's words.
     B : ndarray, shape (K, N)
     out : ndarray, shape (M, N)
     residual : ndarray, shape (M, N), or (0, 0) where there is none
@@ -123,24 +127,24 @@ def multiply(address: int, worker: int, at: int, B: Array, out: Array, residual:
     write_place(words, B_AT, B, False)
     write_place(words, OUT_AT, out, False)
     write_place(words, RESIDUAL_AT, residual, False)
-    if address:
-        run_share(address, worker, at)
+    if job:
+        run_share(job, worker, at)
 
 
 @kernel
 def multiply_plain(
-    address: int, worker: int, at: int, turned: bool, layout: int, B: Array, out: Array
+    job: int, worker: int, at: int, transposed: bool, layout: int, B: Array, out: Array
 ) -> bool:
-    """Run a kernel for a worker, if B and C are plain arrays.
+    """Do what `multiply` does, if B and C are plain arrays: see `plain_arrays`.
 
     Parameters
     ----------
-    address, worker, at : int
-        Of the kernel, and of the job's words.
-    turned : bool
+    job, worker, at : int
+        As of `multiply`; the job runs in any case.
+    transposed : bool
         Whether transposes of B and C are given.
     layout : int
-        One of `Layout`: B lies in memory in another way where this kernel was not chosen for it.
+        The `Layout` of B that this kernel was chosen for; with any other nothing is done.
     B : ndarray, shape (K, N), or (K,)
     out : ndarray, shape (M, N), or (M,)
         Both have items.
@@ -150,13 +154,13 @@ def multiply_plain(
     bool
         False where nothing was done.
     """
-    if plain_layout(B, out, turned) != layout:
+    if plain_layout(B, out, transposed) != layout:
         return False
     words = array_at(at, FIRST_PART, np.int64)
-    write_place(words, B_AT, B, turned)
-    write_place(words, OUT_AT, out, turned)
+    write_place(words, B_AT, B, transposed)
+    write_place(words, OUT_AT, out, transposed)
     words[RESIDUAL_AT] = 0
-    run_share(address, worker, at)
+    run_share(job, worker, at)
     return True
 
 

@@ -21,9 +21,9 @@ from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
 from portable_spdnn_cpu.spmm.few_columns.rows import L2, least_blocks, pack_rows
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
 
-# Takes B, and C and a residual or None, of A's type and the shapes that are expected; returns C, or
-# None where it did not compute it.
-Starting = Callable[[Array, Array | None, Array | None], Array | None]
+# Takes (B, out or None, residual or None), of A's type and the shapes that are expected; returns C,
+# or None where it did not compute it.
+FastPath = Callable[[Array, Array | None, Array | None], Array | None]
 MAX_COLUMNS = 15
 SMALL_TABLE = 1 << 16  # items of a table of rows times blocks that is made in any case
 SHARING = 5e-6  # seconds that it takes to share a product among threads
@@ -135,26 +135,31 @@ class FewColumnsProduct:
         if self._later is not None:
             activate_span(out.ravel(order="K"), 0, out.size, *self._later)
 
-    def starter(
-        self, pool: ThreadPool, turned: bool, layout: int, shape: tuple[int, ...], others: Starting
-    ) -> Starting:
-        """Return what multiplies plain arrays in less time; see `plain_arrays.plain_layout`.
+    def fast_path(
+        self,
+        pool: ThreadPool,
+        transposed: bool,
+        layout: int,
+        shape: tuple[int, ...],
+        otherwise: FastPath,
+    ) -> FastPath:
+        """Return what multiplies plain arrays in less time; see `plain_arrays`.
 
         Parameters
         ----------
         pool : ThreadPool
-        turned : bool
+        transposed : bool
             Whether it is given transposes of B and C.
         layout : int
-            One of `Layout`: where B lies in memory in another way it does nothing.
+            The `Layout` of B that this kernel was chosen for.
         shape : tuple of int
             Of C, as it is given.
-        others : callable
-            What multiplies where there is a residual, threads share the product, or an activation
-            follows the kernel.
+        otherwise : callable
+            What multiplies where B has another layout, there is a residual, threads share the
+            product, or an activation follows the kernel.
         """
         if self.threads_used(pool.threads) > 1 or self._later is not None:
-            return others
+            return otherwise
         unused, address, points, dtype = (
             self._unused,
             self._address,
@@ -165,16 +170,16 @@ class FewColumnsProduct:
 
         def multiply(B: Array, out: Array | None, residual: Array | None) -> Array | None:
             if residual is not None:
-                return others(B, out, residual)
-            if out is None:
-                out = np.empty(shape, dtype)
+                return otherwise(B, out, residual)
             try:
                 scratch = unused.pop()
             except IndexError:
-                return None
-            done = start(address, scratch.threads, scratch.address, turned, layout, B, out)
+                return otherwise(B, out, residual)
+            if out is None:
+                out = np.empty(shape, dtype)
+            done = start(address, scratch.threads, scratch.address, transposed, layout, B, out)
             unused.append(scratch)
-            return out if done else None
+            return out if done else otherwise(B, out, residual)
 
         return multiply
 

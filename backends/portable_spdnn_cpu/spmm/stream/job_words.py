@@ -2,43 +2,43 @@
 
 Addresses are of the first item; strides count items; 0 is no address.
 
-WORKERS, TASKS, PARTS
+WORKERS, COUNTERS, B, OUT, RESIDUAL, WORKSPACE
+    As `jit.job_start` has them.
+TASKS, PARTS
     How many there are.
-COUNTERS
-    Where among the words the counters of `next_task` are.
 K, COLUMNS, WIDTH, PANELS
     Rows of B, its columns, those of a panel, and panels of a group: 1 unless read in place.
 K_BLOCK
     Rows of B in a block.
 IN_PLACE
     Whether panels are read in B, which has rows of whole vectors, and A is one block.
-B, B_STRIDE, B_FORTRAN
-    Item (k, j) lies at k x stride + j, or j x stride + k in Fortran order.
-OUT, OUT_STRIDE, OUT_FORTRAN
-    C, likewise.
-RESIDUAL, RESIDUAL_STRIDE
-    In the order of C.
+B_STRIDE, B_FORTRAN
+    Item (k, j) of B lies at k x stride + j, or j x stride + k in Fortran order.
+OUT_STRIDE, OUT_FORTRAN
+    Of C, likewise.
+RESIDUAL_STRIDE
+    Of the residual, which is in the order of C.
 BIAS
     An item for each row of C.
 ACTIVATION, LOWER, UPPER, BOUNDED
     The activation's code, the bits of its bounds as float64, and whether they are finite.
 PANEL_KERNEL, REST_KERNEL
     Addresses of the kernels that compute whole panels, and what is left of the columns.
-WORKSPACE, WORKSPACE_BYTES, SUMS_BYTES
-    Memory, aligned on vectors, so much of it for each worker: sums, and then the panels.
+WORKSPACE_BYTES, SUMS_BYTES
+    Of memory, aligned on vectors, for each worker: sums, and then the panels.
 """
 
 from __future__ import annotations
 
+from portable_spdnn_cpu.jit.job_start import FIRST_OWN, FIRST_WORDS
+
+WORKERS, COUNTERS, B, OUT, RESIDUAL, WORKSPACE = FIRST_WORDS
 (
-    WORKERS, COUNTERS, TASKS, PARTS, K, COLUMNS, WIDTH, PANELS, K_BLOCK, IN_PLACE,
-    B, B_STRIDE, B_FORTRAN, OUT, OUT_STRIDE, OUT_FORTRAN, RESIDUAL, RESIDUAL_STRIDE,
+    TASKS, PARTS, K, COLUMNS, WIDTH, PANELS, K_BLOCK, IN_PLACE,
+    B_STRIDE, B_FORTRAN, OUT_STRIDE, OUT_FORTRAN, RESIDUAL_STRIDE,
     BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, PANEL_KERNEL, REST_KERNEL,
-    WORKSPACE, WORKSPACE_BYTES, SUMS_BYTES, FIRST_PART,
-) = range(29)  # fmt: skip
+    WORKSPACE_BYTES, SUMS_BYTES, FIRST_PART,
+) = range(FIRST_OWN, FIRST_OWN + 23)  # fmt: skip
 # Words of each part, from FIRST_PART on. Where ROWS is 0, A is not packed: there is one block, and
 # COUNTS is A's indptr.
 BEGIN, END, BLOCKS, ROWS, COUNTS, FIRST_ROW, FIRST_ENTRY, OFFSETS, VALUES, PART_WORDS = range(10)
-
-# Arrays at addresses have no known length; this bounds any slice of one.
-LENGTH = 1 << 48

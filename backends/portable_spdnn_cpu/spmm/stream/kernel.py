@@ -19,7 +19,7 @@ import numpy as np
 
 from portable_spdnn_cpu.activations import RELU, activate_span
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
-from portable_spdnn_cpu.jit.jobs import Job, array_at, call_kernel, float_of, job, next_task
+from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, call_kernel, float_of, job, next_task
 from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.stream.job_words import (
@@ -38,7 +38,6 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     FIRST_ROW,
     IN_PLACE,
     K_BLOCK,
-    LENGTH,
     LOWER,
     OFFSETS,
     OUT,

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
-from portable_spdnn_cpu.jit.jobs import array_at
+from portable_spdnn_cpu.jit.jobs import LENGTH, array_at
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.stream.job_words import (
     B_FORTRAN,
     B_STRIDE,
-    LENGTH,
     WIDTH,
     B,
 )  # fmt: skip

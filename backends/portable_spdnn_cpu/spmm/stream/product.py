@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.jit.job_start import start_function
 from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, address_of, in_order
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.buffers import WORKSPACES
@@ -18,7 +19,6 @@ from portable_spdnn_cpu.machine.spinning import job_failed
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.stream import job_words, kernel
 from portable_spdnn_cpu.spmm.stream.packing import divide_rows, may_be_short, pack_rows
-from portable_spdnn_cpu.spmm.stream.start import start_function
 
 # Multiply-adds of vectors, or a third as many copies: those of 10 microseconds, from which two
 # threads that are awake take less time than one, and of 100, from which it pays to wake them.
@@ -85,7 +85,7 @@ class StreamProduct:
         bounds = divide_rows(A, variant.parts)
         self._unused: list[_Call] = []
         self._none = np.empty((0, 0), A.dtype)
-        self._start = start_function(A.dtype)
+        self._start = start_function(A.dtype, 2)
         self._kept: list[Array] = []  # what the words have addresses of
         words = np.zeros(job_words.FIRST_PART + job_words.PART_WORDS * variant.parts, np.int64)
         words[job_words.PARTS] = variant.parts
@@ -153,6 +153,8 @@ class StreamProduct:
             call = None
         if call is None or call.key != key:
             if B.size and not _has_contiguous_vectors(B):
+                if call is not None:
+                    self._unused.append(call)  # it may be one for copies of such a B
                 self.multiply(np.array(B, order="C"), out, residual, pool)
                 return
             threads = self.threads_used(pool.threads, out.shape[1])
@@ -202,6 +204,7 @@ class StreamProduct:
         words[job_words.IN_PLACE] = in_place
         words[job_words.B_STRIDE : job_words.B_FORTRAN + 1] = _stride_and_order(B)
         words[job_words.OUT_STRIDE : job_words.OUT_FORTRAN + 1] = stride, staged
+        words[job_words.RESIDUAL_STRIDE] = out.shape[0 if staged else 1]
         rest = columns % self.width
         if columns > rest:
             words[job_words.PANEL_KERNEL] = self._address_of_kernel(self.width)

@@ -221,3 +221,23 @@ def test_kernels_of_other_widths_are_not_asked_for(monkeypatch: pytest.MonkeyPat
             np.ones((30, columns), np.float32), out[:, :columns].copy(), None, POOLS[0]
         )
         assert asked == vectors
+
+
+def test_a_call_is_prepared_once_for_all_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared: list[Any] = []
+    prepare = StreamProduct._call_for
+
+    def counted(self: StreamProduct, *arguments: Any) -> Any:
+        prepared.append(arguments)
+        return prepare(self, *arguments)
+
+    monkeypatch.setattr(StreamProduct, "_call_for", counted)
+    A = matrix(1, (20, 30), 0.3, np.float32)
+    product, out = StreamProduct(A, BARE, StreamVariant(2, 16, 1)), np.empty((20, 24), np.float32)
+    wide = np.random.default_rng(1).uniform(-1, 1, (30, 48)).astype(np.float32)
+    for B in (wide[:, :24], wide[:, ::2]):  # the second is copied: its rows are not in one piece
+        prepared.clear()
+        for _ in range(3):
+            product.multiply(B, out, None, POOLS[0])
+            np.testing.assert_allclose(out, A @ B, atol=1e-5)
+        assert len(prepared) == 1

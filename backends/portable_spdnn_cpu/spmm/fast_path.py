@@ -1,4 +1,4 @@
-"""Products of arrays that are as most are, begun in a fraction of a microsecond.
+"""The fast path of a handle: products of plain arrays, begun in a fraction of a microsecond.
 
 What a user gives to a handle is checked in Python, in one microsecond or two; a small product takes
 less. Here types and shapes are looked up together, and compiled code looks at the rest.
@@ -6,7 +6,7 @@ less. Here types and shapes are looked up together, and compiled code looks at t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,45 +15,53 @@ from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
-from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct, Starting
+from portable_spdnn_cpu.spmm.few_columns.product import FastPath, FewColumnsProduct
 from portable_spdnn_cpu.spmm.plain_arrays import NOT_PLAIN, layout_function
 
 
-class Starters:
-    """What multiplies arrays as they are given, for one A and the kernels that were chosen for it.
+class FastPaths:
+    """What multiplies plain arrays, for one A and the kernels that were chosen for it.
 
     Parameters
     ----------
     shape : tuple of int
         Of A.
     dtype : dtype
-    turned : bool
+    transposed : bool
         Whether transposes of B and C are given.
     workers : ThreadPool
+    fallback : callable
+        Computes C from B, C and a residual or None, where a kernel cannot.
     """
 
     def __init__(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any], turned: bool, workers: ThreadPool
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        transposed: bool,
+        workers: ThreadPool,
+        fallback: Callable[[Array, Array, Array | None], None],
     ) -> None:
         # NumPy has one object for each of its types, but may be given others that are equal.
         self._dtype = np.dtype(dtype.type)
-        self._shape, self._turned, self._workers = shape, turned, workers
+        self._shape, self._transposed = shape, transposed
+        self._workers, self._fallback = workers, fallback
         # By the shape of B: that of C, and what multiplies.
-        self._by_shape: dict[tuple[int, ...], tuple[tuple[int, ...], Starting]] = {}
+        self._by_shape: dict[tuple[int, ...], tuple[tuple[int, ...], FastPath]] = {}
 
     def use(self, kernels: Mapping[tuple[int, int], Any]) -> None:
         """Multiply by these kernels alone, by columns and `Layout`."""
-        (rows, inner), step = self._shape, -1 if self._turned else 1
-        found: dict[tuple[int, ...], tuple[tuple[int, ...], Starting]] = {}
+        (rows, inner), step = self._shape, -1 if self._transposed else 1
+        found: dict[tuple[int, ...], tuple[tuple[int, ...], FastPath]] = {}
         for columns in {columns for columns, _ in kernels if rows * inner * columns}:
             of_b, of_c = (inner, columns)[::step], (rows, columns)[::step]
-            found[of_b] = of_c, self._starter(kernels, columns, of_c)
-            if columns == 1 and not self._turned:
-                found[(inner,)] = (rows,), self._starter(kernels, columns, (rows,))
+            found[of_b] = of_c, self._fast_path(kernels, columns, of_c)
+            if columns == 1 and not self._transposed:
+                found[(inner,)] = (rows,), self._fast_path(kernels, columns, (rows,))
         self._by_shape = found
 
     def multiply(self, B: object, out: object, residual: object) -> Array | None:
-        """Return C of what a user gave; None where these are not as most are."""
+        """Return C of what a user gave; None where that is to be checked first."""
         dtype = self._dtype
         if type(B) is not np.ndarray or B.dtype is not dtype:
             return None
@@ -74,32 +82,44 @@ class Starters:
             return None
         return multiply(B, out, residual)
 
-    def _starter(
+    def _fast_path(
         self, kernels: Mapping[tuple[int, int], Any], columns: int, shape: tuple[int, ...]
-    ) -> Starting:
+    ) -> FastPath:
         """Return what multiplies B of so many columns; `shape`: of C."""
-        turned, workers, dtype = self._turned, self._workers, self._dtype
-        one = np.empty((1,) * len(shape), dtype)
+        transposed, workers, dtype = self._transposed, self._workers, self._dtype
+        look, one = layout_function(dtype, len(shape)), np.empty((1,) * len(shape), dtype)
 
         def multiply(B: Array, out: Array | None, residual: Array | None) -> Array | None:
-            look = layout_function(dtype, len(shape))
-            kernel = kernels.get((columns, look(B, one if out is None else out, turned)))
+            kernel = kernels.get((columns, look(B, one if out is None else out, transposed)))
             if kernel is None:
                 return None
             if out is None:
-                soon_done = isinstance(kernel, DirectProduct | FewColumnsProduct)
-                out = np.empty(shape, dtype) if soon_done else empty_result(shape, dtype)
+                out = new_result(kernel, shape, dtype)
             C, added = out, residual
-            if added is not None and look(added, C, turned) == NOT_PLAIN:
+            if added is not None and look(added, C, transposed) == NOT_PLAIN:
                 return None
             if len(shape) == 1:
                 B, C, added = B[:, None], C[:, None], None if added is None else added[:, None]
-            elif turned:
+            elif transposed:
                 B, C, added = B.T, C.T, None if added is None else added.T
-            return None if kernel.multiply(B, C, added, workers) is False else out
+            if kernel.multiply(B, C, added, workers) is False:
+                self._fallback(B, C, added)
+            return out
 
-        layout = Layout.FORTRAN if turned and columns > 1 else Layout.UNALIGNED
+        layout = Layout.FORTRAN if transposed and columns > 1 else Layout.UNALIGNED
         likely = kernels.get((columns, layout))
         if isinstance(likely, FewColumnsProduct):
-            return likely.starter(workers, turned, layout, shape, others=multiply)
+            return likely.fast_path(workers, transposed, layout, shape, otherwise=multiply)
         return multiply
+
+
+def new_result(
+    kernel: object, shape: tuple[int, ...], dtype: np.dtype[Any], fortran: bool = False
+) -> Array:
+    """Return an array for C, in C or Fortran order.
+
+    It starts on a cache line, but for kernels of short products: to find such a place takes time.
+    """
+    if isinstance(kernel, DirectProduct | FewColumnsProduct):
+        return np.empty(shape, dtype, "F" if fortran else "C")
+    return empty_result(shape, dtype, fortran)

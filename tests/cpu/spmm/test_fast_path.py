@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 from typing import Any
@@ -13,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import portable_spdnn as ps
+from portable_spdnn_cpu.spmm import cost_model
+from portable_spdnn_cpu.spmm.dense import DenseProduct
 from portable_spdnn_cpu.spmm.dense_layout import Layout
 from portable_spdnn_cpu.spmm.plain_arrays import NOT_PLAIN, layout_function
 
@@ -32,9 +35,9 @@ def values(shape: tuple[int, ...], dtype: Any = np.float32, seed: int = 2) -> An
 
 def in_memory(kind: str, array: Any) -> Any:
     """Return the values of an array, of a type and in memory of some kind."""
-    if kind == "plain" or (kind == "turned" and array.ndim == 1):
+    if kind == "plain" or (kind == "transposed" and array.ndim == 1):
         return array.copy()
-    if kind == "turned":
+    if kind == "transposed":
         return np.asfortranarray(array)
     if kind == "apart":
         wide = np.zeros(tuple(2 * size for size in array.shape), array.dtype)
@@ -61,14 +64,14 @@ def handle_of(dtype: Any, columns: int | None) -> Any:
     return NUMBA.spmm_handle(weights(dtype), columns)
 
 
-KINDS = ["plain", "turned", "apart", "backwards", "misaligned", "aligned", "subclass"]
+KINDS = ["plain", "transposed", "apart", "backwards", "misaligned", "aligned", "subclass"]
 
 
 @given(
     st.sampled_from([0, 1, 2, 3, 8, 15, 16, 33]),
     st.sampled_from(KINDS),
     st.sampled_from([None, *KINDS]),
-    st.sampled_from([None, "plain", "turned", "aligned"]),
+    st.sampled_from([None, "plain", "transposed", "aligned"]),
     st.sampled_from([np.float32, np.float64]),
     st.booleans(),
 )
@@ -81,7 +84,9 @@ def test_products_of_arrays_of_every_kind(columns, kind, added, taken, dtype, pr
     expected = A.astype(np.float64) @ B + (0 if residual is None else residual)
     out = None
     if taken is not None:
-        out = in_memory("plain" if taken == "turned" else taken, np.full((ROWS, *shape), 7, dtype))
+        out = in_memory(
+            "plain" if taken == "transposed" else taken, np.full((ROWS, *shape), 7, dtype)
+        )
     for _ in range(2):  # what the first call has chosen is taken by the second
         C = handle.multiply(B, out, residual)
         assert C is out or out is None
@@ -134,9 +139,49 @@ def test_plain_arrays_need_no_checks(is_layer, columns, monkeypatch):
             np.testing.assert_allclose(found, expected + (residual is not None), atol=1e-4)
 
 
+def test_aligned_rows_of_few_columns_need_no_checks_either(monkeypatch):
+    A, B = weights(np.float64), in_memory("aligned", values((INNER, 8), np.float64))
+    for columns in (None, 8):
+        handle: Any = NUMBA.spmm_handle(A, columns)
+        for kind in ("aligned", "misaligned", "transposed"):
+            handle.multiply(in_memory(kind, B))  # chooses a kernel for each order
+        with monkeypatch.context() as patched:
+            patched.setattr(handle, "_run", None)
+            unaligned = np.empty(B.size + 1)[1:].reshape(B.shape)
+            unaligned[...] = B
+            for operand in (B, unaligned):
+                np.testing.assert_allclose(handle.multiply(operand), A @ B, atol=1e-12)
+
+
+def test_dense_weights_meet_infinity_once(monkeypatch):
+    """BLAS would multiply it by zeros that are not stored; it is not tried twice."""
+    fast = dataclasses.replace(cost_model.COSTS, dense=cost_model.COSTS.stream.l1 / 2)
+    monkeypatch.setattr(cost_model, "COSTS", fast)
+    A = sp.csr_array(np.where(values((400, 410)) < 2, 1, 0).astype(np.float32))
+    handle: Any = NUMBA.spmm_handle(A)
+    B = values((410, 320))
+    handle.multiply(B)
+    tried, multiply = [], DenseProduct.multiply
+
+    def counted(self, *arguments):
+        tried.append(multiply(self, *arguments))
+        return tried[-1]
+
+    monkeypatch.setattr(DenseProduct, "multiply", counted)
+    monkeypatch.setattr(handle, "_run", None)
+    for place in (None, (3, 5)):
+        if place:
+            B[place] = np.inf
+        expected = A @ B.astype(np.float64)
+        for _ in range(2):
+            np.testing.assert_allclose(handle.multiply(B), expected, rtol=1e-4, atol=1e-3)
+    assert [done is False for done in tried] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("columns", [1, 3, 24])
-def test_calls_at_a_time_have_memory_of_their_own(columns):
-    handle = NUMBA.spmm_handle(weights())
+def test_calls_at_a_time_have_memory_of_their_own(columns, threads):
+    handle = ps.get_backend("numba", threads=threads).spmm_handle(weights())
     operands = [values((INNER, columns), seed=seed) for seed in range(4)]
     expected = [handle.multiply(B) for B in operands]
     wrong: list[int] = []
@@ -194,7 +239,7 @@ def test_how_plain_arrays_lie_in_memory(dtype):
     assert look(aligned[:, :15].copy(), C, False) == Layout.UNALIGNED
     assert look(aligned, C, True) == Layout.FORTRAN
     assert look(aligned[:1], C, True) == Layout.UNALIGNED  # of one column: in either order
-    for kind in ("turned", "apart", "backwards", "misaligned"):
+    for kind in ("transposed", "apart", "backwards", "misaligned"):
         assert look(in_memory(kind, aligned), C, False) == NOT_PLAIN
         assert look(aligned, in_memory(kind, C), False) == NOT_PLAIN
     for first in (0, 1, 127):  # of as many items of both

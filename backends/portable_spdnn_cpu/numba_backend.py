@@ -64,12 +64,12 @@ class NumbaBackend(Backend):
                 return Availability.no("numba is not installed; pip install numba")
             return Availability.no(f"numba does not import: {error}", versions)
         versions = {"numba": numba.__version__, "numpy": np.__version__}
-        return Availability.yes(f"{processor_name()}, {default_threads()} threads", versions)
+        return Availability.yes(_device(default_threads()), versions)
 
     @property
     def device(self) -> str:
         """The processor and the number of threads in use."""
-        return f"{processor_name()}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+        return _device(self.threads)
 
     def sparse_operand(
         self, name: str, array: object, dtype: npt.DTypeLike = np.float32
@@ -234,3 +234,8 @@ class NumbaBackend(Backend):
         from portable_spdnn_cpu.machine.peaks import measure
 
         return measure(self.workers)
+
+
+def _device(threads: int) -> str:
+    """Return the processor and a number of threads, for people."""
+    return f"{processor_name()}, {threads} thread{'s' if threads > 1 else ''}"

@@ -128,6 +128,10 @@ class _PreparedHandle:
         self._run_as_given: Prepared = as_given or (lambda operand, out, residual: None)
         self._on_host = backend.memory_space == "host"
 
+    def __repr__(self) -> str:
+        rows, columns = self.shape
+        return f"<{type(self).__name__} of {rows} x {columns} {self.dtype} weights>"
+
     def __reduce__(self) -> NoReturn:
         raise TypeError("a handle holds what only its process has; pickle the weights instead")
 

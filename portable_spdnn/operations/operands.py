@@ -186,7 +186,7 @@ def cast_to_prepared(array: Kind, name: str, dtype: DType) -> Kind:
     if array.dtype != dtype and real_dtype(array.dtype, name).itemsize > dtype.itemsize:
         raise InputError(
             f"{name} is {array.dtype} but the weights were prepared as {dtype}; "
-            f"prepare them as float64, or convert to {dtype}"
+            f"convert it to {dtype}, or prepare them as float64"
         )
     return cast(array, dtype)
 
@@ -211,8 +211,11 @@ def as_columns(
     """
     if isinstance(B, (list, tuple)):  # quicker than a union of types, which each call makes anew
         B = host_array(f"{name}: B", B)
-    if getattr(B, "ndim", 2) != 1:
+    dimensions = getattr(B, "ndim", 2)
+    if dimensions == 2:
         return False, B, residual, out
+    if dimensions != 1:
+        raise InputError(f"{name}: B has {dimensions} dimensions; 1 or 2 are expected")
     B = _reshapable(f"{name}: B", B)
     residual = None if residual is None else _reshapable(f"{name}: residual", residual)
     for what, given in (("residual", residual), ("out", out)):
@@ -258,7 +261,7 @@ def check_out(
     for operand in operands:
         on_host = isinstance(operand, np.ndarray) and isinstance(out, np.ndarray)
         if on_host and np.may_share_memory(out, operand):
-            raise InputError(f"{name}: out overlaps a dense operand; give it memory of its own")
+            raise InputError(f"{name}: out overlaps a dense operand or the residual; give it memory of its own")
 
 
 def check_residual(

@@ -16,6 +16,7 @@ from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn.operations.convolutions.windows import seen_windows
 from portable_spdnn.operations.handles import Prepared
 from portable_spdnn_cpu.activations import activation_of
+from portable_spdnn_cpu.conv.images import channels_first
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense import apply_epilogue, blas_threads
 
@@ -57,7 +58,7 @@ class DenseConv:
 
     def __call__(self, x: Array, out: Array | None, residual: Array | None) -> Array:
         """Return the convolution of x, shape (images, channels, height, width), finished."""
-        geometry, dtype = self.geometry, self.matrices.dtype
+        geometry, dtype, x = self.geometry, self.matrices.dtype, channels_first(x)
         with np.errstate(all="ignore"):
             finite = np.isfinite(x.sum())
         if not finite:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from portable_spdnn_cpu.conv.images import channels_first
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.job_start import WORKERS, start_function
-from portable_spdnn_cpu.jit.jobs import Job, address_of, in_order
+from portable_spdnn_cpu.jit.jobs import Job, address_of
 from portable_spdnn_cpu.machine.buffers import WORKSPACES
 from portable_spdnn_cpu.machine.spinning import job_failed
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
@@ -61,8 +62,8 @@ class ImageJob:
         for place, word in updates:
             words[place] = word
         images, out, residual = arrays
-        images = in_order(images)  # a copy has to live until the job is done
-        added = self._none if residual is None else in_order(residual)
+        images = channels_first(images)  # a copy has to live until the job is done
+        added = self._none if residual is None else channels_first(residual)
         workspace = WORKSPACES.take()
         job = self._address if pool.threads == 1 else 0
         memory = workspace.of_bytes(workspace_bytes)

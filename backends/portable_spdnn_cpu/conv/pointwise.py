@@ -6,12 +6,15 @@ spmm: it has kernels of its own, and dense ones for weights that are hardly prun
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn.arrays import Array
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.convolutions.geometry import ConvGeometry
+from portable_spdnn_cpu.conv.images import channels_first
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.handle import WeightsProduct
 
@@ -53,9 +56,11 @@ class PointwiseProduct:
         """Return the convolution of x, shape (images, channels, height, width), finished."""
         if out is None:
             out = np.empty(self.geometry.output_shape(len(x)), self.dtype)
-        images = np.ascontiguousarray(x).reshape(len(x), self.geometry.channels, self.pixels)
+        images = channels_first(x).reshape(len(x), self.geometry.channels, self.pixels)
         results = out.reshape(len(x), self.geometry.outputs, self.pixels)
-        added = [None] * len(x) if residual is None else residual.reshape(results.shape)
+        added: Any = [None] * len(x)
+        if residual is not None:
+            added = channels_first(residual).reshape(results.shape)
         for image, result, more in zip(images, results, added, strict=True):
             self.product.multiply(image, result, more)
         return out

@@ -50,6 +50,10 @@ class ConvHandle:
         # What `_fit` looks at are arrays of NumPy, and images.
         self._may_fit = backend.memory_space == "host" and geometry.dimensions == 2
 
+    def __repr__(self) -> str:
+        image = " x ".join(map(str, self.geometry.lowered(self.geometry.input_shape(1))[1:]))
+        return f"<ConvHandle of {self._name}, {self.dtype} images of {image}>"
+
     def __reduce__(self) -> NoReturn:
         raise TypeError("a handle holds what only its process has; pickle the weights instead")
 

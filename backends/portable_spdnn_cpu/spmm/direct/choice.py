@@ -5,6 +5,7 @@ from __future__ import annotations
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
+from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
 L2 = cache_bytes(2)
 # Work is counted in entries times vectors of B but one, half a nanosecond each on one thread.
@@ -17,10 +18,14 @@ TRANSPOSE_WORK = 4  # for each vector of a row of B or C that is transposed
 # choose would take longer than it saves.
 SMALL, SMALL_WORK = 4000, 16_000
 ENTRY_BYTES = 8  # of a value and an index, of 32 bits each
+# Of the widest panel in CSC, where both a row of B and one of C are in registers. A panel gives up
+# a vector for the next one to be wide enough, and must then have one left.
+CSC_BYTES = max(2, MAX_VECTORS // 2) * BLOCK_BYTES
 # Nanoseconds: what a product by columns of CSC takes more than one by rows, for each vector of B
-# but the first, for an entry and to begin a row of C, as measured on an Intel Xeon; the rest as
-# fitted to 2,500 random products on a Zen 3 (FAR_CONVERTED_ENTRY: measured alone).
-ADDED_ENTRY, BEGUN_ROW = 0.4, 0.5
+# but the first, for an entry and to begin a row of C; in several panels so many times as much. As
+# measured on an Intel Xeon; the rest as fitted to 2,500 random products on a Zen 3
+# (FAR_CONVERTED_ENTRY: measured alone).
+ADDED_ENTRY, BEGUN_ROW, IN_PANELS = 0.4, 0.5, 1.5
 # What it takes to convert CSC to CSR: for an entry, for a row, and for the call.
 CONVERTED_ENTRY, CONVERTED_ROW, CONVERSION = 2.0, 1.0, 300.0
 # For an entry beyond so many, whose copies are on new pages and leave the second-level cache.
@@ -89,6 +94,8 @@ def goes_by_columns(
     if are_far and not transposed and rows * row <= L2 // 2:
         return True  # C stays near, and A and B from beyond the cache are read once, in order
     more = (vectors - 1) * (ADDED_ENTRY * entries + BEGUN_ROW * rows)
+    if row > CSC_BYTES:
+        more *= IN_PANELS
     entry = CONVERTED_ENTRY if entries <= MOST_NEAR else FAR_CONVERTED_ENTRY
     return more <= entry * entries + CONVERTED_ROW * rows + CONVERSION
 

@@ -12,7 +12,7 @@ from portable_spdnn_cpu.jit.compilation import kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
-from portable_spdnn_cpu.spmm.direct.choice import is_almost_empty
+from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES, is_almost_empty
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
     B_FORTRAN,
@@ -26,13 +26,9 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     B,
     K,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
 L2 = cache_bytes(2)
-# Of the widest panel in CSC, where both a row of B and one of C are in registers. A panel gives up
-# a block for the next one to be wide enough, and must then have one left.
-CSC_BYTES = max(2, MAX_VECTORS // 2) * BLOCK_BYTES
 ALIASING = 512  # bytes: rows that lie multiples of them apart compete for few sets of a cache
 # Of rows of C that are computed before they are written as columns, so that they are still near:
 # how many at least, and bytes.

@@ -35,7 +35,7 @@ LEAST_SHARED = 1.5
 # ones they gain less than it takes to look for rows to share: 0.1 microseconds an entry.
 CLUSTERED_FROM = 1e-3
 # A form for few columns is tried too where the model gives it less than so many times the other's
-# seconds.
+# seconds; and without a trial it is taken for more than SURE_COLUMNS if it is so many times faster.
 DOUBTFUL = 2.0
 MAX_PREDICTIONS = 16  # for different numbers of columns that are kept: each may have packed A anew
 MAX_TRIAL_BYTES = 1 << 28  # of made-up operands and results; larger products are not tried
@@ -283,8 +283,10 @@ class WeightsProduct:
         if few_columns.fits(self.A, columns):
             form = forms(self.A, columns)[0]
             seconds = predicted_seconds(form, self.A, columns, self.workers.threads)
+            if columns > few_columns.SURE_COLUMNS:
+                seconds *= DOUBTFUL
             makers.append((seconds, lambda: self._few_columns(columns, [form])[0]))
-        else:
+        if len(makers) == 1 or columns > few_columns.SURE_COLUMNS:
             best = tuning.stream_variants(size)[0]
             seconds = cost_model.stream_seconds(size, best)
             makers.append((seconds, lambda: self._stream(best)))

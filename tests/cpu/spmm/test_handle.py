@@ -116,14 +116,14 @@ def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -
     made = len(trials)
     assert made > 2
     assert product._choices[40, Layout.FORTRAN].measured == 1.0 / made
-    for columns in (40, 19, 40):
+    for columns in (40, 35, 40):
         for order in "CF":
             B = np.ones((80, columns), np.float32, order=order)
             C = product.multiply(B)
             assert C.flags.c_contiguous
             np.testing.assert_allclose(C, oracle.spmm(A, B), rtol=1e-5)
     assert len(trials) == made
-    assert product._choices[19, Layout.UNALIGNED].measured is None
+    assert product._choices[35, Layout.UNALIGNED].measured is None
     text = product.describe()
     assert text.count("predicted") == 4
     assert text.count("% of the peak of multiply-adds") == 2
@@ -132,7 +132,7 @@ def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -
     assert "(18.8 KiB dense); " in text
     for choice in product._choices.values():  # a value and a place of two or four bytes
         assert 6 * A.nnz <= choice.kernel.nbytes <= 8 * A.nnz + 24 * sum(A.shape) + 1024
-    assert "Features of 19 inputs in C order: A is read as it is" in product.describe(layer=True)
+    assert "Features of 35 inputs in C order: A is read as it is" in product.describe(layer=True)
     monkeypatch.setattr(handle, "MAX_TRIAL_BYTES", 1000)
     WeightsProduct(ThreadPool(2), A, BARE, columns=40)
     assert len(trials) == made
@@ -148,6 +148,17 @@ def test_few_columns_have_a_kernel_of_their_own() -> None:
     assert "few columns, B is copied" in product.describe()
     tried = WeightsProduct(ThreadPool(2), A, BARE, columns=9)
     np.testing.assert_allclose(tried.multiply(B), oracle.spmm(A, B), rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_few_columns_end_where_a_row_of_b_is_two_cache_lines(dtype: Any) -> None:
+    A, last = random((16, 16), 0.3).astype(dtype), 128 // np.dtype(dtype).itemsize
+    for columns in (16, last, last + 1):
+        B = np.random.default_rng(5).random((16, columns)).astype(dtype)
+        product = WeightsProduct(ThreadPool(1), A, BARE)
+        np.testing.assert_allclose(product.multiply(B), oracle.spmm(A, B), rtol=1e-4)
+        kernel = product._choices[columns, layout_of(B)].kernel
+        assert isinstance(kernel, FewColumnsProduct) == (columns <= last)
 
 
 def test_both_forms_of_few_columns_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,15 +220,15 @@ def test_rows_that_share_columns_go_in_clusters(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(handle, "suited_form", lambda *arguments: None)
     alike = sp.csr_array(np.repeat(random((20, 60), 0.2).toarray(), 4, axis=0))
     product = WeightsProduct(ThreadPool(1), alike, BARE)
-    B = np.random.default_rng(3).random((60, 32), np.float32)
+    B = np.random.default_rng(3).random((60, 48), np.float32)
     np.testing.assert_allclose(product.multiply(B), oracle.spmm(alike, B), rtol=1e-5)
-    assert isinstance(product._choices[32, layout_of(B)].kernel, ClusteredProduct)
+    assert isinstance(product._choices[48, layout_of(B)].kernel, ClusteredProduct)
     assert "a load of B serves 4.0 entries" in product.describe()
-    tried = WeightsProduct(ThreadPool(1), alike, BARE, columns=32)
+    tried = WeightsProduct(ThreadPool(1), alike, BARE, columns=48)
     np.testing.assert_allclose(tried.multiply(B), oracle.spmm(alike, B), rtol=1e-5)
     scattered = WeightsProduct(ThreadPool(1), random((80, 60), 0.1), BARE)
     scattered.multiply(B)
-    assert isinstance(scattered._choices[32, layout_of(B)].kernel, StreamProduct)
+    assert isinstance(scattered._choices[48, layout_of(B)].kernel, StreamProduct)
 
 
 def test_blas_threads_are_as_before_after_calls_of_several_threads() -> None:

@@ -9,13 +9,11 @@ from llvmlite import ir
 
 from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
     ACTIVATION,
     BIAS,
     BIAS_STEP,
-    ENTRIES,
     HAS_EPILOGUE,
     INDICES,
     INDPTR,
@@ -79,8 +77,6 @@ class SparseMicrokernel(Emitter):
             builder.trunc(words[at], BIT) for at in (ACCUMULATES, HAS_EPILOGUE)
         )
         self.bounded = builder.icmp_signed("==", words[ACTIVATION], self.number(NONE))
-        bytes_of_A = self.times(words[ENTRIES], self.itemsize + self.index_type.width // 8)
-        self.is_large = builder.icmp_unsigned(">", bytes_of_A, self.number(cache_bytes(2)))
         self.start()
         self.multiply_all(begin, end)
         builder.branch(last)
@@ -205,13 +201,12 @@ class SparseMicrokernel(Emitter):
                 add(entry, 0)
 
     def ask_ahead(self, entry: Value, count: int) -> None:
-        """Emit that so many entries are prefetched that come AHEAD later, if A is large."""
+        """Emit that so many entries are prefetched that come AHEAD later."""
         later = self.add(entry, AHEAD)
-        with self.builder.if_then(self.is_large):
-            for word, size in ((VALUES, self.itemsize), (INDICES, self.index_type.width // 8)):
-                at = self.add(self.words[word], self.times(later, size))
-                for line in range(0, count * size, BLOCK_BYTES):
-                    self.prefetch(self.add(at, line))
+        for word, size in ((VALUES, self.itemsize), (INDICES, self.index_type.width // 8)):
+            at = self.add(self.words[word], self.times(later, size))
+            for line in range(0, count * size, BLOCK_BYTES):
+                self.prefetch(self.add(at, line))
 
     def load_row(self, address: Value, mask: Value | None = None) -> list[Value]:
         """Return the vectors of a row of B or C; of the last one the lanes that a mask names."""

@@ -14,7 +14,6 @@ from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import prefetch, stay_apart, store_repeated
 from portable_spdnn_cpu.jit.jobs import array_at, next_task
-from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.direct.copies import are_mostly_empty, columns_together
 from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows, finish_rows
 from portable_spdnn_cpu.spmm.direct.history import is_foreseen
@@ -38,7 +37,6 @@ from portable_spdnn_cpu.spmm.direct.microkernels import CSC, CSR, EQUAL_CSC, EQU
 from portable_spdnn_cpu.spmm.direct.sparse_microkernel import AHEAD
 from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
 
-L2 = cache_bytes(2)
 BLOCK_ENTRIES = 512  # that are added together
 # Rows or columns that are looked at together: whether they all have as many entries, as nearly all
 # of a band or a stencil have.
@@ -242,12 +240,10 @@ def add_entries(
 ) -> bool:
     """Add so many entries from `first` on to C, each times its item of B; all are unsigned."""
     extent = np.uint64(C.size)
-    is_large = values.nbytes + indices.nbytes > L2
     for number in range(count):
         entry = first + number
-        if is_large:
-            prefetch(values, entry + AHEAD)
-            prefetch(indices, entry + AHEAD)
+        prefetch(values, entry + AHEAD)
+        prefetch(indices, entry + AHEAD)
         row = np.uint64(indices[entry])
         if row >= extent:
             return False

@@ -1,1 +1,1 @@
-"""C = A B for a pruned A and a dense B of few columns, 1 to 15: matrices times vectors, nearly."""
+"""C = A B for a pruned A and a dense B of few columns: matrices times vectors, nearly."""

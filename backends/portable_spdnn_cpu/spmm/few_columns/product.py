@@ -24,7 +24,9 @@ from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
 # Takes (B, out or None, residual or None), of A's type and the shapes that are expected; returns C,
 # or None where it did not compute it.
 FastPath = Callable[[Array, Array | None, Array | None], Array | None]
-MAX_COLUMNS = 15
+MAX_ROW_BYTES = 128  # of a row of B
+# Up to so many columns this is faster than to stream weights, whatever the models say of both.
+SURE_COLUMNS = 16
 SMALL_TABLE = 1 << 16  # items of a table of rows times blocks that is made in any case
 SHARING = 5e-6  # seconds that it takes to share a product among threads
 # Seconds besides, on each thread: of a call, and for a byte of B, which is copied.
@@ -37,7 +39,7 @@ def fits(A: SparseOperand, columns: int) -> bool:
     Rows are packed by blocks of columns of A, with a table of rows times blocks: of a huge and very
     sparse A that would be larger than A.
     """
-    if not 1 <= columns <= MAX_COLUMNS:
+    if not 0 < columns * A.dtype.itemsize <= MAX_ROW_BYTES:
         return False
     spec = RowsSpec(columns, A.dtype.itemsize, VECTOR_BYTES)
     blocks = least_blocks(A.shape[1], spec, L2)
@@ -57,7 +59,7 @@ def predicted_seconds(form: Form, A: SparseOperand, columns: int, threads: int) 
 
 
 class FewColumnsProduct:
-    """C = epilogue(A B) for B of a few columns, 1 to MAX_COLUMNS.
+    """C = epilogue(A B) for B of a few columns; see `fits`.
 
     Parameters
     ----------

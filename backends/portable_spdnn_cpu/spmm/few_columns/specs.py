@@ -107,7 +107,7 @@ class RowsSpec(Spec):
     @property
     def width(self) -> int:
         """Columns of a row of B, once it is copied."""
-        return next(width for width in (4, 8, 16) if width >= self.columns)
+        return next(width for width in (4, 8, 16, 32) if width >= self.columns)
 
     @property
     def row_bytes(self) -> int:

@@ -33,7 +33,15 @@ FORMS = ["lanes", "rows"]
 
 @given(
     st.sampled_from(
-        [("lanes", 1), ("lanes", 2), ("lanes", 5), ("rows", 3), ("rows", 8), ("rows", 15)]
+        [
+            ("lanes", 1),
+            ("lanes", 2),
+            ("lanes", 5),
+            ("rows", 3),
+            ("rows", 8),
+            ("rows", 15),
+            ("rows", 29),
+        ]
     ),
     st.sampled_from([np.float32, np.float64]),
     st.integers(0, 70),
@@ -55,7 +63,7 @@ def test_random_patterns(form, dtype, height, depth, density, order, out_order, 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     ("form", "columns"),
-    [("lanes", 1), ("lanes", 3), ("rows", 6), ("rows", 15)],
+    [("lanes", 1), ("lanes", 3), ("rows", 6), ("rows", 15), ("rows", 16), ("rows", 32)],
 )
 def test_vectors_of_every_length(form, columns, dtype, length):
     rng = np.random.default_rng(columns)
@@ -70,7 +78,7 @@ def test_vectors_of_every_length(form, columns, dtype, length):
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize(
     ("form", "columns"),
-    [("lanes", 1), ("lanes", 3), ("rows", 6), ("rows", 15)],
+    [("lanes", 1), ("lanes", 3), ("rows", 6), ("rows", 15), ("rows", 16), ("rows", 32)],
 )
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_what_is_not_finite_stays_with_the_rows_that_have_it(form, columns, value, length):

@@ -261,7 +261,9 @@ def check_out(
     for operand in operands:
         on_host = isinstance(operand, np.ndarray) and isinstance(out, np.ndarray)
         if on_host and np.may_share_memory(out, operand):
-            raise InputError(f"{name}: out overlaps a dense operand or the residual; give it memory of its own")
+            raise InputError(
+                f"{name}: out overlaps a dense operand or the residual; give it memory of its own"
+            )
 
 
 def check_residual(

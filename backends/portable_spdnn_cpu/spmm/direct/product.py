@@ -129,7 +129,7 @@ def _multiply_small(
     if entry_points is None:
         return None
     job = entry_points.vector_job if is_vector else entry_points.job
-    zeroed = is_almost_empty(entries, rows) and (not is_vector or form == "csc")
+    zeroed = form == "csc" or (is_almost_empty(entries, rows) and not is_vector)
     out = (zeros if zeroed else empty)(rows if is_vector else (rows, columns), dtype)
     done = entry_points.run_alone(job.address, indptr, indices, values, B, out, False, zeroed)
     return out if done else None
@@ -243,9 +243,10 @@ def multiply(
         B = with_aligned_rows(B)
     zeroed = False
     if residual is None:
-        # Rows that no entry meets are left as zeros; a single column is written whole in CSR.
+        # Columns are added to zeros, which the system often has at hand. Of few rows with entries
+        # the others are left as zeros; a single column is written whole in CSR.
         if finish is None and order == "C" and (by_columns or columns > 1):
-            zeroed = is_almost_empty(indices.size, rows)
+            zeroed = by_columns or is_almost_empty(indices.size, rows)
         new = zeros if zeroed else empty
         out = new(rows if len(given) == 1 else (rows, columns), values.dtype, order)
     else:

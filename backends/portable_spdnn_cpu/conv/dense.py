@@ -58,7 +58,7 @@ class DenseConv:
 
     def __call__(self, x: Array, out: Array | None, residual: Array | None) -> Array:
         """Return the convolution of x, shape (images, channels, height, width), finished."""
-        geometry, dtype, x = self.geometry, self.matrices.dtype, channels_first(x)
+        geometry, dtype, x = self.geometry, self.matrices.dtype, channels_first(x, self.workers)
         with np.errstate(all="ignore"):
             finite = np.isfinite(x.sum())
         if not finite:

@@ -1,4 +1,4 @@
-"""A job over images, which calls run one after the other with the same words."""
+"""A job over images, whose words are kept for the next call."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class ImageJob:
         for place, word in updates:
             words[place] = word
         images, out, residual = arrays
-        images = channels_first(images)  # a copy has to live until the job is done
-        added = self._none if residual is None else channels_first(residual)
+        images = channels_first(images, pool)  # a copy has to live until the job is done
+        added = self._none if residual is None else channels_first(residual, pool)
         workspace = WORKSPACES.take()
         job = self._address if pool.threads == 1 else 0
         memory = workspace.of_bytes(workspace_bytes)

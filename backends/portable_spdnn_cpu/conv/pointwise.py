@@ -56,11 +56,13 @@ class PointwiseProduct:
         """Return the convolution of x, shape (images, channels, height, width), finished."""
         if out is None:
             out = np.empty(self.geometry.output_shape(len(x)), self.dtype)
-        images = channels_first(x).reshape(len(x), self.geometry.channels, self.pixels)
+        images = channels_first(x, self.product.workers).reshape(
+            len(x), self.geometry.channels, self.pixels
+        )
         results = out.reshape(len(x), self.geometry.outputs, self.pixels)
         added: Any = [None] * len(x)
         if residual is not None:
-            added = channels_first(residual).reshape(results.shape)
+            added = channels_first(residual, self.product.workers).reshape(results.shape)
         for image, result, more in zip(images, results, added, strict=True):
             self.product.multiply(image, result, more)
         return out

@@ -61,7 +61,7 @@ class FastPaths:
         self._by_shape = found
 
     def multiply(self, B: object, out: object, residual: object) -> Array | None:
-        """Return C of what a user gave; None where that is to be checked first."""
+        """Return C of what a user gave; None where that is to take the path with checks."""
         dtype = self._dtype
         if type(B) is not np.ndarray or B.dtype is not dtype:
             return None

@@ -35,8 +35,11 @@ LEAST_SHARED = 1.5
 # ones they gain less than it takes to look for rows to share: 0.1 microseconds an entry.
 CLUSTERED_FROM = 1e-3
 # A form for few columns is tried too where the model gives it less than so many times the other's
-# seconds; and without a trial it is taken for more than SURE_COLUMNS if it is so many times faster.
+# seconds.
 DOUBTFUL = 2.0
+# Without a trial, more than `few_columns.SURE_COLUMNS` are streamed unless the kernel for few
+# columns is so many times as fast by the model.
+UNTRIED_MARGIN = 2.0
 MAX_PREDICTIONS = 16  # for different numbers of columns that are kept: each may have packed A anew
 MAX_TRIAL_BYTES = 1 << 28  # of made-up operands and results; larger products are not tried
 
@@ -280,19 +283,22 @@ class WeightsProduct:
         makers: list[tuple[float, Callable[[], Kernel]]] = [
             (cost_model.dense_seconds(size), lambda: self._dense)
         ]
+        few = math.inf
         if few_columns.fits(self.A, columns):
             form = forms(self.A, columns)[0]
-            seconds = predicted_seconds(form, self.A, columns, self.workers.threads)
-            if columns > few_columns.SURE_COLUMNS:
-                seconds *= DOUBTFUL
-            makers.append((seconds, lambda: self._few_columns(columns, [form])[0]))
-        if len(makers) == 1 or columns > few_columns.SURE_COLUMNS:
+            few = predicted_seconds(form, self.A, columns, self.workers.threads)
+        best, streamed = None, math.inf
+        if few == math.inf or columns > few_columns.SURE_COLUMNS:
             best = tuning.stream_variants(size)[0]
-            seconds = cost_model.stream_seconds(size, best)
-            makers.append((seconds, lambda: self._stream(best)))
-            clustered = self._clustered_for(size) if seconds >= CLUSTERED_FROM else None
+            streamed = cost_model.stream_seconds(size, best)
+        if best is None or few * UNTRIED_MARGIN < streamed:
+            makers.append((few, lambda: self._few_columns(columns, [form])[0]))
+        else:
+            variant = best
+            makers.append((streamed, lambda: self._stream(variant)))
+            clustered = self._clustered_for(size) if streamed >= CLUSTERED_FROM else None
             if clustered is not None:
-                makers.append((seconds / clustered.gain, lambda: clustered))
+                makers.append((streamed / clustered.gain, lambda: clustered))
         predicted, make = min(makers, key=lambda maker: maker[0])
         if suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order):
             direct = cost_model.direct_seconds(replace(size, threads=1))

@@ -9,9 +9,19 @@ import pytest
 
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
+from portable_spdnn_cpu.conv import images as module
 from portable_spdnn_cpu.conv.images import channels_first
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
-SHAPES = [(1, 8, 3, 5), (2, 9, 1, 1), (3, 16, 7, 7), (2, 3, 5, 4), (1, 33, 2, 9), (2, 8, 1, 7)]
+SHAPES = [
+    (1, 8, 3, 5),
+    (2, 9, 1, 1),
+    (3, 16, 7, 7),
+    (2, 3, 5, 4),
+    (1, 33, 2, 9),
+    (1, 50, 3, 4),
+    (2, 8, 1, 7),
+]
 
 
 def channels_last(images: Any) -> Any:
@@ -20,9 +30,14 @@ def channels_last(images: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [*SHAPES, (0, 8, 3, 3), (2, 0, 3, 3), (2, 8, 0, 3)])
-def test_images_come_into_order_whatever_their_strides(shape: Any, dtype: Any) -> None:
+@pytest.mark.parametrize("threads", [1, 3])
+def test_images_come_into_order_whatever_their_strides(
+    shape: Any, dtype: Any, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SHARED_BYTES", 0)
+    pool = ThreadPool(threads)
     images = np.random.default_rng(1).standard_normal(shape).astype(dtype)
-    assert channels_first(images) is images
+    assert channels_first(images, pool) is images
     wide = np.concatenate([images, images + 1], axis=1)
     misaligned = np.empty(images.nbytes + 1, np.uint8)[1:].view(dtype).reshape(shape)
     misaligned[...] = images
@@ -31,12 +46,12 @@ def test_images_come_into_order_whatever_their_strides(shape: Any, dtype: Any) -
         last, channels_last(wide)[:, : shape[1]], last[::-1][::-1], misaligned,
         channels_last(wide)[:, ::2][:, : shape[1]],  # channels apart
     ):  # fmt: skip
-        found = channels_first(given)
+        found = channels_first(given, pool)
         np.testing.assert_array_equal(found, given)
         assert found.flags.c_contiguous
         assert found.flags.aligned
     for given in (last[:, :, ::-1], last[..., ::-1], last[:, ::-1], last[:, :, :, :1], last[::2]):
-        np.testing.assert_array_equal(channels_first(given), given)
+        np.testing.assert_array_equal(channels_first(given, pool), given)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

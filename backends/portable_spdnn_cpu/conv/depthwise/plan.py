@@ -38,7 +38,7 @@ def _rows_of_tile(plane_bytes: int) -> int:
     Seven need 32 registers, and divide the planes of most networks; in larger planes four were
     measured to be faster.
     """
-    return 7 if VECTOR_BYTES == 64 and plane_bytes <= SMALL_PLANE else 4
+    return kernel.TILE_ROWS[VECTOR_BYTES == 64 and plane_bytes <= SMALL_PLANE]
 
 
 class DepthwiseConv:

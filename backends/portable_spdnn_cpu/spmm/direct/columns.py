@@ -3,8 +3,9 @@
 A row of B stays in registers, and is added, times each entry of a column of A, to the row of C that
 the entry names. What is left of a row beyond whole vectors goes in pieces of half as many lanes, a
 quarter, and so on, each behind a branch that is always the same. So each load of C is of what one
-store wrote: columns that follow one another often meet the same rows, and a load of what two stores
-wrote waits for the cache. Bound: a load and a store of C for each vector and piece.
+store wrote: columns that follow one another often meet the same rows, and a store is forwarded to a
+load of all or a part of it, but not two stores to one load, which waits for the cache. Bound: a
+load and a store of C for each vector and piece.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ class Columns(SparseMicrokernel):
         builder, lanes = self.builder, self.vector_type.count
         self.last = (self.vectors - 1) * self.vector_bytes
         left = builder.sub(columns, self.number(self.vectors * lanes))
-        self.is_left = builder.icmp_signed(">", left, self.zero)
+        self.has_rest = builder.icmp_signed(">", left, self.zero)
         # Lanes of each piece, its distance from the first vector, and whether it is there.
         self.pieces: list[tuple[int, Value, Value]] = []
         place = self.number(self.vectors * self.vector_bytes)
         while lanes := lanes // 2:
             size = builder.and_(left, self.number(lanes))
-            is_there = builder.icmp_signed("!=", size, self.zero)
-            self.pieces.append((lanes, place, is_there))
+            has_piece = builder.icmp_signed("!=", size, self.zero)
+            self.pieces.append((lanes, place, has_piece))
             place = self.add(place, self.times(size, self.itemsize))
 
     def start(self) -> None:
@@ -94,7 +95,7 @@ class Columns(SparseMicrokernel):
         for number in range(self.vectors):
             place = self.number(number * self.vector_bytes)
             self.store(value(self.vector_type, place), self.add(target, place))
-        with builder.if_then(self.is_left):
-            for lanes, place, is_there in self.pieces:
-                with builder.if_then(is_there):
+        with builder.if_then(self.has_rest):
+            for lanes, place, has_piece in self.pieces:
+                with builder.if_then(has_piece):
                     self.store(value(self.vector(lanes), place), self.add(target, place))

@@ -17,7 +17,7 @@ SCRATCH
     The address of memory, `copies.scratch_bytes` of it, for one worker.
 ACCUMULATES
     Whether sums are added to what C holds, a residual. Where there is no epilogue: whether C holds
-    zeros, so that empty rows, in CSR, need not be written.
+    zeros, which the kernel then need not write.
 HAS_EPILOGUE
     Whether an epilogue follows the sums; BIAS to UPPER have no meaning where none does.
 BIAS, BIAS_STEP

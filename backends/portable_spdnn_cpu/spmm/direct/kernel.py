@@ -207,10 +207,10 @@ def multiply_overlapping(words: Any, begin: int, end: int, n: int, item: Any, in
 
 @kernel_part
 def multiply_by_columns(words: Any, item: Any, index: Any) -> Any:
-    """Multiply all columns of CSC by all columns of B, in panels.
+    """Multiply all columns of CSC by all columns of B, at least two, in panels.
 
     Vectors have 32 bytes where a panel has few: rows of C rarely start on cache lines, and a
-    store across two lines keeps loads of what it wrote waiting.
+    store across two lines is forwarded late, or not at all, to loads of what it wrote.
     """
     itemsize = array_at(0, 1, item).itemsize
     lanes, k, n = 32 // itemsize, words[K], words[COLUMNS]

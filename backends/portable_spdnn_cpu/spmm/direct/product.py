@@ -243,8 +243,8 @@ def multiply(
         B = with_aligned_rows(B)
     zeroed = False
     if residual is None:
-        # Columns are added to zeros, which the system often has at hand. Of few rows with entries
-        # the others are left as zeros; a single column is written whole in CSR.
+        # Columns are added to zeros: pages of them often come from the system. Of few rows with
+        # entries the others are left as zeros; a single column is written whole in CSR.
         if finish is None and order == "C" and (by_columns or columns > 1):
             zeroed = by_columns or is_almost_empty(indices.size, rows)
         new = zeros if zeroed else empty

@@ -109,14 +109,15 @@ def write_place(words: Array, at: int, array: Array, transposed: bool) -> None:
 
 
 @kernel
-def multiply(job: int, worker: int, at: int, B: Array, out: Array, residual: Array) -> None:
-    """Write where the operands of a job lie, and run its kernel for a worker, which cannot fail.
+def multiply(job: int, part: int, at: int, B: Array, out: Array, residual: Array) -> None:
+    """Write where the operands of a job lie, and run its kernel for a part, which cannot fail.
 
     Parameters
     ----------
     job : int
         The address of its machine code; 0 where it runs later, on several threads.
-    worker : int
+    part : int
+        Of the product: the worker whose part it is, or as many as there are: all of it.
     at : int
         The address of the job's words.
     B : ndarray, shape (K, N)
@@ -128,18 +129,18 @@ def multiply(job: int, worker: int, at: int, B: Array, out: Array, residual: Arr
     write_place(words, OUT_AT, out, False)
     write_place(words, RESIDUAL_AT, residual, False)
     if job:
-        run_share(job, worker, at)
+        run_share(job, part, at)
 
 
 @kernel
 def multiply_plain(
-    job: int, worker: int, at: int, transposed: bool, layout: int, B: Array, out: Array
+    job: int, part: int, at: int, transposed: bool, layout: int, B: Array, out: Array
 ) -> bool:
     """Do what `multiply` does, if B and C are plain arrays: see `plain_arrays`.
 
     Parameters
     ----------
-    job, worker, at : int
+    job, part, at : int
         As of `multiply`; the job runs in any case.
     transposed : bool
         Whether transposes of B and C are given.
@@ -160,7 +161,7 @@ def multiply_plain(
     write_place(words, B_AT, B, transposed)
     write_place(words, OUT_AT, out, transposed)
     words[RESIDUAL_AT] = 0
-    run_share(job, worker, at)
+    run_share(job, part, at)
     return True
 
 

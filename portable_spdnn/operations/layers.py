@@ -12,6 +12,9 @@ from portable_spdnn.layer import Layer
 from portable_spdnn.network import checked_y_max
 from portable_spdnn.operations.operands import SparseOperand, checked_epilogue
 
+# Of layers that say nothing else: to make one takes as long as a small product.
+RELU = Epilogue(0.0, "relu")
+
 
 def check_layer_operands(
     W: tuple[int, ...], Y: tuple[int, ...], sparse: bool, zeros_stay: bool, **dense_only: object
@@ -50,4 +53,6 @@ def layer_epilogue(
     if isinstance(weights, Layer):
         own = weights.epilogue(y_max)
         return own if bias is None else replace(own, bias=bias)
+    if bias is None and y_max is None:
+        return RELU
     return Epilogue(0.0 if bias is None else bias, "relu", upper=y_max)

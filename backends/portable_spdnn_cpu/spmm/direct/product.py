@@ -123,13 +123,13 @@ def _multiply_small(
         return None
     is_vector = len(given) == 1
     columns = 1 if is_vector else given[1]
-    if entries * columns > SMALL_WORK or not B.size or (columns == 1 and not is_vector):
+    if entries * columns > SMALL_WORK or not B.size:
         return None
     entry_points = compiled(form, dtype, index, len(given))
     if entry_points is None:
         return None
-    job = entry_points.vector_job if is_vector else entry_points.job
-    zeroed = form == "csc" or (is_almost_empty(entries, rows) and not is_vector)
+    job = entry_points.vector_job if columns == 1 else entry_points.job
+    zeroed = form == "csc" or (is_almost_empty(entries, rows) and columns > 1)
     out = (zeros if zeroed else empty)(rows if is_vector else (rows, columns), dtype)
     done = entry_points.run_alone(job.address, indptr, indices, values, B, out, False, zeroed)
     return out if done else None

@@ -28,7 +28,9 @@ def test_handles_say_what_they_chose() -> None:
     assert "by a model" in described(pruned, (0, 6, 12, 12), padding=1)
     single = np.ones((6, 1, 3, 3), np.float32)
     assert "Each channel by itself" in described(single, (1, 6, 12, 12), groups=6)
-    assert "streamed" in described(single, (1, 6, 12, 12), groups=6, dilation=2)
+    assert "Each channel by itself" in described(single, (1, 6, 12, 12), groups=6, dilation=2)
+    for asked in ({"dilation": (1, 2)}, {"dilation": 2, "stride": 2}):
+        assert "streamed" in described(single, (1, 6, 12, 12), groups=6, **asked)
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
@@ -59,21 +61,29 @@ def test_products_of_matrices(activation: str) -> None:
 
 
 @pytest.mark.parametrize("extent", [3, 5, 7])
-@pytest.mark.parametrize("stride", [(1, 1), (2, 2), (2, 1), (1, 2), (2, 3)])
-def test_depthwise_kernels(extent: int, stride: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("stride", "dilation"),
+    [((1, 1), 1), ((2, 2), 1), ((2, 1), 1), ((1, 2), 1), ((2, 3), 1), ((1, 1), 2), ((2, 1), 3)],
+)
+def test_depthwise_kernels(extent: int, stride: tuple[int, int], dilation: int) -> None:
     shapes = (
         (1, 1, 3), (9, 16, 1), (13, 35, 2), (8, 7, 0), (20, 5, 6), (7, 7, 1), (15, 80, 1),
         (40, 37, 1), (33, 70, 3), (3, 500, 0), (500, 3, 2),
     )  # fmt: skip
     for height, width, padding in shapes:
-        if min(height, width) + 2 * padding < extent:
+        if min(height, width) + 2 * padding <= dilation * (extent - 1):
             continue
         x = RNG.uniform(-1, 1, (2, 3, height, width)).astype(np.float32)
         weights = RNG.uniform(-1, 1, (6, 1, extent, extent)).astype(np.float32)
         around = ((padding, padding),) * 2
-        expected = oracle.conv2d(x, weights, stride, around, (1, 1), 3)
-        found = ps.get_backend("numba").depthwise_conv2d(x, weights, stride, padding)
+        expected = oracle.conv2d(x, weights, stride, around, (dilation, dilation), 3)
+        found = ps.get_backend("numba").depthwise_conv2d(x, weights, stride, padding, dilation)
         np.testing.assert_allclose(found, expected, atol=2e-5)
+        if height * width < 200:  # plain loops leave zeros out
+            x[1, 1, height // 2, width // 2], weights[:, 0, 0, 1] = np.inf, 0
+            expected = oracle.conv2d(x, weights, stride, around, (dilation, dilation), 3)
+            found = ps.get_backend("numba").depthwise_conv2d(x, weights, stride, padding, dilation)
+            np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("groups", [1, 16])

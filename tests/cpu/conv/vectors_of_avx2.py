@@ -32,7 +32,7 @@ def main() -> None:
             np.testing.assert_allclose(found, expected, atol=1e-5)
     words = types.intp, types.CPointer(types.int64)
     named: set[str] = set()
-    for job in (stream.JOBS[4, "float32"], depthwise.JOBS[4, 3, 1, 1, "float32"]):
+    for job in (stream.JOBS[4, "float32"], depthwise.job_of(4, 3, (1, 1), 1, np.dtype(np.float32))):
         compiled = numba.njit(nogil=True)(job._compiled.py_func)
         compiled.compile(types.void(*words, *map(types.Omitted, job._constants)))
         text = "".join(compiled.inspect_asm().values())

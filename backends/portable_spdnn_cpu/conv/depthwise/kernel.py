@@ -10,6 +10,7 @@ infinity, it is computed by plain loops that leave them out.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,6 @@ from portable_spdnn_cpu.conv.spans import finish_span
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.job_start import COUNTERS, FIRST_OWN, INPUT, OUT, RESIDUAL, WORKERS
 from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, float_of, next_task
-from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 
 # Words of a job after those of `jit.job_start`: addresses of `zero_row` of `convolve_plane`, of
 # weights, of shape (channels x multiplier, kernel height, kernel width), of whether each of these
@@ -65,12 +65,13 @@ def convolve_planes(
     extent: tuple[int, ...],
     stride_y: tuple[int, ...],
     stride_x: tuple[int, ...],
+    dilation: tuple[int, ...],
     dtype: Any,
 ) -> None:
     """Compute planes until none is left.
 
     Numbers that machine code is made for are lengths of tuples, which Numba knows as it compiles:
-    rows of a register tile, extent of a square kernel, and strides.
+    rows of a register tile, extent of a square kernel, strides, and dilation.
     """
     n = PLANES
     planes = Planes(
@@ -104,14 +105,15 @@ def convolve_planes(
                 to = (plane * planes.multiplier + which) * size
                 if holds_zeros[output] and not all_finite(images, first, image_size):
                     sum_nonzero(
-                        planes, len(extent), images, first, weights, output * kernel_size, out,
-                        to, bias[output], dtype(first_low), dtype(first_high),
+                        planes, len(extent), len(dilation), images, first, weights,
+                        output * kernel_size, out, to, bias[output], dtype(first_low),
+                        dtype(first_high),
                     )  # fmt: skip
                 else:
                     convolve_plane(
-                        tile_rows, extent, stride_y, stride_x, planes.sizes, planes.padding,
-                        images, first, zero_row, weights, output * kernel_size, out, to,
-                        bias[output], dtype(first_low), dtype(first_high),
+                        tile_rows, extent, stride_y, stride_x, dilation, planes.sizes,
+                        planes.padding, images, first, zero_row, weights, output * kernel_size, out,
+                        to, bias[output], dtype(first_low), dtype(first_high),
                     )  # fmt: skip
                 if words[RESIDUAL]:
                     finish_span(
@@ -135,6 +137,7 @@ def all_finite(values: Array, first: int, count: int) -> bool:
 def sum_nonzero(
     planes: Planes,
     extent: int,
+    dilation: int,
     images: Array,
     first: int,
     weights: Array,
@@ -155,8 +158,8 @@ def sum_nonzero(
                     weight = weights[first_weight + u * extent + v]
                     if weight == 0:
                         continue
-                    i = row * planes.strides[0] + u - planes.padding[0]
-                    j = column * planes.strides[1] + v - planes.padding[1]
+                    i = row * planes.strides[0] + u * dilation - planes.padding[0]
+                    j = column * planes.strides[1] + v * dilation - planes.padding[1]
                     inside = i >= 0 and i < height and j >= 0 and j < width
                     if inside:
                         total += weight * images[first + i * width + j]
@@ -169,20 +172,13 @@ def sum_nonzero(
             out[to + row * row_length + column] = total
 
 
-# By rows of a register tile, extent of the kernel, strides, and type.
-TILE_ROWS, EXTENTS, STRIDES = (4, 7), (3, 5, 7), (1, 2)
-JOBS = {
-    (tile_rows, extent, stride_y, stride_x, dtype.name): Job(
-        convolve_planes,
-        (0,) * tile_rows,
-        (0,) * extent,
-        (0,) * stride_y,
-        (0,) * stride_x,
-        dtype.type,
-    )
-    for tile_rows in TILE_ROWS
-    for extent in EXTENTS
-    for stride_y in STRIDES
-    for stride_x in STRIDES
-    for dtype in VALUE_TYPES
-}
+TILE_ROWS, EXTENTS, STRIDES, MOST_DILATION = (4, 7), (3, 5, 7), (1, 2), 8
+
+
+@functools.cache
+def job_of(
+    tile_rows: int, extent: int, strides: tuple[int, int], dilation: int, dtype: np.dtype[Any]
+) -> Job:
+    """Return the job for a register tile, a kernel with strides and a dilation, and a type."""
+    numbers = tile_rows, extent, *strides, dilation
+    return Job(convolve_planes, *((0,) * number for number in numbers), dtype.type)

@@ -32,6 +32,7 @@ def convolve_plane(
     extent: Any,
     stride_y: Any,
     stride_x: Any,
+    dilation: Any,
     sizes: Any,
     padding: Any,
     images: Any,
@@ -49,9 +50,9 @@ def convolve_plane(
 
     Parameters
     ----------
-    tile_rows, extent, stride_y, stride_x : tuple
-        Of so many items: rows of a register tile, rows and columns of the kernel, and strides of
-        1 or 2.
+    tile_rows, extent, stride_y, stride_x, dilation : tuple
+        Of so many items: rows of a register tile, rows and columns of the kernel, strides of 1 or
+        2, and a dilation, 1 with a horizontal stride of 2.
     sizes : tuple of int
         Height and width of the image, rows of the result and their length.
     padding : tuple of int
@@ -68,15 +69,15 @@ def convolve_plane(
     """
     word, number = types.intp, out.dtype
     signature = types.void(
-        tile_rows, extent, stride_y, stride_x, sizes, padding, images, word, zero_row, weights,
-        word, out, word, number, number, number,
+        tile_rows, extent, stride_y, stride_x, dilation, sizes, padding, images, word, zero_row,
+        weights, word, out, word, number, number, number,
     )  # fmt: skip
-    extents = len(tile_rows), len(extent), len(stride_y), len(stride_x)
+    extents = len(tile_rows), len(extent), len(stride_y), len(stride_x), len(dilation)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emitter = VectorEmitter(context, builder, sig.args[6].dtype)
-        data = [emitter.data(sig.args[n], args[n]) for n in (6, 8, 9, 11)]
-        numbers = [*cgutils.unpack_tuple(builder, args[4]), *cgutils.unpack_tuple(builder, args[5])]
+        emitter = VectorEmitter(context, builder, sig.args[7].dtype)
+        data = [emitter.data(sig.args[n], args[n]) for n in (7, 9, 10, 12)]
+        numbers = [*cgutils.unpack_tuple(builder, args[5]), *cgutils.unpack_tuple(builder, args[6])]
         _Plane(emitter, extents, data, numbers, args).emit()
         return context.get_dummy_value()
 
@@ -95,18 +96,18 @@ class _Plane:
         args: list[Value],
     ) -> None:
         self.emitter, self.builder = emitter, emitter.builder
-        self.tile_rows, self.extent, self.stride_y, self.stride_x = extents
+        self.tile_rows, self.extent, self.stride_y, self.stride_x, self.dilation = extents
         self.images, self.zero_row, weights, self.out = data
         self.height, self.width, self.rows, self.row_length, self.top, self.left = numbers
-        self.first, self.to = args[7], args[12]
+        self.first, self.to = args[8], args[13]
         self.end = self.builder.add(self.to, self.builder.mul(self.rows, self.row_length))
-        self.bias, self.lower, self.upper = (emitter.spread(args[n]) for n in (13, 14, 15))
+        self.bias, self.lower, self.upper = (emitter.spread(args[n]) for n in (14, 15, 16))
         self.weights = [
-            emitter.spread(self._load(weights, self.builder.add(args[10], WORD(entry))))
+            emitter.spread(self._load(weights, self.builder.add(args[11], WORD(entry))))
             for entry in range(self.extent**2)
         ]
         # Where the vectors begin that are loaded of a row for a tile, from the tile's first on.
-        self.starts = list(range(self.extent))
+        self.starts = [self.dilation * column for column in range(self.extent)]
         if self.stride_x == 2:
             pairs = range(0, self.extent, 2)
             self.starts = [start for pair in pairs for start in (pair, pair + emitter.lanes)]
@@ -147,7 +148,9 @@ class _Plane:
         """Return pointers to the rows that a strip sees, to zeros for those that there are not."""
         builder, lines = self.builder, []
         place = builder.add(self.first, builder.mul(row, self.width))
-        for _ in range(self.stride_y * (self.tile_rows - 1) + self.extent):
+        for _ in range(
+            self.stride_y * (self.tile_rows - 1) + self.dilation * (self.extent - 1) + 1
+        ):
             in_image = builder.icmp_unsigned("<", row, self.height)
             lines.append(builder.select(in_image, builder.gep(self.images, [place]), self.zero_row))
             row, place = builder.add(row, WORD(1)), builder.add(place, self.width)
@@ -187,12 +190,18 @@ class _Plane:
         builder, emitter = self.builder, self.emitter
         lanes, sums = WORD(emitter.lanes), [self.bias] * self.tile_rows
         for place, line in enumerate(lines):
-            for entry, value in enumerate(self._columns(line, start, masks)):
-                for output in range(self.tile_rows):
-                    own = place - self.stride_y * output
-                    if 0 <= own < self.extent:
-                        weight = self.weights[own * self.extent + entry]
-                        sums[output] = emitter.multiply_add(weight, value, sums[output])
+            # Rows of the tile, and of the kernel, that meet in this row of the image.
+            meeting = [
+                (output, (place - self.stride_y * output) // self.dilation)
+                for output in range(self.tile_rows)
+                if (place - self.stride_y * output) % self.dilation == 0
+                and 0 <= place - self.stride_y * output < self.dilation * self.extent
+            ]
+            columns = self._columns(line, start, masks) if meeting else []
+            for entry, value in enumerate(columns):
+                for output, own in meeting:
+                    weight = self.weights[own * self.extent + entry]
+                    sums[output] = emitter.multiply_add(weight, value, sums[output])
         sums = [emitter.clamped(total, self.lower, self.upper) for total in sums]
         place = builder.add(builder.mul(row, self.row_length), builder.add(self.to, column))
         places = [place]

@@ -25,7 +25,8 @@ def fits(geometry: ConvGeometry) -> bool:
     """Whether a convolution is one that this kernel computes."""
     return (
         geometry.group_channels == 1
-        and geometry.dilation == (1, 1)
+        and geometry.dilation[0] == geometry.dilation[1] <= kernel.MOST_DILATION
+        and (geometry.dilation == (1, 1) or geometry.stride[1] == 1)
         and geometry.kernel[0] == geometry.kernel[1]
         and geometry.kernel[0] in kernel.EXTENTS
         and set(geometry.stride) <= set(kernel.STRIDES)
@@ -79,7 +80,9 @@ class DepthwiseConv:
         words[kernel.LOWER : kernel.UPPER + 1].view(np.float64)[:] = limits
         words[kernel.PLANES : end] = numbers
         self.rows = _rows_of_tile(geometry.height * geometry.width * self.dtype.itemsize)
-        job = kernel.JOBS[self.rows, geometry.kernel[0], *geometry.stride, self.dtype.name]
+        job = kernel.job_of(
+            self.rows, geometry.kernel[0], geometry.stride, geometry.dilation[0], self.dtype
+        )
         self._job = ImageJob(job, words, self.dtype)
 
     def __call__(self, x: Array, out: Array | None, residual: Array | None) -> Array:

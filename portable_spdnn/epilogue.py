@@ -32,7 +32,6 @@ Backends compute gelu, gelu_tanh, silu, sigmoid and tanh in the type of the prod
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,6 +43,7 @@ import scipy.sparse as sp
 
 from portable_spdnn.arguments import refuse_masked
 from portable_spdnn.arrays import Array
+from portable_spdnn.caching import cached_property
 from portable_spdnn.errors import InputError
 
 # A number or a vector where it is given, an ndarray once it is checked: one field has one type.
@@ -179,7 +179,7 @@ class Epilogue:
         lower = -np.inf if self.lower is None else self.lower
         return lower, np.inf if self.upper is None else self.upper
 
-    @functools.cached_property
+    @cached_property
     def interval(self) -> tuple[float, float] | None:
         """The bounds that do all the work of a linear or ReLU epilogue, infinite for none.
 

@@ -87,7 +87,7 @@ def canonical_csr(name: str, array: Any, dtype: npt.DTypeLike = np.float32) -> A
     InputError
         If it has not two dimensions, is not real, or an offset or index lies outside the matrix.
     """
-    if array.ndim != 2:
+    if type(array.shape) is tuple and array.ndim != 2:
         raise InputError(f"{name} has {array.ndim} dimension(s); 2 are expected")
     check_structure(name, array)
     if array.format in ("csr", "csc") and not array.data.size == array.indices.size == array.nnz:
@@ -130,11 +130,17 @@ def unsorted_row(indptr: Array, indices: Array) -> int | None:
     return int(np.searchsorted(indptr, int(np.argmin(rising)) + 1, "right")) - 1
 
 
-def are_extents(shape: tuple[Any, ...]) -> bool:
+def are_extents(shape: Any) -> bool:
     """Whether a shape, which an owner may have overwritten, is one that a matrix can have."""
-    return len(shape) == 2 and all(
-        isinstance(extent, int | np.integer) and type(extent) is not bool and 0 <= extent <= LARGEST
-        for extent in shape
+    return (
+        type(shape) is tuple
+        and len(shape) == 2
+        and all(
+            isinstance(extent, int | np.integer)
+            and type(extent) is not bool
+            and 0 <= extent <= LARGEST
+            for extent in shape
+        )
     )
 
 
@@ -147,6 +153,8 @@ def check_structure(name: str, array: Any) -> None:
     rows, columns = array.shape
     if array.format == "dok":  # a dictionary
         return
+    if array.format == "lil":
+        _check_lists(name, array, rows)
     names = "indptr", "indices", "offsets", "data"
     parts = [getattr(array, part) for part in names if hasattr(array, part)]
     parts += array.coords if array.format == "coo" else ()
@@ -171,6 +179,22 @@ def check_structure(name: str, array: Any) -> None:
         height, width = array.blocksize
         extents, axes = (rows // height, columns // width), ("block row", "block column")
         check_compressed(name, array.indptr, array.indices, array.data.shape[:1], extents, axes)
+
+
+def _check_lists(name: str, array: Any, rows: int) -> None:
+    """Raise InputError where a matrix of lists lacks columns or values of a row."""
+    lists = array.rows, array.data
+    if not all(
+        type(part) is np.ndarray and part.shape == (rows,) and part.dtype == object
+        for part in lists
+    ) or not all(
+        type(columns) is list and type(values) is list and len(columns) == len(values)
+        for columns, values in zip(*lists, strict=True)
+    ):
+        raise InputError(
+            f"{name}: a list of columns, and one of as many values, is expected for each of its "
+            f"{rows} rows"
+        )
 
 
 def check_compressed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import scipy.sparse as sp
 
 from portable_spdnn.arrays import Array
 from portable_spdnn.backend import Availability, Backend
+from portable_spdnn.caching import cached_property
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.kernel_model import Limits
@@ -85,7 +85,7 @@ class NumbaBackend(Backend):
         matrix.has_canonical_format = True
         return matrix  # type: ignore[no-any-return]
 
-    @functools.cached_property
+    @cached_property
     def _direct(self) -> Any:
         # To look a module up in each call would take an eighth of a small product.
         from portable_spdnn_cpu.spmm.direct import product

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from pathlib import Path
 
 from portable_spdnn.arrays import Progress
+from portable_spdnn.caching import cached_property
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge import layers_tsv
 from portable_spdnn.graphchallenge.folder_layout import network_paths, resolve_neurons

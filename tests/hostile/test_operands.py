@@ -71,6 +71,14 @@ def lil_with() -> Any:
     return A
 
 
+def lil_of(**lists: Any) -> Any:
+    """Other columns or values of the first row."""
+    A = intact("lil")
+    for part, given in lists.items():
+        getattr(A, part)[0] = given
+    return A
+
+
 LIES: dict[str, Callable[[], Any]] = {
     "column beyond": lambda: changed("csr", "indices", 3, SIZE),
     "column far beyond": lambda: changed("csr", "indices", 3, 2**30),
@@ -102,6 +110,12 @@ LIES: dict[str, Callable[[], Any]] = {
     "row of coo beyond": lambda: coo_with(SIZE),
     "block of bsr beyond": lambda: changed("bsr", "indices", 1, 99),
     "column of lil beyond": lil_with,
+    "more values than columns of lil": lambda: lil_of(data=[1.0] * 100_000),
+    "values of lil are none": lambda: lil_of(data=None),
+    "columns of lil are an array": lambda: lil_of(rows=np.arange(2)),
+    "fewer rows than lists of lil": lambda: of_shape(1, SIZE, form="lil"),
+    "more rows than lists of lil": lambda: of_shape(2 * SIZE, SIZE, form="lil"),
+    "no shape": lambda: of_shape(),
     "complex": lambda: intact().astype(complex),
     "one dimension": lambda: sp.coo_array(np.ones(SIZE)),
 }

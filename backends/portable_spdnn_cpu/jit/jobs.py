@@ -23,15 +23,16 @@ among the words (`next_task`; 0 for each run) or by the number of the worker.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
+from numba.core.compiler_lock import global_compiler_lock
 from numba.np.numpy_support import carray
 
+from portable_spdnn.caching import cached_property
 from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 
@@ -65,15 +66,17 @@ class Job:
         if function.__closure__:
             raise TypeError(f"{function.__qualname__} is a closure; a job takes all from its words")
 
-    @functools.cached_property
+    @cached_property
     def address(self) -> int:
         """Of machine code that takes and returns what Numba's functions do; see `run_share`."""
         # As if the constants were the values of parameters that a call leaves out.
         constants = map(types.Omitted, self._constants)
         numbers = [types.intp] * self._numbers
         signature = types.void(*_ARGUMENTS, *numbers, *constants)
-        code = self._compiled.get_compile_result(signature)
-        return int(code.library.get_pointer_to_function(code.fndesc.llvm_func_name))
+        # Under the lock that no fork happens within: llvmlite has another one, for each call.
+        with global_compiler_lock:
+            code = self._compiled.get_compile_result(signature)
+            return int(code.library.get_pointer_to_function(code.fndesc.llvm_func_name))
 
 
 def job(function: Callable[[int, Array], None]) -> Job:

@@ -8,10 +8,10 @@ first level were priced by the share that it holds. Choices depend mostly on rat
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
+from portable_spdnn.caching import cached_property
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
@@ -62,7 +62,7 @@ class ProductSize:
     aligned: bool
     threads: int
 
-    @functools.cached_property
+    @cached_property
     def vectors(self) -> int:
         """Vectors of 64 bytes in a row of C."""
         return max(1, -(-self.columns * self.itemsize // BLOCK_BYTES))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from portable_spdnn.caching import cached_property
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.host import format_bytes
 from portable_spdnn.operations.operands import SparseOperand
@@ -257,17 +258,17 @@ class WeightsProduct:
             ]
         return products
 
-    @functools.cached_property
+    @cached_property
     def _clustered(self) -> ClusteredProduct | None:
         """A in clusters of rows, unless hardly any rows share columns."""
         clustered = ClusteredProduct(self.workers, self.A, self.epilogue)
         return clustered if clustered.shared >= LEAST_SHARED else None
 
-    @functools.cached_property
+    @cached_property
     def _dense(self) -> DenseProduct:
         return DenseProduct(self.A, self.epilogue)
 
-    @functools.cached_property
+    @cached_property
     def _direct(self) -> DirectProduct:
         return DirectProduct(self.A, self.epilogue)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from portable_spdnn.caching import cached_property
 from portable_spdnn.errors import InputError
 from portable_spdnn_gpu.device.interface import Array, Device, DeviceArray
 

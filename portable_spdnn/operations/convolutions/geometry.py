@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -12,6 +11,7 @@ import numpy as np
 
 from portable_spdnn.arguments import checked_count, shown
 from portable_spdnn.arrays import Array
+from portable_spdnn.caching import cached_property
 from portable_spdnn.errors import InputError
 from portable_spdnn.operations.operands import host_array
 from portable_spdnn.sparse_arrays import real_dtype
@@ -82,7 +82,7 @@ class ConvGeometry:
         (above, below), (left, right) = self.padding
         return self.height + above + below, self.width + left + right
 
-    @functools.cached_property
+    @cached_property
     def output_size(self) -> tuple[int, int]:
         """Height and width of a result; less than 1 where the kernel is larger than the image."""
         height, width = (

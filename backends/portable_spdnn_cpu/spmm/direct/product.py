@@ -71,7 +71,9 @@ def multiply_as_given(
     if not type(indptr) is type(indices) is type(values) is ndarray:
         return None
     # As SciPy makes them; others are named where operands are checked.
-    if len(shape) != 2 or not type(shape[0]) is type(shape[1]) is int or max(shape) > LARGEST:
+    if type(shape) is not tuple or len(shape) != 2:
+        return None
+    if not type(shape[0]) is type(shape[1]) is int or max(shape) > LARGEST:
         return None
     if (
         epilogue is None

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
+from portable_spdnn_cpu.jit.job_start import COUNTERS, FIRST_OWN, INPUT, OUT, WORKERS
 from portable_spdnn_cpu.jit.jobs import (
     COUNTER_PADDING,
     Job,
@@ -22,12 +23,9 @@ from portable_spdnn_cpu.spmm.transposes import load_columns
 from portable_spdnn_cpu.tiles.copies import TRANSPOSE_BYTES
 
 SHARED_BYTES = 1 << 17  # of images, from which threads share a copy
-# Words of a job: addresses of the images and of the copy; bytes from image to image and items from
-# pixel to pixel; how many images, channels, pixels, channels of a task and workers there are.
-(
-    IMAGES, COPY, IMAGE_BYTES, PIXEL_ITEMS, COUNT, CHANNELS, PIXELS, BLOCK, WORKERS, LAST,
-) = range(10)  # fmt: skip
-COUNTERS = LAST + COUNTER_PADDING
+# Words of a job after those of `jit.job_start`: bytes from image to image and items from pixel to
+# pixel; how many images, channels, pixels, and channels of a task there are.
+IMAGE_BYTES, PIXEL_ITEMS, COUNT, CHANNELS, PIXELS, BLOCK, END = range(FIRST_OWN, FIRST_OWN + 7)
 
 
 def channels_first(images: Array, pool: ThreadPool) -> Array:
@@ -60,11 +58,12 @@ def channels_first(images: Array, pool: ThreadPool) -> Array:
         return in_order(images)
     workers = pool if images.nbytes >= SHARED_BYTES else ALONE
     copy, line = np.empty(images.shape, images.dtype), BLOCK_BYTES // item
-    words = np.zeros(COUNTERS + workers.threads, np.int64)
     block = -(-channels // workers.threads // line) * line  # whole cache lines of a pixel
-    words[: LAST + 1] = (
-        address_of(images), address_of(copy), images.strides[0], pixel // item, count, channels,
-        height * width, block, workers.threads, 0,
+    words = np.zeros(END + COUNTER_PADDING + workers.threads, np.int64)
+    words[WORKERS], words[COUNTERS] = workers.threads, words.size - workers.threads
+    words[INPUT], words[OUT] = address_of(images), address_of(copy)
+    words[IMAGE_BYTES:END] = (
+        images.strides[0], pixel // item, count, channels, height * width, block
     )  # fmt: skip
     workers.run_job(TRANSPOSE[images.dtype], words)
     return copy
@@ -75,14 +74,15 @@ def transpose_images(worker: int, words: Any, dtype: Any) -> None:
     """Copy images, matrices of channels by pixels in Fortran order, some channels at a time."""
     pixels, channels, itemsize = words[PIXELS], words[CHANNELS], array_at(0, 1, dtype).itemsize
     blocks = -(-channels // words[BLOCK])
+    tasks = words[COUNT] * blocks
     while True:
-        task = next_task(words, COUNTERS, worker, words[WORKERS], words[COUNT] * blocks)
+        task = next_task(words, words[COUNTERS], worker, words[WORKERS], tasks)
         if task < 0:
             break
         image, first = task // blocks, task % blocks * words[BLOCK]
         stop = min(first + words[BLOCK], channels)
-        source = words[IMAGES] + image * words[IMAGE_BYTES]
-        target = words[COPY] + (image * channels + first) * pixels * itemsize
+        source = words[INPUT] + image * words[IMAGE_BYTES]
+        target = words[OUT] + (image * channels + first) * pixels * itemsize
         apart = words[PIXEL_ITEMS]
         load_columns(source, apart, target, pixels, pixels, first, stop, pixels, dtype)
 

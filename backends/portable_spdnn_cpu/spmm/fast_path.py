@@ -30,8 +30,8 @@ class FastPaths:
     transposed : bool
         Whether transposes of B and C are given.
     workers : ThreadPool
-    fallback : callable
-        Computes C from B, C and a residual or None, where a kernel cannot.
+    run : callable
+        Computes C, given a kernel, B, C, and a residual or None.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class FastPaths:
         dtype: np.dtype[Any],
         transposed: bool,
         workers: ThreadPool,
-        fallback: Callable[[Array, Array, Array | None], None],
+        run: Callable[[Any, Array, Array, Array | None], None],
     ) -> None:
         # NumPy has one object for each of its types, but may be given others that are equal.
         self._dtype = np.dtype(dtype.type)
         self._shape, self._transposed = shape, transposed
-        self._workers, self._fallback = workers, fallback
+        self._workers, self._run = workers, run
         # By the shape of B: that of C, and what multiplies.
         self._by_shape: dict[tuple[int, ...], tuple[tuple[int, ...], FastPath]] = {}
 
@@ -86,7 +86,7 @@ class FastPaths:
         self, kernels: Mapping[tuple[int, int], Any], columns: int, shape: tuple[int, ...]
     ) -> FastPath:
         """Return what multiplies B of so many columns; `shape`: of C."""
-        transposed, workers, dtype = self._transposed, self._workers, self._dtype
+        transposed, dtype, run = self._transposed, self._dtype, self._run
         look, one = layout_function(dtype, len(shape)), np.empty((1,) * len(shape), dtype)
 
         def multiply(B: Array, out: Array | None, residual: Array | None) -> Array | None:
@@ -102,14 +102,13 @@ class FastPaths:
                 B, C, added = B[:, None], C[:, None], None if added is None else added[:, None]
             elif transposed:
                 B, C, added = B.T, C.T, None if added is None else added.T
-            if kernel.multiply(B, C, added, workers) is False:
-                self._fallback(B, C, added)
+            run(kernel, B, C, added)
             return out
 
         layout = Layout.FORTRAN if transposed and columns > 1 else Layout.UNALIGNED
         likely = kernels.get((columns, layout))
         if isinstance(likely, FewColumnsProduct):
-            return likely.fast_path(workers, transposed, layout, shape, otherwise=multiply)
+            return likely.fast_path(self._workers, transposed, layout, shape, otherwise=multiply)
         return multiply
 
 

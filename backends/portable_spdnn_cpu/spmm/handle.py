@@ -123,7 +123,7 @@ class WeightsProduct:
         self._choices: dict[tuple[int, int], Choice] = {}
         self._packed: dict[StreamVariant, StreamProduct] = {}
         self._few: dict[int, list[FewColumnsProduct]] = {}
-        self._fast_paths = FastPaths(A.shape, self._dtype, keeps_order, workers, self._fall_back)
+        self._fast_paths = FastPaths(A.shape, self._dtype, keeps_order, workers, self._run)
         self.multiply_as_given = self._fast_paths.multiply
         operands = (columns or 0) * max(1, sum(A.shape)) * A.dtype.itemsize
         if columns and operands <= MAX_TRIAL_BYTES:
@@ -156,15 +156,15 @@ class WeightsProduct:
         if out is None:
             fortran = self.keeps_order and layout == Layout.FORTRAN
             out = new_result(kernel, (self._rows, columns), self._dtype, fortran)
-        if kernel.multiply(B, out, residual, self.workers) is False:
-            self._fall_back(B, out, residual)
+        self._run(kernel, B, out, residual)
         return out
 
-    def _fall_back(self, B: Array, out: Array, residual: Array | None) -> None:
-        """Compute C where the chosen kernel cannot: B is not finite, and the kernel dense."""
-        size = self._size(B.shape[1], layout_of(B))
-        stream = self._stream(tuning.stream_variants(size)[0])
-        stream.multiply(B, out, residual, self.workers)
+    def _run(self, kernel: Kernel, B: Array, out: Array, residual: Array | None) -> None:
+        """Compute C by a kernel, or the stream where that cannot: dense ones with infinity in B."""
+        if kernel.multiply(B, out, residual, self.workers) is False:
+            size = self._size(B.shape[1], layout_of(B))
+            stream = self._stream(tuning.stream_variants(size)[0])
+            stream.multiply(B, out, residual, self.workers)
 
     def describe(self, layer: bool = False) -> str:
         """Return what was chosen so far, and why: a sentence for each number of columns.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import threading
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from concurrent_calls import check_calls_at_a_time
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -183,20 +183,7 @@ def test_dense_weights_meet_infinity_once(monkeypatch):
 def test_calls_at_a_time_have_memory_of_their_own(columns, threads):
     handle = ps.get_backend("numba", threads=threads).spmm_handle(weights())
     operands = [values((INNER, columns), seed=seed) for seed in range(4)]
-    expected = [handle.multiply(B) for B in operands]
-    wrong: list[int] = []
-
-    def call(number: int) -> None:
-        for _ in range(200):
-            if not np.array_equal(handle.multiply(operands[number]), expected[number]):
-                wrong.append(number)
-
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    check_calls_at_a_time(handle.multiply, operands)
 
 
 @pytest.mark.parametrize("columns", [1, 3, 24])

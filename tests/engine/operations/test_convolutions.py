@@ -39,6 +39,7 @@ def test_handles_stay_in_their_process() -> None:
     with pytest.raises(TypeError, match="pickle the weights"):
         pickle.dumps(handle)
     assert handle.describe() == "nothing was prepared"
+    assert repr(handle) == "<ConvHandle of conv1d, float64 images of 1 x 4>"
 
 
 @pytest.mark.parametrize(

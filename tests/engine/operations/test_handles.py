@@ -32,6 +32,7 @@ def test_a_handle_says_what_its_backend_prepared() -> None:
     handle = Preparing().spmm_handle(EYE, columns=7)
     assert handle.describe() == "made for 7 columns"
     assert (handle.shape, handle.dtype) == ((3, 3), np.float64)
+    assert repr(handle) == "<SpmmHandle of 3 x 3 float64 weights>"
     np.testing.assert_array_equal(np.asarray(handle.multiply(np.eye(3))), np.eye(3))
     layer = Preparing().layer_handle(EYE, inputs=5)
     assert layer.describe() == "made for 5 inputs"

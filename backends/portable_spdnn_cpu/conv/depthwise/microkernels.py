@@ -122,10 +122,8 @@ class _Plane:
         last = builder.mul(builder.sub(tiles, WORD(1)), lanes)
         # Tiles begin between these where all that they load is of the image.
         reach = builder.sub(self.width, WORD(max(self.starts) + self.emitter.lanes))
-        with cgutils.for_range_slice(builder, zero, self.rows, WORD(self.tile_rows), WORD) as (
-            row,
-            _,
-        ):
+        strips = cgutils.for_range_slice(builder, zero, self.rows, WORD(self.tile_rows), WORD)
+        with strips as (row, _):
             seen = builder.sub(builder.mul(row, WORD(self.stride_y)), self.top)
             lines = self._row_pointers(seen)
             with cgutils.for_range_slice(builder, zero, tiles, WORD(1), WORD) as (number, _):
@@ -148,9 +146,8 @@ class _Plane:
         """Return pointers to the rows that a strip sees, to zeros for those that there are not."""
         builder, lines = self.builder, []
         place = builder.add(self.first, builder.mul(row, self.width))
-        for _ in range(
-            self.stride_y * (self.tile_rows - 1) + self.dilation * (self.extent - 1) + 1
-        ):
+        last = self.stride_y * (self.tile_rows - 1) + self.dilation * (self.extent - 1)
+        for _ in range(last + 1):
             in_image = builder.icmp_unsigned("<", row, self.height)
             lines.append(builder.select(in_image, builder.gep(self.images, [place]), self.zero_row))
             row, place = builder.add(row, WORD(1)), builder.add(place, self.width)
@@ -192,10 +189,10 @@ class _Plane:
         for place, line in enumerate(lines):
             # Rows of the tile, and of the kernel, that meet in this row of the image.
             meeting = [
-                (output, (place - self.stride_y * output) // self.dilation)
+                (output, own)
                 for output in range(self.tile_rows)
-                if (place - self.stride_y * output) % self.dilation == 0
-                and 0 <= place - self.stride_y * output < self.dilation * self.extent
+                for own in range(self.extent)
+                if self.stride_y * output + self.dilation * own == place
             ]
             columns = self._columns(line, start, masks) if meeting else []
             for entry, value in enumerate(columns):

@@ -14,8 +14,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from portable_spdnn_cpu.spmm.direct.copies import COLUMNS_FOR_ENTRY, TOGETHER
-from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, ENTRIES, OUT_ROW, ROWS, K
+from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, OUT_ROW, ROWS, TOGETHER
 from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
 from portable_spdnn_cpu.spmm.emitter import Value
 
@@ -46,22 +45,19 @@ class Columns(SparseMicrokernel):
         anew = builder.not_(self.accumulates)
         with builder.if_then(anew), self.loop(self.zero, self.words[ROWS]) as row:
             target = self.row_of(self.out, row, OUT_ROW)
-            self._on_each_part(target, lambda kind, _: ir.Constant(kind, None))
+            self._on_each_part(target, lambda kind, *_: ir.Constant(kind, None))
         with builder.if_then(self.finishes), self.loop(self.zero, self.words[ROWS]) as row:
             bias, target = self.bias(row), self.row_of(self.out, row, OUT_ROW)
 
-            def plus_bias(kind: Value, place: Value) -> Value:
+            def plus_bias(kind: Value, place: Value, _: int | None) -> Value:
                 before = self.load(kind, self.add(target, place))
                 return self.plus(self.spread(bias, kind.count), before)
 
             self._on_each_part(target, plus_bias)
 
     def multiply_all(self, begin: Value, end: Value) -> None:
-        """Emit columns begin .. end - 1 of A, or some at once that have no entry: see copies."""
-        builder = self.builder
-        least = self.times(self.words[ENTRIES], COLUMNS_FOR_ENTRY)
-        are_rare = builder.icmp_signed("<", least, self.words[K])
-        together = builder.select(are_rare, self.number(TOGETHER), builder.sub(end, begin))
+        """Emit columns begin .. end - 1 of A; some together are passed over if all are empty."""
+        builder, together = self.builder, self.words[TOGETHER]
         with self.loop(begin, end, together) as number:
             after = self.least(self.add(number, together), end)
             is_filled = builder.icmp_signed("!=", self.offset(number), self.offset(after))
@@ -79,23 +75,25 @@ class Columns(SparseMicrokernel):
     def _add(self, source: Value, row: list[Value], entry: Value) -> None:
         """Emit an entry times a row of B, whose whole vectors are loaded, added to a row of C."""
         index, factor = self.entry(entry, self.words[ROWS])
-        target, held = self.row_of(self.out, index, OUT_ROW), iter(row)
+        target = self.row_of(self.out, index, OUT_ROW)
 
-        def sums(kind: Value, place: Value) -> Value:
+        def total(kind: Value, place: Value, vector: int | None) -> Value:
             before = self.load(kind, self.add(target, place))
-            found = next(held, None) or self.load(kind, self.add(source, place))
+            found = self.load(kind, self.add(source, place)) if vector is None else row[vector]
             lanes = list(range(kind.count))
             return self.multiply_add(self.shuffle(factor, factor, lanes), found, before)
 
-        self._on_each_part(target, sums)
+        self._on_each_part(target, total)
 
-    def _on_each_part(self, target: Value, value: Callable[[Value, Value], Value]) -> None:
-        """Store value(type, distance) as each vector and piece of a row, in their order."""
+    def _on_each_part(
+        self, target: Value, value: Callable[[Value, Value, int | None], Value]
+    ) -> None:
+        """Store value(type, distance, number) as each vector of a row; a piece has no number."""
         builder = self.builder
         for number in range(self.vectors):
             place = self.number(number * self.vector_bytes)
-            self.store(value(self.vector_type, place), self.add(target, place))
+            self.store(value(self.vector_type, place, number), self.add(target, place))
         with builder.if_then(self.has_rest):
             for lanes, place, has_piece in self.pieces:
                 with builder.if_then(has_piece):
-                    self.store(value(self.vector(lanes), place), self.add(target, place))
+                    self.store(value(self.vector(lanes), place, None), self.add(target, place))

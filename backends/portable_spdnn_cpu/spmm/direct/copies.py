@@ -36,7 +36,7 @@ LEAST_TOGETHER, BYTES_TOGETHER = 32, 1 << 14
 
 # Columns of A in CSC that are passed over at once if none has an entry, where A has more than so
 # many columns for an entry: with fewer, a processor often foresees wrongly whether all are empty.
-TOGETHER, COLUMNS_FOR_ENTRY = 8, 16
+PASSED_OVER, COLUMNS_FOR_ENTRY = 8, 16
 
 _is_almost_empty = kernel_part(is_almost_empty)
 
@@ -111,7 +111,7 @@ def columns_together(entries: int, k: int) -> int:
 
     All k of them where A has more entries: then each is looked at by itself.
     """
-    return TOGETHER if COLUMNS_FOR_ENTRY * entries < k else k
+    return PASSED_OVER if COLUMNS_FOR_ENTRY * entries < k else k
 
 
 @kernel_part

@@ -18,7 +18,6 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
 from portable_spdnn_cpu.spmm.direct.copies import (
     columns_into_rows,
-    columns_together,
     into_columns,
     into_rows,
     row_bytes,
@@ -42,6 +41,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     REFUSED,
     ROWS,
     TASKS,
+    TOGETHER,
     VALUES,
     WORKERS,
     K,
@@ -125,7 +125,7 @@ def multiply_whole_rows(words: Any, dtype: Any, index_dtype: Any) -> bool:
     C = array_at(words[OUT], (rows, columns), dtype)
     extent = np.uint64(rows)
     one, end = np.uint64(1), np.uint64(k)  # unsigned: see `vectors.add_columns`
-    together, column = np.uint64(columns_together(words[ENTRIES], k)), np.uint64(0)
+    together, column = np.uint64(words[TOGETHER]), np.uint64(0)
     while column < end:
         after = min(column + together, end)
         if indptr[column] == indptr[after]:

@@ -46,14 +46,13 @@ def multiply(
     Parameters
     ----------
     form : tuple
-        CSR or CSC: of A. EQUAL_CSR and EQUAL_CSC: where all
-        rows, or columns, have as many entries, at most MOST_EQUAL, for a single column; rows are
-        not finished then.
+        CSR or CSC: of A. EQUAL_CSR and EQUAL_CSC: where all rows, or columns, have as many entries,
+        at most MOST_EQUAL, for a single column; rows are not finished then.
     vectors, vector_bytes : int, constants
         How many vectors, of how many bytes, so many columns take: in CSR the last may be partly
         filled, and one is full at least without fast masks; in CSC all are full, at least one, and
-        fewer columns may be left than would fill another. No vectors: a
-        single column, to which columns of A in CSC are added, and which is not finished by them.
+        fewer columns may be left than would fill another. No vectors: a single column, to which
+        columns of A in CSC are added, and which is not finished by them.
     dtype, index_dtype : types
         Of values, and of offsets and indices.
     words : pointer

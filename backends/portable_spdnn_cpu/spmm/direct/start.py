@@ -17,7 +17,7 @@ from portable_spdnn_cpu.layout.csc_to_csr import fill_rows
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct import kernel as columns_kernel
 from portable_spdnn_cpu.spmm.direct import vectors
-from portable_spdnn_cpu.spmm.direct.copies import scratch_bytes
+from portable_spdnn_cpu.spmm.direct.copies import columns_together, scratch_bytes
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
     ACTIVATION,
@@ -39,6 +39,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     ROWS,
     SCRATCH,
     TASKS,
+    TOGETHER,
     UPPER,
     VALUES,
     WORKERS,
@@ -78,6 +79,7 @@ def fill_words(
     words[TASKS] = 1 if workers == 1 else workers * TASKS_PER_WORKER
     words[ROWS], words[COLUMNS], words[K] = rows, columns, B.shape[0]
     words[ENTRIES] = min(indices.size, values.size)
+    words[TOGETHER] = columns_together(words[ENTRIES], words[K])
     words[INDPTR], words[INDICES] = indptr.ctypes.data, indices.ctypes.data
     words[VALUES], words[B_AT], words[OUT] = values.ctypes.data, B.ctypes.data, out.ctypes.data
     fortran, out_fortran = is_fortran(B), is_fortran(out)

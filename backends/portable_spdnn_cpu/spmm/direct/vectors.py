@@ -14,7 +14,7 @@ from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import prefetch, stay_apart, store_repeated
 from portable_spdnn_cpu.jit.jobs import array_at, next_task
-from portable_spdnn_cpu.spmm.direct.copies import are_mostly_empty, columns_together
+from portable_spdnn_cpu.spmm.direct.copies import are_mostly_empty
 from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows, finish_rows
 from portable_spdnn_cpu.spmm.direct.history import is_foreseen
 from portable_spdnn_cpu.spmm.direct.job_words import (
@@ -28,6 +28,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     REFUSED,
     ROWS,
     TASKS,
+    TOGETHER,
     VALUES,
     WORKERS,
     B,
@@ -170,7 +171,7 @@ def add_columns(words: Any, begin: int, end: int, dtype: Any, index_dtype: Any) 
     # Unsigned: of a signed index Numba asks at each use whether it counts from the end.
     one, extent = np.uint64(1), np.uint64(C.size)
     column, columns = np.uint64(begin), np.uint64(end)
-    together = np.uint64(columns_together(words[ENTRIES], k))
+    together = np.uint64(words[TOGETHER])
     while column < columns:
         after = min(column + together, columns)
         if indptr[column] == indptr[after]:

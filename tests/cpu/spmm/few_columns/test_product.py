@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from concurrent_calls import check_calls_at_a_time
 from few_columns_products import (
     LENGTHS,
     assert_near,
@@ -263,17 +263,4 @@ def test_calls_at_a_time_have_memory_of_their_own(form):
     A = random_rows(rng, 200, 300, 0.2, np.float32)
     prepared = product_of(A, 2, form)
     operands = [rng.standard_normal((300, 2)).astype(np.float32) for _ in range(4)]
-    expected = [multiplied(prepared, A, B) for B in operands]
-    wrong: list[int] = []
-
-    def call(number: int) -> None:
-        for _ in range(200):
-            if not np.array_equal(multiplied(prepared, A, operands[number]), expected[number]):
-                wrong.append(number)
-
-    threads = [threading.Thread(target=call, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    check_calls_at_a_time(lambda B: multiplied(prepared, A, B), operands)

@@ -1,14 +1,20 @@
 """Whole inference: a backend's plan against the reference's layer loop.
 
-1,024 neurons and 120 layers with up to 10,000 images, and 4,096 neurons with fewer. Planning
+Of the challenge: 1,024 neurons and 120 layers with up to 10,000 images, and 4,096 neurons with
+fewer. Of pruned networks: 784, 1,024, 1,024 and 10 neurons with 90 % zeros and any biases. Planning
 (packing, compiling) is no part of the time; it is recorded beside it.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
+import portable_spdnn as ps
+from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn_cpu.spmm.clustered.tuning import WIDTHS
 
@@ -18,6 +24,7 @@ from .kernel_models import loads_per_edge, tile_model
 LAYERS = 120
 INPUTS = {1024: 10_000, 4096: 1_000}
 SAMPLED_INPUTS = 16
+PRUNED_WIDTHS = (784, 1024, 1024, 10)
 
 
 def scores_in_float64(network, features):
@@ -64,5 +71,48 @@ def test_inference(case, backend, reference, prepared, challenge_network, images
         inputs=f"{inputs}, {features.shape[0]}",
         survivors=int(expected.categories.size),
         challenge_edges=features.shape[0] * network.edges,
+        plan_seconds=round(plan.plan_seconds, 4),
+    )
+
+
+def pruned_network(density):
+    """Return layers whose weights and biases are normal random numbers; the last is linear."""
+    rng = np.random.default_rng(0)
+    layers = [
+        ps.Layer(
+            sp.random_array(
+                shape, density=density, rng=rng, dtype=np.float32, data_sampler=rng.standard_normal
+            ),
+            0.1 * rng.standard_normal(shape[1]),
+            "none" if shape[1] == PRUNED_WIDTHS[-1] else "relu",
+        )
+        for shape in pairwise(PRUNED_WIDTHS)
+    ]
+    return ps.Network(layers)
+
+
+@pytest.mark.cases("1", "16", "300", "8000", one_thread=("1", "300", "8000"))
+def test_pruned_inference(case, backend, reference, prepared, measure):
+    inputs = int(case)
+
+    def build():
+        network = pruned_network(density=0.1)
+        Y = np.random.default_rng(1).random((inputs, network.neurons), np.float32)
+        exact = Y[:SAMPLED_INPUTS].astype(np.float64)
+        for layer in network:
+            exact = exact @ layer.csr(np.float64) + layer.bias
+            exact = np.maximum(exact, 0) if layer.activation == "relu" else exact
+        expected = make_plan(reference, network).run(Y).scores
+        assert_agree(expected[:SAMPLED_INPUTS], exact)
+        return network, Y, expected
+
+    network, Y, expected = prepared(build)
+    plan = make_plan(backend, network, PlanOptions(expected_inputs=inputs))
+    measure(
+        lambda: plan.run(Y),
+        lambda result: assert_agree(result.scores, expected),
+        edges=lambda result: result.executed_edges,
+        weights="random, 90 % zeros",
+        inputs=f"random, {inputs}",
         plan_seconds=round(plan.plan_seconds, 4),
     )

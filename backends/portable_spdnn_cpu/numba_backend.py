@@ -222,11 +222,17 @@ class NumbaBackend(Backend):
         return prepare(self.workers, weights, geometry, epilogue, batch)
 
     def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan | None:
-        """Return a depth-first plan, or the layer loop where sparse features are asked for."""
+        """Return a plan of products, one depth first, or the layer loop for sparse features."""
         if options.path == "spgemm":
             return None
+        from portable_spdnn_cpu.network.choice import suits_products
+        from portable_spdnn_cpu.network.layer_products import LayerProductsPlan
         from portable_spdnn_cpu.network.plan import DepthFirstPlan
 
+        # Where memory is limited, weights are packed once: products pack them for every number of
+        # inputs.
+        if options.memory is None and suits_products(network):
+            return LayerProductsPlan(self, self.workers, network, options)
         return DepthFirstPlan(self, self.workers, network, options)
 
     def measure_limits(self) -> Limits:

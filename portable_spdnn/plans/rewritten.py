@@ -161,7 +161,7 @@ class RewrittenPlan(NetworkPlan):
         else:
             piece = None if self.budget is None else self.budget.piece
             options = replace(
-                self.options, exact_passes=(), memory=None, keep_dead_inputs=keep,
+                self.options, exact_passes=(), keep_dead_inputs=keep,
                 batch_size=self.options.batch_size or piece, edges_after=self._edges_left,
             )  # fmt: skip
             plan = self._build(self.backend, network, options)

@@ -166,7 +166,7 @@ class StreamedPlan(NetworkPlan):
         keep = self.options.keep_dead_inputs or end < self.first_prunable_layer
         if number == 0:
             options = replace(
-                self.options, memory=None, batch_size=self.budget.piece, keep_dead_inputs=keep,
+                self.options, batch_size=self.budget.piece, keep_dead_inputs=keep,
                 edges_after=self._edges_after,
             )  # fmt: skip
             plan = self._build(self.backend, network, options)

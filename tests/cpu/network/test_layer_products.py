@@ -1,0 +1,197 @@
+"""Plans of pruned networks: layer after layer, by products of prepared weights."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from concurrent_calls import check_calls_at_a_time
+
+import portable_spdnn as ps
+from portable_spdnn.epilogue import ACTIVATIONS
+from portable_spdnn.plans.planner import make_plan
+from portable_spdnn.testing import oracle
+from portable_spdnn_cpu.network import layer_products
+from portable_spdnn_cpu.network.choice import suits_products
+from portable_spdnn_cpu.network.layer_products import LayerProductsPlan
+from portable_spdnn_cpu.network.plan import DepthFirstPlan
+
+
+def pruned_network(
+    widths: tuple[int, ...], density: float = 0.2, bias: float = 0.1, activation: str = "relu"
+) -> ps.Network:
+    rng = np.random.default_rng(sum(widths))
+    layers = []
+    for rows, columns in pairwise(widths):
+        W = rng.normal(size=(rows, columns)) * (rng.random((rows, columns)) < density)
+        biases = bias * rng.normal(size=columns)
+        biases[0] = bias  # above zero: inputs do not die out
+        layers.append(ps.Layer(W, biases, activation))
+    return ps.Network(layers)
+
+
+def network_in_which_inputs_die() -> ps.Network:
+    """Inputs die in most layers, but the first is linear with a bias: they are alive after it."""
+    rng = np.random.default_rng(5)
+    layers = [ps.Layer(np.eye(24), 1e-3, "none")]
+    for _ in range(6):
+        W = rng.random((24, 24)) * (rng.random((24, 24)) < 0.2)
+        layers.append(ps.Layer(W, -0.2))
+    return ps.Network(layers, y_max=4)
+
+
+def made(network: ps.Network, threads: int = 2, **options: Any) -> LayerProductsPlan:
+    plan = make_plan(ps.get_backend("numba", threads), network, ps.PlanOptions(**options))
+    assert isinstance(plan, LayerProductsPlan)
+    return plan
+
+
+def check(plan: LayerProductsPlan, Y: Any, rtol: float = 1e-4) -> ps.Result:
+    result = plan.run(Y)
+    categories, scores, active = oracle.infer(plan.network, np.asarray(Y))
+    assert result.categories.tolist() == categories
+    np.testing.assert_allclose(result.scores, scores, rtol=rtol, atol=1e-5)
+    assert [record.alive_inputs for record in result.records] == active
+    return result
+
+
+@pytest.mark.parametrize("widths", [(1, 1), (5, 1, 7), (30, 64, 3), (17, 130, 40, 40, 9)])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_pruned_network(widths: tuple[int, ...], threads: int) -> None:
+    rng = np.random.default_rng(0)
+    plan = made(pruned_network(widths, density=0.4), threads)
+    for inputs in (0, 1, 2, 15, 64, 65, 130):
+        result = check(plan, rng.normal(size=(inputs, widths[0])).astype(np.float32))
+        assert result.executed_edges == inputs * plan.network.edges
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation(activation: str, dtype: Any) -> None:
+    network = pruned_network((20, 33, 18), activation=activation)
+    Y = np.random.default_rng(1).normal(size=(40, 20))
+    check(made(network, dtype=dtype), Y.astype(dtype), 1e-4 if dtype == np.float32 else 1e-10)
+
+
+def test_bounds_and_layers_without_weights() -> None:
+    layers = [
+        ps.Layer(np.eye(6) * 3, [1, -1, 0, 0, 2, 0], "none", lower=-0.5, upper=2),
+        ps.Layer(sp.csr_array((6, 4)), 0.25, "sigmoid"),
+        ps.Layer(np.ones((4, 5)), -0.1, "hardswish"),
+    ]
+    Y = np.random.default_rng(2).normal(size=(9, 6))
+    check(made(ps.Network(layers)), Y)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_groups_from_which_inputs_leave(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_products, "LEAST_GROUP", 16)
+    monkeypatch.setattr(layer_products, "MOST_GROUP", 32)
+    monkeypatch.setattr(layer_products, "worth_waking", lambda workers, multiply_adds: workers)
+    network = network_in_which_inputs_die()
+    rng = np.random.default_rng(3)
+    Y = rng.random((300, 24)) * rng.random((300, 1)) ** 2
+    plan = made(network, threads)
+    seen: list[tuple[int, int]] = []
+    result = plan.run(Y, progress=lambda *step: seen.append(step))
+    left = [record.alive_inputs for record in check(plan, Y).records]
+    assert 300 == left[0] > left[2] > left[-1] > 0
+    assert result.executed_edges < 0.8 * 300 * network.edges
+    computed = [record.computed_inputs for record in result.records]
+    assert computed[0] == 300 > computed[-1] >= left[-2]
+    assert seen[-1] == (300 * 7, 300 * 7)
+    assert seen == sorted(seen)
+    kept = made(network, threads, keep_dead_inputs=True)
+    assert check(kept, Y).executed_edges == 300 * network.edges
+    # Of some groups nobody is left, or of all.
+    Y[40:200] = 0
+    check(plan, Y)
+    assert check(plan, 0 * Y).categories.size == 0
+
+
+def test_features_in_every_form() -> None:
+    plan = made(pruned_network((20, 40, 5)))
+    Y = np.random.default_rng(4).random((70, 20)) < 0.4
+    expected = plan.run(Y).scores
+    for form in (
+        ps.PackedFeatures.from_dense(Y),
+        Y.astype(np.float64),
+        np.asfortranarray(Y, np.float32),
+        sp.csr_array(Y),
+        Y.astype(np.float32)[::-1][::-1],
+    ):
+        np.testing.assert_allclose(plan.run(form).scores, expected, rtol=1e-6)
+
+
+def test_sums_that_overflow_are_named() -> None:
+    weights = np.array([[3e38, -3e38], [3e38, 3e38]])
+    network = ps.Network([ps.Layer(weights, 1.0, "none"), ps.Layer(np.ones((2, 2)), 0.5, "none")])
+    with pytest.raises(ps.NumericalError, match="overflowed"):
+        made(network).run([[-3.0, 3.0], [3.0, -3.0]])
+    check(made(network, dtype=np.float64), np.array([[2.0, 2.0]]), 1e-12)
+
+
+def test_exact_passes_go_on_with_such_plans() -> None:
+    network = pruned_network((16, *[16] * 14), density=0.3)
+    Y = np.repeat(np.random.default_rng(6).random((5, 16)), 4, axis=0)
+    result = ps.infer(network, Y, "numba", exact_passes="all")
+    categories, scores, _ = oracle.infer(network, Y)
+    assert result.categories.tolist() == categories
+    np.testing.assert_allclose(result.scores, scores, rtol=1e-4, atol=1e-5)
+    plan = ps.plan(network, "numba", exact_passes=["merge-inputs"])
+    assert {type(segment.plan) for segment in plan.segments} == {LayerProductsPlan}
+
+
+def test_a_callback_that_raises_and_calls_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = made(pruned_network((30, 80, 12)), 1)
+    monkeypatch.setattr(plan, "group", 16)
+    Y = np.random.default_rng(7).random((100, 30)).astype(np.float32)
+
+    def fail(done: int, total: int) -> None:
+        raise KeyError(done)
+
+    with pytest.raises(KeyError):
+        plan.run(Y, progress=fail)
+    check_calls_at_a_time(lambda part: plan.run(part).scores, [Y, Y[:50], Y[::2], Y[3:4]])
+
+
+def test_what_suits_a_network() -> None:
+    rng = np.random.default_rng(8)
+    pattern = rng.random((200, 200)) < 0.1
+    values = rng.normal(size=(200, 200))
+    alike = np.repeat(pattern[:, :50], 4, axis=1)  # four outputs each have the same inputs
+
+    def suits(weights: Any, bias: float = 0.1) -> bool:
+        return suits_products(ps.Network([ps.Layer(weights, bias)] * 2))
+
+    assert suits(pattern * values)
+    assert not suits(pattern / 16)
+    assert not suits(alike * values)
+    assert suits(np.ones((200, 200)))
+    # Inputs die out where every bias is below zero; they do not where there is none.
+    assert not suits(pattern * values, -0.1)
+    assert suits(pattern * values, 0.0)
+    assert not suits_products(ps.radixnet(1024, layers=4))
+
+
+def test_where_memory_is_limited_weights_are_packed_once() -> None:
+    network = pruned_network((30, 80, 12))
+    plan = ps.plan(network, "numba", memory="2GiB")
+    assert isinstance(plan._first, DepthFirstPlan)
+    Y = np.random.default_rng(9).random((10, 30))
+    assert plan.run(Y).categories.tolist() == oracle.infer(network, Y)[0]
+
+
+def test_weights_are_packed_when_the_plan_is_made_and_described() -> None:
+    plan = made(pruned_network((40, 90, 10)), expected_inputs=5)
+    said = plan.describe().splitlines()
+    assert said[0].startswith("Layers run one after the other, each a product")
+    assert "Layer 2, 90 x 10 with 8" in plan.describe()
+    assert sum(line.startswith("Features of 5 inputs") for line in said) == 2
+    plan.run(np.ones((7, 40)))
+    assert (
+        sum(line.startswith("Features of 7 inputs") for line in plan.describe().splitlines()) == 2
+    )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from tile_settings import set_tile_costs
 
 import portable_spdnn as ps
 from portable_spdnn.plans.batch import BatchOutput
@@ -50,8 +51,9 @@ def random_network(rng: np.random.Generator, widths: list[int], highest_bias: fl
     [("auto", 0.0), ("spmm", 0.0), ("spgemm", 0.0), ("auto", 0.2), ("spmm", 0.2)],
 )
 def test_any_blocks_and_pieces_give_the_answer(
-    backend: str, path: str, highest_bias: float, budget: Any
+    backend: str, path: str, highest_bias: float, budget: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    set_tile_costs(monkeypatch, 64)
     rng = np.random.default_rng(3)
     network = random_network(rng, [20, 40, 7, 64, 64, 64, 26], highest_bias)
     Y = sp.random_array((150, 20), density=0.2, rng=rng).tocsr()

@@ -20,8 +20,9 @@ def suits_products(network: Network) -> bool:
     Tiles gain where inputs die out, where all weights are equal, and where outputs share inputs, as
     in the challenge's networks. Layers of pruned networks have none of that.
     """
-    may_die = any(layer.bias.size and layer.bias[0] < 0 for layer in network)
-    if may_die and network.sparse_features_exact:
+    if network.sparse_features_exact and any(
+        np.min(layer.epilogue().bias, initial=0.0) < 0 for layer in network
+    ):
         return False
     sampled = np.unique(np.linspace(0, len(network) - 1, SAMPLED_LAYERS).astype(int))
     layers = [network.layers[number] for number in sampled]

@@ -73,7 +73,7 @@ def test_conv2d_of_every_width(backend: ps.Backend, density: float) -> None:
 def test_conv2d_handle_takes_any_number_of_images(backend: ps.Backend) -> None:
     rng = np.random.default_rng(3)
     weights = pruned(rng, (6, 4, 3, 3), 0.3, np.float32)
-    handle = backend.conv2d_handle(weights, (2, 4, 9, 10), padding=1)
+    handle = backend.conv2d_handle(weights, (2, 4, 9, 10), padding="same")
     for batch in (3, 0, 1, 5):
         x = images(rng, (batch, 4, 9, 10), np.float32)
         expected = oracle.conv2d(x, weights, (1, 1), SAME, (1, 1))

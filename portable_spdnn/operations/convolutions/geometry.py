@@ -18,7 +18,8 @@ from portable_spdnn.sparse_arrays import real_dtype
 
 Extents: TypeAlias = int | Sequence[int]
 MOST = (1 << 31) - 1  # of a stride, a dilation or a padding
-Padding: TypeAlias = int | Sequence[int] | Sequence[Sequence[int]]
+# "same": as `same_padding` says; "valid": none.
+Padding: TypeAlias = int | Sequence[int] | Sequence[Sequence[int]] | str
 
 IMAGE_AXES = {1: "(batch, channels, length)", 2: "(batch, channels, height, width)"}
 
@@ -141,17 +142,25 @@ def conv_geometry(
         raise InputError(
             f"{name}: weights have shape {weights}, but x has {channels} channels, its second "
             f"dimension, in {groups} group{'s' if groups > 1 else ''}; the second dimension of "
-            f"weights must be {channels // groups}"
+            f"weights must be {channels // groups}{channels_last(image, group_channels * groups)}"
         )
     both = (1, 1)[len(size) :]  # in one dimension, images are one row high
+    strides = _extents(f"{name}: stride", stride, len(size))
+    dilations = _extents(f"{name}: dilation", dilation, len(size))
+    if isinstance(padding, str) and padding == "same":
+        around = same_padding(size, kernel, strides, dilations)
+    elif isinstance(padding, str) and padding == "valid":
+        around = ((0, 0),) * len(size)
+    else:
+        around = _padding(f"{name}: padding", padding, len(size))
     geometry = ConvGeometry(
         channels,
         *_two((*both, *size)),
         outputs,
         _two((*both, *kernel)),
-        _two((*both, *_extents(f"{name}: stride", stride, len(size)))),
-        _two((*((0, 0) for _ in both), *_padding(f"{name}: padding", padding, len(size)))),
-        _two((*both, *_extents(f"{name}: dilation", dilation, len(size)))),
+        _two((*both, *strides)),
+        _two((*((0, 0) for _ in both), *around)),
+        _two((*both, *dilations)),
         groups,
         len(size),
     )
@@ -162,6 +171,35 @@ def conv_geometry(
             f"{_by(geometry.padded_size)}; pad more, or use a smaller kernel or dilation"
         )
     return geometry
+
+
+def same_padding(
+    size: Sequence[int], kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> tuple[tuple[int, int], ...]:
+    """Return the padding of each dimension with which a result has ceil(size / stride) entries.
+
+    That is ``SAME`` of TensorFlow, ``SAME_UPPER`` of ONNX and, for stride 1, "same" of PyTorch: as
+    many zeros after a dimension as before it, or one more.
+
+    Examples
+    --------
+    >>> same_padding((7, 8), (3, 3), (2, 2), (1, 1))
+    ((1, 1), (0, 1))
+    """
+    found = []
+    for entries, taps, step, apart in zip(size, kernel, stride, dilation, strict=True):
+        reach = (-(-entries // step) - 1) * step + apart * (taps - 1) + 1
+        zeros = max(reach - entries, 0)
+        found.append((zeros // 2, zeros - zeros // 2))
+    return tuple(found)
+
+
+def channels_last(image: Sequence[int], channels: int) -> str:
+    """Return what to add to an error where the channels of images seem to come last."""
+    if image[-1] != channels:
+        return ""
+    order = "0, 3, 1, 2" if len(image) == 3 else "0, 2, 1"
+    return f"; where x has its channels last, give x.transpose({order})"
 
 
 def checked_weights(name: str, weights: object, dimensions: int) -> Array:
@@ -211,8 +249,10 @@ def _padding(name: str, value: Padding, dimensions: int) -> tuple[tuple[int, int
         each = checked_count(name, value, least=0, most=MOST)
         return ((each, each),) * dimensions
     if given is None or len(given) != 2:
-        more = ", or ((above, below), (left, right))" if dimensions == 2 else ""
-        raise InputError(f"{name} is {shown(value)}; a whole number, or two{more} are expected")
+        more = ", ((above, below), (left, right))" if dimensions == 2 else ""
+        raise InputError(
+            f'{name} is {shown(value)}; a whole number, two{more}, "same" or "valid" is expected'
+        )
     if dimensions == 1:  # before and after
         return (_two(tuple(checked_count(name, each, least=0, most=MOST) for each in given)),)
     return tuple(_padding(name, each, 1)[0] for each in given)

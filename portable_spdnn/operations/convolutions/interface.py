@@ -49,8 +49,10 @@ class Convolutions(ConvHooks):
             In host memory. Those that are 0 are pruned.
         stride, dilation : int or pair of int
             A pair is (vertical, horizontal).
-        padding : int, pair of int, or ((above, below), (left, right))
-            Zeros around the image; a pair is (above and below, left and right).
+        padding : int, pair of int, ((above, below), (left, right)), "same" or "valid"
+            Zeros around the image; a pair is (above and below, left and right). With "same" the
+            result's height is that of the image divided by the stride, rounded up, and its width
+            the like; of an odd number of zeros, one more is below and on the right. "valid": none.
         groups : int
             Into which channels and outputs are divided, each group apart from the others.
         epilogue : Epilogue, optional
@@ -119,7 +121,7 @@ class Convolutions(ConvHooks):
         x: DenseLike,
         weights: DenseLike,
         stride: int = 1,
-        padding: int | tuple[int, int] = 0,
+        padding: int | tuple[int, int] | str = 0,
         dilation: int = 1,
         groups: int = 1,
         epilogue: Epilogue | None = None,
@@ -146,7 +148,7 @@ class Convolutions(ConvHooks):
         weights: DenseLike,
         input_shape: tuple[int, ...],
         stride: int = 1,
-        padding: int | tuple[int, int] = 0,
+        padding: int | tuple[int, int] | str = 0,
         dilation: int = 1,
         groups: int = 1,
         epilogue: Epilogue | None = None,

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import portable_spdnn as ps
 from portable_spdnn.operations.convolutions.geometry import conv_geometry
@@ -24,14 +26,43 @@ def test_signals_are_images_one_row_high() -> None:
 
 
 def test_padding_may_differ_on_every_side() -> None:
-    for given, expected in (
+    for asked, expected in (
         (2, ((2, 2), (2, 2))),
         ((1, 2), ((1, 1), (2, 2))),
         (((1, 2), (3, 4)), ((1, 2), (3, 4))),
         (np.array([[1, 2], [3, 4]]), ((1, 2), (3, 4))),
+        ("same", ((1, 1), (1, 1))),
+        ("valid", ((0, 0), (0, 0))),
     ):
-        geometry = conv_geometry("conv2d", (1, 9, 9), (1, 1, 3, 3), 1, given, 1, 1)
+        geometry = conv_geometry("conv2d", (1, 9, 9), (1, 1, 3, 3), 1, asked, 1, 1)
         assert geometry.padding == expected
+
+
+@given(*[st.integers(1, 9)] * 4)
+def test_same_padding_is_the_least_that_covers_the_image(
+    size: int, kernel: int, stride: int, dilation: int
+) -> None:
+    image, weights = (1, size), (1, 1, kernel)
+    geometry = conv_geometry("conv1d", image, weights, stride, "same", dilation, 1)
+    before, after = geometry.padding[1]
+    assert geometry.output_size[1] == -(-size // stride)
+    assert after - before in (0, 1)
+    last = (geometry.output_size[1] - 1) * stride + dilation * (kernel - 1)
+    assert last == size + before + after - 1 if before + after else last < size
+
+
+def test_images_whose_channels_come_last_are_told() -> None:
+    backend, weights = ps.get_backend("scipy"), np.ones((4, 3, 3, 3))
+    last = np.ones((2, 8, 9, 3))
+    with pytest.raises(ps.InputError, match=r"must be 8; .* give x.transpose\(0, 3, 1, 2\)"):
+        backend.conv2d(last, weights)
+    handle = backend.conv2d_handle(weights, (2, 3, 8, 9), padding="same")
+    with pytest.raises(ps.InputError, match=r"give x.transpose\(0, 3, 1, 2\)"):
+        handle.apply(last)
+    assert handle.apply(last.transpose(0, 3, 1, 2)).shape == (2, 4, 8, 9)
+    signals = backend.conv1d_handle(np.ones((4, 3, 3)), (2, 3, 8))
+    with pytest.raises(ps.InputError, match=r"give x.transpose\(0, 2, 1\)"):
+        signals.apply(np.ones((2, 8, 3)))
 
 
 def test_handles_stay_in_their_process() -> None:
@@ -46,7 +77,7 @@ def test_handles_stay_in_their_process() -> None:
     "shape",
     [
         {"stride": 1 << 62}, {"padding": 1 << 40}, {"stride": {1, 2}}, {"padding": b"ab"},
-        {"dilation": {"a": 1, "b": 2}}, {"stride": np.array(2)}, {"padding": "same"},
+        {"dilation": {"a": 1, "b": 2}}, {"stride": np.array(2)}, {"padding": "full"},
     ],
 )  # fmt: skip
 def test_extents_that_are_none_are_named(shape: Any) -> None:

@@ -21,6 +21,7 @@ _NAMES = {
     "epilogue": ("Epilogue",),
     "errors": ("BackendUnavailable", "InputError", "NumericalError", "SpdnnError"),
     "features": ("PackedFeatures",),
+    "first_calls": ("compile_kernels",),
     "graphchallenge.radixnet": ("radixnet",),
     "io.matrices": ("load_matrix",),
     "layer": ("Layer",),
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from portable_spdnn.errors import NumericalError as NumericalError
     from portable_spdnn.errors import SpdnnError as SpdnnError
     from portable_spdnn.features import PackedFeatures as PackedFeatures
+    from portable_spdnn.first_calls import compile_kernels as compile_kernels
     from portable_spdnn.graphchallenge.radixnet import radixnet as radixnet
     from portable_spdnn.io.matrices import load_matrix as load_matrix
     from portable_spdnn.layer import Layer as Layer

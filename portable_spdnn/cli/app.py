@@ -7,6 +7,7 @@ import typer
 from portable_spdnn.cli.backends import backends
 from portable_spdnn.cli.challenge import challenge
 from portable_spdnn.cli.compare import compare
+from portable_spdnn.cli.compile import compile_
 from portable_spdnn.cli.convert import convert
 from portable_spdnn.cli.dlmc import dlmc
 from portable_spdnn.cli.generate import generate
@@ -56,4 +57,5 @@ app.command()(dlmc)
 app.command()(model)
 app.command()(backends)
 app.command()(convert)
+app.command("compile")(compile_)
 app.add_typer(generate, name="generate")

@@ -1,0 +1,52 @@
+"""What a backend compiles, compiled before anybody waits for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from command_line import Cli, expect_error
+
+import portable_spdnn as ps
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_every_operation_is_called_in_that_type(
+    dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = ps.get_backend("scipy")
+    hooks = {name for name in dir(backend) if name.startswith(("run_", "make_"))}
+    assert {"run_spmm", "make_spmm", "make_spgemm_handle", "run_conv", "make_attention"} <= hooks
+    called: dict[str, set[Any]] = {}
+
+    def noting(name: str) -> Any:
+        hook = getattr(backend, name)
+
+        def call(*arguments: Any) -> Any:
+            first = arguments[0][0] if isinstance(arguments[0], list) else arguments[0]
+            called.setdefault(name, set()).add(first.dtype)
+            return hook(*arguments)
+
+        return call
+
+    for name in hooks:
+        monkeypatch.setattr(backend, name, noting(name))
+    seconds = ps.compile_kernels(backend, dtype)
+    assert list(seconds) == ["spmm", "layer", "spgemm", "plan", "attention", "convolutions"]
+    assert all(taken > 0 for taken in seconds.values())
+    assert called == {name: {np.dtype(dtype)} for name in hooks}
+
+
+def test_the_command_says_what_each_operation_took(cli: Cli) -> None:
+    done = cli("compile", "--backend", "scipy", "--dtype", "float64")
+    assert done.code == 0
+    assert "scipy" in done.out
+    assert all(f" {name} " in done.out for name in ("spmm", "plan", "convolutions"))
+    assert sum(line.rstrip().endswith(" s") for line in done.out.splitlines()) == 6
+
+
+def test_what_cannot_be_compiled_is_named(cli: Cli) -> None:
+    with pytest.raises(ps.InputError, match="dtype is 'int8'; choose float32 or float64"):
+        ps.compile_kernels("scipy", "int8")
+    expect_error(cli("compile", "--backend", "none"), "none")

@@ -100,6 +100,17 @@ class Emitter:
         function = ir.FunctionType(kind, [operand.type for operand in operands])
         return self.call(f"llvm.masked.load.v{kind.count}{letter}{bits}.p0", function, operands)
 
+    def load_expanded(self, kind: Value, address: Value, mask: Value) -> Value:
+        """Load values that lie one after the other to the lanes that a mask names, zeros to others.
+
+        By an instruction of AVX-512; LLVM emits a branch for each lane where there is none.
+        """
+        pointer = self.builder.inttoptr(address, kind.element.as_pointer())
+        operands = [pointer, mask, ir.Constant(kind, None)]
+        function = ir.FunctionType(kind, [operand.type for operand in operands])
+        name = f"llvm.masked.expandload.v{kind.count}f{8 * self.itemsize}"
+        return self.call(name, function, operands)
+
     def gather(self, base: Value, positions: Value) -> Value:
         """Gather the items at positions after an address, by the processor's instruction."""
         lanes = positions.type.count

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.direct.dots import MOST_TERMS, STEP, Dots
 from portable_spdnn_cpu.spmm.direct.job_words import ENTRIES, INDPTR, OUT_ROW, ROWS, K
@@ -151,11 +152,49 @@ class DotBlocks(Dots):
             total = self.sum_by_steps(*ends, terms, terms)
             self.store(total, self.add(sums, self.times(row, self.itemsize)))
 
-        emit(*WIDTHS)
+        if HAS_FAST_MASKS:
+            several = self._rows_beyond(1, rows)
+            fits = builder.icmp_unsigned("<=", builder.ctpop(several), most_beyond)
+            with builder.if_else(fits) as (single, longer):
+                with single:
+                    self._sum_single_entries(begin, whole, several, products, sums)
+                    builder.store(self._rows_beyond(WIDTHS[0], rows), left)
+                with longer:
+                    emit(*WIDTHS)
+        else:
+            emit(*WIDTHS)
         with self._each_bit(builder.load(left)) as place:
             sum_row(self.add(begin, place))
         with self.loop(whole, end) as row:
             sum_row(row)
+
+    def _sum_single_entries(
+        self, begin: Value, end: Value, several: Value, products: Value, sums: Value
+    ) -> None:
+        """Emit that sums of rows are stored that nearly all have a single entry, or none.
+
+        The products of such rows are those sums, with zeros between them where rows have none.
+        `several` has a bit for each row of more entries; of those, at most WIDTHS[0] are summed.
+        """
+        builder, lanes = self.builder, BLOCK_BYTES // self.itemsize
+        whole = self.whole_steps(begin, end, lanes)
+        with self.loop(begin, whole, lanes) as row:
+            place = builder.sub(row, begin)
+            others = builder.trunc(builder.lshr(several, place), ir.IntType(lanes))
+            none_other = builder.icmp_unsigned("==", others, ir.IntType(lanes)(0))
+            with builder.if_else(none_other) as (single, mixed):
+                with single:
+                    kind = ir.VectorType(BYTE, lanes)
+                    lengths = self.load(kind, self.add(self.lengths, place))
+                    mask = builder.icmp_unsigned("!=", lengths, ir.Constant(kind, None))
+                    at = self.add(products, self.times(self.offset(row), self.itemsize))
+                    total = self.load_expanded(self.vector(lanes), at, mask)
+                    total = self.plus(total, ir.Constant(total.type, None))  # +0 in place of -0
+                    self.store(total, self.add(sums, self.times(row, self.itemsize)))
+                with mixed, self.loop(row, self.add(row, lanes), TOGETHER) as four:
+                    self._sum_four(four, WIDTHS[0], products, sums)
+        with self.loop(whole, end, TOGETHER) as row:
+            self._sum_four(row, WIDTHS[0], products, sums)
 
     @contextmanager
     def _each_bit(self, bits: Value) -> Iterator[Value]:

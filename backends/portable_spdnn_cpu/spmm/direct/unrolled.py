@@ -12,8 +12,10 @@ import functools
 
 from llvmlite import ir
 
+from portable_spdnn_cpu.jit.target import has_fast_gathers
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.dots import STEP
-from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, OUT_ROW, ROWS, K
+from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, INDICES, OUT_ROW, ROWS, VALUES, K
 from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
 from portable_spdnn_cpu.spmm.emitter import WORD, Value
 
@@ -44,11 +46,30 @@ class EqualRows(SparseMicrokernel):
             case = builder.append_basic_block(f"of_{count}")
             switch.add_case(WORD(count), case)
             builder.position_at_end(case)
-            with self.loop(begin, end) as number:
+            rest = self.multiply_vectors(begin, end, start) if count == 1 else begin
+            with self.loop(rest, end) as number:
                 first = self.add(start, self.times(builder.sub(number, begin), count))
                 self.multiply_some(number, first, count)
             builder.branch(after)
         builder.position_at_end(after)
+
+    def multiply_vectors(self, begin: Value, end: Value, start: Value) -> Value:
+        """Emit rows of an entry each, as many as are whole vectors; return the row after them."""
+        if not has_fast_gathers():
+            return begin
+        builder, lanes = self.builder, BLOCK_BYTES // self.itemsize
+        whole = self.whole_steps(begin, end, lanes)
+        with self.loop(begin, whole, lanes) as row:
+            entry = self.add(start, builder.sub(row, begin))
+            self.ask_ahead(entry, lanes)
+            self.check_indices(entry, lanes, self.words[self.extent])
+            at = self.add(self.words[INDICES], self.times(entry, self.index_type.width // 8))
+            items = self.gather(self.B, self.load(ir.VectorType(self.index_type, lanes), at))
+            at = self.add(self.words[VALUES], self.times(entry, self.itemsize))
+            terms = builder.fmul(self.load(self.vector(lanes), at), items)
+            total = self.plus(terms, ir.Constant(terms.type, None))  # +0 in place of -0
+            self.store(total, self.row_of(self.out, row, OUT_ROW))
+        return whole
 
     def multiply_some(self, number: Value, first: Value, count: int) -> None:
         """Emit so many entries of a row or column, from a first one on."""
@@ -87,6 +108,10 @@ class EqualColumns(EqualRows):
     """Emits what columns of A in CSC add to C, which all have as many entries."""
 
     extent = ROWS
+
+    def multiply_vectors(self, begin: Value, end: Value, start: Value) -> Value:
+        """Emit nothing: two columns may add to the same item."""
+        return begin
 
     def multiply_entries(self, number: Value, entries: list[Value]) -> None:
         """Emit what entries of a column add to C, in their order: two may be of one row."""

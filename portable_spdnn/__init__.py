@@ -21,7 +21,6 @@ _NAMES = {
     "epilogue": ("Epilogue",),
     "errors": ("BackendUnavailable", "InputError", "NumericalError", "SpdnnError"),
     "features": ("PackedFeatures",),
-    "first_calls": ("compile_kernels",),
     "graphchallenge.radixnet": ("radixnet",),
     "io.matrices": ("load_matrix",),
     "layer": ("Layer",),
@@ -35,6 +34,7 @@ _NAMES = {
     "plans.planner": ("plan",),
     "plans.result": ("Result",),
     "registry": ("backends", "get_backend"),
+    "warm_up": ("compile_kernels",),
     "workloads.images": ("digits_features",),
     "workloads.loading": ("iter_layers", "load_inputs", "load_network", "open_network"),
     "workloads.streamed_network": ("StreamedNetwork",),
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from portable_spdnn.errors import NumericalError as NumericalError
     from portable_spdnn.errors import SpdnnError as SpdnnError
     from portable_spdnn.features import PackedFeatures as PackedFeatures
-    from portable_spdnn.first_calls import compile_kernels as compile_kernels
     from portable_spdnn.graphchallenge.radixnet import radixnet as radixnet
     from portable_spdnn.io.matrices import load_matrix as load_matrix
     from portable_spdnn.layer import Layer as Layer
@@ -71,6 +70,7 @@ if TYPE_CHECKING:
     from portable_spdnn.plans.result import Result as Result
     from portable_spdnn.registry import backends as backends
     from portable_spdnn.registry import get_backend as get_backend
+    from portable_spdnn.warm_up import compile_kernels as compile_kernels
     from portable_spdnn.workloads.images import digits_features as digits_features
     from portable_spdnn.workloads.loading import iter_layers as iter_layers
     from portable_spdnn.workloads.loading import load_inputs as load_inputs

@@ -166,10 +166,9 @@ class NumbaBackend(Backend):
 
     def make_layer(self, W: sp.csr_array, inputs: int | None, epilogue: Epilogue) -> Prepared:
         """Return the function (Y, out, residual) -> Y', with W packed for the fastest kernel."""
-        from portable_spdnn_cpu.layout.csc_to_csr import csc_to_csr
+        from portable_spdnn_cpu.layout.csc_to_csr import transposed
 
-        A: Any = csc_to_csr(W.T)  # not None: W is canonical
-        product = self._weights_product(A, epilogue, inputs, keeps_order=True)
+        product = self._weights_product(transposed(W), epilogue, inputs, keeps_order=True)
 
         def run(Y: Array | sp.csr_array, out: Array | None, residual: Array | None) -> Any:
             if not isinstance(Y, np.ndarray):  # soon told: small layers take three microseconds
@@ -222,16 +221,19 @@ class NumbaBackend(Backend):
         return prepare(self.workers, weights, geometry, epilogue, batch)
 
     def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan | None:
-        """Return a plan of products, one depth first, or the layer loop for sparse features."""
+        """Return a plan of products, or one that goes depth first: always in limited memory.
+
+        Neither where sparse features are asked for: the layer loop has them.
+        """
         if options.path == "spgemm":
             return None
         from portable_spdnn_cpu.network.choice import suits_products
         from portable_spdnn_cpu.network.layer_products import LayerProductsPlan
         from portable_spdnn_cpu.network.plan import DepthFirstPlan
 
-        # Where memory is limited, weights are packed once: products pack them for every number of
-        # inputs.
-        if options.memory is None and suits_products(network):
+        # Tiles pack weights once; products, once for each number of inputs.
+        limited = options.memory is not None
+        if not limited and suits_products(network, options.expected_inputs):
             return LayerProductsPlan(self, self.workers, network, options)
         return DepthFirstPlan(self, self.workers, network, options)
 

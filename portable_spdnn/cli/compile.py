@@ -1,26 +1,21 @@
-"""`portable-spdnn compile`: what first calls would wait for, done before."""
+"""`portable-spdnn compile`: a backend's kernels, before a first call needs them."""
 
 from __future__ import annotations
+
+import typer
 
 from portable_spdnn.cli import options as flag
 
 
-def compile_(
-    backend: flag.BackendName = "auto",
-    dtype: flag.Dtype = "float32",
-    threads: flag.Threads = None,
-) -> None:
+def compile_(backend: flag.BackendName = "auto", dtype: flag.Dtype = "float32") -> None:
     """Compile the kernels of a backend, and keep them on disk for later processes.
 
-    A minute or two, once for each type of values and kind of processor: where a machine or a
-    container is set up. Without it the first call of each operation takes seconds.
+    Once for each type of values and kind of processor, where a machine or a container is set up:
+    one to two minutes of a core. Without it the first call of each operation takes seconds.
     """
-    from portable_spdnn.first_calls import compile_kernels
     from portable_spdnn.registry import get_backend
-    from portable_spdnn.report import run_report
+    from portable_spdnn.warm_up import compile_kernels
 
-    chosen = get_backend(backend, threads)
-    seconds = compile_kernels(chosen, dtype)
-    facts = [("backend", f"{chosen.name} ({chosen.device}), {dtype}")]
-    facts += [(name, f"{taken:.1f} s") for name, taken in seconds.items()]
-    run_report.print_facts(facts, to_stderr=False)
+    chosen = get_backend(backend)
+    typer.echo(f"backend {chosen.name} ({chosen.device}), {dtype}")
+    compile_kernels(chosen, dtype, lambda name, seconds: typer.echo(f"{name}: {seconds:.1f} s"))

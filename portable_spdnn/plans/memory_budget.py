@@ -75,8 +75,8 @@ class Budget:
         free = max(layer / WEIGHTS_SHARE, 2 * COPIES * row / (1 - WEIGHTS_SHARE))
         if memory < taken + free:
             raise InputError(
-                f"memory is {format_bytes(memory)}, of which {format_bytes(taken)} are taken by "
-                f"the program, the inputs and buffers; a network of {widest} neurons "
+                f"memory is {format_bytes(memory)}, but the program, the inputs and buffers take "
+                f"{format_bytes(taken)}; a network of {widest} neurons "
                 f"needs {format_bytes(1.05 * (taken + free))} here"
             )
         weights = int(WEIGHTS_SHARE * (memory - taken))

@@ -58,7 +58,8 @@ class PlanOptions:
     path : {"auto", "spmm", "spgemm"}
         Dense or sparse features between layers; "auto" leaves the choice to the plan.
     batch_size : int, optional
-        Inputs that go through the network together; bounds memory, never changes an answer.
+        Inputs that go through the network together; bounds memory, and changes answers by roundings
+        at most.
     keep_dead_inputs : bool, default False
         Keep computing inputs whose features are all zero, as the plain reference does.
     exact_passes : str or iterable of str, default none
@@ -122,7 +123,7 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         try:
-            dtype = np.dtype(self.dtype)
+            dtype = None if self.dtype is None else np.dtype(self.dtype)
         except TypeError:
             dtype = None
         if dtype not in (np.float32, np.float64):

@@ -41,6 +41,15 @@ def csc_to_csr(matrix: Any) -> sp.csr_array | None:
     return sp.csr_array((values, indices, indptr), shape=matrix.shape)
 
 
+def transposed(matrix: Any) -> Any:
+    """Return the transpose of a canonical csr_array as another.
+
+    >>> transposed(sp.csr_array(np.array([[0.0, 2.0], [3.0, 0.0]]))).indices.tolist()
+    [1, 0]
+    """
+    return csc_to_csr(matrix.T)  # not None: it is canonical
+
+
 def parts_in_csr(parts: Parts, shape: tuple[int, ...]) -> Parts | None:
     """Return offsets, indices and values of a matrix of CSC in CSR; see `csc_to_csr`."""
     if not are_plain(*parts) or not all(part.ndim == 1 for part in parts):

@@ -7,37 +7,44 @@ import numpy as np
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
 from portable_spdnn_cpu.layout.clusters import cluster_outputs
-from portable_spdnn_cpu.layout.csc_to_csr import csc_to_csr
+from portable_spdnn_cpu.layout.csc_to_csr import transposed
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER
 
-SAMPLED_LAYERS = 3  # which tell for all whether outputs share inputs
-DENSE = 0.25  # the part of a layer's weights from which products win, whatever outputs share
+SAMPLED_LAYERS = 3  # the first, one in the middle and the last: they tell for all
+# Parts of a layer's possible weights. From DENSE on products win whatever the weights are; below
+# THIN they win by so little that tiles are better where inputs may die out.
+DENSE, THIN = 0.25, 0.05
+FEW_INPUTS = 16  # they go through products twice as fast, and a dead one saves little
 
 
-def suits_products(network: Network) -> bool:
-    """Whether layers are faster one by one, as products, than depth first in tiles.
+def suits_products(network: Network, expected_inputs: int | None = None) -> bool:
+    """Whether layers are faster one by one, as products, than depth first in tiles of inputs.
 
-    Tiles gain where inputs die out, where all weights are equal, and where outputs share inputs, as
-    in the challenge's networks. Layers of pruned networks have none of that.
+    Of the first, a middle and the last layer, those tell that hold at least half of the three's
+    weights. A layer is for tiles where all its weights are equal, or half of its outputs are in
+    clusters that share inputs, or where inputs may die out and it has few weights, unless few
+    inputs are expected. It is for products where it has many weights, and else.
     """
-    if network.sparse_features_exact and any(
-        np.min(layer.epilogue().bias, initial=0.0) < 0 for layer in network
-    ):
-        return False
     sampled = np.unique(np.linspace(0, len(network) - 1, SAMPLED_LAYERS).astype(int))
     layers = [network.layers[number] for number in sampled]
-    suited = sum(layer.nnz for layer in layers if _is_irregular(layer))
+    few = expected_inputs is not None and expected_inputs <= FEW_INPUTS
+    dying = not few and network.sparse_features_exact and any(map(_has_negative_bias, layers))
+    suited = sum(layer.nnz for layer in layers if _suits_products(layer, dying))
     return bool(2 * suited >= sum(layer.nnz for layer in layers))
 
 
-def _is_irregular(layer: Layer) -> bool:
-    """Whether edges have weights of their own and few outputs share inputs, or all is dense."""
+def _suits_products(layer: Layer, dying: bool) -> bool:
+    """Whether a layer is for products, given whether inputs may die out."""
     neurons_in, neurons_out = layer.shape
-    if layer.nnz >= DENSE * neurons_in * neurons_out:
+    density = layer.nnz / max(1, neurons_in * neurons_out)
+    if density >= DENSE:
         return True
-    if layer.constant is not None:
+    if layer.constant is not None or (dying and density < THIN):
         return False
-    by_output = csc_to_csr(layer.csr().T)
-    assert by_output is not None  # layers are canonical
+    by_output = transposed(layer.csr())
     _, clusters = cluster_outputs(by_output.indptr.astype(np.int64), by_output.indices)
     return 2 * CLUSTER * clusters < neurons_out
+
+
+def _has_negative_bias(layer: Layer) -> bool:
+    return bool(np.min(layer.epilogue().bias, initial=0.0) < 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,22 +12,23 @@ from portable_spdnn.features import Features, cast_features
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
 from portable_spdnn.operations.operands import SparseOperand
-from portable_spdnn.plans.base import Build, NetworkPlan
+from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.batch import BatchOutput
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn_cpu.jit.compilation import Array, kernel
-from portable_spdnn_cpu.layout.csc_to_csr import csc_to_csr
+from portable_spdnn_cpu.layout.csc_to_csr import transposed
 from portable_spdnn_cpu.machine.buffers import Buffers, Spare
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool, worth_waking
 from portable_spdnn_cpu.spmm.dense_layout import empty_result
 from portable_spdnn_cpu.spmm.handle import WeightsProduct
 
+LANES = 16  # the inputs of a group are a multiple: whole vectors of either type
 LEAST_GROUP, MOST_GROUP = 64, 1024  # inputs that go through all layers together
 CACHE_SHARE = 0.75  # of the second level, for features before and after a layer
-LANES = 16  # groups are whole vectors
-# Inactive inputs leave a group where they are at least this part of it: the others are copied.
-WORTH_LEAVING = 0.25
+# Bytes of these features up to which a group has LEAST_GROUP inputs, whatever the cache; fewer in
+# wider networks.
+MOST_BYTES = 1 << 26
 DESCRIBED_LAYERS = 8
 
 
@@ -36,7 +36,7 @@ class LayerProductsPlan(NetworkPlan):
     """Y'^T = W^T Y^T, layer after layer, each product by the kernel that suits it.
 
     Inputs go in groups whose features before and after a layer fit in the second-level cache. Of
-    several groups each is run by one thread; the products of a single one by all.
+    several groups each is run by one thread; the products of a single one are shared by all.
 
     Parameters
     ----------
@@ -44,80 +44,98 @@ class LayerProductsPlan(NetworkPlan):
     workers : ThreadPool
     network : Network
     options : PlanOptions
-    buffers : Spare of Buffers, optional
-        Those of a plan for other layers.
     """
 
     def __init__(
-        self,
-        backend: Backend,
-        workers: ThreadPool,
-        network: Network,
-        options: PlanOptions,
-        buffers: Spare[Buffers] | None = None,
+        self, backend: Backend, workers: ThreadPool, network: Network, options: PlanOptions
     ) -> None:
         super().__init__(backend, network, options)
         self.dtype = np.dtype(options.dtype)
         self.workers = workers
-        self._edges = np.array([layer.nnz for layer in network])
-        self.may_drop = [self.may_drop_after(number) for number in range(len(network))]
-        features = 2 * max(1, network.widest) * self.dtype.itemsize
-        fitting = int(CACHE_SHARE * cache_bytes(2)) // features
-        self.group = min(max(fitting // LANES * LANES, LEAST_GROUP), MOST_GROUP)
-        self._buffers = Spare(Buffers) if buffers is None else buffers
-        # Layers may be one object.
-        operands = {
-            id(layer): (
-                _by_output(layer, self.dtype),
-                layer.epilogue(network.y_max).prepared("layer", layer.shape[1], self.dtype),
-            )
-            for layer in network
-        }
-        # For one group at a time, of which all threads run each product; and for a group a thread.
-        self._together = self._products(workers, operands)
-        self._apart = self._products(ALONE, operands) if workers.threads > 1 else self._together
-        # A group of made-up inputs: weights are packed, kernels compiled or loaded.
-        expected = options.expected_inputs
-        inputs = self.group * workers.threads if expected is None else expected
-        _, size, products = self._cut(inputs)
-        made_up = np.ones((min(size, inputs), network.neurons), self.dtype)
-        rows = empty_result((len(made_up), network.neurons_out), self.dtype)
-        counts, mine = np.zeros((2, len(network)), np.int64), self._buffers.take()
-        self._run_group(products, made_up, rows, mine, 0, counts)
-        self._buffers.give_back(mine)
+        layers = tuple(network)  # once: those of a file are other objects each time
+        self._edges = np.array([layer.nnz for layer in layers])
+        # After the last layer nothing is left to save.
+        self._may_leave = [
+            number + 1 < len(layers) and self.may_drop_after(number)
+            for number in range(len(layers))
+        ]
+        features = 2 * max(1, network.widest) * self.dtype.itemsize  # of an input
+        least = LEAST_GROUP if LEAST_GROUP * features <= MOST_BYTES else LANES
+        fitting = int(CACHE_SHARE * cache_bytes(2)) // features // LANES * LANES
+        self.group = min(max(fitting, least), MOST_GROUP)
+        self._buffers = Spare(Buffers)
+        operands = {layer: self._operands(layer) for layer in layers}  # some may be one object
+        self._own_products = self._products(ALONE, layers, operands)
+        self._shared_products = self._own_products
+        if workers.threads > 1:
+            self._shared_products = self._products(workers, layers, operands)
+        self._warm_up()
+
+    def _operands(self, layer: Layer) -> tuple[SparseOperand, Epilogue]:
+        """Return the weights of a layer with a row for each output, and what follows its sums."""
+        epilogue = layer.epilogue(self.network.y_max)
+        by_output = transposed(layer.csr(self.dtype))
+        return by_output, epilogue.prepared("layer", layer.shape[1], self.dtype)
 
     def _products(
-        self, pool: ThreadPool, operands: dict[int, tuple[SparseOperand, Epilogue]]
+        self,
+        pool: ThreadPool,
+        layers: Sequence[Layer],
+        operands: dict[Layer, tuple[SparseOperand, Epilogue]],
     ) -> list[WeightsProduct]:
         """Return the product of each layer, on a pool of threads."""
-        made = {layer: WeightsProduct(pool, *operand) for layer, operand in operands.items()}
-        return [made[id(layer)] for layer in self.network]
+        made = {layer: WeightsProduct(pool, *each) for layer, each in operands.items()}
+        return [made[layer] for layer in layers]
 
-    def for_layers(self, network: Network, options: PlanOptions, build: Build) -> NetworkPlan:
-        """Return a plan for other layers; see `NetworkPlan.for_layers`."""
-        return LayerProductsPlan(self.backend, self.workers, network, options, self._buffers)
+    def _warm_up(self) -> None:
+        """Run made-up groups: weights are packed for them, kernels compiled or loaded.
+
+        They are those of the expected inputs, or full ones, and halves of them where inputs leave.
+        """
+        expected, products = self.options.expected_inputs, self._own_products
+        size = inputs = min(self.group, self.batch_size)
+        if expected is not None:
+            inputs = min(expected, self.batch_size)
+            _, size, products = self._cut(inputs)
+        sizes = [inputs % size, min(size, inputs)]
+        while any(self._may_leave) and halved(sizes[-1]) < sizes[-1]:
+            sizes.append(halved(sizes[-1]))
+        for inputs in filter(None, dict.fromkeys(sizes)):
+            sample = np.ones((inputs, self.network.neurons), self.dtype)
+            rows = empty_result((inputs, self.network.neurons_out), self.dtype)
+            counts, buffers = np.zeros((2, len(products)), np.int64), self._buffers.take()
+            self._run_group(products, sample, rows, buffers, 0, counts, all_stay=True)
+            self._buffers.give_back(buffers)
 
     def describe(self) -> str:
         """Return what the plan chose and why, a line each."""
         threads = self.workers.threads
         kib = 2 * self.network.widest * self.group * self.dtype.itemsize // 1024
+        leave = [str(number) for number, may in enumerate(self._may_leave, start=1) if may]
         lines = [
-            f"Layers run one after the other, each a product of prepared weights, in {self.dtype}, "
-            f"on {threads} thread{'s' if threads > 1 else ''}: few of their outputs share inputs, "
-            "or they are nearly dense.",
-            f"Groups of up to {self.group} inputs go through all layers. Their features before and "
-            f"after a layer take {kib} KiB; the second-level cache has {cache_bytes(2) // 1024} "
-            "KiB.",
-            f"Inactive inputs (all features zero) may leave after {sum(self.may_drop)} of the "
-            f"{len(self.may_drop)} layers.",
+            "Layers run one after the other, each a product of prepared weights, in "
+            f"{self.dtype}, on {threads} thread{'s' if threads > 1 else ''}: tiles of inputs that "
+            "go depth first would gain nothing from weights of their own for each edge, and "
+            "outputs that share few inputs.",
+            f"Groups of {self.group} inputs go through all layers, one on each thread; of up to "
+            f"{LEAST_GROUP * threads} inputs all threads share each product.",
+            f"Features of a group before and after a layer take {kib} KiB; the second-level cache "
+            f"has {cache_bytes(2) // 1024} KiB.",
+            "Inactive inputs (all features zero) leave where they are half of a group, after "
+            f"{len(leave)} of the {len(self._may_leave)} layers"
+            + (f": from layer {leave[0]} on." if leave else "."),
             f"A batch has up to {self.batch_size} inputs.",
         ]
-        for number, layer in enumerate(self.network.layers[:DESCRIBED_LAYERS]):
-            rows, columns = layer.shape
-            zeros = 100 * (1 - layer.nnz / max(1, rows * columns))
-            lines.append(f"Layer {number + 1}, {rows} x {columns} with {zeros:.0f} % zeros:")
-            for product in dict.fromkeys((self._together[number], self._apart[number])):
-                lines.append(product.describe(layer=True))
+        both = zip(self._shared_products, self._own_products, strict=True)
+        for number, products in enumerate(both, start=1):
+            if number > DESCRIBED_LAYERS:
+                lines.append(f"And {len(self._edges) - DESCRIBED_LAYERS} more layers.")
+                break
+            outputs, inputs = products[0].A.shape
+            zeros = 100 * (1 - products[0].A.nnz / max(1, outputs * inputs))
+            lines.append(f"Layer {number}, {inputs} x {outputs} with {zeros:.0f} % zeros:")
+            chosen = [each for each in dict.fromkeys(products) if each.has_chosen]
+            lines += [each.describe(layer=True) for each in chosen]
         return "\n".join(lines)
 
     def _cut(self, inputs: int) -> tuple[ThreadPool, int, list[WeightsProduct]]:
@@ -127,20 +145,20 @@ class LayerProductsPlan(NetworkPlan):
         if threads > 1:
             pool = worth_waking(self.workers, int(self._edges.sum()) * inputs)
         if pool is not ALONE and inputs <= LEAST_GROUP * threads:
-            return ALONE, inputs, self._together
+            return ALONE, inputs, self._shared_products
         groups = max(1, -(-inputs // self.group))
         groups += -groups % pool.threads
-        return pool, max(1, -(-inputs // (groups * LANES))) * LANES, self._apart
+        return pool, max(1, -(-inputs // (groups * LANES))) * LANES, self._own_products
 
     def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         """Run the whole network on one batch; see `NetworkPlan.run_batch`."""
-        inputs, layers = features.shape[0], len(self.network)
+        inputs, layers = features.shape[0], len(self._edges)
         pool, size, products = self._cut(inputs)
         rows = empty_result((inputs, self.network.neurons_out), self.dtype)
         begins = range(0, inputs, size)
         left: list[Array | None] = [None] * len(begins)
         counts = np.zeros((pool.threads, 2, layers), np.int64)
-        waiting = iter(enumerate(begins))  # shared: next() is atomic
+        waiting = iter(enumerate(begins))  # shared: the interpreter's lock makes next() atomic
         done = [0] * pool.threads
         buffers = self._buffers.take()
 
@@ -182,6 +200,7 @@ class LayerProductsPlan(NetworkPlan):
         buffers: Buffers,
         worker: int,
         counts: Array,
+        all_stay: bool = False,
     ) -> Array | None:
         """Run a group of inputs through all layers.
 
@@ -198,6 +217,8 @@ class LayerProductsPlan(NetworkPlan):
         counts : ndarray of int64, shape (2, layers)
             Takes the inputs that are active after each layer, and those that it computed, besides
             what it holds.
+        all_stay : bool
+            Whether inactive inputs stay wherever they may leave.
 
         Returns
         -------
@@ -218,18 +239,22 @@ class LayerProductsPlan(NetworkPlan):
             counts[0, number] += count
             counts[1, number] += inputs
             Y = out
-            if self.may_drop[number] and inputs - count >= max(1, WORTH_LEAVING * inputs):
-                staying = np.flatnonzero(active)
+            if self._may_leave[number] and not all_stay and 2 * count <= inputs:
+                if count == 0:
+                    return np.arange(0)  # and none comes back
+                size = inputs
+                while count <= halved(size) < size:
+                    size = halved(size)
+                # Active inputs stay, and as many others as fill the vectors.
+                staying = np.sort(np.argsort(~active, kind="stable")[:size])
                 left = staying if left is None else left[staying]
                 Y = Y.take(staying, axis=1)
-                if last:
-                    rows[:count] = Y.T
         return left
 
 
-def _by_output(layer: Layer, dtype: np.dtype[Any]) -> Any:
-    """Return a layer's weights as a csr_array with a row for each output."""
-    return csc_to_csr(layer.csr(dtype).T)  # not None: layers are canonical
+def halved(inputs: int) -> int:
+    """Return half of a group, in whole vectors: of few sizes, as weights are packed for each."""
+    return -(-inputs // (2 * LANES)) * LANES
 
 
 @kernel
@@ -243,7 +268,7 @@ def find_active_columns(features: Array, active: Array) -> int:
             active[column] |= features[row, column] != 0
             count += active[column]
         if count == columns:
-            break  # soon: few inputs are inactive
+            break  # after a few rows, where all are active
     return count
 
 

@@ -166,6 +166,11 @@ class WeightsProduct:
             stream = self._stream(tuning.stream_variants(size)[0])
             stream.multiply(B, out, residual, self.workers)
 
+    @property
+    def has_chosen(self) -> bool:
+        """Whether a kernel is chosen for any number of columns."""
+        return bool(self._choices)
+
     def describe(self, layer: bool = False) -> str:
         """Return what was chosen so far, and why: a sentence for each number of columns.
 

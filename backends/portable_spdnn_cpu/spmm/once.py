@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array
-from portable_spdnn_cpu.layout.csc_to_csr import csc_to_csr
+from portable_spdnn_cpu.layout.csc_to_csr import transposed
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import cost_model, tuning
 from portable_spdnn_cpu.spmm.dense_layout import empty_result, layout_of
@@ -65,7 +65,7 @@ def layer_once(
         )  # fmt: skip
         if C is not None:
             return C.T
-    A: Any = csc_to_csr(W.T)  # not None: W is canonical
+    A = transposed(W)
     return multiply_once(workers, A, epilogue, B, added, keeps_order=True).T
 
 

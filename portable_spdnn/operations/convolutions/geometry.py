@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -18,8 +18,8 @@ from portable_spdnn.sparse_arrays import real_dtype
 
 Extents: TypeAlias = int | Sequence[int]
 MOST = (1 << 31) - 1  # of a stride, a dilation or a padding
-# "same": as `same_padding` says; "valid": none.
-Padding: TypeAlias = int | Sequence[int] | Sequence[Sequence[int]] | str
+# "same": as `same_padding` says; "valid": none. In capitals too, as TensorFlow writes them.
+Padding: TypeAlias = int | Sequence[int] | Sequence[Sequence[int]] | Literal["same", "valid"]
 
 IMAGE_AXES = {1: "(batch, channels, length)", 2: "(batch, channels, height, width)"}
 
@@ -137,22 +137,24 @@ def conv_geometry(
     if channels % groups or outputs % groups:
         raise InputError(
             f"{name}: {channels} channels and {outputs} outputs do not divide into {groups} groups"
+            f"{channels_last_hint(image, outputs)}"
         )
-    if group_channels * groups != channels:
+    seen = group_channels * groups
+    if seen != channels:
         raise InputError(
             f"{name}: weights have shape {weights}, but x has {channels} channels, its second "
             f"dimension, in {groups} group{'s' if groups > 1 else ''}; the second dimension of "
-            f"weights must be {channels // groups}{channels_last(image, group_channels * groups)}"
+            f"weights must be {channels // groups}{channels_last_hint(image, seen)}"
         )
     both = (1, 1)[len(size) :]  # in one dimension, images are one row high
     strides = _extents(f"{name}: stride", stride, len(size))
     dilations = _extents(f"{name}: dilation", dilation, len(size))
-    if isinstance(padding, str) and padding == "same":
+    named = padding.lower() if isinstance(padding, str) else ""
+    if named == "same":
         around = same_padding(size, kernel, strides, dilations)
-    elif isinstance(padding, str) and padding == "valid":
-        around = ((0, 0),) * len(size)
     else:
-        around = _padding(f"{name}: padding", padding, len(size))
+        zeros = 0 if named == "valid" else padding
+        around = _padding(f"{name}: padding", zeros, len(size))
     geometry = ConvGeometry(
         channels,
         *_two((*both, *size)),
@@ -194,7 +196,7 @@ def same_padding(
     return tuple(found)
 
 
-def channels_last(image: Sequence[int], channels: int) -> str:
+def channels_last_hint(image: Sequence[int], channels: int) -> str:
     """Return what to add to an error where the channels of images seem to come last."""
     if image[-1] != channels:
         return ""
@@ -242,7 +244,7 @@ def _extents(name: str, value: Extents, dimensions: int) -> tuple[int, ...]:
     return tuple(checked_count(name, each, most=MOST) for each in given)
 
 
-def _padding(name: str, value: Padding, dimensions: int) -> tuple[tuple[int, int], ...]:
+def _padding(name: str, value: Any, dimensions: int) -> tuple[tuple[int, int], ...]:
     """Return the padding before and after each dimension."""
     given = _items(value)
     if isinstance(value, Integral):
@@ -253,9 +255,19 @@ def _padding(name: str, value: Padding, dimensions: int) -> tuple[tuple[int, int
         raise InputError(
             f'{name} is {shown(value)}; a whole number, two{more}, "same" or "valid" is expected'
         )
-    if dimensions == 1:  # before and after
-        return (_two(tuple(checked_count(name, each, least=0, most=MOST) for each in given)),)
-    return tuple(_padding(name, each, 1)[0] for each in given)
+    if dimensions == 1:
+        return (_before_and_after(name, value),)
+    return tuple(_before_and_after(name, each) for each in given)
+
+
+def _before_and_after(name: str, value: Any) -> tuple[int, int]:
+    """Return the padding of one dimension."""
+    given = _items(value)
+    if given is None:
+        given = [value, value]
+    if len(given) != 2:
+        raise InputError(f"{name} has {shown(value)} for a dimension; a whole number or two go")
+    return _two(tuple(checked_count(name, each, least=0, most=MOST) for each in given))
 
 
 def _expected(dimensions: int) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.operations.convolutions.geometry import ConvGeometry, channels_last
+from portable_spdnn.operations.convolutions.geometry import ConvGeometry, channels_last_hint
 from portable_spdnn.operations.handles import DescribedCall, Prepared
 from portable_spdnn.operations.operands import (
     AnyArray,
@@ -89,7 +89,7 @@ class ConvHandle:
         if given.shape[1:] != image:
             raise InputError(
                 f"{name}: x has shape {given.shape}; the handle was made for (batch, "
-                f"{', '.join(map(str, image))}){channels_last(given.shape[1:], image[0])}"
+                f"{', '.join(map(str, image))}){channels_last_hint(given.shape[1:], image[0])}"
             )
         images = cast_to_prepared(given, f"{name}: x", self.dtype)
         shape = geometry.lowered(geometry.output_shape(batch))

@@ -15,6 +15,8 @@ back.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.convolutions.geometry import Extents, Padding, checked_image_shape
 from portable_spdnn.operations.convolutions.handle import ConvHandle
@@ -121,7 +123,7 @@ class Convolutions(ConvHooks):
         x: DenseLike,
         weights: DenseLike,
         stride: int = 1,
-        padding: int | tuple[int, int] | str = 0,
+        padding: int | tuple[int, int] | Literal["same", "valid"] = 0,
         dilation: int = 1,
         groups: int = 1,
         epilogue: Epilogue | None = None,
@@ -148,7 +150,7 @@ class Convolutions(ConvHooks):
         weights: DenseLike,
         input_shape: tuple[int, ...],
         stride: int = 1,
-        padding: int | tuple[int, int] | str = 0,
+        padding: int | tuple[int, int] | Literal["same", "valid"] = 0,
         dilation: int = 1,
         groups: int = 1,
         epilogue: Epilogue | None = None,

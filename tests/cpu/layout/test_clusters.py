@@ -18,6 +18,8 @@ from portable_spdnn_cpu.layout import clusters as clustering
 from portable_spdnn_cpu.layout.clusters import cluster_outputs, lay_out
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER, MAX_COUNTED
 
+pytestmark = pytest.mark.usefixtures("depth_first_plans")
+
 
 def unlaid(W: Any, valued: bool) -> tuple[Any, int]:
     """Cluster and lay out W (outputs x inputs, CSR); read that back entry by entry."""

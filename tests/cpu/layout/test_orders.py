@@ -22,6 +22,8 @@ from portable_spdnn_cpu.layout.orders import order_clusters, permute_rows
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER
 from portable_spdnn_cpu.network import sparse_prefix
 
+pytestmark = pytest.mark.usefixtures("depth_first_plans")
+
 
 def ordered(W: Any) -> tuple[Any, Any, int]:
     """Return the order of W (outputs x inputs) before and after, and how many clusters it has."""

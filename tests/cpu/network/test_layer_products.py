@@ -33,14 +33,21 @@ def pruned_network(
     return ps.Network(layers)
 
 
-def network_in_which_inputs_die() -> ps.Network:
-    """Inputs die in most layers, but the first is linear with a bias: they are alive after it."""
+def network_in_which_inputs_die(bias: float = 1e-3) -> ps.Network:
+    """Inputs die in most layers, but the first is linear: with a bias they are alive after it."""
     rng = np.random.default_rng(5)
-    layers = [ps.Layer(np.eye(24), 1e-3, "none")]
+    layers = [ps.Layer(np.eye(24), bias, "none")]
     for _ in range(6):
         W = rng.random((24, 24)) * (rng.random((24, 24)) < 0.2)
-        layers.append(ps.Layer(W, -0.2))
+        layers.append(ps.Layer(W, -0.45))
     return ps.Network(layers, y_max=4)
+
+
+def with_groups_of(inputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let plans made from here on cut inputs into small groups, however little work they are."""
+    monkeypatch.setattr(layer_products, "LEAST_GROUP", 16)
+    monkeypatch.setattr(layer_products, "MOST_GROUP", inputs)
+    monkeypatch.setattr(layer_products, "worth_waking", lambda workers, multiply_adds: workers)
 
 
 def made(network: ps.Network, threads: int = 2, **options: Any) -> LayerProductsPlan:
@@ -60,10 +67,14 @@ def check(plan: LayerProductsPlan, Y: Any, rtol: float = 1e-4) -> ps.Result:
 
 @pytest.mark.parametrize("widths", [(1, 1), (5, 1, 7), (30, 64, 3), (17, 130, 40, 40, 9)])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_pruned_network(widths: tuple[int, ...], threads: int) -> None:
+def test_a_pruned_network(
+    widths: tuple[int, ...], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # On three threads, up to 48 inputs share each product; more go in groups, one on each thread.
+    with_groups_of(32, monkeypatch)
     rng = np.random.default_rng(0)
     plan = made(pruned_network(widths, density=0.4), threads)
-    for inputs in (0, 1, 2, 15, 64, 65, 130):
+    for inputs in (0, 1, 2, 15, 48, 64, 65, 130):
         result = check(plan, rng.normal(size=(inputs, widths[0])).astype(np.float32))
         assert result.executed_edges == inputs * plan.network.edges
 
@@ -88,9 +99,7 @@ def test_bounds_and_layers_without_weights() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_groups_from_which_inputs_leave(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layer_products, "LEAST_GROUP", 16)
-    monkeypatch.setattr(layer_products, "MOST_GROUP", 32)
-    monkeypatch.setattr(layer_products, "worth_waking", lambda workers, multiply_adds: workers)
+    with_groups_of(64, monkeypatch)
     network = network_in_which_inputs_die()
     rng = np.random.default_rng(3)
     Y = rng.random((300, 24)) * rng.random((300, 1)) ** 2
@@ -104,12 +113,21 @@ def test_groups_from_which_inputs_leave(threads: int, monkeypatch: pytest.Monkey
     assert computed[0] == 300 > computed[-1] >= left[-2]
     assert seen[-1] == (300 * 7, 300 * 7)
     assert seen == sorted(seen)
+    if threads == 1:
+        assert len(seen) > 4  # after each group
+    # Weights were packed when the plan was made: for whole groups, and what is left of them.
+    chosen = {columns for product in plan._own_products for columns, _ in product._choices}
+    assert {64, 32, 16} <= chosen
     kept = made(network, threads, keep_dead_inputs=True)
     assert check(kept, Y).executed_edges == 300 * network.edges
-    # Of some groups nobody is left, or of all.
+    # Of some groups nobody is left, or of all; and of one that all threads share.
     Y[40:200] = 0
     check(plan, Y)
-    assert check(plan, 0 * Y).categories.size == 0
+    check(plan, Y[:32])
+    nobody = network_in_which_inputs_die(bias=0.0)
+    result = check(made(nobody, threads), 0 * Y)
+    assert result.categories.size == 0
+    assert result.executed_edges == 300 * nobody.layers[0].nnz
 
 
 def test_features_in_every_form() -> None:
@@ -121,9 +139,21 @@ def test_features_in_every_form() -> None:
         Y.astype(np.float64),
         np.asfortranarray(Y, np.float32),
         sp.csr_array(Y),
-        Y.astype(np.float32)[::-1][::-1],
+        np.repeat(Y.astype(np.float32), 2, axis=1)[:, ::2],
+        Y[::-1].astype(np.float32)[::-1],
     ):
         np.testing.assert_allclose(plan.run(form).scores, expected, rtol=1e-6)
+
+
+def test_layers_that_are_read_anew_each_time() -> None:
+    """Those of a file that is open are other objects in each loop."""
+    given = pruned_network((12, 30, 30, 30, 8))
+
+    class Rereading(ps.Network):
+        def __iter__(self) -> Any:
+            return (ps.Layer(layer.csr(), layer.bias, layer.activation) for layer in given)
+
+    check(made(Rereading(given.layers)), np.random.default_rng(10).random((20, 12)))
 
 
 def test_sums_that_overflow_are_named() -> None:
@@ -145,7 +175,7 @@ def test_exact_passes_go_on_with_such_plans() -> None:
     assert {type(segment.plan) for segment in plan.segments} == {LayerProductsPlan}
 
 
-def test_a_callback_that_raises_and_calls_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_callback_that_raises_and_concurrent_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = made(pruned_network((30, 80, 12)), 1)
     monkeypatch.setattr(plan, "group", 16)
     Y = np.random.default_rng(7).random((100, 30)).astype(np.float32)
@@ -156,6 +186,10 @@ def test_a_callback_that_raises_and_calls_at_a_time(monkeypatch: pytest.MonkeyPa
     with pytest.raises(KeyError):
         plan.run(Y, progress=fail)
     check_calls_at_a_time(lambda part: plan.run(part).scores, [Y, Y[:50], Y[::2], Y[3:4]])
+    with_groups_of(16, monkeypatch)
+    plan = made(network_in_which_inputs_die(), 2)
+    Y = np.random.default_rng(7).random((100, 24)) * np.linspace(0, 1, 100)[:, None]
+    check_calls_at_a_time(lambda part: plan.run(part).scores, [Y, Y[:50], Y[::2], Y[3:4]])
 
 
 def test_what_suits_a_network() -> None:
@@ -163,18 +197,27 @@ def test_what_suits_a_network() -> None:
     pattern = rng.random((200, 200)) < 0.1
     values = rng.normal(size=(200, 200))
     alike = np.repeat(pattern[:, :50], 4, axis=1)  # four outputs each have the same inputs
+    thin = pattern & (rng.random((200, 200)) < 0.2)
 
-    def suits(weights: Any, bias: float = 0.1) -> bool:
-        return suits_products(ps.Network([ps.Layer(weights, bias)] * 2))
+    def suits(weights: Any, bias: float = 0.1, inputs: int | None = None) -> bool:
+        return suits_products(ps.Network([ps.Layer(weights, bias)] * 2), inputs)
 
     assert suits(pattern * values)
     assert not suits(pattern / 16)
     assert not suits(alike * values)
     assert suits(np.ones((200, 200)))
-    # Inputs die out where every bias is below zero; they do not where there is none.
-    assert not suits(pattern * values, -0.1)
-    assert suits(pattern * values, 0.0)
-    assert not suits_products(ps.radixnet(1024, layers=4))
+    # Where inputs may die out, thin layers are for tiles, if there are many inputs.
+    assert suits(thin * values)
+    assert suits(pattern * values, -0.1)
+    assert not suits(thin * values, -0.1)
+    assert not suits(thin * values, -0.1, 100)
+    assert suits(thin * values, -0.1, 1)
+    assert suits(thin * values, 0.0)
+    assert not suits_products(ps.radixnet(1024, layers=4), 1)
+    # The layers that hold most weights tell.
+    mixed = [ps.Layer(pattern / 16), ps.Layer(np.ones((200, 200)))]
+    assert suits_products(ps.Network(mixed))
+    assert not suits_products(ps.Network([mixed[0], ps.Layer(values[:, :1]), mixed[0]][::2]))
 
 
 def test_where_memory_is_limited_weights_are_packed_once() -> None:
@@ -185,13 +228,18 @@ def test_where_memory_is_limited_weights_are_packed_once() -> None:
     assert plan.run(Y).categories.tolist() == oracle.infer(network, Y)[0]
 
 
-def test_weights_are_packed_when_the_plan_is_made_and_described() -> None:
-    plan = made(pruned_network((40, 90, 10)), expected_inputs=5)
-    said = plan.describe().splitlines()
-    assert said[0].startswith("Layers run one after the other, each a product")
-    assert "Layer 2, 90 x 10 with 8" in plan.describe()
-    assert sum(line.startswith("Features of 5 inputs") for line in said) == 2
+def test_weights_are_packed_when_the_plan_is_made() -> None:
+    network = pruned_network((40, *[90] * 9, 10))
+    plan = made(network, expected_inputs=5)
+    said = plan.describe()
+    assert said.startswith("Layers run one after the other, each a product")
+    assert "Layer 2, 90 x 90 with 8" in said
+    assert said.count("Features of 5 inputs") == 8
+    assert said.endswith("\nAnd 2 more layers.")
+    assert "No kernel is chosen yet" not in said
     plan.run(np.ones((7, 40)))
-    assert (
-        sum(line.startswith("Features of 7 inputs") for line in plan.describe().splitlines()) == 2
-    )
+    assert plan.describe().count("Features of 7 inputs") == 8
+    assert "Features of 3 inputs" in made(network, batch_size=3).describe()
+    assert "predicted" not in made(network, expected_inputs=0).describe()
+    group = made(network).group
+    assert f"Features of {group} inputs" in made(network).describe()

@@ -18,6 +18,8 @@ from portable_spdnn_cpu.network.survivors import SurvivorPools, join
 from portable_spdnn_cpu.tiles.launch import cut_tiles
 from portable_spdnn_cpu.tiles.tuning import TileCosts
 
+pytestmark = pytest.mark.usefixtures("depth_first_plans")
+
 
 def launched(next_layers: list[int], begin: int) -> Any:
     """Return two inputs for each tile, and where each tile was spilled, 10 features apart."""

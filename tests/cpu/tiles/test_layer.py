@@ -25,6 +25,8 @@ from portable_spdnn_cpu.layout.tile_shape import (
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 
+pytestmark = pytest.mark.usefixtures("depth_first_plans")
+
 FUNCTIONS = {
     0: lambda z: z,
     1: lambda z: max(z, 0.0),

@@ -32,6 +32,7 @@ def test_padding_may_differ_on_every_side() -> None:
         (((1, 2), (3, 4)), ((1, 2), (3, 4))),
         (np.array([[1, 2], [3, 4]]), ((1, 2), (3, 4))),
         ("same", ((1, 1), (1, 1))),
+        ("SAME", ((1, 1), (1, 1))),
         ("valid", ((0, 0), (0, 0))),
     ):
         geometry = conv_geometry("conv2d", (1, 9, 9), (1, 1, 3, 3), 1, asked, 1, 1)
@@ -51,7 +52,14 @@ def test_same_padding_is_the_least_that_covers_the_image(
     assert last == size + before + after - 1 if before + after else last < size
 
 
-def test_images_whose_channels_come_last_are_told() -> None:
+def test_padding_of_a_dimension_is_named() -> None:
+    image, weights = np.ones((1, 1, 5, 5)), np.ones((1, 1, 3, 3))
+    for wrong, said in ((("same", 1), "'same'; it must be a whole"), (((1, 2, 3), 1), "a whole")):
+        with pytest.raises(ps.InputError, match=f"conv2d: padding (is|has) .*{said}"):
+            ps.get_backend("scipy").conv2d(image, weights, padding=wrong)
+
+
+def test_where_channels_come_last_errors_name_a_transpose() -> None:
     backend, weights = ps.get_backend("scipy"), np.ones((4, 3, 3, 3))
     last = np.ones((2, 8, 9, 3))
     with pytest.raises(ps.InputError, match=r"must be 8; .* give x.transpose\(0, 3, 1, 2\)"):
@@ -60,6 +68,8 @@ def test_images_whose_channels_come_last_are_told() -> None:
     with pytest.raises(ps.InputError, match=r"give x.transpose\(0, 3, 1, 2\)"):
         handle.apply(last)
     assert handle.apply(last.transpose(0, 3, 1, 2)).shape == (2, 4, 8, 9)
+    with pytest.raises(ps.InputError, match=r"8 groups; .* give x.transpose\(0, 3, 1, 2\)"):
+        backend.depthwise_conv2d(last, np.ones((3, 1, 3, 3)))
     signals = backend.conv1d_handle(np.ones((4, 3, 3)), (2, 3, 8))
     with pytest.raises(ps.InputError, match=r"give x.transpose\(0, 2, 1\)"):
         signals.apply(np.ones((2, 8, 3)))

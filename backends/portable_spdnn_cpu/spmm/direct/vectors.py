@@ -196,10 +196,10 @@ def add_columns(words: Any, begin: int, end: int, dtype: Any, index_dtype: Any) 
 @kernel_part
 def are_below(indices: Array, first: Any, stop: Any, extent: int) -> bool:
     """Whether indices `first` .. `stop` - 1 are from 0 to `extent` - 1."""
-    beyond = False
+    beyond: np.bool_ = np.bool_(False)
     for entry in range(first, stop):
         beyond |= np.uint64(indices[entry]) >= np.uint64(extent)
-    return not beyond
+    return bool(not beyond)
 
 
 @kernel_part

@@ -1,9 +1,9 @@
-"""First calls of every operation: a backend compiles then what it keeps, and nobody waits later."""
+"""Warm-up: each operation called once or more, so that its kernels are compiled and kept."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,36 +19,37 @@ from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.registry import get_backend
 
-EXTENT = 256  # of matrices: large enough for every kernel that a handle tries
+SIZE, WIDE = 256, 1024  # of matrices: large enough for every kernel that a handle tries
 ZEROS = (0.5, 0.9, 0.98)  # parts of the weights
-WIDE = 1024
 COLUMNS = (*range(1, 34), 64, 300)  # few columns have kernels of their own, for each number
-HEADS = (32, 64, 128)  # widths
+HEAD_WIDTHS = (32, 64, 128)
 
 
 def compile_kernels(
-    backend: str | Backend = "auto", dtype: npt.DTypeLike = np.float32, threads: int | None = None
+    backend: str | Backend = "auto",
+    dtype: npt.DTypeLike = np.float32,
+    report: Callable[[str, float], None] | None = None,
 ) -> dict[str, float]:
     """Call each operation of a backend on small operands, so that it compiles its kernels.
 
     What a backend compiles it keeps on disk: later processes of the same user on a processor of the
-    same kind load it, and their first calls take milliseconds in place of seconds. To be run when a
-    machine or a container is set up. Operands of unusual kinds (indices of 64 bits, heads of other
-    widths, other kernels of convolutions) still compile at their first call.
+    same kind load it, and first calls take milliseconds in place of seconds. To be run when a
+    machine or a container is set up, for each type of values in use. Operands of other kinds still
+    compile at their first call: indices of 64 bits, heads and convolutions of other widths, numbers
+    of columns between 33 and some 60 in handles that are told them.
 
     Parameters
     ----------
     backend : str or Backend, default "auto"
     dtype : numpy dtype
         float32 or float64.
-    threads : int, optional
-        For a backend given by name.
+    report : callable, optional
+        Called with the name of each operation and its seconds when it is done.
 
     Returns
     -------
     dict of str to float
-        The seconds that the first calls of each operation took: some where it compiled, next to
-        none where it loaded what was kept.
+        Seconds by operation: less than ten in all where everything had been kept.
 
     Raises
     ------
@@ -64,38 +65,38 @@ def compile_kernels(
     ['attention', 'convolutions', 'layer']
     """
     if not isinstance(backend, Backend):
-        backend = get_backend(backend, threads)
-    kind, found = np.dtype(PlanOptions(dtype).dtype), {}
-    for name, call in _calls(backend):
+        backend = get_backend(backend)
+    dtype = np.dtype(PlanOptions(dtype).dtype)
+    calls: dict[str, Callable[[Backend, np.dtype[Any]], None]] = {
+        "spmm": _spmm, "layer": _layer, "spgemm": _spgemm, "plan": _plans
+    }  # fmt: skip
+    if "sparse_attention" in backend.optional_operations:
+        calls["attention"] = _attention
+    if "conv2d" in backend.optional_operations:
+        calls["convolutions"] = _convolutions
+    seconds = {}
+    for name, call in calls.items():
         start = time.perf_counter()
-        call(backend, kind)
+        call(backend, dtype)
         backend.synchronize()
-        found[name] = time.perf_counter() - start
-    return found
+        seconds[name] = time.perf_counter() - start
+        if report is not None:
+            report(name, seconds[name])
+    return seconds
 
 
-def _calls(backend: Backend) -> Iterator[tuple[str, Callable[..., None]]]:
-    """Yield the operations that a backend has, by name."""
-    yield from (("spmm", _spmm), ("layer", _layer), ("spgemm", _spgemm), ("plan", _plans))
-    for name, needed, call in (
-        ("attention", "sparse_attention", _attention), ("convolutions", "conv2d", _convolutions),
-    ):  # fmt: skip
-        if needed in backend.optional_operations:
-            yield name, call
-
-
-def _weights(zeros: float, dtype: np.dtype[Any], columns: int = EXTENT) -> sp.csr_array:
+def _weights(zeros: float, dtype: np.dtype[Any], columns: int = SIZE) -> sp.csr_array:
     rng = np.random.default_rng(0)
-    return sp.random_array((EXTENT, columns), density=1 - zeros, rng=rng, dtype=dtype).tocsr()
+    return sp.random_array((SIZE, columns), density=1 - zeros, rng=rng, dtype=dtype).tocsr()
 
 
 def _spmm(backend: Backend, dtype: np.dtype[Any]) -> None:
-    gelu = Epilogue(np.zeros(EXTENT), "gelu", upper=6)
+    gelu = Epilogue(np.zeros(SIZE), "gelu", upper=6)
     for zeros in ZEROS:
         A = _weights(zeros, dtype)
-        backend.spmm(A, np.ones(EXTENT, dtype))
+        backend.spmm(A, np.ones(SIZE, dtype))
         for columns in COLUMNS:
-            B = np.ones((EXTENT, columns), dtype)
+            B = np.ones((SIZE, columns), dtype)
             for operand in (B, np.asfortranarray(B)):
                 for epilogue in (None, gelu):
                     for form in (A, A.tocsc()):
@@ -103,7 +104,7 @@ def _spmm(backend: Backend, dtype: np.dtype[Any]) -> None:
                     handle = backend.spmm_handle(A, epilogue=epilogue)
                     handle.multiply(operand, residual=B)
             backend.spmm_handle(A, columns=columns).multiply(B)
-        for k in (EXTENT, WIDE):  # offsets of 16 bits and of 32
+        for k in (SIZE, WIDE):  # offsets of 16 bits and of 32
             B = np.ones((k, WIDE), dtype)
             for operand in (B, np.asfortranarray(B)):
                 backend.spmm_handle(_weights(zeros, dtype, k), WIDE - 1).multiply(operand[:, 1:])
@@ -111,10 +112,10 @@ def _spmm(backend: Backend, dtype: np.dtype[Any]) -> None:
 
 def _layer(backend: Backend, dtype: np.dtype[Any]) -> None:
     for zeros in ZEROS:
-        layer = Layer(_weights(zeros, dtype), np.linspace(-1, 0, EXTENT))
-        backend.layer(layer, sp.csr_array(np.eye(3, EXTENT, dtype=dtype)))
+        layer = Layer(_weights(zeros, dtype), np.linspace(-1, 0, SIZE))
+        backend.layer(layer, sp.csr_array(np.eye(3, SIZE, dtype=dtype)))
         for inputs in COLUMNS:
-            Y = np.ones((inputs, EXTENT), dtype)
+            Y = np.ones((inputs, SIZE), dtype)
             for features in (Y, np.asfortranarray(Y)):
                 backend.layer(layer, features)
             backend.layer_handle(layer, inputs=inputs).apply(Y)
@@ -128,7 +129,7 @@ def _spgemm(backend: Backend, dtype: np.dtype[Any]) -> None:
 
 def _plans(backend: Backend, dtype: np.dtype[Any]) -> None:
     pruned, dying = (
-        Network(Layer(_weights(zeros, dtype), np.linspace(-1, most, EXTENT)) for zeros in ZEROS)
+        Network(Layer(_weights(zeros, dtype), np.linspace(-1, most, SIZE)) for zeros in ZEROS)
         for most in (1, 0)
     )
     for network in (radixnet(1024, layers=3), pruned, dying):
@@ -141,8 +142,8 @@ def _plans(backend: Backend, dtype: np.dtype[Any]) -> None:
 
 def _attention(backend: Backend, dtype: np.dtype[Any]) -> None:
     mask = _weights(0.5, dtype)
-    for width in HEADS:
-        Q = np.ones((2, EXTENT, width), dtype)
+    for width in HEAD_WIDTHS:
+        Q = np.ones((2, SIZE, width), dtype)
         backend.sparse_softmax(backend.sddmm(mask, Q[0], Q[0]))
         backend.sparse_attention(Q, Q, Q, mask)
         backend.attention_handle(mask, d=width).attend(Q, Q, Q)

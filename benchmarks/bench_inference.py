@@ -1,7 +1,7 @@
 """Whole inference: a backend's plan against the reference's layer loop.
 
 Of the challenge: 1,024 neurons and 120 layers with up to 10,000 images, and 4,096 neurons with
-fewer. Of pruned networks: 784, 1,024, 1,024 and 10 neurons with 90 % zeros and random biases. Planning
+fewer. Of pruned networks: 784, 1,024, 1,024 and 10 neurons with 90 % zeros, random biases. Planning
 (packing, compiling) is no part of the time; it is recorded beside it.
 """
 

@@ -60,7 +60,9 @@ def check(plan: LayerProductsPlan, Y: Any, rtol: float = 1e-4) -> ps.Result:
     result = plan.run(Y)
     categories, scores, active = oracle.infer(plan.network, np.asarray(Y))
     assert result.categories.tolist() == categories
-    np.testing.assert_allclose(result.scores, scores, rtol=rtol, atol=1e-5)
+    # Sums that cancel are off by units in the last place of what they add up.
+    atol = 0.01 * rtol * np.abs(scores).max(initial=1)
+    np.testing.assert_allclose(result.scores, scores, rtol=rtol, atol=atol)
     assert [record.alive_inputs for record in result.records] == active
     return result
 

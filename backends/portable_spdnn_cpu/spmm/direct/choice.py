@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
@@ -34,6 +36,9 @@ FAR_CONVERTED_ENTRY, MOST_NEAR = 8.0, L2 // 16
 # on average, and so many bytes of B that are loaded: a vector across two lines takes twice as long.
 # B of more bytes than MAX_COPIED is not held twice.
 MIN_REUSE, MIN_LOADED, MAX_COPIED = 6, 1_280_000, 1 << 25
+# Of C of so many bytes, so many rows tell whether it begins as zeros: pages that stay zeros are
+# never touched.
+SAMPLED_BYTES, SAMPLED_ROWS = 1 << 20, 64
 
 
 def suited_form(
@@ -110,3 +115,10 @@ def is_reused(entries: int, k: int, columns: int, itemsize: int) -> bool:
 def is_almost_empty(entries: int, rows: int) -> bool:
     """Whether A has so few entries that C begins as zeros, and rows without entries stay so."""
     return 4 * entries < 3 * rows
+
+
+def has_few_rows(indptr: Array) -> bool:
+    """Whether few rows of A in CSR have an entry, by some of them: a few may have all entries."""
+    step = max(1, indptr.size // SAMPLED_ROWS)
+    begins, ends = indptr[:-1:step], indptr[1::step]
+    return bool(4 * np.count_nonzero(ends > begins) < 3 * begins.size)

@@ -196,6 +196,29 @@ def test_not_finite_numbers_stay_with_the_entries_that_meet_them(form: str) -> N
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_without_entries_stay_zeros_where_few_rows_have_all(
+    dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(product, "SAMPLED_BYTES", 0)
+    begun: list[str] = []
+    for name in ("zeros", "empty"):
+        make = getattr(np, name)
+        monkeypatch.setattr(
+            product, name, lambda *of, make=make, name=name: begun.append(name) or make(*of)
+        )
+    A = matrix(5, (300, 40), 0.5, dtype)
+    few = sp.csr_array(sp.vstack([A[:50], sp.csr_array((250, 40), dtype=dtype)]))
+    for columns in (2, 17, 150):
+        B = np.random.default_rng(5).uniform(-1, 1, (40, columns)).astype(dtype)
+        begun.clear()
+        check("csr", few, B)
+        assert set(begun) == {"zeros"}
+        begun.clear()
+        check("csr", A, B)
+        assert "zeros" not in begun
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 def test_a_single_column_takes_no_entries_of_other_rows(dtype: Any, index: Any) -> None:
     # Vectors of entries reach into the next rows, and to what follows the last one.

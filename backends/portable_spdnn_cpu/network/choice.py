@@ -11,8 +11,8 @@ from portable_spdnn_cpu.layout.csc_to_csr import transposed
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER
 
 SAMPLED_LAYERS = 3  # the first, one in the middle and the last: they tell for all
-# Parts of a layer's possible weights. From DENSE on products win whatever the weights are; below
-# THIN they win by so little that tiles are better where inputs may die out.
+# Parts of a layer's possible weights. From DENSE on products win whatever outputs share; below THIN
+# they win by so little that tiles are better where inputs may die out.
 DENSE, THIN = 0.25, 0.05
 FEW_INPUTS = 16  # they go through products twice as fast, and a dead one saves little
 
@@ -21,9 +21,9 @@ def suits_products(network: Network, expected_inputs: int | None = None) -> bool
     """Whether layers are faster one by one, as products, than depth first in tiles of inputs.
 
     Of the first, a middle and the last layer, those tell that hold at least half of the three's
-    weights. A layer is for tiles where all its weights are equal, or half of its outputs are in
-    clusters that share inputs, or where inputs may die out and it has few weights, unless few
-    inputs are expected. It is for products where it has many weights, and else.
+    weights. A layer is for tiles where all its weights are equal; else for products where it is
+    DENSE; else for tiles where half of its outputs are in clusters that share inputs, or where it
+    is THIN and inputs may die out, unless few inputs are expected; else for products.
     """
     sampled = np.unique(np.linspace(0, len(network) - 1, SAMPLED_LAYERS).astype(int))
     layers = [network.layers[number] for number in sampled]
@@ -35,11 +35,13 @@ def suits_products(network: Network, expected_inputs: int | None = None) -> bool
 
 def _suits_products(layer: Layer, dying: bool) -> bool:
     """Whether a layer is for products, given whether inputs may die out."""
+    if layer.constant is not None:
+        return False
     neurons_in, neurons_out = layer.shape
     density = layer.nnz / max(1, neurons_in * neurons_out)
     if density >= DENSE:
         return True
-    if layer.constant is not None or (dying and density < THIN):
+    if dying and density < THIN:
         return False
     by_output = transposed(layer.csr())
     _, clusters = cluster_outputs(by_output.indptr.astype(np.int64), by_output.indices)

@@ -67,7 +67,7 @@ def check(plan: LayerProductsPlan, Y: Any, rtol: float = 1e-4) -> ps.Result:
     return result
 
 
-@pytest.mark.parametrize("widths", [(1, 1), (5, 1, 7), (30, 64, 3), (17, 130, 40, 40, 9)])
+@pytest.mark.parametrize("widths", [(1, 9), (5, 1, 7), (30, 64, 3), (17, 130, 40, 40, 9)])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_pruned_network(
     widths: tuple[int, ...], threads: int, monkeypatch: pytest.MonkeyPatch
@@ -91,9 +91,9 @@ def test_every_activation(activation: str, dtype: Any) -> None:
 
 def test_bounds_and_layers_without_weights() -> None:
     layers = [
-        ps.Layer(np.eye(6) * 3, [1, -1, 0, 0, 2, 0], "none", lower=-0.5, upper=2),
+        ps.Layer(np.diag([3, 3, 2, 3, -3, 3]), [1, -1, 0, 0, 2, 0], "none", lower=-0.5, upper=2),
         ps.Layer(sp.csr_array((6, 4)), 0.25, "sigmoid"),
-        ps.Layer(np.ones((4, 5)), -0.1, "hardswish"),
+        ps.Layer(np.arange(20).reshape(4, 5) / 9, -0.1, "hardswish"),
     ]
     Y = np.random.default_rng(2).normal(size=(9, 6))
     check(made(ps.Network(layers)), Y)
@@ -207,7 +207,8 @@ def test_what_suits_a_network() -> None:
     assert suits(pattern * values)
     assert not suits(pattern / 16)
     assert not suits(alike * values)
-    assert suits(np.ones((200, 200)))
+    assert suits(values)  # dense: all outputs share all inputs
+    assert not suits(np.ones((200, 200)))
     # Where inputs may die out, thin layers are for tiles, if there are many inputs.
     assert suits(thin * values)
     assert suits(pattern * values, -0.1)
@@ -217,7 +218,7 @@ def test_what_suits_a_network() -> None:
     assert suits(thin * values, 0.0)
     assert not suits_products(ps.radixnet(1024, layers=4), 1)
     # The layers that hold most weights tell.
-    mixed = [ps.Layer(pattern / 16), ps.Layer(np.ones((200, 200)))]
+    mixed = [ps.Layer(pattern / 16), ps.Layer(values)]
     assert suits_products(ps.Network(mixed))
     assert not suits_products(ps.Network([mixed[0], ps.Layer(values[:, :1]), mixed[0]][::2]))
 

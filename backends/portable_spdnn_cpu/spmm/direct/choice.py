@@ -39,6 +39,9 @@ MIN_REUSE, MIN_LOADED, MAX_COPIED = 6, 1_280_000, 1 << 25
 # Of C of so many bytes, so many rows tell whether it begins as zeros: pages that stay zeros are
 # never touched.
 SAMPLED_BYTES, SAMPLED_ROWS = 1 << 20, 64
+# In CSC, of so many bytes of a row of C and up to so many entries for each: with more, three in
+# four rows have one if entries are anywhere.
+COUNTED_BYTES, COUNTED_ENTRIES = 1024, 1.5
 
 
 def suited_form(
@@ -117,8 +120,19 @@ def is_almost_empty(entries: int, rows: int) -> bool:
     return 4 * entries < 3 * rows
 
 
-def has_few_rows(indptr: Array) -> bool:
-    """Whether few rows of A in CSR have an entry, by some of them: a few may have all entries."""
-    step = max(1, indptr.size // SAMPLED_ROWS)
-    begins, ends = indptr[:-1:step], indptr[1::step]
-    return bool(4 * np.count_nonzero(ends > begins) < 3 * begins.size)
+def has_few_rows(form: str, indptr: Array, indices: Array, rows: int, row_bytes: int) -> bool:
+    """Whether few rows of A have an entry, though A has enough for all, and that is worth knowing.
+
+    In CSR some rows tell. In CSC rows are counted, where rows of C are long and random entries
+    would not be in more of them.
+    """
+    if rows * row_bytes < SAMPLED_BYTES:
+        return False
+    if form == "csr":
+        step = max(1, indptr.size // SAMPLED_ROWS)
+        begins, ends = indptr[:-1:step], indptr[1::step]
+        return bool(4 * np.count_nonzero(ends > begins) < 3 * begins.size)
+    if row_bytes < COUNTED_BYTES or indices.size > COUNTED_ENTRIES * rows:
+        return False
+    valid = indices[(indices >= 0) & (indices < rows)]  # others are refused later
+    return bool(4 * np.count_nonzero(np.bincount(valid, minlength=rows)) < 3 * rows)

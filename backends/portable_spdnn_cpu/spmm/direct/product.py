@@ -17,7 +17,6 @@ from portable_spdnn_cpu.layout.csc_to_csr import parts_in_csr
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import with_aligned_rows
 from portable_spdnn_cpu.spmm.direct.choice import (
-    SAMPLED_BYTES,
     SMALL_WORK,
     has_few_rows,
     is_almost_empty,
@@ -251,8 +250,7 @@ def multiply(
         # entries the others are left as zeros; a single column is written whole in CSR.
         if finish is None and order == "C" and (by_columns or columns > 1):
             zeroed = by_columns or is_almost_empty(indices.size, rows)
-            if not (zeroed or is_csc) and rows * columns * item >= SAMPLED_BYTES:
-                zeroed = has_few_rows(indptr)
+            zeroed = zeroed or has_few_rows(form, indptr, indices, rows, columns * item)
         new = zeros if zeroed else empty
         out = new(rows if len(given) == 1 else (rows, columns), values.dtype, order)
     else:

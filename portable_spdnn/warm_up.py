@@ -35,8 +35,8 @@ def compile_kernels(
     What a backend compiles it keeps on disk: later processes of the same user on a processor of the
     same kind load it, and first calls take milliseconds in place of seconds. To be run when a
     machine or a container is set up, for each type of values in use. Operands of other kinds still
-    compile at their first call: indices of 64 bits, heads and convolutions of other widths, numbers
-    of columns between 33 and some 60 in handles that are told them.
+    compile at their first call: indices of 64 bits, heads and kernels of convolutions of other
+    widths, some numbers of columns beyond 33.
 
     Parameters
     ----------

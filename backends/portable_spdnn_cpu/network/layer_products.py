@@ -114,8 +114,8 @@ class LayerProductsPlan(NetworkPlan):
         leave = [str(number) for number, may in enumerate(self._may_leave, start=1) if may]
         lines = [
             "Layers run one after the other, each a product of prepared weights, in "
-            f"{self.dtype}, on {threads} thread{'s' if threads > 1 else ''}: most are nearly dense, "
-            "or have weights that differ and outputs that share few inputs.",
+            f"{self.dtype}, on {threads} thread{'s' if threads > 1 else ''}: weights differ, and "
+            "outputs share few inputs or have a quarter and more of all weights.",
             f"Groups of {self.group} inputs go through all layers, one on each thread; of up to "
             f"{LEAST_GROUP * threads} inputs all threads share each product.",
             f"Features of a group before and after a layer take {kib} KiB; the second-level cache "

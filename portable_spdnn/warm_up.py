@@ -105,9 +105,10 @@ def _spmm(backend: Backend, dtype: np.dtype[Any]) -> None:
                     handle.multiply(operand, residual=B)
             backend.spmm_handle(A, columns=columns).multiply(B)
         for k in (SIZE, WIDE):  # offsets of 16 bits and of 32
-            B = np.ones((k, WIDE), dtype)
+            A, B = _weights(zeros, dtype, k), np.ones((k, WIDE), dtype)
             for operand in (B, np.asfortranarray(B)):
-                backend.spmm_handle(_weights(zeros, dtype, k), WIDE - 1).multiply(operand[:, 1:])
+                backend.spmm(A, operand)
+                backend.spmm_handle(A, columns=WIDE - 1).multiply(operand[:, 1:])
 
 
 def _layer(backend: Backend, dtype: np.dtype[Any]) -> None:
@@ -129,10 +130,14 @@ def _spgemm(backend: Backend, dtype: np.dtype[Any]) -> None:
 
 def _plans(backend: Backend, dtype: np.dtype[Any]) -> None:
     pruned, dying = (
-        Network(Layer(_weights(zeros, dtype), np.linspace(-1, most, SIZE)) for zeros in ZEROS)
-        for most in (1, 0)
+        Network(
+            Layer(_weights(zeros, dtype), np.linspace(-1, highest_bias, SIZE)) for zeros in ZEROS
+        )
+        for highest_bias in (1, 0)
     )
-    for network in (radixnet(1024, layers=3), pruned, dying):
+    alike = sp.csr_array(sp.kron(_weights(0.9, dtype)[:, : SIZE // 4], [[1, 2, 3, 4]]))
+    sharing = Network([Layer(alike, 0.5)] * 2)  # each four outputs have the same inputs
+    for network in (radixnet(1024, layers=3), pruned, dying, sharing):
         plan = make_plan(backend, network, PlanOptions(dtype))
         for inputs in COLUMNS:
             Y = np.ones((inputs, network.neurons), dtype)

@@ -221,9 +221,9 @@ class NumbaBackend(Backend):
         return prepare(self.workers, weights, geometry, epilogue, batch)
 
     def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan | None:
-        """Return a plan of products, or one that goes depth first: always in limited memory.
+        """Return a plan of products, or one that goes depth first; that under a memory limit.
 
-        Neither where sparse features are asked for: the layer loop has them.
+        None where sparse features are asked for: the layer loop has them.
         """
         if options.path == "spgemm":
             return None
@@ -231,7 +231,7 @@ class NumbaBackend(Backend):
         from portable_spdnn_cpu.network.layer_products import LayerProductsPlan
         from portable_spdnn_cpu.network.plan import DepthFirstPlan
 
-        # Tiles pack weights once; products, once for each number of inputs.
+        # Tiles pack weights once; products, for each number of inputs and each way of sharing.
         limited = options.memory is not None
         if not limited and suits_products(network, options.expected_inputs):
             return LayerProductsPlan(self, self.workers, network, options)

@@ -11,7 +11,7 @@ def compile_(backend: flag.BackendName = "auto", dtype: flag.Dtype = "float32") 
     """Compile the kernels of a backend, and keep them on disk for later processes.
 
     Once for each type of values and kind of processor, where a machine or a container is set up:
-    one to two minutes of a core. Without it the first call of each operation takes seconds.
+    two to three minutes of a core. Without it the first call of each operation takes seconds.
     """
     from portable_spdnn.registry import get_backend
     from portable_spdnn.warm_up import compile_kernels

@@ -79,7 +79,7 @@ class PlanOptions:
         are copied while others are used.
     expected_inputs : int, optional
         How many inputs are going to be run, where that is known: plans size buffers and choose
-        by it. It limits nothing.
+        by it. It limits nothing, and changes answers by roundings at most.
     expected_survival : sequence of float, default that of the challenge's images
         The parts of the inputs that are expected to be active before the first layer, the second,
         and so on; the last holds for all layers after. Plans choose by it where inactive inputs may

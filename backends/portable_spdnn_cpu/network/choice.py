@@ -11,10 +11,10 @@ from portable_spdnn_cpu.layout.csc_to_csr import transposed
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER
 
 SAMPLED_LAYERS = 3  # the first, one in the middle and the last: they tell for all
-# Parts of a layer's possible weights. From DENSE on products win whatever outputs share; below THIN
-# they win by so little that tiles are better where inputs may die out.
+# Densities: parts of a layer's possible weights. From DENSE on products win whatever outputs share;
+# below THIN they win by so little that tiles are better where inputs may die out.
 DENSE, THIN = 0.25, 0.05
-FEW_INPUTS = 16  # they go through products twice as fast, and a dead one saves little
+FEW_INPUTS = 16  # with so few, products are up to twice as fast
 
 
 def suits_products(network: Network, expected_inputs: int | None = None) -> bool:
@@ -23,12 +23,15 @@ def suits_products(network: Network, expected_inputs: int | None = None) -> bool
     Of the first, a middle and the last layer, those tell that hold at least half of the three's
     weights. A layer is for tiles where all its weights are equal; else for products where it is
     DENSE; else for tiles where half of its outputs are in clusters that share inputs, or where it
-    is THIN and inputs may die out, unless few inputs are expected; else for products.
+    is THIN and inputs may die out, unless few inputs are expected; else for products. Inputs may
+    die out where zeros stay zeros in every layer, and a bias of these three is below zero.
     """
     sampled = np.unique(np.linspace(0, len(network) - 1, SAMPLED_LAYERS).astype(int))
     layers = [network.layers[number] for number in sampled]
-    few = expected_inputs is not None and expected_inputs <= FEW_INPUTS
-    dying = not few and network.sparse_features_exact and any(map(_has_negative_bias, layers))
+    few_inputs = expected_inputs is not None and expected_inputs <= FEW_INPUTS
+    dying = (
+        not few_inputs and network.sparse_features_exact and any(map(_has_negative_bias, layers))
+    )
     suited = sum(layer.nnz for layer in layers if _suits_products(layer, dying))
     return bool(2 * suited >= sum(layer.nnz for layer in layers))
 

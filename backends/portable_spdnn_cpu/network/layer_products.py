@@ -115,12 +115,12 @@ class LayerProductsPlan(NetworkPlan):
         lines = [
             "Layers run one after the other, each a product of prepared weights, in "
             f"{self.dtype}, on {threads} thread{'s' if threads > 1 else ''}: weights differ, and "
-            "outputs share few inputs or have a quarter and more of all weights.",
+            "outputs share few inputs, or a quarter of all possible weights is there.",
             f"Groups of {self.group} inputs go through all layers, one on each thread; of up to "
             f"{LEAST_GROUP * threads} inputs all threads share each product.",
             f"Features of a group before and after a layer take {kib} KiB; the second-level cache "
             f"has {cache_bytes(2) // 1024} KiB.",
-            "Inactive inputs (all features zero) leave where they are half of a group, after "
+            "Inactive inputs (all features zero) leave where half of a group will do, after "
             f"{len(leave)} of the {len(self._may_leave)} layers"
             + (f": from layer {leave[0]} on." if leave else "."),
             f"A batch has up to {self.batch_size} inputs.",
@@ -238,16 +238,19 @@ class LayerProductsPlan(NetworkPlan):
             counts[0, number] += count
             counts[1, number] += inputs
             Y = out
-            if self._may_leave[number] and not all_stay and 2 * count <= inputs:
-                if count == 0:
-                    return np.arange(0)  # and none comes back
-                size = inputs
-                while count <= halved(size) < size:
-                    size = halved(size)
+            if not self._may_leave[number] or all_stay:
+                continue
+            if count == 0:
+                return np.arange(0)  # and none comes back
+            size = inputs
+            while count <= halved(size) < size:
+                size = halved(size)
+            if size < inputs:
                 # Active inputs stay, and as many others as fill the vectors.
                 staying = np.sort(np.argsort(~active, kind="stable")[:size])
                 left = staying if left is None else left[staying]
-                Y = Y.take(staying, axis=1)
+                Y = buffers.take("left", worker, (neurons, size), self.dtype)
+                out.take(staying, axis=1, out=Y, mode="clip")  # in which it has no copy of `out`
         return left
 
 

@@ -266,7 +266,9 @@ def _before_and_after(name: str, value: Any) -> tuple[int, int]:
     if given is None:
         given = [value, value]
     if len(given) != 2:
-        raise InputError(f"{name} has {shown(value)} for a dimension; a whole number or two go")
+        raise InputError(
+            f"{name} has {shown(value)} for a dimension; a whole number or a pair is expected"
+        )
     return _two(tuple(checked_count(name, each, least=0, most=MOST) for each in given))
 
 

@@ -87,9 +87,12 @@ class ConvHandle:
         batch = given.shape[0]
         image = geometry.lowered(geometry.input_shape(batch))[1:]
         if given.shape[1:] != image:
+            found = given.shape[1:]
+            turned = (found[-1], *found[:-1]) == image
+            hint = channels_last_hint(found, image[0]) if turned else ""
             raise InputError(
                 f"{name}: x has shape {given.shape}; the handle was made for (batch, "
-                f"{', '.join(map(str, image))}){channels_last_hint(given.shape[1:], image[0])}"
+                f"{', '.join(map(str, image))}){hint}"
             )
         images = cast_to_prepared(given, f"{name}: x", self.dtype)
         shape = geometry.lowered(geometry.output_shape(batch))

@@ -39,8 +39,8 @@ MIN_REUSE, MIN_LOADED, MAX_COPIED = 6, 1_280_000, 1 << 25
 # Of C of so many bytes, so many rows tell whether it begins as zeros: pages that stay zeros are
 # never touched.
 SAMPLED_BYTES, SAMPLED_ROWS = 1 << 20, 64
-# In CSC, of so many bytes of a row of C and up to so many entries for each: with more, three in
-# four rows have one if entries are anywhere.
+# In CSC rows are counted only where one of C has at least so many bytes, and A at most so many
+# entries for a row: with more, entries at random reach three rows in four.
 COUNTED_BYTES, COUNTED_ENTRIES = 1024, 1.5
 
 

@@ -174,7 +174,8 @@ class DotBlocks(Dots):
         """Emit that sums of rows are stored that nearly all have a single entry, or none.
 
         The products of such rows are those sums, with zeros between them where rows have none.
-        `several` has a bit for each row of more entries; of those, at most WIDTHS[0] are summed.
+        `several` has a bit for each row of more entries, of which the first WIDTHS[0] are summed
+        here; whoever calls sums longer rows again.
         """
         builder, lanes = self.builder, BLOCK_BYTES // self.itemsize
         whole = self.whole_steps(begin, end, lanes)

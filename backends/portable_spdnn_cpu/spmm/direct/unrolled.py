@@ -46,14 +46,14 @@ class EqualRows(SparseMicrokernel):
             case = builder.append_basic_block(f"of_{count}")
             switch.add_case(WORD(count), case)
             builder.position_at_end(case)
-            rest = self.multiply_vectors(begin, end, start) if count == 1 else begin
+            rest = self.multiply_single_entries(begin, end, start) if count == 1 else begin
             with self.loop(rest, end) as number:
                 first = self.add(start, self.times(builder.sub(number, begin), count))
                 self.multiply_some(number, first, count)
             builder.branch(after)
         builder.position_at_end(after)
 
-    def multiply_vectors(self, begin: Value, end: Value, start: Value) -> Value:
+    def multiply_single_entries(self, begin: Value, end: Value, start: Value) -> Value:
         """Emit rows of an entry each, as many as are whole vectors; return the row after them."""
         if not has_fast_gathers():
             return begin
@@ -109,7 +109,7 @@ class EqualColumns(EqualRows):
 
     extent = ROWS
 
-    def multiply_vectors(self, begin: Value, end: Value, start: Value) -> Value:
+    def multiply_single_entries(self, begin: Value, end: Value, start: Value) -> Value:
         """Emit nothing: two columns may add to the same item."""
         return begin
 

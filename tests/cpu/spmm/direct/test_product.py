@@ -128,6 +128,25 @@ def test_invalid_structure_is_refused(
         ps.get_backend("numba").spmm(A, B)
 
 
+@pytest.mark.parametrize("wrong", [-1, 3000, 1 << 30])
+@pytest.mark.parametrize("place", [0, 15, 16, 1023, 1024, 1025, 2047, 2990, 2999])
+def test_an_index_anywhere_among_columns_or_rows_of_few_entries(place: int, wrong: int) -> None:
+    x = np.ones(3000, np.float32)
+    rng = np.random.default_rng(place)
+    for lengths in ([1] * 3000, [2, 4] * 500, [0, 1, 2] * 1000):
+        indptr = np.cumsum([0, *lengths], dtype=np.int32)
+        indices = rng.integers(0, 3000, 3000).astype(np.int32)
+        indices[place] = wrong
+        parts = np.ones(3000, np.float32), indices, indptr
+        for form, kind in (("csr", sp.csr_array), ("csc", sp.csc_array)):
+            shape = (len(lengths), 3000)
+            A = kind(shape if form == "csr" else shape[::-1], dtype=np.float32)
+            A.data, A.indices, A.indptr = parts
+            for pool in POOLS:
+                for _ in range(3):  # as it is foreseen, and before
+                    assert multiply(pool, form, A, x[: A.shape[1]]) is None
+
+
 @pytest.mark.parametrize("wrong", [1 << 32, (1 << 32) + 1, 1 << 61, -(1 << 63)])
 @pytest.mark.parametrize("form", sorted(FORMS))
 def test_wide_indices_are_compared_whole(form: str, wrong: int) -> None:

@@ -97,15 +97,29 @@ class LayerProductsPlan(NetworkPlan):
         if expected is not None:
             inputs = min(expected, self.batch_size)
             _, size, products = self._cut(inputs)
-        sizes = [inputs % size, min(size, inputs)]
-        while any(self._may_leave) and halved(sizes[-1]) < sizes[-1]:
-            sizes.append(halved(sizes[-1]))
-        for inputs in filter(None, dict.fromkeys(sizes)):
-            sample = np.ones((inputs, self.network.neurons), self.dtype)
-            rows = empty_result((inputs, self.network.neurons_out), self.dtype)
-            counts, buffers = np.zeros((2, len(products)), np.int64), self._buffers.take()
-            self._run_group(products, sample, rows, buffers, 0, counts, all_stay=True)
-            self._buffers.give_back(buffers)
+        left = min(size, inputs)
+        for group in dict.fromkeys((inputs % size, left)):
+            self._run_made_up(products, group)
+        # What is left of whole groups meets the layers after the first that inputs may leave.
+        later = products[self._may_leave.index(True) + 1 :] if any(self._may_leave) else []
+        while later and halved(left) < left:
+            left = halved(left)
+            self._run_made_up(later, left)
+
+    def _run_made_up(self, products: Sequence[WeightsProduct], inputs: int) -> None:
+        """Run so many made-up inputs through some layers."""
+        if not inputs:
+            return
+        neurons, outputs = products[0].A.shape[1], products[-1].A.shape[0]
+        if len(products) == len(self._edges):
+            sample = np.ones((inputs, neurons), self.dtype)
+        else:  # as features lie between layers
+            sample = empty_result((neurons, inputs), self.dtype).T
+            sample[...] = 1
+        rows = empty_result((inputs, outputs), self.dtype)
+        counts, buffers = np.zeros((2, len(products)), np.int64), self._buffers.take()
+        self._run_group(products, sample, rows, buffers, 0, counts, all_stay=True)
+        self._buffers.give_back(buffers)
 
     def describe(self) -> str:
         """Return what the plan chose and why, a line each."""

@@ -32,12 +32,13 @@ Backends compute gelu, gelu_tanh, silu, sigmoid and tanh in the type of the prod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import scipy
 import scipy.sparse as sp
 
@@ -224,7 +225,7 @@ class Epilogue:
         if self.activation in ("gelu", "gelu_tanh", "silu", "hardswish"):
             found = np.where(values == -np.inf, values.dtype.type(0), found)
         if self.lower is not None or self.upper is not None:
-            found = np.clip(found, self.lower, self.upper)
+            found = np.clip(found, *cast_bounds(self.bounds, values.dtype))
         return found
 
     def apply(
@@ -264,6 +265,16 @@ class Epilogue:
             if residual is not None:
                 sums += residual
         return self.activated(sums)
+
+
+def cast_bounds(bounds: Sequence[float], dtype: npt.DTypeLike) -> Array:
+    """Return bounds in a type, infinite where it has no number as large.
+
+    >>> cast_bounds((-1e300, 6.0), "float32").tolist()
+    [-inf, 6.0]
+    """
+    with np.errstate(over="ignore"):
+        return np.array(bounds, dtype)
 
 
 def _bound(name: str, value: object) -> float | None:

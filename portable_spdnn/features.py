@@ -155,22 +155,19 @@ def as_features(features: FeaturesLike, neurons: int, name: str = "features") ->
     if array.dtype == np.bool_:
         return PackedFeatures.from_dense(array)
     array = array.astype(real_dtype(array.dtype, name), copy=False)
-    # NaN and infinity survive a sum, so one pass without a temporary settles the usual case.
-    with np.errstate(invalid="ignore", over="ignore"):
-        suspect = not np.isfinite(array.sum(dtype=np.float64))
-    if suspect and not np.isfinite(array).all():
-        _raise_not_finite(name, *divmod(int(np.argmin(np.isfinite(array))), neurons))
+    finite = np.isfinite(array)
+    if not finite.all():
+        _raise_not_finite(name, *divmod(int(np.argmin(finite)), neurons))
     return array
 
 
 def check_magnitudes(features: Features, dtype: npt.DTypeLike) -> None:
     """Raise InputError where valid features of float64 are infinite in the type of a plan."""
-    largest = float(np.finfo(np.dtype(dtype)).max)
     values = features if isinstance(features, np.ndarray) else getattr(features, "data", None)
     if values is None or not values.size or values.dtype.itemsize <= np.dtype(dtype).itemsize:
         return
     extreme = max(float(values.max()), -float(values.min()))
-    if extreme > largest:
+    if extreme > float(np.finfo(np.dtype(dtype)).max):
         raise InputError(
             f"a feature of magnitude {extreme:.4g} does not fit in {np.dtype(dtype)}; use "
             "dtype=float64, or scale the features"

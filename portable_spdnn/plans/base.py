@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from portable_spdnn.arrays import Progress
+from portable_spdnn.arrays import Array, Progress
 from portable_spdnn.backend import Backend
 from portable_spdnn.features import Features, FeaturesLike, as_features, check_magnitudes
 from portable_spdnn.kernel_model import KernelModel
@@ -21,7 +21,7 @@ from portable_spdnn.passes.compared_rows import ComparedRows, HostRows
 from portable_spdnn.plans.batch import Batch, BatchOutput, resumed_seconds
 from portable_spdnn.plans.checkpoint import Checkpoint, features_fingerprint
 from portable_spdnn.plans.options import BATCH_MEMORY, PlanOptions
-from portable_spdnn.plans.result import Result, layer_records, replica_records
+from portable_spdnn.plans.result import Result, replica_records
 from portable_spdnn.version import __version__
 
 # Makes a plan of a network on a backend; the planner hands it to plans that make others.
@@ -55,6 +55,7 @@ class NetworkPlan(ABC):
         self.network = network
         self.options = options
         self.plan_seconds = 0.0  # set by the planner, which holds the clock
+        self._widest, self._edges = network.widest, network.edges  # sums over all layers
         # Zero rows stay zero from this layer on.
         self.first_prunable_layer = max(network.layers_filling_zeros, default=-1) + 1
 
@@ -70,7 +71,7 @@ class NetworkPlan(ABC):
         """Inputs that go through the network together."""
         if self.options.batch_size is not None:
             return self.options.batch_size
-        row = 2 * self.network.widest * np.dtype(self.options.dtype).itemsize
+        row = 2 * self._widest * np.dtype(self.options.dtype).itemsize
         return max(1, BATCH_MEMORY // max(row, 1))
 
     def replicas(self) -> list[tuple[str, float]]:
@@ -196,6 +197,33 @@ class NetworkPlan(ABC):
         records = replica_records(self.replicas(), batches, socket.gethostname())
         return replace(result, replicas=records)
 
+    def scores(self, features: FeaturesLike) -> Array:
+        """Return the features after the last layer alone: `run(features).scores`, or sooner.
+
+        Parameters
+        ----------
+        features : PackedFeatures, ndarray or scipy.sparse, shape (inputs, neurons)
+            As for `run`.
+
+        Returns
+        -------
+        ndarray of the plan's dtype, shape (inputs, neurons_out)
+            A new array; equal to those of `run` within rounding, if not to the bit.
+
+        Raises
+        ------
+        InputError
+            If the features do not fit the network or are not finite, or memory is limited.
+        NumericalError
+            If features became NaN on the way.
+
+        >>> import portable_spdnn as ps
+        >>> plan = ps.plan(ps.Network([ps.Layer([[1.0, -1.0]], bias=-0.5)]), backend="scipy")
+        >>> plan.scores([[2.0], [0.25]]).tolist()
+        [[1.5, 0.0], [0.0, 0.0]]
+        """
+        return self.run(features).scores
+
     def identity(self, inputs: int, fingerprint: int) -> dict[str, Any]:
         """Return what tells a run of this plan from others: all that its answer depends on.
 
@@ -285,12 +313,11 @@ class NetworkPlan(ABC):
             neurons=network.neurons,
             neurons_out=network.neurons_out,
             layers=len(network),
-            edges=network.edges,
+            edges=self._edges,
             categories=np.concatenate([np.empty(0, np.int64), *(b.categories for b in batches)]),
             plan_seconds=self.plan_seconds,
             inference_seconds=seconds,
             executed_edges=sum(batch.output.executed_edges for batch in batches),
-            records=layer_records(batches, len(network)),
             exact_passes=tuple(self.options.exact_passes),
             resumed_inputs=sum(batch.inputs for batch in batches if batch.resumed),
             _batches=tuple(batches),

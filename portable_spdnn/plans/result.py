@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -120,7 +121,6 @@ class Result:
         From features on the host to categories on the host.
     executed_edges : int
         Multiply-adds really done.
-    records : tuple of LayerRecord
     exact_passes : tuple of str
         Exact rewrites that were on.
     resumed_inputs : int
@@ -149,7 +149,6 @@ class Result:
     plan_seconds: float
     inference_seconds: float
     executed_edges: int
-    records: tuple[LayerRecord, ...]
     exact_passes: tuple[str, ...] = ()
     resumed_inputs: int = 0
     replicas: tuple[ReplicaRecord, ...] = ()
@@ -164,6 +163,11 @@ class Result:
     def executed_edge_rate(self) -> float:
         """Executed edge rate, edges/s: multiply-adds really done / inference seconds."""
         return self.executed_edges / self.inference_seconds
+
+    @cached_property
+    def records(self) -> tuple[LayerRecord, ...]:
+        """What each layer did, over all inputs: a record for each, made when it is asked for."""
+        return layer_records(self._batches, self.layers)
 
     @property
     def device_report(self) -> DeviceReport | None:
@@ -211,12 +215,16 @@ class Result:
         types = [batch.output.rows.dtype for batch in self._batches]
         scores = np.zeros((end - first, self.neurons_out), np.result_type(np.float32, *types))
         for batch in self._batches:
-            output = batch.output.fetched()
-            begin, stop = np.searchsorted(output.active, (first - batch.first, end - batch.first))
+            output, before = batch.output.fetched(), batch.first - first
+            if output.active.size == batch.inputs:  # each in its own row
+                begin, stop = (min(max(0, n - batch.first), batch.inputs) for n in (first, end))
+                where: slice | Array = slice(before + begin, before + stop)
+            else:
+                begin, stop = np.searchsorted(output.active, (-before, end - batch.first))
+                where = before + output.active[begin:stop]
             part = output.rows[begin:stop]
             part = part if isinstance(part, np.ndarray) else part.toarray()
-            part = part if output.columns is None else part[:, output.columns]
-            scores[batch.first + output.active[begin:stop] - first] = part
+            scores[where] = part if output.columns is None else part[:, output.columns]
         return scores
 
 

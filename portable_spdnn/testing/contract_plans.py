@@ -90,6 +90,9 @@ def test_plan_takes_features_in_every_form(backend: ps.Backend, dtype: Any) -> N
         again = plan.run(form)
         np.testing.assert_array_equal(again.categories, first.categories)
         np.testing.assert_allclose(again.scores, first.scores, rtol=1e-5, atol=1e-6)
+        scores = plan.scores(form)
+        assert scores.dtype == first.scores.dtype
+        np.testing.assert_allclose(scores, first.scores, rtol=1e-5, atol=1e-6)
 
 
 def test_plan_drops_inactive_inputs_and_says_what_it_did(backend: ps.Backend) -> None:
@@ -154,16 +157,19 @@ def test_plan_refuses_what_it_cannot_do_right(backend: ps.Backend) -> None:
     bad = np.zeros((3, 20))
     bad[2, 5] = np.nan
     for form in (bad, np.asfortranarray(bad), sp.csr_array(bad)):
-        with refused("input 2", "neuron 5"):
-            plan.run(form)
+        for run in (plan.run, plan.scores):
+            with refused("input 2", "neuron 5"):
+                run(form)
 
 
 def test_overflow_to_nan_is_an_error_not_an_answer(backend: ps.Backend) -> None:
     grow = ps.Layer(np.full((2, 2), 1e30), 0.0)
     cancel = ps.Layer(np.array([[1.0, -1.0], [-1.0, 1.0]]), 0.0)
     network = ps.Network([grow, grow, cancel])
-    with refused("float64", error=ps.NumericalError):
-        make_plan(backend, network).run(np.ones((3, 2)))
+    plan = make_plan(backend, network)
+    for run in (plan.run, plan.scores):
+        with refused("float64", error=ps.NumericalError):
+            run(np.ones((3, 2)))
     result = make_plan(backend, network, ps.PlanOptions(np.float64)).run(np.ones((3, 2)))
     assert result.categories.size == 0
 
@@ -244,7 +250,9 @@ def test_plan_on_random_networks(backend: ps.Backend, data: st.DataObject) -> No
     Y = rng.random((data.draw(st.integers(0, 70)), widths[0])) < rng.random()
     categories, scores, active = oracle.infer(network, Y)
     options = ps.PlanOptions(batch_size=data.draw(st.sampled_from([None, 1, 13])))
-    result = make_plan(backend, network, options).run(Y)
+    plan = make_plan(backend, network, options)
+    result = plan.run(Y)
     assert result.categories.tolist() == categories
     np.testing.assert_array_equal(result.scores, scores)
+    np.testing.assert_array_equal(plan.scores(Y), scores)
     assert [record.alive_inputs for record in result.records] == active

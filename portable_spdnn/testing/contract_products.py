@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -208,6 +209,21 @@ def test_spmm_epilogue(backend: ps.Backend, activation: str, dtype: Any) -> None
             out = backend.upload(np.full((19, 37), np.nan, dtype))
             assert handle.multiply(B, out, added) is out
             np.testing.assert_allclose(host(backend, out), expected, **tolerance(dtype))
+
+
+@pytest.mark.parametrize("columns", [1, 3, 40])
+def test_bounds_that_a_type_cannot_hold_are_none(backend: ps.Backend, columns: int) -> None:
+    A, B = random_sparse(np.random.default_rng(3), (9, 7), 0.5, np.float32), np.ones((7, columns))
+    B = B.astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for activation in ("none", "relu", "gelu"):
+            wide = ps.Epilogue(None, activation, -1e300, 1e300)
+            expected = host(backend, backend.spmm(A, B, ps.Epilogue(None, activation)))
+            np.testing.assert_array_equal(host(backend, backend.spmm(A, B, wide)), expected)
+            handle = backend.spmm_handle(A, columns=columns, epilogue=wide)
+            C = host(backend, handle.multiply(B))
+            np.testing.assert_allclose(C, expected, **tolerance(np.float32))
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -6,6 +6,7 @@ crash, more memory or time than the process is allowed (`fuzz.py`).
 
 from __future__ import annotations
 
+import copy
 import gzip
 import io
 import json
@@ -115,7 +116,7 @@ def _mutate_json(node: Any, rng: random.Random) -> None:
         elif isinstance(node[key], int) and change < 0.6:
             node[key] += rng.choice((-64, -2, -1, 1, 2, 64))
         else:
-            node[key] = rng.choice(VALUES)
+            node[key] = copy.deepcopy(rng.choice(VALUES))  # it may be changed, and put into itself
         return
 
 

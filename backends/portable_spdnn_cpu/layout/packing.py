@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from portable_spdnn.epilogue import cast_bounds
 from portable_spdnn.layer import Layer
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn.sparse_arrays import common_value, index_dtype
@@ -185,8 +186,8 @@ def _assemble(
         _joined([part.bias for part in parts], dtype),
         _joined([part.input_rows for part in parts], np.int32),
         np.array([part.weight for part in parts], dtype),
-        np.array([each.lower for each in activations], dtype),
-        np.array([each.upper for each in activations], dtype),
+        cast_bounds([each.lower for each in activations], dtype),
+        cast_bounds([each.upper for each in activations], dtype),
     )
     return PackedLayers(*map(read_only, arrays))
 

@@ -8,12 +8,19 @@ import numpy as np
 
 from portable_spdnn.backend import Backend
 from portable_spdnn.epilogue import Epilogue
-from portable_spdnn.features import Features, cast_features
+from portable_spdnn.errors import NumericalError
+from portable_spdnn.features import (
+    Features,
+    FeaturesLike,
+    as_features,
+    cast_features,
+    check_magnitudes,
+)
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn.plans.base import NetworkPlan
-from portable_spdnn.plans.batch import BatchOutput
+from portable_spdnn.plans.batch import OVERFLOW, BatchOutput
 from portable_spdnn.plans.options import PlanOptions
 from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.layout.csc_to_csr import transposed
@@ -53,7 +60,7 @@ class LayerProductsPlan(NetworkPlan):
         self.dtype = np.dtype(options.dtype)
         self.workers = workers
         layers = tuple(network)  # once: those of a file are other objects each time
-        self._edges = np.array([layer.nnz for layer in layers])
+        self._layer_edges = np.array([layer.nnz for layer in layers])
         # After the last layer nothing is left to save.
         self._may_leave = [
             number + 1 < len(layers) and self.may_drop_after(number)
@@ -111,14 +118,15 @@ class LayerProductsPlan(NetworkPlan):
         if not inputs:
             return
         neurons, outputs = products[0].A.shape[1], products[-1].A.shape[0]
-        if len(products) == len(self._edges):
+        if len(products) == len(self._layer_edges):
             sample = np.ones((inputs, neurons), self.dtype)
         else:  # as features lie between layers
             sample = empty_result((neurons, inputs), self.dtype).T
             sample[...] = 1
         rows = empty_result((inputs, outputs), self.dtype)
-        counts, buffers = np.zeros((2, len(products)), np.int64), self._buffers.take()
-        self._run_group(products, sample, rows, buffers, 0, counts, all_stay=True)
+        positive = np.empty(inputs, np.bool_)
+        counts, buffers = np.zeros((3, len(products)), np.int64), self._buffers.take()
+        self._run_group(products, sample, rows, positive, buffers, 0, counts, all_stay=True)
         self._buffers.give_back(buffers)
 
     def describe(self) -> str:
@@ -142,7 +150,7 @@ class LayerProductsPlan(NetworkPlan):
         both = zip(self._shared_products, self._own_products, strict=True)
         for number, products in enumerate(both, start=1):
             if number > DESCRIBED_LAYERS:
-                lines.append(f"And {len(self._edges) - DESCRIBED_LAYERS} more layers.")
+                lines.append(f"And {len(self._layer_edges) - DESCRIBED_LAYERS} more layers.")
                 break
             outputs, inputs = products[0].A.shape
             zeros = 100 * (1 - products[0].A.nnz / max(1, outputs * inputs))
@@ -156,7 +164,7 @@ class LayerProductsPlan(NetworkPlan):
         threads = self.workers.threads
         pool = ALONE
         if threads > 1:
-            pool = worth_waking(self.workers, int(self._edges.sum()) * inputs)
+            pool = worth_waking(self.workers, self._edges * inputs)
         if pool is not ALONE and inputs <= LEAST_GROUP * threads:
             return ALONE, inputs, self._shared_products
         groups = max(1, -(-inputs // self.group))
@@ -165,12 +173,13 @@ class LayerProductsPlan(NetworkPlan):
 
     def run_batch(self, features: Features, report: Callable[[int], None]) -> BatchOutput:
         """Run the whole network on one batch; see `NetworkPlan.run_batch`."""
-        inputs, layers = features.shape[0], len(self._edges)
+        inputs, layers = features.shape[0], len(self._layer_edges)
         pool, size, products = self._cut(inputs)
         rows = empty_result((inputs, self.network.neurons_out), self.dtype)
         begins = range(0, inputs, size)
         left: list[Array | None] = [None] * len(begins)
-        counts = np.zeros((pool.threads, 2, layers), np.int64)
+        counts = np.zeros((pool.threads, 3, layers), np.int64)
+        positive = np.empty(inputs, np.bool_)
         waiting = iter(enumerate(begins))  # shared: the interpreter's lock makes next() atomic
         done = [0] * pool.threads
         buffers = self._buffers.take()
@@ -179,8 +188,9 @@ class LayerProductsPlan(NetworkPlan):
             for number, begin in waiting:
                 end = min(begin + size, inputs)
                 left[number] = self._run_group(
-                    products, features[begin:end], rows[begin:end], buffers, worker, counts[worker]
-                )
+                    products, features[begin:end], rows[begin:end], positive[begin:end],
+                    buffers, worker, counts[worker],
+                )  # fmt: skip
                 done[worker] += end - begin
                 if pool is ALONE:
                     report(layers * done[0])
@@ -197,19 +207,44 @@ class LayerProductsPlan(NetworkPlan):
                 active[begin : begin + size] if one is None else begin + one
                 for begin, one in zip(begins, left, strict=True)
             ]
-            rows = np.concatenate(
-                [rows[begin : begin + part.size] for begin, part in zip(begins, parts, strict=True)]
+            rows, positive = (
+                np.concatenate(
+                    [each[n : n + part.size] for n, part in zip(begins, parts, strict=True)]
+                )
+                for each in (rows, positive)
             )
             active = np.concatenate(parts)
-        after, computed = counts.sum(axis=0)
-        edges = int(computed @ self._edges)
-        return BatchOutput(active, rows, after, edges, computed_per_layer=computed)
+        after, computed, undefined = counts[0] if pool.threads == 1 else counts.sum(axis=0)
+        edges = int(computed @ self._layer_edges)
+        known = None if undefined[-1] else positive  # else the engine raises, or goes on
+        return BatchOutput(active, rows, after, edges, positive=known, computed_per_layer=computed)
+
+    def scores(self, features: FeaturesLike) -> Array:
+        """Return the features after the last layer; see `NetworkPlan.scores`.
+
+        Inputs that make one group take this short way: checks, products, and the array.
+        """
+        valid = as_features(features, self.network.neurons)
+        inputs = valid.shape[0]
+        pool, size, products = self._cut(inputs)
+        if pool is not ALONE or not 0 < inputs <= min(size, self.batch_size):
+            return super().scores(valid)
+        check_magnitudes(valid, self.dtype)
+        rows = empty_result((inputs, self.network.neurons_out), self.dtype)
+        positive = np.empty(inputs, np.bool_)
+        counts, buffers = np.zeros((3, len(products)), np.int64), self._buffers.take()
+        self._run_group(products, valid, rows, positive, buffers, 0, counts, all_stay=True)
+        self._buffers.give_back(buffers)
+        if counts[2, -1]:
+            raise NumericalError(OVERFLOW)
+        return rows
 
     def _run_group(
         self,
         products: Sequence[WeightsProduct],
         features: Features,
         rows: Array,
+        positive: Array,
         buffers: Buffers,
         worker: int,
         counts: Array,
@@ -224,12 +259,14 @@ class LayerProductsPlan(NetworkPlan):
         rows : ndarray, shape (inputs, neurons_out)
             Takes the features after the last layer, one row after the other for inputs that have
             not left.
+        positive : ndarray of bool, shape (inputs,)
+            Takes which of `rows` have a positive score.
         buffers : Buffers
         worker : int
             Whose buffers are used.
-        counts : ndarray of int64, shape (2, layers)
-            Takes the inputs that are active after each layer, and those that it computed, besides
-            what it holds.
+        counts : ndarray of int64, shape (3, layers)
+            Takes, besides what it holds, the inputs that are active after each layer, those that it
+            computed, and, for the last, those with a score that is NaN.
         all_stay : bool
             Whether inactive inputs stay wherever they may leave.
 
@@ -247,10 +284,11 @@ class LayerProductsPlan(NetworkPlan):
             out = rows[:inputs].T if last else buffers.take(name, worker, shape, self.dtype)
             if product.multiply_as_given(Y, out, None) is None:
                 product.multiply(Y, out)
+            if last:
+                find_positive_rows(rows[:inputs], positive, counts[:, number])
+                break
             active = np.zeros(inputs, np.bool_)
-            count = find_active_rows(rows, active) if last else find_active_columns(out, active)
-            counts[0, number] += count
-            counts[1, number] += inputs
+            count = find_active_columns(out, active, counts[:, number])
             Y = out
             if not self._may_leave[number] or all_stay:
                 continue
@@ -274,8 +312,11 @@ def halved(inputs: int) -> int:
 
 
 @kernel
-def find_active_columns(features: Array, active: Array) -> int:
-    """Mark columns of features that hold a value other than zero, and return how many do."""
+def find_active_columns(features: Array, active: Array, counts: Array) -> int:
+    """Mark columns of features that hold a value other than zero, and return how many do.
+
+    Adds that to counts[0], and the number of all columns to counts[1].
+    """
     rows, columns = features.shape
     count = 0
     for row in range(rows):
@@ -285,17 +326,26 @@ def find_active_columns(features: Array, active: Array) -> int:
             count += active[column]
         if count == columns:
             break  # after a few rows, where all are active
+    counts[0] += count
+    counts[1] += columns
     return count
 
 
 @kernel
-def find_active_rows(features: Array, active: Array) -> int:
-    """Mark rows of features that hold a value other than zero, and return how many do."""
-    count = 0
-    for row in range(active.size):
-        for column in range(features.shape[1]):
-            if features[row, column] != 0:
-                active[row] = True
-                count += 1
-                break
-    return count
+def find_positive_rows(rows: Array, positive: Array, counts: Array) -> None:
+    """Mark rows that hold a value above zero.
+
+    Adds to `counts` how many rows hold a value other than zero, how many rows there are, and how
+    many hold NaN.
+    """
+    for row in range(rows.shape[0]):
+        active = found = undefined = False
+        for column in range(rows.shape[1]):
+            value = rows[row, column]
+            active |= value != 0
+            found |= value > 0
+            undefined |= np.isnan(value)
+        positive[row] = found
+        counts[0] += active
+        counts[2] += undefined
+    counts[1] += rows.shape[0]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from portable_spdnn.epilogue import Epilogue
+from portable_spdnn.epilogue import Epilogue, cast_bounds
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.activations import RELU, activation_of
 from portable_spdnn_cpu.jit.compilation import read_only
@@ -56,7 +56,7 @@ def sparse_layer(
     counters = {accumulator: np.zeros(1, np.int64) for accumulator in bins}
     bias = np.zeros(columns, dtype) if epilogue.bias is None else epilogue.bias
     code, lower, upper = activation_of(epilogue)
-    row_epilogue = RowEpilogue(read_only(bias), code, dtype.type(lower), dtype.type(upper))
+    row_epilogue = RowEpilogue(read_only(bias), code, *cast_bounds((lower, upper), dtype))
     starts, owners = np.zeros(inputs, np.int64), np.full(inputs, -1)
     offsets = np.zeros(inputs + 1, np.int64)
     sinks: list[RowSink] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
+from portable_spdnn.epilogue import ACTIVATIONS, Epilogue, cast_bounds
 from portable_spdnn_gpu.compile.catalog import ANY_EPILOGUE, BOUNDED, NO_EPILOGUE
 from portable_spdnn_gpu.device.interface import Argument, Device, DeviceArray
 
@@ -31,7 +31,7 @@ class DeviceEpilogue:
             bias[:rows] = epilogue.bias
         self.bias = device.upload(bias)
         bounds = epilogue.interval or epilogue.bounds
-        self.scalars: list[np.generic] = list(np.asarray(bounds, dtype))
+        self.scalars: list[np.generic] = list(cast_bounds(bounds, dtype))
 
     def kind(self, adds: bool = False, marks: bool = False) -> int:
         """Return what kernels are compiled for; see `catalog.ANY_EPILOGUE`.

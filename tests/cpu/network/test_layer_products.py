@@ -62,7 +62,8 @@ def check(plan: LayerProductsPlan, Y: Any, rtol: float = 1e-4) -> ps.Result:
     assert result.categories.tolist() == categories
     # Sums that cancel are off by units in the last place of what they add up.
     atol = 0.01 * rtol * np.abs(scores).max(initial=1)
-    np.testing.assert_allclose(result.scores, scores, rtol=rtol, atol=atol)
+    for found in (result.scores, plan.scores(Y)):
+        np.testing.assert_allclose(found, scores, rtol=rtol, atol=atol)
     assert [record.alive_inputs for record in result.records] == active
     return result
 
@@ -170,6 +171,23 @@ def test_sums_that_overflow_are_named() -> None:
     check(made(network, dtype=np.float64), np.array([[2.0, 2.0]]), 1e-12)
 
 
+def test_nan_that_no_later_layer_reads_is_no_error() -> None:
+    # The first block of exact passes, of eight layers, ends with it.
+    grow = ps.Layer([[3e38, 3e38, 0], [3e38, 3e38, 0], [0, 0, 1.5]], activation="none")
+    cancel = ps.Layer([[1.0, 0, 0], [-1.0, 2, 0], [0, 0, 0.5]], activation="none")
+    beginning = [*[ps.Layer(np.diag([1.5, 1.25, 2]))] * 6, grow, cancel]
+    away = ps.Layer([[0.0, 0, 0], [0, 0, 0], [1, 2, 3]], 0.5, "none")
+    Y = np.array([[1.0, 2, 1], [3, 0.5, 0]])
+    with pytest.raises(ps.NumericalError):
+        ps.infer(ps.Network(beginning), Y, "numba")
+    network = ps.Network([*beginning, away, away])
+    wanted = ps.infer(network, Y, "scipy").scores
+    for passes in ("none", "all"):
+        assert isinstance(ps.plan(network, "numba"), LayerProductsPlan)
+        found = ps.infer(network, Y, "numba", exact_passes=passes).scores
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
 def test_exact_passes_go_on_with_such_plans() -> None:
     network = pruned_network((16, *[16] * 14), density=0.3)
     Y = np.repeat(np.random.default_rng(6).random((5, 16)), 4, axis=0)
@@ -192,6 +210,7 @@ def test_a_callback_that_raises_and_concurrent_calls(monkeypatch: pytest.MonkeyP
     with pytest.raises(KeyError):
         plan.run(Y, progress=fail)
     check_calls_at_a_time(lambda part: plan.run(part).scores, [Y, Y[:50], Y[::2], Y[3:4]])
+    check_calls_at_a_time(plan.scores, [Y[:8], Y[8:24], Y[::9], Y[3:4]])
     with_groups_of(16, monkeypatch)
     plan = made(network_in_which_inputs_die(), 2)
     Y = np.random.default_rng(7).random((100, 24)) * np.linspace(0, 1, 100)[:, None]

@@ -40,8 +40,6 @@ def test_imbalance_and_time_of_devices() -> None:
     ]  # fmt: skip
     assert resumed_seconds(batches) == 2.0  # they ran at the same time
     assert resumed_seconds([]) == 0.0
-    result = Result(
-        "b", "d", "cuda", 40, 64, 64, 6, 1, np.arange(0), 0.0, 4.0, 1, (), replicas=records
-    )
+    result = Result("b", "d", "cuda", 40, 64, 64, 6, 1, np.arange(0), 0.0, 4.0, 1, replicas=records)
     assert result.imbalance == 3.0 * 3 / 4.0
     assert result.parallel_efficiency == (3.0 + 1.0) / 3 / 4.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from portable_spdnn.epilogue import Epilogue
+from portable_spdnn.epilogue import Epilogue, cast_bounds
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.activations import activate_span, activation_of
 from portable_spdnn_cpu.jit.compilation import Array
@@ -92,7 +92,7 @@ class FewColumnsProduct:
         # Bounds express none and ReLU; the others follow the kernel, on what it has stored.
         interval = epilogue.interval
         self._later = None if interval else activation_of(epilogue)
-        bounds = np.array(interval or (-np.inf, np.inf), dtype)
+        bounds = cast_bounds(interval or (-np.inf, np.inf), dtype)
         chosen, self.seconds = form
         parts = self.threads_used(threads)
         self._packed: PackedProduct

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,11 +23,19 @@ from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn.plans.base import NetworkPlan
 from portable_spdnn.plans.batch import OVERFLOW, BatchOutput
 from portable_spdnn.plans.options import PlanOptions
-from portable_spdnn_cpu.jit.compilation import Array, kernel
+from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.csc_to_csr import transposed
 from portable_spdnn_cpu.machine.buffers import Buffers, Spare
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool, worth_waking
+from portable_spdnn_cpu.network.counts import (
+    COUNTS,
+    SAVED,
+    UNDEFINED,
+    find_active_columns,
+    find_positive_rows,
+)
+from portable_spdnn_cpu.network.sparse_features import SparseFirstLayer
 from portable_spdnn_cpu.spmm.dense_layout import empty_result
 from portable_spdnn_cpu.spmm.handle import WeightsProduct
 
@@ -76,6 +85,9 @@ class LayerProductsPlan(NetworkPlan):
         self._shared_products = self._own_products
         if workers.threads > 1:
             self._shared_products = self._products(workers, layers, operands)
+        self._sparse_first = None
+        if options.path == "auto":
+            self._sparse_first = SparseFirstLayer(layers[0], operands[layers[0]][1], self.dtype)
         self._warm_up()
 
     def _operands(self, layer: Layer) -> tuple[SparseOperand, Epilogue]:
@@ -125,7 +137,7 @@ class LayerProductsPlan(NetworkPlan):
             sample[...] = 1
         rows = empty_result((inputs, outputs), self.dtype)
         positive = np.empty(inputs, np.bool_)
-        counts, buffers = np.zeros((3, len(products)), np.int64), self._buffers.take()
+        counts, buffers = np.zeros((COUNTS, len(products)), np.int64), self._buffers.take()
         self._run_group(products, sample, rows, positive, buffers, 0, counts, all_stay=True)
         self._buffers.give_back(buffers)
 
@@ -147,6 +159,8 @@ class LayerProductsPlan(NetworkPlan):
             + (f": from layer {leave[0]} on." if leave else "."),
             f"A batch has up to {self.batch_size} inputs.",
         ]
+        if self._sparse_first is not None:
+            lines.append(self._sparse_first.describe())
         both = zip(self._shared_products, self._own_products, strict=True)
         for number, products in enumerate(both, start=1):
             if number > DESCRIBED_LAYERS:
@@ -178,7 +192,7 @@ class LayerProductsPlan(NetworkPlan):
         rows = empty_result((inputs, self.network.neurons_out), self.dtype)
         begins = range(0, inputs, size)
         left: list[Array | None] = [None] * len(begins)
-        counts = np.zeros((pool.threads, 3, layers), np.int64)
+        counts = np.zeros((pool.threads, COUNTS, layers), np.int64)
         positive = np.empty(inputs, np.bool_)
         waiting = iter(enumerate(begins))  # shared: the interpreter's lock makes next() atomic
         done = [0] * pool.threads
@@ -214,8 +228,8 @@ class LayerProductsPlan(NetworkPlan):
                 for each in (rows, positive)
             )
             active = np.concatenate(parts)
-        after, computed, undefined = counts[0] if pool.threads == 1 else counts.sum(axis=0)
-        edges = int(computed @ self._layer_edges)
+        after, computed, saved, undefined = counts[0] if pool.threads == 1 else counts.sum(axis=0)
+        edges = int(computed @ self._layer_edges) - int(saved[0])
         known = None if undefined[-1] else positive  # else the engine raises, or goes on
         return BatchOutput(active, rows, after, edges, positive=known, computed_per_layer=computed)
 
@@ -232,10 +246,10 @@ class LayerProductsPlan(NetworkPlan):
         check_magnitudes(valid, self.dtype)
         rows = empty_result((inputs, self.network.neurons_out), self.dtype)
         positive = np.empty(inputs, np.bool_)
-        counts, buffers = np.zeros((3, len(products)), np.int64), self._buffers.take()
+        counts, buffers = np.zeros((COUNTS, len(products)), np.int64), self._buffers.take()
         self._run_group(products, valid, rows, positive, buffers, 0, counts, all_stay=True)
         self._buffers.give_back(buffers)
-        if counts[2, -1]:
+        if counts[UNDEFINED, -1]:
             raise NumericalError(OVERFLOW)
         return rows
 
@@ -264,9 +278,9 @@ class LayerProductsPlan(NetworkPlan):
         buffers : Buffers
         worker : int
             Whose buffers are used.
-        counts : ndarray of int64, shape (3, layers)
-            Takes, besides what it holds, the inputs that are active after each layer, those that it
-            computed, and, for the last, those with a score that is NaN.
+        counts : ndarray of int64, shape (COUNTS, layers)
+            Takes, besides what it holds, what is counted of each layer: multiply-adds that were
+            saved of the first alone, and inputs with NaN of the last.
         all_stay : bool
             Whether inactive inputs stay wherever they may leave.
 
@@ -275,14 +289,27 @@ class LayerProductsPlan(NetworkPlan):
         ndarray of int64, or None
             The inputs that have not left, rising; None for all.
         """
-        Y = cast_features(features, self.dtype, sparse=False).T
+        threads = 1 if products is self._own_products else self.workers.threads
+        first = self._sparse_first
+        if first is not None and not first.suits(features, threads):
+            first = None
+        Y: Any = None
+        if first is None:
+            Y = cast_features(features, self.dtype, sparse=False).T
+        inputs = features.shape[0]
         left: Array | None = None
         for number, product in enumerate(products):
-            neurons, inputs = product.A.shape[0], Y.shape[1]
+            neurons = product.A.shape[0]
             last = number == len(products) - 1
             name, shape = ("front", "back")[number % 2], (neurons, inputs)
             out = rows[:inputs].T if last else buffers.take(name, worker, shape, self.dtype)
-            if product.multiply_as_given(Y, out, None) is None:
+            if first is not None and number == 0:
+                sums = (
+                    out.T if last else buffers.take("sums", worker, (inputs, neurons), self.dtype)
+                )
+                done = first.apply(features, sums, out)
+                counts[SAVED, 0] += inputs * self._layer_edges[0] - done
+            elif product.multiply_as_given(Y, out, None) is None:
                 product.multiply(Y, out)
             if last:
                 find_positive_rows(rows[:inputs], positive, counts[:, number])
@@ -303,49 +330,10 @@ class LayerProductsPlan(NetworkPlan):
                 left = staying if left is None else left[staying]
                 Y = buffers.take("left", worker, (neurons, size), self.dtype)
                 out.take(staying, axis=1, out=Y, mode="clip")  # in which it has no copy of `out`
+                inputs = size
         return left
 
 
 def halved(inputs: int) -> int:
     """Return half of a group, in whole vectors: of few sizes, as weights are packed for each."""
     return -(-inputs // (2 * LANES)) * LANES
-
-
-@kernel
-def find_active_columns(features: Array, active: Array, counts: Array) -> int:
-    """Mark columns of features that hold a value other than zero, and return how many do.
-
-    Adds that to counts[0], and the number of all columns to counts[1].
-    """
-    rows, columns = features.shape
-    count = 0
-    for row in range(rows):
-        count = 0
-        for column in range(columns):
-            active[column] |= features[row, column] != 0
-            count += active[column]
-        if count == columns:
-            break  # after a few rows, where all are active
-    counts[0] += count
-    counts[1] += columns
-    return count
-
-
-@kernel
-def find_positive_rows(rows: Array, positive: Array, counts: Array) -> None:
-    """Mark rows that hold a value above zero.
-
-    Adds to `counts` how many rows hold a value other than zero, how many rows there are, and how
-    many hold NaN.
-    """
-    for row in range(rows.shape[0]):
-        active = found = undefined = False
-        for column in range(rows.shape[1]):
-            value = rows[row, column]
-            active |= value != 0
-            found |= value > 0
-            undefined |= np.isnan(value)
-        positive[row] = found
-        counts[0] += active
-        counts[2] += undefined
-    counts[1] += rows.shape[0]

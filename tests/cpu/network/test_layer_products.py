@@ -152,6 +152,62 @@ def test_features_in_every_form() -> None:
         np.testing.assert_allclose(plan.run(form).scores, expected, rtol=1e-6)
 
 
+def sparse_features(inputs: int, neurons: int, seed: int = 0) -> sp.csr_array:
+    """One nonzero feature in a hundred, and inputs without any."""
+    Y = sp.random_array((inputs, neurons), density=0.01, rng=np.random.default_rng(seed))
+    return sp.csr_array(Y)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("widths", [(300, 7), (300, 40, 21)])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_sparse_features_meet_rows_of_the_first_weights(
+    widths: tuple[int, ...], dtype: Any, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_groups_of(32, monkeypatch)
+    network = pruned_network(widths, activation="silu")
+    plan, dense = made(network, threads, dtype=dtype), made(network, path="spmm", dtype=dtype)
+    lengths, later = np.diff(network.layers[0].indptr), network.edges - network.layers[0].nnz
+    for inputs in (1, 15, 16, 33, 200):
+        Y = sparse_features(inputs, 300)
+        expected = oracle.infer(network, Y.toarray())
+        for form in (Y, Y.astype(np.float32), sp.coo_array(Y), wide(Y)):
+            result = plan.run(form)
+            for scores in (result.scores, plan.scores(form)):
+                np.testing.assert_allclose(scores, expected[1], rtol=1e-4, atol=1e-5)
+            assert [record.alive_inputs for record in result.records] == expected[2]
+            if threads == 1 or inputs > 48:
+                assert result.executed_edges == lengths[Y.indices].sum() + inputs * later
+        assert dense.run(Y).executed_edges == inputs * network.edges
+    assert "1.5 % are nonzero" in plan.describe()
+    assert "nonzero" not in dense.describe()
+
+
+def wide(Y: sp.csr_array) -> sp.csr_array:
+    """Return a matrix with indices of 64 bits."""
+    parts = Y.data, Y.indices.astype(np.int64), Y.indptr.astype(np.int64)
+    return sp.csr_array(parts, shape=Y.shape)
+
+
+def test_inputs_leave_after_a_first_layer_on_sparse_features(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_groups_of(64, monkeypatch)
+    rng = np.random.default_rng(9)
+    first = ps.Layer(rng.random((300, 24)) * (rng.random((300, 24)) < 0.3), -0.2)
+    equal = ps.Layer(4.0 * (rng.random((300, 24)) < 0.02), -0.2)  # one number for all weights
+    later = network_in_which_inputs_die(-1e-3).layers[1:]
+    Y = sparse_features(150, 300)
+    for beginning in (first, equal):
+        plan = made(ps.Network([beginning, *later], y_max=4), 1)
+        categories, scores, active = oracle.infer(plan.network, Y.toarray())
+        result = plan.run(Y)
+        assert result.categories.tolist() == categories
+        np.testing.assert_allclose(result.scores, scores, rtol=1e-5, atol=1e-6)
+        assert [record.alive_inputs for record in result.records] == active
+        assert active[-1] < active[0]
+
+
 def test_layers_that_are_read_anew_each_time() -> None:
     """Those of a file that is open are other objects in each loop."""
     given = pruned_network((12, 30, 30, 30, 8))

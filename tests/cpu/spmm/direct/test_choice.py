@@ -17,6 +17,7 @@ from portable_spdnn_cpu.spmm.direct.product import multiply_as_given
 @pytest.fixture(autouse=True)
 def _a_cache_of_two_mebibytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choice, "L2", 1 << 21)
+    monkeypatch.setattr(choice, "MOST_NEAR", 1 << 17)
 
 
 def operand(k: int, columns: int) -> np.ndarray:

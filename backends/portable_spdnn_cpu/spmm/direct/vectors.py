@@ -48,6 +48,7 @@ RUN = 32
 # in a column that takes less time than a loop for each, as measured on a Zen 3 and on a Zen 4.
 FEW, SOME = (0,) * 8, (0,) * 24
 MOST_FEW, MOST_SOME = 4, 16
+EVEN_FOR_ONE_UNEVEN = 8  # columns
 # Whether indices are all compared before the entries of columns are added, one by one, or each with
 # its entry: the first takes 0.9 of the time on an Intel Xeon, the second on a Zen 3.
 CHECKS_AHEAD = not cpu_name().startswith("znver")
@@ -117,6 +118,20 @@ def are_equal(words: Any, begin: int, end: int, index_dtype: Any) -> bool:
 
 
 @kernel_part
+def are_even(words: Any, begin: int, end: int, index_dtype: Any) -> bool:
+    """Whether nearly all columns have as many entries as the one before, give or take one.
+
+    Where they end is foreseen then, as in bands, or costs less than not to have to foresee it.
+    """
+    indptr = array_at(words[INDPTR], end + 1, index_dtype)
+    one, uneven = np.uint64(1), np.uint64(0)
+    for column in range(np.uint64(begin + 1), np.uint64(end)):  # unsigned: see `add_columns`
+        more = indptr[column + one] - 2 * indptr[column] + indptr[column - one]
+        uneven += np.uint64((more < -1) | (more > 1))
+    return bool(uneven * np.uint64(EVEN_FOR_ONE_UNEVEN) <= np.uint64(end - begin))
+
+
+@kernel_part
 def multiply_apart(
     form: tuple[int, ...], words: Any, begin: int, end: int, dtype: Any, index_dtype: Any
 ) -> Any:
@@ -148,7 +163,7 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
         columns, here = end - begin, indptr[end] - indptr[begin]
         if here > MOST_SOME * columns:
             valid = multiply_apart(CSC, words, begin, end, dtype, index_dtype)
-        elif foreseen or 2 * here < columns:
+        elif foreseen or 2 * here < columns or are_even(words, begin, end, index_dtype):
             valid = add_columns(words, begin, end, dtype, index_dtype)
         elif here <= MOST_FEW * columns:
             valid = add_short_columns(FEW, words, begin, end, dtype, index_dtype)

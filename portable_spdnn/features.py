@@ -176,11 +176,14 @@ def check_magnitudes(features: Features, dtype: npt.DTypeLike) -> None:
 
 def _check_width(shape: tuple[int, ...], neurons: int, name: str) -> None:
     if len(shape) != 2:
-        raise InputError(f"{name} have {len(shape)} dimension(s); expected (inputs, {neurons})")
-    if shape[1] != neurons:
+        hint = "; a single input is x[None]" if len(shape) == 1 else ""
         raise InputError(
-            f"{name} have {shape[1]} columns but the network takes {neurons} neurons; "
-            f"was neurons={shape[1]} meant?"
+            f"{name} have {len(shape)} dimension(s); expected (inputs, {neurons}){hint}"
+        )
+    if shape[1] != neurons:
+        hint = "their transpose fits" if shape[0] == neurons else f"was neurons={shape[1]} meant?"
+        raise InputError(
+            f"{name} have {shape[1]} columns but the network takes {neurons} neurons; {hint}"
         )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from portable_spdnn.arrays import Array, Progress
 from portable_spdnn.backend import Backend
+from portable_spdnn.errors import InputError
 from portable_spdnn.features import Features, FeaturesLike, as_features, check_magnitudes
 from portable_spdnn.kernel_model import KernelModel
 from portable_spdnn.network import Network
@@ -55,7 +56,7 @@ class NetworkPlan(ABC):
         self.network = network
         self.options = options
         self.plan_seconds = 0.0  # set by the planner, which holds the clock
-        self._widest, self._edges = network.widest, network.edges  # sums over all layers
+        self._widest, self._edges = network.widest, network.edges  # which look at all layers
         # Zero rows stay zero from this layer on.
         self.first_prunable_layer = max(network.layers_filling_zeros, default=-1) + 1
 
@@ -198,7 +199,7 @@ class NetworkPlan(ABC):
         return replace(result, replicas=records)
 
     def scores(self, features: FeaturesLike) -> Array:
-        """Return the features after the last layer alone: `run(features).scores`, or sooner.
+        """Return the features after the last layer; may be faster than `run(features).scores`.
 
         Parameters
         ----------
@@ -213,7 +214,8 @@ class NetworkPlan(ABC):
         Raises
         ------
         InputError
-            If the features do not fit the network or are not finite, or memory is limited.
+            If the features do not fit the network or are not finite, or memory is limited: then
+            scores are not kept.
         NumericalError
             If features became NaN on the way.
 
@@ -222,7 +224,12 @@ class NetworkPlan(ABC):
         >>> plan.scores([[2.0], [0.25]]).tolist()
         [[1.5, 0.0], [0.0, 0.0]]
         """
-        return self.run(features).scores
+        if self.options.memory is not None:
+            raise InputError(
+                "scores are not kept under a memory limit; use `run` with a checkpoint, or plan "
+                "without `memory`"
+            )
+        return self.run(features).scores.astype(self.options.dtype, copy=False)
 
     def identity(self, inputs: int, fingerprint: int) -> dict[str, Any]:
         """Return what tells a run of this plan from others: all that its answer depends on.

@@ -91,7 +91,7 @@ def test_plan_takes_features_in_every_form(backend: ps.Backend, dtype: Any) -> N
         np.testing.assert_array_equal(again.categories, first.categories)
         np.testing.assert_allclose(again.scores, first.scores, rtol=1e-5, atol=1e-6)
         scores = plan.scores(form)
-        assert scores.dtype == first.scores.dtype
+        assert scores.dtype == plan.scores(Y[:0]).dtype == dtype
         np.testing.assert_allclose(scores, first.scores, rtol=1e-5, atol=1e-6)
 
 

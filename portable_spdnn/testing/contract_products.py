@@ -212,7 +212,7 @@ def test_spmm_epilogue(backend: ps.Backend, activation: str, dtype: Any) -> None
 
 
 @pytest.mark.parametrize("columns", [1, 3, 40])
-def test_bounds_that_a_type_cannot_hold_are_none(backend: ps.Backend, columns: int) -> None:
+def test_bounds_beyond_the_type_are_ignored(backend: ps.Backend, columns: int) -> None:
     A, B = random_sparse(np.random.default_rng(3), (9, 7), 0.5, np.float32), np.ones((7, columns))
     B = B.astype(np.float32)
     with warnings.catch_warnings():
@@ -224,6 +224,10 @@ def test_bounds_that_a_type_cannot_hold_are_none(backend: ps.Backend, columns: i
             handle = backend.spmm_handle(A, columns=columns, epilogue=wide)
             C = host(backend, handle.multiply(B))
             np.testing.assert_allclose(C, expected, **tolerance(np.float32))
+            for features in (B.T.copy(), sp.csr_array(B.T)):
+                network = ps.Network([ps.Layer(A.T, 0, activation, -1e300, 1e300)])
+                Y = ps.infer(network, features, backend).scores
+                np.testing.assert_allclose(Y, expected.T, **tolerance(np.float32))
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -116,7 +116,7 @@ def _mutate_json(node: Any, rng: random.Random) -> None:
         elif isinstance(node[key], int) and change < 0.6:
             node[key] += rng.choice((-64, -2, -1, 1, 2, 64))
         else:
-            node[key] = copy.deepcopy(rng.choice(VALUES))  # it may be changed, and put into itself
+            node[key] = copy.deepcopy(rng.choice(VALUES))  # VALUES stay as they are
         return
 
 

@@ -31,7 +31,7 @@ from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool, worth_waki
 from portable_spdnn_cpu.network.counts import (
     COUNTS,
     SAVED,
-    UNDEFINED,
+    WITH_NAN,
     find_active_columns,
     find_positive_rows,
 )
@@ -129,17 +129,13 @@ class LayerProductsPlan(NetworkPlan):
         """Run so many made-up inputs through some layers."""
         if not inputs:
             return
-        neurons, outputs = products[0].A.shape[1], products[-1].A.shape[0]
+        neurons = products[0].A.shape[1]
         if len(products) == len(self._layer_edges):
             sample = np.ones((inputs, neurons), self.dtype)
         else:  # as features lie between layers
             sample = empty_result((neurons, inputs), self.dtype).T
             sample[...] = 1
-        rows = empty_result((inputs, outputs), self.dtype)
-        positive = np.empty(inputs, np.bool_)
-        counts, buffers = np.zeros((COUNTS, len(products)), np.int64), self._buffers.take()
-        self._run_group(products, sample, rows, positive, buffers, 0, counts, all_stay=True)
-        self._buffers.give_back(buffers)
+        self._run_whole(products, sample)
 
     def describe(self) -> str:
         """Return what the plan chose and why, a line each."""
@@ -228,15 +224,16 @@ class LayerProductsPlan(NetworkPlan):
                 for each in (rows, positive)
             )
             active = np.concatenate(parts)
-        after, computed, saved, undefined = counts[0] if pool.threads == 1 else counts.sum(axis=0)
+        after, computed, saved, with_nan = counts.sum(axis=0)
         edges = int(computed @ self._layer_edges) - int(saved[0])
-        known = None if undefined[-1] else positive  # else the engine raises, or goes on
+        # Of NaN the engine decides: after the last block of a network it is an error.
+        known = None if with_nan[-1] else positive
         return BatchOutput(active, rows, after, edges, positive=known, computed_per_layer=computed)
 
     def scores(self, features: FeaturesLike) -> Array:
         """Return the features after the last layer; see `NetworkPlan.scores`.
 
-        Inputs that make one group take this short way: checks, products, and the array.
+        If all inputs make one group, no batch is cut off and no result is made.
         """
         valid = as_features(features, self.network.neurons)
         inputs = valid.shape[0]
@@ -244,14 +241,22 @@ class LayerProductsPlan(NetworkPlan):
         if pool is not ALONE or not 0 < inputs <= min(size, self.batch_size):
             return super().scores(valid)
         check_magnitudes(valid, self.dtype)
-        rows = empty_result((inputs, self.network.neurons_out), self.dtype)
-        positive = np.empty(inputs, np.bool_)
-        counts, buffers = np.zeros((COUNTS, len(products)), np.int64), self._buffers.take()
-        self._run_group(products, valid, rows, positive, buffers, 0, counts, all_stay=True)
-        self._buffers.give_back(buffers)
-        if counts[UNDEFINED, -1]:
+        rows, counts = self._run_whole(products, valid)
+        if counts[WITH_NAN, -1]:
             raise NumericalError(OVERFLOW)
         return rows
+
+    def _run_whole(
+        self, products: Sequence[WeightsProduct], features: Features
+    ) -> tuple[Array, Array]:
+        """Run a group of which all inputs stay; returns the rows, and what `_run_group` counts."""
+        inputs = features.shape[0]
+        rows = empty_result((inputs, products[-1].A.shape[0]), self.dtype)
+        positive, counts = np.empty(inputs, np.bool_), np.zeros((COUNTS, len(products)), np.int64)
+        buffers = self._buffers.take()
+        self._run_group(products, features, rows, positive, buffers, 0, counts, all_stay=True)
+        self._buffers.give_back(buffers)
+        return rows, counts
 
     def _run_group(
         self,
@@ -279,8 +284,7 @@ class LayerProductsPlan(NetworkPlan):
         worker : int
             Whose buffers are used.
         counts : ndarray of int64, shape (COUNTS, layers)
-            Takes, besides what it holds, what is counted of each layer: multiply-adds that were
-            saved of the first alone, and inputs with NaN of the last.
+            Takes, besides what it holds, what is counted of each layer.
         all_stay : bool
             Whether inactive inputs stay wherever they may leave.
 
@@ -304,10 +308,10 @@ class LayerProductsPlan(NetworkPlan):
             name, shape = ("front", "back")[number % 2], (neurons, inputs)
             out = rows[:inputs].T if last else buffers.take(name, worker, shape, self.dtype)
             if first is not None and number == 0:
-                sums = (
-                    out.T if last else buffers.take("sums", worker, (inputs, neurons), self.dtype)
-                )
-                done = first.apply(features, sums, out)
+                sums = rows[:inputs]
+                if not last:
+                    sums = buffers.take("sums", worker, (inputs, neurons), self.dtype)
+                done = first.apply(features, sums, None if last else out)
                 counts[SAVED, 0] += inputs * self._layer_edges[0] - done
             elif product.multiply_as_given(Y, out, None) is None:
                 product.multiply(Y, out)

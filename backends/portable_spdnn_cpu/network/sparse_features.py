@@ -19,10 +19,11 @@ from portable_spdnn.layer import Layer
 from portable_spdnn_cpu.activations import activate_span, activation_of
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 
-# Sparse features meet the weights as they are if at most so many of all are nonzero, or so many of
-# those of one input where there are few: measured on a Zen 3, with 2 and 10 % nonzero weights.
+# Features in CSR are multiplied as they are if at most MOST_NONZERO of all are nonzero or, of fewer
+# than seven inputs, as many as MOST_OF_ONE of one input's: measured on a Zen 3, with 2 and 10 %
+# nonzero weights. Where threads share the product that this replaces, so many times fewer.
 MOST_NONZERO, MOST_OF_ONE = 0.015, 0.1
-TOGETHER = 16  # sums of inputs that are written to C together
+ROWS_TOGETHER = 16  # that are transposed together
 
 
 class SparseFirstLayer:
@@ -34,6 +35,10 @@ class SparseFirstLayer:
     epilogue : Epilogue
         Prepared for the layer's outputs and the type of the plan.
     dtype : numpy dtype
+
+    Notes
+    -----
+    It keeps the layer, as the plan's network does.
     """
 
     def __init__(self, layer: Layer, epilogue: Epilogue, dtype: np.dtype[Any]) -> None:
@@ -47,8 +52,9 @@ class SparseFirstLayer:
     def describe(self) -> str:
         """Return which features the layer takes as they are."""
         return (
-            f"Sparse features add up rows of the first layer's weights where at most "
-            f"{100 * MOST_NONZERO:g} % are nonzero, {100 * MOST_OF_ONE:g} % of one input."
+            "Sparse features are multiplied as they are where at most "
+            f"{100 * MOST_NONZERO:g} % are nonzero, or {100 * MOST_OF_ONE:g} % of one input's; "
+            "where threads share a product, as many times fewer as there are threads."
         )
 
     def suits(self, features: Features, threads: int) -> bool:
@@ -59,7 +65,7 @@ class SparseFirstLayer:
         most = max(MOST_NONZERO * inputs, MOST_OF_ONE) * neurons
         return bool(threads * features.nnz <= most)
 
-    def apply(self, features: sp.csr_array, sums: Array, out: Array) -> int:
+    def apply(self, features: sp.csr_array, sums: Array, out: Array | None) -> int:
         """Compute the layer, and return the multiply-adds.
 
         Parameters
@@ -67,10 +73,15 @@ class SparseFirstLayer:
         features : csr_array, shape (inputs, neurons)
         sums : ndarray in C order, shape (inputs, outputs)
             Takes the result.
-        out : ndarray, shape (outputs, inputs)
-            Takes it as well; or `sums.T`.
+        out : ndarray, shape (outputs, inputs), or None
+            Takes its transpose.
         """
-        indptr, indices, data = map(read_only, (features.indptr, features.indices, features.data))
+        # Of few types, for each of which there is machine code.
+        indptr, indices = (
+            read_only(each.astype(np.int64, copy=False))
+            for each in (features.indptr, features.indices)
+        )
+        data = read_only(features.data.astype(sums.dtype, copy=False))
         code, lower, upper = self._activation
         row_starts, columns, weights = self._weights
         done = add_weights(
@@ -86,8 +97,8 @@ class SparseFirstLayer:
             lower,
             upper,
         )
-        if not np.may_share_memory(sums, out):
-            turn(sums, out)
+        if out is not None:
+            transpose_into(sums, out)
         return done
 
 
@@ -114,7 +125,7 @@ def add_weights(
         total = sums[row]
         total[:] = 0
         for entry in range(indptr[row], indptr[row + 1]):
-            neuron, feature = indices[entry], total.dtype.type(data[entry])
+            neuron, feature = indices[entry], data[entry]
             begin, end = row_starts[neuron], row_starts[neuron + 1]
             for place in range(begin, end):
                 total[np.uint64(columns[place])] += feature * total.dtype.type(weights[place])
@@ -126,11 +137,11 @@ def add_weights(
 
 
 @kernel
-def turn(sums: Array, out: Array) -> None:
-    """Copy the transpose of `sums` to `out`."""
+def transpose_into(sums: Array, out: Array) -> None:
+    """out = sums^T."""
     rows, columns = sums.shape
-    for first in range(0, rows, TOGETHER):
-        stop = min(first + TOGETHER, rows)
+    for first in range(0, rows, ROWS_TOGETHER):
+        stop = min(first + ROWS_TOGETHER, rows)
         for column in range(columns):
             for row in range(first, stop):
                 out[column, row] = sums[row, column]

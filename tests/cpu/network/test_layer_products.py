@@ -18,6 +18,7 @@ from portable_spdnn_cpu.network import layer_products
 from portable_spdnn_cpu.network.choice import suits_products
 from portable_spdnn_cpu.network.layer_products import LayerProductsPlan
 from portable_spdnn_cpu.network.plan import DepthFirstPlan
+from portable_spdnn_cpu.network.sparse_features import SparseFirstLayer
 
 
 def pruned_network(
@@ -176,11 +177,31 @@ def test_sparse_features_meet_rows_of_the_first_weights(
             for scores in (result.scores, plan.scores(form)):
                 np.testing.assert_allclose(scores, expected[1], rtol=1e-4, atol=1e-5)
             assert [record.alive_inputs for record in result.records] == expected[2]
-            if threads == 1 or inputs > 48:
-                assert result.executed_edges == lengths[Y.indices].sum() + inputs * later
+            # Up to 48 inputs three threads share a product: of more than one, too much is nonzero.
+            taken = threads == 1 or inputs > 48 or inputs == 1
+            first = lengths[Y.indices].sum() if taken else inputs * lengths.sum()
+            assert result.executed_edges == first + inputs * later
         assert dense.run(Y).executed_edges == inputs * network.edges
-    assert "1.5 % are nonzero" in plan.describe()
-    assert "nonzero" not in dense.describe()
+    assert "at most 1.5 % are nonzero, or 10 % of one input's" in plan.describe()
+    assert "Sparse features" not in dense.describe()
+
+
+def test_how_sparse_features_are_multiplied_as_they_are() -> None:
+    layer, dtype = pruned_network((300, 7)).layers[0], np.dtype(np.float32)
+    first = SparseFirstLayer(layer, layer.epilogue().prepared("layer", 7, dtype), dtype)
+
+    def suits(nonzeros: int, inputs: int, threads: int = 1) -> bool:
+        places = np.arange(nonzeros)
+        Y = sp.csr_array((np.ones(nonzeros), (places % inputs, places // inputs)), (inputs, 300))
+        return first.suits(Y, threads)
+
+    assert suits(30, 1)
+    assert not suits(31, 1)
+    assert suits(450, 100)
+    assert not suits(451, 100)
+    assert suits(150, 100, threads=3)
+    assert not suits(151, 100, threads=3)
+    assert not first.suits(np.zeros((1, 300)), 1)
 
 
 def wide(Y: sp.csr_array) -> sp.csr_array:
@@ -222,8 +243,10 @@ def test_layers_that_are_read_anew_each_time() -> None:
 def test_sums_that_overflow_are_named() -> None:
     weights = np.array([[3e38, -3e38], [3e38, 3e38]])
     network = ps.Network([ps.Layer(weights, 1.0, "none"), ps.Layer(np.ones((2, 2)), 0.5, "none")])
-    with pytest.raises(ps.NumericalError, match="overflowed"):
-        made(network).run([[-3.0, 3.0], [3.0, -3.0]])
+    plan = made(network)
+    for run in (plan.run, plan.scores):
+        with pytest.raises(ps.NumericalError, match="overflowed"):
+            run([[-3.0, 3.0], [3.0, -3.0]])
     check(made(network, dtype=np.float64), np.array([[2.0, 2.0]]), 1e-12)
 
 
@@ -308,6 +331,8 @@ def test_where_memory_is_limited_weights_are_packed_once() -> None:
     assert isinstance(plan._first, DepthFirstPlan)
     Y = np.random.default_rng(9).random((10, 30))
     assert plan.run(Y).categories.tolist() == oracle.infer(network, Y)[0]
+    with pytest.raises(ps.InputError, match="scores are not kept under a memory limit"):
+        plan.scores(Y)
 
 
 def test_weights_are_packed_when_the_plan_is_made() -> None:

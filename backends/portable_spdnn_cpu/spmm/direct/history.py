@@ -20,7 +20,7 @@ from portable_spdnn_cpu.jit.target import cpu_name
 
 SLOTS = 16  # matrices, a power of two
 # How much a processor remembers, of matrices that come by turns: their entries, and four for each
-# column. Measured on a Zen 3, a Zen 4 and an Intel Xeon.
+# column. Measured on a Zen 3, a Zen 4 and an Intel Xeon; others get the figure of their maker.
 COLUMN, REMEMBERED = 4, 80_000 if cpu_name().startswith("znver") else 38_000
 
 

@@ -48,9 +48,10 @@ RUN = 32
 # in a column that takes less time than a loop for each, as measured on a Zen 3 and on a Zen 4.
 FEW, SOME = (0,) * 8, (0,) * 24
 MOST_FEW, MOST_SOME = 4, 16
-EVEN_FOR_ONE_UNEVEN = 8  # columns
-# Whether indices are all compared before the entries of columns are added, one by one, or each with
-# its entry: the first takes 0.9 of the time on an Intel Xeon, the second on a Zen 3.
+# Of so many columns at most one may be longer or shorter than the one before by two or more.
+EVEN_FOR_ONE_UNEVEN = 8
+# Whether indices are checked in a pass of their own, before columns are added, or each as it is
+# used: the first takes 0.9 of the time on an Intel Xeon, the second on a Zen 3.
 CHECKS_AHEAD = not cpu_name().startswith("znver")
 
 
@@ -121,7 +122,8 @@ def are_equal(words: Any, begin: int, end: int, index_dtype: Any) -> bool:
 def are_even(words: Any, begin: int, end: int, index_dtype: Any) -> bool:
     """Whether nearly all columns have as many entries as the one before, give or take one.
 
-    Where they end is foreseen then, as in bands, or costs less than not to have to foresee it.
+    A processor then foresees where they end, as in bands; where it does not, that costs less than
+    `add_short_columns` does.
     """
     indptr = array_at(words[INDPTR], end + 1, index_dtype)
     one, uneven = np.uint64(1), np.uint64(0)

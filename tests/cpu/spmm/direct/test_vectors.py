@@ -13,8 +13,9 @@ from direct_products import POOLS, multiply
 import portable_spdnn as ps
 from portable_spdnn_cpu.spmm.direct.copies import COLUMNS_FOR_ENTRY
 from portable_spdnn_cpu.spmm.direct.history import COLUMN, REMEMBERED, is_foreseen
+from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, INDPTR
 from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
-from portable_spdnn_cpu.spmm.direct.vectors import BLOCK_ENTRIES, MOST_FEW, MOST_SOME
+from portable_spdnn_cpu.spmm.direct.vectors import BLOCK_ENTRIES, MOST_FEW, MOST_SOME, are_even
 
 LENGTHS = [0, 1, 2, 3, 4, 5, 9, 0, 0, BLOCK_ENTRIES - 1, 0, 1, BLOCK_ENTRIES, 2]
 LENGTHS += [BLOCK_ENTRIES + 1, 1, 26, 7, 8, 9, 23, 24, 25]
@@ -105,6 +106,25 @@ def test_columns_are_foreseen_of_matrices_that_come_again_soon() -> None:
     assert not foreseen(64, few, few)  # long ago
     assert not foreseen(4096, many + 1, many)  # too many, though nothing else came
     assert not foreseen(4096, many + 1, many)
+
+
+def test_columns_that_are_as_long_as_their_neighbours_are_even() -> None:
+    @numba.njit
+    def even(words: np.ndarray, begin: int, end: int) -> bool:
+        return are_even(words, begin, end, np.int32)
+
+    def is_even(lengths: list[int], begin: int = 0) -> bool:
+        words = np.zeros(COUNTERS + 1, np.int64)
+        indptr = np.append(0, np.cumsum(lengths)).astype(np.int32)
+        words[INDPTR] = indptr.ctypes.data
+        return bool(even(words, begin, len(lengths)))
+
+    assert is_even([4, 5] * 40)
+    assert is_even([0, 1, 2, 3, 2, 1] * 9)
+    assert not is_even([3, 5] * 40)
+    assert is_even([2] * 40 + [4] * 8 + [2] * 40)
+    assert not is_even([2] * 4 + [4] * 3)
+    assert is_even([9, 1, 7] + [4] * 16, begin=3)
 
 
 @pytest.mark.parametrize("place", [0, 700, -1])

@@ -82,21 +82,8 @@ class SparseFirstLayer:
             for each in (features.indptr, features.indices)
         )
         data = read_only(features.data.astype(sums.dtype, copy=False))
-        code, lower, upper = self._activation
-        row_starts, columns, weights = self._weights
-        done = add_weights(
-            indptr,
-            indices,
-            data,
-            row_starts,
-            columns,
-            weights,
-            sums,
-            self._bias,
-            code,
-            lower,
-            upper,
-        )
+        parts = indptr, indices, data
+        done = add_weights(parts, self._weights, sums, self._bias, *self._activation)
         if out is not None:
             transpose_into(sums, out)
         return done
@@ -104,12 +91,8 @@ class SparseFirstLayer:
 
 @kernel
 def add_weights(
-    indptr: Array,
-    indices: Array,
-    data: Array,
-    row_starts: Array,
-    columns: Array,
-    weights: Array,
+    features: tuple[Array, Array, Array],
+    weights: tuple[Array, Array, Array],
     sums: Array,
     bias: Array,
     code: int,
@@ -118,8 +101,10 @@ def add_weights(
 ) -> int:
     """Set each row of `sums` to the outputs of an input, and return the multiply-adds.
 
-    Features are indptr, indices and data; the layer's weights row_starts, columns and weights.
+    Features and weights, with a row for each input neuron, are offsets, indices and values of CSR.
     """
+    indptr, indices, data = features
+    row_starts, columns, factors = weights
     done = 0
     for row in range(sums.shape[0]):
         total = sums[row]
@@ -128,7 +113,7 @@ def add_weights(
             neuron, feature = indices[entry], data[entry]
             begin, end = row_starts[neuron], row_starts[neuron + 1]
             for place in range(begin, end):
-                total[np.uint64(columns[place])] += feature * total.dtype.type(weights[place])
+                total[np.uint64(columns[place])] += feature * total.dtype.type(factors[place])
             done += end - begin
         for output in range(total.size):
             total[output] += bias[output]

@@ -229,7 +229,25 @@ class NetworkPlan(ABC):
                 "scores are not kept under a memory limit; use `run` with a checkpoint, or plan "
                 "without `memory`"
             )
-        return self.run(features).scores.astype(self.options.dtype, copy=False)
+        return self.run_scores(as_features(self.backend.download(features), self.network.neurons))
+
+    def run_scores(self, features: Features) -> Array:
+        """Return the scores of valid features; part of what `scores` does.
+
+        A backend that has a shorter way than by batches and a result overrides this.
+
+        Parameters
+        ----------
+        features : PackedFeatures, ndarray or csr_array
+            As `as_features` gives them.
+
+        Returns
+        -------
+        ndarray of the plan's dtype, shape (inputs, neurons_out)
+        """
+        batches = list(self.finished_batches(features))
+        scores = self.result(features.shape[0], batches, 0.0).scores
+        return scores.astype(self.options.dtype, copy=False)
 
     def identity(self, inputs: int, fingerprint: int) -> dict[str, Any]:
         """Return what tells a run of this plan from others: all that its answer depends on.

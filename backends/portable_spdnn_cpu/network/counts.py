@@ -6,8 +6,8 @@ import numpy as np
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel
 
-# What is counted of a layer: inputs that are active after it, inputs that it computed, of the first
-# multiply-adds that sparse features saved, and of the last inputs with NaN.
+# What is counted of a layer: inputs that are active after it, inputs that it computed,
+# multiply-adds that sparse features saved (in the first), and inputs with NaN (after the last).
 ACTIVE, COMPUTED, SAVED, WITH_NAN = range(4)
 COUNTS = 4
 

@@ -10,13 +10,7 @@ import numpy as np
 from portable_spdnn.backend import Backend
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import NumericalError
-from portable_spdnn.features import (
-    Features,
-    FeaturesLike,
-    as_features,
-    cast_features,
-    check_magnitudes,
-)
+from portable_spdnn.features import Features, cast_features, check_magnitudes
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
 from portable_spdnn.operations.operands import SparseOperand
@@ -230,18 +224,17 @@ class LayerProductsPlan(NetworkPlan):
         known = None if with_nan[-1] else positive
         return BatchOutput(active, rows, after, edges, positive=known, computed_per_layer=computed)
 
-    def scores(self, features: FeaturesLike) -> Array:
-        """Return the features after the last layer; see `NetworkPlan.scores`.
+    def run_scores(self, features: Features) -> Array:
+        """Return the scores of valid features; see `NetworkPlan.run_scores`.
 
         If all inputs make one group, no batch is cut off and no result is made.
         """
-        valid = as_features(features, self.network.neurons)
-        inputs = valid.shape[0]
+        inputs = features.shape[0]
         pool, size, products = self._cut(inputs)
         if pool is not ALONE or not 0 < inputs <= min(size, self.batch_size):
-            return super().scores(valid)
-        check_magnitudes(valid, self.dtype)
-        rows, counts = self._run_whole(products, valid)
+            return super().run_scores(features)
+        check_magnitudes(features, self.dtype)
+        rows, counts = self._run_whole(products, features)
         if counts[WITH_NAN, -1]:
             raise NumericalError(OVERFLOW)
         return rows

@@ -18,12 +18,12 @@ from portable_spdnn.features import Features
 from portable_spdnn.layer import Layer
 from portable_spdnn_cpu.activations import activate_span, activation_of
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
+from portable_spdnn_cpu.spmm.transposes import store_columns
 
 # Features in CSR are multiplied as they are if at most MOST_NONZERO of all are nonzero or, of fewer
 # than seven inputs, as many as MOST_OF_ONE of one input's: measured on a Zen 3, with 2 and 10 %
 # nonzero weights. Where threads share the product that this replaces, so many times fewer.
 MOST_NONZERO, MOST_OF_ONE = 0.015, 0.1
-ROWS_TOGETHER = 16  # that are transposed together
 
 
 class SparseFirstLayer:
@@ -73,7 +73,7 @@ class SparseFirstLayer:
         features : csr_array, shape (inputs, neurons)
         sums : ndarray in C order, shape (inputs, outputs)
             Takes the result.
-        out : ndarray, shape (outputs, inputs), or None
+        out : ndarray in C order, shape (outputs, inputs), or None
             Takes its transpose.
         """
         # Of few types, for each of which there is machine code.
@@ -123,10 +123,7 @@ def add_weights(
 
 @kernel
 def transpose_into(sums: Array, out: Array) -> None:
-    """out = sums^T."""
+    """out = sums^T, both in C order."""
     rows, columns = sums.shape
-    for first in range(0, rows, ROWS_TOGETHER):
-        stop = min(first + ROWS_TOGETHER, rows)
-        for column in range(columns):
-            for row in range(first, stop):
-                out[column, row] = sums[row, column]
+    source, target, dtype = sums.ctypes.data, out.ctypes.data, sums.dtype.type
+    store_columns(target, rows, source, columns, 0, rows, columns, dtype)

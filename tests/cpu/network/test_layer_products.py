@@ -186,7 +186,7 @@ def test_sparse_features_meet_rows_of_the_first_weights(
     assert "Sparse features" not in dense.describe()
 
 
-def test_how_sparse_features_are_multiplied_as_they_are() -> None:
+def test_which_features_are_multiplied_as_they_are() -> None:
     layer, dtype = pruned_network((300, 7)).layers[0], np.dtype(np.float32)
     first = SparseFirstLayer(layer, layer.epilogue().prepared("layer", 7, dtype), dtype)
 

@@ -1,9 +1,12 @@
-"""The mathematics in plain loops over float64: slow, and short enough to check by eye."""
+"""The mathematics in plain loops over float64: slow, and short enough to check by eye.
+
+The loops run over lists: Python takes several times as long for each number of an array.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -16,13 +19,19 @@ def entries(matrix: Any) -> list[tuple[int, int, float]]:
     return [(int(i), int(j), float(v)) for i, j, v in zip(coo.row, coo.col, coo.data, strict=True)]
 
 
+def floats(array: Any) -> list[Any]:
+    """Return the numbers of an array, which may be a sparse one, as nested lists of floats."""
+    dense = array.toarray() if hasattr(array, "toarray") else array
+    return cast(list[Any], np.asarray(dense, np.float64).tolist())
+
+
 def spmm(A: Any, B: Array) -> Array:
     """C[i, j] = sum over stored A[i, k] of A[i, k] B[k, j]."""
-    C = np.zeros((A.shape[0], B.shape[1]))
+    rows = floats(B)
+    C = floats(np.zeros((A.shape[0], B.shape[1])))
     for i, k, value in entries(A):
-        for j in range(B.shape[1]):
-            C[i, j] += value * float(B[k, j])
-    return C
+        C[i] = [c + value * b for c, b in zip(C[i], rows[k], strict=True)]
+    return np.array(C).reshape(A.shape[0], B.shape[1])
 
 
 def spgemm(A: Any, B: Any) -> tuple[Array, set[tuple[int, int]]]:
@@ -74,29 +83,25 @@ def finish(
 
     `bias` has the shape of Z, or one that NumPy broadcasts to it.
     """
-    Y = np.zeros(Z.shape)
-    wide = np.broadcast_to(bias, Z.shape)
-    for i in range(Z.shape[0]):
-        for j in range(Z.shape[1]):
-            value = Z[i, j] + float(wide[i, j])
-            if residual is not None:
-                value += float(residual[i, j])
-            value = activate(value, activation)
+    sums = zip(floats(Z), floats(np.broadcast_to(bias, Z.shape)), strict=True)
+    Y = [[z + b for z, b in zip(*rows, strict=True)] for rows in sums]
+    if residual is not None:
+        sums = zip(Y, floats(residual), strict=True)
+        Y = [[z + r for z, r in zip(*rows, strict=True)] for rows in sums]
+    for row in Y:
+        for j, z in enumerate(row):
+            value = activate(z, activation)
             if lower is not None and value < lower:
                 value = lower
             if upper is not None and value > upper:
                 value = upper
-            Y[i, j] = value
-    return Y
+            row[j] = value
+    return np.array(Y).reshape(Z.shape)
 
 
 def product(W: Any, Y: Array) -> Array:
     """Return Y W, with W sparse."""
-    Z = np.zeros((Y.shape[0], W.shape[1]))
-    for k, j, weight in entries(W):
-        for i in range(Y.shape[0]):
-            Z[i, j] += float(Y[i, k]) * weight
-    return Z
+    return spmm(W.T, Y.T).T
 
 
 def layer(W: Any, Y: Array, bias: Array, y_max: float | None) -> Array:
@@ -111,17 +116,18 @@ def conv2d(
 
     `stride` and `dilation` are (vertical, horizontal), `padding` ((above, below), (left, right)).
     """
-    P = np.pad(x, ((0, 0), (0, 0), *padding)).astype(np.float64)
+    P = floats(np.pad(x, ((0, 0), (0, 0), *padding)))
     outputs, channels, kernel_height, kernel_width = weights.shape
-    height = (P.shape[2] - dilation[0] * (kernel_height - 1) - 1) // stride[0] + 1
-    width = (P.shape[3] - dilation[1] * (kernel_width - 1) - 1) // stride[1] + 1
+    padded = [size + sum(ends) for size, ends in zip(x.shape[2:], padding, strict=True)]
+    height = (padded[0] - dilation[0] * (kernel_height - 1) - 1) // stride[0] + 1
+    width = (padded[1] - dilation[1] * (kernel_width - 1) - 1) // stride[1] + 1
     z = np.zeros((x.shape[0], outputs, height, width))
     for o, c, u, v in np.argwhere(weights != 0):
         seen = c + o // (outputs // groups) * channels
         weight = float(weights[o, c, u, v])
         for n, i, j in np.ndindex(x.shape[0], height, width):
             row, column = i * stride[0] + u * dilation[0], j * stride[1] + v * dilation[1]
-            z[n, o, i, j] += weight * float(P[n, seen, row, column])
+            z[n, o, i, j] += weight * P[n][seen][row][column]
     return z
 
 
@@ -141,11 +147,12 @@ def infer(network: Any, Y: Array) -> tuple[list[int], Array, list[int]]:
 
 def sddmm(mask: Any, Q: Array, K: Array, scale: float) -> dict[tuple[int, int], float]:
     """Return scale (Q[i] . K[j]) for each stored (i, j) of a mask."""
+    queries, keys = floats(Q), floats(K)
     scores = {}
     for i, j, _ in entries(mask):
         total = 0.0
-        for c in range(Q.shape[1]):
-            total += float(Q[i, c]) * float(K[j, c])
+        for q, k in zip(queries[i], keys[j], strict=True):
+            total += q * k
         scores[i, j] = scale * total
     return scores
 
@@ -153,8 +160,10 @@ def sddmm(mask: Any, Q: Array, K: Array, scale: float) -> dict[tuple[int, int], 
 def softmax(scores: dict[tuple[int, int], float]) -> dict[tuple[int, int], float]:
     """Return the softmax over the entries of each row; zeros where all are minus infinity."""
     probabilities = {}
-    for row in {i for i, _ in scores}:
-        values = {j: value for (i, j), value in scores.items() if i == row}
+    rows: dict[int, dict[int, float]] = {}
+    for (i, j), value in scores.items():
+        rows.setdefault(i, {})[j] = value
+    for row, values in rows.items():
         undefined = any(math.isnan(value) or value == math.inf for value in values.values())
         most = math.nan if undefined else max(values.values())
         weights = {
@@ -168,8 +177,8 @@ def softmax(scores: dict[tuple[int, int], float]) -> dict[tuple[int, int], float
 
 def attention(mask: Any, Q: Array, K: Array, V: Array, scale: float) -> Array:
     """O[i] = sum over stored (i, j) of softmax(scale Q K^T)[i, j] V[j]."""
-    result = np.zeros((Q.shape[0], V.shape[1]))
+    values = floats(V)
+    result = floats(np.zeros((Q.shape[0], V.shape[1])))
     for (i, j), weight in softmax(sddmm(mask, Q, K, scale)).items():
-        for c in range(V.shape[1]):
-            result[i, c] += weight * float(V[j, c])
-    return result
+        result[i] = [sum_ + weight * v for sum_, v in zip(result[i], values[j], strict=True)]
+    return np.array(result).reshape(Q.shape[0], V.shape[1])

@@ -58,17 +58,23 @@ def binary(inputs: int, neurons: int = 60, seed: int = 1) -> np.ndarray:
     return rng.random((inputs, neurons)) < rng.random((inputs, 1)) * 0.6
 
 
+@pytest.fixture(scope="module")
+def official(shared: Path) -> tuple[Any, ...]:
+    """The network of 1,024 neurons, its inputs and their categories."""
+    data = shared / "graphchallenge"
+    truth = read_categories(data / "neuron1024-l120-categories.tsv")
+    return ps.load_network(data), ps.load_inputs(data, 1024), truth
+
+
 @pytest.mark.parametrize("options", [
     {}, {"kernel": "csr"}, {"kernel": "staged"}, {"kernel": "clustered"}, {"profile": True},
     {"kernel": "resident"}, {"storage": "float16"}, {"kernel": "resident", "storage": "float16"},
     {"dtype": np.float64}, {"exact_passes": "all"},
 ], ids=str)  # fmt: skip
 def test_the_official_network_gives_the_official_categories(
-    backend: CupyBackend, shared: Path, options: dict[str, Any]
+    backend: CupyBackend, official: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
-    data = shared / "graphchallenge"
-    network, inputs = ps.load_network(data), ps.load_inputs(data, 1024)
-    truth = read_categories(data / "neuron1024-l120-categories.tsv")
+    network, inputs, truth = official
     result = ps.infer(network, inputs, backend, **options)
     np.testing.assert_array_equal(result.categories, truth[truth < result.inputs])
 

@@ -47,6 +47,30 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")
 
 
+def _digest(text: str, options: list[str], read: list[Path]) -> str:
+    """Return what stands for a compilation: its text, options, and the files that it reads."""
+    parts = [text, *options, *(path.read_text() for path in read)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+def _compile(options: list[str], text: str, target: Path) -> None:
+    """Compile a text; the target is there whole or not at all."""
+    command = compiler()
+    if command is None:
+        raise LaunchError("no C++ compiler: install g++ or set CXX")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        unit, made = Path(scratch) / "unit.cpp", Path(scratch) / "made"
+        unit.write_text(text)
+        done = subprocess.run(
+            [command, *options, "-o", str(made), str(unit)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            raise LaunchError(f"{target.name} does not compile:\n{done.stderr}")
+        made.replace(target)
+
+
 class EmulatedArray:
     """An array that NumPy cannot read by accident: the device's memory is not the host's.
 
@@ -395,31 +419,21 @@ class EmulatedDevice:
         source = self.sources / kernel.source
         names = KERNELS.findall(source.read_text())
         exports = "".join(f"EXPORT_KERNEL({name})\n" for name in names)
-        text = f'#include "{HEADER}"\n#include "{source}"\n{exports}'
-        options = ["-O1", "-std=c++17", "-fPIC", "-shared", "-Wl,-Bsymbolic"]
-        folders = sorted({str(header.parent) for header in headers(self.sources)})
-        options += [*(f"-I{folder}" for folder in folders), *kernel.options]
+        text = f'#include "{HEADER.name}"\n#include "{source}"\n{exports}'
+        common = ["-O1", "-std=c++17", "-fPIC"]
         if self.sanitize:
-            options += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+            common += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+        folders = sorted({str(header.parent) for header in headers(self.sources)})
+        options = [*common, *(f"-I{folder}" for folder in folders), *kernel.options]
+        options += ["-shared", "-Wl,-Bsymbolic", "-Wno-unknown-pragmas"]
         read = [HEADER, source, *headers(self.sources)]
-        digest = hashlib.sha256(
-            "\0".join([text, *options, *(p.read_text() for p in read)]).encode()
-        ).hexdigest()
-        library = self.folder / f"{source.stem}-{digest[:24]}.so"
-        if library.exists():
-            return library
-        command = compiler()
-        if command is None:
-            raise LaunchError("no C++ compiler: install g++ or set CXX")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=self.folder) as scratch:
-            unit, made = Path(scratch) / "unit.cpp", Path(scratch) / "unit.so"
-            unit.write_text(text)
-            done = subprocess.run(
-                [command, *options, "-Wno-unknown-pragmas", "-o", str(made), str(unit)],
-                capture_output=True, text=True, check=False,
-            )  # fmt: skip
-            if done.returncode != 0:
-                raise LaunchError(f"{kernel.source} does not compile:\n{done.stderr}")
-            made.replace(library)
+        library = self.folder / f"{source.stem}-{_digest(text, options, read)}.so"
+        if not library.exists():
+            # g++ reads the header from where it is compiled already, other compilers as it is.
+            prepared = self.folder / f"header-{_digest('', common, [HEADER])}"
+            header = prepared / f"{HEADER.name}.gch"
+            if not header.exists():
+                _compile([*common, "-w", "-x", "c++-header"], HEADER.read_text(), header)
+            options += [f"-I{prepared}", f"-I{HERE}"]
+            _compile(options, text, library)
         return library

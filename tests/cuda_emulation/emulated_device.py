@@ -420,8 +420,8 @@ class EmulatedDevice:
         names = KERNELS.findall(source.read_text())
         exports = "".join(f"EXPORT_KERNEL({name})\n" for name in names)
         text = f'#include "{HEADER.name}"\n#include "{source}"\n{exports}'
-        common = ["-O1", "-std=c++17", "-fPIC"]
-        if self.sanitize:
+        common = ["-O0" if self.sanitize else "-O1", "-std=c++17", "-fPIC"]
+        if self.sanitize:  # these take five times as long to compile with optimization
             common += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
         folders = sorted({str(header.parent) for header in headers(self.sources)})
         options = [*common, *(f"-I{folder}" for folder in folders), *kernel.options]

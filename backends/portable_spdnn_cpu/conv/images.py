@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from portable_spdnn_cpu.jit.compilation import Array, kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, job_kernel
 from portable_spdnn_cpu.jit.job_start import COUNTERS, FIRST_OWN, INPUT, OUT, WORKERS
 from portable_spdnn_cpu.jit.jobs import (
     COUNTER_PADDING,
@@ -69,7 +69,7 @@ def channels_first(images: Array, pool: ThreadPool) -> Array:
     return copy
 
 
-@kernel_part
+@job_kernel
 def transpose_images(worker: int, words: Any, dtype: Any) -> None:
     """Copy images, matrices of channels by pixels in Fortran order, some channels at a time."""
     pixels, channels, itemsize = words[PIXELS], words[CHANNELS], array_at(0, 1, dtype).itemsize

@@ -30,7 +30,7 @@ from portable_spdnn_cpu.conv.packing import (
 )
 from portable_spdnn_cpu.conv.panels import Task, copy_band, cut_rows, mask_panel
 from portable_spdnn_cpu.conv.spans import finish_span, gather_panel
-from portable_spdnn_cpu.jit.compilation import kernel_part
+from portable_spdnn_cpu.jit.compilation import job_kernel
 from portable_spdnn_cpu.jit.job_start import (
     COUNTERS,
     FIRST_OWN,
@@ -59,7 +59,7 @@ from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 WIDTHS = (2, 4, 7)
 
 
-@kernel_part
+@job_kernel
 def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) -> None:
     """Compute tasks until none is left, in panels of len(width) vectors."""
     n = TASK

@@ -14,7 +14,7 @@ its kernel defines. Whoever starts it keeps the arrays alive, and packs the word
     words[FACTOR:].view(np.float64)[0] = 0.5
     pool.run_job(scale, words)
 
-A kernel for several types of elements is a `kernel_part` that takes the type as a further argument;
+A kernel for several types of elements is a `job_kernel` that takes the type as a further argument;
 ``Job(scale_any, np.float32)`` and ``Job(scale_any, np.float64)`` are jobs of it.
 
 A kernel is called once for each worker, at once or by turns, and shares the work out by counters
@@ -33,7 +33,14 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.np.numpy_support import carray
 
 from portable_spdnn.caching import cached_property
-from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel, kernel_part
+from portable_spdnn_cpu.jit.compilation import (
+    Array,
+    Emission,
+    intrinsic,
+    job_kernel,
+    kernel,
+    kernel_part,
+)
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 
 COUNTER_PADDING = 8  # words: a cache line
@@ -47,8 +54,8 @@ class Job:
 
     Parameters
     ----------
-    part : callable
-        A `kernel_part` that takes the worker, from 0, the words, which it may write to, and then
+    function : callable
+        A `job_kernel` that takes the worker, from 0, the words, which it may write to, and then
         the constants. It is no closure: machine code on disk is found by the function's name and
         the types of its arguments alone.
     *constants
@@ -59,12 +66,12 @@ class Job:
         it is `call_kernel` that runs it, and not a pool.
     """
 
-    def __init__(self, part: Any, *constants: Any, numbers: int = 0) -> None:
-        self._compiled = part
+    def __init__(self, function: Any, *constants: Any, numbers: int = 0) -> None:
+        self._compiled = function
         self._constants, self._numbers = constants, numbers
-        function = self._compiled.py_func
-        if function.__closure__:
-            raise TypeError(f"{function.__qualname__} is a closure; a job takes all from its words")
+        if function.py_func.__closure__:
+            name = function.py_func.__qualname__
+            raise TypeError(f"{name} is a closure; a job takes all from its words")
 
     @cached_property
     def address(self) -> int:
@@ -76,12 +83,17 @@ class Job:
         # Under the lock that no fork happens within: llvmlite has another one, for each call.
         with global_compiler_lock:
             code = self._compiled.get_compile_result(signature)
-            return int(code.library.get_pointer_to_function(code.fndesc.llvm_func_name))
+            address = int(code.library.get_pointer_to_function(code.fndesc.llvm_func_name))
+        if address == 0:
+            raise TypeError(
+                f"{self._compiled.py_func.__qualname__} has no address: it is no `job_kernel`"
+            )
+        return address
 
 
 def job(function: Callable[[int, Array], None]) -> Job:
     """Return the job whose kernel a function is."""
-    return Job(kernel_part(function))
+    return Job(job_kernel(function))
 
 
 @kernel

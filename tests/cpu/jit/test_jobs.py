@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel, kernel_part
 from portable_spdnn_cpu.jit.jobs import Job, array_at, call_kernel, float_of, job, run_share
 
 X, Y, ROWS, COLUMNS, FACTOR = range(5)
 
 
-@kernel_part
+@job_kernel
 def scale(worker: int, words: Array, dtype: Any) -> None:
     shape = words[ROWS], words[COLUMNS]
     x, y = array_at(words[X], shape, dtype), array_at(words[Y], shape, dtype)
@@ -30,7 +30,7 @@ def divide(worker: int, words: Array) -> None:
     words[0] = words[0] // worker
 
 
-@kernel_part
+@job_kernel
 def divide_sum(worker: int, words: Array, first: int, second: int, step: tuple[int, ...]) -> None:
     words[worker] = (first + second) // words[worker] + len(step)
 
@@ -82,6 +82,15 @@ def test_a_closure_is_no_job() -> None:
         job(add)
 
 
+def test_a_part_of_kernels_is_no_job() -> None:
+    @kernel_part
+    def add_one(worker: int, words: Array) -> None:
+        words[0] += 1
+
+    with pytest.raises(TypeError, match=r"add_one has no address: it is no `job_kernel`"):
+        _ = Job(add_one).address
+
+
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -93,7 +102,7 @@ for kept in JOBS:
 """
 KEPT = """
 import numpy as np
-from portable_spdnn_cpu.jit.compilation import kernel, kernel_part
+from portable_spdnn_cpu.jit.compilation import job_kernel, kernel
 from portable_spdnn_cpu.jit.jobs import Job, job, run_share
 
 @kernel
@@ -104,7 +113,7 @@ def run(address, worker, words):
 def set_one(worker, words):
     words[worker] = 1
 
-@kernel_part
+@job_kernel
 def set_size(worker, words, vector, dtype):
     words[worker] = len(vector) * np.zeros(1, dtype).itemsize
 

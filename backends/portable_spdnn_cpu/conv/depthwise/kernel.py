@@ -18,7 +18,7 @@ import numpy as np
 from portable_spdnn_cpu.activations import RELU, activate_span
 from portable_spdnn_cpu.conv.depthwise.microkernels import convolve_plane
 from portable_spdnn_cpu.conv.spans import finish_span
-from portable_spdnn_cpu.jit.compilation import Array, kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel_part
 from portable_spdnn_cpu.jit.job_start import COUNTERS, FIRST_OWN, INPUT, OUT, RESIDUAL, WORKERS
 from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, float_of, next_task
 
@@ -57,7 +57,7 @@ class Planes(NamedTuple):
     total: int
 
 
-@kernel_part
+@job_kernel
 def convolve_planes(
     worker: int,
     words: Any,

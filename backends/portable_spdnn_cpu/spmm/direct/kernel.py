@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn_cpu.activations import NONE
-from portable_spdnn_cpu.jit.compilation import kernel_part
+from portable_spdnn_cpu.jit.compilation import job_kernel, kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at, next_task
 from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
@@ -52,7 +52,7 @@ from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
 
-@kernel_part
+@job_kernel
 def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C: by tasks, each some rows, until none is left or A is refused."""
     scratch = columns_into_rows(words, dtype)
@@ -92,7 +92,7 @@ def multiply_into_columns(words: Any, address: int, dtype: Any, index_dtype: Any
         store_columns(out, apart, words[OUT], n, begin, end, n, dtype)
 
 
-@kernel_part
+@job_kernel
 def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C, by one worker."""
     itemsize = array_at(0, 1, dtype).itemsize

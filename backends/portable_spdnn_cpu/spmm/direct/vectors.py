@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn_cpu.activations import NONE
-from portable_spdnn_cpu.jit.compilation import Array, kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import prefetch, stay_apart, store_repeated
 from portable_spdnn_cpu.jit.jobs import array_at, next_task
 from portable_spdnn_cpu.jit.target import cpu_name
@@ -55,7 +55,7 @@ EVEN_FOR_ONE_UNEVEN = 8
 CHECKS_AHEAD = not cpu_name().startswith("znver")
 
 
-@kernel_part
+@job_kernel
 def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C: by tasks, each some rows, until none is left or A is refused."""
     rows, tasks = words[ROWS], words[TASKS]
@@ -145,7 +145,7 @@ def multiply_apart(
     return multiply(form, 0, 0, dtype, index_dtype, words, begin, end, 0, 1)
 
 
-@kernel_part
+@job_kernel
 def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C, by one worker."""
     begin_rows(words, dtype)

@@ -19,6 +19,7 @@ from portable_spdnn_cpu.jit.compilation import (
     array_types,
     entry_point,
     intrinsic,
+    job_kernel,
     kernel,
     kernel_part,
 )
@@ -38,7 +39,7 @@ B_AT, B_ROW, B_COLUMN, OUT_AT, OUT_ROW, OUT_COLUMN, RESIDUAL_AT, RESIDUAL_ROW, R
 )
 
 
-@kernel_part
+@job_kernel
 def multiply_part(
     worker: int, words: Array, columns: int, vector_bytes: int, window_bytes: int, dtype: Any
 ) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn_cpu.activations import RELU, activate_span
-from portable_spdnn_cpu.jit.compilation import Array, kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, job_kernel
 from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, call_kernel, float_of, job, next_task
 from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
@@ -89,7 +89,7 @@ def multiply_tasks(worker: int, words: Array) -> None:
             call_kernel(words[REST_KERNEL], worker, words, (part, column + columns - rest, rest))
 
 
-@kernel_part
+@job_kernel
 def multiply_panels(
     worker: int,
     words: Array,

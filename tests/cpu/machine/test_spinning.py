@@ -234,9 +234,10 @@ def test_a_worker_leaves_the_core_of_its_caller() -> None:
 
     def call() -> None:
         os.sched_setaffinity(0, {core})  # of this thread, the caller, alone
+        # The worker may only now begin, and leave the core of the call before.
+        run_and_check(pool, calls=1)
         for _ in range(3):
-            while not spinning._mailboxes[STRIDE + ASLEEP]:
-                time.sleep(0.001)
+            wait_until(lambda: spinning._bells[0].locked() and asleep(pool))
             run_and_check(pool, calls=1)
             seen.append(os.sched_getaffinity(worker))
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
-from portable_spdnn_cpu.jit.compilation import Array, Function, kernel
+from portable_spdnn_cpu.jit.compilation import Array, Function, kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import polynomial, prefetch
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 
@@ -28,14 +28,14 @@ from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 NONE, RELU, GELU, GELU_TANH, SILU, HARDSWISH, SIGMOID, TANH = range(len(ACTIVATIONS))
 
 
-def elementwise(function: Function, **options: Any) -> Function:
+def elementwise(function: Function) -> Function:
     """Compile for loops that are to be vectors: a branch to Python's ZeroDivisionError is none."""
-    return kernel(function, error_model="numpy", **options)
+    return kernel(function, error_model="numpy")
 
 
 def formula(function: Function) -> Function:
     """Compile what `elementwise` kernels alone call."""
-    return elementwise(function, no_cpython_wrapper=True)
+    return kernel_part(function, error_model="numpy")
 
 
 def _single(*constants: float) -> tuple[np.float32, ...]:

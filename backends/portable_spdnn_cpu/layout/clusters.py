@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn.hashing import mix64
-from portable_spdnn_cpu.jit.compilation import Array, kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER
 
 SALT_SHIFT = 40  # beyond any index: each round hashes other words
@@ -89,7 +89,7 @@ def pick_clusters(
             start += 1
 
 
-@kernel
+@kernel_part
 def set_hash(row: Array, hashes: Array) -> np.uint64:
     """Return a hash of a set of inputs."""
     total = np.uint64(0)
@@ -98,7 +98,7 @@ def set_hash(row: Array, hashes: Array) -> np.uint64:
     return total
 
 
-@kernel
+@kernel_part
 def least_hashes(row: Array, hashes: Array) -> np.uint64:
     """Return the least of two hashes over a set: the upper half to agree in, the lower to rank."""
     mask = np.uint64(0xFFFFFFFF)
@@ -124,7 +124,7 @@ def saves_enough(offsets: Array, indices: Array, outputs: Array) -> bool:
     return loads > 0 and (outputs.size - 1) * common >= MIN_SAVING * loads
 
 
-@kernel
+@kernel_part
 def same_inputs(offsets: Array, indices: Array, outputs: Array) -> bool:
     """Whether all `outputs` have the inputs of the first: several times faster than `in_all`."""
     first = offsets[outputs[0]]
@@ -139,7 +139,7 @@ def same_inputs(offsets: Array, indices: Array, outputs: Array) -> bool:
     return True
 
 
-@kernel
+@kernel_part
 def in_all(offsets: Array, indices: Array, outputs: Array, at: Array, index: int) -> bool:
     """Whether all `outputs` have input `index`; `at` moves on, so that indices must rise."""
     common = True
@@ -223,7 +223,7 @@ def lay_out(
         laid_offsets[bound] = top
 
 
-@kernel
+@kernel_part
 def lay_out_own(
     offsets: Array,
     indices: Array,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from portable_spdnn_cpu.jit.compilation import Array, kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.sddmm.microkernels import load_row
 from portable_spdnn_cpu.sddmm.vectors import LANES
@@ -27,7 +27,7 @@ def pack_rows(counter: Array, sources: Array, rows: Array, width: int) -> None:
             load_row(sources, row * columns, columns, rows, row * width, width)
 
 
-@kernel
+@kernel_part
 def transpose_rows(source: Array, first: int, end: int, panels: Array, width: int) -> None:
     """panels[(width p + c) 16 + k] = source[16 p + k, c] for the panels of rows first .. end - 1.
 

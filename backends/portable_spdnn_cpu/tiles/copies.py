@@ -12,7 +12,7 @@ import numpy as np
 from llvmlite import ir
 from numba.core import types
 
-from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel
+from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import prefetch
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
@@ -119,7 +119,7 @@ transpose_into_tile = _make_transpose(True)
 transpose_from_tile = _make_transpose(False)
 
 
-@kernel
+@kernel_part
 def load_dense(
     features: Array, first: int, count: int, rows: Array, tile: Array, width: int
 ) -> None:
@@ -158,7 +158,7 @@ def load_dense(
             tile[rows[neuron], column] = features[first + column, neuron]
 
 
-@kernel
+@kernel_part
 def store_tile(tile: Array, inputs: Array, count: int, out: Array) -> None:
     """out[inputs[c], :] = tile[:, c] for the first `count` columns; `out` in C order."""
     neurons = out.shape[1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from portable_spdnn_cpu.activations import RELU, activate_span
-from portable_spdnn_cpu.jit.compilation import Array, kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.layout.packing import (
     ACTIVATION,
     CLUSTERS,
@@ -31,7 +31,7 @@ from portable_spdnn_cpu.tiles.microkernels import (
 )
 
 
-@kernel
+@kernel_part
 def apply_layer(
     layers: PackedLayers,
     layer: int,
@@ -55,7 +55,7 @@ def apply_layer(
     activate(layers, layer, dst, active, begin, end, shift)
 
 
-@kernel
+@kernel_part
 def activate(
     layers: PackedLayers,
     layer: int,
@@ -87,7 +87,7 @@ def activate(
                 active[column] += abs(dst[neuron, column + shift])
 
 
-@kernel
+@kernel_part
 def multiply_columns(
     layers: PackedLayers,
     layer: int,

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from portable_spdnn.features import Features, PackedFeatures
-from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
+from portable_spdnn_cpu.jit.compilation import Array, kernel_part, read_only
 from portable_spdnn_cpu.tiles.copies import load_dense
 from portable_spdnn_cpu.tiles.spilling import load_spilled
 
@@ -58,7 +58,7 @@ def make_source(features: Features, dtype: np.dtype[Any]) -> TileSource:
     return TileSource(kind, *map(read_only, arrays))
 
 
-@kernel
+@kernel_part
 def load_tile(
     source: TileSource, buffer: Array, first: int, count: int, rows: Array, tile: Array, width: int
 ) -> None:
@@ -92,7 +92,7 @@ def load_tile(
                 tile[rows[source.indices[k]], column] = source.data[k]
 
 
-@kernel
+@kernel_part
 def load_bytes(bits: Array, first: int, count: int, rows: Array, counted: Array) -> None:
     """Fill byte [rows[neuron], column] with the bit of input first + column, 0 from `count` on.
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from portable_spdnn_cpu.jit.compilation import Array, kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles.copies import copy_block
 
@@ -39,7 +39,7 @@ class SpillCosts(NamedTuple):
     edges_from: Array
 
 
-@kernel
+@kernel_part
 def wasted_seconds(costs: SpillCosts, edges: int, blocks: int, active: int) -> float:
     """Return what `edges` take longer on `blocks` vector blocks, of which `active` inputs gain.
 
@@ -48,7 +48,7 @@ def wasted_seconds(costs: SpillCosts, edges: int, blocks: int, active: int) -> f
     return float(edges * (costs.per_edge[blocks] - active * costs.per_edge_full))
 
 
-@kernel
+@kernel_part
 def should_spill(
     costs: SpillCosts, wasted: float, edges_ahead: int, neurons: int, active: int, lanes: int
 ) -> bool:
@@ -81,7 +81,7 @@ def should_spill(
     return wasted >= price and wasted_seconds(costs, edges_ahead, blocks, active) >= price
 
 
-@kernel
+@kernel_part
 def compact_columns(
     tile: Array, neurons: int, active: Array, inputs: Array, active_count: int
 ) -> None:
@@ -112,7 +112,7 @@ def spilled_size(neurons: int, count: int, lanes: int) -> int:
     return neurons * count + lanes
 
 
-@kernel
+@kernel_part
 def spill_tile(tile: Array, neurons: int, count: int, buffer: Array, position: int) -> None:
     """buffer[position + neuron count + c] = tile[neuron, c] for the first `count` columns.
 
@@ -125,7 +125,7 @@ def spill_tile(tile: Array, neurons: int, count: int, buffer: Array, position: i
             copy_block(buffer, to, tile, neuron * tile.shape[1] + column)
 
 
-@kernel
+@kernel_part
 def load_spilled(
     position: Array, stride: Array, buffer: Array, first: int, count: int, neurons: int, tile: Array
 ) -> None:

@@ -77,8 +77,8 @@ def assert_as_simulated(answer: Prediction, point: Point) -> None:
 @settings(deadline=None)
 @given(
     lifetimes=st.lists(st.integers(0, 4), min_size=1, max_size=60),
-    inputs=st.integers(1, 200),
-    nodes=st.integers(1, 70),
+    inputs=st.integers(1, 100),
+    nodes=st.integers(1, 30),
     layers=st.integers(1, 9),
     batch=st.integers(1, 70),
     extra=st.integers(70_000, 400_000),

@@ -127,12 +127,10 @@ def read_text(stream: BinaryIO, source: str) -> bytes:
         fit in the memory available.
     """
     blocks: list[bytes] = []
-    size, available = 0, None
+    size, available = 0, available_bytes()
     for _, block in line_blocks(stream, source):
         blocks.append(block)
         size += len(block)
-        if len(blocks) == 2:  # to ask takes a millisecond, as reading the text of a layer may
-            available = available_bytes()
         # The text in blocks, in one piece, and its numbers, which take as much again.
         if available is not None and 4 * size > available:
             raise InputError(

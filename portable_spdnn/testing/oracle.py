@@ -81,7 +81,7 @@ def finish(
 ) -> Array:
     """Return min(max(activation(Z + bias + residual), lower), upper); NaN stays NaN.
 
-    `bias` has the shape of Z, or one that NumPy broadcasts to it.
+    `bias` has the shape of Z, or one that NumPy broadcasts to it; `residual` has the shape of Z.
     """
     sums = zip(floats(Z), floats(np.broadcast_to(bias, Z.shape)), strict=True)
     Y = [[z + b for z, b in zip(*rows, strict=True)] for rows in sums]
@@ -116,11 +116,11 @@ def conv2d(
 
     `stride` and `dilation` are (vertical, horizontal), `padding` ((above, below), (left, right)).
     """
-    P = floats(np.pad(x, ((0, 0), (0, 0), *padding)))
+    padded = np.pad(x, ((0, 0), (0, 0), *padding))
+    P = floats(padded)
     outputs, channels, kernel_height, kernel_width = weights.shape
-    padded = [size + sum(ends) for size, ends in zip(x.shape[2:], padding, strict=True)]
-    height = (padded[0] - dilation[0] * (kernel_height - 1) - 1) // stride[0] + 1
-    width = (padded[1] - dilation[1] * (kernel_width - 1) - 1) // stride[1] + 1
+    height = (padded.shape[2] - dilation[0] * (kernel_height - 1) - 1) // stride[0] + 1
+    width = (padded.shape[3] - dilation[1] * (kernel_width - 1) - 1) // stride[1] + 1
     z = np.zeros((x.shape[0], outputs, height, width))
     for o, c, u, v in np.argwhere(weights != 0):
         seen = c + o // (outputs // groups) * channels
@@ -180,5 +180,5 @@ def attention(mask: Any, Q: Array, K: Array, V: Array, scale: float) -> Array:
     values = floats(V)
     result = floats(np.zeros((Q.shape[0], V.shape[1])))
     for (i, j), weight in softmax(sddmm(mask, Q, K, scale)).items():
-        result[i] = [sum_ + weight * v for sum_, v in zip(result[i], values[j], strict=True)]
+        result[i] = [total + weight * v for total, v in zip(result[i], values[j], strict=True)]
     return np.array(result).reshape(Q.shape[0], V.shape[1])

@@ -48,13 +48,13 @@ def compiler() -> str | None:
 
 
 def _digest(text: str, options: list[str], read: list[Path]) -> str:
-    """Return what stands for a compilation: its text, options, and the files that it reads."""
+    """Return a key of a compilation: of its text, its options, and the files that it reads."""
     parts = [text, *options, *(path.read_text() for path in read)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
-def _compile(options: list[str], text: str, target: Path) -> None:
-    """Compile a text; the target is there whole or not at all."""
+def _compile(source: str, options: list[str], text: str, target: Path) -> None:
+    """Compile a text, of `source`; the target is there whole or not at all."""
     command = compiler()
     if command is None:
         raise LaunchError("no C++ compiler: install g++ or set CXX")
@@ -67,7 +67,7 @@ def _compile(options: list[str], text: str, target: Path) -> None:
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode != 0:
-            raise LaunchError(f"{target.name} does not compile:\n{done.stderr}")
+            raise LaunchError(f"{source} does not compile:\n{done.stderr}")
         made.replace(target)
 
 
@@ -420,8 +420,9 @@ class EmulatedDevice:
         names = KERNELS.findall(source.read_text())
         exports = "".join(f"EXPORT_KERNEL({name})\n" for name in names)
         text = f'#include "{HEADER.name}"\n#include "{source}"\n{exports}'
+        # With optimization, sanitized code takes five times as long to compile.
         common = ["-O0" if self.sanitize else "-O1", "-std=c++17", "-fPIC"]
-        if self.sanitize:  # these take five times as long to compile with optimization
+        if self.sanitize:
             common += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
         folders = sorted({str(header.parent) for header in headers(self.sources)})
         options = [*common, *(f"-I{folder}" for folder in folders), *kernel.options]
@@ -433,7 +434,9 @@ class EmulatedDevice:
             prepared = self.folder / f"header-{_digest('', common, [HEADER])}"
             header = prepared / f"{HEADER.name}.gch"
             if not header.exists():
-                _compile([*common, "-w", "-x", "c++-header"], HEADER.read_text(), header)
+                # -w: of `#pragma once` g++ warns in a file that is compiled by itself.
+                alone = [*common, "-w", "-x", "c++-header"]
+                _compile(HEADER.name, alone, HEADER.read_text(), header)
             options += [f"-I{prepared}", f"-I{HERE}"]
-            _compile(options, text, library)
+            _compile(kernel.source, options, text, library)
         return library

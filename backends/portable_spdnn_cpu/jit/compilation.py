@@ -3,7 +3,8 @@
 Kernels are Python functions that Numba compiles for the processor at hand when they are first
 called with arguments of some types. They run without the interpreter's lock, on raw arrays, and
 check nothing: whoever calls them has. (`spmm.direct` and `layout.csc_to_csr` check the structure
-that they read.) What Numba has no words for is an intrinsic, which emits LLVM code itself.
+that they read.) Python calls a `kernel`; a `job_kernel` runs by its address (see `jit.jobs`), and a
+`kernel_part` within others. What Numba has no words for is an intrinsic, which emits LLVM code.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from typing import Any, TypeVar, cast
 import numba
 import numba.extending
 import numpy as np
+from llvmlite.binding import parse_bitcode
 from numba.core import types
 from numba.core.codegen import JITCodeLibrary
-from numba.core.compiler import Compiler
+from numba.core.compiler import Compiler, compile_result
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.typing.templates import Signature
 
@@ -52,6 +54,7 @@ def kernel(function: Function, **options: Any) -> Function:
     values. So a kernel does not know an argument at compile time, but for the length of a tuple.
     """
     njit = cast(Any, numba.njit)  # its types do not know all options
+    options = {"pipeline_class": _KernelCompiler, **options}
     compiled = njit(nogil=True, cache=True, no_cfunc_wrapper=True, **options)(function)
     compiled.get_call_template = functools.partial(_template_of_any, compiled.get_call_template)
     kept = getattr(compiled._cache, "_cache_file", None)  # none where no folder may be written
@@ -125,20 +128,41 @@ def _warn_once(reason: str) -> None:
 
 
 def job_kernel(function: Function) -> Function:
-    """Compile what runs by address alone: without the wrapper for Python, which takes time too."""
+    """Compile a function that runs by its address alone, as a `Job`; Python cannot call it."""
     return kernel(function, no_cpython_wrapper=True)
 
 
 def kernel_part(function: Function, **options: Any) -> Function:
-    """Compile what kernels alone call: each that does holds it, so that it needs no machine code.
+    """Compile a function that other kernels alone call; for Python to call it is a crash.
 
-    `options` are further ones of ``numba.njit``.
+    Its code is linked into each kernel that calls it, and kept on disk to be linked into others. No
+    machine code of its own is made. `options` are further ones of ``numba.njit``.
     """
-    return kernel(function, no_cpython_wrapper=True, pipeline_class=_PartCompiler, **options)
+    part = kernel(function, no_cpython_wrapper=True, pipeline_class=_PartCompiler, **options)
+    kept = getattr(cast(Any, part)._cache, "_impl", None)  # none where no folder may be written
+    if kept is not None:
+        kept.rebuild = _rebuild_part
+    return part
+
+
+def is_part(function: Any) -> bool:
+    """Whether a function was compiled by `kernel_part`: it has no address."""
+    return bool(function._compiler.pipeline_class is _PartCompiler)
+
+
+class _KernelCompiler(Compiler):
+    """Numba's compiler; the parts that it links find the Python objects that they use."""
+
+    def compile_extra(self, func: Any) -> Any:
+        """Compile, and set the environments of parts, as Numba does for what it loads from disk."""
+        compiled = super().compile_extra(func)
+        for environment in compiled._find_referenced_environments():
+            compiled.codegen.set_env(environment.env_name, environment)
+        return compiled
 
 
 class _PartCompiler(Compiler):
-    """Numba's compiler, up to the code that kernels link."""
+    """Numba's compiler, with a library that makes no machine code."""
 
     def define_pipelines(self) -> Any:
         name = self.state.func_id.func_qualname
@@ -147,39 +171,58 @@ class _PartCompiler(Compiler):
 
 
 class _LinkedCode(JITCodeLibrary):
-    """Optimized code that is linked to kernels and never runs by itself."""
+    """Optimized LLVM code that is linked into kernels, and which no engine runs by itself."""
 
     def _optimize_final_module(self) -> None:
-        """Run LLVM's passes, and not also those before, for counts of references: parts have none.
+        """Run LLVM's passes once.
 
-        Kernels are the same to the instruction, and compile in nine tenths of the time.
+        Numba runs cheaper ones before, for counts of references, and does so again for the kernels
+        that this code is linked into. With Numba 0.68 these come out the same either way.
         """
         manager, builder = self._codegen._module_pass_manager()
         manager.run(self._final_module, builder)
 
     def _finalize_final_module(self) -> None:
-        """Do as the base class does, but for machine code."""
+        """Do as the base class does, but hand nothing to the engine."""
         self._finalize_dynamic_globals()
         self._verify_declare_only_symbols()
         self._finalized = True
 
-    def get_pointer_to_function(self, name: str) -> int:
-        """Return 0: no function has an address here."""
-        return 0
-
     def serialize_using_object_code(self) -> Any:
-        """Return what is kept on disk; whoever loads it makes machine code of it."""
+        """Return what is kept on disk, for `_rebuild_part`."""
         return self.serialize_using_bitcode()
 
     @property
     def codegen(self) -> _LinkedCode:
-        """Where Numba sets the environment of a function: here at no engine, see `set_env`."""
+        """What Numba calls `set_env` of, which elsewhere is the engine."""
         return self
 
     def set_env(self, name: str, environment: Any) -> None:
-        """Refuse Python objects, which code finds in its environment."""
-        if environment.consts:
-            raise TypeError(f"{name}: a part of a kernel has no Python objects")
+        """Set nothing: the engine has no variable of that name before a kernel; see above."""
+
+
+def _rebuild_part(context: Any, kept: Any) -> Any:
+    """Return what Numba knows of a compiled part, from what was kept of it on disk.
+
+    Else as `numba.core.compiler.CompileResult._rebuild` does, which would make machine code.
+    """
+    (name, _, code), described, environment, signature, object_mode, lifted, types_, *_ = kept
+    library = _LinkedCode(context.codegen(), name)
+    library._final_module = parse_bitcode(code)
+    library._finalize_final_module()
+    return compile_result(
+        typing_context=context.typing_context,
+        target_context=context,
+        library=library,
+        environment=environment,
+        entry_point=context.get_executable(library, described, environment),
+        fndesc=described,
+        signature=signature,
+        objectmode=object_mode,
+        lifted=lifted,
+        type_annotation=types_,
+        reload_init=[],
+    )
 
 
 def entry_point(function: Callable[..., Any], *types: Any) -> Callable[..., Any]:

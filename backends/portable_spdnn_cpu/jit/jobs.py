@@ -37,6 +37,7 @@ from portable_spdnn_cpu.jit.compilation import (
     Array,
     Emission,
     intrinsic,
+    is_part,
     job_kernel,
     kernel,
     kernel_part,
@@ -69,8 +70,10 @@ class Job:
     def __init__(self, function: Any, *constants: Any, numbers: int = 0) -> None:
         self._compiled = function
         self._constants, self._numbers = constants, numbers
+        name = function.py_func.__qualname__
+        if is_part(function):
+            raise TypeError(f"{name} is a kernel_part, which has no address; a job is a job_kernel")
         if function.py_func.__closure__:
-            name = function.py_func.__qualname__
             raise TypeError(f"{name} is a closure; a job takes all from its words")
 
     @cached_property

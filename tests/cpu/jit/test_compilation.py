@@ -129,6 +129,71 @@ def test_damaged_machine_code_is_compiled_anew(tmp_path: Path) -> None:
         assert [hits(), hits()] == ["0", "1"]
 
 
+PARTS = """
+from portable_spdnn_cpu.jit.compilation import is_part, kernel, kernel_part
+
+@kernel_part
+def divided(x, y):
+    if x < y:
+        print(x, "is less than", y)
+        raise ValueError("too small", x)
+    return x // y
+
+@kernel_part
+def added(x, y):
+    return x + divided(x, y)
+
+@kernel
+def first(x, y):
+    return added(x, y)
+
+@kernel
+def second(x, y):
+    return added(x, y) + divided(x, y)
+
+def both(x, y):
+    return first(x, y) + second(x, y)
+"""
+LINKED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import kernels_at_hand as hand
+print(getattr(hand, sys.argv[2])(9, 2))
+for part in (hand.added, hand.divided):
+    assert hand.is_part(part)
+    for compiled in part.overloads.values():
+        assert type(compiled.library).__name__ == "_LinkedCode"  # without machine code
+    print(sum(part.stats.cache_hits.values()))
+for wrong in (0, 11):
+    try:
+        getattr(hand, sys.argv[2])(9, wrong)
+    except (ValueError, ZeroDivisionError) as error:
+        print(type(error).__name__, *error.args[1:])
+"""
+RAISED = """\
+ZeroDivisionError
+9 is less than 11
+ValueError 9
+"""
+
+
+def test_parts_are_linked_from_disk_into_other_kernels(tmp_path: Path) -> None:
+    (tmp_path / "kernels_at_hand.py").write_text(PARTS)
+
+    def run(name: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", LINKED, tmp_path, name],
+            capture_output=True, text=True, check=False,
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split(maxsplit=3)
+
+    assert run("first") == ["13", "0", "0", RAISED]
+    assert run("second") == ["17", "1", "1", RAISED]
+    assert run("both") == ["30", "0", "0", RAISED]  # both kernels are on disk, with their parts
+
+
 @compilation.kernel_part
 def shifted(x: int, distance: int = 2) -> int:
     return x + distance

@@ -229,12 +229,14 @@ def test_a_worker_leaves_the_core_of_its_caller() -> None:
     run_and_check(pool, calls=1)
     spinning = pool._spinning
     assert spinning is not None
-    worker, core = spinning._threads[0].native_id or 0, min(cores)
+    worker, core = spinning._threads[0].native_id, min(cores)
+    assert worker
     seen: list[set[int]] = []
 
     def call() -> None:
         os.sched_setaffinity(0, {core})  # of this thread, the caller, alone
-        # The worker may only now begin, and leave the core of the call before.
+        # It may be only now that the worker begins, and leaves the core of the first caller: wait
+        # until it has passed its bell.
         run_and_check(pool, calls=1)
         for _ in range(3):
             wait_until(lambda: spinning._bells[0].locked() and asleep(pool))

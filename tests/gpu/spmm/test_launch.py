@@ -103,16 +103,18 @@ def test_product_and_layer(
 
 @functools.cache
 def product_and_layers(kind: str, dtype: Any, columns: int) -> tuple[Any, ...]:
-    """Return A, B, bias and residual, A B, and the layers that the test makes of it."""
+    """Return A, B, bias and residual, then A B, and its layers with ReLU and with SiLU."""
     A = MATRICES[kind](dtype)
     rng = np.random.default_rng(columns)
     B = rng.uniform(-1, 1, (A.shape[1], columns)).astype(dtype)
     bias = rng.uniform(-0.5, 0.5, A.shape[0]).astype(dtype)
     residual = rng.uniform(-1, 1, (A.shape[0], columns)).astype(dtype)
     C = oracle.spmm(A, B)
-    relu = oracle.finish(C, bias[:, None], "relu", None, 0.5)
-    silu = oracle.finish(C, bias[:, None], "silu", -0.2, 1, residual)
-    return A, B, bias, residual, C, relu, silu
+    rectified = oracle.finish(C, bias[:, None], "relu", None, 0.5)
+    smooth = oracle.finish(C, bias[:, None], "silu", -0.2, 1, residual)
+    for shared in (B, bias, residual, C, rectified, smooth):
+        shared.flags.writeable = False
+    return A, B, bias, residual, C, rectified, smooth
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -198,7 +198,7 @@ class _LinkedCode(JITCodeLibrary):
         return self
 
     def set_env(self, name: str, environment: Any) -> None:
-        """Set nothing: the engine has no variable of that name before a kernel; see above."""
+        """Set nothing: an engine knows it once a kernel has it; see `_KernelCompiler`."""
 
 
 def _rebuild_part(context: Any, kept: Any) -> Any:
@@ -206,7 +206,10 @@ def _rebuild_part(context: Any, kept: Any) -> Any:
 
     Else as `numba.core.compiler.CompileResult._rebuild` does, which would make machine code.
     """
-    (name, _, code), described, environment, signature, object_mode, lifted, types_, *_ = kept
+    library_, described, environment, signature, object_mode, lifted, types_, starts, others = kept
+    for start in starts:
+        start()
+    name, _, code = library_
     library = _LinkedCode(context.codegen(), name)
     library._final_module = parse_bitcode(code)
     library._finalize_final_module()
@@ -221,7 +224,8 @@ def _rebuild_part(context: Any, kept: Any) -> Any:
         objectmode=object_mode,
         lifted=lifted,
         type_annotation=types_,
-        reload_init=[],
+        reload_init=starts,
+        referenced_envs=others,  # of parts that it links; kernels find them while they are alive
     )
 
 

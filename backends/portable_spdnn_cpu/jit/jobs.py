@@ -86,12 +86,7 @@ class Job:
         # Under the lock that no fork happens within: llvmlite has another one, for each call.
         with global_compiler_lock:
             code = self._compiled.get_compile_result(signature)
-            address = int(code.library.get_pointer_to_function(code.fndesc.llvm_func_name))
-        if address == 0:
-            raise TypeError(
-                f"{self._compiled.py_func.__qualname__} has no address: it is no `job_kernel`"
-            )
-        return address
+            return int(code.library.get_pointer_to_function(code.fndesc.llvm_func_name))
 
 
 def job(function: Callable[[int, Array], None]) -> Job:

@@ -151,6 +151,10 @@ def first(x, y):
 def second(x, y):
     return added(x, y) + divided(x, y)
 
+@kernel
+def third(x, y):
+    return added(x, y) - 1
+
 def both(x, y):
     return first(x, y) + second(x, y)
 """
@@ -191,6 +195,7 @@ def test_parts_are_linked_from_disk_into_other_kernels(tmp_path: Path) -> None:
 
     assert run("first") == ["13", "0", "0", RAISED]
     assert run("second") == ["17", "1", "1", RAISED]
+    assert run("third") == ["12", "1", "0", RAISED]  # one part holds the other
     assert run("both") == ["30", "0", "0", RAISED]  # both kernels are on disk, with their parts
 
 

@@ -232,7 +232,7 @@ class NetworkPlan(ABC):
         return self.run_scores(as_features(self.backend.download(features), self.network.neurons))
 
     def run_scores(self, features: Features) -> Array:
-        """Return the scores of valid features; part of what `scores` does.
+        """Return what `scores` does, of features that it has checked.
 
         A backend that has a shorter way than by batches and a result overrides this.
 

@@ -28,7 +28,7 @@ def floats(array: Any) -> list[Any]:
 def spmm(A: Any, B: Array) -> Array:
     """C[i, j] = sum over stored A[i, k] of A[i, k] B[k, j]."""
     rows = floats(B)
-    C = floats(np.zeros((A.shape[0], B.shape[1])))
+    C = [[0.0] * B.shape[1] for _ in range(A.shape[0])]
     for i, k, value in entries(A):
         C[i] = [c + value * b for c, b in zip(C[i], rows[k], strict=True)]
     return np.array(C).reshape(A.shape[0], B.shape[1])
@@ -71,6 +71,11 @@ def activate(z: float, activation: str) -> float:
     raise ValueError(activation)
 
 
+def _sum_of(first: list[Any], second: list[Any]) -> list[Any]:
+    rows = zip(first, second, strict=True)
+    return [[a + b for a, b in zip(*pair, strict=True)] for pair in rows]
+
+
 def finish(
     Z: Array,
     bias: Array,
@@ -83,11 +88,9 @@ def finish(
 
     `bias` has the shape of Z, or one that NumPy broadcasts to it; `residual` has the shape of Z.
     """
-    sums = zip(floats(Z), floats(np.broadcast_to(bias, Z.shape)), strict=True)
-    Y = [[z + b for z, b in zip(*rows, strict=True)] for rows in sums]
+    Y = _sum_of(floats(Z), floats(np.broadcast_to(bias, Z.shape)))
     if residual is not None:
-        sums = zip(Y, floats(residual), strict=True)
-        Y = [[z + r for z, r in zip(*rows, strict=True)] for rows in sums]
+        Y = _sum_of(Y, floats(residual))
     for row in Y:
         for j, z in enumerate(row):
             value = activate(z, activation)
@@ -178,7 +181,7 @@ def softmax(scores: dict[tuple[int, int], float]) -> dict[tuple[int, int], float
 def attention(mask: Any, Q: Array, K: Array, V: Array, scale: float) -> Array:
     """O[i] = sum over stored (i, j) of softmax(scale Q K^T)[i, j] V[j]."""
     values = floats(V)
-    result = floats(np.zeros((Q.shape[0], V.shape[1])))
+    result = [[0.0] * V.shape[1] for _ in range(Q.shape[0])]
     for (i, j), weight in softmax(sddmm(mask, Q, K, scale)).items():
         result[i] = [total + weight * v for total, v in zip(result[i], values[j], strict=True)]
     return np.array(result).reshape(Q.shape[0], V.shape[1])

@@ -77,8 +77,10 @@ def assert_as_simulated(answer: Prediction, point: Point) -> None:
 @settings(deadline=None)
 @given(
     lifetimes=st.lists(st.integers(0, 4), min_size=1, max_size=60),
-    inputs=st.integers(1, 100),
-    nodes=st.integers(1, 30),
+    # Of weak scaling at most 3,000 inputs are simulated.
+    sizes=st.integers(1, 70).flatmap(
+        lambda nodes: st.tuples(st.integers(1, min(200, 3000 // nodes)), st.just(nodes))
+    ),
     layers=st.integers(1, 9),
     batch=st.integers(1, 70),
     extra=st.integers(70_000, 400_000),
@@ -86,9 +88,10 @@ def assert_as_simulated(answer: Prediction, point: Point) -> None:
     latency=st.floats(0, 1),
 )
 def test_as_in_a_simulation(
-    schedule: str, streamed: bool, lifetimes: list[int], inputs: int, nodes: int, layers: int,
+    schedule: str, streamed: bool, lifetimes: list[int], sizes: tuple[int, int], layers: int,
     batch: int, extra: int, steps: list[float], latency: float,
 ) -> None:  # fmt: skip
+    inputs, nodes = sizes
     made = calibration(*lifetimes, batch_size=batch, dense=Curve((1, 16, 17), tuple(steps)))
     # What the program and the inputs take, and little more for layers and features.
     memory = (192 << 20) + 256 * 256 + 8 * inputs + extra if streamed else None

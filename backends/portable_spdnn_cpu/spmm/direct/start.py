@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
 from numba.core import types
 
+from portable_spdnn.caching import cached_property
 from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import Array, entry_point, kernel, kernel_part
 from portable_spdnn_cpu.jit.jobs import Job, array_at, run_share
@@ -52,6 +53,11 @@ KERNELS = {
     "csr": (columns_kernel.multiply_csr, vectors.multiply_csr),
     "csc": (columns_kernel.multiply_csc, vectors.multiply_csc),
 }
+# Of what `fill_epilogue` takes after the words.
+EPILOGUE_TYPES = (
+    types.boolean, types.int64, types.Array(types.float64, 1, "C", True), types.float64,
+    types.float64,
+)  # fmt: skip
 TASKS_PER_WORKER = 4  # of equal numbers of rows, whose entries may differ
 
 
@@ -174,29 +180,52 @@ def bring_into_csr(words: Any, indptr: Array, indices: Array, values: Array) -> 
     return fill_rows(indptr, indices, values, rows, places, columns, copies)
 
 
-class EntryPoints(NamedTuple):
-    """Compiled code that starts a job for arrays of some types, which callers have checked.
+class EntryPoints:
+    """What starts a job for arrays of some types, which callers have checked.
+
+    Each is compiled when it is first asked for.
 
     Attributes
     ----------
     job, vector_job : Job
         For several columns of B, and for a single one.
-    fill_words : callable
-        Takes (words, workers, indptr, indices, values, B, out), B in C order, and what
-        `fill_epilogue` takes.
-    run_alone : callable
-        Takes (address of the job, indptr, indices, values, B, out, whether A in CSC is converted
-        before, whether `out` holds zeros), and computes C on the calling thread. The job is that of
-        CSR where A is converted. Returns false where the arrays are not what they should be.
-    run_alone_with_epilogue : callable
-        Takes the same but for the last one, and what `fill_epilogue` takes.
     """
 
-    job: Job
-    vector_job: Job
-    fill_words: Any
-    run_alone: Any
-    run_alone_with_epilogue: Any
+    def __init__(
+        self, jobs: tuple[Job, Job], kernels: tuple[Any, Any, Any], arrays: tuple[Any, ...]
+    ) -> None:
+        self.job, self.vector_job = jobs
+        self._run_alone, self._run_alone_with_epilogue, self._fill_words = kernels
+        self._arrays = arrays
+
+    @cached_property
+    def run_alone(self) -> Any:
+        """Compute C on the calling thread.
+
+        Takes (address of the job, indptr, indices, values, B, out, whether A in CSC is converted
+        before, whether `out` holds zeros). The job is that of CSR where A is converted. Returns
+        false where the arrays are not what they should be.
+        """
+        flags = types.boolean, types.boolean
+        return entry_point(self._run_alone, types.int64, *self._arrays, *flags)
+
+    @cached_property
+    def run_alone_with_epilogue(self) -> Any:
+        """Do the same; takes what `fill_epilogue` takes in place of the last argument."""
+        flag = types.boolean
+        return entry_point(
+            self._run_alone_with_epilogue, types.int64, *self._arrays, flag, *EPILOGUE_TYPES
+        )
+
+    @cached_property
+    def fill_words(self) -> Any:
+        """Fill the words of a job for any number of workers.
+
+        Takes (words, workers, indptr, indices, values, B, out), B in C order, and what
+        `fill_epilogue` takes.
+        """
+        words = types.Array(types.int64, 1, "C")
+        return entry_point(self._fill_words, words, types.int64, *self._arrays, *EPILOGUE_TYPES)
 
 
 @functools.cache
@@ -249,14 +278,6 @@ def compiled(
     indices, values = (types.Array(kind, 1, "A", True, aligned=False) for kind in (index, item))
     B = types.Array(item, dimensions, "A", True, aligned=False)
     arrays = indices, indices, values, B, types.Array(item, dimensions, "A")
-    words = types.Array(types.int64, 1, "C")
-    bias = types.Array(types.float64, 1, "C", True)
-    finish = types.boolean, types.int64, bias, types.float64, types.float64
     several, single = (Job(each, dtype.type, index_dtype.type) for each in KERNELS[form])
-    return EntryPoints(
-        several,
-        single,
-        entry_point(fill_all_words, words, types.int64, *arrays, *finish),
-        entry_point(run_alone, types.int64, *arrays, types.boolean, types.boolean),
-        entry_point(run_alone_with_epilogue, types.int64, *arrays, types.boolean, *finish),
-    )
+    kernels = run_alone, run_alone_with_epilogue, fill_all_words
+    return EntryPoints((several, single), kernels, arrays)

@@ -5,14 +5,20 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PEERS := .venv-peers
 
-.PHONY: run test fuzz lint bench bench-compare bench-gpu validate-model peers history clean
+.PHONY: run test unit-tests fuzz lint bench bench-compare bench-gpu validate-model peers history clean
 
 run: $(STAMP)
 	$(BIN)/portable-spdnn run
 
-# A file's tests stay together: they share what is compiled.
-test: lint
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+# Types are checked, on one core, while the tests run.
+test: $(STAMP)
+	$(MAKE) --no-print-directory --jobs 2 lint unit-tests
+
+# A file's tests stay together, since they share what is compiled, and begin in the order in which
+# they are collected.
+unit-tests: $(STAMP)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile \
+	  --no-loadscope-reorder
 
 # Ten minutes, before a release: every reader of files, and random networks on every backend.
 fuzz: $(STAMP)

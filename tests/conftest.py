@@ -31,6 +31,24 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 WHOLE_SUITE = 2000  # tests; a few of them need few kernels
 
 
+# Files that take the longest begin first, so that no core waits at the end for the last of them.
+LONGEST = (
+    "cpu/spmm/direct/test_product.py", "gpu/compile/test_nvrtc.py", "testing", "engine/mpi",
+    "gpu/spmm", "engine/test_third_party_backend.py", "gpu/network", "cpu/test_numba_backend.py",
+    "gpu/persistent", "engine/challenge_table", "engine/plans/test_streamed.py", "hostile",
+    "engine/scaling", "cpu",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        tests = REPOSITORY / "tests"
+        known = (n for n, file in enumerate(LONGEST) if item.path.is_relative_to(tests / file))
+        return next(known, len(LONGEST))
+
+    items.sort(key=place)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     first = os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0"
     if first and len(session.items) > WHOLE_SUITE and not ON_GPU and compiler() is not None:

@@ -34,7 +34,7 @@ def multiply(
 ) -> Any:
     """Return C = A B, finished; None where it is refused."""
     parts = A.indptr, A.indices, A.data
-    finish = None if epilogue is None else product.epilogue_arguments(epilogue)
+    finish = None if epilogue is None else product.epilogue_arguments(epilogue, B.dtype)
     converts = form == "csc converted"
     return product.multiply(
         pool, A.format, A.shape, parts, B, finish, residual, keeps_order, converts

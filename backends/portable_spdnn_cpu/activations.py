@@ -1,10 +1,11 @@
 """Kernels: activation functions, of one value and of a contiguous span.
 
 `activate` calls the C library, in float64, and suits the scattered entries of a sparse row.
-`activate_span` is for dense results: its float32 loops have neither calls nor branches, so that
-LLVM makes vector code of them. Their exponential reduces its argument by a power of two and is a
-polynomial on what remains; the others are formed from it, in ways that do not cancel. All let NaN
-pass, and take infinities to the functions' limits.
+`activate_span` is for dense results: kernels call, by its address, the machine code of the one
+activation that a layer has, so that none holds them all. Its loops over float32 have neither calls
+nor branches, so that LLVM makes vector code of them. Their exponential reduces its argument by a
+power of two and is a polynomial on what remains; the others are formed from it, in ways that do not
+cancel. All let NaN pass, and take infinities to the functions' limits.
 
 Sources: D. Hendrycks, K. Gimpel, "Gaussian Error Linear Units (GELUs)", arXiv:1606.08415 (2016),
 for both forms of GELU and for SiLU; A. Howard et al., "Searching for MobileNetV3", ICCV 2019, for
@@ -14,14 +15,24 @@ reduction of the argument with a constant in two parts.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba.core import types
 
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
-from portable_spdnn_cpu.jit.compilation import Array, Function, kernel, kernel_part
+from portable_spdnn_cpu.jit.compilation import (
+    Array,
+    Emission,
+    Function,
+    intrinsic,
+    kernel,
+    kernel_part,
+)
 from portable_spdnn_cpu.jit.intrinsics import polynomial, prefetch
+from portable_spdnn_cpu.jit.jobs import array_at, machine_code
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 
 # The code of an activation is its place in `ACTIVATIONS`.
@@ -52,6 +63,7 @@ class Activation(NamedTuple):
     Attributes
     ----------
     code : int
+        NONE or RELU; of any other activation, the address of its machine code for spans.
     lower, upper : float
         Of ReLU, `lower` is at least 0: kernels that know bounds alone need no more.
     """
@@ -61,10 +73,40 @@ class Activation(NamedTuple):
     upper: float = np.inf
 
 
-def activation_of(epilogue: Epilogue) -> Activation:
-    """Return what an epilogue does after the bias, in the form of kernels."""
+def activation_of(epilogue: Epilogue, dtype: np.dtype[Any]) -> Activation:
+    """Return what an epilogue does after the bias to sums of a type, in the form of kernels."""
     bounds = epilogue.interval or epilogue.bounds
-    return Activation(ACTIVATIONS.index(epilogue.activation), *bounds)
+    return Activation(activation_code(epilogue.activation, dtype), *bounds)
+
+
+@functools.cache
+def activation_code(name: str, dtype: np.dtype[Any]) -> int:
+    """Return the `code` of an activation that is applied to values of a type."""
+    place = ACTIVATIONS.index(name)
+    if place <= RELU:
+        return place
+    constants = types.Omitted(place), types.Omitted(dtype.type)
+    return machine_code(activate_items, types.void(*_SPAN, *constants))
+
+
+# Address and number of the items, and bounds.
+_SPAN = types.intp, types.intp, types.float64, types.float64
+
+
+@intrinsic
+def call_span_code(
+    typingctx: Any, code: Any, address: Any, count: Any, lower: Any, upper: Any
+) -> Emission:
+    """Call, by its address, the machine code of an activation for so many items at an address."""
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        convention = context.call_conv
+        kind = convention.get_function_type(types.none, _SPAN).as_pointer()
+        pointer = builder.inttoptr(args[0], kind)
+        convention.call_function(builder, pointer, types.none, _SPAN, args[1:])
+        return context.get_dummy_value()
+
+    return types.void(types.intp, *_SPAN), codegen
 
 
 SQRT_HALF = math.sqrt(0.5)
@@ -148,52 +190,59 @@ def activate_span(
         Takes the result.
     first, end : int
         What part of it; the rest is not written.
-    code : int
-        The place of the activation's name in `ACTIVATIONS`.
-    lower, upper : float
-        The bounds; -inf and inf where there is none.
+    code, lower, upper
+        As in `Activation`, for the type of the values.
     """
+    if code > RELU:
+        address = values.ctypes.data + first * values.itemsize
+        call_span_code(code, address, end - first, lower, upper)
+        return
     low, high = values.dtype.type(lower), values.dtype.type(upper)
     if code == RELU:
         low = max(low, values.dtype.type(0))
-    for start in range(first, end, BLOCK):
-        stop = min(start + BLOCK, end)
+    for k in range(first, end):
+        values[k] = clamp(values[k], low, high)
+
+
+@functools.partial(kernel, no_cpython_wrapper=True, error_model="numpy")
+def activate_items(
+    address: int, count: int, lower: float, upper: float, activation: int, dtype: Any
+) -> None:
+    """Apply an activation, then bounds, to so many items at an address.
+
+    `activation`, a place in `ACTIVATIONS` beyond RELU, and `dtype` are constants.
+    """
+    items = array_at(address, count, dtype)
+    low, high = dtype(lower), dtype(upper)
+    for start in range(0, count, BLOCK):
+        stop = min(start + BLOCK, count)
         # A formula is so much work that few cache lines are within the processor's view at once:
         # without prefetching, values that lie in memory took three times as long.
-        ahead = min(stop + BLOCK, end) if code > RELU else stop
-        for line in range(stop, ahead, CACHE_LINE // values.itemsize):
-            prefetch(values, line)
-        activate_block(values[start:stop], code, low, high)
-
-
-@formula
-def activate_block(span: Array, code: int, low: np.floating[Any], high: np.floating[Any]) -> None:
-    """Do what `activate_span` does, with `low` at least 0 for ReLU."""
-    # One loop for each function: a choice inside would keep the loop from being vectors.
-    if code <= RELU:
-        for k in range(span.size):
-            span[k] = clamp(span[k], low, high)
-    elif span.itemsize == 8:
-        for k in range(span.size):
-            span[k] = clamp(activate(span[k], code), low, high)
-    elif code == GELU:
-        for k in range(span.size):
-            span[k] = clamp(gelu(np.float32(span[k])), low, high)
-    elif code == GELU_TANH:
-        for k in range(span.size):
-            span[k] = clamp(gelu_tanh(np.float32(span[k])), low, high)
-    elif code == SILU:
-        for k in range(span.size):
-            span[k] = clamp(silu(np.float32(span[k])), low, high)
-    elif code == HARDSWISH:
-        for k in range(span.size):
-            span[k] = clamp(hardswish(np.float32(span[k])), low, high)
-    elif code == SIGMOID:
-        for k in range(span.size):
-            span[k] = clamp(sigmoid(np.float32(span[k])), low, high)
-    else:
-        for k in range(span.size):
-            span[k] = clamp(tanh(np.float32(span[k])), low, high)
+        for line in range(stop, min(stop + BLOCK, count), CACHE_LINE // items.itemsize):
+            prefetch(items, line)
+        # One loop for each function: a choice inside would keep the loop from being vectors.
+        span = items[start:stop]
+        if span.itemsize == 8:
+            for k in range(span.size):
+                span[k] = clamp(activate(span[k], activation), low, high)
+        elif activation == GELU:
+            for k in range(span.size):
+                span[k] = clamp(gelu(np.float32(span[k])), low, high)
+        elif activation == GELU_TANH:
+            for k in range(span.size):
+                span[k] = clamp(gelu_tanh(np.float32(span[k])), low, high)
+        elif activation == SILU:
+            for k in range(span.size):
+                span[k] = clamp(silu(np.float32(span[k])), low, high)
+        elif activation == HARDSWISH:
+            for k in range(span.size):
+                span[k] = clamp(hardswish(np.float32(span[k])), low, high)
+        elif activation == SIGMOID:
+            for k in range(span.size):
+                span[k] = clamp(sigmoid(np.float32(span[k])), low, high)
+        else:
+            for k in range(span.size):
+                span[k] = clamp(tanh(np.float32(span[k])), low, high)
 
 
 @formula

@@ -52,7 +52,7 @@ class DenseConv:
     ) -> None:
         self.workers, self.geometry, self.streamed = workers, geometry, streamed
         self.matrices = weights.reshape(geometry.matrix_shape).copy()
-        self.bias, self.activation = epilogue.bias, activation_of(epilogue)
+        self.bias, self.activation = epilogue.bias, activation_of(epilogue, weights.dtype)
         row = geometry.matrix_shape[2] * geometry.output_size[1] * weights.itemsize
         self.rows = max(1, min(geometry.output_size[0], BAND_BYTES // max(1, row)))
 

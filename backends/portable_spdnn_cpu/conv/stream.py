@@ -92,7 +92,7 @@ class StreamConv:
         words[kernel.PHASES], *arrays = map(address_of, self._kept)
         words[kernel.SOURCES : kernel.BIAS + 1] = arrays
         words[kernel.PHASE_COUNT] = len(self.layout.phases)
-        words[kernel.ACTIVATION], *limits = activation_of(epilogue)
+        words[kernel.ACTIVATION], *limits = activation_of(epilogue, self.dtype)
         words[kernel.LOWER : kernel.UPPER + 1].view(np.float64)[:] = limits
         size = self.cut.vectors * VECTOR_BYTES // self.dtype.itemsize
         longest = int((packed.blocks[:, 1] - packed.blocks[:, 0]).max(initial=0))

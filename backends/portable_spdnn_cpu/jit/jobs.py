@@ -50,6 +50,14 @@ LENGTH = 1 << 48
 _ARGUMENTS = types.intp, types.CPointer(types.int64)
 
 
+def machine_code(function: Any, signature: Any) -> int:
+    """Return the address of the machine code of a kernel for a signature, compiled if need be."""
+    # Under the lock that no fork happens within: llvmlite has another one, for each call.
+    with global_compiler_lock:
+        code = function.get_compile_result(signature)
+        return int(code.library.get_pointer_to_function(code.fndesc.llvm_func_name))
+
+
 class Job:
     """A kernel that runs by address, compiled when its address is first asked for.
 
@@ -83,10 +91,7 @@ class Job:
         constants = map(types.Omitted, self._constants)
         numbers = [types.intp] * self._numbers
         signature = types.void(*_ARGUMENTS, *numbers, *constants)
-        # Under the lock that no fork happens within: llvmlite has another one, for each call.
-        with global_compiler_lock:
-            code = self._compiled.get_compile_result(signature)
-            return int(code.library.get_pointer_to_function(code.fndesc.llvm_func_name))
+        return machine_code(self._compiled, signature)
 
 
 def job(function: Callable[[int, Array], None]) -> Job:

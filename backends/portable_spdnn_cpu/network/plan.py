@@ -61,7 +61,9 @@ class DepthFirstPlan(NetworkPlan):
         super().__init__(backend, network, options)
         self.dtype = np.dtype(options.dtype)
         self.workers = workers
-        activations = [activation_of(layer.epilogue(network.y_max)) for layer in network]
+        activations = [
+            activation_of(layer.epilogue(network.y_max), self.dtype) for layer in network
+        ]
         self.layers = pack_layers(network.layers, activations, self.dtype, workers)
         self.may_drop = np.array([self.may_drop_after(n) for n in range(len(network))])
         # Sums of bits that fit into bytes.

@@ -45,7 +45,7 @@ class SparseFirstLayer:
         self._weights = read_only(layer.indptr), read_only(layer.indices), read_only(layer.data)
         outputs = layer.shape[1]
         bias = np.zeros(outputs, dtype) if epilogue.bias is None else epilogue.bias
-        self._bias, self._activation = read_only(np.asarray(bias)), activation_of(epilogue)
+        self._bias, self._activation = read_only(np.asarray(bias)), activation_of(epilogue, dtype)
         nothing = sp.csr_array((0, layer.shape[0]), dtype=dtype)
         self.apply(nothing, np.empty((0, outputs), dtype), np.empty((outputs, 0), dtype))
 

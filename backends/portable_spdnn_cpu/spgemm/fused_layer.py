@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from portable_spdnn.epilogue import Epilogue, cast_bounds
+from portable_spdnn.epilogue import ACTIVATIONS, Epilogue, cast_bounds
 from portable_spdnn.operations.operands import SparseOperand
-from portable_spdnn_cpu.activations import RELU, activation_of
+from portable_spdnn_cpu.activations import RELU
 from portable_spdnn_cpu.jit.compilation import read_only
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spgemm import row_bins
@@ -55,8 +55,8 @@ def sparse_layer(
     bins = row_bins.bin_rows(products, accumulators, product.bounds, pool.threads)
     counters = {accumulator: np.zeros(1, np.int64) for accumulator in bins}
     bias = np.zeros(columns, dtype) if epilogue.bias is None else epilogue.bias
-    code, lower, upper = activation_of(epilogue)
-    row_epilogue = RowEpilogue(read_only(bias), code, *cast_bounds((lower, upper), dtype))
+    code, bounds = ACTIVATIONS.index(epilogue.activation), epilogue.interval or epilogue.bounds
+    row_epilogue = RowEpilogue(read_only(bias), code, *cast_bounds(bounds, dtype))
     starts, owners = np.zeros(inputs, np.int64), np.full(inputs, -1)
     offsets = np.zeros(inputs + 1, np.int64)
     sinks: list[RowSink] = []

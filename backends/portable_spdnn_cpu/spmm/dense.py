@@ -29,7 +29,7 @@ class DenseProduct:
 
     def __init__(self, A: sp.csr_array, epilogue: Epilogue) -> None:
         self.A = A.toarray()
-        self.bias, self.activation = epilogue.bias, activation_of(epilogue)
+        self.bias, self.activation = epilogue.bias, activation_of(epilogue, A.dtype)
 
     def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> bool:
         """Compute `out`, or return False where B is not finite: 0 x infinity would be NaN.

@@ -38,7 +38,7 @@ def multiply_once(
     size = cost_model.size_of(A, B.shape[1], layout, workers, keeps_order)
     if suited_form("csr", A.shape, A.nnz, B, keeps_order) or tuning.direct_is_faster(size):
         parts = A.indptr, A.indices, A.data
-        finish = direct.epilogue_arguments(epilogue)
+        finish = direct.epilogue_arguments(epilogue, B.dtype)
         C = direct.multiply(workers, "csr", A.shape, parts, B, finish, residual, keeps_order)
         if C is not None:
             return C
@@ -58,7 +58,7 @@ def layer_once(
     B, added, shape = Y.T, None if residual is None else residual.T, W.shape[::-1]
     if suited := suited_form("csc", shape, W.nnz, B, keeps_order=True):
         parts = W.indptr, W.indices, W.data
-        finish = direct.epilogue_arguments(epilogue)
+        finish = direct.epilogue_arguments(epilogue, B.dtype)
         C = direct.multiply(
             workers, "csc", shape, parts, B, finish, added,
             keeps_order=True, converts=suited == "csr",

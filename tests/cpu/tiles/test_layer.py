@@ -13,7 +13,7 @@ from tile_settings import set_tile_costs
 import portable_spdnn as ps
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
 from portable_spdnn.plans.planner import make_plan
-from portable_spdnn_cpu.activations import Activation
+from portable_spdnn_cpu.activations import Activation, activation_code
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
 from portable_spdnn_cpu.layout.packing import pack_layers
 from portable_spdnn_cpu.layout.tile_shape import (
@@ -50,7 +50,11 @@ def run(layers: list[ps.Layer], activations: list[Activation], Y: Any, dtype: An
     """Run a plan whose layers have these activations; no input leaves."""
     options = ps.PlanOptions(dtype, keep_dead_inputs=True)
     plan = make_plan(ps.get_backend("numba", threads=2), ps.Network(layers), options)
-    plan.layers = pack_layers(layers, activations, np.dtype(dtype), ThreadPool(1))
+    coded = [
+        each._replace(code=activation_code(ACTIVATIONS[each.code], plan.dtype))
+        for each in activations
+    ]
+    plan.layers = pack_layers(layers, coded, plan.dtype, ThreadPool(1))
     return plan.run(Y)
 
 

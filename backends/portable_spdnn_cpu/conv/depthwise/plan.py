@@ -76,7 +76,7 @@ class DepthwiseConv:
         words = np.zeros(end + COUNTER_PADDING + self.most, np.int64)
         words[COUNTERS] = words.size - self.most
         words[kernel.ZERO_ROW : kernel.BIAS + 1] = [address_of(array) for array in self._kept]
-        words[kernel.ACTIVATION], *limits = activation_of(epilogue)
+        words[kernel.ACTIVATION], *limits = activation_of(epilogue, self.dtype)
         words[kernel.LOWER : kernel.UPPER + 1].view(np.float64)[:] = limits
         words[kernel.PLANES : end] = numbers
         self.rows = _rows_of_tile(geometry.height * geometry.width * self.dtype.itemsize)

@@ -58,7 +58,7 @@ class ClusteredProduct:
     ) -> None:
         self.dtype = by_output.dtype
         self.workers = {1: ALONE, workers.threads: workers}
-        self.activation = activation_of(epilogue)
+        self.activation = activation_of(epilogue, self.dtype)
         bias = epilogue.bias
         if bias is None:
             bias = np.zeros(by_output.shape[0], self.dtype)

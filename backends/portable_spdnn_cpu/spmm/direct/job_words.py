@@ -23,7 +23,7 @@ HAS_EPILOGUE
 BIAS, BIAS_STEP
     The address of the bias of row 0, a float64, and the bytes to that of the next row.
 ACTIVATION
-    The code of the activation; NONE for ReLU too, which is a bound.
+    As `activations.Activation.code` is; NONE for ReLU too, which is a bound.
 LOWER, UPPER
     Bounds of C, as the bits of float64.
 TOGETHER

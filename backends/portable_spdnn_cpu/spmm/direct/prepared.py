@@ -32,7 +32,7 @@ class DirectProduct:
         parts = A.indptr.astype(index, copy=False), A.indices.astype(index, copy=False), A.data
         self._parts, self._entries = tuple(map(in_order, parts)), A.nnz
         self._entry_points: Any = compiled("csr", A.dtype, index, 2)
-        self._finish = epilogue_arguments(epilogue)
+        self._finish = epilogue_arguments(epilogue, A.dtype)
         self._is_bare = epilogue.bias is None and epilogue.interval == (-np.inf, np.inf)
 
     def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> bool:

@@ -13,6 +13,7 @@ from portable_spdnn.operations.operands import common_dtype
 from portable_spdnn.sparse_arrays import LARGEST
 from portable_spdnn_cpu.activations import NONE, activation_of
 from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 from portable_spdnn_cpu.layout.csc_to_csr import parts_in_csr
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import with_aligned_rows
@@ -92,11 +93,11 @@ def multiply_as_given(
         values, B = values.astype(dtype, copy=False), B.astype(dtype, copy=False)
     finish = None
     if epilogue is not None:
-        if type(epilogue) is not Epilogue:
+        if type(epilogue) is not Epilogue or B.dtype not in VALUE_TYPES:
             return None
         if epilogue.bias is not None and epilogue.bias.ndim and epilogue.bias.size != shape[0]:
             return None
-        finish = epilogue_arguments(epilogue)
+        finish = epilogue_arguments(epilogue, B.dtype)
     if residual is not None and not (
         type(residual) is ndarray
         and residual.dtype == B.dtype
@@ -149,8 +150,8 @@ def layer_as_given(
     return None if C is None else C.T
 
 
-def epilogue_arguments(epilogue: Epilogue) -> tuple[int, Array, float, float]:
-    """Return the code of the activation, the bias and the bounds of C, as kernels take them.
+def epilogue_arguments(epilogue: Epilogue, dtype: np.dtype[Any]) -> tuple[int, Array, float, float]:
+    """Return what kernels take: the code of the activation, the bias, and the bounds of C.
 
     ReLU is a bound: its code is NONE. The bias, of float64, has one entry for all rows of C, or one
     for each.
@@ -164,7 +165,7 @@ def epilogue_arguments(epilogue: Epilogue) -> tuple[int, Array, float, float]:
         bias = np.array(bias, np.float64).reshape(-1)
     interval = epilogue.interval
     if interval is None:
-        code, lower, upper = activation_of(epilogue)
+        code, lower, upper = activation_of(epilogue, dtype)
     else:
         code, (lower, upper) = NONE, interval
     return code, bias, lower, upper

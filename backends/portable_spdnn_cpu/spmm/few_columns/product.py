@@ -91,7 +91,7 @@ class FewColumnsProduct:
         bias = np.zeros(A.shape[0], dtype) if epilogue.bias is None else epilogue.bias
         # Bounds express none and ReLU; the others follow the kernel, on what it has stored.
         interval = epilogue.interval
-        self._later = None if interval else activation_of(epilogue)
+        self._later = None if interval else activation_of(epilogue, dtype)
         bounds = cast_bounds(interval or (-np.inf, np.inf), dtype)
         chosen, self.seconds = form
         parts = self.threads_used(threads)

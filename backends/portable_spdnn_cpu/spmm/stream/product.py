@@ -98,7 +98,7 @@ class StreamProduct:
         words[job_words.WIDTH] = self.width
         if epilogue.bias is not None:
             words[job_words.BIAS] = self._address(np.ascontiguousarray(epilogue.bias))
-        code, *limits = activation_of(epilogue)
+        code, *limits = activation_of(epilogue, A.dtype)
         words[job_words.ACTIVATION] = code
         words[job_words.LOWER : job_words.UPPER + 1].view(np.float64)[:] = limits
         words[job_words.BOUNDED] = any(map(math.isfinite, limits))

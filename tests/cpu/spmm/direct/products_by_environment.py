@@ -31,7 +31,7 @@ def main() -> None:
                     residual, bias = residual.astype(dtype), rng.random(shape[0])
                     C = multiply(pool, A.format, A.shape, parts, B)
                     np.testing.assert_allclose(C, A @ B, rtol=1e-4, atol=1e-4)
-                    finish = epilogue_arguments(Epilogue(bias, "tanh"))
+                    finish = epilogue_arguments(Epilogue(bias, "tanh"), dtype)
                     for operand in (B, np.asfortranarray(B)):
                         C = multiply(pool, A.format, A.shape, parts, operand, finish, residual)
                         expected = np.tanh(A @ B + bias[:, None] + residual)

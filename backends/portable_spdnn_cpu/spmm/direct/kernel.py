@@ -47,7 +47,13 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     K,
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.direct.job_words import B as B_AT
-from portable_spdnn_cpu.spmm.direct.microkernels import CSC, CSR, multiply
+from portable_spdnn_cpu.spmm.direct.microkernels import (
+    CSC,
+    CSC_VECTOR,
+    CSR,
+    multiply,
+    multiply_panel,
+)
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
@@ -167,23 +173,7 @@ def multiply_by_rows(words: Any, begin: int, end: int, item: Any, index: Any) ->
         width = min(n - first, MAX_VECTORS * lanes)
         if overlaps and 0 < n - first - width < lanes:
             width -= lanes  # the last panel is to fill a vector
-        vectors = -(-width // lanes)
-        if vectors == 1:
-            valid &= multiply(CSR, 1, 64, item, index, words, begin, end, first, width)
-        elif vectors == 2:
-            valid &= multiply(CSR, 2, 64, item, index, words, begin, end, first, width)
-        elif vectors == 3:
-            valid &= multiply(CSR, 3, 64, item, index, words, begin, end, first, width)
-        elif vectors == 4:
-            valid &= multiply(CSR, 4, 64, item, index, words, begin, end, first, width)
-        elif vectors == 5:
-            valid &= multiply(CSR, 5, 64, item, index, words, begin, end, first, width)
-        elif vectors == 6:
-            valid &= multiply(CSR, 6, 64, item, index, words, begin, end, first, width)
-        elif vectors == 7:
-            valid &= multiply(CSR, 7, 64, item, index, words, begin, end, first, width)
-        else:
-            valid &= multiply(CSR, 8, 64, item, index, words, begin, end, first, width)
+        valid &= multiply_panel(CSR, item, index, words, begin, end, first, width)
         first += width
     return valid
 
@@ -213,7 +203,7 @@ def multiply_by_columns(words: Any, item: Any, index: Any) -> Any:
     store across two lines is forwarded late, or not at all, to loads of what it wrote.
     """
     itemsize = array_at(0, 1, item).itemsize
-    lanes, k, n = 32 // itemsize, words[K], words[COLUMNS]
+    lanes, k, n = CSC_VECTOR // itemsize, words[K], words[COLUMNS]
     if n * itemsize < 16:
         return multiply(CSC, 1, 8, item, index, words, 0, k, 0, n)
     if n * itemsize < 32:
@@ -223,20 +213,6 @@ def multiply_by_columns(words: Any, item: Any, index: Any) -> Any:
         width = min(n - first, CSC_BYTES // itemsize)
         if 0 < n - first - width < lanes:
             width -= lanes  # the last panel is to fill a vector
-        vectors = width // lanes
-        if vectors == 1:
-            valid &= multiply(CSC, 1, 32, item, index, words, 0, k, first, width)
-        elif vectors == 2:
-            valid &= multiply(CSC, 2, 32, item, index, words, 0, k, first, width)
-        elif vectors == 3:
-            valid &= multiply(CSC, 3, 32, item, index, words, 0, k, first, width)
-        elif vectors == 4:
-            valid &= multiply(CSC, 4, 32, item, index, words, 0, k, first, width)
-        elif vectors == 5:
-            valid &= multiply(CSC, 5, 32, item, index, words, 0, k, first, width)
-        elif vectors < 8:
-            valid &= multiply(CSC, 3, 64, item, index, words, 0, k, first, width)
-        else:
-            valid &= multiply(CSC, 4, 64, item, index, words, 0, k, first, width)
+        valid &= multiply_panel(CSC, item, index, words, 0, k, first, width)
         first += width
     return valid

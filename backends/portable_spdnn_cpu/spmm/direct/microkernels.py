@@ -12,12 +12,15 @@ from llvmlite import ir
 from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import intrinsic
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
 from portable_spdnn_cpu.spmm.direct.columns import Columns
 from portable_spdnn_cpu.spmm.direct.dot_blocks import DotBlocks
 from portable_spdnn_cpu.spmm.direct.job_words import REFUSED
 from portable_spdnn_cpu.spmm.direct.rows import Rows
 from portable_spdnn_cpu.spmm.direct.unrolled import EqualColumns, EqualRows, LongColumns
-from portable_spdnn_cpu.spmm.emitter import WORD
+from portable_spdnn_cpu.spmm.emitter import BIT, WORD
+from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
 # Constants for Numba, to which a tuple's length is part of its type.
 CSR, CSC, EQUAL_CSR, EQUAL_CSC = (), (0,), (0, 0), (0, 0, 0)
@@ -75,3 +78,57 @@ def multiply(
         return emitter(builder, itemsize, ir.IntType(index_bits), given, sizes).emit(*args[6:])
 
     return signature, codegen
+
+
+CSC_VECTOR = 32  # bytes of each vector of a panel of few, in CSC; see `kernel.multiply_by_columns`
+# How many vectors, of how many bytes, are in a panel: of CSR that needs 1, 2, ... of BLOCK_BYTES,
+# and of CSC that fills as many of CSC_VECTOR.
+CSR_PANELS = [(number, BLOCK_BYTES) for number in range(1, MAX_VECTORS + 1)]
+CSC_PANELS = [
+    (number, CSC_VECTOR) if number < 6 else (number // 2, BLOCK_BYTES)
+    for number in range(1, CSC_BYTES // CSC_VECTOR + 1)
+]
+
+
+@intrinsic
+def multiply_panel(
+    typingctx: Any,
+    form: Any,
+    dtype: Any,
+    index_dtype: Any,
+    words: Any,
+    begin: Any,
+    end: Any,
+    column: Any,
+    columns: Any,
+) -> Any:
+    """Do what `multiply` does, in CSR or CSC, in as many vectors as so many columns take.
+
+    There are columns for one of CSR_PANELS or CSC_PANELS.
+    """
+    is_csc = bool(len(form))
+    emitter, panels = (Columns, CSC_PANELS) if is_csc else (Rows, CSR_PANELS)
+    itemsize, index_type = dtype.dtype.bitwidth // 8, ir.IntType(index_dtype.dtype.bitwidth)
+    lanes = (CSC_VECTOR if is_csc else BLOCK_BYTES) // itemsize
+
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        given = [builder.load(builder.gep(args[3], [WORD(number)])) for number in range(REFUSED)]
+        padded = args[7] if is_csc else builder.add(args[7], WORD(lanes - 1))
+        joint = builder.append_basic_block("joint")
+        cases = {sizes: builder.append_basic_block("panel") for sizes in panels}
+        switch = builder.switch(builder.udiv(padded, WORD(lanes)), cases[panels[-1]])
+        for number, sizes in enumerate(panels[:-1], 1):
+            switch.add_case(WORD(number), cases[sizes])
+        found = []
+        for sizes, case in cases.items():
+            builder.position_at_end(case)
+            valid = emitter(builder, itemsize, index_type, given, sizes).emit(*args[4:])
+            found.append((valid, builder.block))
+            builder.branch(joint)
+        builder.position_at_end(joint)
+        valid = builder.phi(BIT)
+        for each in found:
+            valid.add_incoming(*each)
+        return valid
+
+    return types.boolean(form, dtype, index_dtype, words, *[types.intp] * 4), codegen

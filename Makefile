@@ -22,7 +22,7 @@ unit-tests: $(STAMP)
 
 # Ten minutes, before a release: every reader of files, and random networks on every backend.
 fuzz: $(STAMP)
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[fuzz]'
 	$(BIN)/python tests/hostile/fuzz.py --seconds 420
 	$(BIN)/python -m pytest tests/hostile/test_networks.py --hypothesis-profile fuzz
 
@@ -65,7 +65,7 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or later is needed; choose one with: make PYTHON=python3.12" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[test]'
 	touch $@
 
 clean:

@@ -282,6 +282,13 @@ class Backend(Operations, AttentionOperations, Convolutions, FeatureQueries, ABC
         """Measure what the machine can do at most; optional. See `portable_spdnn.kernel_model`."""
         raise NotImplementedError(f"backend {self.name} does not measure its limits")
 
+    def measure_flops(self) -> float:
+        """Measure float32 operations per second of multiply-adds at this moment; optional.
+
+        What takes longer than some tens of milliseconds may return what it measured before.
+        """
+        return self.measure_limits().flops
+
     # -- validation: overridden where arrays of other libraries are taken ---------------------
 
     def sparse_operand(

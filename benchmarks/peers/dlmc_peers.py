@@ -63,13 +63,23 @@ def measure(
         assert error <= 1, f"{peer.name} on {case}: its error is {error:.3g} of the bound"
         checks[peer.name] = prepare, error
         ways[peer.name] = operation, peer.threads
-    least = by_turns(ways, blas)
+    least, peaks = by_turns(ways, blas, {"numba": ps.get_backend("numba", threads).measure_flops})
     form = min(forms, key=least.__getitem__)
     scipy = least["scipy"]
     for name in (*checks, "scipy"):
         prepare, error = checks.get(name, (0.0, 0.0))
         yield Measurement(
-            case, name, error, "", prepare, least[name], None, least[form], form, scipy
+            case,
+            name,
+            error,
+            "",
+            prepare,
+            least[name],
+            None,
+            least[form],
+            form,
+            scipy,
+            peaks["numba"],
         )
 
 
@@ -85,27 +95,24 @@ def main() -> int:
         print(f"skipped: needs {options.data}", file=sys.stderr)
         return 2
     peers: list[Peer] = [peer(options.threads) for peer in (MklPeer, TorchPeer, NumbaPeer)]
-    flops = ps.get_backend("numba", options.threads).measure_limits().flops
-    peaks = {peer.name: flops for peer in peers}
     cases, blas = collect(options.data, options.columns), ThreadpoolController()
     found: list[Measurement] = []
     for done, case in enumerate(cases, start=1):
         found += measure(case, peers, options.threads, blas)
         print(f"{done} of {len(cases)}: {case.model} {case.layer}", file=sys.stderr, flush=True)
-    tables.show(found, peaks, to_stderr=False)
+    tables.show(found, to_stderr=False)
     facts = machine_facts()
     about = {
         "datetime": datetime.datetime.now(datetime.UTC).isoformat(),
         "machine_info": facts,
         "threads": options.threads,
         "versions": {peer.name: peer.version for peer in peers},
-        "peak_flops": peaks,
     }
     name = f"{about['datetime'][:10]}-{cpu_slug(facts)}-dlmc-peers"
     target = options.out or RESULTS / f"{name}.json"
     store(tables.as_json(about, found, []), target)
     if options.out is None:
-        (DOCS / "dlmc.md").write_text(page(about, name, tables.means_table(found, peaks)))
+        (DOCS / "dlmc.md").write_text(page(about, name, tables.means_table(found)))
     print(f"stored in {target}")
     return 0
 
@@ -121,8 +128,8 @@ Measured by `make peers` on {about["datetime"][:10]}: {facts["cpu"]}, {facts["co
 {about["threads"]} threads (scipy.sparse has one), float32, {facts["system"]}; {versions}. All
 libraries by turns in one process, each matrix prepared beforehand where a library can (MKL:
 inspector-executor with hints and a kept handle). The least time of each; *dense* is the faster of
-NumPy's and torch's product on as many threads. *Of peak* is of the multiply-adds measured in the
-same run. Each product was checked first. Each matrix is in `benchmarks/results/{name}.json`.
+NumPy's and torch's product on as many threads. *Of peak* is of the multiply-adds measured between
+the turns. Each product was checked first. Each matrix is in `benchmarks/results/{name}.json`.
 
 {chr(10).join(lines)}
 """

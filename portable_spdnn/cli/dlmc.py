@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from portable_spdnn.cli import options as flag
 from portable_spdnn.cli.progress import show_progress
 from portable_spdnn.errors import InputError
-
-if TYPE_CHECKING:
-    from portable_spdnn.backend import Backend
 
 WRONG_PRODUCT = 1
 
@@ -82,7 +79,6 @@ def dlmc(
     found: list[Measurement] = []
     wrong: list[str] = []
     with show_progress("measuring", not no_progress) as step:
-        peaks = {name: _measured_peak(one) for name, one in backends.items()}
         blas = ThreadpoolController()
         for done, case in enumerate(cases):
             if step is not None:
@@ -93,9 +89,10 @@ def dlmc(
                 else:
                     wrong.append(result)
                     typer.echo(f"WRONG: {result}", err=True)
-    # Once more: where another process held a core at the start, that peak was too low.
-    for name, one in backends.items():
-        peaks[name] = max((peaks[name], _measured_peak(one)), key=lambda flops: flops or 0)
+    peaks = {
+        name: max((one.peak for one in found if one.backend == name and one.peak), default=None)
+        for name in backends
+    }
     to_stderr = json == "-"
     facts = [
         ("backend", f"{name} ({one.device}); peak: {_peak(peaks[name])}")
@@ -103,7 +100,7 @@ def dlmc(
     ]
     run_report.print_facts(facts, to_stderr)
     if found:
-        tables.show(found, peaks, to_stderr)
+        tables.show(found, to_stderr)
     if json is not None:
         about = {
             "versions": {
@@ -124,14 +121,6 @@ def dlmc(
         tables.plot(found, plot)
     if wrong:
         raise typer.Exit(WRONG_PRODUCT)
-
-
-def _measured_peak(backend: Backend) -> float | None:
-    """Return multiply-add operations per second, or None where a backend does not measure them."""
-    try:
-        return backend.measure_limits().flops
-    except NotImplementedError:
-        return None
 
 
 def _peak(flops: float | None) -> str:

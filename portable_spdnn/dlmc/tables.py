@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import geometric_mean
@@ -18,8 +18,8 @@ NOTHING = "-"
 Table = tuple[Sequence[str], list[Sequence[str]]]
 
 
-def by_matrix(found: Sequence[Measurement], peaks: Mapping[str, float | None]) -> Table:
-    """Return a row for each matrix and backend; `peaks` are multiply-add operations per second."""
+def by_matrix(found: Sequence[Measurement]) -> Table:
+    """Return a row for each matrix and backend."""
     numbers = choices(found)
     columns = (
         "model", "layer", "M x K x N", "zeros", "backend", "µs", "one-shot µs", "x dense",
@@ -34,7 +34,7 @@ def by_matrix(found: Sequence[Measurement], peaks: Mapping[str, float | None]) -
             " x ".join(map(str, (*case.shape, case.columns))), f"{100 * case.zeros:.1f} %",
             one.backend, f"{1e6 * one.prepared:.4g}", once, f"{one.over_dense:.2f}{form}",
             f"{one.over_scipy:.2f}", f"{one.flops / 1e9:.3g}",
-            _share(one.flops, peaks.get(one.backend)), numbers.get(one.choice, NOTHING),
+            _share(one.of_peak), numbers.get(one.choice, NOTHING),
         ))  # fmt: skip
     return columns, rows
 
@@ -45,7 +45,7 @@ def choices(found: Sequence[Measurement]) -> dict[str, str]:
     return {text: str(number) for number, text in enumerate(texts, start=1)}
 
 
-def means(found: Sequence[Measurement], peaks: Mapping[str, float | None]) -> list[dict[str, Any]]:
+def means(found: Sequence[Measurement]) -> list[dict[str, Any]]:
     """Return geometric means by backend, model, random or pruned, size and zeros."""
     groups: dict[tuple[Any, ...], list[Measurement]] = defaultdict(list)
     for one in found:
@@ -64,8 +64,8 @@ def means(found: Sequence[Measurement], peaks: Mapping[str, float | None]) -> li
             "matrices": len(group),
             "over_dense": geometric_mean(one.over_dense for one in group),
             "over_scipy": geometric_mean(one.over_scipy for one in group),
-            "flops": (flops := geometric_mean(one.flops for one in group)),
-            "of_peak": flops / peak if (peak := peaks.get(key[0])) else None,
+            "flops": geometric_mean(one.flops for one in group),
+            "of_peak": _mean_share(group),
         }
         for key, group in sorted(
             groups.items(), key=lambda item: (item[0][0], order.index(item[0][1]), item[0][2:])
@@ -73,7 +73,7 @@ def means(found: Sequence[Measurement], peaks: Mapping[str, float | None]) -> li
     ]
 
 
-def means_table(found: Sequence[Measurement], peaks: Mapping[str, float | None]) -> Table:
+def means_table(found: Sequence[Measurement]) -> Table:
     """Return `means` as text."""
     columns = ("geometric means", "model", "products", "zeros", "matrices", "x dense", "x scipy",
                "GFLOP/s", "of peak")  # fmt: skip
@@ -82,9 +82,9 @@ def means_table(found: Sequence[Measurement], peaks: Mapping[str, float | None])
             one["backend"], one["model"] + ", random masks" * one["random"],
             one["size"], f"{one['zeros']} %",
             str(one["matrices"]), f"{one['over_dense']:.2f}", f"{one['over_scipy']:.2f}",
-            f"{one['flops'] / 1e9:.3g}", _share(one["flops"], peaks.get(one["backend"])),
+            f"{one['flops'] / 1e9:.3g}", _share(one["of_peak"]),
         )
-        for one in means(found, peaks)
+        for one in means(found)
     ]  # fmt: skip
 
 
@@ -132,8 +132,8 @@ def crossover_table(found: Sequence[Measurement]) -> Table:
 def as_json(
     about: dict[str, Any], found: Sequence[Measurement], wrong: Sequence[str]
 ) -> dict[str, Any]:
-    """Return everything; `about` is what holds for all, "peak_flops" by backend among it."""
-    ratios = "over_dense", "over_scipy", "flops"
+    """Return everything; `about` is what holds for all."""
+    ratios = "over_dense", "over_scipy", "flops", "of_peak"
     products = []
     for one in found:
         record = asdict(one)
@@ -144,16 +144,16 @@ def as_json(
     return {
         **about,
         "products": products,
-        "means": means(found, about["peak_flops"]),
+        "means": means(found),
         "crossovers": crossovers(found),
         "wrong": list(wrong),
     }
 
 
-def show(found: Sequence[Measurement], peaks: Mapping[str, float | None], to_stderr: bool) -> None:
+def show(found: Sequence[Measurement], to_stderr: bool) -> None:
     """Print the tables."""
     for columns, rows in (
-        by_matrix(found, peaks), means_table(found, peaks), crossover_table(found),
+        by_matrix(found), means_table(found), crossover_table(found),
     ):  # fmt: skip
         run_report.print_table(columns, rows, to_stderr)
     chosen = [(number, text) for text, number in choices(found).items()]
@@ -192,5 +192,11 @@ def plot(found: Sequence[Measurement], path: Path) -> None:
     save_figure(figure, path)
 
 
-def _share(flops: float, peak: float | None) -> str:
-    return NOTHING if not peak else f"{100 * flops / peak:.0f} %"
+def _mean_share(group: Sequence[Measurement]) -> float | None:
+    """Return the geometric mean of parts of the peak, None where a backend measures none."""
+    shares = [one.of_peak for one in group if one.of_peak is not None]
+    return geometric_mean(shares) if shares else None
+
+
+def _share(part: float | None) -> str:
+    return NOTHING if part is None else f"{100 * part:.0f} %"

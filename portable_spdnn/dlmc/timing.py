@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,6 +45,10 @@ class Measurement:
         Seconds of the best dense product on as many threads, and of SciPy's on one.
     dense_form : str
         Which of `dense_forms` that was.
+    peak : float or None
+        Multiply-add operations per second that the backend reached between the turns, at most; None
+        where it does not measure them. The speed of a machine that others share may change within a
+        minute, by more than a kernel could gain.
     """
 
     case: Case
@@ -56,6 +61,7 @@ class Measurement:
     dense: float
     dense_form: str
     scipy: float
+    peak: float | None
 
     @property
     def over_dense(self) -> float:
@@ -71,6 +77,11 @@ class Measurement:
     def flops(self) -> float:
         """Operations per second, two for each entry of A and column of B."""
         return 2 * self.case.nnz * self.case.columns / self.prepared
+
+    @property
+    def of_peak(self) -> float | None:
+        """Which part of the peak that is."""
+        return None if self.peak is None else self.flops / self.peak
 
 
 def measure(
@@ -107,14 +118,15 @@ def measure(
             ways[backend.name, name] = functools.partial(_finish, backend, call), backend.threads
     if not found:
         return
-    seconds = by_turns(ways, blas)
+    rates = {one.name: one.measure_flops for one in backends if one.name in found}
+    seconds, peaks = by_turns(ways, blas, rates)
     for name, (prepare, error, choice) in found.items():
         own = {way: spent for (owner, way), spent in seconds.items() if owner == name}
         prepared, one_shot = own.pop("spmm_handle"), own.pop("spmm")
         form = min(own, key=own.__getitem__)
         yield Measurement(
             case, name, error, choice, prepare, prepared, one_shot, own[form], form,
-            seconds["", "scipy"],
+            seconds["", "scipy"], peaks.get(name),
         )  # fmt: skip
 
 
@@ -165,10 +177,22 @@ def dense_forms(backend: Backend, W: Array, B: Any) -> dict[str, Call]:
     return forms
 
 
-def by_turns(ways: Mapping[Any, tuple[Call, int]], blas: ThreadpoolController) -> dict[Any, float]:
-    """Return the least seconds of each call; with each stands how many threads a BLAS may use."""
-    least = dict.fromkeys(ways, float("inf"))
+def by_turns(
+    ways: Mapping[Any, tuple[Call, int]],
+    blas: ThreadpoolController,
+    rates: Mapping[str, Callable[[], float]],
+) -> tuple[dict[Any, float], dict[str, float]]:
+    """Return the least seconds of each call, and the largest of each rate.
+
+    With a call stands how many threads a BLAS may use. Rates are functions that measure them; one
+    that raises NotImplementedError is left out.
+    """
+    least, most = dict.fromkeys(ways, float("inf")), dict[str, float]()
     for _ in range(ROUNDS):
+        for name, rate in rates.items():
+            time.sleep(PAUSE)
+            with contextlib.suppress(NotImplementedError):
+                most[name] = max(most.get(name, 0.0), rate())
         for name, (call, threads) in ways.items():
             time.sleep(PAUSE)
             with blas.limit(limits=threads, user_api="blas"):
@@ -178,7 +202,7 @@ def by_turns(ways: Mapping[Any, tuple[Call, int]], blas: ThreadpoolController) -
                     call()
                     least[name] = min(least[name], time.perf_counter() - start)
                     calls += 1
-    return least
+    return least, most
 
 
 def _finish(backend: Backend, call: Call) -> None:

@@ -131,7 +131,11 @@ def fma_rate(pool: ThreadPool) -> float:
 
 @functools.cache
 def _fma_rate(threads: int) -> float:
-    pool = ThreadPool(threads)
+    return fma_rate_now(ThreadPool(threads), FMA_REPEATS)
+
+
+def fma_rate_now(pool: ThreadPool, repeats: int = FMA_REPEATS // 4) -> float:
+    """Measure what `fma_rate` returns, the most of some timings of a millisecond."""
     # Below one, so that sums stay finite; the compiler does not know the values.
     factor, term = np.float32(0.999), np.float32(0.5)
 
@@ -139,7 +143,7 @@ def _fma_rate(threads: int) -> float:
         repeat_fma(FMA_ROUNDS * times, factor, term)
 
     flops = pool.threads * FMA_ROUNDS * FMA_CHAINS * LANES * 2
-    return flops / seconds_each(pool, work, FMA_SECONDS, FMA_REPEATS)
+    return flops / seconds_each(pool, work, FMA_SECONDS, repeats)
 
 
 def _read_rate(pool: ThreadPool, size: int) -> float:

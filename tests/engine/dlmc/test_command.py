@@ -11,7 +11,6 @@ from command_line import Cli, expect_error
 
 import portable_spdnn as ps
 from portable_spdnn.dlmc import timing
-from portable_spdnn.kernel_model import Limits
 
 SMTX = "3, 4, 5\n0 2 2 5\n0 3 0 1 3\n"
 
@@ -20,8 +19,7 @@ SMTX = "3, 4, 5\n0 2 2 5\n0 3 0 1 3\n"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, value in (("ROUNDS", 1), ("SECONDS", 0.0), ("PAUSE", 0.0)):
         monkeypatch.setattr(timing, name, value)
-    limits = Limits(flops=1e11, l1=1e11, l2=1e11, l3=1e11, memory=1e10)
-    monkeypatch.setattr(type(ps.get_backend("numba")), "measure_limits", lambda self: limits)
+    monkeypatch.setattr(type(ps.get_backend("numba")), "measure_flops", lambda self: 1e11)
     place = tmp_path / "dlmc" / "rn50" / "magnitude_pruning" / "0.6"
     place.mkdir(parents=True)
     (place / "one.smtx").write_text(SMTX)
@@ -47,6 +45,9 @@ def test_a_small_collection_end_to_end(cli: Cli, folder: Path, tmp_path: Path) -
         (name, nnz) for nnz in (5, 6, 1) for name in ("numba", "scipy")
     ]
     assert all(0 <= one["error"] <= 1 for one in record["products"])
+    for one in record["products"]:
+        share = one["flops"] / 1e11 if one["backend"] == "numba" else None
+        assert one["of_peak"] == share
     assert record["peak_flops"] == {"numba": 1e11, "scipy": None}
     assert record["threads"] == {"numba": 2, "scipy": 1}
     assert record["wrong"] == []

@@ -111,8 +111,10 @@ def test_on_a_device_dense_products_are_the_device_arrays_own() -> None:
 def test_on_the_cupy_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     # The emulated device has no dense product.
     monkeypatch.setattr(timing, "dense_forms", lambda *operands: {"mm": lambda: None})
+    monkeypatch.setattr(EmulatedCupyBackend, "measure_flops", lambda self: 2e9)
     (found,) = measure(case(40), [EmulatedCupyBackend()], 0, ThreadpoolController())
     assert isinstance(found, Measurement)
+    assert found.of_peak == found.flops / 2e9
     assert (found.backend, found.error <= 1) == ("cupy", True)
 
 
@@ -128,8 +130,17 @@ def test_turns_and_least_times() -> None:
 
         return run
 
-    least = by_turns({name: (call(name), threads) for name, threads in (("a", 1), ("b", 2))}, blas)
-    assert order == ["a", "a", "b", "b"] * 2
+    def rate() -> float:
+        order.append("rate")
+        return float(len(order))
+
+    def missing() -> float:
+        raise NotImplementedError
+
+    ways = {name: (call(name), threads) for name, threads in (("a", 1), ("b", 2))}
+    least, most = by_turns(ways, blas, {"rate": rate, "missing": missing})
+    assert order == ["rate", "a", "a", "b", "b"] * 2
+    assert most == {"rate": 6}
     assert set(least) == {"a", "b"}
     assert all(0 < seconds < 1 for seconds in least.values())
 

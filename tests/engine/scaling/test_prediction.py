@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+import functools
 import math
 
 import numpy as np
@@ -16,15 +18,22 @@ from portable_spdnn.scaling.calibration import Curve, count_active
 from portable_spdnn.scaling.prediction import Point, Prediction, Question
 
 
+@functools.lru_cache(maxsize=4096)
+def on_curve(curve: Curve, inputs: int) -> float:
+    return float(curve(inputs))
+
+
 def seconds_of_batch(answer: Prediction, pieces: list[list[int]]) -> tuple[float, float]:
     """Return the seconds of computing and of planning, layer by layer."""
     made, piece = answer.calibration, len(pieces[0])
-    lifetimes = [lifetime for inputs in pieces for lifetime in inputs]
+    lifetimes = sorted(lifetime for inputs in pieces for lifetime in inputs)
     ends = [min(layer, made.layers) for layer in range(answer.question.layers)]
-    active = [sum(lifetime >= end for lifetime in lifetimes) for end in ends]
-    computing = sum(float(made.start(len(inputs))) for inputs in pieces)
+    active = [len(lifetimes) - bisect.bisect_left(lifetimes, end) for end in ends]
+    computing = sum(on_curve(made.start, len(inputs)) for inputs in pieces)
     for n in active[made.start_layers :]:
-        computing += 100 * float(n // piece * made.dense(piece) + made.dense(n % piece))
+        computing += 100 * (
+            n // piece * on_curve(made.dense, piece) + on_curve(made.dense, n % piece)
+        )
     edges = sum(100 * (end - first) for first, end in answer.blocks[1:] if active[first])
     planning = edges * made.plan_seconds_edge
     return computing, planning + max(0, edges * made.load_seconds_edge - planning - computing)

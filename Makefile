@@ -10,7 +10,7 @@ PEERS := .venv-peers
 run: $(STAMP)
 	$(BIN)/portable-spdnn run
 
-# Types are checked, on one core, while the tests run.
+# Linters, of which the types take most of a minute on one core, beside the tests.
 test: $(STAMP)
 	$(MAKE) --no-print-directory --jobs 2 lint unit-tests
 
@@ -60,6 +60,7 @@ $(PEERS)/.installed: pyproject.toml benchmarks/peers/requirements.txt
 history: $(PEERS)/.installed
 	$(PEERS)/bin/python benchmarks/plot_history.py
 
+# Byte-compilation is left to the first import of each module: many are never imported.
 # Done again when the requirements change; the package itself is installed in place.
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

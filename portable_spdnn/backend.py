@@ -75,6 +75,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.arrays import Array
+from portable_spdnn.caching import cached_property
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import checked_threads
@@ -283,10 +284,15 @@ class Backend(Operations, AttentionOperations, Convolutions, FeatureQueries, ABC
         raise NotImplementedError(f"backend {self.name} does not measure its limits")
 
     def measure_flops(self) -> float:
-        """Measure float32 operations per second of multiply-adds at this moment; optional.
+        """Measure how many float32 operations multiply-adds make in a second, now; optional.
 
-        What takes longer than some tens of milliseconds may return what it measured before.
+        A backend where that takes longer than some 20 milliseconds may return what it measured
+        before. Without this method it is what `measure_limits` found, once.
         """
+        return self._flops
+
+    @cached_property
+    def _flops(self) -> float:
         return self.measure_limits().flops
 
     # -- validation: overridden where arrays of other libraries are taken ---------------------

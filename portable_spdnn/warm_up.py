@@ -11,7 +11,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from portable_spdnn.backend import Backend
-from portable_spdnn.epilogue import Epilogue
+from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
 from portable_spdnn.graphchallenge.radixnet import radixnet
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
@@ -92,9 +92,15 @@ def _weights(zeros: float, dtype: np.dtype[Any], columns: int = SIZE) -> sp.csr_
 
 def _spmm(backend: Backend, dtype: np.dtype[Any]) -> None:
     gelu = Epilogue(np.zeros(SIZE), "gelu", upper=6)
+    for name in ACTIVATIONS:  # each is code of its own
+        backend.spmm(_weights(0.9, dtype), np.ones((SIZE, 3), dtype), Epilogue(activation=name))
+    many = _weights(0.0, dtype, 2 * WIDE)  # entries, which threads share with a vector too
+    backend.spmm(many, np.ones(2 * WIDE, dtype))
     for zeros in ZEROS:
         A = _weights(zeros, dtype)
-        backend.spmm(A, np.ones(SIZE, dtype))
+        for form in (A, A.tocsc()):
+            for epilogue in (None, gelu):
+                backend.spmm(form, np.ones(SIZE, dtype), epilogue)
         for columns in COLUMNS:
             B = np.ones((SIZE, columns), dtype)
             for operand in (B, np.asfortranarray(B)):

@@ -31,13 +31,17 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 WHOLE_SUITE = 2000  # tests; a few of them need few kernels
 
 
-# Files that take the longest begin first, so that no core waits at the end for the last of them.
+# Files and folders that take the longest begin first, so that no core waits at the end for the last
+# of them.
 LONGEST = (
     "cpu/spmm/direct/test_product.py", "gpu/compile/test_nvrtc.py", "testing", "engine/mpi",
     "gpu/spmm", "engine/test_third_party_backend.py", "gpu/network", "cpu/test_numba_backend.py",
     "gpu/persistent", "engine/challenge_table", "engine/plans/test_streamed.py", "hostile",
     "engine/scaling", "cpu",
 )  # fmt: skip
+
+
+assert all((REPOSITORY / "tests" / file).exists() for file in LONGEST)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

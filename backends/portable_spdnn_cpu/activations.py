@@ -35,7 +35,7 @@ from portable_spdnn_cpu.jit.intrinsics import polynomial, prefetch
 from portable_spdnn_cpu.jit.jobs import array_at, machine_code
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 
-# The code of an activation is its place in `ACTIVATIONS`.
+# The places of activations in `ACTIVATIONS`.
 NONE, RELU, GELU, GELU_TANH, SILU, HARDSWISH, SIGMOID, TANH = range(len(ACTIVATIONS))
 
 
@@ -97,7 +97,10 @@ _SPAN = types.intp, types.intp, types.float64, types.float64
 def call_span_code(
     typingctx: Any, code: Any, address: Any, count: Any, lower: Any, upper: Any
 ) -> Emission:
-    """Call, by its address, the machine code of an activation for so many items at an address."""
+    """Call, by its address, the machine code of an activation for so many items at an address.
+
+    It raises no exception, so that nobody asks what it returns.
+    """
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         convention = context.call_conv
@@ -140,14 +143,14 @@ TAIL_Q = _single(
 
 
 @elementwise
-def activate(value: float, code: int) -> float:
+def activate(value: float, activation: int) -> float:
     """Return the activation of one value.
 
     Parameters
     ----------
     value : float32 or float64
         The argument.
-    code : int
+    activation : int
         The place of the activation's name in `ACTIVATIONS`.
 
     Returns
@@ -157,21 +160,21 @@ def activate(value: float, code: int) -> float:
     """
     z = np.float64(value)
     # Comparisons are false for NaN, which therefore passes.
-    if code == RELU:
+    if activation == RELU:
         return 0.0 if z < 0 else z
-    if code == NONE:
+    if activation == NONE:
         return z
-    if code == TANH:
+    if activation == TANH:
         return math.tanh(z)
-    if code == SIGMOID:
+    if activation == SIGMOID:
         return 1 / (1 + math.exp(-z))
     if z < ZERO_BELOW:
         return 0.0
-    if code == GELU:
+    if activation == GELU:
         return 0.5 * z * math.erfc(-SQRT_HALF * z)  # 1 + erf(x) = erfc(-x), without cancelling
-    if code == GELU_TANH:
+    if activation == GELU_TANH:
         return z / (1 + math.exp(-TANH_SCALE * (z + TANH_CUBIC * z * z * z)))
-    if code == SILU:
+    if activation == SILU:
         return z / (1 + math.exp(-z))
     return z * (min(max(z + 3, 0.0), 6.0) / 6)  # 6 z might overflow
 
@@ -190,8 +193,9 @@ def activate_span(
         Takes the result.
     first, end : int
         What part of it; the rest is not written.
-    code, lower, upper
-        As in `Activation`, for the type of the values.
+    code : int
+    lower, upper : float
+        Those of an `Activation`, which was made for the type of the values.
     """
     if code > RELU:
         address = values.ctypes.data + first * values.itemsize

@@ -79,7 +79,7 @@ def measure(
             least[form],
             form,
             scipy,
-            peaks["numba"],
+            None if name == "scipy" and threads > 1 else peaks["numba"],
         )
 
 

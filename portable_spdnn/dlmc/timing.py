@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,9 +45,9 @@ class Measurement:
     dense_form : str
         Which of `dense_forms` that was.
     peak : float or None
-        Multiply-add operations per second that the backend reached between the turns, at most; None
-        where it does not measure them. The speed of a machine that others share may change within a
-        minute, by more than a kernel could gain.
+        The most operations per second of multiply-adds alone, on as many threads, that were
+        measured between the turns; None where that is not measured. The speed of a machine that
+        others share may change within a minute, by more than a kernel could gain.
     """
 
     case: Case
@@ -80,7 +79,7 @@ class Measurement:
 
     @property
     def of_peak(self) -> float | None:
-        """Which part of the peak that is."""
+        """Which part of the peak `flops` is; None where the peak was not measured."""
         return None if self.peak is None else self.flops / self.peak
 
 
@@ -187,12 +186,14 @@ def by_turns(
     With a call stands how many threads a BLAS may use. Rates are functions that measure them; one
     that raises NotImplementedError is left out.
     """
-    least, most = dict.fromkeys(ways, float("inf")), dict[str, float]()
+    least, most = dict.fromkeys(ways, float("inf")), dict.fromkeys(rates, 0.0)
     for _ in range(ROUNDS):
-        for name, rate in rates.items():
+        for name in list(most):
             time.sleep(PAUSE)
-            with contextlib.suppress(NotImplementedError):
-                most[name] = max(most.get(name, 0.0), rate())
+            try:
+                most[name] = max(most[name], rates[name]())
+            except NotImplementedError:
+                del most[name]
         for name, (call, threads) in ways.items():
             time.sleep(PAUSE)
             with blas.limit(limits=threads, user_api="blas"):

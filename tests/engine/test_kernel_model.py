@@ -37,3 +37,24 @@ def test_kernels_one_after_the_other_share_a_limit() -> None:
     assert part == pytest.approx(0.25)
     assert binding == "l2"
     assert part_of_limit(models, SOME, [1e9, 1e10], 0.1)[1] == "flops"
+
+
+def test_multiply_adds_are_measured_again_or_what_was_measured_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = ps.get_backend("numba", threads=1)
+    found = [backend.measure_flops() for _ in range(2)]
+    assert min(found) > 1e8
+    assert found[0] != found[1]  # of the clock
+    other = ps.get_backend("scipy")
+    with pytest.raises(NotImplementedError, match="scipy does not measure its limits"):
+        other.measure_flops()
+    asked: list[Limits] = []
+
+    def once() -> Limits:
+        asked.append(SOME)
+        return SOME
+
+    monkeypatch.setattr(other, "measure_limits", once)
+    assert [other.measure_flops() for _ in range(2)] == [SOME.flops] * 2
+    assert len(asked) == 1

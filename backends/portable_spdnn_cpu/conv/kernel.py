@@ -45,7 +45,7 @@ from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 
 # Words of a job after those of `jit.job_start`: addresses of the arrays of `ImageLayout` and
-# `PackedConv`, and of biases; the activation's code and the bits of its bounds; how much memory
+# `PackedConv`, and of biases; the code of `Activation` and the bits of its bounds; how much memory
 # each worker has, and where in it the panel and so on are; then the numbers of `Task`. Images are
 # of shape (images, groups, channels, height, width), results (images, groups, outputs, rows,
 # columns).

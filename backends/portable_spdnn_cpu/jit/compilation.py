@@ -38,9 +38,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def kernel(function: Function, **options: Any) -> Function:
     """Compile a function that Python calls, by ``numba.njit``, and keep the machine code on disk.
 
-    Machine code of a kernel holds that of all that it calls, but Numba's key for it has the time
-    and size of the kernel's own file alone. Here a digest of all modules of this package is part
-    of the key, so that no version runs code of another.
+    Machine code of a kernel holds that of the kernels that it calls by name, but Numba's key for it
+    has the time and size of the kernel's own file alone. Here a digest of all modules of this
+    package is part of the key, so that no version runs code of another.
 
     Numba numbers the files of a kernel's signatures by what its index holds: two processes that
     compile different ones at a time would take the same number, and one would load the other's

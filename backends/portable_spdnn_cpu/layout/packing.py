@@ -41,7 +41,7 @@ class PackedLayers(NamedTuple):
     ----------
     table : ndarray of int64, shape (layers, COLUMNS)
         Neurons in, neurons out, edges, clusters, first index, first offset, first value (-1:
-        all weights equal), first row, first input row, code of the activation.
+        all weights equal), first row, first input row, code of `Activation`.
     indices : ndarray of uint16, int32 or int64
         Tile rows of the inputs of each output.
     offsets : ndarray of int64

@@ -24,7 +24,7 @@ class RowEpilogue(NamedTuple):
     bias : ndarray, shape (columns,)
         What is added to the entries of each column.
     activation : int
-        A code of `activations`.
+        The place of the activation in `ACTIVATIONS`.
     lower, upper : scalars of the values' type
         Infinite where there is no bound.
     """

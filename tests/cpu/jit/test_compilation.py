@@ -99,21 +99,21 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import kernel_at_hand
 
-def found_intact():
+def was_loaded():
     # A new function of Numba's, as of a new process: it has nothing but what is on disk.
     double = importlib.reload(kernel_at_hand).double
     assert double(2) == 4
     return sum(double.stats.cache_hits.values()) == 1
 
-assert [found_intact(), found_intact()] == [False, True]
+assert [was_loaded(), was_loaded()] == [False, True]
 for ending in ("*.nbc", "*.nbi"):
     (file,) = Path(sys.argv[2]).rglob(ending)
     intact = file.read_bytes()
     for at in (len(intact) // 2, len(intact) - 1):
         file.write_bytes(intact[:at] + bytes([intact[at] ^ 0x55]) + intact[at + 1 :])
-        assert [found_intact(), found_intact()] == [False, True], (file, at)
+        assert [was_loaded(), was_loaded()] == [False, True], (file, at)
     file.write_bytes(b"")
-    assert [found_intact(), found_intact()] == [False, True], file
+    assert [was_loaded(), was_loaded()] == [False, True], file
 print("checked")
 """
 

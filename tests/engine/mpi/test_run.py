@@ -28,7 +28,7 @@ def test_ranks_give_what_one_process_gives(ranks: int, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def official(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def official_store(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the official network to a store, which each of many ranks reads in less time."""
     store = tmp_path_factory.mktemp("official") / "neuron1024.spdnn"
     convert(shared / "graphchallenge", store, 1024, 120)
@@ -37,7 +37,7 @@ def official(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_official_data_on_1_2_and_3_ranks(
-    backend: str, shared: Path, official: Path, tmp_path: Path
+    backend: str, shared: Path, official_store: Path, tmp_path: Path
 ) -> None:
     text = shared / "graphchallenge"
     found = []
@@ -46,7 +46,7 @@ def test_official_data_on_1_2_and_3_ranks(
         jobs += [(2, "dynamic"), (3, "static")]
     for ranks, schedule in jobs:
         name = f"{ranks}-{schedule}"
-        data = text if (backend, ranks) == ("numba", 3) else official
+        data = text if (backend, ranks) == ("numba", 3) else official_store
         done = run_job(
             ranks, "-m", "portable_spdnn", "run", "--data", data, "--neurons", 1024,
             "--layers", 120, "--backend", backend, "--schedule", schedule, "--no-progress",

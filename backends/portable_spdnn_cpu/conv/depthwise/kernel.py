@@ -24,7 +24,7 @@ from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, float_of, next_ta
 
 # Words of a job after those of `jit.job_start`: addresses of `zero_row` of `convolve_plane`, of
 # weights, of shape (channels x multiplier, kernel height, kernel width), of whether each of these
-# kernels holds a 0, and of biases; the activation's code and the bits of its bounds; then the
+# kernels holds a 0, and of biases; the code of `Activation` and the bits of its bounds; then the
 # numbers of `Planes`. Images are of shape (images, channels, height, width), results (images,
 # channels x multiplier, rows, row_length).
 ZERO_ROW, WEIGHTS, HOLDS_ZEROS, BIAS, ACTIVATION, LOWER, UPPER, PLANES = range(

@@ -80,9 +80,9 @@ def multiply(
     return signature, codegen
 
 
-CSC_VECTOR = 32  # bytes of each vector of a panel of few, in CSC; see `kernel.multiply_by_columns`
-# How many vectors, of how many bytes, are in a panel: of CSR that needs 1, 2, ... of BLOCK_BYTES,
-# and of CSC that fills as many of CSC_VECTOR.
+CSC_VECTOR = 32  # bytes: of vectors in CSC where a panel has few; see `kernel.multiply_by_columns`
+# (vectors of a panel, bytes of each): item i is for columns that need i + 1 vectors of BLOCK_BYTES
+# in CSR, the last of them partly filled, and for columns that fill i + 1 of CSC_VECTOR in CSC.
 CSR_PANELS = [(number, BLOCK_BYTES) for number in range(1, MAX_VECTORS + 1)]
 CSC_PANELS = [
     (number, CSC_VECTOR) if number < 6 else (number // 2, BLOCK_BYTES)
@@ -104,7 +104,8 @@ def multiply_panel(
 ) -> Any:
     """Do what `multiply` does, in CSR or CSC, in as many vectors as so many columns take.
 
-    There are columns for one of CSR_PANELS or CSC_PANELS.
+    There is a column at least, a vector of CSC_VECTOR in CSC, and at most what the last item of
+    CSR_PANELS or CSC_PANELS takes.
     """
     is_csc = bool(len(form))
     emitter, panels = (Columns, CSC_PANELS) if is_csc else (Rows, CSR_PANELS)

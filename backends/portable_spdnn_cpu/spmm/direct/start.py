@@ -115,7 +115,7 @@ def fill_epilogue(
 ) -> None:
     """Let a job finish C, and add to what it holds where it accumulates.
 
-    There is a bias for each row of C, or one for all. `code` is that of an activation.
+    There is a bias for each row of C, or one for all. `code` is that of an `Activation`.
     """
     changes = accumulates or code != NONE or bias.size != 1 or bias[0] != 0
     words[HAS_EPILOGUE] = changes or lower > -np.inf or upper < np.inf
@@ -183,7 +183,7 @@ def bring_into_csr(words: Any, indptr: Array, indices: Array, values: Array) -> 
 class EntryPoints:
     """What starts a job for arrays of some types, which callers have checked.
 
-    Each is compiled when it is first asked for.
+    Functions are compiled when they are first asked for.
 
     Attributes
     ----------
@@ -200,18 +200,21 @@ class EntryPoints:
 
     @cached_property
     def run_alone(self) -> Any:
-        """Compute C on the calling thread.
+        """The function that computes C on the calling thread.
 
-        Takes (address of the job, indptr, indices, values, B, out, whether A in CSC is converted
-        before, whether `out` holds zeros). The job is that of CSR where A is converted. Returns
-        false where the arrays are not what they should be.
+        It takes (address of the job, indptr, indices, values, B, out, whether A in CSC is converted
+        before, whether `out` holds zeros). The job is that of CSR where A is converted. It
+        returns false where the arrays are not what they should be.
         """
         flags = types.boolean, types.boolean
         return entry_point(self._run_alone, types.int64, *self._arrays, *flags)
 
     @cached_property
     def run_alone_with_epilogue(self) -> Any:
-        """Do the same; takes what `fill_epilogue` takes in place of the last argument."""
+        """The same for products with an epilogue.
+
+        It takes what `fill_epilogue` does in place of the last argument.
+        """
         flag = types.boolean
         return entry_point(
             self._run_alone_with_epilogue, types.int64, *self._arrays, flag, *EPILOGUE_TYPES
@@ -219,9 +222,9 @@ class EntryPoints:
 
     @cached_property
     def fill_words(self) -> Any:
-        """Fill the words of a job for any number of workers.
+        """The function that fills the words of a job for any number of workers.
 
-        Takes (words, workers, indptr, indices, values, B, out), B in C order, and what
+        It takes (words, workers, indptr, indices, values, B, out), B in C order, and what
         `fill_epilogue` takes.
         """
         words = types.Array(types.int64, 1, "C")

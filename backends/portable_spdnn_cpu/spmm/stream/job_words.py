@@ -21,7 +21,8 @@ RESIDUAL_STRIDE
 BIAS
     An item for each row of C.
 ACTIVATION, LOWER, UPPER, BOUNDED
-    The activation's code, the bits of its bounds as float64, and whether they are finite.
+    The code of `activations.Activation`, the bits of its bounds as float64, and whether they are
+    finite.
 PANEL_KERNEL, REST_KERNEL
     Addresses of the kernels that compute whole panels, and what is left of the columns.
 WORKSPACE_BYTES, SUMS_BYTES

@@ -284,7 +284,7 @@ def tanh(z: np.float32) -> np.float32:
     """Return tanh(z) = -m / (2 + m) with m = expm1(-2 |z|), and the sign of z."""
     expm1, power = exp_parts(-TWO * abs(z))
     m = polynomial(power, (expm1, power - ONE))
-    size = -m / (TWO + m)
+    size = (ZERO - m) / (TWO + m)  # +0 where m is
     result = -size if z < ZERO else size
     return z if z != z else result
 

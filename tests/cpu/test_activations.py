@@ -72,6 +72,14 @@ def test_nan_passes_and_infinities_give_the_limits(name: str, dtype: Any) -> Non
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", ACTIVATIONS)
+def test_zero_has_no_sign_where_the_function_is_zero_there(name: str, dtype: Any) -> None:
+    span = np.zeros(40, dtype)
+    activate_span(span, 0, span.size, activation_code(name, span.dtype), -np.inf, np.inf)
+    assert not np.signbit(span).any()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_a_value_gives_the_same_bits_wherever_it_lies(name: str, dtype: Any) -> None:
     """Neither the rest of a span that fills no vector, nor where a span begins, changes it."""
     code = activation_code(name, np.dtype(dtype))

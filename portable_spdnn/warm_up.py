@@ -92,10 +92,11 @@ def _weights(zeros: float, dtype: np.dtype[Any], columns: int = SIZE) -> sp.csr_
 
 def _spmm(backend: Backend, dtype: np.dtype[Any]) -> None:
     gelu = Epilogue(np.zeros(SIZE), "gelu", upper=6)
-    for name in ACTIVATIONS:  # each is code of its own
-        backend.spmm(_weights(0.9, dtype), np.ones((SIZE, 3), dtype), Epilogue(activation=name))
-    many = _weights(0.0, dtype, 2 * WIDE)  # entries, which threads share with a vector too
-    backend.spmm(many, np.ones(2 * WIDE, dtype))
+    A, B = _weights(0.9, dtype), np.ones((SIZE, 3), dtype)
+    for name in ACTIVATIONS:  # backends may compile code for each
+        backend.spmm(A, B, Epilogue(activation=name))
+    # So many entries that threads share them, though B is a vector.
+    backend.spmm(_weights(0.0, dtype, 2 * WIDE), np.ones(2 * WIDE, dtype))
     for zeros in ZEROS:
         A = _weights(zeros, dtype)
         for form in (A, A.tocsc()):

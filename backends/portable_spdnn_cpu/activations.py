@@ -28,11 +28,12 @@ from portable_spdnn_cpu.jit.compilation import (
     Emission,
     Function,
     intrinsic,
+    job_kernel,
     kernel,
     kernel_part,
 )
 from portable_spdnn_cpu.jit.intrinsics import polynomial, prefetch
-from portable_spdnn_cpu.jit.jobs import array_at, machine_code
+from portable_spdnn_cpu.jit.jobs import array_at, call_address, machine_code
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 
 # The places of activations in `ACTIVATIONS`.
@@ -103,10 +104,7 @@ def call_span_code(
     """
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        convention = context.call_conv
-        kind = convention.get_function_type(types.none, _SPAN).as_pointer()
-        pointer = builder.inttoptr(args[0], kind)
-        convention.call_function(builder, pointer, types.none, _SPAN, args[1:])
+        call_address(context, builder, args[0], _SPAN, args[1:])
         return context.get_dummy_value()
 
     return types.void(types.intp, *_SPAN), codegen
@@ -208,7 +206,7 @@ def activate_span(
         values[k] = clamp(values[k], low, high)
 
 
-@functools.partial(kernel, no_cpython_wrapper=True, error_model="numpy")
+@functools.partial(job_kernel, error_model="numpy")
 def activate_items(
     address: int, count: int, lower: float, upper: float, activation: int, dtype: Any
 ) -> None:
@@ -224,7 +222,8 @@ def activate_items(
         # without prefetching, values that lie in memory took three times as long.
         for line in range(stop, min(stop + BLOCK, count), CACHE_LINE // items.itemsize):
             prefetch(items, line)
-        # One loop for each function: a choice inside would keep the loop from being vectors.
+        # One loop for each function: a choice inside keeps a loop from being vectors, though it is
+        # known at compile time.
         span = items[start:stop]
         if span.itemsize == 8:
             for k in range(span.size):

@@ -68,18 +68,9 @@ def measure(
     scipy = least["scipy"]
     for name in (*checks, "scipy"):
         prepare, error = checks.get(name, (0.0, 0.0))
+        peak = None if name == "scipy" and threads > 1 else peaks["numba"]  # it has one thread
         yield Measurement(
-            case,
-            name,
-            error,
-            "",
-            prepare,
-            least[name],
-            None,
-            least[form],
-            form,
-            scipy,
-            None if name == "scipy" and threads > 1 else peaks["numba"],
+            case, name, error, "", prepare, least[name], None, least[form], form, scipy, peak
         )
 
 

@@ -127,9 +127,12 @@ def _warn_once(reason: str) -> None:
     )
 
 
-def job_kernel(function: Function) -> Function:
-    """Compile a function that runs by its address alone, as a `Job`; Python cannot call it."""
-    return kernel(function, no_cpython_wrapper=True)
+def job_kernel(function: Function, **options: Any) -> Function:
+    """Compile a function that runs by its address alone, as a `Job` does; Python cannot call it.
+
+    `options` are further ones of ``numba.njit``.
+    """
+    return kernel(function, no_cpython_wrapper=True, **options)
 
 
 def kernel_part(function: Function, **options: Any) -> Function:

@@ -119,10 +119,14 @@ def in_order(array: Array) -> Array:
     )
 
 
-def _status(context: Any, builder: Any, address: Any, values: list[Any]) -> Any:
-    """Return the status of a call of a kernel by its address, with the values of its arguments."""
+def call_address(
+    context: Any, builder: Any, address: Any, arguments: tuple[Any, ...], values: list[Any]
+) -> Any:
+    """Emit the call of a kernel by its address, and return its status.
+
+    `arguments` are the types of its arguments, `values` their LLVM values.
+    """
     convention = context.call_conv
-    arguments = *_ARGUMENTS, *[types.intp] * (len(values) - len(_ARGUMENTS))
     kind = convention.get_function_type(types.none, arguments).as_pointer()
     pointer = builder.inttoptr(address, kind)
     status, _ = convention.call_function(builder, pointer, types.none, arguments, values)
@@ -139,7 +143,7 @@ def run_share(typingctx: Any, address: Any, worker: Any, words: Any) -> Emission
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         words = builder.inttoptr(args[2], context.get_value_type(_ARGUMENTS[1]))
-        return _status(context, builder, args[0], [args[1], words]).is_error
+        return call_address(context, builder, args[0], _ARGUMENTS, [args[1], words]).is_error
 
     return signature, codegen
 
@@ -153,7 +157,8 @@ def call_kernel(typingctx: Any, address: Any, worker: Any, words: Any, numbers: 
         values = [*args[1:3]]
         for value, kind in zip(cgutils.unpack_tuple(builder, args[3]), numbers, strict=True):
             values.append(context.cast(builder, value, kind, types.intp))
-        status = _status(context, builder, args[0], values)
+        arguments = *_ARGUMENTS, *[types.intp] * len(numbers)
+        status = call_address(context, builder, args[0], arguments, values)
         with cgutils.if_unlikely(builder, status.is_error):
             context.call_conv.return_status_propagate(builder, status)
         return context.get_dummy_value()

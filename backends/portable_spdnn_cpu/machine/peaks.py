@@ -135,7 +135,7 @@ def _fma_rate(threads: int) -> float:
 
 
 def fma_rate_now(pool: ThreadPool, repeats: int = FMA_REPEATS // 4) -> float:
-    """Measure it at this moment: the fastest of some loops of a millisecond each."""
+    """Measure what `fma_rate` returns, now: the fastest of some loops of a millisecond each."""
     # Below one, so that sums stay finite; the compiler does not know the values.
     factor, term = np.float32(0.999), np.float32(0.5)
 

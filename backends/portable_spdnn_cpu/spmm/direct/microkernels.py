@@ -74,10 +74,15 @@ def multiply(
     )
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        given = [builder.load(builder.gep(args[5], [WORD(number)])) for number in range(REFUSED)]
+        given = _load_words(builder, args[5])
         return emitter(builder, itemsize, ir.IntType(index_bits), given, sizes).emit(*args[6:])
 
     return signature, codegen
+
+
+def _load_words(builder: Any, words: Any) -> list[Any]:
+    """Return the words of a job that microkernels read."""
+    return [builder.load(builder.gep(words, [WORD(number)])) for number in range(REFUSED)]
 
 
 CSC_VECTOR = 32  # bytes: of vectors in CSC where a panel has few; see `kernel.multiply_by_columns`
@@ -113,7 +118,7 @@ def multiply_panel(
     lanes = (CSC_VECTOR if is_csc else BLOCK_BYTES) // itemsize
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        given = [builder.load(builder.gep(args[3], [WORD(number)])) for number in range(REFUSED)]
+        given = _load_words(builder, args[3])
         padded = args[7] if is_csc else builder.add(args[7], WORD(lanes - 1))
         joint = builder.append_basic_block("joint")
         cases = {sizes: builder.append_basic_block("panel") for sizes in panels}

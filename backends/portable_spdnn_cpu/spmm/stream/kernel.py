@@ -169,8 +169,7 @@ def multiply_panels(
             for place in range(np.uintp(top), np.uintp(bottom)):
                 count, sums_at = int(counts[place]), (rows[place] - begin) * width
                 if sums_are_far:
-                    following = rows[min(place + np.uintp(1), np.uintp(bottom - 1))]
-                    prefetch_items(sums, (following - begin) * width, width)
+                    prefetch_next(sums, width, -begin * width, rows, place, bottom, width)
                 sum_row(
                     vectors, panel, 0, stride, offsets, values, entry, count, sums, sums_at,
                     accumulates,
@@ -181,9 +180,8 @@ def multiply_panels(
             if packed:
                 row, count = np.uintp(rows[place]), int(counts[place])
                 if sums_are_far:
-                    following = rows[min(place + np.uintp(1), np.uintp(bottom - 1))]
-                    prefetch_items(sums, (following - begin) * width, width)
-                    prefetch_items(out, following * out_stride + first_out, width)
+                    prefetch_next(sums, width, -begin * width, rows, place, bottom, width)
+                    prefetch_next(out, out_stride, first_out, rows, place, bottom, width)
             else:
                 row = np.uintp(begin) + place
                 entry, count = indptr[row], indptr[row + np.uintp(1)] - indptr[row]
@@ -209,10 +207,16 @@ def multiply_panels(
 
 
 @kernel_part
-def prefetch_items(array: Array, first: int, count: int) -> None:
-    """Begin to load some items, which fill whole cache lines."""
-    for place in range(first, first + count, BLOCK_BYTES // array.itemsize):
-        prefetch(array, place)
+def prefetch_next(
+    array: Array, stride: int, first: int, rows: Array, place: int, stop: int, width: int
+) -> None:
+    """Begin to load `width` items of the row that comes after rows[place], if there is one.
+
+    Row r of the array begins at item r stride + first. `stop` is where the rows of a block end.
+    """
+    begin = rows[min(place + np.uintp(1), np.uintp(stop - 1))] * stride + first
+    for item in range(begin, begin + width, BLOCK_BYTES // array.itemsize):
+        prefetch(array, item)
 
 
 # By vectors of a panel, type, and whether offsets are of 16 bits, or rows of B. Variants that are

@@ -13,6 +13,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from portable_spdnn_cpu.jit.intrinsics import broadcast, prefetch_line
+from portable_spdnn_cpu.jit.loops import loop
 from portable_spdnn_cpu.jit.partial_vectors import store_first
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
@@ -201,8 +202,7 @@ class Emitter:
     def loop(self, begin: Value, end: Value, step: Value | int = 1) -> Iterator[Value]:
         """Emit a loop over begin, begin + step, ... below `end`, words all."""
         step = self.number(step) if isinstance(step, int) else step
-        each = cgutils.for_range_slice(self.builder, begin, end, step, WORD)
-        with each as (index, _):
+        with loop(self.builder, begin, end, step) as index:
             yield index
 
     def least(self, first: Value, second: Value) -> Value:

@@ -1,9 +1,9 @@
-"""Whether a processor foresees where columns of A end, in products with a single column of B.
+"""Whether a processor foresees where rows or columns of A end, in products with a single column.
 
 It learns the branches of matrices that are multiplied again and again, up to some ten thousand
-columns. A table in each job holds which matrices it multiplied last, by the addresses of their
-offsets. Where it is wrong a product takes longer, and C is the same: so threads share it without
-a lock.
+rows of CSR, or columns of CSC. A table in each job holds which matrices it multiplied last, by the
+addresses of their offsets. Where it is wrong a product takes longer, and C is the same: so threads
+share it without a lock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from portable_spdnn_cpu.jit.target import cpu_name
 
 SLOTS = 16  # matrices, a power of two
 # How much a processor remembers, of matrices that come by turns: their entries, and four for each
-# column. Measured on a Zen 3, a Zen 4 and an Intel Xeon; others get the figure of their maker.
+# row or column. Measured on a Zen 3, a Zen 4 and an Intel Xeon, with columns; others get the figure
+# of their maker.
 COLUMN, REMEMBERED = 4, 80_000 if cpu_name().startswith("znver") else 38_000
 
 

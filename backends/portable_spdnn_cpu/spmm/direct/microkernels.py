@@ -16,14 +16,15 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
 from portable_spdnn_cpu.spmm.direct.columns import Columns
 from portable_spdnn_cpu.spmm.direct.dot_blocks import DotBlocks
+from portable_spdnn_cpu.spmm.direct.foreseen import EachColumn, ForeseenRows
 from portable_spdnn_cpu.spmm.direct.job_words import REFUSED
 from portable_spdnn_cpu.spmm.direct.rows import Rows
-from portable_spdnn_cpu.spmm.direct.unrolled import EqualColumns, EqualRows, LongColumns
+from portable_spdnn_cpu.spmm.direct.unrolled import EqualColumns, EqualRows
 from portable_spdnn_cpu.spmm.emitter import BIT, WORD
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
 # Constants for Numba, to which a tuple's length is part of its type.
-CSR, CSC, EQUAL_CSR, EQUAL_CSC = (), (0,), (0, 0), (0, 0, 0)
+CSR, CSC, EQUAL_CSR, EQUAL_CSC, FORESEEN_CSR = ((0,) * number for number in range(5))
 
 
 @intrinsic
@@ -49,8 +50,9 @@ def multiply(
     Parameters
     ----------
     form : tuple
-        CSR or CSC: of A. EQUAL_CSR and EQUAL_CSC: where all rows, or columns, have as many entries,
-        at most MOST_EQUAL, for a single column; rows are not finished then.
+        CSR or CSC: of A. For a single column: EQUAL_CSR and EQUAL_CSC, where all rows, or columns,
+        have as many entries, at most MOST_EQUAL; FORESEEN_CSR, where a processor foresees how many
+        each row has. Rows of these are not finished.
     vectors, vector_bytes : int, constants
         How many vectors, of how many bytes, so many columns take: in CSR the last may be partly
         filled, and one is full at least without fast masks; in CSC all are full, at least one, and
@@ -65,9 +67,8 @@ def multiply(
     if not all(isinstance(number, types.IntegerLiteral) for number in (vectors, vector_bytes)):
         return None  # Numba asks again with constants
     sizes = vectors.literal_value, vector_bytes.literal_value
-    several = Rows, Columns
-    single = DotBlocks, LongColumns, EqualRows, EqualColumns
-    emitter = (several if sizes[0] else single)[len(form)]
+    single = DotBlocks, EachColumn, EqualRows, EqualColumns, ForeseenRows
+    emitter = ((Rows, Columns) if sizes[0] else single)[len(form)]
     itemsize, index_bits = dtype.dtype.bitwidth // 8, index_dtype.dtype.bitwidth
     signature = types.boolean(
         form, vectors, vector_bytes, dtype, index_dtype, words, *[types.intp] * 4

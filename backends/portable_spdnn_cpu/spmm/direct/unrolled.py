@@ -1,7 +1,7 @@
 """Products with a single column of B, several entries of a row or column of A without a branch.
 
 Rows of CSR, and columns of CSC, that all have as many entries are multiplied by code for just so
-many. Long columns of any lengths take steps of STEP. Bound: some five instructions for an entry of
+many. Bound: some five instructions for an entry of
 a row, and the loads of B from where it is; of a column, loads of C that wait for stores to the same
 item.
 """
@@ -121,17 +121,3 @@ class EqualColumns(EqualRows):
             target = self.row_of(self.out, index, OUT_ROW)
             [total] = self.load_row(target)
             self.store(self.plus(total, self.builder.fmul(factor, item)), target)
-
-
-class LongColumns(EqualColumns):
-    """Emits the same for columns of any lengths, of which most take several steps."""
-
-    def multiply_all(self, begin: Value, end: Value) -> None:
-        """Emit what columns add to C."""
-        with self.loop(begin, end) as number:
-            first, stop = self.offset(number), self.offset(self.add(number, 1))
-            whole = self.whole_steps(first, stop, STEP)
-            with self.loop(first, whole, STEP) as entry:
-                self.multiply_some(number, entry, STEP)
-            with self.loop(whole, stop) as entry:
-                self.multiply_some(number, entry, 1)

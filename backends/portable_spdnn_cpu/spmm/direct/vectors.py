@@ -14,9 +14,9 @@ from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import prefetch, stay_apart, store_repeated
 from portable_spdnn_cpu.jit.jobs import array_at, next_task
-from portable_spdnn_cpu.jit.target import cpu_name
 from portable_spdnn_cpu.spmm.direct.copies import are_mostly_empty
 from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows, finish_rows
+from portable_spdnn_cpu.spmm.direct.foreseen import CHECKS_AHEAD
 from portable_spdnn_cpu.spmm.direct.history import is_foreseen
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACTIVATION,
@@ -29,13 +29,19 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     REFUSED,
     ROWS,
     TASKS,
-    TOGETHER,
     VALUES,
     WORKERS,
     B,
     K,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.direct.microkernels import CSC, CSR, EQUAL_CSC, EQUAL_CSR, multiply
+from portable_spdnn_cpu.spmm.direct.microkernels import (
+    CSC,
+    CSR,
+    EQUAL_CSC,
+    EQUAL_CSR,
+    FORESEEN_CSR,
+    multiply,
+)
 from portable_spdnn_cpu.spmm.direct.sparse_microkernel import AHEAD
 from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
 
@@ -43,28 +49,25 @@ BLOCK_ENTRIES = 512  # that are added together
 # Rows or columns that are looked at together: whether they all have as many entries, as nearly all
 # of a band or a stencil have.
 RUN = 32
-# Items of B that are written for a column without a loop, as many as each has numbers (constants
-# for Numba, to which a tuple's length is part of its type). Up to MOST_FEW and MOST_SOME entries
-# in a column that takes less time than a loop for each, as measured on a Zen 3 and on a Zen 4.
-FEW, SOME = (0,) * 8, (0,) * 24
-MOST_FEW, MOST_SOME = 4, 16
-# Of so many columns at most one may be longer or shorter than the one before by two or more.
-EVEN_FOR_ONE_UNEVEN = 8
-# Whether indices are checked in a pass of their own, before columns are added, or each as it is
-# used: the first takes 0.9 of the time on an Intel Xeon, the second on a Zen 3.
-CHECKS_AHEAD = not cpu_name().startswith("znver")
+# Items of B that are written for a column without a loop, as many as this has numbers (a constant
+# for Numba, to which a tuple's length is part of its type). Up to MOST_SHORT entries in a column
+# that takes less time than a loop for each whose end is not foreseen, as measured on a Zen 3.
+WRITTEN, MOST_SHORT = (0,) * 8, 6
+# Of so many rows or columns at most one may be uneven, and of how many that is asked.
+EVEN_FOR_ONE_UNEVEN, SAMPLE = 8, 512
 
 
 @job_kernel
 def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C: by tasks, each some rows, until none is left or A is refused."""
     rows, tasks = words[ROWS], words[TASKS]
+    foreseen = words[WORKERS] == 1 and is_foreseen(words[INDPTR], rows, words[ENTRIES])
     while not words[REFUSED]:
         task = next_task(words, COUNTERS, worker, words[WORKERS], tasks)
         if task < 0:
             break
         begin, end = task * rows // tasks, (task + 1) * rows // tasks
-        if not multiply_rows(words, begin, end, dtype, index_dtype):
+        if not multiply_rows(words, begin, end, foreseen, dtype, index_dtype):
             words[REFUSED] = 1
             break
         if words[HAS_EPILOGUE] and words[ACTIVATION] != NONE:
@@ -72,14 +75,19 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
 
 
 @kernel_part
-def multiply_rows(words: Any, begin: int, end: int, dtype: Any, index_dtype: Any) -> bool:
+def multiply_rows(
+    words: Any, begin: int, end: int, foreseen: bool, dtype: Any, index_dtype: Any
+) -> Any:
     """Multiply rows begin .. end - 1 of CSR; returns false where an index is beyond B."""
+    if words[HAS_EPILOGUE]:
+        return multiply_apart(CSR, words, begin, end, dtype, index_dtype)
     valid = True
     while valid and begin < end:
-        finishes = words[HAS_EPILOGUE]
-        after, equal = (end, False) if finishes else run_of(words, begin, end, index_dtype)
+        after, equal = run_of(words, begin, end, index_dtype)
         if equal:
             valid = multiply_apart(EQUAL_CSR, words, begin, after, dtype, index_dtype)
+        elif foreseen or are_even(words, begin, after, 0, index_dtype):
+            valid = multiply_apart(FORESEEN_CSR, words, begin, after, dtype, index_dtype)
         else:
             valid = multiply_apart(CSR, words, begin, after, dtype, index_dtype)
         begin = after
@@ -113,24 +121,28 @@ def are_equal(words: Any, begin: int, end: int, index_dtype: Any) -> bool:
     if together == 0:
         return True
     one, differ = np.uint64(1), np.int64(0)
-    for number in range(np.uint64(begin), np.uint64(end)):  # unsigned: see `add_columns`
+    for number in range(np.uint64(begin), np.uint64(end)):  # unsigned: see `add_short_columns`
         differ |= (indptr[number + one] - indptr[number]) ^ length
     return bool(differ == 0)
 
 
 @kernel_part
-def are_even(words: Any, begin: int, end: int, index_dtype: Any) -> bool:
-    """Whether nearly all columns have as many entries as the one before, give or take one.
+def are_even(words: Any, begin: int, end: int, tolerance: int, index_dtype: Any) -> bool:
+    """Whether nearly all rows, or columns in CSC, have as many entries as the one before.
 
-    A processor then foresees where they end, as in bands; where it does not, that costs less than
-    `add_short_columns` does.
+    Give or take `tolerance`; some SAMPLE of them tell. A processor then foresees where they end,
+    as in bands; where it does not, that costs less than not to rely on it.
     """
     indptr = array_at(words[INDPTR], end + 1, index_dtype)
-    one, uneven = np.uint64(1), np.uint64(0)
-    for column in range(np.uint64(begin + 1), np.uint64(end)):  # unsigned: see `add_columns`
-        more = indptr[column + one] - 2 * indptr[column] + indptr[column - one]
-        uneven += np.uint64((more < -1) | (more > 1))
-    return bool(uneven * np.uint64(EVEN_FOR_ONE_UNEVEN) <= np.uint64(end - begin))
+    one, uneven, seen = np.uint64(1), np.uint64(0), np.uint64(0)
+    step = np.uint64(max(1, (end - begin) // SAMPLE))
+    number, last = np.uint64(begin + 1), np.uint64(end)  # unsigned: see `add_short_columns`
+    while number < last:
+        more = indptr[number + one] - 2 * indptr[number] + indptr[number - one]
+        uneven += np.uint64((more < -tolerance) | (more > tolerance))
+        seen += one
+        number += step
+    return bool(uneven * np.uint64(EVEN_FOR_ONE_UNEVEN) <= seen)
 
 
 @kernel_part
@@ -163,14 +175,11 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
             begin = end
             continue
         columns, here = end - begin, indptr[end] - indptr[begin]
-        if here > MOST_SOME * columns:
-            valid = multiply_apart(CSC, words, begin, end, dtype, index_dtype)
-        elif foreseen or 2 * here < columns or are_even(words, begin, end, index_dtype):
-            valid = add_columns(words, begin, end, dtype, index_dtype)
-        elif here <= MOST_FEW * columns:
-            valid = add_short_columns(FEW, words, begin, end, dtype, index_dtype)
+        is_short = columns <= 2 * here <= 2 * MOST_SHORT * columns
+        if is_short and not foreseen and not are_even(words, begin, end, 1, index_dtype):
+            valid = add_short_columns(words, begin, end, dtype, index_dtype)
         else:
-            valid = add_short_columns(SOME, words, begin, end, dtype, index_dtype)
+            valid = add_columns(words, begin, end, dtype, index_dtype)
         begin = end
     if valid:
         finish_all_rows(words, dtype)
@@ -179,37 +188,18 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
 
 
 @kernel_part
-def add_columns(words: Any, begin: int, end: int, dtype: Any, index_dtype: Any) -> bool:
+def add_columns(words: Any, begin: int, end: int, dtype: Any, index_dtype: Any) -> Any:
     """Add columns begin .. end - 1 of A to C, each times its item of B.
 
     Returns false where an index is not below the rows of C; offsets were checked before.
     """
-    k = words[K]
-    indptr = array_at(words[INDPTR], k + 1, index_dtype)
-    indices = array_at(words[INDICES], words[ENTRIES], index_dtype)
-    values = array_at(words[VALUES], words[ENTRIES], dtype)
-    x, C = array_at(words[B], k, dtype), array_at(words[OUT], words[ROWS], dtype)
-    # Unsigned: of a signed index Numba asks at each use whether it counts from the end.
-    one = np.uint64(1)
-    column, columns = np.uint64(begin), np.uint64(end)
-    extent = np.uint64(C.size)
-    first, last = np.uint64(indptr[column]), np.uint64(indptr[columns])
-    if CHECKS_AHEAD and not are_below(indices, first, last, extent):
-        return False
-    together = np.uint64(words[TOGETHER])
-    while column < columns:
-        after = min(column + together, columns)
-        if indptr[column] == indptr[after]:
-            column = after  # none of these has an entry
-        while column < after:
-            item = x[column]
-            for entry in range(np.uint64(indptr[column]), np.uint64(indptr[column + one])):
-                row = np.uint64(indices[entry])
-                if not CHECKS_AHEAD and row >= extent:
-                    return False
-                C[row] += values[entry] * item
-            column += one
-    return True
+    if CHECKS_AHEAD:
+        indptr = array_at(words[INDPTR], words[K] + 1, index_dtype)
+        indices = array_at(words[INDICES], words[ENTRIES], index_dtype)
+        first, last = np.uint64(indptr[begin]), np.uint64(indptr[end])
+        if not are_below(indices, first, last, np.uint64(words[ROWS])):
+            return False
+    return multiply_apart(CSC, words, begin, end, dtype, index_dtype)
 
 
 @kernel_part
@@ -222,13 +212,11 @@ def are_below(indices: Array, first: Any, stop: Any, extent: Any) -> bool:
 
 
 @kernel_part
-def add_short_columns(
-    together: tuple[int, ...], words: Any, begin: int, until: int, dtype: Any, index_dtype: Any
-) -> bool:
+def add_short_columns(words: Any, begin: int, until: int, dtype: Any, index_dtype: Any) -> bool:
     """Do what `add_columns` does, where a processor does not foresee how long a column is.
 
-    First an item of B is written for each entry of its column of A, as many at once as `together`
-    has numbers and most for nothing; then the entries of many columns are added in one loop.
+    First an item of B is written for each entry of its column of A, many at once
+    and most for nothing; then the entries of many columns are added in one loop.
     """
     stay_apart()
     k = words[K]
@@ -236,8 +224,9 @@ def add_short_columns(
     indices = array_at(words[INDICES], words[ENTRIES], index_dtype)
     values = array_at(words[VALUES], words[ENTRIES], dtype)
     x, C = array_at(words[B], k, dtype), array_at(words[OUT], words[ROWS], dtype)
-    items = np.empty(BLOCK_ENTRIES + len(together), dtype)
-    one, most, written = np.uint64(1), np.uint64(BLOCK_ENTRIES), np.uint64(len(together))
+    items = np.empty(BLOCK_ENTRIES + len(WRITTEN), dtype)
+    # Unsigned: of a signed index Numba asks at each use whether it counts from the end.
+    one, most, written = np.uint64(1), np.uint64(BLOCK_ENTRIES), np.uint64(len(WRITTEN))
     column, columns = np.uint64(begin), np.uint64(until)
     while column < columns:
         base = np.uint64(indptr[column])
@@ -247,7 +236,7 @@ def add_short_columns(
             if stop > most:
                 break
             item = x[end]
-            store_repeated(items, first, item, together)
+            store_repeated(items, first, item, WRITTEN)
             for place in range(first + written, stop):
                 items[place] = item
             first = stop

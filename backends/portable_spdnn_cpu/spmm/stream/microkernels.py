@@ -23,6 +23,7 @@ from numba.core import cgutils, types
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
 from portable_spdnn_cpu.jit.grouped_loads import GROUP, broadcast_group, load_numbers
 from portable_spdnn_cpu.jit.intrinsics import broadcast
+from portable_spdnn_cpu.jit.loops import loop
 from portable_spdnn_cpu.jit.partial_vectors import store_first
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
@@ -286,20 +287,7 @@ class RowEmitter:
 
     @contextmanager
     def loop(self, begin: Value, end: Value, step: int = 1) -> Iterator[Value]:
-        """Emit a loop around what is emitted inside; gives the counter.
-
-        An empty asm hides the step from LLVM: an unrolled loop leaves a rest, often mispredicted.
-        """
-        builder = self.builder
-        body, after = (builder.append_basic_block(name) for name in ("entries", "entries.end"))
-        before = builder.block
-        builder.cbranch(builder.icmp_signed("<", begin, end), body, after)
-        builder.position_at_end(body)
-        counter = builder.phi(self.word)
-        counter.add_incoming(begin, before)
-        yield counter
-        kind = ir.FunctionType(self.word, [self.word])
-        following = builder.asm(kind, "", "=r,0", [builder.add(counter, self.number(step))], False)
-        counter.add_incoming(following, builder.block)
-        builder.cbranch(builder.icmp_signed("<", following, end), body, after)
-        builder.position_at_end(after)
+        """Emit a loop. Unrolled it would leave a rest, often mispredicted."""
+        number = self.number(step)
+        with loop(self.builder, begin, end, number, unrolls=False) as counter:
+            yield counter

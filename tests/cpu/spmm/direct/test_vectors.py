@@ -1,4 +1,4 @@
-"""Columns of CSC of any length with a single column of B, and almost empty matrices."""
+"""Rows of CSR that are foreseen, columns of CSC of any length, and almost empty matrices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from portable_spdnn_cpu.spmm.direct.copies import COLUMNS_FOR_ENTRY
 from portable_spdnn_cpu.spmm.direct.history import COLUMN, REMEMBERED, is_foreseen
 from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, INDPTR
 from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
-from portable_spdnn_cpu.spmm.direct.vectors import BLOCK_ENTRIES, MOST_FEW, MOST_SOME, are_even
+from portable_spdnn_cpu.spmm.direct.vectors import BLOCK_ENTRIES, MOST_SHORT, SAMPLE, are_even
 
 LENGTHS = [0, 1, 2, 3, 4, 5, 9, 0, 0, BLOCK_ENTRIES - 1, 0, 1, BLOCK_ENTRIES, 2]
 LENGTHS += [BLOCK_ENTRIES + 1, 1, 26, 7, 8, 9, 23, 24, 25]
@@ -36,7 +36,7 @@ def columns_of(lengths: list[int], rows: int, dtype: Any, index: Any = np.int32)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     ("others", "least", "most"),
-    [([1] * 2000, 0, MOST_FEW), ([8] * 500, MOST_FEW, MOST_SOME), ([20], MOST_SOME, 1000)],
+    [([1] * 2000, 0, MOST_SHORT), ([20], MOST_SHORT, 1000)],
 )
 def test_a_vector_meets_columns_of_any_length(
     others: list[int], least: int, most: int, dtype: Any, index: Any
@@ -54,6 +54,25 @@ def test_a_vector_meets_columns_of_any_length(
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
         again = multiply(POOLS[0], "csc", A, x, *finish)  # its columns are foreseen, if it is small
         np.testing.assert_array_equal(again, found)
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_that_are_foreseen_have_the_same_sums(dtype: Any, index: Any) -> None:
+    A = columns_of([*range(42), *LENGTHS, *range(42)], 2 * BLOCK_ENTRIES, dtype, index).T
+    x = np.random.default_rng(1).uniform(-1, 1, A.shape[1]).astype(dtype)
+    for _ in range(2):
+        forget()
+        found = multiply(POOLS[0], "csr", A, x)
+        np.testing.assert_allclose(found, A @ x, rtol=1e-5, atol=1e-5)
+        np.testing.assert_array_equal(multiply(POOLS[0], "csr", A, x), found)
+        A.data[:40], x[:] = np.inf, np.abs(x)  # the same again with entries that are not finite
+    for row in (7, 8, 9, 24, 41):
+        for entry in range(A.indptr[row], A.indptr[row + 1]):
+            for wrong in (A.shape[1], -1):
+                kept, A.indices[entry] = A.indices[entry], wrong
+                assert multiply(POOLS[0], "csr", A, x) is None
+                A.indices[entry] = kept
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
@@ -82,12 +101,13 @@ def test_columns_that_all_have_as_many_entries(dtype: Any, index: Any) -> None:
 
 
 def forget() -> None:
-    """Multiply so much that no processor foresees where columns of others end."""
+    """Multiply so much that no processor foresees where rows or columns of others end."""
     for dtype in (np.float32, np.float64):
         for index in (np.int32, np.int64):
             indptr, x = np.arange(REMEMBERED + 1, dtype=index), np.ones(REMEMBERED, dtype)
             A = sp.csc_array((x, np.zeros(REMEMBERED, index), indptr), (10, REMEMBERED))
             assert multiply(POOLS[0], "csc", A, x)[0] == REMEMBERED
+            assert multiply(POOLS[0], "csr", A.T, x[:10])[0] == 1
 
 
 def test_columns_are_foreseen_of_matrices_that_come_again_soon() -> None:
@@ -110,14 +130,14 @@ def test_columns_are_foreseen_of_matrices_that_come_again_soon() -> None:
 
 def test_columns_that_are_as_long_as_their_neighbours_are_even() -> None:
     @numba.njit
-    def even(words: np.ndarray, begin: int, end: int) -> bool:
-        return are_even(words, begin, end, np.int32)
+    def even(words: np.ndarray, begin: int, end: int, tolerance: int) -> bool:
+        return are_even(words, begin, end, tolerance, np.int32)
 
-    def is_even(lengths: list[int], begin: int = 0) -> bool:
+    def is_even(lengths: list[int], begin: int = 0, tolerance: int = 1) -> bool:
         words = np.zeros(COUNTERS + 1, np.int64)
         indptr = np.append(0, np.cumsum(lengths)).astype(np.int32)
         words[INDPTR] = indptr.ctypes.data
-        return bool(even(words, begin, len(lengths)))
+        return bool(even(words, begin, len(lengths), tolerance))
 
     assert is_even([4, 5] * 40)
     assert is_even([0, 1, 2, 3, 2, 1] * 9)
@@ -125,6 +145,10 @@ def test_columns_that_are_as_long_as_their_neighbours_are_even() -> None:
     assert is_even([2] * 40 + [4] * 8 + [2] * 40)
     assert not is_even([2] * 4 + [4] * 3)
     assert is_even([9, 1, 7] + [4] * 16, begin=3)
+    assert not is_even([4, 5] * 40, tolerance=0)
+    assert is_even([4] * 40 + [5] * 40, tolerance=0)
+    assert is_even([4] * 10 * SAMPLE)
+    assert not is_even([4, 9, 1] * 5 * SAMPLE)
 
 
 @pytest.mark.parametrize("place", [0, 700, -1])

@@ -11,10 +11,11 @@ import scipy.sparse as sp
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.few_columns import lanes, product
+from portable_spdnn_cpu.spmm.few_columns import lanes, product, sliced
 from portable_spdnn_cpu.spmm.few_columns.choice import Form
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, lay_out_lanes
-from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
+from portable_spdnn_cpu.spmm.few_columns.sliced import SlicedLayout
+from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec
 
 ONE_THREAD = ThreadPool(1)
 # What this processor runs: code for shorter vectors too.
@@ -28,12 +29,20 @@ def product_of(
     vector_bytes: int = VECTOR_BYTES,
     epilogue: Epilogue | None = None,
     window_bytes: int | None = None,
+    place_bytes: int | None = None,
     threads: int = 1,
 ) -> product.FewColumnsProduct:
-    """Return the product in a form: "lanes" or "rows", whichever would be faster."""
+    """Return the product in a form: "lanes", "sliced" or "rows", whichever would be faster.
+
+    In lanes only where vectors are permuted, else sliced.
+    """
     size = A.dtype.itemsize
-    layout: LanesLayout | RowsSpec = RowsSpec(columns, size, vector_bytes)
-    if form == "lanes":
+    layout: LanesLayout | SlicedLayout | RowsSpec = RowsSpec(columns, size, vector_bytes)
+    permutes = LanesSpec(columns, size, vector_bytes).registers_of_window > 0
+    if form == "sliced" or (form == "lanes" and not permutes):
+        numbered = place_bytes or sliced.place_bytes(A.shape[1])
+        layout = sliced.lay_out_slices(A, SlicedSpec(columns, size, vector_bytes, numbered))
+    elif form == "lanes":
         spec = LanesSpec(columns, size, vector_bytes)
         numbered = window_bytes or lanes.window_bytes(A.shape[1], spec)
         layout = lay_out_lanes(A, replace(spec, window_bytes=numbered))

@@ -129,13 +129,10 @@ class Emitter:
         name = f"llvm.masked.gather.v{lanes}f{8 * self.itemsize}.v{lanes}p0"
         return self.call(name, function, operands)
 
-    def load_each(self, base: Value, positions: Value) -> Value:
-        """Load the items at positions after an address, one by one."""
-        found = ir.Constant(self.vector(positions.type.count), ir.Undefined)
-        for lane in range(positions.type.count):
-            position = self.builder.extract_element(positions, INT32(lane))
-            if position.type != WORD:
-                position = self.builder.zext(position, WORD)
+    def load_each(self, base: Value, positions: list[Value]) -> Value:
+        """Load the items at positions after an address, one by one, into the lanes of a vector."""
+        found = ir.Constant(self.vector(len(positions)), ir.Undefined)
+        for lane, position in enumerate(positions):
             item = self.load(self.scalar, self.add(base, self.times(position, self.itemsize)))
             found = self.builder.insert_element(found, item, INT32(lane))
         return found

@@ -98,13 +98,9 @@ class Dots(Rows):
         if has_fast_gathers():
             at = self.add(self.words[INDICES], self.times(first, self.index_type.width // 8))
             return self.gather(self.B, self.load(ir.VectorType(self.index_type, STEP), at))
-        found = ir.Constant(self.vector(STEP), ir.Undefined)
         # Loaded once more: to take them out of a vector would take longer.
         pointer = self.pointer(self.index_type, self.words[INDICES], first)
-        for lane, index in enumerate(load_numbers(self.builder, pointer, STEP)):
-            item = self.load(self.scalar, self.row_of(self.B, index, B_ROW))
-            found = self.builder.insert_element(found, item, INT32(lane))
-        return found
+        return self.load_each(self.B, load_numbers(self.builder, pointer, STEP))
 
     def first_lanes_of(self, terms: Value, count: Value, lane: int = 0) -> Value:
         """Return a vector that begins with a lane of a row, and zeros from `count` of these on."""

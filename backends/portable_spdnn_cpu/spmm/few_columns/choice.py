@@ -16,11 +16,18 @@ from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, lay_out_lanes, window_bytes
 from portable_spdnn_cpu.spmm.few_columns.rows import VISIT, column_blocks, visits
-from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, STEPS, LanesSpec, RowsSpec
+from portable_spdnn_cpu.spmm.few_columns.sliced import SlicedLayout, lay_out_slices, place_bytes
+from portable_spdnn_cpu.spmm.few_columns.specs import (
+    ENTRIES,
+    STEPS,
+    LanesSpec,
+    RowsSpec,
+    SlicedSpec,
+)
 
 # In lanes, of a step and for each column of B, by the vectors that a permute looks up.
 STEP = {2: (3.3e-10, 1.8e-10), 1: (1.1e-10, 6.3e-10)}
-LOADED_STEP = 7.5e-10, 2.8e-10  # where nothing is permuted: of a step, and of each lane and column
+SLICED_STEP = 3.0e-10, 2.4e-10  # of a step of the sliced form, and of each lane and column
 # Of a step and column, for each byte of an item, with vectors of 64 bytes: where windows come from
 # the second-level cache.
 FAR_WINDOW = 5e-11
@@ -35,12 +42,13 @@ SHORT_ENTRY, SHORT_ROW_BYTE = {4: 1.2e-10, 8: 1.9e-10}, 7.3e-12
 FAR_BYTE_OF_A = 2e-11 if VECTOR_BYTES == 64 else 3.5e-11
 FAR_FROM, ALL_FAR = 0.7, 1.1  # sizes of A, in those of that cache, where some and all bytes do
 MAX_LANES_COLUMNS = 8  # beyond, the windows of all columns leave the registers
+MAX_SLICED_COLUMNS = 2  # beyond, row by row always took less time
 
 
 class Form(NamedTuple):
     """A form of A, and the seconds that a product is expected to take on one thread."""
 
-    layout: LanesLayout | RowsSpec
+    layout: LanesLayout | SlicedLayout | RowsSpec
     seconds: float
 
 
@@ -56,10 +64,14 @@ def forms(A: SparseOperand, columns: int, doubtful: float = 1.0) -> list[Form]:
     """
     rows = RowsSpec(columns, A.dtype.itemsize, VECTOR_BYTES)
     found = [Form(rows, _rows_seconds(A, rows))]
-    if columns <= MAX_LANES_COLUMNS:
-        spec = LanesSpec(columns, A.dtype.itemsize, VECTOR_BYTES)
-        spec = replace(spec, window_bytes=window_bytes(A.shape[1], spec))
-        most = doubtful * found[0].seconds
+    sizes = columns, A.dtype.itemsize, VECTOR_BYTES
+    if columns <= MAX_SLICED_COLUMNS and VECTOR_BYTES < 64:
+        sliced = lay_out_slices(A, SlicedSpec(*sizes, place_bytes(A.shape[1])))
+        found.append(Form(sliced, _sliced_seconds(A, sliced)))
+    lanes = LanesSpec(*sizes)
+    if columns <= MAX_LANES_COLUMNS and lanes.registers_of_window:
+        spec = replace(lanes, window_bytes=window_bytes(A.shape[1], lanes))
+        most = doubtful * min(form.seconds for form in found)
         # As if no lane were ever idle, before the steps are counted.
         if _lanes_seconds(A, spec, A.nnz / spec.lanes) < most:
             layout = lay_out_lanes(A, spec)
@@ -70,17 +82,25 @@ def forms(A: SparseOperand, columns: int, doubtful: float = 1.0) -> list[Form]:
 
 
 def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:
-    if spec.registers_of_window:
-        fixed, each = STEP[spec.registers_of_window]
-        is_far = A.shape[1] * spec.columns * spec.itemsize > cache_bytes(1)
-        if spec.vector_bytes == 64 and is_far:
-            each += FAR_WINDOW * spec.itemsize
-    else:
-        fixed, each = LOADED_STEP[0], LOADED_STEP[1] * spec.lanes
-    slice_, result = SLICE if spec.vector_bytes == 64 else SHORT_SLICE
-    results = A.shape[0] * (slice_ / spec.lanes + result * spec.columns)
-    computed = steps * (fixed + each * spec.columns) + results
+    fixed, each = STEP[spec.registers_of_window]
+    is_far = A.shape[1] * spec.columns * spec.itemsize > cache_bytes(1)
+    if spec.vector_bytes == 64 and is_far:
+        each += FAR_WINDOW * spec.itemsize
+    computed = steps * (fixed + each * spec.columns) + _result_seconds(A, spec)
     return max(computed, _loaded_seconds(steps * spec.lanes * (spec.itemsize + 1)))
+
+
+def _sliced_seconds(A: SparseOperand, layout: SlicedLayout) -> float:
+    spec, steps = layout.spec, int(layout.starts[-1])
+    fixed, each = SLICED_STEP
+    computed = steps * (fixed + each * spec.lanes * spec.columns) + _result_seconds(A, spec)
+    return max(computed, _loaded_seconds(steps * spec.lanes * (spec.itemsize + spec.place_bytes)))
+
+
+def _result_seconds(A: SparseOperand, spec: LanesSpec | SlicedSpec) -> float:
+    """Return what it takes to begin slices and to store their rows of C."""
+    slice_, result = SLICE if spec.vector_bytes == 64 else SHORT_SLICE
+    return A.shape[0] * (slice_ / spec.lanes + result * spec.columns)
 
 
 def _rows_seconds(A: SparseOperand, spec: RowsSpec) -> float:

@@ -8,10 +8,37 @@ from llvmlite import ir
 
 from portable_spdnn_cpu.spmm.emitter import Value
 from portable_spdnn_cpu.spmm.few_columns.operands import Operands
-from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
+from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec
 
 
-def copy_to_planes(at: Operands, spec: LanesSpec, scratch: Value, plane: Value) -> None:
+def copy_to_planes(at: Operands, spec: SlicedSpec, scratch: Value, plane: Value) -> None:
+    """Emit the copy of each column of B to a plane, where a zero follows, which is there already.
+
+    Parameters
+    ----------
+    at : Operands
+    spec : SlicedSpec
+    scratch, plane
+        The address of the first plane, and the bytes from one to the next.
+    """
+    wanted = at.builder.icmp_unsigned("!=", at.argument["copy"], at.zero)
+    with at.builder.if_then(wanted):
+        depth = at.table("depth")
+        adjacent, _ = _orders(at, spec.columns)
+        first = at.builder.and_(depth, at.number(-spec.lanes))
+        first = at.builder.select(adjacent, first, at.zero)
+        kind = at.vector(spec.lanes)
+        for column in range(spec.columns):
+            target = at.add(scratch, at.times(plane, column))
+            with at.loop(at.zero, first, spec.lanes) as entry:
+                found = at.load(kind, _entry_of_b(at, entry, column))
+                at.store(found, at.add(target, at.times(entry, spec.itemsize)))
+            with at.loop(first, depth) as entry:
+                value = at.load(at.scalar, _entry_of_b(at, entry, column))
+                at.store(value, at.add(target, at.times(entry, spec.itemsize)))
+
+
+def copy_to_windows(at: Operands, spec: LanesSpec, scratch: Value, plane: Value) -> None:
     """Emit the copy of each column of B to a plane, in which windows lie.
 
     An aligned window holds ``spec.window - 1`` entries and a zero, which is there already.

@@ -28,7 +28,7 @@ from portable_spdnn_cpu.jit.jobs import Job, array_at, run_share
 from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
 from portable_spdnn_cpu.spmm.few_columns.operands import ARGUMENTS, OPERANDS
-from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
+from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec, Spec
 from portable_spdnn_cpu.spmm.plain_arrays import plain_layout
 
 # Words of a job: where the operands lie, as `OPERANDS`; then the address of each worker's part, and
@@ -41,18 +41,25 @@ B_AT, B_ROW, B_COLUMN, OUT_AT, OUT_ROW, OUT_COLUMN, RESIDUAL_AT, RESIDUAL_ROW, R
 
 @job_kernel
 def multiply_part(
-    worker: int, words: Array, columns: int, vector_bytes: int, window_bytes: int, dtype: Any
+    worker: int,
+    words: Array,
+    columns: int,
+    vector_bytes: int,
+    window_bytes: int,
+    place_bytes: int,
+    dtype: Any,
 ) -> None:
     """Compute a worker's part of out = epilogue(A B)."""
-    product(worker, words, columns, vector_bytes, window_bytes, dtype)
+    product(worker, words, columns, vector_bytes, window_bytes, place_bytes, dtype)
 
 
 @functools.cache
-def job_of(spec: LanesSpec | RowsSpec) -> Job:
+def job_of(spec: Spec) -> Job:
     """Return the job of products in a form."""
     window_bytes = spec.window_bytes if isinstance(spec, LanesSpec) else 0
+    place_bytes = spec.place_bytes if isinstance(spec, SlicedSpec) else 0
     dtype = np.float32 if spec.itemsize == 4 else np.float64
-    return Job(multiply_part, spec.columns, spec.vector_bytes, window_bytes, dtype)
+    return Job(multiply_part, spec.columns, spec.vector_bytes, window_bytes, place_bytes, dtype)
 
 
 @intrinsic
@@ -63,13 +70,14 @@ def product(
     columns: Any,
     vector_bytes: Any,
     window_bytes: Any,
+    place_bytes: Any,
     dtype: Any,
 ) -> Any:
-    """Call the generated function of a form for a worker, of rows where `window_bytes` is 0.
+    """Call the generated function of a form for a worker; see `spec_of`.
 
     The numbers after the words are the spec's, and constants: Numba asks with others first.
     """
-    numbers = columns, vector_bytes, window_bytes
+    numbers = columns, vector_bytes, window_bytes, place_bytes
     if not all(isinstance(number, types.IntegerLiteral) for number in numbers):
         return None
     sizes = [number.literal_value for number in numbers]
@@ -89,11 +97,13 @@ def product(
     return signature, codegen
 
 
-def spec_of(sizes: list[int], itemsize: int) -> LanesSpec | RowsSpec:
-    """Return the spec of these numbers, of the form row by row where `window_bytes` is 0."""
-    columns, vector_bytes, window_bytes = sizes
+def spec_of(sizes: list[int], itemsize: int) -> Spec:
+    """Return the spec of these numbers: in lanes or sliced where it has bytes of these, or rows."""
+    columns, vector_bytes, window_bytes, place_bytes = sizes
     if window_bytes:
         return LanesSpec(columns, itemsize, vector_bytes, window_bytes)
+    if place_bytes:
+        return SlicedSpec(columns, itemsize, vector_bytes, place_bytes)
     return RowsSpec(columns, itemsize, vector_bytes)
 
 

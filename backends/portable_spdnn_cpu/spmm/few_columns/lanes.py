@@ -113,19 +113,28 @@ def window_bytes(depth: int, spec: LanesSpec) -> int:
 def order_rows(A: SparseOperand, lanes: int) -> Array:
     """Return the rows of A, those of like length together, and -1 to fill up to whole slices.
 
-    Rows are ordered within every ROWS_SORTED of A, so that threads, which do some slices each,
-    share few cache lines of C. There, in each of up to LIKE_ROWS sets of like length, those come
-    together that have their entries more to the left: they go through windows at a more even pace.
+    In each of up to LIKE_ROWS sets of like length, those come together that have their entries
+    more to the left: they go through windows at a more even pace.
     """
-    height = A.shape[0]
-    lengths = np.diff(A.indptr)
-    regions = np.arange(height) // ROWS_SORTED
-    order = np.lexsort((lengths, regions))
+    height, order = A.shape[0], order_by_length(A)
     sums = np.concatenate(([0.0], np.cumsum(A.indices, dtype=np.float64)))
-    centers = (sums[A.indptr[1:]] - sums[A.indptr[:-1]]) / np.maximum(lengths, 1)
+    centers = (sums[A.indptr[1:]] - sums[A.indptr[:-1]]) / np.maximum(np.diff(A.indptr), 1)
     together = max(1, min(height, ROWS_SORTED) // (LIKE_ROWS * lanes)) * lanes
     order = order[np.lexsort((centers[order], np.arange(height) // together))]
-    return np.concatenate((order, np.full(-height % lanes, -1)))
+    return filled_up(order, lanes)
+
+
+def order_by_length(A: SparseOperand) -> Array:
+    """Return the rows of A, ordered within every ROWS_SORTED of them.
+
+    So threads, which do some slices each, share few cache lines of C.
+    """
+    return np.lexsort((np.diff(A.indptr), np.arange(A.shape[0]) // ROWS_SORTED))
+
+
+def filled_up(order: Array, lanes: int) -> Array:
+    """Return rows, and -1 to fill up to whole slices."""
+    return np.concatenate((order, np.full(-len(order) % lanes, -1)))
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""What both forms of A are packed into: arrays, and the table of them that the kernel reads."""
+"""What all forms of A are packed into: arrays, and the table of them that the kernel reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.spmm.few_columns.operands import TABLE
-from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
+from portable_spdnn_cpu.spmm.few_columns.specs import Spec
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class PackedProduct:
 
     Attributes
     ----------
-    spec : LanesSpec or RowsSpec
+    spec : LanesSpec, SlicedSpec or RowsSpec
     table : ndarray of int64
         As `operands.TABLE`; addresses in it are of arrays that this object keeps.
     arrays : dict of str to ndarray
@@ -31,7 +31,7 @@ class PackedProduct:
         Slices, or rows in blocks.
     """
 
-    spec: LanesSpec | RowsSpec
+    spec: Spec
     table: Array
     arrays: dict[str, Array]
     parts: int

@@ -19,6 +19,7 @@ from portable_spdnn_cpu.spmm.few_columns.choice import Form
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, pack_lanes
 from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
 from portable_spdnn_cpu.spmm.few_columns.rows import L2, least_blocks, pack_rows
+from portable_spdnn_cpu.spmm.few_columns.sliced import SlicedLayout, pack_slices
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
 
 # Takes (B, out or None, residual or None), of A's type and the shapes that are expected; returns C,
@@ -98,6 +99,8 @@ class FewColumnsProduct:
         self._packed: PackedProduct
         if isinstance(chosen, LanesLayout):
             self._packed = pack_lanes(A, chosen, (bias, bounds), parts)
+        elif isinstance(chosen, SlicedLayout):
+            self._packed = pack_slices(A, chosen, (bias, bounds), parts)
         else:
             self._packed = pack_rows(A, chosen, (bias, bounds), parts)
         self._padding = self._packed.slots / max(A.nnz, 1)
@@ -188,11 +191,13 @@ class FewColumnsProduct:
     def describe(self) -> str:
         """Return in words how products are computed."""
         spec = self._packed.spec
-        if isinstance(spec, LanesSpec):
-            looked_up = "permuted" if spec.registers_of_window else "loaded"
+        if not isinstance(spec, RowsSpec):
+            how = "loaded one by one"
+            if isinstance(spec, LanesSpec):
+                how = f"permuted from windows of {spec.window}"
             form = (
                 f"A is packed in slices of {spec.lanes} rows of like length, for which entries of "
-                f"B are {looked_up} from windows of {spec.window}"
+                f"B are {how}"
             )
         else:
             form = f"A is packed row by row, for rows of B of {spec.width} columns"

@@ -1,9 +1,10 @@
-"""The two forms of A for few columns, and what their code is generated from.
+"""The forms of A for few columns, and what their code is generated from.
 
 *Lanes*: rows of A of like length lie in the lanes of a vector, one each, and a step takes at most
-one entry of each row, all out of a window of consecutive entries of a column of B. *Rows*: row by
-row, an entry times a whole row of B. The parameters follow from the length of the vectors alone,
-so that code for any processor can be generated on any other.
+one entry of each row, all out of a window of consecutive entries of a column of B. *Sliced*
+(sliced ELLPACK): the same without windows, so that a step takes the next entry of each row. *Rows*:
+row by row, an entry times a whole row of B. The parameters follow from the length of the vectors
+alone, so that code for any processor can be generated on any other.
 """
 
 from __future__ import annotations
@@ -15,12 +16,11 @@ from portable_spdnn_cpu.jit.grouped_loads import GROUP
 STEPS = 4  # of lanes, whose positions are the bytes of one word of 32 bits a lane
 ENTRIES = GROUP  # of rows: their columns are one word of 64 bits, and rows have whole words
 PERMUTED_ITEMSIZE = 4  # bytes of the items that AVX2 permutes among all lanes
-LOADED_WINDOW = 256  # entries, where none is permuted: a position is a byte
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What the code of both forms is generated from.
+    """What the code of all forms is generated from.
 
     Attributes
     ----------
@@ -41,10 +41,15 @@ class Spec:
         """How many vectors the processor holds."""
         return 32 if self.vector_bytes == 64 else 16
 
+    @property
+    def lanes(self) -> int:
+        """Items of a vector; in lanes and sliced, the rows that are computed together."""
+        return self.vector_bytes // self.itemsize
+
 
 @dataclass(frozen=True)
 class LanesSpec(Spec):
-    """The form in lanes.
+    """The form in lanes, of processors that look up items of a vector by a permute.
 
     Attributes
     ----------
@@ -55,16 +60,8 @@ class LanesSpec(Spec):
     window_bytes: int = 2
 
     @property
-    def lanes(self) -> int:
-        """Rows that are computed together."""
-        return self.vector_bytes // self.itemsize
-
-    @property
     def registers_of_window(self) -> int:
-        """Vectors that a permute looks up.
-
-        0 where there is no such permute: entries are loaded one by one then.
-        """
+        """Vectors that a permute looks up; 0 where there is no such permute, and no such form."""
         if self.vector_bytes == 64:
             return 2
         return 1 if self.vector_bytes == 32 and self.itemsize == PERMUTED_ITEMSIZE else 0
@@ -75,7 +72,7 @@ class LanesSpec(Spec):
 
         It is the last of an aligned window: wherever a window begins, it has one.
         """
-        return self.registers_of_window * self.lanes or LOADED_WINDOW
+        return self.registers_of_window * self.lanes
 
     @property
     def window_step(self) -> int:
@@ -98,6 +95,19 @@ class LanesSpec(Spec):
     def chains(self) -> int:
         """Sums of each row and column, to which steps add by turns: to hide the latency."""
         return 2 if self.columns <= 4 else 1
+
+
+@dataclass(frozen=True)
+class SlicedSpec(Spec):
+    """The sliced form.
+
+    Attributes
+    ----------
+    place_bytes : int
+        Of the number of a row of B: 2 where that fits, else 4.
+    """
+
+    place_bytes: int = 2
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 from llvmlite import binding, ir
 
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
-from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
+from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec, Spec
 
 X86 = "x86_64-unknown-linux-gnu"
 
@@ -20,7 +20,7 @@ def targets() -> None:
     binding.initialize_all_asmprinters()
 
 
-def assembled(spec: LanesSpec | RowsSpec, cpu: str, triple: str = X86) -> str:
+def assembled(spec: Spec, cpu: str, triple: str = X86) -> str:
     """Return the assembly text of a product, which is also assembled."""
     targets()
     module = ir.Module()
@@ -70,11 +70,11 @@ def test_rows_multiply_and_add_whole_rows_of_b(cpu, length, register, itemsize):
 @pytest.mark.parametrize(
     ("cpu", "triple", "spec"),
     [
-        ("x86-64", X86, LanesSpec(2, 4, 16)),
+        ("x86-64", X86, SlicedSpec(2, 4, 16)),
         ("x86-64", X86, RowsSpec(5, 4, 16)),
-        ("x86-64-v3", X86, LanesSpec(2, 4, 16)),
-        ("x86-64-v3", X86, LanesSpec(1, 8, 32)),
-        ("neoverse-n1", "aarch64-unknown-linux-gnu", LanesSpec(2, 4, 16)),
+        ("x86-64-v3", X86, SlicedSpec(2, 4, 32)),
+        ("x86-64-v3", X86, SlicedSpec(1, 8, 32, 4)),
+        ("neoverse-n1", "aarch64-unknown-linux-gnu", SlicedSpec(2, 4, 16)),
         ("neoverse-n1", "aarch64-unknown-linux-gnu", RowsSpec(5, 4, 16)),
     ],
 )

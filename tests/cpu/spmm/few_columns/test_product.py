@@ -20,15 +20,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.few_columns import lanes, product, rows
 from portable_spdnn_cpu.spmm.few_columns.choice import forms
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout
 from portable_spdnn_cpu.spmm.few_columns.operands import TABLE
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
+from portable_spdnn_cpu.spmm.few_columns.sliced import MAX_PLACES, SlicedLayout, place_bytes
 from portable_spdnn_cpu.spmm.few_columns.specs import RowsSpec
 
-FORMS = ["lanes", "rows"]
+FORMS = ["lanes", "sliced", "rows"]
 
 
 @given(
@@ -37,6 +39,8 @@ FORMS = ["lanes", "rows"]
             ("lanes", 1),
             ("lanes", 2),
             ("lanes", 5),
+            ("sliced", 1),
+            ("sliced", 4),
             ("rows", 3),
             ("rows", 8),
             ("rows", 15),
@@ -63,7 +67,16 @@ def test_random_patterns(form, dtype, height, depth, density, order, out_order, 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     ("form", "columns"),
-    [("lanes", 1), ("lanes", 3), ("rows", 6), ("rows", 15), ("rows", 16), ("rows", 32)],
+    [
+        ("lanes", 1),
+        ("lanes", 3),
+        ("sliced", 1),
+        ("sliced", 3),
+        ("rows", 6),
+        ("rows", 15),
+        ("rows", 16),
+        ("rows", 32),
+    ],
 )
 def test_vectors_of_every_length(form, columns, dtype, length):
     rng = np.random.default_rng(columns)
@@ -78,7 +91,16 @@ def test_vectors_of_every_length(form, columns, dtype, length):
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize(
     ("form", "columns"),
-    [("lanes", 1), ("lanes", 3), ("rows", 6), ("rows", 15), ("rows", 16), ("rows", 32)],
+    [
+        ("lanes", 1),
+        ("lanes", 3),
+        ("sliced", 1),
+        ("sliced", 3),
+        ("rows", 6),
+        ("rows", 15),
+        ("rows", 16),
+        ("rows", 32),
+    ],
 )
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_what_is_not_finite_stays_with_the_rows_that_have_it(form, columns, value, length):
@@ -125,7 +147,9 @@ def strided(B: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("form", "columns"), [("lanes", 1), ("lanes", 3), ("rows", 8)])
+@pytest.mark.parametrize(
+    ("form", "columns"), [("lanes", 1), ("lanes", 3), ("sliced", 1), ("rows", 8)]
+)
 def test_views_of_any_strides(form, columns):
     rng = np.random.default_rng(6)
     A = random_rows(rng, 45, 130, 0.2, np.float32)
@@ -173,24 +197,32 @@ def test_nothing_stored(form, shape):
 
 @pytest.mark.parametrize("index_type", [np.int32, np.int64])
 @pytest.mark.parametrize(
-    ("form", "window_bytes"),
-    [("lanes", None), ("lanes", 4), ("rows", None)],
+    ("form", "bytes_of_a_number"),
+    [
+        ("lanes", {}),
+        ("lanes", {"window_bytes": 4}),
+        ("sliced", {}),
+        ("sliced", {"place_bytes": 4}),
+        ("rows", {}),
+    ],
 )
-def test_more_columns_of_a_than_sixteen_bits_count(form, window_bytes, index_type):
+def test_more_columns_of_a_than_sixteen_bits_count(form, bytes_of_a_number, index_type):
     rng = np.random.default_rng(8)
     depth = 70_001
     A = random_rows(rng, 20, depth, 0.002, np.float32)
     A.indices, A.indptr = A.indices.astype(index_type), A.indptr.astype(index_type)
     B = rng.standard_normal((depth, 2)).astype(np.float32)
-    found = multiplied(product_of(A, 2, form, window_bytes=window_bytes), A, B)
+    found = multiplied(product_of(A, 2, form, **bytes_of_a_number), A, B)
     expected = A.astype(np.float64) @ B.astype(np.float64)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-3)
 
 
-def test_windows_are_numbered_in_as_few_bytes_as_fit():
+def test_windows_and_places_are_numbered_in_as_few_bytes_as_fit():
     spec = lanes.LanesSpec(1, 4, 64)
     most = (lanes.MAX_WINDOWS // 2 - 1) * 31
     assert [lanes.window_bytes(depth, spec) for depth in (1, most - 1, most)] == [2, 2, 4]
+    # A row of zeros is numbered too.
+    assert [place_bytes(depth) for depth in (1, MAX_PLACES - 1, MAX_PLACES)] == [2, 2, 4]
 
 
 @pytest.mark.parametrize("columns", [3, 8, 15])
@@ -245,13 +277,18 @@ def test_forms_are_those_that_may_be_the_fastest():
     rng = np.random.default_rng(12)
     A = sp.random_array((400, 600), density=0.2, format="csr", rng=rng, dtype=np.float32)
     A.sort_indices()
-    both = forms(A, 4, 1e9)
-    assert {type(form.layout) for form in both} == {LanesLayout, RowsSpec}
-    assert 0 < both[0].seconds <= both[1].seconds
-    between = both[1].seconds / both[0].seconds
-    assert len(forms(A, 4, 1.01 * between)) == 2
+    every = forms(A, 2, 1e9)
+    kinds = {LanesLayout, RowsSpec} if VECTOR_BYTES > 16 else {RowsSpec}
+    kinds |= {SlicedLayout} if VECTOR_BYTES < 64 else set()
+    assert {type(form.layout) for form in every} == kinds
+    seconds = [form.seconds for form in every]
+    assert seconds[0] > 0
+    assert seconds == sorted(seconds)
+    between = seconds[1] / seconds[0]
+    assert [form.seconds for form in forms(A, 2, 1.01 * between)][:2] == seconds[:2]
     for doubtful in (1.0, max(1.0, 0.99 * between)):
-        assert [form.seconds for form in forms(A, 4, doubtful)] == [both[0].seconds]
+        assert [form.seconds for form in forms(A, 2, doubtful)] == seconds[:1]
+    assert SlicedLayout not in {type(form.layout) for form in forms(A, 3, 1e9)}
     assert [type(form.layout) for form in forms(A, 9, 1e9)] == [RowsSpec]  # no lanes beyond 8
     for empty in ((0, 5), (5, 0), (0, 0), (7, 9)):  # a form, though all take no time
         assert forms(sp.csr_array(empty, dtype=np.float32), 2, 2.0)

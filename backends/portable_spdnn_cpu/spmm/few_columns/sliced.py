@@ -1,0 +1,117 @@
+"""A sliced: rows of like length in the lanes of a vector, each at its own pace.
+
+The form is sliced ELLPACK, as in M. Kreutzer et al., "A unified sparse matrix data format for
+efficient general sparse matrix-vector multiplication on modern processors with wide SIMD units",
+SIAM J. Sci. Comput. 36 (2014), where it is called SELL-C-sigma; C is `lanes`, sigma ROWS_SORTED.
+
+The arrays, for slices of `lanes` rows, in which there are as many steps as its longest row has
+entries::
+
+    values   (steps, lanes)          of A; 0 where a row has ended
+    places   (steps, lanes)          rows of B, uint16 or uint32; where one has ended, the row of
+                                     zeros that follows
+    starts   (slices + 1)            the first step of each slice
+    rows     (slices x lanes)        rows of C, -1 where a lane has none
+    bias     (slices x lanes)        of these rows
+    parts    (parts + 1)             the first slice of each part, which one thread does
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from portable_spdnn.operations.operands import SparseOperand
+from portable_spdnn_cpu.jit.compilation import Array, kernel
+from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
+from portable_spdnn_cpu.spmm.few_columns.lanes import filled_up, order_by_length
+from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct, divide, table_of
+from portable_spdnn_cpu.spmm.few_columns.specs import SlicedSpec
+
+MAX_PLACES = 1 << 16  # rows of B, and one of zeros, that are numbered in two bytes
+
+
+@dataclass(frozen=True)
+class SlicedLayout:
+    """Which rows share a slice, and how many steps that takes.
+
+    Attributes
+    ----------
+    spec : SlicedSpec
+    order : ndarray of int64
+        Rows of A, -1 for none, a whole number of slices.
+    starts : ndarray of int64
+        The first step of each slice, and where the last ends.
+    """
+
+    spec: SlicedSpec
+    order: Array
+    starts: Array
+
+
+def lay_out_slices(A: SparseOperand, spec: SlicedSpec) -> SlicedLayout:
+    """Decide on slices, and count their steps."""
+    order = filled_up(order_by_length(A), spec.lanes)
+    lengths = np.append(np.diff(A.indptr), 0)[order]
+    steps = lengths.reshape(-1, spec.lanes).max(axis=1, initial=0)
+    return SlicedLayout(spec, order, np.concatenate(([0], np.cumsum(steps, dtype=np.int64))))
+
+
+def place_bytes(depth: int) -> int:
+    """Return in how many bytes the rows of B, and the row of zeros, can be numbered."""
+    return 2 if depth < MAX_PLACES else 4
+
+
+def pack_slices(
+    A: SparseOperand, layout: SlicedLayout, epilogue: tuple[Array, Array], parts: int
+) -> PackedProduct:
+    """Pack A in slices.
+
+    Parameters
+    ----------
+    A : csr_array, canonical
+    layout : SlicedLayout
+    epilogue, parts
+        As in `pack_lanes`.
+    """
+    bias, bounds = epilogue
+    height, depth = A.shape
+    spec, order, starts = layout.spec, layout.order, layout.starts
+    shape = int(starts[-1]), spec.lanes
+    values = aligned_empty(shape, A.dtype)
+    places = aligned_empty(shape, np.dtype(f"u{spec.place_bytes}"))
+    values[:], places[:] = 0, depth
+    fill_slices(A.indptr, A.indices, A.data, order, starts, values, places)
+    plane = (depth + 1) * spec.itemsize + CACHE_LINE  # columns are not all in one cache set
+    divided = divide(starts, parts)
+    arrays = {
+        "values": values, "places": places, "starts": starts, "rows": order.astype(np.int32),
+        "parts": divided, "bounds": bounds, "bias": np.append(bias, A.dtype.type(0))[order],
+    }  # fmt: skip
+    numbers = {"height": height, "depth": depth, "plane": plane}
+    return PackedProduct(
+        spec, table_of(arrays, numbers), arrays, len(divided) - 1,
+        plane * spec.columns, values.size, len(starts) - 1,
+    )  # fmt: skip
+
+
+@kernel
+def fill_slices(
+    indptr: Array,
+    indices: Array,
+    data: Array,
+    order: Array,
+    starts: Array,
+    values: Array,
+    places: Array,
+) -> None:
+    """Write the entries of each row."""
+    lanes = values.shape[1]
+    for slot in range(order.size):
+        row, step, lane = order[slot], starts[slot // lanes], slot % lanes
+        if row >= 0:
+            for entry in range(indptr[row], indptr[row + 1]):
+                values[step, lane] = data[entry]
+                places[step, lane] = indices[entry]
+                step += 1

@@ -12,6 +12,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from portable_spdnn_cpu.jit.loops import hidden
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_x86
 
 GROUP = 4
@@ -36,8 +37,7 @@ def load_numbers(builder: Any, pointer: Any, count: int = GROUP) -> list[Any]:
         if bits == 32 and is_x86(builder.module.triple):
             # An empty asm hides the shift and the mask: LLVM would join them with the scaling of an
             # address, which costs nothing, into more instructions.
-            kind = ir.FunctionType(WORD, [WORD])
-            words = [builder.asm(kind, "", "=r,0", [word], False) for word in words]
+            words = [hidden(builder, word) for word in words]
         found += words
     return found
 

@@ -1,4 +1,4 @@
-"""Loops that LLVM code emits, which begin on a cache line of code.
+"""Emitted loops, which begin on a cache line of code.
 
 Where a short loop lies across two of them, a processor may fetch it at half the rate: additions of
 sparse columns took a third longer on a Zen 3, or not, by where the system had put the code.
@@ -41,7 +41,7 @@ def loop(
 
 
 def hidden(builder: Any, word: Value) -> Value:
-    """Return a word of which LLVM does not know how it came about: that of an empty asm."""
+    """Return a word through an empty asm, so that LLVM does not know how it came about."""
     return builder.asm(ir.FunctionType(word.type, [word.type]), "", "=r,0", [word], False)
 
 
@@ -51,15 +51,15 @@ def align_loop(builder: Any, latch: Any) -> None:
     By the metadata ``llvm.loop.align``, which a version of LLVM that does not know it passes over.
     """
     module = builder.module
-    wish = [MetaDataString(module, "llvm.loop.align"), ir.IntType(32)(CODE_LINE)]
-    operands = [module.add_metadata(wish)]
-    latch.set_metadata("llvm.loop", _LoopName(module, operands, str(len(module.metadata))))
+    alignment = [MetaDataString(module, "llvm.loop.align"), ir.IntType(32)(CODE_LINE)]
+    operands = [module.add_metadata(alignment)]
+    latch.set_metadata("llvm.loop", _LoopId(module, operands, str(len(module.metadata))))
 
 
-class _LoopName(MDValue):  # type: ignore[misc]
+class _LoopId(MDValue):  # type: ignore[misc]
     """What LLVM tells a loop by: metadata that names itself first, unknown to llvmlite."""
 
     def descr(self, buf: list[str]) -> None:
         """Write it out."""
-        others = ", ".join(wish.get_reference() for wish in self.operands)
+        others = ", ".join(each.get_reference() for each in self.operands)
         buf += (f"distinct !{{ {self.get_reference()}, {others} }}\n",)

@@ -35,8 +35,8 @@ LEAST_SHARED = 1.5
 # Seconds of a product, by streaming, from which clusters are considered without a trial. In shorter
 # ones they gain less than it takes to look for rows to share: 0.1 microseconds an entry.
 CLUSTERED_FROM = 1e-3
-# A form for few columns is tried too where the model gives it less than so many times the other's
-# seconds.
+# A form for few columns is tried too where the model gives it less than so many times the least
+# seconds of a form.
 DOUBTFUL = 2.0
 # Without a trial, more than `few_columns.SURE_COLUMNS` are streamed unless the kernel for few
 # columns is so many times as fast by the model.

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import cost_model, costs, handle, tuning
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
@@ -161,7 +162,7 @@ def test_few_columns_end_where_a_row_of_b_is_two_cache_lines(dtype: Any) -> None
         assert isinstance(kernel, FewColumnsProduct) == (columns <= last)
 
 
-def test_both_forms_of_few_columns_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_forms_of_few_columns_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     trials: list[list[Any]] = []
 
     def noted(runs: list[Any]) -> list[float]:
@@ -173,14 +174,17 @@ def test_both_forms_of_few_columns_are_tried(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(handle, "least_seconds", noted)
     monkeypatch.setattr(handle, "DOUBTFUL", 1e9)
-    A, B = random((200, 300), 0.2), np.random.default_rng(5).random((300, 3), np.float32)
-    product = WeightsProduct(ThreadPool(1), A, BARE, columns=3)
+    A, B = random((200, 300), 0.2), np.random.default_rng(5).random((300, 2), np.float32)
+    product = WeightsProduct(ThreadPool(1), A, BARE, columns=2)
     assert len(trials) == 2  # B in C order, and in Fortran order
     for kernels in trials:
-        first, second = (kernel.describe() for kernel in kernels)
-        assert ("in slices of" in first) != ("in slices of" in second)
+        described = [kernel.describe() for kernel in kernels]
+        assert len(kernels) == (3 if VECTOR_BYTES == 32 else 2)
+        assert sum("row by row" in each for each in described) == 1
+        assert sum("permuted" in each for each in described) == (VECTOR_BYTES > 16)
+        assert sum("sliced ELLPACK" in each for each in described) == (VECTOR_BYTES < 64)
     # Of what was packed the faster one is kept, and made once.
-    assert product._few == {3: [trials[0][1]]}
+    assert product._few == {2: [trials[0][1]]}
     assert trials[0][1] is trials[1][1]
     np.testing.assert_allclose(product.multiply(B), oracle.spmm(A, B), rtol=1e-4)
 

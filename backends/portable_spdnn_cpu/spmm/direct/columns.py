@@ -22,7 +22,7 @@ STEP = 4  # entries
 
 
 class Columns(SparseMicrokernel):
-    """Emits the products of columns of A. Columns of B fill a vector at least."""
+    """Emits the products of columns of A; here columns of B fill a vector at least."""
 
     def place_last_vector(self, columns: Value) -> None:
         """Set `last` to the last whole vector's distance, and find the pieces of what is left."""

@@ -1,10 +1,10 @@
-"""Products with a single column of B whose branches a processor foresees.
+"""Products with a single column of B, with a branch after each entry, or after every few.
 
-A branch follows each entry of a row of CSR, or of a column of CSC: nothing is computed in vain, and
-nothing else is done for a row. Where the processor does not foresee how many entries there are,
-`dot_blocks` and `vectors.add_short_columns` take less time; for long columns it matters little.
-Bound: some seven instructions for an entry; in CSC, loads of C that wait for stores to the same
-item.
+Rows of CSR that a processor foresees have one after each entry: nothing is computed in vain. Where
+it does not foresee how many entries they have, `dot_blocks` takes less time. A column of CSC is a
+loop over its entries, by steps where it is long; where columns are short and not foreseen,
+`vectors.add_short_columns` takes less. Bound: some seven instructions for an entry; in CSC, loads
+of C that wait for stores to the same item.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from portable_spdnn_cpu.jit.target import cpu_name
 from portable_spdnn_cpu.spmm.direct.columns import Columns
 from portable_spdnn_cpu.spmm.direct.dots import STEP
 from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, OUT_ROW, ROWS, K
-from portable_spdnn_cpu.spmm.direct.unrolled import EqualRows
+from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
+from portable_spdnn_cpu.spmm.direct.unrolled import sum_in_order
 from portable_spdnn_cpu.spmm.emitter import WORD, Value
 
 # Whether indices of columns are checked in a pass of their own, before columns are added, or each
-# as it is used: the first takes 0.9 of the time on an Intel Xeon, the second on a Zen 3.
+# as it is used: the first took 0.9 of the time on an Intel Xeon, the second on a Zen 3, of loops
+# that Numba had compiled.
 CHECKS_AHEAD = not cpu_name().startswith("znver")
+LONG = (
+    16  # entries of a column that are taken by steps; to begin a second loop takes as long as four
+)
 
 
-class ForeseenRows(EqualRows):
+class ForeseenRows(SparseMicrokernel):
     """Emits the products of rows of A in CSR, of any lengths, with a branch after each entry."""
-
-    def multiply_all(self, begin: Value, end: Value) -> None:
-        """Emit rows of C."""
-        with self.loop(begin, end) as number:
-            self.multiply(number, self.offset(number), self.offset(self.add(number, 1)))
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
         """Emit a row of C."""
@@ -41,7 +41,7 @@ class ForeseenRows(EqualRows):
             self._leave_at_end(entry, stop, short)
             terms.append(self._term(entry))
             with builder.goto_block(short):
-                self.store(self._sum_in_order(terms[:lane]), target)
+                self.store(sum_in_order(self, terms[:lane]), target)
                 builder.branch(stored)
         slots, place = [self.slot(term.type) for term in terms], self.slot(WORD)
         for slot, term in zip(slots, terms, strict=True):
@@ -58,7 +58,7 @@ class ForeseenRows(EqualRows):
         builder.store(self.add(base, STEP), place)
         align_loop(builder, builder.branch(more))
         builder.position_at_end(ended)
-        self.store(self._sum_in_order([builder.load(slot) for slot in slots]), target)
+        self.store(sum_in_order(self, [builder.load(slot) for slot in slots]), target)
         builder.branch(stored)
         builder.position_at_end(stored)
 
@@ -84,8 +84,16 @@ class EachColumn(Columns):
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
         """Emit the entries of a column of A, times an item of B."""
         [item] = self.load_row(self.row_of(self.B, number, B_ROW))
-        with self.loop(first, stop) as entry:
+
+        def add_entry(entry: Value, _: int) -> None:
             index, factor = self.entry(entry, None if CHECKS_AHEAD else self.words[ROWS])
             target = self.row_of(self.out, index, OUT_ROW)
             [total] = self.load_row(target)
             self.store(self.plus(total, self.builder.fmul(factor, item)), target)
+
+        is_long = self.builder.icmp_signed(">=", self.builder.sub(stop, first), self.number(LONG))
+        with self.builder.if_else(is_long, likely=False) as (by_steps, one_by_one):
+            with by_steps:
+                self.by_steps(first, stop, STEP, add_entry)
+            with one_by_one, self.loop(first, stop) as entry:
+                add_entry(entry, 0)

@@ -1,9 +1,8 @@
 """Products with a single column of B, several entries of a row or column of A without a branch.
 
 Rows of CSR, and columns of CSC, that all have as many entries are multiplied by code for just so
-many. Bound: some five instructions for an entry of
-a row, and the loads of B from where it is; of a column, loads of C that wait for stores to the same
-item.
+many. Bound: some five instructions for an entry of a row, and the loads of B from where it is; of a
+column, loads of C that wait for stores to the same item.
 """
 
 from __future__ import annotations
@@ -85,23 +84,22 @@ class EqualRows(SparseMicrokernel):
             index, factor = self._entry(entry, len(entries))
             [item] = self.load_row(self.row_of(self.B, index, B_ROW))
             terms.append(self.builder.fmul(factor, item))
-        self.store(self._sum_in_order(terms), self.row_of(self.out, number, OUT_ROW))
+        self.store(sum_in_order(self, terms), self.row_of(self.out, number, OUT_ROW))
 
     def _entry(self, entry: Value, count: int) -> tuple[Value, Value]:
         """Return the index of one of so many entries, and its value."""
         return self.entry(entry, self.words[self.extent] if count < FEW_ENTRIES else None)
 
-    def _sum_in_order(self, terms: list[Value]) -> Value:
-        """Return the sum of terms, added as `Dots.sum_by_steps` adds them."""
-        zero = ir.Constant(self.vector(1), None)
-        lanes = [terms[lane::STEP] for lane in range(STEP)]
-        totals = [functools.reduce(self.plus, lane) if lane else None for lane in lanes]
-        while len(totals) > 1:
-            halves = totals[: len(totals) // 2], totals[len(totals) // 2 :]
-            totals = [
-                self.plus(low, high) if high else low for low, high in zip(*halves, strict=True)
-            ]
-        return self.plus(totals[0], zero) if totals[0] else zero
+
+def sum_in_order(at: SparseMicrokernel, terms: list[Value]) -> Value:
+    """Return the sum of terms, added as `Dots.sum_by_steps` adds them."""
+    zero = ir.Constant(at.vector(1), None)
+    lanes = [terms[lane::STEP] for lane in range(STEP)]
+    totals = [functools.reduce(at.plus, lane) if lane else None for lane in lanes]
+    while len(totals) > 1:
+        halves = totals[: len(totals) // 2], totals[len(totals) // 2 :]
+        totals = [at.plus(low, high) if high else low for low, high in zip(*halves, strict=True)]
+    return at.plus(totals[0], zero) if totals[0] else zero
 
 
 class EqualColumns(EqualRows):

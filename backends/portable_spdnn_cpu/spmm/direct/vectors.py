@@ -54,18 +54,22 @@ RUN = 32
 # for Numba, to which a tuple's length is part of its type). Up to MOST_SHORT entries in a column
 # that takes less time than a loop for each whose end is not foreseen, as measured on a Zen 3.
 WRITTEN, MOST_SHORT = (0,) * 8, 6
-# Whether rows that are foreseen have a branch after each entry: on a Zen 3 that takes 0.9 of the
-# time of blocks. With fast masks blocks take less, and it is not measured.
-TAKES_FORESEEN = not HAS_FAST_MASKS
-# Of so many rows or columns at most one may be uneven, and of how many that is asked.
-EVEN_FOR_ONE_UNEVEN, SAMPLE = 8, 512
+# Whether rows that are foreseen, of up to MOST_FORESEEN entries on average, have a branch after
+# each entry: on a Zen 3 that takes 0.9 of the time of blocks, and longer rows take more. With fast
+# masks blocks take less, and it is not measured.
+TAKES_FORESEEN, MOST_FORESEEN = not HAS_FAST_MASKS, 32
+# Of so many rows or columns at most one may be uneven; of more than SAMPLES times SAMPLE, which are
+# looked at in so many places, so many that follow each other.
+EVEN_FOR_ONE_UNEVEN, SAMPLES, SAMPLE = 8, 16, 32
 
 
 @job_kernel
 def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C: by tasks, each some rows, until none is left or A is refused."""
     rows, tasks = words[ROWS], words[TASKS]
-    foreseen = words[WORKERS] == 1 and is_foreseen(words[INDPTR], rows, words[ENTRIES])
+    foreseen = False
+    if TAKES_FORESEEN and words[WORKERS] == 1 and not words[HAS_EPILOGUE]:
+        foreseen = is_foreseen(words[INDPTR], rows, words[ENTRIES])
     while not words[REFUSED]:
         task = next_task(words, COUNTERS, worker, words[WORKERS], tasks)
         if task < 0:
@@ -85,12 +89,17 @@ def multiply_rows(
     """Multiply rows begin .. end - 1 of CSR; returns false where an index is beyond B."""
     if words[HAS_EPILOGUE]:
         return multiply_apart(CSR, words, begin, end, dtype, index_dtype)
-    valid = True
+    valid, indptr = True, array_at(words[INDPTR], end + 1, index_dtype)
     while valid and begin < end:
         after, equal = run_of(words, begin, end, index_dtype)
+        is_short = indptr[after] - indptr[begin] <= MOST_FORESEEN * (after - begin)
         if equal:
             valid = multiply_apart(EQUAL_CSR, words, begin, after, dtype, index_dtype)
-        elif TAKES_FORESEEN and (foreseen or are_even(words, begin, after, 0, index_dtype)):
+        elif (
+            TAKES_FORESEEN
+            and is_short
+            and (foreseen or are_even(words, begin, after, 0, index_dtype))
+        ):
             valid = multiply_apart(FORESEEN_CSR, words, begin, after, dtype, index_dtype)
         else:
             valid = multiply_apart(CSR, words, begin, after, dtype, index_dtype)
@@ -134,18 +143,18 @@ def are_equal(words: Any, begin: int, end: int, index_dtype: Any) -> bool:
 def are_even(words: Any, begin: int, end: int, tolerance: int, index_dtype: Any) -> bool:
     """Whether nearly all rows, or columns in CSC, have as many entries as the one before.
 
-    Give or take `tolerance`; some SAMPLE of them tell. A processor then foresees where they end,
-    as in bands; where it does not, that costs less than not to rely on it.
+    Give or take `tolerance`; samples tell. A processor then foresees where they end, as in bands;
+    where it does not, that costs less than it saves elsewhere, as measured on a Zen 3.
     """
     indptr = array_at(words[INDPTR], end + 1, index_dtype)
     one, uneven, seen = np.uint64(1), np.uint64(0), np.uint64(0)
-    step = np.uint64(max(1, (end - begin) // SAMPLE))
-    number, last = np.uint64(begin + 1), np.uint64(end)  # unsigned: see `add_short_columns`
-    while number < last:
-        more = indptr[number + one] - 2 * indptr[number] + indptr[number - one]
-        uneven += np.uint64((more < -tolerance) | (more > tolerance))
-        seen += one
-        number += step
+    apart = max(SAMPLE, (end - begin) // SAMPLES)
+    for start in range(begin + 1, end, apart):
+        stop = min(start + SAMPLE, end)
+        seen += np.uint64(stop - start)
+        for number in range(np.uint64(start), np.uint64(stop)):  # see `add_short_columns`
+            more = indptr[number + one] - 2 * indptr[number] + indptr[number - one]
+            uneven += np.uint64((more < -tolerance) | (more > tolerance))
     return bool(uneven * np.uint64(EVEN_FOR_ONE_UNEVEN) <= seen)
 
 

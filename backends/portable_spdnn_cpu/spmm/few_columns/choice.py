@@ -2,8 +2,9 @@
 
 The constants are seconds on one thread, fitted to random products: for vectors of 64 bytes on a
 Zen 5, of which two thirds take 0.9 to 1.1 times what the model says, for shorter ones on a Zen 3
-(0.86 to 1.16 times). Other processors differ in both forms, which hardly changes the choice, but
-for what A costs from beyond the second-level cache: a handle tries both where they are near.
+(0.86 to 1.16 times; sliced 0.8 to 1.25). Other processors differ in all forms, which hardly changes
+the choice, but for what A costs from beyond the second-level cache: a handle tries those that are
+near.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from portable_spdnn_cpu.spmm.few_columns.specs import (
 
 # In lanes, of a step and for each column of B, by the vectors that a permute looks up.
 STEP = {2: (3.3e-10, 1.8e-10), 1: (1.1e-10, 6.3e-10)}
-SLICED_STEP = 3.0e-10, 2.4e-10  # of a step of the sliced form, and of each lane and column
+SLICED_STEP = 3.0e-10, 2.4e-10  # of a step of the sliced form, and of each lane and column (Zen 3)
 # Of a step and column, for each byte of an item, with vectors of 64 bytes: where windows come from
 # the second-level cache.
 FAR_WINDOW = 5e-11
@@ -42,7 +43,8 @@ SHORT_ENTRY, SHORT_ROW_BYTE = {4: 1.2e-10, 8: 1.9e-10}, 7.3e-12
 FAR_BYTE_OF_A = 2e-11 if VECTOR_BYTES == 64 else 3.5e-11
 FAR_FROM, ALL_FAR = 0.7, 1.1  # sizes of A, in those of that cache, where some and all bytes do
 MAX_LANES_COLUMNS = 8  # beyond, the windows of all columns leave the registers
-MAX_SLICED_COLUMNS = 2  # beyond, row by row always took less time
+# Beyond, row by row always took less time on a Zen 3; with vectors of 64 bytes it is not measured.
+MAX_SLICED_COLUMNS = 2
 
 
 class Form(NamedTuple):

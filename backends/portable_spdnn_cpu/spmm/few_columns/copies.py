@@ -1,4 +1,4 @@
-"""Copies of B as microkernels want it: columns apart, or rows of 4, 8 or 16 entries."""
+"""Copies of B as microkernels want it: columns apart, or rows of 4, 8, 16 or 32 entries."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def pack_lanes(
     bias, bounds = epilogue
     height, depth = A.shape
     spec, order, starts = layout.spec, layout.order, layout.starts
-    lanes, slices, chunks = spec.lanes, len(starts) - 1, int(starts[-1])
+    lanes, chunks = spec.lanes, int(starts[-1])
     values = aligned_empty((chunks, STEPS, lanes), A.dtype)
     places = aligned_empty((chunks, lanes, STEPS), np.uint8)
     kind = np.dtype(f"u{spec.window_bytes}")
@@ -100,7 +100,7 @@ def pack_lanes(
     numbers = {"height": height, "depth": depth, "plane": plane}
     return PackedProduct(
         spec, table_of(arrays, numbers), arrays, len(divided) - 1,
-        plane * spec.columns, chunks * STEPS * lanes, slices,
+        plane * spec.columns, chunks * STEPS * lanes,
     )  # fmt: skip
 
 

@@ -107,16 +107,15 @@ class _Slices(Operands):
                 self.builder.store(ir.Constant(kind, None), slot)
             begin = self.load_word(WORD, starts, slice_)
             stop = self.load_word(WORD, starts, self.add(slice_, 1))
-            with self.loop(begin, stop) as chunk:
-                self.add_chunk(chunk)
+            self.add_all(begin, stop)
             self._finish(slice_)
 
     def copy(self, scratch: Value, plane: Value) -> None:
         """Copy each column of B to a plane, of so many bytes."""
         raise NotImplementedError
 
-    def add_chunk(self, chunk: Value) -> None:
-        """Do a step, or some, of a slice."""
+    def add_all(self, begin: Value, stop: Value) -> None:
+        """Do the steps, or chunks of them, of a slice."""
         raise NotImplementedError
 
     def _finish(self, slice_: Value) -> None:
@@ -172,7 +171,11 @@ class _Lanes(_Slices):
     def copy(self, scratch: Value, plane: Value) -> None:
         copy_to_windows(self, self.spec, scratch, plane)
 
-    def add_chunk(self, chunk: Value) -> None:
+    def add_all(self, begin: Value, stop: Value) -> None:
+        with self.loop(begin, stop) as chunk:
+            self._add_chunk(chunk)
+
+    def _add_chunk(self, chunk: Value) -> None:
         """Do STEPS steps."""
         spec, builder = self.spec, self.builder
         integers = ir.VectorType(ir.IntType(8 * spec.itemsize), spec.lanes)
@@ -219,15 +222,22 @@ class _Sliced(_Slices):
     """Emits the product of A sliced."""
 
     spec: SlicedSpec
-    chains = 1  # a step takes as long as an addition
+    chains = 2  # additions of two steps do not wait for each other
 
     def copy(self, scratch: Value, plane: Value) -> None:
         copy_to_planes(self, self.spec, scratch, plane)
 
-    def add_chunk(self, chunk: Value) -> None:
-        """Do a step."""
+    def add_all(self, begin: Value, stop: Value) -> None:
+        even = self.add(begin, self.builder.and_(self.builder.sub(stop, begin), self.number(-2)))
+        with self.loop(begin, even, 2) as step:
+            for chain in range(self.chains):
+                self._add_step(self.add(step, chain), chain)
+        with self.builder.if_then(self.builder.icmp_signed("<", even, stop)):
+            self._add_step(even, 0)
+
+    def _add_step(self, step: Value, chain: int) -> None:
         spec, builder = self.spec, self.builder
-        first = self.times(chunk, spec.lanes)
+        first = self.times(step, spec.lanes)
         kind = ir.IntType(8 * spec.place_bytes)
         if spec.lanes * spec.place_bytes % 8 == 0:
             places = load_numbers(builder, self.pointer(kind, self.places, first), spec.lanes)
@@ -236,9 +246,10 @@ class _Sliced(_Slices):
             places = [self.load_word(kind, self.places, number) for number in numbers]
         at = self.add(self.values, self.times(first, spec.itemsize))
         values = self.load(self.vector(spec.lanes), at)
-        for plane, [slot] in zip(self.planes, self.sums, strict=True):
+        for plane, slots in zip(self.planes, self.sums, strict=True):
             entries = self.load_each(plane, places)
-            builder.store(self.multiply_add(values, entries, builder.load(slot)), slot)
+            total = self.multiply_add(values, entries, builder.load(slots[chain]))
+            builder.store(total, slots[chain])
 
 
 class _Rows(Operands):

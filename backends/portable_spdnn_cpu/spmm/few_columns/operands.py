@@ -20,7 +20,8 @@ OPERANDS = (
 # What is done of a product: the addresses of the table and of the scratch memory; parts
 # first .. end - 1 of A; and whether B is copied to the scratch memory before.
 PART = ("table", "scratch", "first", "end", "copy")
-# What `packing` found, words all: addresses of its arrays, which are described there, and numbers.
+# What A was packed into, words all: addresses of the arrays that `lanes`, `sliced` and `rows`
+# describe, and numbers.
 TABLE = (
     "values", "places", "windows", "starts", "first_words", "rows", "words", "bias", "bounds",
     "parts", "height", "depth", "plane", "blocks", "block_rows", "sums",

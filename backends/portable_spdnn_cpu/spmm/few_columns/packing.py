@@ -27,8 +27,6 @@ class PackedProduct:
         That a call needs for its copy of B and for sums, zero before the first call.
     slots : int
         Entries with those that pad.
-    visits : int
-        Slices, or rows in blocks.
     """
 
     spec: Spec
@@ -37,7 +35,6 @@ class PackedProduct:
     parts: int
     scratch_bytes: int
     slots: int
-    visits: int
 
 
 def divide(offsets: Array, parts: int) -> Array:

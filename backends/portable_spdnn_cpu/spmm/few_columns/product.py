@@ -192,7 +192,7 @@ class FewColumnsProduct:
         """Return in words how products are computed."""
         spec = self._packed.spec
         if not isinstance(spec, RowsSpec):
-            how = "loaded one by one"
+            how = "loaded one by one (sliced ELLPACK)"
             if isinstance(spec, LanesSpec):
                 how = f"permuted from windows of {spec.window}"
             form = (

@@ -76,7 +76,7 @@ def pack_rows(
     sums = height * spec.row_bytes if blocks > 1 else 0
     return PackedProduct(
         spec, table_of(arrays, numbers), arrays, len(divided) - 1,
-        copied + sums, values.size, len(rows),
+        copied + sums, values.size,
     )  # fmt: skip
 
 

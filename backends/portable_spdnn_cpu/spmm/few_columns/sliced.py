@@ -24,7 +24,7 @@ import numpy as np
 
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array, kernel
-from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
+from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.spmm.few_columns.lanes import filled_up, order_by_length
 from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct, divide, table_of
 from portable_spdnn_cpu.spmm.few_columns.specs import SlicedSpec
@@ -83,7 +83,7 @@ def pack_slices(
     places = aligned_empty(shape, np.dtype(f"u{spec.place_bytes}"))
     values[:], places[:] = 0, depth
     fill_slices(A.indptr, A.indices, A.data, order, starts, values, places)
-    plane = (depth + 1) * spec.itemsize + CACHE_LINE  # columns are not all in one cache set
+    plane = (depth + 1) * spec.itemsize
     divided = divide(starts, parts)
     arrays = {
         "values": values, "places": places, "starts": starts, "rows": order.astype(np.int32),
@@ -92,7 +92,7 @@ def pack_slices(
     numbers = {"height": height, "depth": depth, "plane": plane}
     return PackedProduct(
         spec, table_of(arrays, numbers), arrays, len(divided) - 1,
-        plane * spec.columns, values.size, len(starts) - 1,
+        plane * spec.columns, values.size,
     )  # fmt: skip
 
 

@@ -15,7 +15,14 @@ from portable_spdnn_cpu.spmm.direct.copies import COLUMNS_FOR_ENTRY
 from portable_spdnn_cpu.spmm.direct.history import COLUMN, REMEMBERED, is_foreseen
 from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, INDPTR
 from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
-from portable_spdnn_cpu.spmm.direct.vectors import BLOCK_ENTRIES, MOST_SHORT, SAMPLE, are_even
+from portable_spdnn_cpu.spmm.direct.vectors import (
+    BLOCK_ENTRIES,
+    MOST_FORESEEN,
+    MOST_SHORT,
+    SAMPLE,
+    SAMPLES,
+    are_even,
+)
 
 LENGTHS = [0, 1, 2, 3, 4, 5, 9, 0, 0, BLOCK_ENTRIES - 1, 0, 1, BLOCK_ENTRIES, 2]
 LENGTHS += [BLOCK_ENTRIES + 1, 1, 26, 7, 8, 9, 23, 24, 25]
@@ -59,7 +66,9 @@ def test_a_vector_meets_columns_of_any_length(
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_that_are_foreseen_have_the_same_sums(dtype: Any, index: Any) -> None:
-    A = columns_of([*range(42), *LENGTHS, *range(42)], 2 * BLOCK_ENTRIES, dtype, index).T
+    lengths = [*range(42), *LENGTHS, *range(42), *[3] * 200]
+    A = columns_of(lengths, 2 * BLOCK_ENTRIES, dtype, index).T
+    assert A.nnz <= MOST_FORESEEN * A.shape[0]
     x = np.random.default_rng(1).uniform(-1, 1, A.shape[1]).astype(dtype)
     for _ in range(2):
         forget()
@@ -128,7 +137,7 @@ def test_columns_are_foreseen_of_matrices_that_come_again_soon() -> None:
     assert not foreseen(4096, many + 1, many)
 
 
-def test_columns_that_are_as_long_as_their_neighbours_are_even() -> None:
+def test_rows_that_are_as_long_as_their_neighbours_are_even() -> None:
     @numba.njit
     def even(words: np.ndarray, begin: int, end: int, tolerance: int) -> bool:
         return are_even(words, begin, end, tolerance, np.int32)
@@ -147,8 +156,10 @@ def test_columns_that_are_as_long_as_their_neighbours_are_even() -> None:
     assert is_even([9, 1, 7] + [4] * 16, begin=3)
     assert not is_even([4, 5] * 40, tolerance=0)
     assert is_even([4] * 40 + [5] * 40, tolerance=0)
-    assert is_even([4] * 10 * SAMPLE)
-    assert not is_even([4, 9, 1] * 5 * SAMPLE)
+    many = 5 * SAMPLES * SAMPLE
+    assert is_even([4] * many, tolerance=0)
+    for uneven in ([4, 9, 1], [4, 4, 9], [4, 9], [4, 4, 4, 9, 9]):
+        assert not is_even(uneven * many, tolerance=0)
 
 
 @pytest.mark.parametrize("place", [0, 700, -1])

@@ -22,9 +22,8 @@ from portable_spdnn_cpu.spmm.emitter import WORD, Value
 # as it is used: the first took 0.9 of the time on an Intel Xeon, the second on a Zen 3, of loops
 # that Numba had compiled.
 CHECKS_AHEAD = not cpu_name().startswith("znver")
-LONG = (
-    16  # entries of a column that are taken by steps; to begin a second loop takes as long as four
-)
+# Entries from which on a column is taken by steps. To begin a second loop takes as long as four.
+LONG = 16
 
 
 class ForeseenRows(SparseMicrokernel):

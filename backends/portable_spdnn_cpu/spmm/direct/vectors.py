@@ -228,8 +228,9 @@ def are_below(indices: Array, first: Any, stop: Any, extent: Any) -> bool:
 def add_short_columns(words: Any, begin: int, until: int, dtype: Any, index_dtype: Any) -> bool:
     """Do what `add_columns` does, where a processor does not foresee how long a column is.
 
-    First an item of B is written for each entry of its column of A, many at once
-    and most for nothing; then the entries of many columns are added in one loop.
+    First an item of B is written for each entry of its column of A, eight at once, of which those
+    of the next column overwrite what is too many; then the entries of many columns are added in
+    one loop.
     """
     stay_apart()
     k = words[K]

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import scipy.sparse as sp
+
 from portable_spdnn.caching import cached_property
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.host import format_bytes
@@ -233,7 +235,7 @@ class WeightsProduct:
                 self._few[columns] = kept
             else:
                 self._few.pop(columns, None)
-        for name in ("_dense", "_direct"):
+        for name in ("_dense", "_direct", "_by_columns"):
             if id(vars(self).get(name)) not in used:
                 vars(self).pop(name, None)
         while True:
@@ -276,6 +278,10 @@ class WeightsProduct:
     @cached_property
     def _direct(self) -> DirectProduct:
         return DirectProduct(self.A, self.epilogue)
+
+    @cached_property
+    def _by_columns(self) -> DirectProduct:
+        return DirectProduct(sp.csc_array(self.A), self.epilogue)
 
     def _clustered_for(self, size: ProductSize) -> ClusteredProduct | None:
         """Return A in clusters where B and C are in one order: else these would copy B before."""
@@ -334,6 +340,9 @@ class WeightsProduct:
         if suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order):
             alone = replace(size, threads=1)
             candidates.append((self._direct, cost_model.direct_seconds(alone)))
+            if columns == 1 and self.A.nnz < size.rows:  # rows take longer than their entries
+                columns_of_A = replace(alone, rows=size.inner)
+                candidates.append((self._by_columns, cost_model.direct_seconds(columns_of_A)))
         clustered = self._clustered_for(size)
         if clustered is not None:
             clustered.prepare(columns, not size.fortran)  # its inputs are the columns of B

@@ -22,16 +22,17 @@ class DirectProduct:
 
     Parameters
     ----------
-    A : csr_array, shape (m, k), canonical, of float32 or float64
+    A : csr_array or csc_array, shape (m, k), canonical, of float32 or float64
     epilogue : Epilogue
         Its bias is None, or an array with an entry for each row.
     """
 
-    def __init__(self, A: sp.csr_array, epilogue: Epilogue) -> None:
+    def __init__(self, A: sp.csr_array | sp.csc_array, epilogue: Epilogue) -> None:
         index = np.result_type(A.indptr, A.indices)
         parts = A.indptr.astype(index, copy=False), A.indices.astype(index, copy=False), A.data
         self._parts, self._entries = tuple(map(in_order, parts)), A.nnz
-        self._entry_points: Any = compiled("csr", A.dtype, index, 2)
+        self._format = A.format
+        self._entry_points: Any = compiled(A.format, A.dtype, index, 2)
         self._finish = epilogue_arguments(epilogue, A.dtype)
         self._is_bare = epilogue.bias is None and epilogue.interval == (-np.inf, np.inf)
 
@@ -56,7 +57,7 @@ class DirectProduct:
 
     def describe(self) -> str:
         """Return what runs, for people."""
-        return "A is read as it is"
+        return "A is read as it is" if self._format == "csr" else "A is read by columns, in CSC"
 
     def threads_used(self, threads: int, columns: int) -> int:
         """Return 1: the calling thread computes."""

@@ -29,11 +29,12 @@ def operands(columns: int, dtype: Any = np.float32) -> tuple[sp.csr_array, Any, 
 def test_b_and_c_of_either_order(orders: Any, columns: int, dtype: Any) -> None:
     A, B, residual = operands(columns, dtype)
     epilogue = ps.Epilogue(np.linspace(-1, 1, 30), "gelu", upper=0.7).prepared("", 30, A.dtype)
-    direct, out = DirectProduct(A, epilogue), np.empty((30, columns), dtype, orders[1])
-    for added in (None, residual, np.asfortranarray(residual)):
-        assert direct.multiply(np.array(B, order=orders[0]), out, added, POOL)
-        expected = epilogue.apply(A @ B, added, per_row=True)
-        np.testing.assert_allclose(out, expected, rtol=2e-5, atol=1e-5)
+    for form in (A, A.tocsc()) if columns == 1 else (A,):
+        direct, out = DirectProduct(form, epilogue), np.empty((30, columns), dtype, orders[1])
+        for added in (None, residual, np.asfortranarray(residual)):
+            assert direct.multiply(np.array(B, order=orders[0]), out, added, POOL)
+            expected = epilogue.apply(A @ B, added, per_row=True)
+            np.testing.assert_allclose(out, expected, rtol=2e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("order", "CF")
@@ -86,3 +87,27 @@ def test_what_it_cannot_do_is_left_to_another_kernel(monkeypatch: pytest.MonkeyP
         assert product.multiply(operand, out) is out
         np.testing.assert_allclose(out, A @ operand, rtol=1e-5)
     assert "A is read as it is" in product.describe()
+
+
+def test_fewer_entries_than_rows_are_tried_by_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[str] = []
+
+    def last_by_columns(runs: list[Any]) -> list[float]:
+        found = [run.func.__self__.describe() for run in runs]
+        chosen.extend(each for each in found if "by columns" in each)
+        return [1.0 + ("by columns" not in each) for each in found]
+
+    monkeypatch.setattr(handle, "least_seconds", last_by_columns)
+    rng = np.random.default_rng(3)
+    few, many = (sp.random_array((900, 40), density=d, rng=rng).tocsr() for d in (0.02, 0.03))
+    WeightsProduct(POOL, many, ps.Epilogue(), columns=1)
+    WeightsProduct(POOL, few, ps.Epilogue(), columns=2)
+    assert not chosen
+    product, x = WeightsProduct(POOL, few, ps.Epilogue(), columns=1), rng.random((40, 1))
+    residual = rng.random((900, 1))
+    assert len(chosen) == 1
+    for _ in range(2):
+        np.testing.assert_allclose(product.multiply(x), few @ x, rtol=1e-12, atol=1e-14)
+    added = product.multiply(x, np.full((900, 1), 7.0), residual)
+    np.testing.assert_allclose(added, few @ x + residual, rtol=1e-12)
+    assert "A is read by columns, in CSC" in product.describe()

@@ -5,8 +5,7 @@ No part of it knows Numba's types, so that a test can assemble the code for any 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from llvmlite import ir
@@ -195,12 +194,12 @@ class Emitter:
         """Return the address of a place on the stack."""
         return self.builder.ptrtoint(slot, WORD)
 
-    @contextmanager
-    def loop(self, begin: Value, end: Value, step: Value | int = 1) -> Iterator[Value]:
+    def loop(
+        self, begin: Value, end: Value, step: Value | int = 1
+    ) -> AbstractContextManager[Value]:
         """Emit a loop over begin, begin + step, ... below `end`, words all."""
         step = self.number(step) if isinstance(step, int) else step
-        with loop(self.builder, begin, end, step) as index:
-            yield index
+        return loop(self.builder, begin, end, step)
 
     def least(self, first: Value, second: Value) -> Value:
         """Return the smaller of two signed words."""

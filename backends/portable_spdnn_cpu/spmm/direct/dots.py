@@ -15,7 +15,7 @@ from numba.core import cgutils
 from portable_spdnn_cpu.jit.grouped_loads import load_numbers
 from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
 from portable_spdnn_cpu.jit.target import has_fast_gathers
-from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, INDICES, ROWS, VALUES, K
+from portable_spdnn_cpu.spmm.direct.job_words import INDICES, ROWS, VALUES, K
 from portable_spdnn_cpu.spmm.direct.rows import Rows
 from portable_spdnn_cpu.spmm.emitter import INT32, Value
 
@@ -82,9 +82,7 @@ class Dots(Rows):
     def keep_each(self, first: Value, stop: Value, target: Value) -> None:
         """Emit that products of entries are kept in an array, one by one."""
         with self.loop(first, stop) as entry:
-            index, factor = self.entry(entry, self.words[K])
-            [item] = self.load_row(self.row_of(self.B, index, B_ROW))
-            product = self.builder.fmul(factor, item)
+            product = self.term(entry, self.words[K])
             self.store(product, self.add(target, self.times(entry, self.itemsize)))
 
     def products(self, first: Value) -> Value:

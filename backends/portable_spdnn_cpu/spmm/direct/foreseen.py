@@ -38,7 +38,7 @@ class ForeseenRows(SparseMicrokernel):
             short = builder.append_basic_block(f"of_{lane}")
             entry = self.add(first, lane)
             self._leave_at_end(entry, stop, short)
-            terms.append(self._term(entry))
+            terms.append(self.term(entry, self.words[K]))
             with builder.goto_block(short):
                 self.store(sum_in_order(self, terms[:lane]), target)
                 builder.branch(stored)
@@ -53,7 +53,7 @@ class ForeseenRows(SparseMicrokernel):
         for lane, slot in enumerate(slots):
             entry = self.add(base, lane)
             self._leave_at_end(entry, stop, ended)
-            builder.store(self.plus(builder.load(slot), self._term(entry)), slot)
+            builder.store(self.plus(builder.load(slot), self.term(entry, self.words[K])), slot)
         builder.store(self.add(base, STEP), place)
         align_loop(builder, builder.branch(more))
         builder.position_at_end(ended)
@@ -67,12 +67,6 @@ class ForeseenRows(SparseMicrokernel):
         self.builder.cbranch(self.builder.icmp_signed("<", entry, stop), following, ended)
         self.builder.position_at_end(following)
 
-    def _term(self, entry: Value) -> Value:
-        """Return the product of an entry and its item of B."""
-        index, factor = self.entry(entry, self.words[K])
-        [item] = self.load_row(self.row_of(self.B, index, B_ROW))
-        return self.builder.fmul(factor, item)
-
 
 class EachColumn(Columns):
     """Emits what columns of A in CSC add to a single column of C, entry by entry."""
@@ -85,10 +79,7 @@ class EachColumn(Columns):
         [item] = self.load_row(self.row_of(self.B, number, B_ROW))
 
         def add_entry(entry: Value, _: int) -> None:
-            index, factor = self.entry(entry, None if CHECKS_AHEAD else self.words[ROWS])
-            target = self.row_of(self.out, index, OUT_ROW)
-            [total] = self.load_row(target)
-            self.store(self.plus(total, self.builder.fmul(factor, item)), target)
+            self.add_term(entry, None if CHECKS_AHEAD else self.words[ROWS], item)
 
         is_long = self.builder.icmp_signed(">=", self.builder.sub(stop, first), self.number(LONG))
         with self.builder.if_else(is_long, likely=False) as (by_steps, one_by_one):

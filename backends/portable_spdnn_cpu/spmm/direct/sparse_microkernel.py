@@ -12,12 +12,14 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
     ACTIVATION,
+    B_ROW,
     BIAS,
     BIAS_STEP,
     HAS_EPILOGUE,
     INDICES,
     INDPTR,
     OUT,
+    OUT_ROW,
     VALUES,
     B,
 )  # fmt: skip
@@ -165,6 +167,19 @@ class SparseMicrokernel(Emitter):
         index = self.index(number, extent)
         at = self.add(self.words[VALUES], self.times(number, self.itemsize))
         return index, self.spread(self.load(self.scalar, at), self.vector_type.count)
+
+    def term(self, entry: Value, extent: Value | None) -> Value:
+        """Return the product of an entry of A in CSR and its item of a single column of B."""
+        index, factor = self.entry(entry, extent)
+        [item] = self.load_row(self.row_of(self.B, index, B_ROW))
+        return self.builder.fmul(factor, item)
+
+    def add_term(self, entry: Value, extent: Value | None, item: Value) -> None:
+        """Emit that an entry of A in CSC times an item is added to a single column of C."""
+        index, factor = self.entry(entry, extent)
+        target = self.row_of(self.out, index, OUT_ROW)
+        [total] = self.load_row(target)
+        self.store(self.plus(total, self.builder.fmul(factor, item)), target)
 
     def bias(self, row: Value) -> Value:
         """Return the bias of a row of C."""

@@ -79,16 +79,12 @@ class EqualRows(SparseMicrokernel):
 
     def multiply_entries(self, number: Value, entries: list[Value]) -> None:
         """Emit a row of C."""
-        terms = []
-        for entry in entries:
-            index, factor = self._entry(entry, len(entries))
-            [item] = self.load_row(self.row_of(self.B, index, B_ROW))
-            terms.append(self.builder.fmul(factor, item))
+        terms = [self.term(entry, self._checked(len(entries))) for entry in entries]
         self.store(sum_in_order(self, terms), self.row_of(self.out, number, OUT_ROW))
 
-    def _entry(self, entry: Value, count: int) -> tuple[Value, Value]:
-        """Return the index of one of so many entries, and its value."""
-        return self.entry(entry, self.words[self.extent] if count < FEW_ENTRIES else None)
+    def _checked(self, count: int) -> Value | None:
+        """Return the extent that each index of so many entries is still to be compared with."""
+        return self.words[self.extent] if count < FEW_ENTRIES else None
 
 
 def sum_in_order(at: SparseMicrokernel, terms: list[Value]) -> Value:
@@ -115,7 +111,4 @@ class EqualColumns(EqualRows):
         """Emit what entries of a column add to C, in their order: two may be of one row."""
         [item] = self.load_row(self.row_of(self.B, number, B_ROW))
         for entry in entries:
-            index, factor = self._entry(entry, len(entries))
-            target = self.row_of(self.out, index, OUT_ROW)
-            [total] = self.load_row(target)
-            self.store(self.plus(total, self.builder.fmul(factor, item)), target)
+            self.add_term(entry, self._checked(len(entries)), item)

@@ -21,8 +21,7 @@ def copy_to_planes(at: Operands, spec: SlicedSpec, scratch: Value, plane: Value)
     scratch, plane
         The address of the first plane, and the bytes from one to the next.
     """
-    wanted = at.builder.icmp_unsigned("!=", at.argument["copy"], at.zero)
-    with at.builder.if_then(wanted):
+    with at.if_copied():
         depth = at.table("depth")
         adjacent, _ = _orders(at, spec.columns)
         first = at.builder.and_(depth, at.number(-spec.lanes))
@@ -50,8 +49,7 @@ def copy_to_windows(at: Operands, spec: LanesSpec, scratch: Value, plane: Value)
     scratch, plane
         The address of the first plane, and the bytes from one to the next.
     """
-    wanted = at.builder.icmp_unsigned("!=", at.argument["copy"], at.zero)
-    with at.builder.if_then(wanted):
+    with at.if_copied():
         depth, held = at.table("depth"), spec.window - 1
         windows = at.builder.udiv(at.add(depth, held - 1), at.number(held))
         # Whole windows whose vectors end before B does: the last lane is of the next window.
@@ -91,8 +89,7 @@ def copy_to_rows(
         The address of the first block, their number, and the rows of B in each.
     """
     builder = at.builder
-    wanted = builder.icmp_unsigned("!=", at.argument["copy"], at.zero)
-    with builder.if_then(wanted):
+    with at.if_copied():
         depth, row_step = at.table("depth"), at.argument["B_row"]
         columns_apart, packed = _orders(at, spec.columns)
         # Rows of B that may be read as if they were so wide: what follows is still of B.

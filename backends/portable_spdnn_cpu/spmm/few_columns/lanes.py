@@ -13,37 +13,29 @@ The arrays, for slices of `lanes` rows and chunks of STEPS steps::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
-from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct, divide, table_of
+from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
+from portable_spdnn_cpu.spmm.few_columns.slices import (
+    ROWS_SORTED,
+    SliceLayout,
+    filled_up,
+    order_by_length,
+    packed_slices,
+)
 from portable_spdnn_cpu.spmm.few_columns.specs import STEPS, LanesSpec
 
 MAX_WINDOWS = 1 << 16  # that are numbered in two bytes
-ROWS_SORTED = 1024  # a whole number of any spec's slices
 LIKE_ROWS = 32  # sets of rows of like length, in which rows are ordered by where their entries are
 
 
-@dataclass(frozen=True)
-class LanesLayout:
-    """Which rows share a slice, and how many steps that takes.
-
-    Attributes
-    ----------
-    spec : LanesSpec
-    order : ndarray of int64
-        Rows of A, -1 for none, a whole number of slices.
-    starts : ndarray of int64
-        The first chunk of each slice, and where the last ends.
-    """
+class LanesLayout(SliceLayout):
+    """That of lanes; `starts` counts chunks."""
 
     spec: LanesSpec
-    order: Array
-    starts: Array
 
 
 def lay_out_lanes(A: SparseOperand, spec: LanesSpec) -> LanesLayout:
@@ -75,33 +67,20 @@ def pack_lanes(
     ----------
     A : csr_array, canonical
     layout : LanesLayout
-    epilogue : ndarray, ndarray
-        The bias of each row, and both bounds, of A's type.
-    parts : int
-        How many parts to divide the rows into, at most.
+    epilogue, parts
+        As in `packed_slices`.
     """
-    bias, bounds = epilogue
-    height, depth = A.shape
-    spec, order, starts = layout.spec, layout.order, layout.starts
-    lanes, chunks = spec.lanes, int(starts[-1])
-    values = aligned_empty((chunks, STEPS, lanes), A.dtype)
-    places = aligned_empty((chunks, lanes, STEPS), np.uint8)
+    spec, chunks = layout.spec, int(layout.starts[-1])
+    values = aligned_empty((chunks, STEPS, spec.lanes), A.dtype)
+    places = aligned_empty((chunks, spec.lanes, STEPS), np.uint8)
     kind = np.dtype(f"u{spec.window_bytes}")
     windows = aligned_empty((chunks * STEPS // spec.shared_steps,), kind)
     _go_through(A, layout, values, places, windows, True)
-    planes_windows = -(-depth // (spec.window - 1)) + 1  # the last window may begin in the last
+    # The last window may begin in the last.
+    planes_windows = -(-A.shape[1] // (spec.window - 1)) + 1
     plane = planes_windows * spec.window * spec.itemsize + CACHE_LINE  # not all in one cache set
-    divided = divide(starts, parts)
-    arrays = {
-        "values": values, "places": places, "windows": windows, "starts": starts,
-        "rows": order.astype(np.int32), "parts": divided, "bounds": bounds,
-        "bias": np.append(bias, A.dtype.type(0))[order],
-    }  # fmt: skip
-    numbers = {"height": height, "depth": depth, "plane": plane}
-    return PackedProduct(
-        spec, table_of(arrays, numbers), arrays, len(divided) - 1,
-        plane * spec.columns, chunks * STEPS * lanes,
-    )  # fmt: skip
+    arrays = {"values": values, "places": places, "windows": windows}
+    return packed_slices(A, layout, epilogue, parts, plane, arrays)
 
 
 def window_bytes(depth: int, spec: LanesSpec) -> int:
@@ -122,19 +101,6 @@ def order_rows(A: SparseOperand, lanes: int) -> Array:
     together = max(1, min(height, ROWS_SORTED) // (LIKE_ROWS * lanes)) * lanes
     order = order[np.lexsort((centers[order], np.arange(height) // together))]
     return filled_up(order, lanes)
-
-
-def order_by_length(A: SparseOperand) -> Array:
-    """Return the rows of A, ordered within every ROWS_SORTED of them.
-
-    So threads, which do some slices each, share few cache lines of C.
-    """
-    return np.lexsort((np.diff(A.indptr), np.arange(A.shape[0]) // ROWS_SORTED))
-
-
-def filled_up(order: Array, lanes: int) -> Array:
-    """Return rows, and -1 to fill up to whole slices."""
-    return np.concatenate((order, np.full(-len(order) % lanes, -1)))
 
 
 @kernel

@@ -81,12 +81,9 @@ class _Slices(Operands):
     Attributes
     ----------
     spec : LanesSpec or SlicedSpec
-    chains : int
-        Sums of each row and column, to which steps add by turns.
     """
 
     spec: LanesSpec | SlicedSpec
-    chains: int
 
     def emit(self) -> None:
         self.read_rows()
@@ -99,7 +96,7 @@ class _Slices(Operands):
         columns = range(self.spec.columns)
         self.planes = [self.add(scratch, self.times(plane, n)) for n in columns]
         kind = self.vector(self.spec.lanes)
-        self.sums = [[self.slot(kind) for _ in range(self.chains)] for _ in columns]
+        self.sums = [[self.slot(kind) for _ in range(self.spec.chains)] for _ in columns]
         self.finished = self.slot(ir.ArrayType(kind, self.spec.columns))
         first, end = (self.load_word(WORD, parts, self.argument[n]) for n in ("first", "end"))
         with self.loop(first, end) as slice_:
@@ -165,7 +162,7 @@ class _Lanes(_Slices):
     spec: LanesSpec
 
     def emit(self) -> None:
-        self.windows, self.chains = self.table("windows"), self.spec.chains
+        self.windows = self.table("windows")
         super().emit()
 
     def copy(self, scratch: Value, plane: Value) -> None:
@@ -222,7 +219,6 @@ class _Sliced(_Slices):
     """Emits the product of A sliced."""
 
     spec: SlicedSpec
-    chains = 2  # additions of two steps do not wait for each other
 
     def copy(self, scratch: Value, plane: Value) -> None:
         copy_to_planes(self, self.spec, scratch, plane)
@@ -230,7 +226,7 @@ class _Sliced(_Slices):
     def add_all(self, begin: Value, stop: Value) -> None:
         even = self.add(begin, self.builder.and_(self.builder.sub(stop, begin), self.number(-2)))
         with self.loop(begin, even, 2) as step:
-            for chain in range(self.chains):
+            for chain in range(2):
                 self._add_step(self.add(step, chain), chain)
         with self.builder.if_then(self.builder.icmp_signed("<", even, stop)):
             self._add_step(even, 0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, cast
 
 from llvmlite import ir
 
@@ -74,6 +75,11 @@ class Operands(Emitter):
             beyond = builder.fcmp_ordered(comparison, value, bounds)
             value = builder.select(beyond, bounds, value)
         return value
+
+    def if_copied(self) -> AbstractContextManager[None]:
+        """Emit what is done where B is to be copied."""
+        wanted = self.builder.icmp_unsigned("!=", self.argument["copy"], self.zero)
+        return cast(AbstractContextManager[None], self.builder.if_then(wanted))
 
     def has_residual(self) -> Value:
         """Return whether there is a residual."""

@@ -40,7 +40,7 @@ def pack_rows(
     A : csr_array, canonical
     spec : RowsSpec
     epilogue, parts
-        As in `pack_lanes`.
+        As in `packed_slices`.
     """
     bias, bounds = epilogue
     height, depth = A.shape

@@ -18,36 +18,27 @@ entries::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
-from portable_spdnn_cpu.spmm.few_columns.lanes import filled_up, order_by_length
-from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct, divide, table_of
+from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
+from portable_spdnn_cpu.spmm.few_columns.slices import (
+    SliceLayout,
+    filled_up,
+    order_by_length,
+    packed_slices,
+)
 from portable_spdnn_cpu.spmm.few_columns.specs import SlicedSpec
 
 MAX_PLACES = 1 << 16  # rows of B, and one of zeros, that are numbered in two bytes
 
 
-@dataclass(frozen=True)
-class SlicedLayout:
-    """Which rows share a slice, and how many steps that takes.
-
-    Attributes
-    ----------
-    spec : SlicedSpec
-    order : ndarray of int64
-        Rows of A, -1 for none, a whole number of slices.
-    starts : ndarray of int64
-        The first step of each slice, and where the last ends.
-    """
+class SlicedLayout(SliceLayout):
+    """That of the sliced form; `starts` counts steps."""
 
     spec: SlicedSpec
-    order: Array
-    starts: Array
 
 
 def lay_out_slices(A: SparseOperand, spec: SlicedSpec) -> SlicedLayout:
@@ -73,27 +64,17 @@ def pack_slices(
     A : csr_array, canonical
     layout : SlicedLayout
     epilogue, parts
-        As in `pack_lanes`.
+        As in `packed_slices`.
     """
-    bias, bounds = epilogue
-    height, depth = A.shape
-    spec, order, starts = layout.spec, layout.order, layout.starts
+    spec, order, starts, depth = layout.spec, layout.order, layout.starts, A.shape[1]
     shape = int(starts[-1]), spec.lanes
     values = aligned_empty(shape, A.dtype)
     places = aligned_empty(shape, np.dtype(f"u{spec.place_bytes}"))
     values[:], places[:] = 0, depth
     fill_slices(A.indptr, A.indices, A.data, order, starts, values, places)
     plane = (depth + 1) * spec.itemsize
-    divided = divide(starts, parts)
-    arrays = {
-        "values": values, "places": places, "starts": starts, "rows": order.astype(np.int32),
-        "parts": divided, "bounds": bounds, "bias": np.append(bias, A.dtype.type(0))[order],
-    }  # fmt: skip
-    numbers = {"height": height, "depth": depth, "plane": plane}
-    return PackedProduct(
-        spec, table_of(arrays, numbers), arrays, len(divided) - 1,
-        plane * spec.columns, values.size,
-    )  # fmt: skip
+    arrays = {"values": values, "places": places}
+    return packed_slices(A, layout, epilogue, parts, plane, arrays)
 
 
 @kernel

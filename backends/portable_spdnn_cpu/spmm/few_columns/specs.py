@@ -109,6 +109,11 @@ class SlicedSpec(Spec):
 
     place_bytes: int = 2
 
+    @property
+    def chains(self) -> int:
+        """Sums of each row and column, to which steps add by turns: to hide the latency."""
+        return 2
+
 
 @dataclass(frozen=True)
 class RowsSpec(Spec):

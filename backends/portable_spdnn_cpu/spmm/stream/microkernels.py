@@ -13,8 +13,8 @@ ports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from llvmlite import ir
@@ -285,9 +285,6 @@ class RowEmitter:
         item = self.builder.add(position, self.number(number * self.vector.count))
         return self.builder.bitcast(self.builder.gep(data, [item]), self.vector.as_pointer())
 
-    @contextmanager
-    def loop(self, begin: Value, end: Value, step: int = 1) -> Iterator[Value]:
+    def loop(self, begin: Value, end: Value, step: int = 1) -> AbstractContextManager[Value]:
         """Emit a loop. Unrolled it would leave a rest, often mispredicted."""
-        number = self.number(step)
-        with loop(self.builder, begin, end, number, unrolls=False) as counter:
-            yield counter
+        return loop(self.builder, begin, end, self.number(step), unrolls=False)

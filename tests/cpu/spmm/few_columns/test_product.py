@@ -31,6 +31,10 @@ from portable_spdnn_cpu.spmm.few_columns.sliced import MAX_PLACES, SlicedLayout,
 from portable_spdnn_cpu.spmm.few_columns.specs import RowsSpec
 
 FORMS = ["lanes", "sliced", "rows"]
+FORMS_AND_COLUMNS = [
+    ("lanes", 1), ("lanes", 3), ("sliced", 1), ("sliced", 3), ("rows", 6), ("rows", 15),
+    ("rows", 16), ("rows", 32),
+]  # fmt: skip
 
 
 @given(
@@ -65,19 +69,7 @@ def test_random_patterns(form, dtype, height, depth, density, order, out_order, 
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(
-    ("form", "columns"),
-    [
-        ("lanes", 1),
-        ("lanes", 3),
-        ("sliced", 1),
-        ("sliced", 3),
-        ("rows", 6),
-        ("rows", 15),
-        ("rows", 16),
-        ("rows", 32),
-    ],
-)
+@pytest.mark.parametrize(("form", "columns"), FORMS_AND_COLUMNS)
 def test_vectors_of_every_length(form, columns, dtype, length):
     rng = np.random.default_rng(columns)
     for height, depth in ((37, 200), (16, 31), (1, 300), (90, 1), (5, 7)):
@@ -89,19 +81,7 @@ def test_vectors_of_every_length(form, columns, dtype, length):
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize(
-    ("form", "columns"),
-    [
-        ("lanes", 1),
-        ("lanes", 3),
-        ("sliced", 1),
-        ("sliced", 3),
-        ("rows", 6),
-        ("rows", 15),
-        ("rows", 16),
-        ("rows", 32),
-    ],
-)
+@pytest.mark.parametrize(("form", "columns"), FORMS_AND_COLUMNS)
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_what_is_not_finite_stays_with_the_rows_that_have_it(form, columns, value, length):
     """Idle lanes and padding never meet an entry of B, and stored zeros do."""

@@ -25,7 +25,7 @@ from portable_spdnn.arrays import Array
 SHAPES = (4, 4), (16, 16), (64, 64), (128, 512), (512, 512), (1024, 1024), (2048, 512), (512, 4608)
 ZEROS = 0.7, 0.9, 0.98
 COLUMNS = {"1 column": (1,), "2 to 15": (2, 4, 8, 15), "16 to 256": (16, 20, 32, 64, 100, 256)}
-# By turns, as it is where products are single: a processor foresees where rows and columns of
+# By turns, as it is where products are single: a processor predicts where rows and columns of
 # matrices end that it has seen before; a Zen 5 those of some 14,000 rows.
 ROWS_BY_TURNS, LEAST_MATRICES, MOST_MATRICES = 60_000, 12, 200
 SECONDS, LEAST_TURNS = 0.06, 6  # for each pair

@@ -5,7 +5,7 @@ least LEAST_ENTRIES entries is computed as a whole, and has a word of 16 bits fo
 other entries stay keys, query by query as in CSR, but first by chunks of queries and then by blocks
 of keys, the order in which they are read. In a block a query has a whole number of fours of keys,
 the last of them repeated: how many are left over differs from query to query, and no processor
-foresees branches on that. Work and memory grow with entries, queries and keys, not with the area.
+predicts branches on that. Work and memory grow with entries, queries and keys, not with the area.
 """
 
 from __future__ import annotations

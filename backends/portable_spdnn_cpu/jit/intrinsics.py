@@ -35,7 +35,7 @@ def prefetch_line(builder: Any, pointer: Any) -> None:
 def prefetch(typingctx: Any, array: Any, index: Any) -> Emission:
     """Begin to load the cache line of array[index], and go on at once.
 
-    For addresses that hardware does not foresee, asked for so early that the line has arrived when
+    For addresses that hardware does not predict, asked for so early that the line has arrived when
     it is used. An address beyond the array does no harm.
     """
     signature = types.void(array, types.intp)

@@ -35,7 +35,7 @@ ALIASING = 512  # bytes: rows that lie multiples of them apart compete for few s
 LEAST_TOGETHER, BYTES_TOGETHER = 32, 1 << 14
 
 # Columns of A in CSC that are passed over at once if none has an entry, where A has more than so
-# many columns for an entry: with fewer, a processor often foresees wrongly whether all are empty.
+# many columns for an entry: with fewer, a processor often predicts wrongly whether all are empty.
 PASSED_OVER, COLUMNS_FOR_ENTRY = 8, 16
 
 _is_almost_empty = kernel_part(is_almost_empty)

@@ -1,4 +1,4 @@
-"""Whether a processor foresees where rows or columns of A end, in products with a single column.
+"""Whether a processor predicts where rows or columns of A end, in products with a single column.
 
 It learns the branches of matrices that are multiplied again and again, up to some ten thousand
 rows of CSR, or columns of CSC. A table in each job holds which matrices it multiplied last, by the
@@ -26,7 +26,7 @@ COLUMN, REMEMBERED = 4, 80_000 if cpu_name().startswith("znver") else 38_000
 
 
 @kernel_part
-def is_foreseen(indptr: int, columns: int, entries: int) -> bool:
+def is_predicted(indptr: int, columns: int, entries: int) -> bool:
     """Note a product, and return whether little was multiplied since the last one with this A.
 
     `indptr` is the address of its offsets.

@@ -17,8 +17,7 @@ from portable_spdnn_cpu.jit.jobs import array_at, next_task
 from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
 from portable_spdnn_cpu.spmm.direct.copies import are_mostly_empty
 from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows, finish_rows
-from portable_spdnn_cpu.spmm.direct.foreseen import CHECKS_AHEAD
-from portable_spdnn_cpu.spmm.direct.history import is_foreseen
+from portable_spdnn_cpu.spmm.direct.history import is_predicted
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACTIVATION,
     COUNTERS,
@@ -40,9 +39,10 @@ from portable_spdnn_cpu.spmm.direct.microkernels import (
     CSR,
     EQUAL_CSC,
     EQUAL_CSR,
-    FORESEEN_CSR,
+    PREDICTED_CSR,
     multiply,
 )
+from portable_spdnn_cpu.spmm.direct.predicted import CHECKS_AHEAD
 from portable_spdnn_cpu.spmm.direct.sparse_microkernel import AHEAD
 from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
 
@@ -52,14 +52,14 @@ BLOCK_ENTRIES = 512  # that are added together
 RUN = 32
 # Items of B that are written for a column without a loop, as many as this has numbers (a constant
 # for Numba, to which a tuple's length is part of its type). Up to MOST_SHORT entries in a column
-# that takes less time than a loop for each whose end is not foreseen, as measured on a Zen 3.
+# that takes less time than a loop for each whose end is not predicted, as measured on a Zen 3.
 WRITTEN, MOST_SHORT = (0,) * 8, 6
-# Whether rows that are foreseen, of up to MOST_FORESEEN entries on average, have a branch after
-# each entry: on a Zen 3 that takes 0.9 of the time of blocks, and longer rows take more. With fast
-# masks blocks take less, and it is not measured.
-TAKES_FORESEEN, MOST_FORESEEN = not HAS_FAST_MASKS, 32
-# Of so many rows or columns at most one may be uneven; of more than SAMPLES times SAMPLE, which are
-# looked at in so many places, so many that follow each other.
+# Whether rows whose ends are predicted, of up to MOST_PREDICTED entries on average, have a branch
+# after each entry: on a Zen 3 that takes 0.9 of the time of blocks, and longer rows take more. With
+# fast masks blocks take less, and it is not measured.
+TAKES_PREDICTED, MOST_PREDICTED = not HAS_FAST_MASKS, 32
+# At most one of so many rows or columns may be uneven. Of many, SAMPLES are looked at, of SAMPLE
+# that follow each other.
 EVEN_FOR_ONE_UNEVEN, SAMPLES, SAMPLE = 8, 16, 32
 
 
@@ -67,15 +67,15 @@ EVEN_FOR_ONE_UNEVEN, SAMPLES, SAMPLE = 8, 16, 32
 def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C: by tasks, each some rows, until none is left or A is refused."""
     rows, tasks = words[ROWS], words[TASKS]
-    foreseen = False
-    if TAKES_FORESEEN and words[WORKERS] == 1 and not words[HAS_EPILOGUE]:
-        foreseen = is_foreseen(words[INDPTR], rows, words[ENTRIES])
+    predicted = False
+    if TAKES_PREDICTED and words[WORKERS] == 1 and not words[HAS_EPILOGUE]:
+        predicted = is_predicted(words[INDPTR], rows, words[ENTRIES])
     while not words[REFUSED]:
         task = next_task(words, COUNTERS, worker, words[WORKERS], tasks)
         if task < 0:
             break
         begin, end = task * rows // tasks, (task + 1) * rows // tasks
-        if not multiply_rows(words, begin, end, foreseen, dtype, index_dtype):
+        if not multiply_rows(words, begin, end, predicted, dtype, index_dtype):
             words[REFUSED] = 1
             break
         if words[HAS_EPILOGUE] and words[ACTIVATION] != NONE:
@@ -84,7 +84,7 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
 
 @kernel_part
 def multiply_rows(
-    words: Any, begin: int, end: int, foreseen: bool, dtype: Any, index_dtype: Any
+    words: Any, begin: int, end: int, predicted: bool, dtype: Any, index_dtype: Any
 ) -> Any:
     """Multiply rows begin .. end - 1 of CSR; returns false where an index is beyond B."""
     if words[HAS_EPILOGUE]:
@@ -92,15 +92,15 @@ def multiply_rows(
     valid, indptr = True, array_at(words[INDPTR], end + 1, index_dtype)
     while valid and begin < end:
         after, equal = run_of(words, begin, end, index_dtype)
-        is_short = indptr[after] - indptr[begin] <= MOST_FORESEEN * (after - begin)
+        is_short = indptr[after] - indptr[begin] <= MOST_PREDICTED * (after - begin)
         if equal:
             valid = multiply_apart(EQUAL_CSR, words, begin, after, dtype, index_dtype)
         elif (
-            TAKES_FORESEEN
+            TAKES_PREDICTED
             and is_short
-            and (foreseen or are_even(words, begin, after, 0, index_dtype))
+            and (predicted or are_even(words, begin, after, 0, index_dtype))
         ):
-            valid = multiply_apart(FORESEEN_CSR, words, begin, after, dtype, index_dtype)
+            valid = multiply_apart(PREDICTED_CSR, words, begin, after, dtype, index_dtype)
         else:
             valid = multiply_apart(CSR, words, begin, after, dtype, index_dtype)
         begin = after
@@ -143,7 +143,7 @@ def are_equal(words: Any, begin: int, end: int, index_dtype: Any) -> bool:
 def are_even(words: Any, begin: int, end: int, tolerance: int, index_dtype: Any) -> bool:
     """Whether nearly all rows, or columns in CSC, have as many entries as the one before.
 
-    Give or take `tolerance`; samples tell. A processor then foresees where they end, as in bands;
+    Give or take `tolerance`; samples tell. A processor then predicts where they end, as in bands;
     where it does not, that costs less than it saves elsewhere, as measured on a Zen 3.
     """
     indptr = array_at(words[INDPTR], end + 1, index_dtype)
@@ -176,7 +176,7 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     begin_rows(words, dtype)
     entries, k = words[ENTRIES], words[K]
     indptr = array_at(words[INDPTR], k + 1, index_dtype)
-    foreseen = is_foreseen(words[INDPTR], k, entries)
+    predicted = is_predicted(words[INDPTR], k, entries)
     begin, valid = 0, True
     if are_mostly_empty(entries, k):
         valid = add_columns(words, 0, k, dtype, index_dtype)
@@ -189,7 +189,7 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
             continue
         columns, here = end - begin, indptr[end] - indptr[begin]
         is_short = columns <= 2 * here <= 2 * MOST_SHORT * columns
-        if is_short and not foreseen and not are_even(words, begin, end, 1, index_dtype):
+        if is_short and not predicted and not are_even(words, begin, end, 1, index_dtype):
             valid = add_short_columns(words, begin, end, dtype, index_dtype)
         else:
             valid = add_columns(words, begin, end, dtype, index_dtype)
@@ -226,7 +226,7 @@ def are_below(indices: Array, first: Any, stop: Any, extent: Any) -> bool:
 
 @kernel_part
 def add_short_columns(words: Any, begin: int, until: int, dtype: Any, index_dtype: Any) -> bool:
-    """Do what `add_columns` does, where a processor does not foresee how long a column is.
+    """Do what `add_columns` does, where a processor does not predict how long a column is.
 
     First an item of B is written for each entry of its column of A, eight at once, of which those
     of the next column overwrite what is too many; then the entries of many columns are added in

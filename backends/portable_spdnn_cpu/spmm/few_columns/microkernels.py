@@ -22,7 +22,7 @@ columns of float32; with a load for each value it had been 1.35, 1.35 and 1.55. 
 into blocks of columns, whose rows of B are in the first-level cache where a row of A has many
 entries in a block, else in the second-level one: to begin and end a row in one more block takes as
 long as six to ten entries. In a block rows are ordered by length and filled up to fours, so that
-the branch that ends a row is foreseen. What fills up meets a row of zeros at the start of every
+the branch that ends a row is predicted. What fills up meets a row of zeros at the start of every
 block.
 """
 

@@ -70,7 +70,7 @@ from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
 # Bytes of sums between blocks beyond which a row's sums and its row of C begin to be loaded while
 # the row before is computed: rows of a block come in the order of their counts, which no processor
-# foresees. 2,048 rows take four fifths of the time on a Zen 3 so; 256 would take a twentieth more.
+# predicts. 2,048 rows take four fifths of the time on a Zen 3 so; 256 would take a twentieth more.
 FAR_SUMS = cache_bytes(2) // 4
 
 

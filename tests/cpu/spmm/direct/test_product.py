@@ -143,7 +143,7 @@ def test_an_index_anywhere_among_columns_or_rows_of_few_entries(place: int, wron
             A = kind(shape if form == "csr" else shape[::-1], dtype=np.float32)
             A.data, A.indices, A.indptr = parts
             for pool in POOLS:
-                for _ in range(3):  # as it is foreseen, and before
+                for _ in range(3):  # as it is predicted, and before
                     assert multiply(pool, form, A, x[: A.shape[1]]) is None
 
 

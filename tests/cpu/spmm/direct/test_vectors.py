@@ -1,4 +1,4 @@
-"""Rows of CSR that are foreseen, columns of CSC of any length, and almost empty matrices."""
+"""Rows of CSR whose ends are predicted, columns of CSC of any length, and almost empty matrices."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from direct_products import POOLS, multiply
 
 import portable_spdnn as ps
 from portable_spdnn_cpu.spmm.direct.copies import COLUMNS_FOR_ENTRY
-from portable_spdnn_cpu.spmm.direct.history import COLUMN, REMEMBERED, is_foreseen
+from portable_spdnn_cpu.spmm.direct.history import COLUMN, REMEMBERED, is_predicted
 from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, INDPTR
 from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
 from portable_spdnn_cpu.spmm.direct.vectors import (
     BLOCK_ENTRIES,
-    MOST_FORESEEN,
+    MOST_PREDICTED,
     MOST_SHORT,
     SAMPLE,
     SAMPLES,
@@ -59,16 +59,17 @@ def test_a_vector_meets_columns_of_any_length(
         forget()
         found = multiply(POOLS[0], "csc", A, x, *finish)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-        again = multiply(POOLS[0], "csc", A, x, *finish)  # its columns are foreseen, if it is small
+        # Ends of its columns are predicted now, if it is small.
+        again = multiply(POOLS[0], "csc", A, x, *finish)
         np.testing.assert_array_equal(again, found)
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_rows_that_are_foreseen_have_the_same_sums(dtype: Any, index: Any) -> None:
+def test_rows_whose_ends_are_predicted_have_the_same_sums(dtype: Any, index: Any) -> None:
     lengths = [*range(42), *LENGTHS, *range(42), *[3] * 200]
     A = columns_of(lengths, 2 * BLOCK_ENTRIES, dtype, index).T
-    assert A.nnz <= MOST_FORESEEN * A.shape[0]
+    assert A.nnz <= MOST_PREDICTED * A.shape[0]
     x = np.random.default_rng(1).uniform(-1, 1, A.shape[1]).astype(dtype)
     for _ in range(2):
         forget()
@@ -110,7 +111,7 @@ def test_columns_that_all_have_as_many_entries(dtype: Any, index: Any) -> None:
 
 
 def forget() -> None:
-    """Multiply so much that no processor foresees where rows or columns of others end."""
+    """Multiply so much that no processor predicts where rows or columns of others end."""
     for dtype in (np.float32, np.float64):
         for index in (np.int32, np.int64):
             indptr, x = np.arange(REMEMBERED + 1, dtype=index), np.ones(REMEMBERED, dtype)
@@ -119,22 +120,22 @@ def forget() -> None:
             assert multiply(POOLS[0], "csr", A.T, x[:10])[0] == 1
 
 
-def test_columns_are_foreseen_of_matrices_that_come_again_soon() -> None:
+def test_columns_are_predicted_of_matrices_that_come_again_soon() -> None:
     few, many = 10, REMEMBERED // (COLUMN + 1)
 
     @numba.njit
-    def foreseen(indptr: int, columns: int, entries: int) -> bool:
-        return is_foreseen(indptr, columns, entries)
+    def predicted(indptr: int, columns: int, entries: int) -> bool:
+        return is_predicted(indptr, columns, entries)
 
-    assert not foreseen(64, few, few)
-    assert foreseen(64, few, few)
-    assert not foreseen(128, few, few)
-    assert foreseen(64, few, few)
-    assert foreseen(128, few, few)
-    assert not foreseen(4096, many, many)
-    assert not foreseen(64, few, few)  # long ago
-    assert not foreseen(4096, many + 1, many)  # too many, though nothing else came
-    assert not foreseen(4096, many + 1, many)
+    assert not predicted(64, few, few)
+    assert predicted(64, few, few)
+    assert not predicted(128, few, few)
+    assert predicted(64, few, few)
+    assert predicted(128, few, few)
+    assert not predicted(4096, many, many)
+    assert not predicted(64, few, few)  # long ago
+    assert not predicted(4096, many + 1, many)  # too many, though nothing else came
+    assert not predicted(4096, many + 1, many)
 
 
 def test_rows_that_are_as_long_as_their_neighbours_are_even() -> None:
@@ -170,7 +171,7 @@ def test_an_index_beyond_the_rows_is_refused(place: int, value: int) -> None:
     for form in (A, A[:, :-490]):
         assert multiply(POOLS[0], "csc", form, x[: form.shape[1]]) is not None
         form.indices[place] = value
-        for _ in range(2):  # the second time columns are foreseen
+        for _ in range(2):  # the second time columns are predicted
             assert multiply(POOLS[0], "csc", form, x[: form.shape[1]]) is None
 
 

@@ -1,8 +1,8 @@
 """Products with a single column of B, with a branch after each entry, or after every few.
 
-Rows of CSR that a processor foresees have one after each entry: nothing is computed in vain. Where
-it does not foresee how many entries they have, `dot_blocks` takes less time. A column of CSC is a
-loop over its entries, by steps where it is long; where columns are short and not foreseen,
+Rows of CSR whose ends a processor predicts have one after each entry: nothing is computed in vain.
+Where it does not, `dot_blocks` takes less time. A column of CSC is a loop over its entries, by
+steps where it is long; where columns are short and their ends are not predicted,
 `vectors.add_short_columns` takes less. Bound: some seven instructions for an entry; in CSC, loads
 of C that wait for stores to the same item.
 """
@@ -26,7 +26,7 @@ CHECKS_AHEAD = not cpu_name().startswith("znver")
 LONG = 16
 
 
-class ForeseenRows(SparseMicrokernel):
+class PredictedRows(SparseMicrokernel):
     """Emits the products of rows of A in CSR, of any lengths, with a branch after each entry."""
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:

@@ -46,7 +46,7 @@ def test_official_data_on_1_2_and_3_ranks(
         jobs += [(2, "dynamic"), (3, "static")]
     for ranks, schedule in jobs:
         name = f"{ranks}-{schedule}"
-        data = text if (backend, ranks) == ("numba", 3) else official_store
+        data = text if (backend, name) == ("numba", "3-dynamic") else official_store
         done = run_job(
             ranks, "-m", "portable_spdnn", "run", "--data", data, "--neurons", 1024,
             "--layers", 120, "--backend", backend, "--schedule", schedule, "--no-progress",

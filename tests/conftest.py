@@ -82,3 +82,10 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return Done(int(ended.value.code or 0), captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture
+def known_break_even(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let sparse features pay below the same density in each plan, whatever a measurement says."""
+    for module in ("portable_spdnn.plans.layer_loop", "portable_spdnn_cpu.network.sparse_prefix"):
+        monkeypatch.setattr(f"{module}.break_even_density", lambda *_: 0.3)

@@ -350,6 +350,7 @@ def test_markdown_has_every_column_and_every_source(challenge: Cli) -> None:
 # -- resuming -----------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("known_break_even")
 def test_an_interrupted_table_goes_on(
     challenge: Cli, rows: Rows, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ def interrupted_after(plan: Any, batches: int, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(type(plan), "run_batch", failing)
 
 
+@pytest.mark.usefixtures("known_break_even")
 @pytest.mark.parametrize("backend", ["scipy", "numba"])
 @pytest.mark.parametrize("options", [{}, {"path": "spgemm"}, {"exact_passes": "all"},
                                      {"memory": 4 << 30}])  # fmt: skip

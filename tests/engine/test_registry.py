@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from pathlib import Path
+
 import pytest
 
 import portable_spdnn as ps
@@ -56,6 +60,21 @@ def test_auto_consults_the_environment_and_never_substitutes(
 
 def test_no_backend_at_all_is_an_error_with_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(registry.ENVIRONMENT_VARIABLE, raising=False)
-    monkeypatch.setattr(registry, "entry_points", lambda group: ())
+    monkeypatch.setattr(registry, "registered", dict)
     with pytest.raises(ps.BackendUnavailable, match="none is registered"):
         ps.get_backend()
+
+
+def test_a_backend_that_is_installed_later_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.utime(tmp_path, (0, 0))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "late" not in registry.registered()
+    installed = tmp_path / "late-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(f"[{registry.GROUP}]\nlate = late:Late\n")
+    assert registry.registered()["late"].value == "late:Late"
+    shutil.rmtree(installed)
+    assert "late" not in registry.registered()

@@ -266,6 +266,11 @@ class _Rows(Operands):
         self.row_kind = self.vector(spec.width)
         self.sums = [self.slot(self.row_kind) for _ in range(spec.chains)]
         self.finished, self.word = self.slot(self.row_kind), self.slot(WORD)
+        # Rows of C whose items are adjacent, to which nothing is added but the bias.
+        adjacent = builder.icmp_unsigned(
+            "==", self.argument["out_column"], self.number(spec.itemsize)
+        )
+        self.is_plain = builder.and_(adjacent, builder.not_(self.has_residual()))
         # Each block begins with a row of zeros.
         block_bytes = self.times(self.add(block_rows, 1), spec.row_bytes)
         last = self.add(blocks, -1)
@@ -324,22 +329,25 @@ class _Rows(Operands):
 
     def _finish(self, row: Value, total: Value) -> None:
         """Add bias and residual, clamp, and store a row of C."""
-        spec, builder, stack = self.spec, self.builder, self.address_of(self.finished)
+        spec, builder = self.spec, self.builder
         bias = self.load(self.scalar, self.add(self.bias, self.times(row, spec.itemsize)))
-        builder.store(self.plus(total, self.spread(bias, spec.width)), self.finished)
+        total = self.plus(total, self.spread(bias, spec.width))
+        with builder.if_else(self.is_plain, likely=True) as (plain, other):
+            with plain:
+                start = self.times(row, self.argument["out_row"])
+                place = self.add(self.argument["out"], start)
+                self.store_first(self.clamp(total), place, spec.columns)
+            with other:
+                self._finish_any(row, total)
+
+    def _finish_any(self, row: Value, total: Value) -> None:
+        """Add any residual, clamp, and store a row of C, whose items may lie apart."""
+        spec, builder, stack = self.spec, self.builder, self.address_of(self.finished)
+        builder.store(total, self.finished)
         places = [self.add(stack, n * spec.itemsize) for n in range(spec.columns)]
-        with builder.if_then(self.has_residual(), likely=False):
+        with builder.if_then(self.has_residual()):
             for n, place in enumerate(places):
                 term = self.residual(row, n)
                 self.store(self.plus(self.load(self.scalar, place), term), place)
-        result = self.clamp(builder.load(self.finished))
-        adjacent = builder.icmp_unsigned(
-            "==", self.argument["out_column"], self.number(spec.itemsize)
-        )
-        with builder.if_else(adjacent) as (together, apart):
-            with together:
-                start = self.times(row, self.argument["out_row"])
-                self.store_first(result, self.add(self.argument["out"], start), spec.columns)
-            with apart:
-                lanes = range(spec.columns)
-                self.store_row(row, [builder.extract_element(result, INT32(n)) for n in lanes])
+        builder.store(self.clamp(builder.load(self.finished)), self.finished)
+        self.store_row(row, [self.load(self.scalar, place) for place in places])

@@ -47,7 +47,30 @@ def registered() -> dict[str, EntryPoint]:
     InputError
         If two distributions register different classes under one name.
     """
-    return _registered_in(tuple((folder, _changed_at(folder)) for folder in sys.path))
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=GROUP):
+        if point.name in found and found[point.name].value != point.value:
+            raise InputError(
+                f"backend {point.name!r} is registered twice: as {found[point.name].value} and as "
+                f"{point.value}; uninstall one of the two packages"
+            )
+        found[point.name] = point
+    return dict(sorted(found.items()))
+
+
+@functools.lru_cache(maxsize=1)  # files of every package are read: five milliseconds
+def _registered_in(
+    folders: tuple[tuple[str, int], ...], finders: tuple[object, ...]
+) -> dict[str, EntryPoint]:
+    """Return what is registered, for what packages are found by."""
+    return registered()
+
+
+def _registered(name: str) -> dict[str, EntryPoint]:
+    """Return what is registered, looked up again where that may have changed, or lacks a name."""
+    folders = tuple((os.path.abspath(folder), _changed_at(folder)) for folder in sys.path)
+    found = _registered_in(folders, tuple(sys.meta_path))
+    return found if name in found else registered()
 
 
 def _changed_at(folder: str) -> int:
@@ -59,20 +82,6 @@ def _changed_at(folder: str) -> int:
         return os.stat(folder or os.curdir).st_mtime_ns
     except OSError:
         return 0
-
-
-@functools.lru_cache(maxsize=1)  # files of every package are read: five milliseconds
-def _registered_in(folders: tuple[tuple[str, int], ...]) -> dict[str, EntryPoint]:
-    """Return what `registered` does, for the folders that packages are imported from."""
-    found: dict[str, EntryPoint] = {}
-    for point in entry_points(group=GROUP):
-        if point.name in found and found[point.name].value != point.value:
-            raise InputError(
-                f"backend {point.name!r} is registered twice: as {found[point.name].value} and as "
-                f"{point.value}; uninstall one of the two packages"
-            )
-        found[point.name] = point
-    return dict(sorted(found.items()))
 
 
 def backends() -> list[BackendInfo]:
@@ -95,7 +104,11 @@ def backends() -> list[BackendInfo]:
     >>> [info.name for info in ps.backends() if info.name in ("cupy", "numba", "scipy")]
     ['cupy', 'numba', 'scipy']
     """
-    found = [_survey(name, point) for name, point in registered().items()]
+    return _survey_all(registered())
+
+
+def _survey_all(points: dict[str, EntryPoint]) -> list[BackendInfo]:
+    found = [_survey(name, point) for name, point in points.items()]
     return sorted(found, key=lambda info: -info.priority)
 
 
@@ -110,9 +123,9 @@ def load_backend(name: str) -> type[Backend]:
     if name == "auto":
         name = os.environ.get(ENVIRONMENT_VARIABLE, "") or "auto"
         source = f" (from {ENVIRONMENT_VARIABLE})"
-    points = registered()
+    points = _registered(name)
     if name == "auto":
-        survey = backends()
+        survey = _survey_all(points)
         for info in survey:
             if info.availability.available:
                 return _load(points[info.name])

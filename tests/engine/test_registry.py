@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,21 +61,50 @@ def test_auto_consults_the_environment_and_never_substitutes(
 
 def test_no_backend_at_all_is_an_error_with_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(registry.ENVIRONMENT_VARIABLE, raising=False)
-    monkeypatch.setattr(registry, "registered", dict)
+    monkeypatch.setattr(registry, "_registered", lambda name: {})
     with pytest.raises(ps.BackendUnavailable, match="none is registered"):
         ps.get_backend()
 
 
-def test_a_backend_that_is_installed_later_is_found(
+SCIPY = "portable_spdnn_cpu.scipy_backend:ScipyBackend"
+
+
+def install(name: str, folder: Path) -> None:
+    """Write what pip does of a package that registers a backend by a name that is not its own."""
+    installed = folder / f"{name}-1.0.dist-info"
+    installed.mkdir(exist_ok=True)
+    (installed / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{name} = {SCIPY}\n")
+
+
+def test_what_is_installed_or_removed_later_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os.utime(tmp_path, (0, 0))
     monkeypatch.syspath_prepend(tmp_path)
-    assert "late" not in registry.registered()
-    installed = tmp_path / "late-1.0.dist-info"
-    installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 1.0\n")
-    (installed / "entry_points.txt").write_text(f"[{registry.GROUP}]\nlate = late:Late\n")
-    assert registry.registered()["late"].value == "late:Late"
-    shutil.rmtree(installed)
-    assert "late" not in registry.registered()
+    with pytest.raises(ps.InputError, match="unknown backend 'late'"):
+        registry.load_backend("late")
+    (tmp_path / "late-1.0.dist-info").mkdir()
+    registry.load_backend("scipy")  # while it is half installed
+    install("late", tmp_path)
+    with pytest.raises(ps.BackendUnavailable, match="is registered as 'late'"):
+        registry.load_backend("late")
+    shutil.rmtree(tmp_path / "late-1.0.dist-info")
+    with pytest.raises(ps.InputError, match="unknown backend 'late'"):
+        registry.load_backend("late")
+
+
+def test_a_relative_folder_is_another_after_a_change_of_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        install(name, tmp_path / name)
+        os.utime(tmp_path / name, (1, 1))
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    for name, other in (("first", "second"), ("second", "first")):
+        monkeypatch.chdir(tmp_path / name)
+        with pytest.raises(ps.BackendUnavailable, match=f"is registered as '{name}'"):
+            registry.load_backend(name)
+        with pytest.raises(ps.InputError, match="unknown backend"):
+            registry.load_backend(other)

@@ -265,12 +265,16 @@ class _Rows(Operands):
         copy_to_rows(self, spec, scratch, blocks, block_rows)
         self.row_kind = self.vector(spec.width)
         self.sums = [self.slot(self.row_kind) for _ in range(spec.chains)]
-        self.finished, self.word = self.slot(self.row_kind), self.slot(WORD)
-        # Rows of C whose items are adjacent, to which nothing is added but the bias.
-        adjacent = builder.icmp_unsigned(
-            "==", self.argument["out_column"], self.number(spec.itemsize)
-        )
-        self.is_plain = builder.and_(adjacent, builder.not_(self.has_residual()))
+        # LLVM keeps `total` in a register; `finished` has an address.
+        self.total, self.finished = self.slot(self.row_kind), self.slot(self.row_kind)
+        self.word = self.slot(WORD)
+        # Whether items of C are adjacent in a row, and of the residual if there is one.
+        ordered = [
+            builder.icmp_unsigned("==", self.argument[step], self.number(spec.itemsize))
+            for step in ("out_column", "residual_column")
+        ]
+        no_residual = builder.not_(self.has_residual())
+        self.is_adjacent = builder.and_(ordered[0], builder.or_(ordered[1], no_residual))
         # Each block begins with a row of zeros.
         block_bytes = self.times(self.add(block_rows, 1), spec.row_bytes)
         last = self.add(blocks, -1)
@@ -331,21 +335,35 @@ class _Rows(Operands):
         """Add bias and residual, clamp, and store a row of C."""
         spec, builder = self.spec, self.builder
         bias = self.load(self.scalar, self.add(self.bias, self.times(row, spec.itemsize)))
-        total = self.plus(total, self.spread(bias, spec.width))
-        with builder.if_else(self.is_plain, likely=True) as (plain, other):
-            with plain:
+        builder.store(self.plus(total, self.spread(bias, spec.width)), self.total)
+        with builder.if_else(self.is_adjacent, likely=True) as (adjacent, apart):
+            with adjacent:
+                with builder.if_then(self.has_residual(), likely=False):
+                    start = self.times(row, self.argument["residual_row"])
+                    added = self._load_row(self.add(self.argument["residual"], start))
+                    builder.store(self.plus(builder.load(self.total), added), self.total)
                 start = self.times(row, self.argument["out_row"])
-                place = self.add(self.argument["out"], start)
-                self.store_first(self.clamp(total), place, spec.columns)
-            with other:
-                self._finish_any(row, total)
+                result = self.clamp(builder.load(self.total))
+                self.store_first(result, self.add(self.argument["out"], start), spec.columns)
+            with apart:
+                self._finish_apart(row)
 
-    def _finish_any(self, row: Value, total: Value) -> None:
-        """Add any residual, clamp, and store a row of C, whose items may lie apart."""
-        spec, builder, stack = self.spec, self.builder, self.address_of(self.finished)
-        builder.store(total, self.finished)
+    def _load_row(self, address: Value) -> Value:
+        """Load items for the columns that there are, and zeros; no byte of others is touched."""
+        lanes = self.spec.width
+        if self.spec.columns == lanes:
+            return self.load(self.row_kind, address)
+        there = [int(lane < self.spec.columns) for lane in range(lanes)]
+        mask = ir.Constant(ir.VectorType(ir.IntType(1), lanes), there)
+        return self.load_some(self.row_kind, address, mask)
+
+    def _finish_apart(self, row: Value) -> None:
+        """Add a residual to a sum, clamp, and store a row of C: one item after the other."""
+        spec, builder = self.spec, self.builder
+        builder.store(builder.load(self.total), self.finished)
+        stack = self.address_of(self.finished)
         places = [self.add(stack, n * spec.itemsize) for n in range(spec.columns)]
-        with builder.if_then(self.has_residual()):
+        with builder.if_then(self.has_residual(), likely=False):
             for n, place in enumerate(places):
                 term = self.residual(row, n)
                 self.store(self.plus(self.load(self.scalar, place), term), place)

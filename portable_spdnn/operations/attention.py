@@ -85,8 +85,8 @@ class AttentionOperations:
         Raises
         ------
         InputError
-            If the shapes do not fit, the mask is not sparse, an operand is not real, or `scale`
-            is not finite.
+            If the shapes do not fit, the mask is not sparse or stores minus infinity (as one that
+            is added to scores does), an operand is not real, or `scale` is not finite.
         NotImplementedError
             If the backend does not have the operation.
 
@@ -173,8 +173,8 @@ class AttentionOperations:
         Raises
         ------
         InputError
-            If the shapes do not fit, the mask is not sparse, an operand is not real, or `scale`
-            is not finite.
+            If the shapes do not fit, the mask is not sparse or stores minus infinity (as one that
+            is added to scores does), an operand is not real, or `scale` is not finite.
         NotImplementedError
             If the backend does not have the operation.
 

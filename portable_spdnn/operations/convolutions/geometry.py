@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral
@@ -18,6 +19,7 @@ from portable_spdnn.sparse_arrays import real_dtype
 
 Extents: TypeAlias = int | Sequence[int]
 MOST = (1 << 31) - 1  # of a stride, a dilation or a padding
+MOST_ENTRIES = 1 << 59  # of a result: 2^62 bytes of float64
 # "same": as `same_padding` says; "valid": none. In capitals too, as TensorFlow writes them.
 Padding: TypeAlias = int | Sequence[int] | Sequence[Sequence[int]] | Literal["same", "valid"]
 
@@ -171,6 +173,11 @@ def conv_geometry(
         raise InputError(
             f"{name}: the kernel spans {_by(reach)} entries, more than the padded image of "
             f"{_by(geometry.padded_size)}; pad more, or use a smaller kernel or dilation"
+        )
+    if outputs * math.prod(geometry.output_size) > MOST_ENTRIES:
+        raise InputError(
+            f"{name}: a result would have {outputs} channels of {_by(geometry.output_size)}, more "
+            "than can be addressed; pad less, or use larger strides"
         )
     return geometry
 

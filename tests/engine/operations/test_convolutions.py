@@ -94,3 +94,9 @@ def test_extents_that_are_none_are_named(shape: Any) -> None:
     [name] = shape
     with pytest.raises(ps.InputError, match=f"conv2d: {name} is .* whole number"):
         ps.get_backend("scipy").conv2d(np.ones((1, 2, 6, 6)), np.ones((2, 2, 3, 3)), **shape)
+
+
+def test_a_result_beyond_all_memory_is_refused() -> None:
+    backend = ps.get_backend("scipy")
+    with pytest.raises(ps.InputError, match="4 channels of 4294967297 x 4294967297, more than can"):
+        backend.conv2d(np.ones((1, 3, 5, 5)), np.ones((4, 3, 3, 3)), padding=(1 << 31) - 1)

@@ -37,7 +37,10 @@ from portable_spdnn_cpu.jit.jobs import array_at, call_address, machine_code
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE
 
 # The places of activations in `ACTIVATIONS`.
-NONE, RELU, GELU, GELU_TANH, SILU, HARDSWISH, SIGMOID, TANH = range(len(ACTIVATIONS))
+NONE, RELU, GELU, GELU_TANH, SILU, HARDSWISH, SIGMOID, TANH = map(
+    ACTIVATIONS.index,
+    ("none", "relu", "gelu", "gelu_tanh", "silu", "hardswish", "sigmoid", "tanh"),
+)
 
 
 def elementwise(function: Function) -> Function:

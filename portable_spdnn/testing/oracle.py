@@ -7,7 +7,6 @@ the time of the contract suite passes here.
 from __future__ import annotations
 
 import math
-from operator import add, mul
 from typing import Any, cast
 
 import numpy as np
@@ -76,7 +75,8 @@ def activate(z: float, activation: str) -> float:
 
 
 def _sum_of(first: list[Any], second: list[Any]) -> list[Any]:
-    return [list(map(add, a, b)) for a, b in zip(first, second, strict=True)]
+    rows = zip(first, second, strict=True)
+    return [[a + b for a, b in zip(*pair, strict=True)] for pair in rows]
 
 
 def finish(
@@ -162,7 +162,7 @@ def sddmm(mask: Any, Q: Array, K: Array, scale: float) -> dict[tuple[int, int], 
     queries, keys = floats(Q), floats(K)
     scores = {}
     for i, j, _ in entries(mask):
-        scores[i, j] = scale * sum(map(mul, queries[i], keys[j]))
+        scores[i, j] = scale * sum([q * k for q, k in zip(queries[i], keys[j], strict=True)])
     return scores
 
 

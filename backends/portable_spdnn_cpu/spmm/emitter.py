@@ -35,7 +35,7 @@ class Emitter:
     def __init__(self, builder: Any, itemsize: int) -> None:
         self.builder, self.itemsize = builder, itemsize
         self.scalar = ir.FloatType() if itemsize == 4 else ir.DoubleType()
-        self.zero, self.one = self.number(0), self.number(1)
+        self.zero = self.number(0)
 
     def number(self, value: int) -> Value:
         """Return a constant word."""

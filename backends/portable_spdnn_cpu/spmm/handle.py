@@ -235,8 +235,9 @@ class WeightsProduct:
                 self._few[columns] = kept
             else:
                 self._few.pop(columns, None)
-        for name in ("_dense", "_direct", "_by_columns"):
-            if id(vars(self).get(name)) not in used:
+        for name in ("_dense", "_direct", "_by_columns", "_clustered"):
+            kernel = vars(self).get(name)  # None where A was found to have no clusters
+            if kernel is not None and id(kernel) not in used:
                 vars(self).pop(name, None)
         while True:
             kernels = {key: choice.kernel for key, choice in list(self._choices.items())}

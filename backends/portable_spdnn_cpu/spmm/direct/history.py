@@ -18,7 +18,8 @@ from portable_spdnn_cpu.jit.compilation import Emission, intrinsic, kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at
 from portable_spdnn_cpu.jit.target import cpu_name
 
-SLOTS = 16  # matrices, a power of two
+SLOT_BITS = 4
+SLOTS = 1 << SLOT_BITS  # matrices
 # How much a processor remembers, of matrices that come by turns: their entries, and four for each
 # row or column. Measured on a Zen 3, a Zen 4 and an Intel Xeon, with columns; others get the figure
 # of their maker.
@@ -34,7 +35,7 @@ def is_predicted(indptr: int, columns: int, entries: int) -> bool:
     table = array_at(table_address(), 1 + 2 * SLOTS, np.int64)
     # Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4): the upper bits.
     mixed = np.uint64(indptr) * np.uint64(0x9E3779B97F4A7C15)
-    slot = 1 + 2 * np.int64((mixed >> np.uint64(48)) & np.uint64(SLOTS - 1))
+    slot = 1 + 2 * np.int64(mixed >> np.uint64(64 - SLOT_BITS))
     before = table[slot + 1] if table[slot] == indptr else -REMEMBERED
     after = table[0] + COLUMN * columns + entries
     table[0], table[slot], table[slot + 1] = after, indptr, after

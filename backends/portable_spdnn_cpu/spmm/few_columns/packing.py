@@ -37,11 +37,14 @@ class PackedProduct:
     slots: int
 
 
+BEGUN = 8  # entries, or steps, which take as long as to begin and end a row, or a slice
+
+
 def divide(offsets: Array, parts: int) -> Array:
-    """Divide rows, or slices, into at most so many parts of about as many entries."""
-    offsets = offsets.astype(np.int64)
-    wanted = offsets[-1] * np.arange(1, parts) // parts
-    return np.unique(np.concatenate(([0], np.searchsorted(offsets, wanted), [len(offsets) - 1])))
+    """Divide rows, or slices, into at most so many parts of about as much work."""
+    work = offsets.astype(np.int64) + BEGUN * np.arange(len(offsets))
+    wanted = work[-1] * np.arange(1, parts) // parts
+    return np.unique(np.concatenate(([0], np.searchsorted(work, wanted), [len(work) - 1])))
 
 
 def table_of(arrays: dict[str, Array], numbers: dict[str, int]) -> Array:

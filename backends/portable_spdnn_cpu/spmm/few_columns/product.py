@@ -173,7 +173,12 @@ class FewColumnsProduct:
         )
         start = points.multiply_plain if len(shape) == 2 else points.multiply_vector
 
-        def multiply(B: Array, out: Array | None, residual: Array | None) -> Array | None:
+        def multiply(
+            B: Array,
+            out: Array | None,
+            residual: Array | None,
+            kept: object = self,  # A, which lies where `scratch` says
+        ) -> Array | None:
             if residual is not None:
                 return otherwise(B, out, residual)
             try:

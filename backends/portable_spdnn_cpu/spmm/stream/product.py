@@ -260,8 +260,8 @@ def has_aligned_rows(B: Array) -> bool:
 
 def _has_contiguous_vectors(B: Array) -> bool:
     """Whether B's rows, or its columns, are contiguous, and none lies over another."""
-    row, column = B.strides
     item = B.itemsize
+    row, column = B.strides[0], B.strides[1] if B.shape[1] > 1 else item
     ordered = (column == item and row >= B.shape[1] * item) or (
         row == item and column >= B.shape[0] * item
     )

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 import scipy.sparse as sp
 
@@ -29,6 +30,7 @@ from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.fast_path import FastPaths, new_result
 from portable_spdnn_cpu.spmm.few_columns import product as few_columns
 from portable_spdnn_cpu.spmm.few_columns.choice import Form, forms
+from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct, predicted_seconds
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 
@@ -43,7 +45,9 @@ DOUBTFUL = 2.0
 # Without a trial, more than `few_columns.SURE_COLUMNS` are streamed unless the kernel for few
 # columns is so many times as fast by the model.
 UNTRIED_MARGIN = 2.0
-MAX_PREDICTIONS = 16  # for different numbers of columns that are kept: each may have packed A anew
+# Choices without a trial that are kept, for numbers of columns and orders of B. They share some ten
+# packings of A at most.
+MAX_PREDICTIONS = 128
 MAX_TRIAL_BYTES = 1 << 28  # of made-up operands and results; larger products are not tried
 
 
@@ -125,6 +129,8 @@ class WeightsProduct:
         self._choices: dict[tuple[int, int], Choice] = {}
         self._packed: dict[StreamVariant, StreamProduct] = {}
         self._few: dict[int, list[FewColumnsProduct]] = {}
+        # As long as one of `_few` holds them.
+        self._packed_rows = WeakValueDictionary[tuple[int, int], PackedProduct]()
         self._fast_paths = FastPaths(A.shape, self._dtype, keeps_order, workers, self._run)
         self.multiply_as_given = self._fast_paths.multiply
         operands = (columns or 0) * max(1, sum(A.shape)) * A.dtype.itemsize
@@ -261,7 +267,9 @@ class WeightsProduct:
         products = self._few.get(columns)
         if products is None:
             products = self._few[columns] = [
-                FewColumnsProduct(self.A, columns, self.epilogue, self.workers.threads, form)
+                FewColumnsProduct(
+                    self.A, columns, self.epilogue, self.workers.threads, form, self._packed_rows
+                )
                 for form in wanted
             ]
         return products

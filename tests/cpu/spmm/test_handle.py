@@ -21,7 +21,9 @@ from portable_spdnn_cpu.spmm.cost_model import ProductSize, dense_seconds, strea
 from portable_spdnn_cpu.spmm.dense import DenseProduct, blas_libraries
 from portable_spdnn_cpu.spmm.dense_layout import Layout, layout_of
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
+from portable_spdnn_cpu.spmm.few_columns.choice import Form
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
+from portable_spdnn_cpu.spmm.few_columns.specs import RowsSpec
 from portable_spdnn_cpu.spmm.handle import WeightsProduct
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
@@ -255,7 +257,9 @@ def test_blas_threads_are_as_before_after_calls_of_several_threads() -> None:
     assert [library.num_threads for library in blas_libraries()] == before
 
 
-def test_a_handle_forgets_old_predictions_and_packings() -> None:
+def test_a_handle_forgets_old_predictions_and_packings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handle, "MAX_PREDICTIONS", 16)
+
     class NeverEmpty(dict[int, list[FewColumnsProduct]]):
         """What other threads see: a list that is empty would fail them."""
 
@@ -272,6 +276,17 @@ def test_a_handle_forgets_old_predictions_and_packings() -> None:
     kept = itertools.chain(product._packed.values(), *product._few.values())
     assert {id(packed) for packed in kept} <= used
     assert all(product._few.values())
+
+
+def test_rows_of_b_that_are_as_wide_share_a_packing() -> None:
+    A, packed = random((40, 50), 0.4), {}
+    for columns in (5, 7, 8):
+        form = Form(RowsSpec(columns, 4, VECTOR_BYTES), 1e-6)
+        product = FewColumnsProduct(A, columns, BARE, 1, form, packed)
+        B = np.random.default_rng(columns).random((50, columns), np.float32)
+        product.multiply(B, out := np.empty((40, columns), np.float32), None, ThreadPool(1))
+        np.testing.assert_allclose(out, A @ B, rtol=1e-5)
+    assert list(packed) == [(8, 1)]
 
 
 def test_few_columns_of_huge_sparse_matrices_are_not_packed_for_them() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -73,6 +74,9 @@ class FewColumnsProduct:
         That will share products, where they are worth it: rows are packed in a part for each.
     form : Form
         How A is packed.
+    packed_rows : mutable mapping, optional
+        What A was packed into row by row, by how many columns a row of B has once copied, and
+        parts. Products of other numbers of columns take that too.
 
     Attributes
     ----------
@@ -87,6 +91,7 @@ class FewColumnsProduct:
         epilogue: Epilogue,
         threads: int,
         form: Form,
+        packed_rows: MutableMapping[tuple[int, int], PackedProduct] | None = None,
     ) -> None:
         dtype = A.dtype
         bias = np.zeros(A.shape[0], dtype) if epilogue.bias is None else epilogue.bias
@@ -102,7 +107,11 @@ class FewColumnsProduct:
         elif isinstance(chosen, SlicedLayout):
             self._packed = pack_slices(A, chosen, (bias, bounds), parts)
         else:
-            self._packed = pack_rows(A, chosen, (bias, bounds), parts)
+            packed = None if packed_rows is None else packed_rows.get((chosen.width, parts))
+            self._shared = packed or pack_rows(A, chosen, (bias, bounds), parts)
+            if packed_rows is not None:
+                packed_rows[chosen.width, parts] = self._shared
+            self._packed = replace(self._shared, spec=chosen)
         self._padding = self._packed.slots / max(A.nnz, 1)
         self._job = kernel.job_of(self._packed.spec)
         self._address = self._job.address

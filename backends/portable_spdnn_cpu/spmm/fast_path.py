@@ -46,18 +46,26 @@ class FastPaths:
         self._dtype = np.dtype(dtype.type)
         self._shape, self._transposed = shape, transposed
         self._workers, self._run = workers, run
-        # By the shape of B: that of C, and what multiplies.
-        self._by_shape: dict[tuple[int, ...], tuple[tuple[int, ...], FastPath]] = {}
+        # By the shape of B: that of C, what multiplies, and by which kernels.
+        self._by_shape: dict[tuple[int, ...], tuple[tuple[int, ...], FastPath, dict[int, Any]]] = {}
 
     def use(self, kernels: Mapping[tuple[int, int], Any]) -> None:
         """Multiply by these kernels alone, by columns and `Layout`."""
         (rows, inner), step = self._shape, -1 if self._transposed else 1
-        found: dict[tuple[int, ...], tuple[tuple[int, ...], FastPath]] = {}
-        for columns in {columns for columns, _ in kernels if rows * inner * columns}:
-            of_b, of_c = (inner, columns)[::step], (rows, columns)[::step]
-            found[of_b] = of_c, self._fast_path(kernels, columns, of_c)
+        by_columns: dict[int, dict[int, Any]] = {}
+        for (columns, layout), kernel in kernels.items():
+            if rows * inner * columns:
+                by_columns.setdefault(columns, {})[layout] = kernel
+        found = {}
+        for columns, by_layout in by_columns.items():
+            shapes = [((inner, columns)[::step], (rows, columns)[::step])]
             if columns == 1 and not self._transposed:
-                found[(inner,)] = (rows,), self._fast_path(kernels, columns, (rows,))
+                shapes.append(((inner,), (rows,)))
+            for of_b, of_c in shapes:
+                before = self._by_shape.get(of_b)
+                if before is None or before[2] != by_layout:
+                    before = of_c, self._fast_path(by_layout, columns, of_c), by_layout
+                found[of_b] = before
         self._by_shape = found
 
     def multiply(self, B: object, out: object, residual: object) -> Array | None:
@@ -68,7 +76,7 @@ class FastPaths:
         found = self._by_shape.get(B.shape)
         if found is None:
             return None
-        shape, multiply = found
+        shape, multiply, _ = found
         if out is not None and not (
             type(out) is np.ndarray
             and out.dtype is dtype
@@ -83,14 +91,14 @@ class FastPaths:
         return multiply(B, out, residual)
 
     def _fast_path(
-        self, kernels: Mapping[tuple[int, int], Any], columns: int, shape: tuple[int, ...]
+        self, kernels: Mapping[int, Any], columns: int, shape: tuple[int, ...]
     ) -> FastPath:
-        """Return what multiplies B of so many columns; `shape`: of C."""
+        """Return what multiplies B of so many columns by kernels, by `Layout`; `shape`: of C."""
         transposed, dtype, run = self._transposed, self._dtype, self._run
         look, one = layout_function(dtype, len(shape)), np.empty((1,) * len(shape), dtype)
 
         def multiply(B: Array, out: Array | None, residual: Array | None) -> Array | None:
-            kernel = kernels.get((columns, look(B, one if out is None else out, transposed)))
+            kernel = kernels.get(look(B, one if out is None else out, transposed))
             if kernel is None:
                 return None
             if out is None:
@@ -106,7 +114,7 @@ class FastPaths:
             return out
 
         layout = Layout.FORTRAN if transposed and columns > 1 else Layout.UNALIGNED
-        likely = kernels.get((columns, layout))
+        likely = kernels.get(layout)
         if isinstance(likely, FewColumnsProduct):
             return likely.fast_path(self._workers, transposed, layout, shape, otherwise=multiply)
         return multiply

@@ -115,13 +115,16 @@ def saves_enough(offsets: Array, indices: Array, outputs: Array) -> bool:
     """Whether loading the common inputs of `outputs` once saves MIN_SAVING of all loads."""
     if same_inputs(offsets, indices, outputs):
         return bool(offsets[outputs[0] + 1] > offsets[outputs[0]])
-    loads = common = 0
+    loads = 0
     for output in outputs:
         loads += offsets[output + 1] - offsets[output]
-    at = offsets[outputs]
-    for k in range(offsets[outputs[0]], offsets[outputs[0] + 1]):
-        common += in_all(offsets, indices, outputs, at, indices[k])
-    return loads > 0 and (outputs.size - 1) * common >= MIN_SAVING * loads
+    least = MIN_SAVING * loads / (outputs.size - 1)
+    # What all have in common, two have: most proposals fail there.
+    return (
+        loads > 0
+        and common_inputs(offsets, indices, outputs[:2]) >= least
+        and common_inputs(offsets, indices, outputs) >= least
+    )
 
 
 @kernel_part
@@ -137,6 +140,15 @@ def same_inputs(offsets: Array, indices: Array, outputs: Array) -> bool:
             if indices[begin + k] != indices[first + k]:
                 return False
     return True
+
+
+@kernel_part
+def common_inputs(offsets: Array, indices: Array, outputs: Array) -> int:
+    """Return how many inputs all `outputs` have."""
+    common, at = 0, offsets[outputs]
+    for k in range(offsets[outputs[0]], offsets[outputs[0] + 1]):
+        common += in_all(offsets, indices, outputs, at, indices[k])
+    return common
 
 
 @kernel_part

@@ -307,7 +307,7 @@ class WeightsProduct:
         few = math.inf
         if few_columns.fits(self.A, columns):
             form = forms(self.A, columns)[0]
-            few = predicted_seconds(form, self.A, columns, self.workers.threads)
+            few = predicted_seconds(form.seconds, self.A, columns, self.workers.threads)
         best, streamed = None, math.inf
         if few == math.inf or columns > few_columns.SURE_COLUMNS:
             best = tuning.stream_variants(size)[0]
@@ -340,10 +340,12 @@ class WeightsProduct:
             for variant in tuning.stream_variants(size)[: tuning.TRIED]
         ]
         if few_columns.fits(self.A, columns):
-            found = forms(self.A, columns, DOUBTFUL)
+            # Of other layouts of B they are there.
+            few = self._few.get(columns) or self._few_columns(
+                columns, forms(self.A, columns, DOUBTFUL)
+            )
             threads = self.workers.threads
-            seconds = [predicted_seconds(form, self.A, columns, threads) for form in found]
-            few = self._few_columns(columns, found)
+            seconds = [predicted_seconds(each.seconds, self.A, columns, threads) for each in few]
             candidates = [*zip(few, seconds, strict=True), *candidates]
         best, dense = candidates[0][1], cost_model.dense_seconds(size)
         if suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order):

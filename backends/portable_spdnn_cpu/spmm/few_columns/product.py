@@ -53,11 +53,14 @@ def sharing_threads(seconds: float, threads: int) -> int:
     return threads if seconds * (1 - 1 / threads) >= SHARING else 1
 
 
-def predicted_seconds(form: Form, A: SparseOperand, columns: int, threads: int) -> float:
-    """Return what the model says of a product in a form, on so many threads."""
-    used = sharing_threads(form.seconds, threads)
+def predicted_seconds(alone: float, A: SparseOperand, columns: int, threads: int) -> float:
+    """Return what the model says of a product, on so many threads.
+
+    `alone`: seconds on one thread, without the call and the copy of B, as a `Form` has them.
+    """
+    used = sharing_threads(alone, threads)
     copied = COPIED_BYTE * A.shape[1] * columns * A.dtype.itemsize
-    return CALL + copied + form.seconds / used + (SHARING if used > 1 else 0)
+    return CALL + copied + alone / used + (SHARING if used > 1 else 0)
 
 
 class FewColumnsProduct:

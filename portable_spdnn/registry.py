@@ -68,20 +68,20 @@ def _registered_in(
 
 def _registered(name: str) -> dict[str, EntryPoint]:
     """Return what is registered, looked up again where that may have changed, or lacks a name."""
-    folders = tuple((os.path.abspath(folder), _changed_at(folder)) for folder in sys.path)
-    found = _registered_in(folders, tuple(sys.meta_path))
+    found = _registered_in(tuple(map(_state_of, sys.path)), tuple(sys.meta_path))
     return found if name in found else registered()
 
 
-def _changed_at(folder: str) -> int:
-    """Return when a folder changed last, as where a package was installed; 0 where there is none.
+def _state_of(folder: str) -> tuple[str, int]:
+    """Return a folder's whole name, and when it changed last, as where a package was installed.
 
-    In nanoseconds, since the epoch.
+    In nanoseconds since the epoch; 0 where there is no such folder.
     """
     try:
-        return os.stat(folder or os.curdir).st_mtime_ns
-    except OSError:
-        return 0
+        whole = os.path.abspath(folder)
+        return whole, os.stat(whole).st_mtime_ns
+    except OSError:  # the current directory may be gone too
+        return folder, 0
 
 
 def backends() -> list[BackendInfo]:

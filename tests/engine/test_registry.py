@@ -108,3 +108,14 @@ def test_a_relative_folder_is_another_after_a_change_of_directory(
             registry.load_backend(name)
         with pytest.raises(ps.InputError, match="unknown backend"):
             registry.load_backend(other)
+
+
+def test_a_directory_that_is_gone_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setattr(sys, "path", ["", str(gone), *sys.path])
+    assert registry.load_backend("scipy").name == "scipy"

@@ -1,7 +1,6 @@
 """The mathematics in plain loops over float64: slow, and short enough to check by eye.
 
-The loops run over lists: Python takes several times as long for each number of an array. Most of
-the time of the contract suite passes here.
+The loops run over lists: Python takes several times as long for each number of an array.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ DOUBTFUL = 2.0
 # Without a trial, more than `few_columns.SURE_COLUMNS` are streamed unless the kernel for few
 # columns is so many times as fast by the model.
 UNTRIED_MARGIN = 2.0
-# Choices without a trial that are kept, for numbers of columns and orders of B. They share some ten
-# packings of A at most.
+# Choices without a trial that are kept, for numbers of columns and orders of B. Those of streamed
+# weights, and those row by row, share packings of A.
 MAX_PREDICTIONS = 128
 MAX_TRIAL_BYTES = 1 << 28  # of made-up operands and results; larger products are not tried
 
@@ -340,7 +340,7 @@ class WeightsProduct:
             for variant in tuning.stream_variants(size)[: tuning.TRIED]
         ]
         if few_columns.fits(self.A, columns):
-            # Of other layouts of B they are there.
+            # They are there where another layout of B was tried before.
             few = self._few.get(columns) or self._few_columns(
                 columns, forms(self.A, columns, DOUBTFUL)
             )

@@ -358,7 +358,7 @@ class _Rows(Operands):
         return self.load_some(self.row_kind, address, mask)
 
     def _finish_apart(self, row: Value) -> None:
-        """Add a residual to a sum, clamp, and store a row of C: one item after the other."""
+        """Add a residual if there is one, clamp, and store a row of C, one item after the other."""
         spec, builder = self.spec, self.builder
         builder.store(builder.load(self.total), self.finished)
         stack = self.address_of(self.finished)

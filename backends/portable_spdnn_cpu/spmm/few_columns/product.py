@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -110,13 +109,12 @@ class FewColumnsProduct:
         elif isinstance(chosen, SlicedLayout):
             self._packed = pack_slices(A, chosen, (bias, bounds), parts)
         else:
-            packed = None if packed_rows is None else packed_rows.get((chosen.width, parts))
-            self._shared = packed or pack_rows(A, chosen, (bias, bounds), parts)
-            if packed_rows is not None:
-                packed_rows[chosen.width, parts] = self._shared
-            self._packed = replace(self._shared, spec=chosen)
+            shared = {} if packed_rows is None else packed_rows
+            key = chosen.width, parts
+            self._packed = shared.get(key) or pack_rows(A, chosen, (bias, bounds), parts)
+            shared[key] = self._packed
         self._padding = self._packed.slots / max(A.nnz, 1)
-        self._job = kernel.job_of(self._packed.spec)
+        self._job = kernel.job_of(chosen if isinstance(chosen, RowsSpec) else chosen.spec)
         self._address = self._job.address
         self._entry_points = kernel.entry_points(dtype)
         if self._later is not None:

@@ -18,11 +18,12 @@ class PackedProduct:
     Attributes
     ----------
     spec : LanesSpec, SlicedSpec or RowsSpec
+        Row by row, that of any number of columns for which rows of B are as wide.
     table : ndarray of int64
         As `operands.TABLE`; addresses in it are of arrays that this object keeps.
     arrays : dict of str to ndarray
     parts : int
-        Of the rows, of about as many entries each.
+        Of the rows, of about as much work each.
     scratch_bytes : int
         That a call needs for its copy of B and for sums, zero before the first call.
     slots : int
@@ -38,13 +39,6 @@ class PackedProduct:
 
 
 BEGUN = 8  # entries, or steps, which take as long as to begin and end a row, or a slice
-
-
-def divide(offsets: Array, parts: int) -> Array:
-    """Divide rows, or slices, into at most so many parts of about as much work."""
-    work = offsets.astype(np.int64) + BEGUN * np.arange(len(offsets))
-    wanted = work[-1] * np.arange(1, parts) // parts
-    return np.unique(np.concatenate(([0], np.searchsorted(work, wanted), [len(work) - 1])))
 
 
 def table_of(arrays: dict[str, Array], numbers: dict[str, int]) -> Array:

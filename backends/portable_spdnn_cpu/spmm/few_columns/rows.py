@@ -20,8 +20,9 @@ from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.spmm.few_columns.microkernels import UNIT
-from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct, divide, table_of
+from portable_spdnn_cpu.spmm.few_columns.packing import BEGUN, PackedProduct, table_of
 from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, RowsSpec
+from portable_spdnn_cpu.spmm.row_parts import divide
 
 MAX_PLACES = 1 << 16
 L1, L2 = cache_bytes(1), cache_bytes(2) * 3 // 4  # for the rows of B of a block
@@ -49,7 +50,7 @@ def pack_rows(
     ends = np.empty((height, blocks + 1), np.int64)
     block_bounds(A.indptr, A.indices, block_rows, ends)
     counts = np.diff(ends, axis=1)
-    divided = divide(A.indptr, parts)
+    divided = np.unique(divide(A.indptr, parts, BEGUN))
     visited, starts = [], [0]
     for first, end in pairwise(divided):
         for block in range(blocks):

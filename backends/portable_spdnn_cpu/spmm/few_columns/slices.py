@@ -8,8 +8,9 @@ import numpy as np
 
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array
-from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct, divide, table_of
+from portable_spdnn_cpu.spmm.few_columns.packing import BEGUN, PackedProduct, table_of
 from portable_spdnn_cpu.spmm.few_columns.specs import Spec
+from portable_spdnn_cpu.spmm.row_parts import divide
 
 ROWS_SORTED = 1024  # a whole number of any spec's slices
 
@@ -70,7 +71,7 @@ def packed_slices(
     """
     bias, bounds = epilogue
     spec, order, starts = layout.spec, layout.order, layout.starts
-    divided = divide(starts, parts)
+    divided = np.unique(divide(starts, parts, BEGUN))
     arrays = arrays | {
         "starts": starts, "rows": order.astype(np.int32), "parts": divided, "bounds": bounds,
         "bias": np.append(bias, A.dtype.type(0))[order],

@@ -42,18 +42,7 @@ class StreamPart(NamedTuple):
     values: Array
 
 
-def divide_rows(A: sp.csr_array, parts: int) -> list[int]:
-    """Return bounds of so many parts of A's rows, with about as many entries in each.
-
-    >>> divide_rows(sp.csr_array(np.tri(4)), 2)
-    [0, 3, 4]
-    """
-    if parts == 1:
-        return [0, A.shape[0]]
-    # A row costs a little besides its entries, or rows without any would all fall to one part.
-    work = A.indptr + np.arange(A.indptr.size)
-    inner = np.searchsorted(work, work[-1] * np.arange(1, parts) / parts)
-    return [0, *map(int, inner), A.shape[0]]
+BEGUN = 1  # entries that take as long as to begin and end a row
 
 
 def pack_rows(

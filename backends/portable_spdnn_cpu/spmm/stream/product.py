@@ -17,8 +17,9 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.buffers import WORKSPACES
 from portable_spdnn_cpu.machine.spinning import job_failed
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.spmm.row_parts import divide
 from portable_spdnn_cpu.spmm.stream import job_words, kernel
-from portable_spdnn_cpu.spmm.stream.packing import divide_rows, may_be_short, pack_rows
+from portable_spdnn_cpu.spmm.stream.packing import BEGUN, may_be_short, pack_rows
 
 # Multiply-adds of vectors, or a third as many copies: those of 10 microseconds, from which two
 # threads that are awake take less time than one, and of 100, from which it pays to wake them.
@@ -82,7 +83,7 @@ class StreamProduct:
     ) -> None:
         self.shape, self.dtype, self.variant = A.shape, A.dtype, variant
         self.entries = A.nnz
-        bounds = divide_rows(A, variant.parts)
+        bounds = divide(A.indptr, variant.parts, BEGUN)
         self._unused: list[_Call] = []
         self._none = np.empty((0, 0), A.dtype)
         self._start = start_function(A.dtype, 2)

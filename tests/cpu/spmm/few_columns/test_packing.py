@@ -13,7 +13,6 @@ from portable_spdnn_cpu.spmm.few_columns import rows
 from portable_spdnn_cpu.spmm.few_columns.lanes import lay_out_lanes, pack_lanes
 from portable_spdnn_cpu.spmm.few_columns.microkernels import UNIT
 from portable_spdnn_cpu.spmm.few_columns.operands import TABLE
-from portable_spdnn_cpu.spmm.few_columns.packing import divide
 from portable_spdnn_cpu.spmm.few_columns.rows import pack_rows
 from portable_spdnn_cpu.spmm.few_columns.sliced import lay_out_slices, pack_slices
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec
@@ -106,11 +105,3 @@ def test_rows_hold_each_entry_once(near, monkeypatch):
     visited, columns, values = zip(*found, strict=True)
     assert len(found) == A.nnz
     assert abs(sp.csr_array((values, (visited, columns)), shape=A.shape) - A).max() == 0
-
-
-def test_parts_have_rows_without_entries_too():
-    counts = np.repeat([1, 0], [1000, 19_000])
-    first, middle, end = divide(np.concatenate(([0], np.cumsum(counts))), 2)
-    assert (first, end) == (0, 20_000)
-    assert 8000 < middle < 10_000
-    assert divide(np.array([0, 100]), 2).tolist() == [0, 1]  # a row is not divided

@@ -15,7 +15,7 @@ from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.stream import kernel, packing
-from portable_spdnn_cpu.spmm.stream.packing import divide_rows, pack_rows
+from portable_spdnn_cpu.spmm.stream.packing import pack_rows
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 
 POOLS = ThreadPool(1), ThreadPool(3)
@@ -192,16 +192,6 @@ def test_rows_of_a_block_are_ordered_by_count_and_none_is_lost() -> None:
         assert entry == part.first_entry[block + 1]
     np.testing.assert_array_equal(found[begin:end], A.toarray()[begin:end])
     assert not packing.may_be_short(8192, 2)
-
-
-def test_rows_are_divided_by_entries() -> None:
-    heavy = sp.csr_array(np.vstack([np.ones((1, 100)), np.zeros((99, 100))]))
-    bounds = divide_rows(heavy, 2)
-    assert bounds[0] == 0
-    assert bounds[2] == 100
-    assert 1 <= bounds[1] <= 10
-    assert divide_rows(sp.csr_array((3, 4)), 3) == [0, 1, 2, 3]
-    assert divide_rows(sp.csr_array((0, 4)), 2) == [0, 0, 0]
 
 
 def test_kernels_of_other_widths_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -25,7 +25,7 @@ from portable_spdnn_cpu.spmm.direct.choice import (
     suited_form,
 )
 from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, REFUSED
-from portable_spdnn_cpu.spmm.direct.start import EntryPoints, compiled
+from portable_spdnn_cpu.spmm.direct.start import CSC, CSC_INTO_CSR, CSR, compiled
 from portable_spdnn_cpu.spmm.stream.product import WAKING_WORK, is_shared
 
 FORMS: dict[type, str] = {
@@ -129,13 +129,13 @@ def _multiply_small(
     columns = 1 if is_vector else given[1]
     if entries * columns > SMALL_WORK or not B.size:
         return None
-    entry_points = compiled(form, dtype, index, len(given))
+    entry_points = compiled(dtype, index, len(given))
     if entry_points is None:
         return None
-    job = entry_points.vector_job if columns == 1 else entry_points.job
-    zeroed = form == "csc" or (is_almost_empty(entries, rows) and columns > 1)
+    job, taken = entry_points.jobs[form][columns == 1], CSC if form == "csc" else CSR
+    zeroed = taken == CSC or (is_almost_empty(entries, rows) and columns > 1)
     out = (zeros if zeroed else empty)(rows if is_vector else (rows, columns), dtype)
-    done = entry_points.run_alone(job.address, indptr, indices, values, B, out, False, zeroed)
+    done = entry_points.run_alone(job.address, indptr, indices, values, B, out, taken, zeroed)
     return out if done else None
 
 
@@ -208,12 +208,9 @@ def multiply(
     ndarray, shape (m, n) or (m,), or None
     """
     indptr, indices, values = parts
-    entry_points = compiled(form, values.dtype, indices.dtype, B.ndim)
+    entry_points = compiled(values.dtype, indices.dtype, B.ndim)
     if entry_points is None:
         return None
-    runs = entry_points
-    if converts:
-        runs = cast(EntryPoints, compiled("csr", values.dtype, indices.dtype, B.ndim))
     (rows, k), given, item = shape, B.shape, B.itemsize
     is_csc, index = form == "csc", indices.dtype
     by_columns = is_csc and not converts
@@ -256,7 +253,7 @@ def multiply(
         out = new(rows if len(given) == 1 else (rows, columns), values.dtype, order)
     else:
         out = np.array(residual, order=order)
-    threads, job = pool.threads, runs.vector_job if columns == 1 else runs.job
+    threads, job = pool.threads, entry_points.jobs["csc" if by_columns else "csr"][columns == 1]
     # All columns of a CSC are added to the same rows of C: one thread does that.
     if (
         threads == 1
@@ -265,19 +262,20 @@ def multiply(
         or not is_shared(indices.size, shape, columns, item, WAKING_WORK)
     ):
         # For the bare product, Python's part of a call is an eighth less.
+        taken = CSC_INTO_CSR if converts else CSC if is_csc else CSR
         if finish is None and residual is None:
-            done = entry_points.run_alone(job.address, *parts, B, out, converts, zeroed)
+            done = entry_points.run_alone(job.address, *parts, B, out, taken, zeroed)
         else:
             added, finish = residual is not None, finish or NO_EPILOGUE
             done = entry_points.run_alone_with_epilogue(
-                job.address, *parts, B, out, converts, added, *finish
+                job.address, *parts, B, out, taken, added, *finish
             )
         return out if done else None
     if converts:
         converted = parts_in_csr(parts, shape)
         if converted is None:
             return None
-        parts, entry_points = converted, runs
+        parts = converted
     words = np.empty(COUNTERS + threads, np.int64)
     finish = finish or NO_EPILOGUE
     if not entry_points.fill_words(words, threads, *parts, B, out, residual is not None, *finish):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -53,6 +53,8 @@ KERNELS = {
     "csr": (columns_kernel.multiply_csr, vectors.multiply_csr),
     "csc": (columns_kernel.multiply_csc, vectors.multiply_csc),
 }
+# How A is taken: in CSR or CSC, or in CSC that is brought into CSR first.
+CSR, CSC, CSC_INTO_CSR = range(3)
 # Of what `fill_epilogue` takes after the words.
 EPILOGUE_TYPES = (
     types.boolean, types.int64, types.Array(types.float64, 1, "C", True), types.float64,
@@ -61,52 +63,88 @@ EPILOGUE_TYPES = (
 TASKS_PER_WORKER = 4  # of equal numbers of rows, whose entries may differ
 
 
+class Part(NamedTuple):
+    """One of the arrays of A: where it lies, and whether its items follow each other."""
+
+    address: int
+    size: int
+    itemsize: int
+    is_adjacent: bool
+
+
+class Dense(NamedTuple):
+    """B or C, whose only column may be all that there is.
+
+    Attributes
+    ----------
+    address, rows, columns, itemsize : int
+    is_fortran : bool
+        Whether columns are taken as they lie in memory, and not rows.
+    apart : int
+        Bytes from row to row, or from column to column in Fortran order.
+    is_adjacent : bool
+        Whether items of a row, or of a column in Fortran order, follow each other.
+    """
+
+    address: int
+    rows: int
+    columns: int
+    itemsize: int
+    is_fortran: bool
+    apart: int
+    is_adjacent: bool
+
+
 @kernel_part
-def is_fortran(array: Array) -> bool:
-    """Whether columns of B or C are taken as they lie in memory, and not rows."""
-    return array.ndim > 1 and array.shape[-1] > 1 and array.strides[-1] != array.itemsize
+def part_of(array: Array) -> Part:
+    """Return where an array of A lies."""
+    is_adjacent = array.strides[0] == array.itemsize or array.size <= 1
+    return Part(np.int64(array.ctypes.data), array.size, array.itemsize, is_adjacent)  # type: ignore[arg-type]
+
+
+@kernel_part
+def dense_of(array: Array) -> Dense:
+    """Return where B or C lies."""
+    columns = array.shape[-1] if array.ndim > 1 else 1
+    is_fortran = array.ndim > 1 and columns > 1 and array.strides[-1] != array.itemsize
+    step = array.strides[0 if columns == 1 or is_fortran else -1]
+    return Dense(
+        np.int64(array.ctypes.data), array.shape[0], columns, array.itemsize, is_fortran,  # type: ignore[arg-type]
+        array.strides[-1 if is_fortran else 0], step == array.itemsize or array.size <= 1,
+    )  # fmt: skip
 
 
 @kernel_part
 def fill_words(
-    words: Any, workers: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array
+    words: Any, workers: int, indptr: Part, indices: Part, values: Part, B: Dense, out: Dense
 ) -> bool:
     """Fill the words of a job but for SCRATCH, and what `fill_epilogue` fills.
 
     Returns false where items of an array (of B in Fortran order, those of a column) are apart or
-    misaligned, where C has gaps, where indices are too narrow for the shape, or where offsets do
-    not rise from 0 to at most the number of entries.
+    misaligned, where C has gaps, or where indices are too narrow for the shape.
     """
     words[REFUSED], words[WORKERS] = 0, workers
     for worker in range(workers):
         words[COUNTERS + worker] = 0
-    rows = out.shape[0]
-    columns = B.shape[-1] if B.ndim > 1 else 1
+    rows, columns, item = out.rows, B.columns, B.itemsize
     words[TASKS] = 1 if workers == 1 else workers * TASKS_PER_WORKER
-    words[ROWS], words[COLUMNS], words[K] = rows, columns, B.shape[0]
+    words[ROWS], words[COLUMNS], words[K] = rows, columns, B.rows
     words[ENTRIES] = min(indices.size, values.size)
     words[TOGETHER] = columns_together(words[ENTRIES], words[K])
-    words[INDPTR], words[INDICES] = indptr.ctypes.data, indices.ctypes.data
-    words[VALUES], words[B_AT], words[OUT] = values.ctypes.data, B.ctypes.data, out.ctypes.data
-    fortran, out_fortran = is_fortran(B), is_fortran(out)
-    words[B_FORTRAN], words[B_ROW] = fortran, B.strides[-1 if fortran else 0]
-    words[OUT_FORTRAN], words[OUT_ROW] = out_fortran, out.strides[-1 if out_fortran else 0]
-    if not out_fortran and (rows <= 1 or columns == 0):
-        words[OUT_ROW] = columns * out.itemsize  # the stride of a single row, or none, may be any
-    step = B.strides[0 if columns == 1 or fortran else -1]
-    fine = (step == B.itemsize or B.size <= 1) and B.ctypes.data % B.itemsize == 0
-    step = out.strides[0 if columns == 1 or out_fortran else -1]
-    fine &= step == out.itemsize or out.size <= 1
+    words[INDPTR], words[INDICES], words[VALUES] = indptr.address, indices.address, values.address
+    words[B_AT], words[B_FORTRAN], words[B_ROW] = B.address, B.is_fortran, B.apart
+    words[OUT], words[OUT_FORTRAN], words[OUT_ROW] = out.address, out.is_fortran, out.apart
+    if not out.is_fortran and (rows <= 1 or columns == 0):
+        words[OUT_ROW] = columns * item  # the stride of a single row, or none, may be any
+    fine = B.is_adjacent and B.address % item == 0 and out.is_adjacent
     # Rows of C follow each other without a gap.
-    fine &= out_fortran or out.size == 0 or words[OUT_ROW] == columns * out.itemsize
-    if fortran:
-        fine &= B.strides[-1] >= B.shape[0] * B.itemsize and B.strides[-1] % B.itemsize == 0
-    for array in (indptr, indices):
-        fine &= array.strides[0] == array.itemsize or array.size <= 1
-        fine &= array.ctypes.data % array.itemsize == 0
-        fine &= array.itemsize == 8 or max(rows, B.shape[0]) < 1 << 31
-    fine &= values.strides[0] == values.itemsize or values.size <= 1
-    return fine and offsets_are_valid(indptr, words[ENTRIES])
+    fine &= out.is_fortran or rows * columns == 0 or words[OUT_ROW] == columns * item
+    if B.is_fortran:
+        fine &= B.apart >= B.rows * item and B.apart % item == 0
+    for part in (indptr, indices):
+        fine &= part.is_adjacent and part.address % part.itemsize == 0
+        fine &= part.itemsize == 8 or max(rows, B.rows) < 1 << 31
+    return bool(fine and values.is_adjacent)
 
 
 @kernel_part
@@ -132,21 +170,20 @@ def aligned(address: int) -> int:
 
 
 @kernel_part
-def words_for_one(
-    is_csc: bool, converts: bool, indices: Array, values: Array, B: Array, out: Array
+def empty_words(
+    taken: int, indptr: Part, indices: Part, values: Part, B: Dense, out: Dense
 ) -> Array:
-    """Return the words of a job for one worker, which the memory that it needs follows.
+    """Return room for the words of a job for one worker, and for the memory that it needs.
 
-    The memory holds A in CSR where CSC is converted, and rows of B and C that are in Fortran order.
+    The memory, where SCRATCH says, holds A in CSR where CSC is brought into it, and rows of B and C
+    that are in Fortran order.
     """
-    columns, rows, k = B.shape[-1] if B.ndim > 1 else 1, out.shape[0], B.shape[0]
     entries = min(indices.size, values.size)
-    by_columns = is_csc and not converts
     size = BLOCK_BYTES + scratch_bytes(
-        by_columns, rows, k, columns, B.itemsize, is_fortran(B), is_fortran(out)
+        taken == CSC, out.rows, B.rows, B.columns, B.itemsize, B.is_fortran, out.is_fortran
     )
-    if converts:
-        size += (entries + 1) * values.itemsize + (rows + 2 + entries) * indices.itemsize
+    if taken == CSC_INTO_CSR:
+        size += (entries + 1) * values.itemsize + (out.rows + 2 + entries) * indptr.itemsize
         size += BLOCK_BYTES
     words = np.empty(COUNTERS + 1 + size // 8, np.int64)
     words[SCRATCH] = aligned(words.ctypes.data + 8 * (COUNTERS + 1))
@@ -154,13 +191,24 @@ def words_for_one(
 
 
 @kernel_part
-def fill_words_for_one(
-    words: Any, converts: bool, indptr: Array, indices: Array, values: Array, B: Array, out: Array
-) -> bool:
-    """Do what `fill_words` does for one worker, and convert A if it is to be."""
-    if not fill_words(words, 1, indptr, indices, values, B, out):
-        return False
-    return bool(not converts or bring_into_csr(words, indptr, indices, values))
+def words_for_one(
+    taken: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array
+) -> Array:
+    """Return the words of a job for one worker, without what `fill_epilogue` fills.
+
+    REFUSED is set where `fill_words` returns false, or offsets are not as many as they should be,
+    or do not rise from 0 to at most the number of entries.
+    """
+    parts = part_of(indptr), part_of(indices), part_of(values)
+    first, second = dense_of(B), dense_of(out)
+    words = empty_words(taken, *parts, first, second)
+    fine = fill_words(words, 1, *parts, first, second)
+    fine = fine and indptr.size == (second.rows if taken == CSR else first.rows) + 1
+    fine = fine and offsets_are_valid(indptr, words[ENTRIES])
+    if fine and taken == CSC_INTO_CSR:
+        fine = bring_into_csr(words, indptr, indices, values)
+    words[REFUSED] = not fine
+    return words
 
 
 @kernel_part
@@ -180,107 +228,99 @@ def bring_into_csr(words: Any, indptr: Array, indices: Array, values: Array) -> 
     return fill_rows(indptr, indices, values, rows, places, columns, copies)
 
 
+@kernel
+def run_alone(
+    address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array, taken: int,
+    zeroed: bool,
+) -> bool:  # fmt: skip
+    """Compute C on the calling thread by the job at an address.
+
+    That of CSR where A, in CSC, is brought into it. `zeroed`: whether C holds zeros. Returns false
+    where the arrays are not what they should be.
+    """
+    words = words_for_one(taken, indptr, indices, values, B, out)
+    if words[REFUSED]:
+        return False
+    words[ACCUMULATES], words[HAS_EPILOGUE] = zeroed, 0
+    failed = run_share(address, 0, words.ctypes.data)
+    return bool(not failed and words[REFUSED] == 0)
+
+
+@kernel
+def run_alone_with_epilogue(
+    address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array, taken: int,
+    accumulates: bool, code: int, bias: Array, lower: float, upper: float,
+) -> bool:  # fmt: skip
+    """Do what `run_alone` does, with what `fill_epilogue` takes in place of its last argument."""
+    words = words_for_one(taken, indptr, indices, values, B, out)
+    if words[REFUSED]:
+        return False
+    fill_epilogue(words, accumulates, code, bias, lower, upper)
+    failed = run_share(address, 0, words.ctypes.data)
+    return bool(not failed and words[REFUSED] == 0)
+
+
+@kernel
+def fill_all_words(
+    words: Array, workers: int, indptr: Array, indices: Array, values: Array, B: Array,
+    out: Array, accumulates: bool, code: int, bias: Array, lower: float, upper: float,
+) -> bool:  # fmt: skip
+    """Fill the words of a job for any number of workers, A as its kernel takes it, B in C order.
+
+    Returns false where the arrays are not what they should be.
+    """
+    fill_epilogue(words, accumulates, code, bias, lower, upper)
+    parts = part_of(indptr), part_of(indices), part_of(values)
+    fine = fill_words(words, workers, *parts, dense_of(B), dense_of(out))
+    return bool(fine and offsets_are_valid(indptr, words[ENTRIES]))
+
+
 class EntryPoints:
-    """What starts a job for arrays of some types, which callers have checked.
+    """What starts jobs for arrays of some types, which callers have checked.
 
     Functions are compiled when they are first asked for.
 
     Attributes
     ----------
-    job, vector_job : Job
-        For several columns of B, and for a single one.
+    jobs : dict
+        By the form that the kernel takes A in, "csr" or "csc": the `Job` for several columns of B,
+        and for a single one.
     """
 
-    def __init__(
-        self, jobs: tuple[Job, Job], kernels: tuple[Any, Any, Any], arrays: tuple[Any, ...]
-    ) -> None:
-        self.job, self.vector_job = jobs
-        self._run_alone, self._run_alone_with_epilogue, self._fill_words = kernels
-        self._arrays = arrays
+    def __init__(self, dtype: np.dtype[Any], index_dtype: np.dtype[Any], dimensions: int) -> None:
+        self.jobs = {
+            form: tuple(Job(each, dtype.type, index_dtype.type) for each in kernels)
+            for form, kernels in KERNELS.items()
+        }
+        item, index = numba.from_dtype(dtype), numba.from_dtype(index_dtype)
+        indices, values = (types.Array(kind, 1, "A", True, aligned=False) for kind in (index, item))
+        B = types.Array(item, dimensions, "A", True, aligned=False)
+        self._arrays = indices, indices, values, B, types.Array(item, dimensions, "A")
 
     @cached_property
     def run_alone(self) -> Any:
-        """The function that computes C on the calling thread.
-
-        It takes (address of the job, indptr, indices, values, B, out, whether A in CSC is converted
-        before, whether `out` holds zeros). The job is that of CSR where A is converted. It
-        returns false where the arrays are not what they should be.
-        """
-        flags = types.boolean, types.boolean
-        return entry_point(self._run_alone, types.int64, *self._arrays, *flags)
+        """`run_alone` for such arrays."""
+        flags = types.int64, types.boolean
+        return entry_point(run_alone, types.int64, *self._arrays, *flags)
 
     @cached_property
     def run_alone_with_epilogue(self) -> Any:
-        """The same for products with an epilogue.
-
-        It takes what `fill_epilogue` does in place of the last argument.
-        """
-        flag = types.boolean
-        return entry_point(
-            self._run_alone_with_epilogue, types.int64, *self._arrays, flag, *EPILOGUE_TYPES
-        )
+        """`run_alone_with_epilogue` for such arrays."""
+        others = types.int64, *EPILOGUE_TYPES
+        return entry_point(run_alone_with_epilogue, types.int64, *self._arrays, *others)
 
     @cached_property
     def fill_words(self) -> Any:
-        """The function that fills the words of a job for any number of workers.
-
-        It takes (words, workers, indptr, indices, values, B, out), B in C order, and what
-        `fill_epilogue` takes.
-        """
+        """`fill_all_words` for such arrays."""
         words = types.Array(types.int64, 1, "C")
-        return entry_point(self._fill_words, words, types.int64, *self._arrays, *EPILOGUE_TYPES)
+        return entry_point(fill_all_words, words, types.int64, *self._arrays, *EPILOGUE_TYPES)
 
 
 @functools.cache
 def compiled(
-    form: str, dtype: np.dtype[Any], index_dtype: np.dtype[Any], dimensions: int
+    dtype: np.dtype[Any], index_dtype: np.dtype[Any], dimensions: int
 ) -> EntryPoints | None:
-    """Return what starts jobs for A in a form, "csr" or "csc", and B of one dimension or two.
-
-    None for types that are not taken.
-    """
+    """Return what starts jobs for B of one dimension or two; None for types that are not taken."""
     if dtype not in VALUE_TYPES or index_dtype not in INDEX_TYPES:
         return None
-    is_csc = form == "csc"
-
-    @kernel
-    def run_alone(
-        address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array,
-        converts: bool, zeroed: bool,
-    ) -> bool:  # fmt: skip
-        if indptr.size != (B.shape[0] if is_csc else out.shape[0]) + 1:
-            return False
-        words = words_for_one(is_csc, converts, indices, values, B, out)
-        words[ACCUMULATES], words[HAS_EPILOGUE] = zeroed, 0
-        if not fill_words_for_one(words, converts, indptr, indices, values, B, out):
-            return False
-        failed = run_share(address, 0, words.ctypes.data)
-        return bool(not failed and words[REFUSED] == 0)
-
-    @kernel
-    def run_alone_with_epilogue(
-        address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array,
-        converts: bool, accumulates: bool, code: int, bias: Array, lower: float, upper: float,
-    ) -> bool:  # fmt: skip
-        words = words_for_one(is_csc, converts, indices, values, B, out)
-        if not fill_words_for_one(words, converts, indptr, indices, values, B, out):
-            return False
-        fill_epilogue(words, accumulates, code, bias, lower, upper)
-        failed = run_share(address, 0, words.ctypes.data)
-        return bool(not failed and words[REFUSED] == 0)
-
-    @kernel
-    def fill_all_words(
-        words: Array, workers: int, indptr: Array, indices: Array, values: Array, B: Array,
-        out: Array, accumulates: bool, code: int, bias: Array, lower: float, upper: float,
-    ) -> bool:  # fmt: skip
-        fill_epilogue(words, accumulates, code, bias, lower, upper)
-        return fill_words(words, workers, indptr, indices, values, B, out)
-
-    item, index = numba.from_dtype(dtype), numba.from_dtype(index_dtype)
-    indices, values = (types.Array(kind, 1, "A", True, aligned=False) for kind in (index, item))
-    B = types.Array(item, dimensions, "A", True, aligned=False)
-    arrays = indices, indices, values, B, types.Array(item, dimensions, "A")
-    several, single = (Job(each, dtype.type, index_dtype.type) for each in KERNELS[form])
-    kernels = run_alone, run_alone_with_epilogue, fill_all_words
-    return EntryPoints((several, single), kernels, arrays)
+    return EntryPoints(dtype, index_dtype, dimensions)

@@ -19,10 +19,15 @@ OLDEST_OF_CUDA_13 = 75
 COMPILES_FOR_OLD_ONES = _compiles_for_old_ones()
 
 
+def is_compiled_for(architecture: int) -> bool:
+    """Whether the NVRTC at hand compiles for an architecture."""
+    return architecture >= OLDEST_OF_CUDA_13 or COMPILES_FOR_OLD_ONES
+
+
 def needs_compiler_of(architecture: int) -> pytest.MarkDecorator:
     """Return the mark of a test that compiles for an architecture."""
     return pytest.mark.skipif(
-        architecture < OLDEST_OF_CUDA_13 and not COMPILES_FOR_OLD_ONES,
+        not is_compiled_for(architecture),
         reason=f"NVRTC 13 does not compile for sm_{architecture}; that of CUDA 12 does",
     )
 

@@ -1,4 +1,7 @@
-"""Every kernel compiles for every architecture within its claims; no device is needed."""
+"""Every kernel compiles for every architecture within its claims; no device is needed.
+
+`--every-architecture` compiles every configuration of each for every one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from dataclasses import replace
 
 import pytest
 from kernel_catalog import ARCHITECTURES, PRECISIONS, SHARED_LIMITS, catalog
-from nvrtc_architectures import COMPILES_FOR_OLD_ONES, OLDEST_OF_CUDA_13, needs_compiler_of
+from nvrtc_architectures import COMPILES_FOR_OLD_ONES, is_compiled_for, needs_compiler_of
 from ptxas_reports import MULTIPROCESSORS, ResourceReport, occupancy, resident_blocks, resources
 
 from portable_spdnn.host import usable_cores
@@ -59,7 +62,7 @@ def compiled_ahead(request: pytest.FixtureRequest) -> None:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if item.path == request.path and {"kernel", "architecture"} <= parameters.keys():
             kernel, architecture = parameters["kernel"], parameters["architecture"]
-            if architecture >= OLDEST_OF_CUDA_13 or COMPILES_FOR_OLD_ONES:
+            if is_compiled_for(architecture):
                 wanted.add((kernel.source, kernel.defines, architecture))
     with ThreadPoolExecutor(usable_cores()) as pool:
         for each in sorted(wanted):
@@ -95,19 +98,49 @@ TUNED = [
 ]
 
 
-CHOSEN = [
-    pytest.param(
-        kernel,
-        architecture,
-        marks=needs_compiler_of(architecture),
-        id=f"{kernel_id(kernel)}-sm_{architecture}",
-    )
-    for architecture in ARCHITECTURES
-    for kernel in catalog(architecture)
-]
+TARGET = 90  # of all benchmarks and targets
+FEW = 10  # configurations of a file, each of which is compiled for every architecture
 
 
-@pytest.mark.parametrize(("kernel", "architecture"), CHOSEN)
+def chosen(every: bool) -> list[tuple[Kernel, int]]:
+    """Return each kernel, in every configuration, with the architectures to compile it for.
+
+    To compile all for all takes four minutes of a core. Unless `every`, those of a file with many
+    configurations are compiled for the target and, by turns, one of the other architectures.
+    """
+    where: dict[Kernel, list[int]] = {}
+    for architecture in ARCHITECTURES:
+        for kernel in catalog(architecture):
+            where.setdefault(kernel, []).append(architecture)
+    files: dict[str, dict[tuple[tuple[str, str], ...], None]] = {}
+    for kernel in catalog():
+        files.setdefault(kernel.source, {})[kernel.defines] = None
+    pairs = []
+    for kernel, architectures in where.items():
+        turns = list(files[kernel.source])
+        others = [a for a in architectures if a != TARGET and is_compiled_for(a)]
+        if not every and len(turns) > FEW and others:
+            turn = others[turns.index(kernel.defines) % len(others)]
+            architectures = [a for a in architectures if a in (turn, TARGET)]
+        pairs += [(kernel, architecture) for architecture in architectures]
+    return sorted(pairs, key=lambda pair: pair[1])
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose architectures as the command line says."""
+    if metafunc.definition.name == "test_kernel_compiles_within_its_claims":
+        pairs = [
+            pytest.param(
+                kernel,
+                architecture,
+                marks=needs_compiler_of(architecture),
+                id=f"{kernel_id(kernel)}-sm_{architecture}",
+            )
+            for kernel, architecture in chosen(metafunc.config.getoption("every_architecture"))
+        ]
+        metafunc.parametrize(("kernel", "architecture"), pairs)
+
+
 def test_kernel_compiles_within_its_claims(kernel: Kernel, architecture: int) -> None:
     code, reports = compiled(kernel.source, kernel.defines, architecture)
     assert code[:4] == b"\x7fELF"
@@ -181,6 +214,22 @@ def virtual_code(kernel: Kernel, architecture: int) -> str:
     finally:
         nvrtc.destroyProgram(program)
     return code.decode() if isinstance(code, bytes) else code
+
+
+def test_by_turns_no_configuration_and_no_kernel_of_an_architecture_is_left_out() -> None:
+    every, by_turns = chosen(every=True), chosen(every=False)
+    assert {kernel for kernel, _ in by_turns} == {kernel for kernel, _ in every}
+    assert {pair for pair in every if pair[1] == TARGET} <= set(by_turns) < set(every)
+
+    def kinds(pairs: list[tuple[Kernel, int]]) -> set[tuple[object, ...]]:
+        storage = {"SCALAR", "HALF_STORAGE"}
+        return {
+            (kernel.name, *(each for each in kernel.defines if each[0] in storage), architecture)
+            for kernel, architecture in pairs
+            if is_compiled_for(architecture)
+        }
+
+    assert kinds(by_turns) == kinds(every)
 
 
 def test_every_file_of_kernels_is_in_the_catalog() -> None:

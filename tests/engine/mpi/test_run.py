@@ -42,7 +42,7 @@ def test_official_data_on_1_2_and_3_ranks(
     text = shared / "graphchallenge"
     found = []
     jobs = [(1, "static"), (2, "static"), (3, "dynamic")]
-    if backend == "numba":  # how ranks share the work does not depend on the backend
+    if backend == "scipy":  # how ranks share the work does not depend on the backend
         jobs += [(2, "dynamic"), (3, "static")]
     for ranks, schedule in jobs:
         name = f"{ranks}-{schedule}"

@@ -17,7 +17,8 @@ from llvmlite import ir
 from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
-from portable_spdnn_cpu.sddmm.register_tile import GROUP, TOGETHER
+from portable_spdnn_cpu.jit.loops import by_number
+from portable_spdnn_cpu.sddmm.register_tile import GROUP, TOGETHER, most_blocks
 from portable_spdnn_cpu.sddmm.vectors import LANES, WORD, Blocks, Value
 
 
@@ -119,27 +120,31 @@ def add_rows(
 ) -> Emission:  # fmt: skip
     """out[place ...] += the sum over e < count of P[p + e] times part of row keys[first + e] of V.
 
-    The part is as many blocks as `part` has entries, and begins at V[v + stride key].
+    The part is `part` blocks, at most `most_blocks`, and begins at V[v + stride key].
     """
-    signature = types.void(part, P, WORD, V, WORD, WORD, keys, WORD, WORD, out, WORD)
+    signature = types.void(WORD, P, WORD, V, WORD, WORD, keys, WORD, WORD, out, WORD)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        _, P, p, V, v, stride, keys, first, count, out, place = args
+        part, P, p, V, v, stride, keys, first, count, out, place = args
         b = Blocks(context, builder, sig.args[1].dtype)
         weights, rows = b.at(b.data(sig.args[1], P), p), b.at(b.data(sig.args[3], V), v)
         numbers, found = b.at(b.data(sig.args[6], keys), first), b.data(sig.args[9], out)
-        places = [b.at(found, place, LANES * n) for n in range(len(sig.args[0]))]
-        [slots] = b.sums(1, len(places))
-        for target, slot in zip(places, slots, strict=True):
-            builder.store(b.load(target), slot)
-        with b.steps(count) as entry:
-            row = builder.mul(b.load_word(b.at(numbers, entry)), stride)
-            weight = b.spread(builder.load(b.at(weights, entry)))
-            for n, slot in enumerate(slots):
-                value = b.load(b.at(rows, row, LANES * n))
-                builder.store(b.multiply_add(weight, value, builder.load(slot)), slot)
-        for target, slot in zip(places, slots, strict=True):
-            b.store(builder.load(slot), target)
+
+        def add(blocks: int) -> None:
+            places = [b.at(found, place, LANES * n) for n in range(blocks)]
+            [slots] = b.sums(1, blocks)
+            for target, slot in zip(places, slots, strict=True):
+                builder.store(b.load(target), slot)
+            with b.steps(count) as entry:
+                row = builder.mul(b.load_word(b.at(numbers, entry)), stride)
+                weight = b.spread(builder.load(b.at(weights, entry)))
+                for n, slot in enumerate(slots):
+                    value = b.load(b.at(rows, row, LANES * n))
+                    builder.store(b.multiply_add(weight, value, builder.load(slot)), slot)
+            for target, slot in zip(places, slots, strict=True):
+                b.store(builder.load(slot), target)
+
+        by_number(builder, part, most_blocks(b.itemsize), add)
         return context.get_dummy_value()
 
     return signature, codegen

@@ -107,7 +107,7 @@ def attend_rows(
     sums: Array,
 ) -> None:
     """Add what is in no tile, of a block of queries in some blocks of keys; see `PackedMask`."""
-    key_part, value_part = LANES * len(tile.key_part), LANES * len(tile.value_part)
+    key_part, value_part = LANES * tile.key_part, LANES * tile.value_part
     blocks, number = begins.shape
     used = 0
     for query in range(number):

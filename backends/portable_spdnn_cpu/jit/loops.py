@@ -1,4 +1,4 @@
-"""Emitted loops, which begin on a cache line of code.
+"""Emitted loops, which begin on a cache line of code, and choices among code for numbers.
 
 Where a short loop lies across two of them, a processor may fetch it at half the rate: additions of
 sparse columns took a third longer on a Zen 3, or not, by where the system had put the code.
@@ -6,7 +6,7 @@ sparse columns took a third longer on a Zen 3, or not, by where the system had p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,6 +37,20 @@ def loop(
         following = hidden(builder, following)
     counter.add_incoming(following, builder.block)
     align_loop(builder, builder.cbranch(builder.icmp_signed("<", following, end), body, after))
+    builder.position_at_end(after)
+
+
+def by_number(builder: Any, number: Value, most: int, emit: Callable[[int], None]) -> None:
+    """Emit ``emit(n)`` for n = 1 .. most; that for a number runs, which is one of these."""
+    after = builder.append_basic_block("after_cases")
+    cases = [builder.append_basic_block(f"of_{n}") for n in range(1, most + 1)]
+    switch = builder.switch(number, cases[-1])
+    for n, case in enumerate(cases, 1):
+        if n < most:
+            switch.add_case(ir.Constant(number.type, n), case)
+        builder.position_at_end(case)
+        emit(n)
+        builder.branch(after)
     builder.position_at_end(after)
 
 

@@ -42,7 +42,7 @@ def sample(
     chunks = (queries + QUERIES_EACH - 1) // QUERIES_EACH
     rows = np.empty(QUERIES_EACH * d, Q.dtype)
     places = np.empty(QUERIES_EACH, np.int64)
-    part = LANES * len(tile.key_part)
+    part = LANES * tile.key_part
     while True:
         number = fetch_add(counter, 0, 1)
         if number >= heads * chunks:

@@ -15,7 +15,8 @@ from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
 from portable_spdnn_cpu.jit.intrinsics import broadcast
-from portable_spdnn_cpu.sddmm.register_tile import TOGETHER
+from portable_spdnn_cpu.jit.loops import by_number
+from portable_spdnn_cpu.sddmm.register_tile import TOGETHER, most_blocks
 from portable_spdnn_cpu.sddmm.vectors import FUSED, LANES, WORD, Blocks, Value
 
 
@@ -26,25 +27,24 @@ def score_rows(
 ) -> Emission:  # fmt: skip
     """S[s + e] = scale times the product of a part of a query and of row keys[first + e] of K.
 
-    For e < count. The part is as many blocks as `part` has entries; that of the query begins at
+    For e < count. The part is `part` blocks, at most `most_blocks`; that of the query begins at
     Q[q], those of the keys at K[k + stride key]. `more`: it is added to what is in S, by which rows
     wider than a part go part by part. Nothing beyond the entries is written; all arrays are
     contiguous, and positions count their items.
     """
     signature = types.void(
-        part, Q, WORD, K, WORD, WORD, keys, WORD, WORD, Q.dtype, S, WORD, types.boolean
+        WORD, Q, WORD, K, WORD, WORD, keys, WORD, WORD, Q.dtype, S, WORD, types.boolean
     )
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        _, Q, q, K, k, stride, keys, first, count, scale, S, s, more = args
+        part, Q, q, K, k, stride, keys, first, count, scale, S, s, more = args
         b = Blocks(context, builder, sig.args[1].dtype)
         queries, rows = b.data(sig.args[1], Q), b.at(b.data(sig.args[3], K), k)
         numbers, out = b.at(b.data(sig.args[6], keys), first), b.at(b.data(sig.args[10], S), s)
-        query = [b.load(b.at(queries, q, LANES * n)) for n in range(len(sig.args[0]))]
         few = ir.VectorType(b.scalar, TOGETHER)
         factor = broadcast(builder, few, scale)
 
-        def product(entry: Value) -> Value:
+        def product(query: list[Value], entry: Value) -> Value:
             row = builder.mul(b.load_word(b.at(numbers, entry)), stride)
             total = None
             for n, block in enumerate(query):
@@ -66,19 +66,23 @@ def score_rows(
             return builder.load(found)
 
         whole = builder.and_(count, ir.Constant(count.type, -TOGETHER))
-        with b.steps(whole, TOGETHER) as entry:
-            value = scores(entry, [product(b.add(entry, n)) for n in range(TOGETHER)])
-            place = builder.bitcast(b.at(out, entry), few.as_pointer())
-            builder.store(value, place, align=b.itemsize)
         left = builder.sub(count, whole)
-        [slots] = b.sums(1, TOGETHER)
-        with builder.if_then(builder.icmp_signed(">", left, ir.Constant(left.type, 0))):
-            for n, slot in enumerate(slots):
-                if n < TOGETHER - 1:
+
+        def score(blocks: int) -> None:
+            query = [b.load(b.at(queries, q, LANES * n)) for n in range(blocks)]
+            with b.steps(whole, TOGETHER) as entry:
+                value = scores(entry, [product(query, b.add(entry, n)) for n in range(TOGETHER)])
+                place = builder.bitcast(b.at(out, entry), few.as_pointer())
+                builder.store(value, place, align=b.itemsize)
+            [slots] = b.sums(1, TOGETHER)
+            with builder.if_then(builder.icmp_signed(">", left, ir.Constant(left.type, 0))):
+                for n, slot in enumerate(slots[:-1]):
                     with builder.if_then(builder.icmp_signed(">", left, ir.Constant(left.type, n))):
-                        builder.store(product(b.add(whole, n)), slot)
-            value = scores(whole, [builder.load(slot) for slot in slots])
-            b.store_first(value, b.at(out, whole), left)
+                        builder.store(product(query, b.add(whole, n)), slot)
+                value = scores(whole, [builder.load(slot) for slot in slots])
+                b.store_first(value, b.at(out, whole), left)
+
+        by_number(builder, part, most_blocks(b.itemsize), score)
         return context.get_dummy_value()
 
     return signature, codegen

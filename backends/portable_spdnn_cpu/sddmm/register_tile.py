@@ -14,10 +14,10 @@ Count = tuple[int, ...]
 
 
 class RegisterTile(NamedTuple):
-    """What microkernels keep in registers; each entry counts by its length.
+    """What microkernels keep in registers; a tuple counts by its length.
 
-    Kernels take it as an argument: a tuple's length is part of its type, so that every tile is
-    compiled on its own.
+    Kernels take it as an argument: a tuple's length is part of its type, so that it is known when
+    they are compiled. It depends on the processor and the type of numbers alone.
 
     Attributes
     ----------
@@ -29,16 +29,30 @@ class RegisterTile(NamedTuple):
         Blocks of keys whose scores are computed for each of them at once.
     columns : tuple
         Blocks of columns of V that are added up for each of them at once.
-    key_part, value_part : tuple
-        Blocks of a row of K, and of V, that are kept for one query whose keys are anywhere.
+    key_part, value_part : int
+        Blocks of a row of K, and of V, that are kept for one query whose keys are anywhere; at most
+        `most_blocks`. There is code for each number.
     """
 
     one: Count
     rows: Count
     keys: Count
     columns: Count
-    key_part: Count
-    value_part: Count
+    key_part: int
+    value_part: int
+
+
+def most_blocks(
+    itemsize: int, vector_bytes: int = VECTOR_BYTES, registers: int = VECTOR_REGISTERS
+) -> int:
+    """Return the blocks of a row that stay, beside TOGETHER sums and what is being loaded."""
+    each = registers_of_block(itemsize, vector_bytes)
+    return max(1, min(MOST_BLOCKS, registers // each - TOGETHER - 1))
+
+
+def registers_of_block(itemsize: int, vector_bytes: int) -> int:
+    """Return the registers that a block takes."""
+    return max(1, LANES * itemsize // vector_bytes)
 
 
 def register_tile(
@@ -59,15 +73,14 @@ def register_tile(
     vector_bytes, registers : int
         Of the processor: size and number of its vector registers.
     """
-    each = max(1, LANES * itemsize // vector_bytes)  # registers that a block takes
+    each = registers_of_block(itemsize, vector_bytes)
     # Sums take three quarters of the registers; the rest is for what is loaded and spread.
     sums = max(1, 3 * registers // 4 // each)
     rows = 1 << min(GROUP.bit_length() - 1, sums.bit_length() - 1)
     keys, columns = max(1, min(3, sums // rows)), max(1, min(2, sums // rows))
-    # A part of a query stays, beside TOGETHER sums and what is being loaded.
-    most = max(1, min(MOST_BLOCKS, registers // each - TOGETHER - 1))
+    most = most_blocks(itemsize, vector_bytes, registers)
     parts = (part_blocks(columns_, most) for columns_ in (d, d_v))
-    return RegisterTile(*((0,) * count for count in (1, rows, keys, columns, *parts)))
+    return RegisterTile(*((0,) * count for count in (1, rows, keys, columns)), *parts)
 
 
 def part_blocks(columns: int, most: int) -> int:
@@ -76,7 +89,7 @@ def part_blocks(columns: int, most: int) -> int:
     return -(-needed // -(-needed // most))
 
 
-def padded(columns: int, part: Count) -> int:
-    """Return the columns of rows that are stored in whole parts."""
-    width = LANES * len(part)
+def padded(columns: int, part: int) -> int:
+    """Return the columns of rows that are stored in whole parts of so many blocks."""
+    width = LANES * part
     return max(1, -(-columns // width)) * width

@@ -1,4 +1,4 @@
-"""Emitted loops, which begin on a cache line of code, and choices among code for numbers.
+"""Emitted loops, which begin on a cache line of code, and cases by a number.
 
 Where a short loop lies across two of them, a processor may fetch it at half the rate: additions of
 sparse columns took a third longer on a Zen 3, or not, by where the system had put the code.
@@ -41,7 +41,7 @@ def loop(
 
 
 def by_number(builder: Any, number: Value, most: int, emit: Callable[[int], None]) -> None:
-    """Emit ``emit(n)`` for n = 1 .. most; that for a number runs, which is one of these."""
+    """Emit a choice: ``emit(number)`` runs, of those for 1 .. most, of which `number` is one."""
     after = builder.append_basic_block("after_cases")
     cases = [builder.append_basic_block(f"of_{n}") for n in range(1, most + 1)]
     switch = builder.switch(number, cases[-1])

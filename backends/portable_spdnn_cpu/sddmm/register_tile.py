@@ -79,8 +79,8 @@ def register_tile(
     rows = 1 << min(GROUP.bit_length() - 1, sums.bit_length() - 1)
     keys, columns = max(1, min(3, sums // rows)), max(1, min(2, sums // rows))
     most = most_blocks(itemsize, vector_bytes, registers)
-    parts = (part_blocks(columns_, most) for columns_ in (d, d_v))
-    return RegisterTile(*((0,) * count for count in (1, rows, keys, columns)), *parts)
+    parts = part_blocks(d, most), part_blocks(d_v, most)
+    return RegisterTile((0,), (0,) * rows, (0,) * keys, (0,) * columns, *parts)
 
 
 def part_blocks(columns: int, most: int) -> int:

@@ -26,7 +26,11 @@ settings.load_profile("same")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what `make fuzz` asks for."""
-    parser.addoption("--every-architecture", action="store_true", help="of CUDA kernels")
+    parser.addoption(
+        "--every-architecture",
+        action="store_true",
+        help="compile each configuration of the CUDA kernels for every architecture",
+    )
 
 
 # A shell that starts the tests in the background has them, and what they start, ignore interrupts.

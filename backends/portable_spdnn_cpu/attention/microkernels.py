@@ -120,7 +120,7 @@ def add_rows(
 ) -> Emission:  # fmt: skip
     """out[place ...] += the sum over e < count of P[p + e] times part of row keys[first + e] of V.
 
-    The part is `part` blocks, at most `most_blocks`, and begins at V[v + stride key].
+    The part is `part` blocks, 1 to `most_blocks`, and begins at V[v + stride key].
     """
     signature = types.void(WORD, P, WORD, V, WORD, WORD, keys, WORD, WORD, out, WORD)
 

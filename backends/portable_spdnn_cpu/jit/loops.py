@@ -1,6 +1,6 @@
 """Emitted loops, which begin on a cache line of code, and cases by a number.
 
-Where a short loop lies across two of them, a processor may fetch it at half the rate: additions of
+Where a short loop lies across two lines, a processor may fetch it at half the rate: additions of
 sparse columns took a third longer on a Zen 3, or not, by where the system had put the code.
 """
 
@@ -40,18 +40,27 @@ def loop(
     builder.position_at_end(after)
 
 
-def by_number(builder: Any, number: Value, most: int, emit: Callable[[int], None]) -> None:
-    """Emit a choice: ``emit(number)`` runs, of those for 1 .. most, of which `number` is one."""
+def by_number(builder: Any, number: Value, most: int, emit: Callable[[int], Value]) -> Value:
+    """Emit a switch: where `number` is n the code of ``emit(n)`` runs; returns its value, if any.
+
+    The number is 1 to `most`, which is not checked.
+    """
     after = builder.append_basic_block("after_cases")
     cases = [builder.append_basic_block(f"of_{n}") for n in range(1, most + 1)]
-    switch = builder.switch(number, cases[-1])
+    switch, found = builder.switch(number, cases[-1]), []
     for n, case in enumerate(cases, 1):
         if n < most:
             switch.add_case(ir.Constant(number.type, n), case)
         builder.position_at_end(case)
-        emit(n)
+        found.append((emit(n), builder.block))
         builder.branch(after)
     builder.position_at_end(after)
+    if found[0][0] is None:
+        return None
+    value = builder.phi(found[0][0].type)
+    for each in found:
+        value.add_incoming(*each)
+    return value
 
 
 def hidden(builder: Any, word: Value) -> Value:

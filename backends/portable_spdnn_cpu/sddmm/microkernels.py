@@ -8,6 +8,7 @@ additions for each score; from the second-level cache the four cache lines of a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -27,9 +28,9 @@ def score_rows(
 ) -> Emission:  # fmt: skip
     """S[s + e] = scale times the product of a part of a query and of row keys[first + e] of K.
 
-    For e < count. The part is `part` blocks, at most `most_blocks`; that of the query begins at
+    For e < count. The part is `part` blocks, 1 to `most_blocks`; that of the query begins at
     Q[q], those of the keys at K[k + stride key]. `more`: it is added to what is in S, by which rows
-    wider than a part go part by part. Nothing beyond the entries is written; all arrays are
+    wider than a part go part by part. Nothing beyond the entries is touched; all arrays are
     contiguous, and positions count their items.
     """
     signature = types.void(
@@ -55,14 +56,12 @@ def score_rows(
                 )
             return total
 
-        def scores(entry: Value, products: list[Value]) -> Value:
-            """Return what is to be stored, with what is there where it is to be added."""
+        def scores(products: list[Value], before: Callable[[], Value]) -> Value:
+            """Return what is to be stored; what was there before is added where it is to be."""
             fresh = builder.fmul(b.lane_sums(products), factor)
             found = cgutils.alloca_once_value(builder, fresh)
             with builder.if_then(more):
-                place = builder.bitcast(b.at(out, entry), few.as_pointer())
-                before = builder.load(place, align=b.itemsize)
-                builder.store(builder.fadd(fresh, before), found)
+                builder.store(builder.fadd(fresh, before()), found)
             return builder.load(found)
 
         whole = builder.and_(count, ir.Constant(count.type, -TOGETHER))
@@ -71,16 +70,19 @@ def score_rows(
         def score(blocks: int) -> None:
             query = [b.load(b.at(queries, q, LANES * n)) for n in range(blocks)]
             with b.steps(whole, TOGETHER) as entry:
-                value = scores(entry, [product(query, b.add(entry, n)) for n in range(TOGETHER)])
                 place = builder.bitcast(b.at(out, entry), few.as_pointer())
+                products = [product(query, b.add(entry, n)) for n in range(TOGETHER)]
+                value = scores(products, lambda: builder.load(place, align=b.itemsize))
                 builder.store(value, place, align=b.itemsize)
-            [slots] = b.sums(1, TOGETHER)
+            [slots] = b.sums(1, TOGETHER - 1)
             with builder.if_then(builder.icmp_signed(">", left, ir.Constant(left.type, 0))):
-                for n, slot in enumerate(slots[:-1]):
+                for n, slot in enumerate(slots):
                     with builder.if_then(builder.icmp_signed(">", left, ir.Constant(left.type, n))):
                         builder.store(product(query, b.add(whole, n)), slot)
-                value = scores(whole, [builder.load(slot) for slot in slots])
-                b.store_first(value, b.at(out, whole), left)
+                place = b.at(out, whole)
+                products = [*(builder.load(slot) for slot in slots), b.zero]
+                value = scores(products, lambda: b.load_first(place, left, TOGETHER))
+                b.store_first(value, place, left)
 
         by_number(builder, part, most_blocks(b.itemsize), score)
         return context.get_dummy_value()

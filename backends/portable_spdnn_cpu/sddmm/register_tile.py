@@ -8,7 +8,7 @@ from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
 from portable_spdnn_cpu.sddmm.vectors import LANES
 
 GROUP = 8  # queries of a dense tile
-MOST_BLOCKS = 4  # of a row of K or V at a time: more would leave nothing to gain
+WORTHWHILE_BLOCKS = 4  # of a row of K or V at a time: more would leave nothing to gain
 TOGETHER = 4  # scores whose lanes are summed at a time
 Count = tuple[int, ...]
 
@@ -17,7 +17,7 @@ class RegisterTile(NamedTuple):
     """What microkernels keep in registers; a tuple counts by its length.
 
     Kernels take it as an argument: a tuple's length is part of its type, so that it is known when
-    they are compiled. It depends on the processor and the type of numbers alone.
+    they are compiled. Tuples depend on the processor and the type of numbers alone.
 
     Attributes
     ----------
@@ -30,8 +30,8 @@ class RegisterTile(NamedTuple):
     columns : tuple
         Blocks of columns of V that are added up for each of them at once.
     key_part, value_part : int
-        Blocks of a row of K, and of V, that are kept for one query whose keys are anywhere; at most
-        `most_blocks`. There is code for each number.
+        Blocks of a row of K, and of V, that are kept for one query whose keys are anywhere, by the
+        columns of K and V: 1 to `most_blocks`, with code for each number.
     """
 
     one: Count
@@ -45,9 +45,9 @@ class RegisterTile(NamedTuple):
 def most_blocks(
     itemsize: int, vector_bytes: int = VECTOR_BYTES, registers: int = VECTOR_REGISTERS
 ) -> int:
-    """Return the blocks of a row that stay, beside TOGETHER sums and what is being loaded."""
+    """Return the most blocks of a row that can stay, beside TOGETHER sums and what is loaded."""
     each = registers_of_block(itemsize, vector_bytes)
-    return max(1, min(MOST_BLOCKS, registers // each - TOGETHER - 1))
+    return max(1, min(WORTHWHILE_BLOCKS, registers // each - TOGETHER - 1))
 
 
 def registers_of_block(itemsize: int, vector_bytes: int) -> int:

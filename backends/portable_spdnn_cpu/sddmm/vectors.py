@@ -117,14 +117,19 @@ class Blocks:
         """Store the first `count` lanes of a block, or of a part of one; nothing beyond them."""
         store_first(self.builder, value, pointer, count, self.itemsize)
 
-    def load_first(self, pointer: Value, count: Value) -> Value:
-        """Load the first `count` numbers of a block, and nothing beyond them; zeros follow."""
-        builder, chosen = self.builder, self.lanes_below(count)
-        source = builder.bitcast(pointer, self.vector.as_pointer())
-        kind = ir.FunctionType(self.vector, [source.type, INT32, chosen.type, self.vector])
-        name = f"llvm.masked.load.v{LANES}f{8 * self.itemsize}.p0"
+    def load_first(self, pointer: Value, count: Value, lanes: int = LANES) -> Value:
+        """Load the first `count` numbers of a block, or of a part of one of so many lanes.
+
+        And nothing beyond them; zeros follow.
+        """
+        builder, chosen = self.builder, self.lanes_below(count, lanes)
+        vector = ir.VectorType(self.scalar, lanes)
+        source = builder.bitcast(pointer, vector.as_pointer())
+        kind = ir.FunctionType(vector, [source.type, INT32, chosen.type, vector])
+        name = f"llvm.masked.load.v{lanes}f{8 * self.itemsize}.p0"
         function = cgutils.get_or_insert_function(builder.module, kind, name)
-        return builder.call(function, [source, INT32(self.itemsize), chosen, self.zero])
+        zeros = ir.Constant(vector, None)
+        return builder.call(function, [source, INT32(self.itemsize), chosen, zeros])
 
     def spread(self, scalar: Value) -> Value:
         """Return a block of which each lane holds a number."""

@@ -10,8 +10,9 @@ import pytest
 import portable_spdnn as ps
 from portable_spdnn_cpu.attention import handle, packing
 from portable_spdnn_cpu.attention.handle import SparseAttention, block_of_queries
+from portable_spdnn_cpu.attention.kernel import attend, attend_heads
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.sddmm.register_tile import register_tile
+from portable_spdnn_cpu.sddmm.register_tile import RegisterTile, most_blocks, register_tile
 
 
 def dense_attention(mask: Any, Q: Any, K: Any, V: Any, scale: float) -> Any:
@@ -73,10 +74,24 @@ def test_widths_of_heads(mask: Any, d: int, d_v: int, dtype: Any) -> None:
 def test_register_tiles_of_shorter_vectors_give_the_same(
     mask: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        handle, "register_tile", lambda itemsize, d, d_v: register_tile(itemsize, d, d_v, 32, 16)
-    )
+    def shorter(itemsize: int, d: int, d_v: int) -> RegisterTile:
+        tile, most = register_tile(itemsize, d, d_v, 32, 16), most_blocks(itemsize)
+        parts = min(tile.key_part, most), min(tile.value_part, most)
+        return tile._replace(key_part=parts[0], value_part=parts[1])
+
+    monkeypatch.setattr(handle, "register_tile", shorter)
     check(mask, 1, 2, 64, 64)
+
+
+def test_heads_of_other_sizes_compile_nothing(mask: Any) -> None:
+    kernels: list[Any] = [attend, attend_heads]
+    for heads in (1, 8):
+        check(mask, 1, heads, 16, 16)
+    compiled = [len(kernel.signatures) for kernel in kernels]
+    for heads in (1, 8):
+        for d, d_v in ((100, 33), (64, 128), (17, 300)):
+            check(mask, 1, heads, d, d_v)
+    assert [len(kernel.signatures) for kernel in kernels] == compiled
 
 
 def test_largest_scores_may_come_late_or_early() -> None:

@@ -12,6 +12,7 @@ from llvmlite import ir
 from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import intrinsic
+from portable_spdnn_cpu.jit.loops import by_number
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
 from portable_spdnn_cpu.spmm.direct.columns import Columns
@@ -20,7 +21,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import REFUSED
 from portable_spdnn_cpu.spmm.direct.predicted import EachColumn, PredictedRows
 from portable_spdnn_cpu.spmm.direct.rows import Rows
 from portable_spdnn_cpu.spmm.direct.unrolled import EqualColumns, EqualRows
-from portable_spdnn_cpu.spmm.emitter import BIT, WORD
+from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
 # Constants for Numba, to which a tuple's length is part of its type.
@@ -121,21 +122,11 @@ def multiply_panel(
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         given = _load_words(builder, args[3])
         padded = args[7] if is_csc else builder.add(args[7], WORD(lanes - 1))
-        joint = builder.append_basic_block("joint")
-        cases = {sizes: builder.append_basic_block("panel") for sizes in panels}
-        switch = builder.switch(builder.udiv(padded, WORD(lanes)), cases[panels[-1]])
-        for number, sizes in enumerate(panels[:-1], 1):
-            switch.add_case(WORD(number), cases[sizes])
-        found = []
-        for sizes, case in cases.items():
-            builder.position_at_end(case)
-            valid = emitter(builder, itemsize, index_type, given, sizes).emit(*args[4:])
-            found.append((valid, builder.block))
-            builder.branch(joint)
-        builder.position_at_end(joint)
-        valid = builder.phi(BIT)
-        for each in found:
-            valid.add_incoming(*each)
-        return valid
+
+        def emit(number: int) -> Any:
+            sizes = panels[number - 1]
+            return emitter(builder, itemsize, index_type, given, sizes).emit(*args[4:])
+
+        return by_number(builder, builder.udiv(padded, WORD(lanes)), len(panels), emit)
 
     return types.boolean(form, dtype, index_dtype, words, *[types.intp] * 4), codegen

@@ -14,7 +14,7 @@ from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import with_aligned_rows
 from portable_spdnn_cpu.spmm.direct.choice import is_reused
 from portable_spdnn_cpu.spmm.direct.product import epilogue_arguments
-from portable_spdnn_cpu.spmm.direct.start import CSC, CSR, compiled
+from portable_spdnn_cpu.spmm.direct.start import BY_ROWS, TAKEN, compiled
 
 
 class DirectProduct:
@@ -31,9 +31,8 @@ class DirectProduct:
         index = np.result_type(A.indptr, A.indices)
         parts = A.indptr.astype(index, copy=False), A.indices.astype(index, copy=False), A.data
         self._parts, self._entries = tuple(map(in_order, parts)), A.nnz
-        entry_points: Any = compiled(A.dtype, index, 2)
-        self._entry_points, self._jobs = entry_points, entry_points.jobs[A.format]
-        self._taken = CSC if A.format == "csc" else CSR
+        self._entry_points: Any = compiled(A.dtype, index, 2)
+        self._taken = TAKEN[A.format]
         self._finish = epilogue_arguments(epilogue, A.dtype)
         self._is_bare = epilogue.bias is None and epilogue.interval == (-np.inf, np.inf)
 
@@ -46,7 +45,7 @@ class DirectProduct:
         if B.strides[1] == item and is_reused(self._entries, k, columns, item):
             B = with_aligned_rows(B)
         accumulates = residual is not None
-        address = self._jobs[columns == 1].address
+        address = entry_points.jobs[self._taken][columns == 1].address
         if self._is_bare and not accumulates:
             return bool(entry_points.run_alone(address, *self._parts, B, out, self._taken, False))
         if accumulates:
@@ -58,7 +57,7 @@ class DirectProduct:
 
     def describe(self) -> str:
         """Return what runs, for people."""
-        return "A is read as it is" if self._taken == CSR else "A is read by columns, in CSC"
+        return "A is read as it is" if self._taken == BY_ROWS else "A is read by columns, in CSC"
 
     def threads_used(self, threads: int, columns: int) -> int:
         """Return 1: the calling thread computes."""

@@ -25,7 +25,7 @@ from portable_spdnn_cpu.spmm.direct.choice import (
     suited_form,
 )
 from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, REFUSED
-from portable_spdnn_cpu.spmm.direct.start import CSC, CSC_INTO_CSR, CSR, compiled
+from portable_spdnn_cpu.spmm.direct.start import BY_COLUMNS, CONVERTED, TAKEN, compiled
 from portable_spdnn_cpu.spmm.stream.product import WAKING_WORK, is_shared
 
 FORMS: dict[type, str] = {
@@ -132,8 +132,9 @@ def _multiply_small(
     entry_points = compiled(dtype, index, len(given))
     if entry_points is None:
         return None
-    job, taken = entry_points.jobs[form][columns == 1], CSC if form == "csc" else CSR
-    zeroed = taken == CSC or (is_almost_empty(entries, rows) and columns > 1)
+    taken = TAKEN[form]
+    job = entry_points.jobs[taken][columns == 1]
+    zeroed = taken == BY_COLUMNS or (is_almost_empty(entries, rows) and columns > 1)
     out = (zeros if zeroed else empty)(rows if is_vector else (rows, columns), dtype)
     done = entry_points.run_alone(job.address, indptr, indices, values, B, out, taken, zeroed)
     return out if done else None
@@ -213,7 +214,8 @@ def multiply(
         return None
     (rows, k), given, item = shape, B.shape, B.itemsize
     is_csc, index = form == "csc", indices.dtype
-    by_columns = is_csc and not converts
+    taken = CONVERTED if converts else TAKEN[form]
+    by_columns = taken == BY_COLUMNS
     if (
         rows < 0
         or given[0] != k
@@ -253,7 +255,7 @@ def multiply(
         out = new(rows if len(given) == 1 else (rows, columns), values.dtype, order)
     else:
         out = np.array(residual, order=order)
-    threads, job = pool.threads, entry_points.jobs["csc" if by_columns else "csr"][columns == 1]
+    threads, job = pool.threads, entry_points.jobs[taken][columns == 1]
     # All columns of a CSC are added to the same rows of C: one thread does that.
     if (
         threads == 1
@@ -262,7 +264,6 @@ def multiply(
         or not is_shared(indices.size, shape, columns, item, WAKING_WORK)
     ):
         # For the bare product, Python's part of a call is an eighth less.
-        taken = CSC_INTO_CSR if converts else CSC if is_csc else CSR
         if finish is None and residual is None:
             done = entry_points.run_alone(job.address, *parts, B, out, taken, zeroed)
         else:
@@ -278,7 +279,9 @@ def multiply(
         parts = converted
     words = np.empty(COUNTERS + threads, np.int64)
     finish = finish or NO_EPILOGUE
-    if not entry_points.fill_words(words, threads, *parts, B, out, residual is not None, *finish):
+    if not entry_points.fill_all_words(
+        words, threads, *parts, B, out, residual is not None, *finish
+    ):
         return None
     pool.run_job(job, words)
     return None if words[REFUSED] else out

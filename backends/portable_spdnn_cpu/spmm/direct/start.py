@@ -48,13 +48,12 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.direct.job_words import B as B_AT
 
-# By the form of A: kernels for several columns of B, and for a single one.
-KERNELS = {
-    "csr": (columns_kernel.multiply_csr, vectors.multiply_csr),
-    "csc": (columns_kernel.multiply_csc, vectors.multiply_csc),
-}
-# How A is taken: in CSR or CSC, or in CSC that is brought into CSR first.
-CSR, CSC, CSC_INTO_CSR = range(3)
+# Of A in CSR, and in CSC: for several columns of B, and for a single one.
+ROW_KERNELS = columns_kernel.multiply_csr, vectors.multiply_csr
+COLUMN_KERNELS = columns_kernel.multiply_csc, vectors.multiply_csc
+# How A is taken: in CSR, in CSC, or in CSC that is converted to CSR before.
+BY_ROWS, BY_COLUMNS, CONVERTED = range(3)
+TAKEN = {"csr": BY_ROWS, "csc": BY_COLUMNS}  # by its form, as it is
 # Of what `fill_epilogue` takes after the words.
 EPILOGUE_TYPES = (
     types.boolean, types.int64, types.Array(types.float64, 1, "C", True), types.float64,
@@ -73,17 +72,22 @@ class Part(NamedTuple):
 
 
 class Dense(NamedTuple):
-    """B or C, whose only column may be all that there is.
+    """B or C; an array of one dimension is a column.
 
     Attributes
     ----------
-    address, rows, columns, itemsize : int
+    address : int
+        Of the first item.
+    rows, columns : int
+    itemsize : int
+        Bytes of an item.
     is_fortran : bool
         Whether columns are taken as they lie in memory, and not rows.
-    apart : int
+    pitch : int
         Bytes from row to row, or from column to column in Fortran order.
     is_adjacent : bool
-        Whether items of a row, or of a column in Fortran order, follow each other.
+        Whether items of a row follow each other; in Fortran order, or of a single column, those of
+        a column.
     """
 
     address: int
@@ -91,7 +95,7 @@ class Dense(NamedTuple):
     columns: int
     itemsize: int
     is_fortran: bool
-    apart: int
+    pitch: int
     is_adjacent: bool
 
 
@@ -115,14 +119,10 @@ def dense_of(array: Array) -> Dense:
 
 
 @kernel_part
-def fill_words(
+def fill_places(
     words: Any, workers: int, indptr: Part, indices: Part, values: Part, B: Dense, out: Dense
 ) -> bool:
-    """Fill the words of a job but for SCRATCH, and what `fill_epilogue` fills.
-
-    Returns false where items of an array (of B in Fortran order, those of a column) are apart or
-    misaligned, where C has gaps, or where indices are too narrow for the shape.
-    """
+    """Do what `fill_words` does, but for offsets, which are not looked at."""
     words[REFUSED], words[WORKERS] = 0, workers
     for worker in range(workers):
         words[COUNTERS + worker] = 0
@@ -132,19 +132,37 @@ def fill_words(
     words[ENTRIES] = min(indices.size, values.size)
     words[TOGETHER] = columns_together(words[ENTRIES], words[K])
     words[INDPTR], words[INDICES], words[VALUES] = indptr.address, indices.address, values.address
-    words[B_AT], words[B_FORTRAN], words[B_ROW] = B.address, B.is_fortran, B.apart
-    words[OUT], words[OUT_FORTRAN], words[OUT_ROW] = out.address, out.is_fortran, out.apart
+    words[B_AT], words[B_FORTRAN], words[B_ROW] = B.address, B.is_fortran, B.pitch
+    words[OUT], words[OUT_FORTRAN], words[OUT_ROW] = out.address, out.is_fortran, out.pitch
     if not out.is_fortran and (rows <= 1 or columns == 0):
         words[OUT_ROW] = columns * item  # the stride of a single row, or none, may be any
     fine = B.is_adjacent and B.address % item == 0 and out.is_adjacent
     # Rows of C follow each other without a gap.
     fine &= out.is_fortran or rows * columns == 0 or words[OUT_ROW] == columns * item
     if B.is_fortran:
-        fine &= B.apart >= B.rows * item and B.apart % item == 0
+        fine &= B.pitch >= B.rows * item and B.pitch % item == 0
     for part in (indptr, indices):
         fine &= part.is_adjacent and part.address % part.itemsize == 0
         fine &= part.itemsize == 8 or max(rows, B.rows) < 1 << 31
     return bool(fine and values.is_adjacent)
+
+
+@kernel_part
+def fill_words(
+    words: Any, workers: int, taken: int, indptr: Array, indices: Array, values: Array, B: Array,
+    out: Array,
+) -> bool:  # fmt: skip
+    """Fill the words of a job but for SCRATCH, and what `fill_epilogue` fills.
+
+    Returns false where items of an array (of B in Fortran order, those of a column) are apart,
+    where offsets, indices or items of B are misaligned, where C has gaps, where indices are too
+    narrow for the shape, or where offsets are not one more than A has rows (columns in CSC), or do
+    not rise from 0 to at most the number of entries.
+    """
+    parts = part_of(indptr), part_of(indices), part_of(values)
+    lines = out.shape[0] if taken == BY_ROWS else B.shape[0]
+    fine = fill_places(words, workers, *parts, dense_of(B), dense_of(out))
+    return bool(fine and indptr.size == lines + 1 and offsets_are_valid(indptr, words[ENTRIES]))
 
 
 @kernel_part
@@ -170,20 +188,18 @@ def aligned(address: int) -> int:
 
 
 @kernel_part
-def empty_words(
-    taken: int, indptr: Part, indices: Part, values: Part, B: Dense, out: Dense
-) -> Array:
+def empty_words(taken: int, indices: Part, values: Part, B: Dense, out: Dense) -> Array:
     """Return room for the words of a job for one worker, and for the memory that it needs.
 
-    The memory, where SCRATCH says, holds A in CSR where CSC is brought into it, and rows of B and C
-    that are in Fortran order.
+    The memory, where SCRATCH says, holds A in CSR where it is converted, and rows of B and C that
+    are in Fortran order.
     """
     entries = min(indices.size, values.size)
     size = BLOCK_BYTES + scratch_bytes(
-        taken == CSC, out.rows, B.rows, B.columns, B.itemsize, B.is_fortran, out.is_fortran
+        taken == BY_COLUMNS, out.rows, B.rows, B.columns, B.itemsize, B.is_fortran, out.is_fortran
     )
-    if taken == CSC_INTO_CSR:
-        size += (entries + 1) * values.itemsize + (out.rows + 2 + entries) * indptr.itemsize
+    if taken == CONVERTED:  # see `bring_into_csr`
+        size += (entries + 1) * values.itemsize + (out.rows + 2 + entries) * indices.itemsize
         size += BLOCK_BYTES
     words = np.empty(COUNTERS + 1 + size // 8, np.int64)
     words[SCRATCH] = aligned(words.ctypes.data + 8 * (COUNTERS + 1))
@@ -196,16 +212,11 @@ def words_for_one(
 ) -> Array:
     """Return the words of a job for one worker, without what `fill_epilogue` fills.
 
-    REFUSED is set where `fill_words` returns false, or offsets are not as many as they should be,
-    or do not rise from 0 to at most the number of entries.
+    REFUSED is set where `fill_words` returns false, or an index of A that is converted is invalid.
     """
-    parts = part_of(indptr), part_of(indices), part_of(values)
-    first, second = dense_of(B), dense_of(out)
-    words = empty_words(taken, *parts, first, second)
-    fine = fill_words(words, 1, *parts, first, second)
-    fine = fine and indptr.size == (second.rows if taken == CSR else first.rows) + 1
-    fine = fine and offsets_are_valid(indptr, words[ENTRIES])
-    if fine and taken == CSC_INTO_CSR:
+    words = empty_words(taken, part_of(indices), part_of(values), dense_of(B), dense_of(out))
+    fine = fill_words(words, 1, taken, indptr, indices, values, B, out)
+    if fine and taken == CONVERTED:
         fine = bring_into_csr(words, indptr, indices, values)
     words[REFUSED] = not fine
     return words
@@ -213,7 +224,10 @@ def words_for_one(
 
 @kernel_part
 def bring_into_csr(words: Any, indptr: Array, indices: Array, values: Array) -> bool:
-    """Let a job have A in CSR, which is given in CSC with valid offsets; see `fill_rows`."""
+    """Let a job have A in CSR, which is given in CSC with valid offsets; see `fill_rows`.
+
+    SCRATCH has the room that `empty_words` makes.
+    """
     rows, entries = words[ROWS], indptr[-1]
     at = words[SCRATCH]
     copies = array_at(at, entries, values.dtype)
@@ -233,10 +247,9 @@ def run_alone(
     address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array, taken: int,
     zeroed: bool,
 ) -> bool:  # fmt: skip
-    """Compute C on the calling thread by the job at an address.
+    """Compute C on the calling thread by the job at an address, which is that for `taken`.
 
-    That of CSR where A, in CSC, is brought into it. `zeroed`: whether C holds zeros. Returns false
-    where the arrays are not what they should be.
+    `zeroed`: whether C holds zeros. Returns false where `fill_words` does, and for invalid indices.
     """
     words = words_for_one(taken, indptr, indices, values, B, out)
     if words[REFUSED]:
@@ -251,7 +264,7 @@ def run_alone_with_epilogue(
     address: int, indptr: Array, indices: Array, values: Array, B: Array, out: Array, taken: int,
     accumulates: bool, code: int, bias: Array, lower: float, upper: float,
 ) -> bool:  # fmt: skip
-    """Do what `run_alone` does, with what `fill_epilogue` takes in place of its last argument."""
+    """Do what `run_alone` does; what `fill_epilogue` takes stands in place of `zeroed`."""
     words = words_for_one(taken, indptr, indices, values, B, out)
     if words[REFUSED]:
         return False
@@ -265,14 +278,12 @@ def fill_all_words(
     words: Array, workers: int, indptr: Array, indices: Array, values: Array, B: Array,
     out: Array, accumulates: bool, code: int, bias: Array, lower: float, upper: float,
 ) -> bool:  # fmt: skip
-    """Fill the words of a job for any number of workers, A as its kernel takes it, B in C order.
+    """Fill the words of a job for any number of workers, with A in CSR and B in C order.
 
-    Returns false where the arrays are not what they should be.
+    Returns false where `fill_words` does.
     """
     fill_epilogue(words, accumulates, code, bias, lower, upper)
-    parts = part_of(indptr), part_of(indices), part_of(values)
-    fine = fill_words(words, workers, *parts, dense_of(B), dense_of(out))
-    return bool(fine and offsets_are_valid(indptr, words[ENTRIES]))
+    return bool(fill_words(words, workers, BY_ROWS, indptr, indices, values, B, out))
 
 
 class EntryPoints:
@@ -282,16 +293,17 @@ class EntryPoints:
 
     Attributes
     ----------
-    jobs : dict
-        By the form that the kernel takes A in, "csr" or "csc": the `Job` for several columns of B,
-        and for a single one.
+    jobs : tuple
+        By how A is taken, BY_ROWS to CONVERTED: the `Job` for several columns of B, and for a
+        single one.
     """
 
     def __init__(self, dtype: np.dtype[Any], index_dtype: np.dtype[Any], dimensions: int) -> None:
-        self.jobs = {
-            form: tuple(Job(each, dtype.type, index_dtype.type) for each in kernels)
-            for form, kernels in KERNELS.items()
-        }
+        by_rows, by_columns = (
+            tuple(Job(each, dtype.type, index_dtype.type) for each in kernels)
+            for kernels in (ROW_KERNELS, COLUMN_KERNELS)
+        )
+        self.jobs = by_rows, by_columns, by_rows
         item, index = numba.from_dtype(dtype), numba.from_dtype(index_dtype)
         indices, values = (types.Array(kind, 1, "A", True, aligned=False) for kind in (index, item))
         B = types.Array(item, dimensions, "A", True, aligned=False)
@@ -310,7 +322,7 @@ class EntryPoints:
         return entry_point(run_alone_with_epilogue, types.int64, *self._arrays, *others)
 
     @cached_property
-    def fill_words(self) -> Any:
+    def fill_all_words(self) -> Any:
         """`fill_all_words` for such arrays."""
         words = types.Array(types.int64, 1, "C")
         return entry_point(fill_all_words, words, types.int64, *self._arrays, *EPILOGUE_TYPES)

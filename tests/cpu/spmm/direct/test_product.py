@@ -15,7 +15,7 @@ from vector_lengths import needs_avx512, needs_sse2, output_with_vectors
 
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
-from portable_spdnn_cpu.spmm.direct import choice, product
+from portable_spdnn_cpu.spmm.direct import choice, product, start
 
 # Both sides of the width of each kernel of float32; of float64 they are half as wide.
 COLUMNS = (
@@ -158,6 +158,34 @@ def test_wide_indices_are_compared_whole(form: str, wrong: int) -> None:
         for columns in (1, 4, 16, 100):
             for pool in POOLS:
                 assert multiply(pool, form, long, np.ones((41, columns), np.float32)) is None
+
+
+@pytest.mark.parametrize("form", ["csr", "csc"])
+@pytest.mark.parametrize("columns", [1, 3, 200])
+def test_offsets_that_are_not_one_more_than_rows_or_columns_are_refused(
+    form: str, columns: int
+) -> None:
+    B = np.ones((41, columns), np.float32)
+    for change in (lambda indptr: indptr[:-1], lambda indptr: np.append(indptr, indptr[-1])):
+        A = FORMS[form](matrix(2, (40, 41), 0.2))
+        A.indptr = change(A.indptr)
+        for pool in POOLS:
+            assert multiply(pool, form, A, B) is None
+            assert product.multiply_as_given(pool, A, B, None, None) is None
+        with pytest.raises(ps.InputError, match="spmm: A: "):
+            ps.get_backend("numba").spmm(A, B)
+
+
+def test_one_compilation_starts_products_in_csr_and_csc() -> None:
+    A, B = matrix(3, (10, 12), 0.5), np.ones((12, 3), np.float32)
+    starts: list[Any] = [start.run_alone, start.run_alone_with_epilogue]
+    for epilogue in (None, ps.Epilogue(1.0)):
+        multiply(POOLS[0], "csr", A, B, epilogue)
+    compiled = [len(kernel.signatures) for kernel in starts]
+    for form in ("csc", "csc converted"):
+        for epilogue in (None, ps.Epilogue(1.0)):
+            multiply(POOLS[0], form, FORMS[form](A), B, epilogue)
+    assert [len(kernel.signatures) for kernel in starts] == compiled
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from typing import Any
 
 import numba
 import numpy as np
 import pytest
 
-from portable_spdnn_cpu.sddmm.microkernels import exponentials, largest, load_row, store_row
+from portable_spdnn_cpu.sddmm.microkernels import (
+    exponentials,
+    largest,
+    load_row,
+    score_rows,
+    store_row,
+)
+from portable_spdnn_cpu.sddmm.register_tile import most_blocks
 
 
 @numba.njit
@@ -29,6 +38,35 @@ def row_moved(source: Any, first: int, count: int, row: Any, place: int, width: 
 @numba.njit
 def row_scaled(row: Any, place: int, factor: Any, out: Any, first: int, count: int) -> None:
     store_row(row, place, factor, out, first, count)
+
+
+@numba.njit
+def scored(part: int, Q: Any, K: Any, keys: Any, count: int, S: Any, s: int, more: bool) -> None:
+    score_rows(part, Q, 0, K, 0, Q.size, keys, 0, count, Q.dtype.type(0.5), S, s, more)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5, 6, 7, 8])
+def test_scores_touch_nothing_beyond_them(count: int, dtype: Any) -> None:
+    """A page that may not be touched follows the scores: to read from it ends the process."""
+    pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    room = np.frombuffer(pages, dtype)
+    S = room[: mmap.PAGESIZE // room.itemsize]
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    protect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    rest = room.ctypes.data + mmap.PAGESIZE
+    assert protect(rest, mmap.PAGESIZE, 0) == 0
+    rng = np.random.default_rng(count)
+    keys = rng.integers(0, 9, 8).astype(np.int32)
+    for part in range(1, most_blocks(np.dtype(dtype).itemsize) + 1):
+        Q, K = (rng.standard_normal(shape).astype(dtype) for shape in (16 * part, (9, 16 * part)))
+        S[:] = before = rng.standard_normal(S.size).astype(dtype)
+        for more in (False, True):
+            expected = 0.5 * K[keys[:count]] @ Q + (S[S.size - count :] if more else 0)
+            scored(part, Q, K.ravel(), keys, count, S, S.size - count, more)
+            np.testing.assert_allclose(S[S.size - count :], expected, rtol=1e-4, atol=1e-4)
+            np.testing.assert_array_equal(S[: S.size - count], before[: S.size - count])
+    assert protect(rest, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE) == 0
 
 
 @pytest.mark.parametrize(("dtype", "error"), [(np.float32, 2e-7), (np.float64, 4e-16)])

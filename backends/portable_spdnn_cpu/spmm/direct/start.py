@@ -149,20 +149,20 @@ def fill_places(
 
 @kernel_part
 def fill_words(
-    words: Any, workers: int, taken: int, indptr: Array, indices: Array, values: Array, B: Array,
-    out: Array,
+    words: Any, workers: int, taken: int, offsets: Array, indptr: Part, indices: Part, values: Part,
+    B: Dense, out: Dense,
 ) -> bool:  # fmt: skip
     """Fill the words of a job but for SCRATCH, and what `fill_epilogue` fills.
 
-    Returns false where items of an array (of B in Fortran order, those of a column) are apart,
-    where offsets, indices or items of B are misaligned, where C has gaps, where indices are too
-    narrow for the shape, or where offsets are not one more than A has rows (columns in CSC), or do
-    not rise from 0 to at most the number of entries.
+    `offsets` are those that `indptr` says the place of. Returns false where items of an array (of B
+    in Fortran order, those of a column) are apart, where offsets, indices or items of B are
+    misaligned, where C has gaps, where indices are too narrow for the shape, or where offsets are
+    not one more than A has rows (columns in CSC), or do not rise from 0 to at most the number of
+    entries.
     """
-    parts = part_of(indptr), part_of(indices), part_of(values)
-    lines = out.shape[0] if taken == BY_ROWS else B.shape[0]
-    fine = fill_places(words, workers, *parts, dense_of(B), dense_of(out))
-    return bool(fine and indptr.size == lines + 1 and offsets_are_valid(indptr, words[ENTRIES]))
+    lines = out.rows if taken == BY_ROWS else B.rows
+    fine = fill_places(words, workers, indptr, indices, values, B, out)
+    return bool(fine and indptr.size == lines + 1 and offsets_are_valid(offsets, words[ENTRIES]))
 
 
 @kernel_part
@@ -214,8 +214,10 @@ def words_for_one(
 
     REFUSED is set where `fill_words` returns false, or an index of A that is converted is invalid.
     """
-    words = empty_words(taken, part_of(indices), part_of(values), dense_of(B), dense_of(out))
-    fine = fill_words(words, 1, taken, indptr, indices, values, B, out)
+    parts = part_of(indptr), part_of(indices), part_of(values)
+    dense = dense_of(B), dense_of(out)
+    words = empty_words(taken, parts[1], parts[2], *dense)
+    fine = fill_words(words, 1, taken, indptr, *parts, *dense)
     if fine and taken == CONVERTED:
         fine = bring_into_csr(words, indptr, indices, values)
     words[REFUSED] = not fine
@@ -283,7 +285,8 @@ def fill_all_words(
     Returns false where `fill_words` does.
     """
     fill_epilogue(words, accumulates, code, bias, lower, upper)
-    return bool(fill_words(words, workers, BY_ROWS, indptr, indices, values, B, out))
+    parts = part_of(indptr), part_of(indices), part_of(values)
+    return bool(fill_words(words, workers, BY_ROWS, indptr, *parts, dense_of(B), dense_of(out)))
 
 
 class EntryPoints:

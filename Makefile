@@ -20,13 +20,11 @@ unit-tests: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile \
 	  --no-loadscope-reorder
 
-# Fifteen minutes, before a release: every reader of files, random networks on every backend, and
-# every configuration of the CUDA kernels for every architecture.
+# Ten minutes, before a release: every reader of files, and random networks on every backend.
 fuzz: $(STAMP)
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[fuzz]'
 	$(BIN)/python tests/hostile/fuzz.py --seconds 420
 	$(BIN)/python -m pytest tests/hostile/test_networks.py --hypothesis-profile fuzz
-	$(BIN)/python -m pytest tests/gpu/compile/test_nvrtc.py --every-architecture
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

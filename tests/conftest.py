@@ -23,16 +23,6 @@ settings.register_profile("same", derandomize=True, database=None, deadline=None
 settings.register_profile("fuzz", max_examples=2500, deadline=None)
 settings.load_profile("same")
 
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add what `make fuzz` asks for."""
-    parser.addoption(
-        "--every-architecture",
-        action="store_true",
-        help="compile each configuration of the CUDA kernels for every architecture",
-    )
-
-
 # A shell that starts the tests in the background has them, and what they start, ignore interrupts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,7 +1,4 @@
-"""Every kernel compiles for every architecture within its claims; no device is needed.
-
-`--every-architecture` compiles every configuration of each for every one.
-"""
+"""Every kernel compiles for every architecture within its claims; no device is needed."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import functools
 import itertools
 import re
 import struct
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -99,61 +95,19 @@ TUNED = [
 ]
 
 
-TARGET = 90  # what targets are set for
-BY_TURNS = (75, 80, 100)
-MANY = 10  # configurations of a file, from which on they take turns
-KIND = ("EPILOGUE", "ACTIVATION", "CONSTANT")  # macros that choose code, and not sizes or types
-Macros = tuple[tuple[str, str], ...]
+CHOSEN = [
+    pytest.param(
+        kernel,
+        architecture,
+        marks=needs_compiler_of(architecture),
+        id=f"{kernel_id(kernel)}-sm_{architecture}",
+    )
+    for architecture in ARCHITECTURES
+    for kernel in catalog(architecture)
+]
 
 
-def chosen(every: bool) -> list[tuple[Kernel, int]]:
-    """Return each kernel in every configuration, with the architectures to compile it for.
-
-    To compile all for all takes four minutes of a core. Unless `every`, files of many
-    configurations are compiled in each of them for the target, and for one of BY_TURNS: among
-    configurations of a kind one after the other.
-    """
-    where: dict[tuple[str, Macros], list[int]] = {}
-    for architecture in ARCHITECTURES:
-        for kernel in catalog(architecture):
-            architectures = where.setdefault((kernel.source, kernel.defines), [])
-            if architecture not in architectures:
-                architectures.append(architecture)
-    configurations = Counter(source for source, _ in where)
-    next_turns: dict[str, dict[Macros, int]] = {}  # of a file: of each kind of configurations
-    for (source, defines), architectures in where.items():
-        if every or configurations[source] < MANY:
-            continue
-        kind = tuple(each for each in defines if each[0] in KIND)
-        turns = [a for a in BY_TURNS if a in architectures]
-        kinds = next_turns.setdefault(source, {})
-        number = kinds.setdefault(kind, len(kinds))  # each kind begins with another one
-        kinds[kind] += 1
-        left_out = {a for a in turns if a != turns[number % len(turns)]}
-        where[source, defines] = [a for a in architectures if a not in left_out]
-    return [
-        (kernel, architecture)
-        for architecture in ARCHITECTURES
-        for kernel in catalog(architecture)
-        if architecture in where[kernel.source, kernel.defines]
-    ]
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Choose architectures as the command line says."""
-    if metafunc.definition.name == "test_kernel_compiles_within_its_claims":
-        pairs = [
-            pytest.param(
-                kernel,
-                architecture,
-                marks=needs_compiler_of(architecture),
-                id=f"{kernel_id(kernel)}-sm_{architecture}",
-            )
-            for kernel, architecture in chosen(metafunc.config.getoption("every_architecture"))
-        ]
-        metafunc.parametrize(("kernel", "architecture"), pairs)
-
-
+@pytest.mark.parametrize(("kernel", "architecture"), CHOSEN)
 def test_kernel_compiles_within_its_claims(kernel: Kernel, architecture: int) -> None:
     code, reports = compiled(kernel.source, kernel.defines, architecture)
     assert code[:4] == b"\x7fELF"
@@ -227,24 +181,6 @@ def virtual_code(kernel: Kernel, architecture: int) -> str:
     finally:
         nvrtc.destroyProgram(program)
     return code.decode() if isinstance(code, bytes) else code
-
-
-def test_by_turns_no_kind_of_kernel_of_an_architecture_is_left_out() -> None:
-    every, by_turns = chosen(every=True), chosen(every=False)
-    assert every == [(kernel, a) for a in ARCHITECTURES for kernel in catalog(a)]
-    assert {kernel.defines for kernel, _ in by_turns} == {kernel.defines for kernel, _ in every}
-    assert {pair for pair in every if pair[1] == TARGET} <= set(by_turns) < set(every)
-    for macros in (KIND, ("SCALAR", "HALF_STORAGE")):
-        found, wanted = (
-            {
-                (kernel.name, *(each for each in kernel.defines if each[0] in macros), architecture)
-                for kernel, architecture in pairs
-            }
-            for pairs in (by_turns, every)
-        )
-        assert found == wanted
-    turning = [len([kernel for kernel, a in pairs if a in BY_TURNS]) for pairs in (by_turns, every)]
-    assert turning[0] < 0.7 * turning[1]
 
 
 def test_every_file_of_kernels_is_in_the_catalog() -> None:

@@ -13,9 +13,15 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
-from portable_spdnn_cpu.jit.intrinsics import broadcast
-from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS, store_first
-from portable_spdnn_cpu.jit.target import VECTOR_BYTES
+from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES
+from portable_spdnn_cpu.jit.vectors import (
+    broadcast,
+    clamped,
+    first_lanes,
+    load_first,
+    load_masked,
+    store_first,
+)
 
 Value = Any  # an LLVM value or type; llvmlite has no types
 WORD, LANE, BYTE = ir.IntType(64), ir.IntType(32), ir.IntType(8)
@@ -37,7 +43,6 @@ class VectorEmitter:
         self.lanes = VECTOR_BYTES * 8 // element.bitwidth
         self.scalar = context.get_value_type(element)
         self.vector = ir.VectorType(self.scalar, self.lanes)
-        self._suffix = f"v{self.lanes}f{self.bits}"
 
     def data(self, kind: Any, array: Value) -> Value:
         """Return the pointer to the first item of an array."""
@@ -59,13 +64,6 @@ class VectorEmitter:
         """Store a vector that is aligned as its items are."""
         self.builder.store(value, pointer, align=self.bits // 8)
 
-    def lanes_from(self, first: Value, below: bool = False) -> Value:
-        """Return a mask of the lanes from a number on, or of those below it."""
-        numbers = ir.VectorType(LANE, self.lanes)
-        iota = ir.Constant(numbers, list(range(self.lanes)))
-        bound = broadcast(self.builder, numbers, self.builder.trunc(first, LANE))
-        return self.builder.icmp_signed("<" if below else ">=", iota, bound)
-
     def mask_of(self, bits: Value) -> Value:
         """Return the mask that the low bits of a number say, of lane 0 first."""
         builder = self.builder
@@ -83,10 +81,7 @@ class VectorEmitter:
 
     def load_masked(self, pointer: Value, mask: Value) -> Value:
         """Load the lanes of a mask; the others are 0, and their memory is not read."""
-        kind = ir.FunctionType(self.vector, [pointer.type, LANE, mask.type, self.vector])
-        function = self._function(f"llvm.masked.load.{self._suffix}.p0", kind)
-        arguments = [pointer, LANE(self.bits // 8), mask, ir.Constant(self.vector, None)]
-        return self.builder.call(function, arguments)
+        return load_masked(self.builder, self.vector, pointer, mask, self.bits // 8)
 
     def store_first(self, value: Value, pointer: Value, count: Value) -> None:
         """Store the first lanes, `count` of them."""
@@ -96,7 +91,7 @@ class VectorEmitter:
         """Load a vector, or of its lanes the first; the others are 0, and not read."""
         if count is None:
             return self.load(pointer)
-        return self.load_masked(pointer, self.lanes_from(count, below=True))
+        return load_first(self.builder, self.vector, pointer, count, self.bits // 8)
 
     def read_every(self, source: Value, first: Value, masks: list[Value | None]) -> Value:
         """Read each item from source[first] on, or each second one, as there are one or two masks.
@@ -119,10 +114,10 @@ class VectorEmitter:
     def masks_every(self, step: int, count: Value) -> list[Value]:
         """Return the masks with which `read_every` reads `count` items, no more than lanes."""
         if step == 1:
-            return [self.lanes_from(count, below=True)]
+            return [first_lanes(self.builder, count, self.lanes)]
         items = self.builder.shl(count, WORD(1))
         ends = [self.builder.sub(items, WORD(number)) for number in (1, self.lanes)]
-        return [self.lanes_from(end, below=True) for end in ends]
+        return [first_lanes(self.builder, end, self.lanes) for end in ends]
 
     def write(self, value: Value, pointer: Value, count: Value | None) -> None:
         """Store a vector, or of its lanes the first."""
@@ -130,22 +125,6 @@ class VectorEmitter:
             self.store(value, pointer)
         else:
             self.store_first(value, pointer, count)
-
-    def clamped(self, value: Value, lower: Value, upper: Value) -> Value:
-        """Return min(max(value, lower), upper); NaN stays, as ordered comparisons are false."""
-        for comparison, bound in (("<", lower), (">", upper)):
-            beyond = self.builder.fcmp_ordered(comparison, value, bound)
-            value = self.builder.select(beyond, bound, value)
-        return value
-
-    def multiply_add(self, first: Value, second: Value, addend: Value) -> Value:
-        """Return first x second + addend, in one instruction where there is one."""
-        kind = ir.FunctionType(self.vector, [self.vector] * 3)
-        function = self._function(f"llvm.fmuladd.{self._suffix}", kind)
-        return self.builder.call(function, [first, second, addend])
-
-    def _function(self, name: str, kind: Any) -> Value:
-        return cgutils.get_or_insert_function(self.builder.module, kind, name)
 
     def over_span(self, count: Value, emit: Any) -> None:
         """Emit a loop over a span: emit(offset, None) for whole vectors, emit(offset, left) last.
@@ -251,7 +230,7 @@ def finish_span(
             value = builder.fadd(value, bias)
             if added:
                 value = builder.fadd(value, emitter.read(emitter.at(residual, position), left))
-            value = emitter.clamped(value, lower, upper)
+            value = clamped(builder, value, lower, upper)
             emitter.write(value, emitter.at(target, position), left)
 
         with builder.if_else(builder.icmp_signed("!=", args[7], WORD(0))) as (then, otherwise):

@@ -12,14 +12,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
-
-
-def broadcast(builder: Any, vector: Any, scalar: Any) -> Any:
-    """Return a vector, of an LLVM type, each lane of which holds a number; for other intrinsics."""
-    undefined = ir.Constant(vector, ir.Undefined)
-    first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
-    lanes = ir.Constant(ir.VectorType(ir.IntType(32), vector.count), None)
-    return builder.shuffle_vector(first, undefined, lanes)
+from portable_spdnn_cpu.jit.vectors import broadcast
 
 
 def prefetch_line(builder: Any, pointer: Any) -> None:

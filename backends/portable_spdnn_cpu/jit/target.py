@@ -25,6 +25,7 @@ VECTOR_REGISTERS = 32 if _FEATURES.get("avx512f") else 16
 # Bytes of one: AVX-512, AVX2, or what is common to all (SSE2, and NEON, which has 32 registers, of
 # which half are used).
 VECTOR_BYTES = 64 if _FEATURES.get("avx512f") else 32 if _FEATURES.get("avx2") else 16
+HAS_FAST_MASKS = VECTOR_BYTES == 64  # loads and stores of some lanes are as fast as of all
 
 
 def is_x86(triple: str) -> bool:

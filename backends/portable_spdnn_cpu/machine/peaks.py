@@ -15,8 +15,8 @@ from numba.core import cgutils, types
 
 from portable_spdnn.kernel_model import Limits
 from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel
-from portable_spdnn_cpu.jit.intrinsics import broadcast
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
+from portable_spdnn_cpu.jit.vectors import broadcast
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.machine.timing import seconds_each

@@ -15,8 +15,8 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
-from portable_spdnn_cpu.jit.intrinsics import broadcast
 from portable_spdnn_cpu.jit.loops import by_number
+from portable_spdnn_cpu.jit.vectors import broadcast, first_lanes
 from portable_spdnn_cpu.sddmm.register_tile import TOGETHER, most_blocks
 from portable_spdnn_cpu.sddmm.vectors import FUSED, LANES, WORD, Blocks, Value
 
@@ -106,7 +106,9 @@ def exponentials(typingctx: Any, S: Any, s: Any, count: Any, most: Any) -> Emiss
         with b.steps(count, LANES) as entry:
             place = b.at(data, entry)
             value = b.exponential(builder.fsub(b.load(place), level))
-            value = builder.select(b.lanes_below(builder.sub(count, entry)), value, b.zero)
+            value = builder.select(
+                first_lanes(builder, builder.sub(count, entry), LANES), value, b.zero
+            )
             b.store(value, place)
             builder.store(builder.fadd(builder.load(total), value), total)
         return b.total(builder.load(total))
@@ -128,7 +130,7 @@ def largest(typingctx: Any, S: Any, s: Any, count: Any) -> Emission:
         data = b.at(b.data(sig.args[0], S), s)
         most = cgutils.alloca_once_value(builder, b.least)
         with b.steps(count, LANES) as entry:
-            within = b.lanes_below(builder.sub(count, entry))
+            within = first_lanes(builder, builder.sub(count, entry), LANES)
             value = builder.select(within, b.load(b.at(data, entry)), b.least)
             builder.store(b.larger(value, builder.load(most)), most)
         return b.largest(builder.load(most))

@@ -16,8 +16,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from portable_spdnn_cpu.activations import EXPM1
-from portable_spdnn_cpu.jit.intrinsics import broadcast
-from portable_spdnn_cpu.jit.partial_vectors import store_first
+from portable_spdnn_cpu.jit.vectors import broadcast, load_first, store_first
 
 Value = Any  # an LLVM value; llvmlite has no types
 LANES = 16
@@ -122,14 +121,8 @@ class Blocks:
 
         And nothing beyond them; zeros follow.
         """
-        builder, chosen = self.builder, self.lanes_below(count, lanes)
         vector = ir.VectorType(self.scalar, lanes)
-        source = builder.bitcast(pointer, vector.as_pointer())
-        kind = ir.FunctionType(vector, [source.type, INT32, chosen.type, vector])
-        name = f"llvm.masked.load.v{lanes}f{8 * self.itemsize}.p0"
-        function = cgutils.get_or_insert_function(builder.module, kind, name)
-        zeros = ir.Constant(vector, None)
-        return builder.call(function, [source, INT32(self.itemsize), chosen, zeros])
+        return load_first(self.builder, vector, pointer, count, self.itemsize)
 
     def spread(self, scalar: Value) -> Value:
         """Return a block of which each lane holds a number."""
@@ -154,12 +147,6 @@ class Blocks:
     def larger(self, a: Value, b: Value) -> Value:
         """Return the larger of each lane; b where one is NaN."""
         return self.builder.select(self.builder.fcmp_ordered(">", a, b), a, b)
-
-    def lanes_below(self, count: Value, lanes: int = LANES) -> Value:
-        """Return bits that are set in lane l where l < count (a word)."""
-        kind = ir.VectorType(INT32, lanes)
-        limit = broadcast(self.builder, kind, self.builder.trunc(count, INT32))
-        return self.builder.icmp_signed("<", ir.Constant(kind, list(range(lanes))), limit)
 
     def total(self, value: Value) -> Value:
         """Return the sum of a block's lanes."""

@@ -11,9 +11,9 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from portable_spdnn_cpu.jit.intrinsics import broadcast, prefetch_line
+from portable_spdnn_cpu.jit.intrinsics import prefetch_line
 from portable_spdnn_cpu.jit.loops import loop
-from portable_spdnn_cpu.jit.partial_vectors import store_first
+from portable_spdnn_cpu.jit.vectors import broadcast, load_masked, store_first
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
 Value = Any  # an LLVM value or type; llvmlite has no types
@@ -93,12 +93,7 @@ class Emitter:
     def load_some(self, kind: Value, address: Value, mask: Value) -> Value:
         """Load the lanes that a mask names, and zeros; no byte of others is touched."""
         pointer = self.builder.inttoptr(address, kind.as_pointer())
-        operands = [pointer, INT32(1), mask, ir.Constant(kind, None)]
-        item = kind.element
-        letter = "i" if isinstance(item, ir.IntType) else "f"
-        bits = item.width if letter == "i" else 8 * self.itemsize
-        function = ir.FunctionType(kind, [operand.type for operand in operands])
-        return self.call(f"llvm.masked.load.v{kind.count}{letter}{bits}.p0", function, operands)
+        return load_masked(self.builder, kind, pointer, mask)
 
     def load_expanded(self, kind: Value, address: Value, mask: Value) -> Value:
         """Load values that lie one after the other to the lanes that a mask names, zeros to others.

@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from portable_spdnn_cpu.jit.intrinsics import broadcast
+from portable_spdnn_cpu.jit.vectors import broadcast
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
 Value = Any  # an LLVM value; llvmlite has no types

@@ -10,6 +10,7 @@ from __future__ import annotations
 from llvmlite import ir
 from numba.core import cgutils
 
+from portable_spdnn_cpu.jit.vectors import clamped, fused_multiply_add
 from portable_spdnn_cpu.tiles.addresses import Addresses, Value
 
 FUSED = ("contract",)  # a multiplication and an addition may become one instruction
@@ -111,18 +112,10 @@ class AccumulationEmitter:
                     term = builder.fmul(feature, factor, flags=FUSED)
                     total = builder.fadd(total, term, FUSED)
                 elif output % 2:
-                    total = self._multiply_add(feature, total)
+                    total = fused_multiply_add(builder, feature, self.one, total)  # see `one`
                 else:
                     total = builder.fadd(total, feature, FUSED)
                 builder.store(total, slot)
-
-    def _multiply_add(self, feature: Value, total: Value) -> Value:
-        """Return total + feature x 1 by a fused multiply-add; see `one`."""
-        vector = self.at.vector
-        kind = ir.FunctionType(vector, [vector] * 3)
-        name = f"llvm.fmuladd.v{vector.count}f{self.at.bits}"
-        function = cgutils.get_or_insert_function(self.at.builder.module, kind, name)
-        return self.at.builder.call(function, [feature, self.one, total])
 
     def _total(self, chains: list[Value]) -> Value:
         """Add up the chains of one output and block."""
@@ -198,8 +191,4 @@ class EpilogueEmitter:
         if self.weight is not None:
             value = builder.fmul(value, self.weight, flags=FUSED)
         value = builder.fadd(value, self.at.spread(bias), flags=FUSED)
-        # Ordered comparisons are false for NaN, which therefore stays.
-        for comparison, bound in (("<", self.lower), (">", self.upper)):
-            beyond = builder.fcmp_ordered(comparison, value, bound)
-            value = builder.select(beyond, bound, value)
-        return value
+        return clamped(builder, value, self.lower, self.upper)

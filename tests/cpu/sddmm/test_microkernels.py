@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 from typing import Any
 
 import numba
 import numpy as np
 import pytest
+from guard_pages import array_before_a_guard_page
 
 from portable_spdnn_cpu.sddmm.microkernels import (
     exponentials,
@@ -48,25 +47,19 @@ def scored(part: int, Q: Any, K: Any, keys: Any, count: int, S: Any, s: int, mor
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5, 6, 7, 8])
 def test_scores_touch_nothing_beyond_them(count: int, dtype: Any) -> None:
-    """A page that may not be touched follows the scores: to read from it ends the process."""
-    pages = mmap.mmap(-1, 2 * mmap.PAGESIZE)
-    room = np.frombuffer(pages, dtype)
-    S = room[: mmap.PAGESIZE // room.itemsize]
-    protect = ctypes.CDLL(None, use_errno=True).mprotect
-    protect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    rest = room.ctypes.data + mmap.PAGESIZE
-    assert protect(rest, mmap.PAGESIZE, 0) == 0
     rng = np.random.default_rng(count)
     keys = rng.integers(0, 9, 8).astype(np.int32)
-    for part in range(1, most_blocks(np.dtype(dtype).itemsize) + 1):
-        Q, K = (rng.standard_normal(shape).astype(dtype) for shape in (16 * part, (9, 16 * part)))
-        S[:] = before = rng.standard_normal(S.size).astype(dtype)
-        for more in (False, True):
-            expected = 0.5 * K[keys[:count]] @ Q + (S[S.size - count :] if more else 0)
-            scored(part, Q, K.ravel(), keys, count, S, S.size - count, more)
-            np.testing.assert_allclose(S[S.size - count :], expected, rtol=1e-4, atol=1e-4)
-            np.testing.assert_array_equal(S[: S.size - count], before[: S.size - count])
-    assert protect(rest, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE) == 0
+    with array_before_a_guard_page(100, dtype) as S:
+        for part in range(1, most_blocks(np.dtype(dtype).itemsize) + 1):
+            Q, K = (
+                rng.standard_normal(shape).astype(dtype) for shape in (16 * part, (9, 16 * part))
+            )
+            S[:] = before = rng.standard_normal(S.size).astype(dtype)
+            for more in (False, True):
+                expected = 0.5 * K[keys[:count]] @ Q + (S[S.size - count :] if more else 0)
+                scored(part, Q, K.ravel(), keys, count, S, S.size - count, more)
+                np.testing.assert_allclose(S[S.size - count :], expected, rtol=1e-4, atol=1e-4)
+                np.testing.assert_array_equal(S[: S.size - count], before[: S.size - count])
 
 
 @pytest.mark.parametrize(("dtype", "error"), [(np.float32, 2e-7), (np.float64, 4e-16)])

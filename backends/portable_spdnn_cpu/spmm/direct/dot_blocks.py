@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
+from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.direct.dots import MOST_TERMS, STEP, Dots

@@ -13,8 +13,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from portable_spdnn_cpu.jit.grouped_loads import load_numbers
-from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
-from portable_spdnn_cpu.jit.target import has_fast_gathers
+from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, has_fast_gathers
 from portable_spdnn_cpu.spmm.direct.job_words import INDICES, ROWS, VALUES, K
 from portable_spdnn_cpu.spmm.direct.rows import Rows
 from portable_spdnn_cpu.spmm.emitter import INT32, Value

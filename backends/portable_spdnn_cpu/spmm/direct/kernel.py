@@ -12,8 +12,7 @@ import numpy as np
 from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import job_kernel, kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at, next_task
-from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
-from portable_spdnn_cpu.jit.target import VECTOR_BYTES
+from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
 from portable_spdnn_cpu.spmm.direct.copies import (

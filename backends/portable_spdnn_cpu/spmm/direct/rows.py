@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
-from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
+from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES, VECTOR_REGISTERS
+from portable_spdnn_cpu.jit.vectors import clamped
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.job_words import (
     B_ROW,
@@ -71,12 +71,9 @@ class Rows(SparseMicrokernel):
                     builder.store(self.plus(builder.load(slot), before), slot)
             # Bounds follow an activation, which `finish_rows` applies.
             with builder.if_then(self.bounded):
-                for word, beyond in ((LOWER, "<"), (UPPER, ">")):
-                    bound = self.spread(self.bound(word), kind.count)
-                    for slot in slots:
-                        total = builder.load(slot)
-                        outside = builder.fcmp_ordered(beyond, total, bound)
-                        builder.store(builder.select(outside, bound, total), slot)
+                bounds = [self.spread(self.bound(word), kind.count) for word in (LOWER, UPPER)]
+                for slot in slots:
+                    builder.store(clamped(builder, builder.load(slot), *bounds), slot)
         return [builder.load(slot) for slot in slots]
 
     def sums(self, first: Value, stop: Value) -> list[Value]:

@@ -14,7 +14,7 @@ from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import prefetch, stay_apart, store_repeated
 from portable_spdnn_cpu.jit.jobs import array_at, next_task
-from portable_spdnn_cpu.jit.partial_vectors import HAS_FAST_MASKS
+from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS
 from portable_spdnn_cpu.spmm.direct.copies import are_mostly_empty
 from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows, finish_rows
 from portable_spdnn_cpu.spmm.direct.history import is_predicted

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from llvmlite import ir
 
+from portable_spdnn_cpu.jit.vectors import clamped
 from portable_spdnn_cpu.spmm.emitter import INT32, WORD, Emitter, Value
 from portable_spdnn_cpu.spmm.few_columns.specs import Spec
 
@@ -67,14 +68,10 @@ class Operands(Emitter):
         self._rows = self.table("rows")
 
     def clamp(self, value: Value) -> Value:
-        """Return min(max(value, lower), upper) in each lane."""
-        builder, lanes = self.builder, value.type.count
-        # Ordered comparisons are false for NaN, which therefore stays.
-        for comparison, bound in (("<", self.lower), (">", self.upper)):
-            bounds = self.spread(bound, lanes)
-            beyond = builder.fcmp_ordered(comparison, value, bounds)
-            value = builder.select(beyond, bounds, value)
-        return value
+        """Return min(max(value, lower), upper) in each lane; NaN stays."""
+        lanes = value.type.count
+        lower, upper = (self.spread(bound, lanes) for bound in (self.lower, self.upper))
+        return clamped(self.builder, value, lower, upper)
 
     def if_copied(self) -> AbstractContextManager[None]:
         """Emit what is done where B is to be copied."""

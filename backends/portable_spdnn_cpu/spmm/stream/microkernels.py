@@ -22,10 +22,15 @@ from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
 from portable_spdnn_cpu.jit.grouped_loads import GROUP, broadcast_group, load_numbers
-from portable_spdnn_cpu.jit.intrinsics import broadcast
 from portable_spdnn_cpu.jit.loops import loop
-from portable_spdnn_cpu.jit.partial_vectors import store_first
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
+from portable_spdnn_cpu.jit.vectors import (
+    broadcast,
+    clamped,
+    fused_multiply_add,
+    load_first,
+    store_first,
+)
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
 # Vectors of 64 bytes in the widest panel: what leaves registers for four values, for one of them
@@ -230,24 +235,17 @@ class RowEmitter:
     def _add_entry(self, factor: Value, offset: Value, scale: Value) -> None:
         builder = self.builder
         place = builder.mul(offset, scale)
-        kind = ir.FunctionType(self.vector, [self.vector] * 3)
-        # Not `llvm.fma`: where a processor has none, that is a call for each lane.
-        name = f"llvm.fmuladd.v{self.vector.count}f{self.bits}"
-        fma = cgutils.get_or_insert_function(builder.module, kind, name)
         for number, slot in enumerate(self.sums):
             operand = builder.load(self.at(self.panel, place, number), align=self.bits // 8)
-            builder.store(builder.call(fma, [factor, operand, builder.load(slot)]), slot)
+            total = fused_multiply_add(builder, factor, operand, builder.load(slot))
+            builder.store(total, slot)
 
     def clamp(self, lower: Value, upper: Value) -> None:
         """Bring the sums between bounds."""
         builder = self.builder
-        for bound, comparison in ((lower, "<"), (upper, ">")):
-            limit = broadcast(builder, self.vector, bound)
-            for slot in self.sums:
-                value = builder.load(slot)
-                # An ordered comparison is false for NaN, which therefore stays.
-                beyond = builder.fcmp_ordered(comparison, value, limit)
-                builder.store(builder.select(beyond, limit, value), slot)
+        bounds = [broadcast(builder, self.vector, bound) for bound in (lower, upper)]
+        for slot in self.sums:
+            builder.store(clamped(builder, builder.load(slot), *bounds), slot)
 
     def store(self, out: Value, position: Value) -> None:
         """Store the sums of the columns that are there."""
@@ -264,17 +262,10 @@ class RowEmitter:
 
     def load(self, pointer: Value, last: bool) -> Value:
         """Load a vector; of the last one the lanes that are there, and zeros."""
-        builder, words = self.builder, ir.VectorType(self.word, self.vector.count)
-        if not last:
-            return builder.load(pointer, align=self.bits // 8)
-        lane = ir.Constant(words, list(range(words.count)))
-        mask = builder.icmp_signed("<", lane, broadcast(builder, words, self.left))
-        zeros = ir.Constant(self.vector, None)
-        operands = [pointer, ir.IntType(32)(self.bits // 8), mask, zeros]
-        kind = ir.FunctionType(self.vector, [operand.type for operand in operands])
-        name = f"llvm.masked.load.v{self.vector.count}f{self.bits}.p0"
-        function = cgutils.get_or_insert_function(builder.module, kind, name)
-        return builder.call(function, operands)
+        align = self.bits // 8
+        if last:
+            return load_first(self.builder, self.vector, pointer, self.left, align)
+        return self.builder.load(pointer, align=align)
 
     def number(self, value: int) -> Value:
         """Return a constant word."""

@@ -253,15 +253,15 @@ class CupyBackend(Backend):
         return super().sparse_operand(name, array, dtype)
 
     def dense_operand(self, name: str, array: object) -> DenseOperand:
-        """Return a dense operand on the device; see `Backend.dense_operand`."""
+        """Return a dense operand where it is; see `Backend.dense_operand`.
+
+        One in host memory is converted there, and uploaded as the type that is computed in.
+        """
         if self.is_sparse(array):
             raise InputError(f"{name} is {type(array).__name__}, sparse; a dense array is expected")
         on_device = is_on_device(self.cuda, array)
         taken = adopt_dense(self.cuda, name, array) if on_device else host_array(name, array)
-        operand = super().dense_operand(name, taken)
-        # Arrays of types that CUDA does not have are refused or converted before they are used.
-        numeric = operand.dtype.kind in "fiub" and operand.dtype.itemsize <= 8
-        return self._dense(operand) if numeric else operand
+        return super().dense_operand(name, taken)
 
     def build_plan(self, network: Network, options: PlanOptions) -> NetworkPlan | None:
         """Return a plan that stays on the device; sparse features take the neutral layer loop."""

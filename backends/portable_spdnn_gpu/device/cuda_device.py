@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from portable_spdnn_gpu.device.interface import (
 )
 
 MIB = 2**20
+Order = Literal["C", "F"]
 
 
 class CudaDevice:
@@ -95,22 +96,29 @@ class CudaDevice:
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
         """Return an array with unset content."""
-        return self._allocated(shape, dtype, lambda: self._cupy.empty(shape, dtype))
+        return self._allocated(shape, dtype)
 
     def upload(self, array: Array) -> DeviceArray:
-        """Return a copy of a host array, in its order."""
-        return self._allocated(array.shape, array.dtype, lambda: self._cupy.array(array, order="K"))
+        """Return a copy of a host array, in its order; the copy is done."""
+        order: Order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+        # `cupy.array` would lock the pages of another copy, and keep them.
+        copy = self._allocated(array.shape, array.dtype, order)
+        self.copy_in(np.asarray(array, order=order), copy)
+        # The host's memory may be locked, and is the caller's; and what reads the copy may be
+        # started on another stream.
+        self.synchronize()
+        return copy
 
     def _allocated(
-        self, shape: tuple[int, ...], dtype: npt.DTypeLike, allocate: Callable[[], DeviceArray]
+        self, shape: tuple[int, ...], dtype: npt.DTypeLike, order: Order = "C"
     ) -> DeviceArray:
-        memory = self._cupy.cuda.memory
+        pool = self._cupy.get_default_memory_pool()
         try:
-            array = allocate()
-        except memory.OutOfMemoryError as error:
+            array: DeviceArray = self._cupy.empty(shape, dtype, order)
+        except self._cupy.cuda.memory.OutOfMemoryError as error:
             _, total = self._device.mem_info
             raise memory_error(shape, dtype, self.free_memory(), total) from error
-        self._peak = max(self._peak, int(self._cupy.get_default_memory_pool().used_bytes()))
+        self._peak = max(self._peak, int(pool.total_bytes()))
         return array
 
     def download(self, array: DeviceArray) -> Array:
@@ -187,6 +195,7 @@ class CudaDevice:
                     stream.end_capture()
                 raise
             graph = stream.end_capture()
+            graph.upload(stream)  # else the first run would wait for it
         return _Graph(self._cupy, graph)
 
     def view(
@@ -197,8 +206,10 @@ class CudaDevice:
         return part
 
     def pinned(self, nbytes: int) -> Array:
-        """Return page-locked host memory."""
-        return np.frombuffer(self._cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
+        """Return page-locked host memory, which is given back with the last array on it."""
+        cuda = self._cupy.cuda  # its pool would keep what is given back
+        memory = cuda.PinnedMemory(nbytes, cuda.runtime.hostAllocPortable)
+        return np.frombuffer(cuda.PinnedMemoryPointer(memory, 0), np.uint8, nbytes)
 
     def copy_in(self, host: Array, array: Any) -> None:
         """Start to copy host memory to an array."""
@@ -236,9 +247,12 @@ class CudaDevice:
 
     def free_memory(self) -> int:
         """Return the bytes that arrays may still take."""
-        kept = self._cupy.get_default_memory_pool().free_bytes()
+        pool = self._cupy.get_default_memory_pool()
+        # What the pool keeps, it gives to arrays of other sizes in part only.
+        pool.free_all_blocks()
         free, _ = self._device.mem_info
-        return int(free + kept)
+        limit = pool.get_limit()  # 0: none
+        return int(min(free, limit - pool.total_bytes()) if limit else free)
 
     def peak_memory(self) -> int:
         """Return the most bytes that arrays have taken at a time."""

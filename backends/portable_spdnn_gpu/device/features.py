@@ -48,6 +48,7 @@ LEAST_INPUTS, LEAST_NEURONS = 16, 32
 KEEP, DROP, ALWAYS, NO_LIST = map(np.int32, range(4))
 STATE = 5  # integers of an InputState, in this order
 COUNT, GATHERS, ACTIVE, OVERFLOWED, ENDED = range(STATE)
+STATE_WORDS = 8  # integers from one InputState to the next: STATE, and none begins within a sector
 MARKS = 8  # of inputs, that are read and cleared together
 
 

@@ -102,7 +102,7 @@ class Device(Protocol):
         """Return an array with unset content; raises DeviceMemoryError."""
 
     def upload(self, array: Array) -> DeviceArray:
-        """Return a copy of a host array, in its order (C or F)."""
+        """Return a copy of a host array, in its order (C or F); the copy is done."""
 
     def download(self, array: DeviceArray) -> Array:
         """Return a copy in host memory; waits for all that was started before."""
@@ -135,7 +135,10 @@ class Device(Protocol):
         """Return a part of a one-dimensional array of uint8 as an array in C order."""
 
     def pinned(self, nbytes: int) -> Array:
-        """Return page-locked host memory, uint8, which is copied while the host goes on."""
+        """Return page-locked host memory, uint8, which is copied while the host goes on.
+
+        It is given back with the last array on it.
+        """
 
     def copy_in(self, host: Array, array: DeviceArray) -> None:
         """Start to copy host memory to an array of the same size, both without gaps.
@@ -165,7 +168,7 @@ class Device(Protocol):
         """Return the bytes that arrays may still take."""
 
     def peak_memory(self) -> int:
-        """Return the most bytes that arrays have taken at a time."""
+        """Return the most bytes that were taken of the device's memory at a time."""
 
     def synchronize(self, event: Any = None) -> None:
         """Wait until an event, or all that the current stream was given, has happened.

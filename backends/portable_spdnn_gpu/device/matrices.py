@@ -13,7 +13,8 @@ from portable_spdnn.caching import cached_property
 from portable_spdnn.errors import InputError
 from portable_spdnn_gpu.device.interface import Array, Device, DeviceArray
 
-INDEX_LIMIT = np.iinfo(np.int32).max
+# Kernels add up to 1,024 to an index before they compare it.
+INDEX_LIMIT = np.iinfo(np.int32).max - 1024
 
 
 @dataclass(eq=False)
@@ -80,11 +81,15 @@ class DeviceCsr:
         return np.diff(self.device.download(self.indptr)).astype(np.int64)
 
 
-def check_size(name: str, shape: tuple[int, ...], nnz: int) -> None:
-    """Raise InputError for a matrix with more entries or columns than 32-bit indices count."""
+def check_size(name: str, shape: tuple[int, ...], nnz: int = 0) -> None:
+    """Raise InputError for a matrix with more entries, rows or columns than kernels count.
+
+    `nnz` is how many entries a sparse one stores.
+    """
     if max(nnz, *shape) > INDEX_LIMIT:
+        stored = f" with {nnz} entries" if nnz else ""
         raise InputError(
-            f"{name}: {shape[0]} x {shape[1]} with {nnz} entries is too large for the cupy "
+            f"{name}: {shape[0]} x {shape[1]}{stored} is too large for the cupy "
             f"backend, which counts to {INDEX_LIMIT}; divide it, or take fewer rows at a time"
         )
 

@@ -17,6 +17,7 @@ from portable_spdnn_gpu.device.features import (
     KEEP,
     OVERFLOWED,
     STATE,
+    STATE_WORDS,
     DeviceFeatures,
     StepOperands,
 )
@@ -27,8 +28,6 @@ from portable_spdnn_gpu.persistent.launch import DeviceSegment, LayerCounts
 from portable_spdnn_gpu.persistent.packing import PackedSegment
 from portable_spdnn_gpu.spmm.launch import DeviceSpmm
 from portable_spdnn_gpu.spmm.packing import PackedSpmm
-
-STATE_WORDS = 8  # integers from one InputState to the next: STATE, and none begins within a sector
 
 
 class StepLaunches:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.operations.handles import SpgemmHandle
+from portable_spdnn.operations.operands import cast
 from portable_spdnn_gpu.compile.catalog import NO_EPILOGUE, SPGEMM_ROWS, spgemm
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.device.interface import Argument, Array, Device, DeviceArray
@@ -52,7 +53,7 @@ def with_values(name: str, matrix: DeviceCsr, data: Values) -> DeviceCsr:
         raise InputError(
             f"spgemm: {data.size} new values for {name}, which stores {matrix.nnz} entries"
         )
-    return matrix.with_data(data.astype(matrix.dtype))
+    return matrix.with_data(cast(data, matrix.dtype))
 
 
 def sparse_layer(W: DeviceCsr, Y: DeviceCsr, epilogue: DeviceEpilogue) -> DeviceCsr:

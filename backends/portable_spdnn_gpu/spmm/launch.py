@@ -9,12 +9,17 @@ from portable_spdnn_gpu.compile.catalog import CSR_PANEL, csr_spmm, feature_rows
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.device.feature_rows import columns_innermost
-from portable_spdnn_gpu.device.features import StepOperands, input_state
+from portable_spdnn_gpu.device.features import (
+    STATE,
+    STATE_WORDS,
+    StepOperands,
+    input_state,
+)
 from portable_spdnn_gpu.device.interface import Device, DeviceArray
-from portable_spdnn_gpu.device.matrices import DeviceCsr
+from portable_spdnn_gpu.device.matrices import DeviceCsr, check_size
 from portable_spdnn_gpu.spmm.packing import PackedLaunch, PackedSpmm, pack
 
-STATES = 64  # how many numbers of columns a product remembers, the latest ones
+STATES = 256  # of as many numbers of columns, one after the other, states are uploaded together
 
 
 class DeviceSpmm:
@@ -109,7 +114,7 @@ class PreparedSpmm:
             precision = Precision(self.dtype)
             packed = pack(A, variant, precision)
             self._spmm = DeviceSpmm(device, packed, device.upload(packed.memory), precision)
-        self._states: dict[int, DeviceArray] = {}  # by the number of columns, the latest last
+        self._states: dict[int, DeviceArray] = {}  # by the first of their numbers of columns
 
     def describe(self) -> str:
         """Return which kernels run on how many rows."""
@@ -140,8 +145,14 @@ class PreparedSpmm:
             Added before the activation.
         out : device array, shape (m, n), in C order, optional
             The memory for C, which shares none with B.
+
+        Raises
+        ------
+        InputError
+            If B has more columns than kernels count.
         """
         device, columns = self.device, int(B.shape[1])
+        check_size("a dense operand", tuple(B.shape))
         B = columns_innermost(device, B)
         added = None if residual is None else columns_innermost(device, residual)
         C = device.empty((self.shape[0], columns), self.dtype) if out is None else out
@@ -152,12 +163,16 @@ class PreparedSpmm:
         return C
 
     def _state(self, columns: int) -> DeviceArray:
-        """Return the `InputState` of so many columns, on the device."""
-        state = self._states.pop(columns, None)
-        if state is None:
-            state = self.device.upload(input_state(columns))
-        self._states[columns] = state
-        # Each takes a block of the memory pool, and where inputs leave batches differ in width.
-        if len(self._states) > STATES:
-            self._states.pop(next(iter(self._states)))
-        return state
+        """Return the `InputState` of so many columns, on the device.
+
+        What is there stays: a kernel on any stream may still read it.
+        """
+        first = columns - columns % STATES
+        states = self._states.get(first)
+        if states is None:
+            table = np.zeros((STATES, STATE_WORDS), np.int32)
+            for number, row in enumerate(table):
+                row[:STATE] = input_state(first + number)
+            states = self._states[first] = self.device.upload(table.reshape(-1).view(np.uint8))
+        place = (columns - first) * STATE_WORDS * np.dtype(np.int32).itemsize
+        return self.device.view(states, place, (STATE,), np.int32)

@@ -159,9 +159,13 @@ def test_copies_are_asynchronous_and_accesses_vectors(precision: Precision) -> N
     ids=lambda kernel: kernel.name,
 )
 def test_the_last_block_lists_behind_fences(kernel: Kernel, architecture: int) -> None:
-    """Marks are ordered with the count of blocks, and read where those of others arrive."""
+    """Marks are ordered with the count of blocks, and read where those of others arrive.
+
+    All threads fence before one of them counts: fences must be sequentially consistent, as the
+    CUDA C++ Programming Guide says of `__threadfence`.
+    """
     text = virtual_code(kernel, architecture)
-    fence = r"(?:membar\.gl|fence\.acq_rel\.gpu)"
+    fence = r"(?:membar\.gl|fence\.sc\.gpu)"
     assert re.search(
         rf"{fence}.*?atom\.global\.add.*?{fence}.*?ld\.global\.cg\.v2", text, re.DOTALL
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from contextlib import AbstractContextManager
 from types import SimpleNamespace
@@ -108,6 +109,72 @@ def test_a_failed_capture_tells_its_cause() -> None:
         device.capture(fail)
     with pytest.raises(CudaError, match="status 901"):
         device.capture(lambda: None)
+
+
+class LateCupy:
+    """What `upload` and `free_memory` ask of CuPy; copies are done when the stream is waited for.
+
+    Its pool keeps 3,000 bytes of which an array may have 1,000, and may take 5,000 in all.
+    """
+
+    def __init__(self, limit: int = 5000) -> None:
+        self.copies: list[Any] = []
+        self.kept, self.limit = 3000, limit
+        self.cuda = SimpleNamespace(
+            get_current_stream=lambda: SimpleNamespace(synchronize=self.wait),
+            memory=SimpleNamespace(OutOfMemoryError=MemoryError),
+            runtime=SimpleNamespace(CUDARuntimeError=CudaError),
+        )
+
+    def empty(self, shape: Any, dtype: Any, order: str) -> Any:
+        array = np.empty(shape, dtype, order)
+
+        def copy(source: int, nbytes: int, stream: Any) -> None:
+            assert nbytes == array.nbytes
+            self.copies.append(lambda: ctypes.memmove(array.ctypes.data, source, nbytes))
+
+        data = SimpleNamespace(copy_from_host_async=copy)
+        return SimpleNamespace(data=data, nbytes=array.nbytes, array=array)
+
+    def wait(self) -> None:
+        while self.copies:
+            self.copies.pop()()
+
+    def get_default_memory_pool(self) -> Any:
+        def free() -> None:
+            self.kept = 2000  # what belongs to blocks of which a part is in use
+
+        return SimpleNamespace(
+            free_all_blocks=free,
+            free_bytes=lambda: self.kept,
+            total_bytes=lambda: 1000 + self.kept,
+            get_limit=lambda: self.limit,
+        )
+
+    def device(self) -> Any:
+        device = object.__new__(CudaDevice)
+        device._library, device._peak = self, 0
+        device._device = SimpleNamespace(mem_info=(4000, 9000))
+        return device
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.bool_])
+def test_a_copy_is_done_when_it_is_returned(dtype: Any) -> None:
+    device, rng = LateCupy().device(), np.random.default_rng(0)
+    whole = rng.integers(0, 2, (5, 7)).astype(dtype)
+    parts = whole[1:4, ::2], whole[::-1], whole[:, 3], whole[:0], whole[0, 0]
+    for given in (whole, whole.T, *parts):
+        host = np.asarray(given)
+        found = device.upload(host).array
+        np.testing.assert_array_equal(found, host)
+        assert found.flags.c_contiguous or host.flags.f_contiguous
+        assert found.flags.f_contiguous or not host.flags.f_contiguous
+    assert device.peak_memory() == 4000
+
+
+def test_what_the_pool_keeps_in_part_is_not_free() -> None:
+    assert LateCupy(limit=0).device().free_memory() == 4000
+    assert LateCupy(limit=5000).device().free_memory() == 2000
 
 
 def test_unavailable_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -132,15 +133,25 @@ def test_operands_that_begin_anywhere(device: Device, variant: str, dtype: Any) 
         np.testing.assert_allclose(device.download(C), oracle.spmm(A, B), rtol=rtol, atol=rtol)
 
 
-def test_few_of_many_widths_are_remembered(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "STATES", 2)
+def test_what_kernels_read_of_a_width_stays(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "STATES", 2)  # 2 and 3 together, 4 and 5, ...
     A = matrix(20, 10, 0.4, np.float32)
     product = PreparedSpmm(device, A, "csr")
-    for columns in (3, 1, 3, 5, 3, 1):
+    for columns in (3, 1, 2, 5, 4, 3, 0):
         B = np.random.default_rng(columns).random((10, columns), np.float32)
         C = device.download(product.run(device.upload(B), nothing(device)))
         np.testing.assert_allclose(C, oracle.spmm(A, B), rtol=2e-5, atol=2e-5)
-    assert list(product._states) == [3, 1]  # 1 was forgotten for 5, and 5 for 1
+    assert list(product._states) == [2, 0, 4]
+
+
+def test_more_columns_than_kernels_count_are_refused(device: Device) -> None:
+    product = PreparedSpmm(device, matrix(3, 2, 0.9, np.float32), "csr")
+    for columns in (2**31 - 1024, 2**31, 2**40):
+        B: Any = SimpleNamespace(shape=(2, columns))  # of which nothing else is looked at
+        with pytest.raises(InputError, match=f"2 x {columns} is too large for the cupy backend"):
+            product.run(B, nothing(device))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,10 +19,13 @@ def sanitized(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     if not Path(runtime).is_absolute():
         pytest.skip("the compiler has no address sanitizer")
     tests = Path(__file__).resolve().parent.parent
+    packages = filter(None, [os.environ.get("PYTHONPATH")])
     environment = {
         "LD_PRELOAD": runtime,
         "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
-        "PYTHONPATH": f"{tests}:{tests.parent}:{tests.parent / 'backends'}",
+        "PYTHONPATH": os.pathsep.join(
+            [str(tests), str(tests.parent), str(tests.parent / "backends"), *packages]
+        ),
         "PATH": "/usr/bin:/bin",
         "PYTHONMALLOC": "malloc",
     }

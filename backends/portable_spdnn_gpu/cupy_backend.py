@@ -32,10 +32,11 @@ from portable_spdnn_gpu.device.feature_rows import (
 from portable_spdnn_gpu.device.features import DeviceFeatures
 from portable_spdnn_gpu.device.interface import Array, Device, DeviceArray
 from portable_spdnn_gpu.device.limits import measure
-from portable_spdnn_gpu.device.matrices import DeviceCsr, download_csr, upload_csr
+from portable_spdnn_gpu.device.matrices import DeviceCsr, check_size, download_csr, upload_csr
 from portable_spdnn_gpu.device.operands import (
     adopt_dense,
     adopt_sparse,
+    check_type,
     is_device_sparse,
     is_on_device,
 )
@@ -128,7 +129,9 @@ class CupyBackend(Backend):
             return array
         if is_on_device(self.cuda, array):
             return adopt_dense(self.cuda, "array", array)
-        return self.cuda.upload(host_array("array", array))
+        given = host_array("array", array)
+        check_type("array", given.dtype.newbyteorder("="))
+        return self.cuda.upload(given.astype(given.dtype.newbyteorder("="), copy=False))
 
     def download(self, array: Any) -> Any:
         """Return `array` as an ndarray or csr_array in host memory; one that is there as it is."""
@@ -216,10 +219,11 @@ class CupyBackend(Backend):
         return DescribedCall(run, product.describe)
 
     def _dense_product(
-        self, name: str, product: PreparedSpmm, operand: object, epilogue: DeviceEpilogue,
+        self, name: str, product: PreparedSpmm, operand: Any, epilogue: DeviceEpilogue,
         out: object, residual: DenseOperand | None,
     ) -> DeviceArray:  # fmt: skip
         """Return A B for the name "spmm", and for "layer" Y W, which is A Y^T transposed."""
+        check_size(f"{name}: {'B' if name == 'spmm' else 'features'}", operand.shape)
         given = self._dense(operand)
         added = None if residual is None else self._dense(residual)
         if out is not None:
@@ -253,9 +257,10 @@ class CupyBackend(Backend):
         return super().sparse_operand(name, array, dtype)
 
     def dense_operand(self, name: str, array: object) -> DenseOperand:
-        """Return a dense operand where it is; see `Backend.dense_operand`.
+        """Return a dense operand in the memory where it is; see `Backend.dense_operand`.
 
-        One in host memory is converted there, and uploaded as the type that is computed in.
+        One in host memory stays there until it has the type that is computed in; `_dense` then
+        uploads it.
         """
         if self.is_sparse(array):
             raise InputError(f"{name} is {type(array).__name__}, sparse; a dense array is expected")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from portable_spdnn.errors import BackendUnavailable, InputError
 from portable_spdnn_gpu.device.interface import Device, LaunchError
-from portable_spdnn_gpu.device.matrices import INDEX_LIMIT, first_line
+from portable_spdnn_gpu.device.matrices import first_line
 
 Array = npt.NDArray[Any]
 # cusparseSpMMAlg_t, which CuPy does not name: CUSPARSE_SPMM_CSR_ALG1 and _ALG2.
@@ -83,10 +83,11 @@ class CusparseLibrary:
 
     def prepare(self, A: Any) -> SparseOperand:
         """Return a canonical csr_array of float32 or float64 on the device, with a descriptor."""
-        if max(A.nnz, *A.shape) > INDEX_LIMIT:
+        limit = np.iinfo(np.int32).max
+        if max(A.nnz, *A.shape) > limit:
             raise InputError(
                 f"cuSPARSE: a layer of {A.shape[1]} x {A.shape[0]} with {A.nnz} weights is too "
-                f"large for 32-bit indices, which count to {INDEX_LIMIT}"
+                f"large for 32-bit indices, which count to {limit}"
             )
         if not A.nnz:
             return SparseOperand(A.shape, 0, None)

@@ -19,6 +19,7 @@ DType: TypeAlias = np.dtype[Any]
 HOST_MEMORY, CUDA_MEMORY = (1, 3), (2, 13)
 # What array libraries raise where they cannot or will not give an array away.
 EXPORT_ERRORS = (AttributeError, BufferError, RuntimeError, TypeError, ValueError)
+NEW_VALUES = "spgemm: new values for"
 
 
 def is_foreign_sparse(array: object) -> bool:
@@ -150,7 +151,7 @@ def canonical(name: str, array: AnyArray, dtype: npt.DTypeLike = np.float32) -> 
     if array.ndim != 2:
         raise InputError(f"{name} has {array.ndim} dimension(s); 2 are expected")
     operand: SparseOperand = array
-    return operand
+    return cast(operand, np.result_type(operand.dtype, dtype))
 
 
 def common_dtype(name: str, **operands: Operand | None) -> DType:
@@ -298,15 +299,20 @@ def with_values(name: str, matrix: sp.csr_array, data: npt.ArrayLike | None) -> 
     """Return a csr_array with `data` as its values, sharing its pattern, or raise InputError."""
     if data is None:
         return matrix
-    given = host_array(f"spgemm: new values for {name}", data)
-    real_dtype(given.dtype, f"spgemm: new values for {name}")
-    if given.shape != matrix.data.shape:
+    given = host_array(f"{NEW_VALUES} {name}", data)
+    values = new_values(name, given, matrix)
+    return sp.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def new_values(name: str, given: Kind, matrix: SparseOperand) -> Kind:
+    """Return an array of new values in the type of a sparse operand, or raise InputError."""
+    nnz = matrix.nnz
+    real_dtype(given.dtype, f"{NEW_VALUES} {name}")
+    if given.shape != (nnz,):
         raise InputError(
-            f"spgemm: new values for {name} have shape {given.shape}; {name} stores {matrix.nnz} "
-            "entries"
+            f"{NEW_VALUES} {name} have shape {given.shape}; {name} stores {nnz} entries"
         )
-    data = given.astype(matrix.dtype, copy=False)
-    return sp.csr_array((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+    return cast(given, matrix.dtype)
 
 
 def checked_epilogue(name: str, epilogue: object) -> Epilogue:

@@ -19,12 +19,12 @@ def sanitized(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     if not Path(runtime).is_absolute():
         pytest.skip("the compiler has no address sanitizer")
     tests = Path(__file__).resolve().parent.parent
-    packages = filter(None, [os.environ.get("PYTHONPATH")])
+    inherited = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     environment = {
         "LD_PRELOAD": runtime,
         "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0",
         "PYTHONPATH": os.pathsep.join(
-            [str(tests), str(tests.parent), str(tests.parent / "backends"), *packages]
+            [str(tests), str(tests.parent), str(tests.parent / "backends"), *inherited]
         ),
         "PATH": "/usr/bin:/bin",
         "PYTHONMALLOC": "malloc",

@@ -1,4 +1,4 @@
-"""When the backend chooses, packs and compiles: before a user's call, never during one."""
+"""When the backend chooses, packs and compiles, which is never in a call; what operands may be."""
 
 from __future__ import annotations
 
@@ -80,3 +80,44 @@ def test_plans_are_ready_when_they_are_made(
     block = plan.for_layers(network, replace(plan.options, keep_dead_inputs=True), own_plan)
     assert block.run(Y).categories.tolist() == expected
     assert ("staged_spmm for" in block.describe()) == (kernel == "staged")
+
+
+def test_new_values_may_lie_apart_and_have_any_real_type(backend: EmulatedCupyBackend) -> None:
+    A = sp.csr_array(np.array([[1.0, 2.0], [0.0, 3.0]]))
+    handle = backend.spgemm_handle(A, A)
+    expected = np.array([[4.0, 6.0], [0.0, 9.0]]) @ A.toarray()
+    apart = np.array([0, 9, 0, 6, 0, 4], np.float64)
+    for given in (apart[::-2], apart[::-2].astype(">f4"), [4, 6, 9], apart[::-2].astype(np.uint8)):
+        found = backend.download(handle.numeric(A_data=given))
+        np.testing.assert_array_equal(found.toarray(), expected)
+    on_device: Any = backend.upload(np.array([4.0, 0, 6, 0, 9, 0]))
+    found = backend.download(handle.numeric(A_data=on_device[::2]))
+    np.testing.assert_array_equal(found.toarray(), expected)
+    for wrong in (np.array([1j, 2, 3]), ["1", "2", "3"], np.array([1, 2, 3], "M8[s]"), [1.0, 2.0]):
+        with pytest.raises(ps.InputError, match="spgemm: new values for A"):
+            handle.numeric(A_data=wrong)
+
+
+def test_weights_on_the_device_are_widened_for_wider_operands(backend: EmulatedCupyBackend) -> None:
+    W = sp.csr_array(np.array([[1.5, 0.0, -2.0], [0.0, 0.5, 1.0]], np.float32))
+    on_device = backend.upload(W)
+    for Y in (np.array([[1 / 3, 0.1]]), [[1, 2**30]]):
+        for operand in (Y, backend.upload(np.array(Y, np.float64))):
+            found = backend.download(backend.layer(on_device, operand))
+            assert found.dtype == np.float64
+            expected = np.maximum(np.array(Y, np.float64) @ W.toarray(), 0)
+            np.testing.assert_allclose(found, expected, rtol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">i8", "<f8", "?", "u1"])
+def test_uploads_are_in_the_bytes_of_the_device(backend: EmulatedCupyBackend, dtype: str) -> None:
+    given = np.array([[0, 1, 1], [1, 0, 0]], dtype)
+    found = backend.download(backend.upload(given))
+    assert found.dtype == given.dtype.newbyteorder("=")
+    np.testing.assert_array_equal(found, given)
+
+
+@pytest.mark.parametrize("dtype", ["c8", "O", "U3", "M8[s]"])
+def test_uploads_are_of_real_numbers(backend: EmulatedCupyBackend, dtype: str) -> None:
+    with pytest.raises(ps.InputError, match="array has type"):
+        backend.upload(np.zeros(3, dtype))

@@ -29,7 +29,7 @@ from portable_spdnn_cpu.conv.spans import BYTE, WORD, Value, VectorEmitter
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
 from portable_spdnn_cpu.jit.grouped_loads import GROUP, broadcast_group, load_numbers
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
-from portable_spdnn_cpu.jit.vectors import fused_multiply_add
+from portable_spdnn_cpu.jit.vectors import multiply_add
 
 
 @intrinsic
@@ -163,7 +163,7 @@ class _Stream:
         seen = builder.bitcast(start, self.emitter.scalar.as_pointer())
         for number, total in enumerate(totals):
             value = builder.load(self._vector(seen, number), align=VECTOR_BYTES)
-            result = fused_multiply_add(builder, weight, value, builder.load(total))
+            result = multiply_add(builder, weight, value, builder.load(total))
             builder.store(result, total)
 
     def _next_row(self) -> Value:

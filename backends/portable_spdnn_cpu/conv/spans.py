@@ -65,7 +65,7 @@ class VectorEmitter:
         self.builder.store(value, pointer, align=self.bits // 8)
 
     def mask_of(self, bits: Value) -> Value:
-        """Return the mask that the low bits of a number say, of lane 0 first."""
+        """Return the mask given by the low bits of a number, lane 0 first."""
         builder = self.builder
         if HAS_FAST_MASKS:
             low = builder.trunc(bits, ir.IntType(self.lanes))

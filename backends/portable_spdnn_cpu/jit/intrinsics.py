@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
-from portable_spdnn_cpu.jit.vectors import broadcast
+from portable_spdnn_cpu.jit.vectors import broadcast, multiply_add
 
 
 def prefetch_line(builder: Any, pointer: Any) -> None:
@@ -138,12 +138,9 @@ def polynomial(typingctx: Any, x: Any, coefficients: Any) -> Emission:
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         x, terms = args[0], cgutils.unpack_tuple(builder, args[1])
-        fmuladd = builder.module.declare_intrinsic(
-            "llvm.fmuladd", [x.type], ir.FunctionType(x.type, [x.type] * 3)
-        )
         total = terms[0]
         for term in terms[1:]:
-            total = builder.call(fmuladd, [total, x, term])
+            total = multiply_add(builder, total, x, term)
         return total
 
     return signature, codegen

@@ -2,7 +2,8 @@
 
 Masked stores of AVX-512 take no longer than others. Those of AVX2 are dozens of micro-operations on
 AMD's processors, and without AVX2 LLVM stores lane by lane: there a part is stored in pieces of 1,
-2, 4, ... lanes, each behind a branch that a loop over rows of one length predicts.
+2, 4, ... lanes, each behind a branch that a loop over rows of one length predicts. Loads stay
+masked: what is loaded so is the end of a row, once.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from numba.core import cgutils
 from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS
 
 Value = Any  # an LLVM value or type; llvmlite has no types
+FUSED = ("contract",)  # a multiplication and an addition may become one instruction
 WORD, INT32 = ir.IntType(64), ir.IntType(32)
 
 
@@ -26,19 +28,19 @@ def broadcast(builder: Any, vector: Value, scalar: Value) -> Value:
     return builder.shuffle_vector(first, undefined, lanes)
 
 
-def fused_multiply_add(builder: Any, first: Value, second: Value, addend: Value) -> Value:
-    """Return first x second + addend, in one instruction where the processor has it.
+def multiply_add(builder: Any, first: Value, second: Value, addend: Value) -> Value:
+    """Return first x second + addend of numbers or vectors, by one instruction where there is one.
 
     Not `llvm.fma`: where a processor has none, that is a call for each lane.
     """
     kind = ir.FunctionType(addend.type, [addend.type] * 3)
-    return _call(builder, f"llvm.fmuladd.{_suffix(addend.type)}", kind, [first, second, addend])
+    return call(builder, f"llvm.fmuladd.{_suffix(addend.type)}", kind, [first, second, addend])
 
 
 def clamped(builder: Any, value: Value, lower: Value, upper: Value) -> Value:
-    """Return min(max(value, lower), upper) of numbers or vectors; NaN stays.
+    """Return min(max(value, lower), upper) of numbers or vectors.
 
-    For an ordered comparison with NaN is false.
+    NaN stays, because ordered comparisons with NaN are false.
     """
     for comparison, bound in (("<", lower), (">", upper)):
         beyond = builder.fcmp_ordered(comparison, value, bound)
@@ -47,17 +49,16 @@ def clamped(builder: Any, value: Value, lower: Value, upper: Value) -> Value:
 
 
 def first_lanes(builder: Any, count: Value, lanes: int) -> Value:
-    """Return a mask of the lanes whose numbers are below a word, which may be of any size."""
+    """Return a mask of the lanes whose numbers are below `count`, a word from -2^31 on."""
     numbers = ir.VectorType(INT32, lanes)
-    # Lanes are compared as 32 bits, of which a vector is one register: first the count is at most
-    # their number, as a word may not fit in 32 bits.
+    # The count is limited to `lanes` first, since it is compared in 32 bits.
     count = builder.select(builder.icmp_signed("<", count, WORD(lanes)), count, WORD(lanes))
     bound = broadcast(builder, numbers, builder.trunc(count, INT32))
     return builder.icmp_signed("<", ir.Constant(numbers, list(range(lanes))), bound)
 
 
 def load_masked(builder: Any, vector: Value, pointer: Value, mask: Value, align: int = 1) -> Value:
-    """Load the lanes that a mask names of a vector, and zeros; no byte of others is touched.
+    """Load the lanes that a mask selects; the others are zeros, and their memory is not read.
 
     `align` is what the pointer is known to be a multiple of, in bytes.
     """
@@ -65,11 +66,11 @@ def load_masked(builder: Any, vector: Value, pointer: Value, mask: Value, align:
         builder.bitcast(pointer, vector.as_pointer()), INT32(align), mask, ir.Constant(vector, None)
     ]  # fmt: skip
     kind = ir.FunctionType(vector, [operand.type for operand in operands])
-    return _call(builder, f"llvm.masked.load.{_suffix(vector)}.p0", kind, operands)
+    return call(builder, f"llvm.masked.load.{_suffix(vector)}.p0", kind, operands)
 
 
 def load_first(builder: Any, vector: Value, pointer: Value, count: Value, align: int = 1) -> Value:
-    """Load the first lanes of a vector, and zeros; as `load_masked` and `store_first`."""
+    """Load the first `count` lanes; the others are zeros, and their memory is not read."""
     mask = first_lanes(builder, count, vector.count)
     return load_masked(builder, vector, pointer, mask, align)
 
@@ -83,16 +84,16 @@ def store_first(
     ----------
     builder : llvmlite.ir.IRBuilder
     value : LLVM vector
-        Of floating-point numbers, a power of two of them from 2 on.
+        Of floating-point numbers, a power of two of them.
     pointer : LLVM pointer
     count : LLVM word or int
-        How many lanes; all of them where it is larger.
+        How many lanes, not negative; all of them where it is larger.
     align : int
         What the pointer is known to be a multiple of, in bytes.
     """
     lanes = value.type.count
     if isinstance(count, int):
-        count = ir.Constant(WORD, count)  # branches on it are none
+        count = ir.Constant(WORD, count)  # LLVM removes branches on it
     if HAS_FAST_MASKS:
         _store_masked(builder, value, pointer, count, align)
         return
@@ -134,18 +135,17 @@ def _store_masked(builder: Any, value: Value, pointer: Value, count: Value, alig
     target = builder.bitcast(pointer, vector.as_pointer())
     operands = [value, target, INT32(align), first_lanes(builder, count, vector.count)]
     kind = ir.FunctionType(ir.VoidType(), [operand.type for operand in operands])
-    _call(builder, f"llvm.masked.store.{_suffix(vector)}.p0", kind, operands)
+    call(builder, f"llvm.masked.store.{_suffix(vector)}.p0", kind, operands)
 
 
-def _suffix(vector: Value) -> str:
-    """Return what names of LLVM's functions end with, for a type of vectors."""
-    item = vector.element
-    if isinstance(item, ir.IntType):
-        return f"v{vector.count}i{item.width}"
-    return f"v{vector.count}f{32 if isinstance(item, ir.FloatType) else 64}"
-
-
-def _call(builder: Any, name: str, kind: Value, operands: list[Value]) -> Value:
-    """Call a function of LLVM's by name."""
+def call(builder: Any, name: str, kind: Value, arguments: list[Value]) -> Value:
+    """Call a function or instruction of LLVM's by name."""
     function = cgutils.get_or_insert_function(builder.module, kind, name)
-    return builder.call(function, operands)
+    return builder.call(function, arguments)
+
+
+def _suffix(kind: Value) -> str:
+    """Return what names of LLVM's functions for a type of numbers or vectors end with."""
+    if isinstance(kind, ir.VectorType):
+        return f"v{kind.count}{kind.element.intrinsic_name}"
+    return str(kind.intrinsic_name)

@@ -16,9 +16,9 @@ from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
 from portable_spdnn_cpu.jit.loops import by_number
-from portable_spdnn_cpu.jit.vectors import broadcast, first_lanes
+from portable_spdnn_cpu.jit.vectors import FUSED, broadcast, first_lanes
 from portable_spdnn_cpu.sddmm.register_tile import TOGETHER, most_blocks
-from portable_spdnn_cpu.sddmm.vectors import FUSED, LANES, WORD, Blocks, Value
+from portable_spdnn_cpu.sddmm.vectors import LANES, WORD, Blocks, Value
 
 
 @intrinsic

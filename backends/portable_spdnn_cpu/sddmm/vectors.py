@@ -16,12 +16,11 @@ from llvmlite import ir
 from numba.core import cgutils, types
 
 from portable_spdnn_cpu.activations import EXPM1
-from portable_spdnn_cpu.jit.vectors import broadcast, load_first, store_first
+from portable_spdnn_cpu.jit.vectors import broadcast, load_first, multiply_add, store_first
 
 Value = Any  # an LLVM value; llvmlite has no types
 LANES = 16
 WORD = types.intp
-FUSED = ("contract",)  # a multiplication and an addition may become one instruction
 INT32 = ir.IntType(32)
 
 
@@ -117,10 +116,7 @@ class Blocks:
         store_first(self.builder, value, pointer, count, self.itemsize)
 
     def load_first(self, pointer: Value, count: Value, lanes: int = LANES) -> Value:
-        """Load the first `count` numbers of a block, or of a part of one of so many lanes.
-
-        And nothing beyond them; zeros follow.
-        """
+        """Load the first `count` lanes of a block, or of a part of one; zeros follow, not read."""
         vector = ir.VectorType(self.scalar, lanes)
         return load_first(self.builder, vector, pointer, count, self.itemsize)
 
@@ -141,8 +137,7 @@ class Blocks:
 
     def multiply_add(self, a: Value, b: Value, c: Value) -> Value:
         """Return a b + c, rounded once where the processor can."""
-        product = self.builder.fmul(a, b, flags=FUSED)
-        return self.builder.fadd(product, c, flags=FUSED)
+        return multiply_add(self.builder, a, b, c)
 
     def larger(self, a: Value, b: Value) -> Value:
         """Return the larger of each lane; b where one is NaN."""

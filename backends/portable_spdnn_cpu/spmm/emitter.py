@@ -13,11 +13,10 @@ from numba.core import cgutils
 
 from portable_spdnn_cpu.jit.intrinsics import prefetch_line
 from portable_spdnn_cpu.jit.loops import loop
-from portable_spdnn_cpu.jit.vectors import broadcast, load_masked, store_first
+from portable_spdnn_cpu.jit.vectors import broadcast, call, load_masked, multiply_add, store_first
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
 Value = Any  # an LLVM value or type; llvmlite has no types
-FUSED = ("contract",)  # a multiplication and an addition may become one instruction
 WORD = ir.IntType(64)
 INT32, INT16, BYTE, BIT = (ir.IntType(bits) for bits in (32, 16, 8, 1))
 
@@ -85,7 +84,7 @@ class Emitter:
         """Begin to load the cache line of an address, which may be of no array."""
         prefetch_line(self.builder, self.builder.inttoptr(address, BYTE.as_pointer()))
 
-    def first_lanes(self, lanes: int, count: Value, start: int = 0) -> Value:
+    def lanes_below(self, count: Value, lanes: int, start: int = 0) -> Value:
         """Return a mask of lanes whose numbers, from `start` on, are below `count`, an integer."""
         numbers = ir.Constant(ir.VectorType(count.type, lanes), list(range(start, start + lanes)))
         return self.builder.icmp_signed("<", numbers, self.spread(count, lanes))
@@ -133,8 +132,7 @@ class Emitter:
 
     def call(self, name: str, kind: Value, arguments: list[Value]) -> Value:
         """Call a function or instruction of LLVM's by name."""
-        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
-        return self.builder.call(function, arguments)
+        return call(self.builder, name, kind, arguments)
 
     def spread(self, value: Value, lanes: int) -> Value:
         """Return a vector of which each lane holds a value."""
@@ -151,7 +149,7 @@ class Emitter:
 
     def multiply_add(self, first: Value, second: Value, total: Value) -> Value:
         """Return first x second + total."""
-        return self.builder.fadd(self.builder.fmul(first, second, flags=FUSED), total, flags=FUSED)
+        return multiply_add(self.builder, first, second, total)
 
     def sum_of(self, slots: list[Value]) -> Value:
         """Return the sum of what some slots hold, as many as a power of two."""

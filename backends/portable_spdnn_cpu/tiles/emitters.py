@@ -10,10 +10,9 @@ from __future__ import annotations
 from llvmlite import ir
 from numba.core import cgutils
 
-from portable_spdnn_cpu.jit.vectors import clamped, fused_multiply_add
+from portable_spdnn_cpu.jit.vectors import FUSED, clamped, multiply_add
 from portable_spdnn_cpu.tiles.addresses import Addresses, Value
 
-FUSED = ("contract",)  # a multiplication and an addition may become one instruction
 Sums = list[list[Value]]  # of each output, in each block
 
 
@@ -112,7 +111,7 @@ class AccumulationEmitter:
                     term = builder.fmul(feature, factor, flags=FUSED)
                     total = builder.fadd(total, term, FUSED)
                 elif output % 2:
-                    total = fused_multiply_add(builder, feature, self.one, total)  # see `one`
+                    total = multiply_add(builder, feature, self.one, total)  # see `one`
                 else:
                     total = builder.fadd(total, feature, FUSED)
                 builder.store(total, slot)

@@ -94,24 +94,10 @@ class CudaDevice:
         mine: DeviceArray = adopted
         return mine
 
-    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
-        """Return an array with unset content."""
-        return self._allocated(shape, dtype)
-
-    def upload(self, array: Array) -> DeviceArray:
-        """Return a copy of a host array, in its order; the copy is done."""
-        order: Order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
-        # `cupy.array` would lock the pages of another copy, and keep them.
-        copy = self._allocated(array.shape, array.dtype, order)
-        self.copy_in(np.asarray(array, order=order), copy)
-        # The host's memory may be locked, and is the caller's; and what reads the copy may be
-        # started on another stream.
-        self.synchronize()
-        return copy
-
-    def _allocated(
+    def empty(
         self, shape: tuple[int, ...], dtype: npt.DTypeLike, order: Order = "C"
     ) -> DeviceArray:
+        """Return an array with unset content."""
         pool = self._cupy.get_default_memory_pool()
         try:
             array: DeviceArray = self._cupy.empty(shape, dtype, order)
@@ -120,6 +106,17 @@ class CudaDevice:
             raise memory_error(shape, dtype, self.free_memory(), total) from error
         self._peak = max(self._peak, int(pool.total_bytes()))
         return array
+
+    def upload(self, array: Array) -> DeviceArray:
+        """Return a copy of a host array, in its order; it is complete on return."""
+        order: Order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+        # `cupy.array` would stage the data in page-locked memory, which its pool keeps.
+        copy, host = self.empty(array.shape, array.dtype, order), np.asarray(array, order=order)
+        self.copy_in(host, copy)
+        # The caller may change its memory, which may be page-locked, and another stream may read
+        # the copy.
+        self.synchronize()
+        return copy
 
     def download(self, array: DeviceArray) -> Array:
         """Return a copy in host memory."""
@@ -195,7 +192,7 @@ class CudaDevice:
                     stream.end_capture()
                 raise
             graph = stream.end_capture()
-            graph.upload(stream)  # else the first run would wait for it
+            graph.upload(stream)  # so that the first launch need not upload it
         return _Graph(self._cupy, graph)
 
     def view(
@@ -207,7 +204,7 @@ class CudaDevice:
 
     def pinned(self, nbytes: int) -> Array:
         """Return page-locked host memory, which is given back with the last array on it."""
-        cuda = self._cupy.cuda  # its pool would keep what is given back
+        cuda = self._cupy.cuda  # whose pool of such memory would keep what is given back
         memory = cuda.PinnedMemory(nbytes, cuda.runtime.hostAllocPortable)
         return np.frombuffer(cuda.PinnedMemoryPointer(memory, 0), np.uint8, nbytes)
 
@@ -246,16 +243,16 @@ class CudaDevice:
         return float(self._cupy.cuda.get_elapsed_time(first, last)) / 1e3
 
     def free_memory(self) -> int:
-        """Return the bytes that arrays may still take."""
+        """Return the bytes that arrays may still take, after the pool's unused blocks are freed."""
         pool = self._cupy.get_default_memory_pool()
-        # What the pool keeps, it gives to arrays of other sizes in part only.
+        # A block that the pool keeps may be too small for the next array.
         pool.free_all_blocks()
         free, _ = self._device.mem_info
         limit = pool.get_limit()  # 0: none
-        return int(min(free, limit - pool.total_bytes()) if limit else free)
+        return max(0, int(min(free, limit - pool.total_bytes()) if limit else free))
 
     def peak_memory(self) -> int:
-        """Return the most bytes that arrays have taken at a time."""
+        """Return the most bytes that the memory pool has held at a time, unused ones included."""
         return self._peak
 
     def synchronize(self, event: Any = None) -> None:

@@ -48,13 +48,21 @@ LEAST_INPUTS, LEAST_NEURONS = 16, 32
 KEEP, DROP, ALWAYS, NO_LIST = map(np.int32, range(4))
 STATE = 5  # integers of an InputState, in this order
 COUNT, GATHERS, ACTIVE, OVERFLOWED, ENDED = range(STATE)
-STATE_WORDS = 8  # integers from one InputState to the next: STATE, and none begins within a sector
+STATE_WORDS = 8  # integers from one InputState to the next; each begins a sector of 32 bytes
+STATE_BYTES = STATE_WORDS * np.dtype(np.int32).itemsize
 MARKS = 8  # of inputs, that are read and cleared together
 
 
 def input_state(inputs: int, gathers: bool = False) -> npt.NDArray[np.int32]:
     """Return the `InputState` (common.cuh) of a step's inputs before it runs."""
     return np.array([inputs, gathers, inputs, 0, 0], np.int32)
+
+
+def input_states(first: int, number: int) -> npt.NDArray[np.int32]:
+    """Return the `input_state` of `first`, first + 1, ... inputs, shape (number, STATE_WORDS)."""
+    states = np.zeros((number, STATE_WORDS), np.int32)
+    states[:, COUNT] = states[:, ACTIVE] = first + np.arange(number)
+    return states
 
 
 @dataclass(frozen=True)

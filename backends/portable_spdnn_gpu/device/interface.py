@@ -102,7 +102,7 @@ class Device(Protocol):
         """Return an array with unset content; raises DeviceMemoryError."""
 
     def upload(self, array: Array) -> DeviceArray:
-        """Return a copy of a host array, in its order (C or F); the copy is done."""
+        """Return a copy of a host array, in its order (C or F); it is complete on return."""
 
     def download(self, array: DeviceArray) -> Array:
         """Return a copy in host memory; waits for all that was started before."""
@@ -165,10 +165,13 @@ class Device(Protocol):
         """Wait for the last of two events; return the seconds between them."""
 
     def free_memory(self) -> int:
-        """Return the bytes that arrays may still take."""
+        """Return the bytes that arrays may still take; unused blocks are freed before."""
 
     def peak_memory(self) -> int:
-        """Return the most bytes that were taken of the device's memory at a time."""
+        """Return the most bytes that were taken of the device's memory at a time.
+
+        Blocks that are kept for further arrays are among them.
+        """
 
     def synchronize(self, event: Any = None) -> None:
         """Wait until an event, or all that the current stream was given, has happened.

@@ -82,7 +82,7 @@ class DeviceCsr:
 
 
 def check_size(name: str, shape: tuple[int, ...], nnz: int = 0) -> None:
-    """Raise InputError for a matrix with more entries, rows or columns than kernels count.
+    """Raise InputError for a matrix with more entries, rows or columns than INDEX_LIMIT.
 
     `nnz` is how many entries a sparse one stores.
     """
@@ -90,7 +90,7 @@ def check_size(name: str, shape: tuple[int, ...], nnz: int = 0) -> None:
         stored = f" with {nnz} entries" if nnz else ""
         raise InputError(
             f"{name}: {shape[0]} x {shape[1]}{stored} is too large for the cupy "
-            f"backend, which counts to {INDEX_LIMIT}; divide it, or take fewer rows at a time"
+            f"backend, which counts to {INDEX_LIMIT}; divide it"
         )
 
 
@@ -100,7 +100,7 @@ def upload_csr(device: Device, matrix: sp.sparray) -> DeviceCsr:
     Raises
     ------
     InputError
-        If the matrix has more entries or columns than 32-bit indices count.
+        If the matrix has more entries, rows or columns than INDEX_LIMIT.
     """
     csr = sp.csr_array(matrix)
     if not csr.has_canonical_format:
@@ -134,7 +134,7 @@ def empty_csr(
     Raises
     ------
     InputError
-        If the matrix has more entries than 32-bit indices count.
+        If the matrix has more entries, rows or columns than INDEX_LIMIT.
     """
     nnz = int(row_offsets[-1])
     check_size("sparse result", shape, nnz)

@@ -129,7 +129,7 @@ def adopt_sparse(
     ------
     InputError
         If the matrix does not have two dimensions, is not real, has parts that do not fit
-        together, or has more entries or columns than 32-bit indices count; or for the reasons
+        together, or is larger than the backend counts; or for the reasons
         of `adopt_dense`.
     """
     if len(matrix.shape) != 2:

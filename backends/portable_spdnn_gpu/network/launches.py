@@ -17,6 +17,7 @@ from portable_spdnn_gpu.device.features import (
     KEEP,
     OVERFLOWED,
     STATE,
+    STATE_BYTES,
     STATE_WORDS,
     DeviceFeatures,
     StepOperands,
@@ -84,10 +85,10 @@ class StepLaunches:
                 kernels |= {launch.kernel(precision, kind) for launch in step.packed.launches}
         for kernel in kernels:
             device.resident_blocks(kernel)  # compiles it, before launches may be recorded
-        rows, row = len(steps) + 2, STATE_WORDS * np.dtype(np.int32).itemsize
-        memory = device.empty((rows * row,), np.uint8)
+        rows = len(steps) + 2
+        memory = device.empty((rows * STATE_BYTES,), np.uint8)
         self._states = device.view(memory, 0, (rows, STATE_WORDS), np.int32)
-        self.state = [device.view(memory, n * row, (STATE,), np.int32) for n in range(rows)]
+        self.state = [device.view(memory, n * STATE_BYTES, (STATE,), np.int32) for n in range(rows)]
 
     def start_all(self) -> None:
         """Start the first list and all steps."""

@@ -6,9 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from portable_spdnn.epilogue import Epilogue
-from portable_spdnn.errors import InputError
 from portable_spdnn.operations.handles import SpgemmHandle
-from portable_spdnn.operations.operands import cast
+from portable_spdnn.operations.operands import NEW_VALUES, host_array, new_values
 from portable_spdnn_gpu.compile.catalog import NO_EPILOGUE, SPGEMM_ROWS, spgemm
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.device.interface import Argument, Array, Device, DeviceArray
@@ -47,13 +46,11 @@ def with_values(name: str, matrix: DeviceCsr, data: Values) -> DeviceCsr:
     """Return `matrix` with `data`, from the host or the device, as its values."""
     if data is None:
         return matrix
-    if not matrix.device.owns(data):
-        data = matrix.device.upload(np.ascontiguousarray(data, dtype=matrix.dtype))
-    if data.shape != (matrix.nnz,):
-        raise InputError(
-            f"spgemm: {data.size} new values for {name}, which stores {matrix.nnz} entries"
-        )
-    return matrix.with_data(cast(data, matrix.dtype))
+    device = matrix.device
+    if device.owns(data):
+        return matrix.with_data(device.contiguous(new_values(name, data, matrix)))
+    given = new_values(name, host_array(f"{NEW_VALUES} {name}", data), matrix)
+    return matrix.with_data(device.upload(given))
 
 
 def sparse_layer(W: DeviceCsr, Y: DeviceCsr, epilogue: DeviceEpilogue) -> DeviceCsr:

@@ -11,15 +11,15 @@ from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.device.feature_rows import columns_innermost
 from portable_spdnn_gpu.device.features import (
     STATE,
-    STATE_WORDS,
+    STATE_BYTES,
     StepOperands,
-    input_state,
+    input_states,
 )
 from portable_spdnn_gpu.device.interface import Device, DeviceArray
-from portable_spdnn_gpu.device.matrices import DeviceCsr, check_size
+from portable_spdnn_gpu.device.matrices import DeviceCsr
 from portable_spdnn_gpu.spmm.packing import PackedLaunch, PackedSpmm, pack
 
-STATES = 256  # of as many numbers of columns, one after the other, states are uploaded together
+WIDTHS_TOGETHER = 256  # the states of so many consecutive numbers of columns are uploaded together
 
 
 class DeviceSpmm:
@@ -114,7 +114,7 @@ class PreparedSpmm:
             precision = Precision(self.dtype)
             packed = pack(A, variant, precision)
             self._spmm = DeviceSpmm(device, packed, device.upload(packed.memory), precision)
-        self._states: dict[int, DeviceArray] = {}  # by the first of their numbers of columns
+        self._states: dict[int, DeviceArray] = {}  # by their smallest number of columns
 
     def describe(self) -> str:
         """Return which kernels run on how many rows."""
@@ -145,14 +145,8 @@ class PreparedSpmm:
             Added before the activation.
         out : device array, shape (m, n), in C order, optional
             The memory for C, which shares none with B.
-
-        Raises
-        ------
-        InputError
-            If B has more columns than kernels count.
         """
         device, columns = self.device, int(B.shape[1])
-        check_size("a dense operand", tuple(B.shape))
         B = columns_innermost(device, B)
         added = None if residual is None else columns_innermost(device, residual)
         C = device.empty((self.shape[0], columns), self.dtype) if out is None else out
@@ -167,12 +161,9 @@ class PreparedSpmm:
 
         What is there stays: a kernel on any stream may still read it.
         """
-        first = columns - columns % STATES
+        first = columns - columns % WIDTHS_TOGETHER
         states = self._states.get(first)
         if states is None:
-            table = np.zeros((STATES, STATE_WORDS), np.int32)
-            for number, row in enumerate(table):
-                row[:STATE] = input_state(first + number)
-            states = self._states[first] = self.device.upload(table.reshape(-1).view(np.uint8))
-        place = (columns - first) * STATE_WORDS * np.dtype(np.int32).itemsize
-        return self.device.view(states, place, (STATE,), np.int32)
+            states = self.device.upload(input_states(first, WIDTHS_TOGETHER).ravel().view(np.uint8))
+            self._states[first] = states
+        return self.device.view(states, (columns - first) * STATE_BYTES, (STATE,), np.int32)

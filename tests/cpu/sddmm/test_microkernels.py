@@ -49,17 +49,15 @@ def scored(part: int, Q: Any, K: Any, keys: Any, count: int, S: Any, s: int, mor
 def test_scores_touch_nothing_beyond_them(count: int, dtype: Any) -> None:
     rng = np.random.default_rng(count)
     keys = rng.integers(0, 9, 8).astype(np.int32)
-    with array_before_a_guard_page(100, dtype) as S:
-        for part in range(1, most_blocks(np.dtype(dtype).itemsize) + 1):
-            Q, K = (
-                rng.standard_normal(shape).astype(dtype) for shape in (16 * part, (9, 16 * part))
-            )
-            S[:] = before = rng.standard_normal(S.size).astype(dtype)
-            for more in (False, True):
-                expected = 0.5 * K[keys[:count]] @ Q + (S[S.size - count :] if more else 0)
-                scored(part, Q, K.ravel(), keys, count, S, S.size - count, more)
-                np.testing.assert_allclose(S[S.size - count :], expected, rtol=1e-4, atol=1e-4)
-                np.testing.assert_array_equal(S[: S.size - count], before[: S.size - count])
+    S = array_before_a_guard_page(100, dtype)
+    for part in range(1, most_blocks(np.dtype(dtype).itemsize) + 1):
+        Q, K = (rng.standard_normal(shape).astype(dtype) for shape in (16 * part, (9, 16 * part)))
+        S[:] = before = rng.standard_normal(S.size).astype(dtype)
+        for more in (False, True):
+            expected = 0.5 * K[keys[:count]] @ Q + (S[S.size - count :] if more else 0)
+            scored(part, Q, K.ravel(), keys, count, S, S.size - count, more)
+            np.testing.assert_allclose(S[S.size - count :], expected, rtol=1e-4, atol=1e-4)
+            np.testing.assert_array_equal(S[: S.size - count], before[: S.size - count])
 
 
 @pytest.mark.parametrize(("dtype", "error"), [(np.float32, 2e-7), (np.float64, 4e-16)])

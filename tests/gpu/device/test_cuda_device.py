@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
 import sys
 from contextlib import AbstractContextManager
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from cuda_emulation.device_at_hand import ON_GPU
 from cuda_emulation.emulated_backend import EmulatedCupyBackend, cache_folder
 from cuda_emulation.emulated_device import EmulatedDevice, compiler
 
@@ -114,12 +118,12 @@ def test_a_failed_capture_tells_its_cause() -> None:
 class LateCupy:
     """What `upload` and `free_memory` ask of CuPy; copies are done when the stream is waited for.
 
-    Its pool keeps 3,000 bytes of which an array may have 1,000, and may take 5,000 in all.
+    The pool holds 3,000 idle bytes, of which `free_all_blocks` releases 1,000.
     """
 
-    def __init__(self, limit: int = 5000) -> None:
+    def __init__(self, limit: int = 0) -> None:
         self.copies: list[Any] = []
-        self.kept, self.limit = 3000, limit
+        self.idle, self.limit = 3000, limit
         self.cuda = SimpleNamespace(
             get_current_stream=lambda: SimpleNamespace(synchronize=self.wait),
             memory=SimpleNamespace(OutOfMemoryError=MemoryError),
@@ -138,16 +142,15 @@ class LateCupy:
 
     def wait(self) -> None:
         while self.copies:
-            self.copies.pop()()
+            self.copies.pop(0)()
 
     def get_default_memory_pool(self) -> Any:
         def free() -> None:
-            self.kept = 2000  # what belongs to blocks of which a part is in use
+            self.idle = 2000
 
         return SimpleNamespace(
             free_all_blocks=free,
-            free_bytes=lambda: self.kept,
-            total_bytes=lambda: 1000 + self.kept,
+            total_bytes=lambda: 1000 + self.idle,
             get_limit=lambda: self.limit,
         )
 
@@ -159,22 +162,47 @@ class LateCupy:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.bool_])
-def test_a_copy_is_done_when_it_is_returned(dtype: Any) -> None:
+@pytest.mark.parametrize(
+    ("part", "order"),
+    [
+        (np.s_[:], "C"), (np.s_[1:4, ::2], "C"), (np.s_[::-1], "C"), (np.s_[:, 3], "C"),
+        (np.s_[:0], "C"), (np.s_[0, 0], "C"), (np.s_[:], "F"), (np.s_[:, 2:4], "F"),
+    ],
+)  # fmt: skip
+def test_a_copy_is_complete_on_return(dtype: Any, part: Any, order: Any) -> None:
     device, rng = LateCupy().device(), np.random.default_rng(0)
-    whole = rng.integers(0, 2, (5, 7)).astype(dtype)
-    parts = whole[1:4, ::2], whole[::-1], whole[:, 3], whole[:0], whole[0, 0]
-    for given in (whole, whole.T, *parts):
-        host = np.asarray(given)
-        found = device.upload(host).array
-        np.testing.assert_array_equal(found, host)
-        assert found.flags.c_contiguous or host.flags.f_contiguous
-        assert found.flags.f_contiguous or not host.flags.f_contiguous
+    host = np.asarray(np.asarray(rng.integers(0, 2, (5, 7)), dtype, order=order)[part])
+    found = device.upload(host).array
+    np.testing.assert_array_equal(found, host)
+    assert found.flags.f_contiguous if order == "F" else found.flags.c_contiguous
     assert device.peak_memory() == 4000
 
 
-def test_what_the_pool_keeps_in_part_is_not_free() -> None:
-    assert LateCupy(limit=0).device().free_memory() == 4000
+def test_free_memory_is_what_the_device_has_when_the_pool_has_given_back() -> None:
+    assert LateCupy().device().free_memory() == 4000
     assert LateCupy(limit=5000).device().free_memory() == 2000
+    assert LateCupy(limit=9000).device().free_memory() == 4000
+    assert LateCupy(limit=2000).device().free_memory() == 0
+
+
+@pytest.mark.skipif(
+    ON_GPU or compiler() is None, reason="a GPU is used, or no C++ compiler is there"
+)
+def test_plans_and_handles_through_cupy() -> None:
+    """`CudaDevice` itself, where the emulated device does what it asks of CuPy."""
+    pytest.importorskip("cupy", reason="CuPy is not installed")
+    tests = Path(__file__).resolve().parents[2]
+    files = ("gpu/test_cupy_backend.py", "gpu/network/test_plan.py", "gpu/spmm/test_launch.py")
+    chosen = "ready or beyond_the_limit or recording or widths or begin_anywhere"
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "pytest", "-q", "-p", "cuda_emulation.emulated_cupy",
+            "-p", "no:xdist", "-p", "no:cacheprovider", "-k", chosen, *(tests / f for f in files),
+        ],
+        capture_output=True, text=True, check=False, cwd=tests.parent,
+        env={**os.environ, "PYTHONPATH": str(tests)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
 
 
 def test_unavailable_without_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,6 +233,18 @@ def test_a_device_that_cannot_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("portable_spdnn_gpu.device.availability.CudaDevice", busy)
     assert "device cannot be used: status 46" in cuda_availability().reason
+
+
+@needs_compiler
+def test_more_columns_than_kernels_count_are_refused() -> None:
+    A, backend = sp.csr_array(np.ones((1, 1), np.float32)), EmulatedCupyBackend()
+    matrices.check_size("A", (1, 2**31 - 1025))
+    wide = np.broadcast_to(np.float32(1), (1, 2**31 - 1024))  # of one number in memory
+    for handle in (None, backend.spmm_handle(A)):
+        with pytest.raises(ps.InputError, match=r"spmm: B: 1 x 2147482624 is too large"):
+            backend.spmm(A, wide) if handle is None else handle.multiply(wide)
+    with pytest.raises(ps.InputError, match=r"layer: features: 2147482624 x 1 is too large"):
+        backend.layer(A, wide.T)
 
 
 def test_what_does_not_fit_says_what_would() -> None:

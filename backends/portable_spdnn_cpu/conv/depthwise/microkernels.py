@@ -20,7 +20,7 @@ from numba.core import cgutils, types
 
 from portable_spdnn_cpu.conv.spans import WORD, Value, VectorEmitter
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
-from portable_spdnn_cpu.jit.vectors import broadcast, clamped, fused_multiply_add
+from portable_spdnn_cpu.jit.vectors import broadcast, clamped, multiply_add
 
 INT32 = ir.IntType(32)
 
@@ -198,7 +198,7 @@ class _Plane:
             for entry, value in enumerate(columns):
                 for output, own in meeting:
                     weight = self.weights[own * self.extent + entry]
-                    sums[output] = fused_multiply_add(builder, weight, value, sums[output])
+                    sums[output] = multiply_add(builder, weight, value, sums[output])
         sums = [clamped(builder, total, self.lower, self.upper) for total in sums]
         place = builder.add(builder.mul(row, self.row_length), builder.add(self.to, column))
         places = [place]

@@ -103,7 +103,7 @@ class Dots(Rows):
         """Return a vector that begins with a lane of a row, and zeros from `count` of these on."""
         lanes, builder = terms.type.count, self.builder
         if HAS_FAST_MASKS:
-            mask = self.first_lanes(lanes, builder.trunc(count, INT32), lane)
+            mask = self.lanes_below(builder.trunc(count, INT32), lanes, lane)
             return builder.select(mask, terms, ir.Constant(terms.type, None))
         integers = ir.VectorType(ir.IntType(8 * self.itemsize), lanes)
         count = self.least(count, self.number(MOST_TERMS))

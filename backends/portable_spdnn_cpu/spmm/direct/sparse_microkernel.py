@@ -105,7 +105,7 @@ class SparseMicrokernel(Emitter):
         before = max(0, self.vectors - 1)
         self.last = before * self.vector_bytes
         self.left = self.builder.sub(columns, self.number(before * self.vector_type.count))
-        self.mask = self.first_lanes(self.vector_type.count, self.left)
+        self.mask = self.lanes_below(self.left, self.vector_type.count)
 
     def start(self) -> None:
         """Emit what is done before all rows or columns."""

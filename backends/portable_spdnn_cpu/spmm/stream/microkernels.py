@@ -27,8 +27,8 @@ from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
 from portable_spdnn_cpu.jit.vectors import (
     broadcast,
     clamped,
-    fused_multiply_add,
     load_first,
+    multiply_add,
     store_first,
 )
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
@@ -237,7 +237,7 @@ class RowEmitter:
         place = builder.mul(offset, scale)
         for number, slot in enumerate(self.sums):
             operand = builder.load(self.at(self.panel, place, number), align=self.bits // 8)
-            total = fused_multiply_add(builder, factor, operand, builder.load(slot))
+            total = multiply_add(builder, factor, operand, builder.load(slot))
             builder.store(total, slot)
 
     def clamp(self, lower: Value, upper: Value) -> None:

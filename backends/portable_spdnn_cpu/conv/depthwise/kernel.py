@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from portable_spdnn_cpu.activations import RELU, activate_span
-from portable_spdnn_cpu.conv.depthwise.microkernels import convolve_plane
+from portable_spdnn_cpu.conv.depthwise.microkernels import all_finite, convolve_plane
 from portable_spdnn_cpu.conv.spans import finish_span
 from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel_part
 from portable_spdnn_cpu.jit.job_start import COUNTERS, FIRST_OWN, INPUT, OUT, RESIDUAL, WORKERS
@@ -122,15 +122,6 @@ def convolve_planes(
                 if code > RELU:
                     activate_span(out, to, to + size, code, lower, upper)
             channel = channel + 1 if channel + 1 < planes.channels else 0
-
-
-@kernel_part
-def all_finite(values: Array, first: int, count: int) -> bool:
-    """Whether there is no NaN and no infinity among some values."""
-    different = 0
-    for place in range(first, first + count):
-        different += values[place] - values[place] != 0
-    return different == 0
 
 
 @kernel_part

@@ -83,12 +83,15 @@ class Choice:
     predicted : float
         Seconds, by the model.
     measured : float or None
-        Seconds in the trial, where there was one.
+        Seconds in the trial, where there was one; in proportion where it had fewer columns.
+    tried : int
+        The columns that it had.
     """
 
     kernel: Kernel
     predicted: float
     measured: float | None = None
+    tried: int = 0
 
 
 class WeightsProduct:
@@ -216,8 +219,9 @@ class WeightsProduct:
         if choice.measured is not None:
             # The peak is that of float32; float64 has half of it.
             share = flops * self.A.dtype.itemsize / 4 / choice.measured / fma_rate(self.workers)
+            few = f" in proportion to {choice.tried} columns" if choice.tried < columns else ""
             text += (
-                f", measured {1e6 * choice.measured:.1f}, {100 * share:.0f} % of the peak of "
+                f", measured {1e6 * choice.measured:.1f}{few}, {100 * share:.0f} % of the peak of "
                 "multiply-adds"
             )
         if isinstance(choice.kernel, DenseProduct):
@@ -330,11 +334,12 @@ class WeightsProduct:
     def _try_kernels(self, columns: int, layout: int) -> Choice:
         """Choose by a trial on made-up operands."""
         size = self._size(columns, layout)
-        B = empty_result((size.inner, columns), self.A.dtype, size.fortran)
+        tried = tuning.tried_columns(size)
+        B = empty_result((size.inner, tried), self.A.dtype, size.fortran)
         if layout == Layout.UNALIGNED:
             B = empty_unaligned(B)
         B[...] = 1
-        out = empty_result((size.rows, columns), self.A.dtype, size.out_fortran)
+        out = empty_result((size.rows, tried), self.A.dtype, size.out_fortran)
         candidates: list[tuple[Kernel, float]] = [
             (self._stream(variant), cost_model.stream_seconds(size, variant))
             for variant in tuning.stream_variants(size)[: tuning.TRIED]
@@ -367,4 +372,4 @@ class WeightsProduct:
             ]
         )
         chosen = measured.index(min(measured))
-        return Choice(*candidates[chosen], measured[chosen])
+        return Choice(*candidates[chosen], measured[chosen] * columns / tried, tried)

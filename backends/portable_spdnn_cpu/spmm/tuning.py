@@ -21,6 +21,10 @@ from portable_spdnn_cpu.spmm.stream.product import StreamVariant
 K_BLOCKS = (64, 96, 128, 192, 256, 512, 1024, 2048, 4096)
 TRIED = 8  # variants of the stream that a trial times, the fastest by the model
 K_BLOCKS_TRIED = 3  # among them, that differ in k_block alone
+# A trial calls each variant some ten times, for each layout of B. Where a call takes longer than
+# this by the model, it multiplies fewer columns, in whole panels of 1, 2, 3, 4, 6 and 8 vectors.
+TRIED_SECONDS = 2e-3
+TRIED_VECTORS = 24
 # BLAS is tried where the model gives it at most this many times the best time.
 DENSE_MARGIN = 3.0
 ENTRY_BITS = 4  # leading ones of a number of entries, by which a choice is remembered
@@ -38,6 +42,14 @@ def stream_variants(size: ProductSize) -> tuple[StreamVariant, ...]:
         if seen[kind] <= K_BLOCKS_TRIED:
             found.append(variant)
     return tuple(found)
+
+
+def tried_columns(size: ProductSize) -> int:
+    """Return how many columns a trial multiplies: fewer than there are where that takes long."""
+    seconds = stream_seconds(size, stream_variants(size)[0])
+    unit = TRIED_VECTORS * BLOCK_BYTES // size.itemsize
+    fewer = max(1, int(size.columns * TRIED_SECONDS / seconds) // unit) * unit
+    return size.columns if seconds <= TRIED_SECONDS else min(size.columns, fewer)
 
 
 def all_variants(size: ProductSize) -> list[StreamVariant]:

@@ -56,6 +56,24 @@ def test_the_model_sees_what_costs() -> None:
     assert dense_seconds(size(entries=512 * 512)) < stream_seconds(size(entries=512 * 512), best)
 
 
+def test_trials_of_long_products_have_fewer_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns in (1, 100, 256):
+        assert tuning.tried_columns(size(columns=columns)) == columns
+    # Many calls of some ten milliseconds would take seconds. Panels of any width stay whole.
+    for long in (size(columns=10_000), size(columns=100_000), size(entries=1 << 20, columns=9000)):
+        for itemsize, unit in ((4, 384), (8, 192)):
+            tried = tuning.tried_columns(dataclasses.replace(long, itemsize=itemsize))
+            assert tried % unit == 0
+            assert unit <= tried < long.columns / 2
+    monkeypatch.setattr(tuning, "TRIED_SECONDS", 0.0)
+    A, B = random((30, 40), 0.2), np.random.default_rng(0).random((40, 600), np.float32)
+    prepared = WeightsProduct(ThreadPool(1), A, BARE, columns=600)
+    assert "in proportion to 384 columns" in prepared.describe()
+    np.testing.assert_allclose(prepared.multiply(B), A @ B, rtol=1e-4)
+    few = WeightsProduct(ThreadPool(1), A, BARE, columns=300)
+    assert "in proportion" not in few.describe()
+
+
 def test_a_panel_beyond_the_first_level_costs_by_the_share_that_is_within() -> None:
     wide, stream = size(inner=1 << 16), cost_model.COSTS.stream
     held = int(cost_model.COSTS.l1_share * cost_model.L1) // 256  # rows of a panel of 4 vectors

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.machine.buffers import Buffers, Spare
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
-from portable_spdnn_cpu.sddmm.register_tile import GROUP, padded, register_tile
+from portable_spdnn_cpu.sddmm.register_tile import GROUP, RegisterTile, padded, register_tile
 from portable_spdnn_cpu.sddmm.vectors import LANES
 
 EXPECTED_D = 64  # columns of a head, where nothing is said
@@ -24,6 +24,7 @@ BLOCKS_EACH = 4  # blocks of queries for every thread, where there are so many
 HEADS_EACH = 8  # for every thread, from which on a thread takes whole heads
 SCORES_SHARE = 4  # scores of a stage take this part of the second-level cache, where they can
 MAX_PACKED = 1 << 28  # bytes of K and V that are packed at a time, or one head that takes more
+DIVISIONS = 64  # that a handle remembers
 
 
 class SparseAttention:
@@ -42,6 +43,8 @@ class SparseAttention:
         self.workers, self.masks = workers, masks
         row_bytes = (EXPECTED_D if d is None else d) * np.dtype(np.float32).itemsize
         self.packed = [pack_mask(workers, mask, row_bytes) for mask in masks]
+        self._patterns = [(read_only(mask.indptr), read_only(mask.indices)) for mask in masks]
+        self._divisions: dict[tuple[int, ...], Division] = {}  # of shapes: see `divided`
 
     def __call__(
         self, Q: Array, K: Array, V: Array, scale: float, out: Array | None = None
@@ -82,14 +85,17 @@ class SparseAttention:
     def _run(self, number: int, Q: Array, K: Array, V: Array, scale: float, out: Array) -> None:
         """Compute some heads of one mask."""
         mask, packed = self.masks[number], self.packed[number]
-        heads, queries = Q.shape[:2]
-        tile = register_tile(Q.itemsize, Q.shape[2], V.shape[2])
-        d, d_v = padded(Q.shape[2], tile.key_part), padded(V.shape[2], tile.value_part)
+        heads = Q.shape[0]
         workers = worth_waking(self.workers, heads * mask.nnz * (Q.shape[2] + V.shape[2]))
         threads, counters = workers.threads, np.zeros((2, 1), np.int64)
-        size = block_of_queries(queries, heads, threads, K.shape[1] * d * Q.itemsize)
-        stage, scores = stages(packed, size, Q.itemsize)
-        factor, pattern = Q.dtype.type(scale), (read_only(mask.indptr), read_only(mask.indices))
+        shape = Q.itemsize, Q.shape[2], V.shape[2], heads, threads
+        division = self._divisions.get((number, *shape))
+        if division is None:
+            if len(self._divisions) == DIVISIONS:
+                self._divisions.clear()
+            division = self._divisions[number, *shape] = divided(packed, mask.shape, *shape)
+        tile, d, d_v, size, stage, scores = division
+        factor, pattern = Q.dtype.type(scale), self._patterns[number]
         rows = packed, *K.shape[1:2], d, d_v, Q.dtype
         buffers = _SPARE.take()
         spaces = [
@@ -116,6 +122,39 @@ class SparseAttention:
             flawed = shared.flawed[head]
             attend_again(*pattern, Q[head], K[head], V[head], flawed, factor, out[head])
         _SPARE.give_back(buffers)
+
+
+class Division(NamedTuple):
+    """How heads are computed.
+
+    Attributes
+    ----------
+    tile : RegisterTile
+    d, d_v : int
+        Columns of K and V, padded to what the tile takes.
+    size : int
+        Queries of a block.
+    stage, scores : int
+        As `stages` returns them.
+    """
+
+    tile: RegisterTile
+    d: int
+    d_v: int
+    size: int
+    stage: int
+    scores: int
+
+
+def divided(
+    packed: PackedMask, shape: tuple[int, int], itemsize: int, d: int, d_v: int, heads: int,
+    threads: int,
+) -> Division:  # fmt: skip
+    """Return how so many heads of a mask of a shape are computed, for K and V of d, d_v columns."""
+    tile = register_tile(itemsize, d, d_v)
+    d, d_v = padded(d, tile.key_part), padded(d_v, tile.value_part)
+    size = block_of_queries(shape[0], heads, threads, shape[1] * d * itemsize)
+    return Division(tile, d, d_v, size, *stages(packed, size, itemsize))
 
 
 def block_of_queries(queries: int, heads: int, threads: int, key_bytes: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -183,31 +184,54 @@ def stages(mask: PackedMask, size: int, itemsize: int) -> tuple[int, int]:
 class AttentionBuffers(Buffers):
     """What attention computes in, for each worker."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        # Of each kind and worker what was taken last, and for what: calls of one shape follow one
+        # another, and to take each array anew is a quarter of a short one.
+        self._latest: dict[tuple[str, int], tuple[tuple[Any, ...], Any]] = {}
+
+    def _again(
+        self, kind: str, worker: int, wanted: tuple[Any, ...], make: Callable[[], Any]
+    ) -> Any:
+        latest = self._latest.get((kind, worker))
+        if latest is None or latest[0] != wanted:
+            latest = self._latest[kind, worker] = wanted, make()
+        return latest[1]
+
     def operands(
         self, worker: int, heads: int, mask: PackedMask, keys: int, d: int, d_v: int, dtype: Any
     ) -> PackedOperands:
         """Return room for K and V of some heads, in the forms that a mask needs."""
         whole = -(-keys // LANES) * LANES
-        return PackedOperands(
-            self.take("panels", worker, (heads, whole * d if mask.panels.size else 0), dtype),
-            self.take("keys", worker, (heads, keys * d if mask.keys.size else 0), dtype),
-            self.take("values", worker, (heads, whole * d_v), dtype),
-            self.take("flawed", worker, (heads, keys), np.dtype(bool)),
-        )
+        panels, rows = whole * d if mask.panels.size else 0, keys * d if mask.keys.size else 0
+        taken: PackedOperands = self._again(
+            "operands", worker, (heads, panels, rows, keys, d_v, dtype),
+            lambda: PackedOperands(
+                self.take("panels", worker, (heads, panels), dtype),
+                self.take("keys", worker, (heads, rows), dtype),
+                self.take("values", worker, (heads, whole * d_v), dtype),
+                self.take("flawed", worker, (heads, keys), np.dtype(bool)),
+            ),
+        )  # fmt: skip
+        return taken
 
     def workspace(
         self, worker: int, size: int, d: int, d_v: int, scores: int, dtype: Any
     ) -> Workspace:
         """Return the buffers of a thread for blocks of `size` queries."""
-        return Workspace(
-            self.take("queries", worker, (size * d,), dtype),
-            self.take("sums", worker, (size * d_v,), dtype),
-            self.take("scores", worker, (scores,), dtype),
-            self.take("starts", worker, (size,), np.dtype(np.int64)),
-            self.take("counts", worker, (size,), np.dtype(np.int64)),
-            self.take("most", worker, (size,), dtype),
-            self.take("totals", worker, (size,), dtype),
-        )
+        taken: Workspace = self._again(
+            "workspace", worker, (size, d, d_v, scores, dtype),
+            lambda: Workspace(
+                self.take("queries", worker, (size * d,), dtype),
+                self.take("sums", worker, (size * d_v,), dtype),
+                self.take("scores", worker, (scores,), dtype),
+                self.take("starts", worker, (size,), np.dtype(np.int64)),
+                self.take("counts", worker, (size,), np.dtype(np.int64)),
+                self.take("most", worker, (size,), dtype),
+                self.take("totals", worker, (size,), dtype),
+            ),
+        )  # fmt: skip
+        return taken
 
 
 _SPARE = Spare(AttentionBuffers)

@@ -130,8 +130,9 @@ class CupyBackend(Backend):
         if is_on_device(self.cuda, array):
             return adopt_dense(self.cuda, "array", array)
         given = host_array("array", array)
-        check_type("array", given.dtype.newbyteorder("="))
-        return self.cuda.upload(given.astype(given.dtype.newbyteorder("="), copy=False))
+        native = given.dtype.newbyteorder("=")
+        check_type("array", native)
+        return self.cuda.upload(given.astype(native, copy=False))
 
     def download(self, array: Any) -> Any:
         """Return `array` as an ndarray or csr_array in host memory; one that is there as it is."""

@@ -306,11 +306,10 @@ def with_values(name: str, matrix: sp.csr_array, data: npt.ArrayLike | None) -> 
 
 def new_values(name: str, given: Kind, matrix: SparseOperand) -> Kind:
     """Return an array of new values in the type of a sparse operand, or raise InputError."""
-    nnz = matrix.nnz
     real_dtype(given.dtype, f"{NEW_VALUES} {name}")
-    if given.shape != (nnz,):
+    if given.shape != (matrix.nnz,):
         raise InputError(
-            f"{NEW_VALUES} {name} have shape {given.shape}; {name} stores {nnz} entries"
+            f"{NEW_VALUES} {name} have shape {given.shape}; {name} stores {matrix.nnz} entries"
         )
     return cast(given, matrix.dtype)
 

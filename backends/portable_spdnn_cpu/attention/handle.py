@@ -25,7 +25,7 @@ BLOCKS_EACH = 4  # blocks of queries for every thread, where there are so many
 HEADS_EACH = 8  # for every thread, from which on a thread takes whole heads
 SCORES_SHARE = 4  # scores of a stage take this part of the second-level cache, where they can
 MAX_PACKED = 1 << 28  # bytes of K and V that are packed at a time, or one head that takes more
-DIVISIONS = 64  # that a handle remembers
+DIVISIONS = 64  # of each mask, that a handle remembers
 
 
 class SparseAttention:
@@ -92,7 +92,7 @@ class SparseAttention:
         shape = Q.itemsize, Q.shape[2], V.shape[2], heads, threads
         division = self._divisions.get((number, *shape))
         if division is None:
-            if len(self._divisions) == DIVISIONS:
+            if len(self._divisions) == DIVISIONS * len(self.masks):
                 self._divisions.clear()
             division = self._divisions[number, *shape] = divided(packed, mask.shape, *shape)
         tile, d, d_v, size, stage, scores = division

@@ -219,10 +219,10 @@ class WeightsProduct:
         if choice.measured is not None:
             # The peak is that of float32; float64 has half of it.
             share = flops * self.A.dtype.itemsize / 4 / choice.measured / fma_rate(self.workers)
-            few = f" in proportion to {choice.tried} columns" if choice.tried < columns else ""
+            scaled = f" in proportion to {choice.tried} columns" if choice.tried < columns else ""
             text += (
-                f", measured {1e6 * choice.measured:.1f}{few}, {100 * share:.0f} % of the peak of "
-                "multiply-adds"
+                f", measured {1e6 * choice.measured:.1f}{scaled}, {100 * share:.0f} % of the peak "
+                "of multiply-adds"
             )
         if isinstance(choice.kernel, DenseProduct):
             zeros = 1 - self.A.nnz / max(1, self.A.shape[0] * self.A.shape[1])

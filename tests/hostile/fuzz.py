@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import multiprocessing
+import os
 import random
 import resource
 import signal
@@ -94,14 +96,15 @@ def fuzz_guided(name: str, seconds: float, keep: Path) -> None:
     atheris.Fuzz()
 
 
-def child(options: Any) -> None:
+def child(options: Any, name: str, guided: bool, seconds: float, keep: Path) -> None:
     """Run one target under limits."""
     for kind, most in ((resource.RLIMIT_AS, options.memory * GIB), (resource.RLIMIT_CORE, 0)):
         resource.setrlimit(kind, (most, most))
-    if options.guided:
-        fuzz_guided(options.target, options.seconds, options.keep)
+    os.chdir(keep.parent)
+    if guided:
+        fuzz_guided(name, seconds, keep)
     else:
-        fuzz_at_random(options.target, options.seconds, options.runs, options.seed, options.keep)
+        fuzz_at_random(name, seconds, options.runs, options.seed, keep)
 
 
 def main() -> int:
@@ -113,13 +116,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--memory", type=int, default=16, help="GiB of address space of a child")
     parser.add_argument("--faults", type=Path, default=Path("fuzz-faults"))
-    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--guided", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--random", action="store_true", help="without atheris")
     parser.add_argument("--keep", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.child:
-        child(options)
+    if options.guided:  # the child of another process: see `run_child`
+        child(options, options.target, True, options.seconds, options.keep)
         return 0
     ways = [False] if options.random else [False, True]
     if len(ways) == 2 and importlib.util.find_spec("atheris") is None:
@@ -135,27 +137,37 @@ def main() -> int:
 
 
 def run_child(name: str, guided: bool, seconds: float, options: Any) -> bool:
-    """Run one target in a process of its own; return whether there was no fault."""
+    """Run one target in a process of its own; return whether there was no fault.
+
+    The process is a fork of this one. To be guided, it loads what is instrumented by itself.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        keep = Path(folder) / "input"
-        command = [sys.executable, __file__, "--child", "--target", name, "--keep", str(keep),
-                   "--seconds", str(seconds), "--runs", str(options.runs),
-                   "--seed", str(options.seed), "--memory", str(options.memory)]  # fmt: skip
+        keep, log = Path(folder) / "input", ""
         if guided:
-            command.append("--guided")
-        done = subprocess.run(
-            command, cwd=folder, check=False, timeout=seconds + 120, capture_output=guided
-        )
-        if not done.returncode:
+            command = [sys.executable, __file__, "--guided", "--target", name, "--keep", str(keep),
+                       "--seconds", str(seconds), "--memory", str(options.memory)]  # fmt: skip
+            done = subprocess.run(command, check=False, timeout=seconds + 120, capture_output=True)
+            code, log = done.returncode, done.stderr.decode(errors="replace")[-4000:]
+        else:
+            sys.stdout.flush()  # else the child prints it once more
+            forked = multiprocessing.get_context("fork").Process(
+                target=child, args=(options, name, False, seconds, keep)
+            )
+            forked.start()
+            forked.join(seconds + 120)
+            if forked.exitcode is None:
+                forked.kill()
+                forked.join()
+            code = forked.exitcode
+        if not code:
             if guided:
                 print(f"{name}: {seconds:.0f} s with atheris, no fault")
             return True
         options.faults.mkdir(exist_ok=True)
         kept = options.faults / f"{name.replace(' ', '-')}-{options.seed}{'-guided' * guided}"
         kept.write_bytes(keep.read_bytes() if keep.exists() else b"")
-        if guided:
-            sys.stderr.write(done.stderr.decode(errors="replace")[-4000:])
-        print(f"{name}: FAULT, exit code {done.returncode}; its input is kept in {kept}")
+        sys.stderr.write(log)
+        print(f"{name}: FAULT, exit code {code}; its input is kept in {kept}")
         return False
 
 

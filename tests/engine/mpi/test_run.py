@@ -17,7 +17,16 @@ from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.workloads.loading import convert
 
 CHECKS = Path(__file__).with_name("rank_checks.py")
+COMMANDS = Path(__file__).with_name("commands_in_turn.py")
 BACKENDS = [info.name for info in ps.backends() if info.availability.available]
+
+
+def run_in_turn(ranks: int, *commands: list[object]) -> str:
+    """Run commands one after the other, all of which must succeed, and return what they printed."""
+    words = json.dumps([list(map(str, command)) for command in commands])
+    done = run_job(ranks, COMMANDS, words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -41,29 +50,34 @@ def test_official_data_on_1_2_and_3_ranks(
 ) -> None:
     text = shared / "graphchallenge"
     found = []
-    jobs = [(1, "static"), (2, "static"), (3, "dynamic")]
+    jobs, inputs = {1: ["static"], 2: ["static"], 3: ["dynamic"]}, 1200
     if backend == "scipy":  # how ranks share the work does not depend on the backend
-        jobs += [(2, "dynamic"), (3, "static")]
-    for ranks, schedule in jobs:
-        name = f"{ranks}-{schedule}"
-        data = text if (backend, name) == ("numba", "3-dynamic") else official_store
-        done = run_job(
-            ranks, "-m", "portable_spdnn", "run", "--data", data, "--neurons", 1024,
-            "--layers", 120, "--backend", backend, "--schedule", schedule, "--no-progress",
-            "--json", tmp_path / f"{name}.json", "--save-categories", tmp_path / name,
+        jobs = {1: ["static"], 2: ["static", "dynamic"], 3: ["static", "dynamic"]}
+        inputs = 400
+    for ranks, schedules in jobs.items():
+        data = text if (backend, ranks) == ("numba", 3) else official_store
+        names = [tmp_path / f"{ranks}-{schedule}" for schedule in schedules]
+        printed = run_in_turn(
+            ranks,
+            *(
+                ["run", "--data", data, "--neurons", 1024, "--layers", 120, "--backend", backend,
+                 "--schedule", schedule, "--first-inputs", inputs, "--no-progress",
+                 "--json", f"{name}.json", "--save-categories", name]
+                for schedule, name in zip(schedules, names, strict=True)
+            ),
         )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert done.stdout.count("PASSED against") == 1  # one report
-        record = json.loads((tmp_path / f"{name}.json").read_text())
-        assert record["verdict"] == "PASSED"
-        assert [one["rank"] for one in record["replicas"]] == list(range(ranks))
-        assert sum(one["inputs"] for one in record["replicas"]) == record["inputs"] == 1200
-        assert record["imbalance"] >= 1
-        assert 0 < record["parallel_efficiency"] <= 1
-        found.append((tmp_path / name).read_bytes())
+        assert printed.count("PASSED against") == len(schedules)  # one report each
+        for name in names:
+            record = json.loads(Path(f"{name}.json").read_text())
+            assert record["verdict"] == "PASSED"
+            assert [one["rank"] for one in record["replicas"]] == list(range(ranks))
+            assert sum(one["inputs"] for one in record["replicas"]) == record["inputs"] == inputs
+            assert record["imbalance"] >= 1
+            assert 0 < record["parallel_efficiency"] <= 1
+            found.append(name.read_bytes())
     assert len(set(found)) == 1
     truth = (text / "neuron1024-l120-categories.tsv").read_text().split()
-    assert found[0].decode().split() == [number for number in truth if int(number) <= 1200]
+    assert found[0].decode().split() == [number for number in truth if int(number) <= inputs]
 
 
 def test_more_ranks_than_inputs_and_every_kind_of_file(tmp_path: Path) -> None:
@@ -73,16 +87,18 @@ def test_more_ranks_than_inputs_and_every_kind_of_file(tmp_path: Path) -> None:
     generate_radixnet(tmp_path / "text", 64, 5, seed=3, features=features)
     convert(tmp_path / "text", tmp_path / "packed.spdnn")
     expected = ps.infer(ps.load_network(tmp_path / "text"), features, "scipy").categories
-    for data in ("text", "packed.spdnn"):
-        for schedule in ("static", "dynamic"):
-            done = run_job(
-                3, "-m", "portable_spdnn", "run", "--data", tmp_path / data,
-                "--schedule", schedule, "--no-progress", "--verify", "--backend", "scipy",
-                "--save-categories", tmp_path / "found",
-            )  # fmt: skip
-            assert done.returncode == 0, done.stdout + done.stderr
-            found = [int(line) - 1 for line in (tmp_path / "found").read_text().split()]
-            assert found == expected.tolist()
+    runs = [(data, how) for data in ("text", "packed.spdnn") for how in ("static", "dynamic")]
+    run_in_turn(
+        3,
+        *(
+            ["run", "--data", tmp_path / data, "--schedule", schedule, "--no-progress", "--verify",
+             "--backend", "scipy", "--save-categories", tmp_path / f"{data}-{schedule}"]
+            for data, schedule in runs
+        ),
+    )  # fmt: skip
+    for data, schedule in runs:
+        lines = (tmp_path / f"{data}-{schedule}").read_text().split()
+        assert [int(line) - 1 for line in lines] == expected.tolist()
 
 
 def test_a_generated_network_with_the_digits_is_verified_on_ranks(tmp_path: Path) -> None:

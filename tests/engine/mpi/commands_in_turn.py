@@ -1,0 +1,16 @@
+"""Run by `test_run.py` on several ranks: commands one after the other, in one job."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from portable_spdnn.cli import main
+
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["portable-spdnn", *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        if end.code:
+            raise

@@ -25,7 +25,6 @@ from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool, worth_waki
 from portable_spdnn_cpu.network.counts import (
     COUNTS,
     SAVED,
-    WITH_NAN,
     find_active_columns,
     find_positive_rows,
 )
@@ -39,6 +38,9 @@ CACHE_SHARE = 0.75  # of the second level, for features before and after a layer
 # Bytes of these features up to which a group has LEAST_GROUP inputs, whatever the cache; fewer in
 # wider networks.
 MOST_BYTES = 1 << 26
+# Inputs up to which scores are computed without counts. With more, features in memory that stays in
+# a cache gain as much as counts cost.
+MOST_UNCOUNTED = 16
 DESCRIBED_LAYERS = 8
 
 
@@ -110,6 +112,8 @@ class LayerProductsPlan(NetworkPlan):
         if expected is not None:
             inputs = min(expected, self.batch_size)
             _, size, products = self._cut(inputs)
+        if expected is not None and 0 < inputs <= min(size, MOST_UNCOUNTED):
+            self._run_products(np.ones((inputs, self.network.neurons), self.dtype))
         left = min(size, inputs)
         for group in dict.fromkeys((inputs % size, left)):
             self._run_made_up(products, group)
@@ -227,29 +231,48 @@ class LayerProductsPlan(NetworkPlan):
     def run_scores(self, features: Features) -> Array:
         """Return the scores of valid features; see `NetworkPlan.run_scores`.
 
-        If all inputs make one group, no batch is cut off and no result is made.
+        If all inputs make one group, no batch is cut off and no result is made. Of a few, nothing
+        is counted either.
         """
         inputs = features.shape[0]
         pool, size, products = self._cut(inputs)
         if pool is not ALONE or not 0 < inputs <= min(size, self.batch_size):
             return super().run_scores(features)
         check_magnitudes(features, self.dtype)
-        rows, counts = self._run_whole(products, features)
-        if counts[WITH_NAN, -1]:
+        few = inputs <= MOST_UNCOUNTED
+        if few and self._first_for(features, self._shared_products) is None:
+            rows = self._run_products(features)
+        else:
+            rows = self._run_whole(products, features)
+        if np.isnan(rows.min(initial=0)):
             raise NumericalError(OVERFLOW)
         return rows
 
-    def _run_whole(
-        self, products: Sequence[WeightsProduct], features: Features
-    ) -> tuple[Array, Array]:
-        """Run a group of which all inputs stay; returns the rows, and what `_run_group` counts."""
+    def _first_for(
+        self, features: Features, products: Sequence[WeightsProduct]
+    ) -> SparseFirstLayer | None:
+        """Return the first layer for sparse features, where it suits these."""
+        threads = 1 if products is self._own_products else self.workers.threads
+        first = self._sparse_first
+        return first if first is not None and first.suits(features, threads) else None
+
+    def _run_products(self, features: Features) -> Array:
+        """Return the scores of a few inputs: products, each shared by threads where that pays."""
+        Y: Any = cast_features(features, self.dtype, sparse=False).T
+        for product in self._shared_products:
+            out = product.multiply_as_given(Y, None, None)
+            Y = product.multiply(Y) if out is None else out
+        return np.ascontiguousarray(Y.T)
+
+    def _run_whole(self, products: Sequence[WeightsProduct], features: Features) -> Array:
+        """Run a group as batches do, but all inputs stay; return the scores."""
         inputs = features.shape[0]
         rows = empty_result((inputs, products[-1].A.shape[0]), self.dtype)
         positive, counts = np.empty(inputs, np.bool_), np.zeros((COUNTS, len(products)), np.int64)
         buffers = self._buffers.take()
         self._run_group(products, features, rows, positive, buffers, 0, counts, all_stay=True)
         self._buffers.give_back(buffers)
-        return rows, counts
+        return rows
 
     def _run_group(
         self,
@@ -286,10 +309,7 @@ class LayerProductsPlan(NetworkPlan):
         ndarray of int64, or None
             The inputs that have not left, rising; None for all.
         """
-        threads = 1 if products is self._own_products else self.workers.threads
-        first = self._sparse_first
-        if first is not None and not first.suits(features, threads):
-            first = None
+        first = self._first_for(features, products)
         Y: Any = None
         if first is None:
             Y = cast_features(features, self.dtype, sparse=False).T

@@ -65,6 +65,7 @@ def check(plan: LayerProductsPlan, Y: Any, rtol: float = 1e-4) -> ps.Result:
     atol = 0.01 * rtol * np.abs(scores).max(initial=1)
     for found in (result.scores, plan.scores(Y)):
         np.testing.assert_allclose(found, scores, rtol=rtol, atol=atol)
+        assert found.flags.c_contiguous
     assert [record.alive_inputs for record in result.records] == active
     return result
 

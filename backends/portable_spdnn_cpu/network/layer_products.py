@@ -38,9 +38,10 @@ CACHE_SHARE = 0.75  # of the second level, for features before and after a layer
 # Bytes of these features up to which a group has LEAST_GROUP inputs, whatever the cache; fewer in
 # wider networks.
 MOST_BYTES = 1 << 26
-# Inputs up to which scores are computed without counts. With more, features in memory that stays in
-# a cache gain as much as counts cost.
-MOST_UNCOUNTED = 16
+# Inputs of which threads share each product that takes long enough, however little work the network
+# is, and whose scores are computed without counts: with more, features in memory that stays in a
+# cache gain as much as counts cost.
+FEW_INPUTS = 16
 DESCRIBED_LAYERS = 8
 
 
@@ -112,7 +113,7 @@ class LayerProductsPlan(NetworkPlan):
         if expected is not None:
             inputs = min(expected, self.batch_size)
             _, size, products = self._cut(inputs)
-        if expected is not None and 0 < inputs <= min(size, MOST_UNCOUNTED):
+        if expected is not None and 0 < inputs <= FEW_INPUTS:
             self._run_products(np.ones((inputs, self.network.neurons), self.dtype))
         left = min(size, inputs)
         for group in dict.fromkeys((inputs % size, left)):
@@ -173,8 +174,9 @@ class LayerProductsPlan(NetworkPlan):
         pool = ALONE
         if threads > 1:
             pool = worth_waking(self.workers, self._edges * inputs)
-        if pool is not ALONE and inputs <= LEAST_GROUP * threads:
-            return ALONE, inputs, self._shared_products
+        shared = pool is not ALONE and inputs <= LEAST_GROUP * threads
+        if shared or inputs <= FEW_INPUTS:
+            return ALONE, max(1, inputs), self._shared_products
         groups = max(1, -(-inputs // self.group))
         groups += -groups % pool.threads
         return pool, max(1, -(-inputs // (groups * LANES))) * LANES, self._own_products
@@ -239,8 +241,7 @@ class LayerProductsPlan(NetworkPlan):
         if pool is not ALONE or not 0 < inputs <= min(size, self.batch_size):
             return super().run_scores(features)
         check_magnitudes(features, self.dtype)
-        few = inputs <= MOST_UNCOUNTED
-        if few and self._first_for(features, self._shared_products) is None:
+        if inputs <= FEW_INPUTS and self._first_for(features, products) is None:
             rows = self._run_products(features)
         else:
             rows = self._run_whole(products, features)
@@ -257,7 +258,7 @@ class LayerProductsPlan(NetworkPlan):
         return first if first is not None and first.suits(features, threads) else None
 
     def _run_products(self, features: Features) -> Array:
-        """Return the scores of a few inputs: products, each shared by threads where that pays."""
+        """Return the scores of a few inputs: products, and nothing between them."""
         Y: Any = cast_features(features, self.dtype, sparse=False).T
         for product in self._shared_products:
             out = product.multiply_as_given(Y, None, None)

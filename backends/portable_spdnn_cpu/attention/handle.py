@@ -8,13 +8,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from portable_spdnn_cpu.attention.kernel import Workspace, attend, attend_heads
-from portable_spdnn_cpu.attention.operands import PackedOperands, attend_again, pack_operands
+from portable_spdnn_cpu.attention.operands import (
+    PackedOperands,
+    attend_again,
+    operands_in_place,
+    pack_operands,
+)
 from portable_spdnn_cpu.attention.packing import PackedMask, pack_mask
 from portable_spdnn_cpu.attention.stages import TILES_AT_ONCE
 from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.machine.buffers import Buffers, Spare
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
+from portable_spdnn_cpu.sddmm.operands import MOST_IN_PLACE, is_padded
 from portable_spdnn_cpu.sddmm.register_tile import GROUP, RegisterTile, padded, register_tile
 from portable_spdnn_cpu.sddmm.vectors import LANES
 
@@ -86,8 +92,8 @@ class SparseAttention:
     def _run(self, number: int, Q: Array, K: Array, V: Array, scale: float, out: Array) -> None:
         """Compute some heads of one mask."""
         mask, packed = self.masks[number], self.packed[number]
-        heads = Q.shape[0]
-        workers = worth_waking(self.workers, heads * mask.nnz * (Q.shape[2] + V.shape[2]))
+        heads, entries = Q.shape[0], mask.nnz
+        workers = worth_waking(self.workers, heads * entries * (Q.shape[2] + V.shape[2]))
         threads, counters = workers.threads, np.zeros((2, 1), np.int64)
         shape = Q.itemsize, Q.shape[2], V.shape[2], heads, threads
         division = self._divisions.get((number, *shape))
@@ -102,23 +108,34 @@ class SparseAttention:
         spaces = [
             buffers.workspace(worker, size, d, d_v, scores, Q.dtype) for worker in range(threads)
         ]
+
+        def run_blocks(operands: PackedOperands) -> None:
+            """Compute blocks of queries on all threads."""
+            whole = tile, packed, stage, Q, operands, d, d_v, factor
+            workers.run(lambda worker: attend(counters[1], *whole, spaces[worker], out))
+
+        # Tiles read K transposed.
+        few = not packed.panels.size and entries <= MOST_IN_PLACE * mask.shape[1]
+        if few and is_padded(K, d) and is_padded(V, d_v):
+            run_blocks(operands_in_place(K, V))
+            _SPARE.give_back(buffers)
+            if not np.isfinite(out).all():
+                for q, k, v, o in zip(Q, K, V, out, strict=True):
+                    attend_again(*pattern, q, k, v, ~np.isfinite(v).all(axis=1), factor, o)
+            return
         if heads % threads == 0 or heads >= HEADS_EACH * threads:
             own = [buffers.operands(worker, 1, *rows) for worker in range(threads)]
             whole = tile, packed, stage, *pattern, Q, K, V
 
             def work(worker: int) -> None:
-                attend_heads(counters[0], *whole, own[worker], d, d_v, factor, spaces[worker], out)
+                attend_heads(counters[0], *whole, *own[worker], d, d_v, factor, spaces[worker], out)
 
             workers.run(work)
             _SPARE.give_back(buffers)
             return
-        shared = buffers.operands(0, heads, *rows)
+        shared, readable = buffers.operands(0, heads, *rows)
         workers.run(lambda worker: pack_operands(counters[0], K, V, shared, d, d_v))
-        workers.run(
-            lambda worker: attend(
-                counters[1], tile, packed, stage, Q, shared, d, d_v, factor, spaces[worker], out
-            )
-        )
+        run_blocks(readable)
         for head in np.flatnonzero(shared.flawed.any(axis=1)):
             flawed = shared.flawed[head]
             attend_again(*pattern, Q[head], K[head], V[head], flawed, factor, out[head])
@@ -200,20 +217,24 @@ class AttentionBuffers(Buffers):
 
     def operands(
         self, worker: int, heads: int, mask: PackedMask, keys: int, d: int, d_v: int, dtype: Any
-    ) -> PackedOperands:
-        """Return room for K and V of some heads, in the forms that a mask needs."""
+    ) -> tuple[PackedOperands, PackedOperands]:
+        """Return room for K and V of some heads, in the forms that a mask needs, and read-only."""
         whole = -(-keys // LANES) * LANES
         panels, rows = whole * d if mask.panels.size else 0, keys * d if mask.keys.size else 0
-        taken: PackedOperands = self._again(
-            "operands", worker, (heads, panels, rows, keys, d_v, dtype),
-            lambda: PackedOperands(
+
+        def make() -> tuple[PackedOperands, PackedOperands]:
+            taken = PackedOperands(
                 self.take("panels", worker, (heads, panels), dtype),
                 self.take("keys", worker, (heads, rows), dtype),
                 self.take("values", worker, (heads, whole * d_v), dtype),
                 self.take("flawed", worker, (heads, keys), np.dtype(bool)),
-            ),
-        )  # fmt: skip
-        return taken
+            )
+            return taken, PackedOperands(*map(read_only, taken))
+
+        found: tuple[PackedOperands, PackedOperands] = self._again(
+            "operands", worker, (heads, panels, rows, keys, d_v, dtype), make
+        )
+        return found
 
     def workspace(
         self, worker: int, size: int, d: int, d_v: int, scores: int, dtype: Any

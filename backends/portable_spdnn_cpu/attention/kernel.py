@@ -69,7 +69,7 @@ def attend(
     ----------
     counter : ndarray of int64, shape (1,)
     tile, mask, packed, space
-        As their classes say; one mask for all heads.
+        As their classes say; one mask for all heads. Arrays of `packed` are read-only.
     stage : int
         Blocks of keys whose scores are held at once.
     Q : ndarray in C order, shape (heads, queries, columns of Q)
@@ -133,6 +133,7 @@ def attend_heads(
     K: Array,
     V: Array,
     packed: PackedOperands,
+    readable: PackedOperands,
     d: int,
     d_v: int,
     scale: Any,
@@ -148,8 +149,8 @@ def attend_heads(
     indptr, indices : ndarray
         The mask as it was.
     K, V : ndarray in C order, shape (heads, keys, columns)
-    packed : PackedOperands
-        Room for one head; a thread's own.
+    packed, readable : PackedOperands
+        Room for one head, a thread's own; and the same, read-only.
     tile, mask, stage, Q, d, d_v, scale, space, out
         As `attend` takes them.
     """
@@ -161,7 +162,7 @@ def attend_heads(
         one = slice(head, head + 1)
         own[:] = 0
         pack_operands(own[0], K[one], V[one], packed, d, d_v)
-        attend(own[1], tile, mask, stage, Q[one], packed, d, d_v, scale, space, out[one])
+        attend(own[1], tile, mask, stage, Q[one], readable, d, d_v, scale, space, out[one])
         if packed.flawed[0].any():
             attend_again(
                 indptr, indices, Q[head], K[head], V[head], packed.flawed[0], scale, out[head]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from portable_spdnn_cpu.jit.compilation import Array, kernel
+from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.sddmm.microkernels import load_row
 from portable_spdnn_cpu.sddmm.operands import ROWS_EACH, transpose_rows
@@ -32,6 +32,19 @@ class PackedOperands(NamedTuple):
     keys: Array
     values: Array
     flawed: Array
+
+
+_NOT_TOLD = read_only(np.empty((0, 0), np.bool_))
+
+
+def operands_in_place(K: Array, V: Array) -> PackedOperands:
+    """Return read-only K and V in C order, whose columns need no padding, as they are.
+
+    For masks without tiles. Rows of V that are not finite are not told.
+    """
+    heads = K.shape[0]
+    keys = K.reshape(heads, -1)
+    return PackedOperands(keys[:, :0], keys, V.reshape(heads, -1), _NOT_TOLD)
 
 
 @kernel

@@ -6,12 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
+from guard_pages import array_before_a_guard_page
 
 import portable_spdnn as ps
 from portable_spdnn_cpu.attention import handle, packing
-from portable_spdnn_cpu.attention.handle import SparseAttention, block_of_queries
+from portable_spdnn_cpu.attention.handle import (
+    AttentionBuffers,
+    SparseAttention,
+    block_of_queries,
+)
 from portable_spdnn_cpu.attention.kernel import attend, attend_heads
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.sddmm.handle import sampled_products
 from portable_spdnn_cpu.sddmm.register_tile import RegisterTile, most_blocks, register_tile
 
 
@@ -92,6 +99,44 @@ def test_heads_of_other_sizes_compile_nothing(mask: Any) -> None:
         for d, d_v in ((100, 33), (64, 128), (17, 300)):
             check(mask, 1, heads, d, d_v)
     assert [len(kernel.signatures) for kernel in kernels] == compiled
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_of_a_few_entries_are_read_where_they_are(
+    threads: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(4)
+    pattern = rng.random((5, 30)) < 0.4  # no tile
+    pattern[1], pattern[2, -1] = False, True
+    mask = sp.csr_array(pattern.astype(np.float32))
+    Q = rng.standard_normal((1, 5, 16)).astype(dtype)
+    K, V = (array_before_a_guard_page(480, dtype).reshape(1, 30, 16) for _ in "KV")
+    K[...], V[...] = rng.standard_normal((2, 1, 30, 16))
+    attention = SparseAttention(ThreadPool(threads), [mask], 16)
+    packed = []
+    monkeypatch.setattr(AttentionBuffers, "operands", lambda *_: packed.append(True))
+    found = attention(Q, K, V, 0.25)
+    assert not packed
+    np.testing.assert_allclose(found, dense_attention(mask, Q, K, V, 0.25), rtol=1e-5, atol=1e-6)
+    [sampled] = sampled_products(ThreadPool(threads), [mask], Q, K, 0.25)
+    np.testing.assert_allclose(
+        sampled.toarray(), np.where(pattern, 0.25 * Q[0] @ K[0].T, 0), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_what_is_not_finite_is_the_same_in_place_and_packed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(5)
+    mask = sp.csr_array((rng.random((6, 50)) < 0.3).astype(np.float32))
+    Q, K, V = (rng.standard_normal((3, rows, 32)).astype(np.float32) for rows in (6, 50, 50))
+    V[0, 7, 3], V[1, 49], K[2, 11, 0], K[0, 20, 5] = np.inf, np.nan, np.nan, -np.inf
+    attention = SparseAttention(ThreadPool(2), [mask], 32)
+    in_place = attention(Q, K, V, 0.2)
+    monkeypatch.setattr(handle, "MOST_IN_PLACE", 0)
+    np.testing.assert_array_equal(in_place, attention(Q, K, V, 0.2))
+    assert 0 < np.isfinite(in_place).all(axis=2).sum() < 18
 
 
 def test_largest_scores_may_come_late_or_early() -> None:

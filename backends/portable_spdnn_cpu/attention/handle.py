@@ -20,7 +20,7 @@ from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.machine.buffers import Buffers, Spare
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
-from portable_spdnn_cpu.sddmm.operands import MOST_IN_PLACE, is_padded
+from portable_spdnn_cpu.sddmm.operands import MOST_IN_PLACE, are_whole
 from portable_spdnn_cpu.sddmm.register_tile import GROUP, RegisterTile, padded, register_tile
 from portable_spdnn_cpu.sddmm.vectors import LANES
 
@@ -95,7 +95,10 @@ class SparseAttention:
         heads, entries = Q.shape[0], mask.nnz
         workers = worth_waking(self.workers, heads * entries * (Q.shape[2] + V.shape[2]))
         threads, counters = workers.threads, np.zeros((2, 1), np.int64)
-        shape = Q.itemsize, Q.shape[2], V.shape[2], heads, threads
+        # Tiles read K transposed.
+        few = not packed.panels.size and entries <= MOST_IN_PLACE * mask.shape[1]
+        in_place = few and are_whole(K) and are_whole(V)
+        shape = Q.itemsize, Q.shape[2], V.shape[2], heads, threads, in_place
         division = self._divisions.get((number, *shape))
         if division is None:
             if len(self._divisions) == DIVISIONS * len(self.masks):
@@ -114,9 +117,7 @@ class SparseAttention:
             whole = tile, packed, stage, Q, operands, d, d_v, factor
             workers.run(lambda worker: attend(counters[1], *whole, spaces[worker], out))
 
-        # Tiles read K transposed.
-        few = not packed.panels.size and entries <= MOST_IN_PLACE * mask.shape[1]
-        if few and is_padded(K, d) and is_padded(V, d_v):
+        if in_place:
             run_blocks(operands_in_place(K, V))
             _SPARE.give_back(buffers)
             if not np.isfinite(out).all():
@@ -166,10 +167,10 @@ class Division(NamedTuple):
 
 def divided(
     packed: PackedMask, shape: tuple[int, int], itemsize: int, d: int, d_v: int, heads: int,
-    threads: int,
+    threads: int, in_place: bool,
 ) -> Division:  # fmt: skip
     """Return how so many heads of a mask of a shape are computed, for K and V of d, d_v columns."""
-    tile = register_tile(itemsize, d, d_v)
+    tile = register_tile(itemsize, d, d_v, in_place=in_place)
     d, d_v = padded(d, tile.key_part), padded(d_v, tile.value_part)
     size = block_of_queries(shape[0], heads, threads, shape[1] * d * itemsize)
     return Division(tile, d, d_v, size, *stages(packed, size, itemsize))

@@ -38,7 +38,7 @@ _NOT_TOLD = read_only(np.empty((0, 0), np.bool_))
 
 
 def operands_in_place(K: Array, V: Array) -> PackedOperands:
-    """Return read-only K and V in C order, whose columns need no padding, as they are.
+    """Return read-only K and V in C order, whose rows are whole blocks, as they are.
 
     For masks without tiles. Rows of V that are not finite are not told.
     """

@@ -12,7 +12,7 @@ from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
 from portable_spdnn_cpu.sddmm.kernel import sample, softmax_rows
-from portable_spdnn_cpu.sddmm.operands import MOST_IN_PLACE, is_padded, pack_rows
+from portable_spdnn_cpu.sddmm.operands import MOST_IN_PLACE, are_whole, pack_rows
 from portable_spdnn_cpu.sddmm.register_tile import padded, register_tile
 
 L2_SHARE = 2  # a block of keys takes this part of the second-level cache
@@ -24,11 +24,14 @@ def sampled_products(
 ) -> list[Any]:
     """Return scale Q K^T at the entries of masks, one for all heads or one each, as csr_array."""
     Q, K = (read_only(np.ascontiguousarray(one)) for one in (Q, K))
-    tile = register_tile(Q.itemsize, Q.shape[2], 1)
-    d = padded(Q.shape[2], tile.key_part)
     heads, length = K.shape[:2]
-    rows = K.reshape(heads, -1)
-    if not is_padded(K, d) or max(mask.nnz for mask in masks) > MOST_IN_PLACE * length:
+    few = max(mask.nnz for mask in masks) <= MOST_IN_PLACE * length
+    in_place = few and are_whole(K)
+    tile = register_tile(Q.itemsize, Q.shape[2], 1, in_place=in_place)
+    d = padded(Q.shape[2], tile.key_part)
+    if in_place:
+        rows = K.reshape(heads, length * d)
+    else:
         keys = aligned_empty((heads, length * d), Q.dtype)
         _run(worth_waking(workers, 8 * K.size), pack_rows, np.zeros(1, np.int64), K, keys, d)
         rows = read_only(keys)

@@ -11,14 +11,15 @@ from portable_spdnn_cpu.sddmm.vectors import LANES
 from portable_spdnn_cpu.tiles.copies import TRANSPOSE_BYTES, transpose_into_tile
 
 ROWS_EACH = 256  # that a thread takes at a time; a whole number of panels
-# Entries of a mask for each key, up to which padded rows are read where they are: to pack them
-# first, so that they start on cache lines, would take longer.
+# Entries of a mask for each key, up to which rows are read where they are: to pack them first, so
+# that they start on cache lines, would take longer.
 MOST_IN_PLACE = 8
 
 
-def is_padded(rows: Array, width: int) -> bool:
-    """Whether rows, in C order, are `width` columns wide already."""
-    return bool(rows.shape[-1] == width and rows.flags.aligned)
+def are_whole(rows: Array) -> bool:
+    """Whether rows, in C order, are whole blocks of columns, which kernels can read as they are."""
+    columns = rows.shape[-1]
+    return bool(columns and columns % LANES == 0 and rows.flags.aligned)
 
 
 @kernel

@@ -10,6 +10,7 @@ from portable_spdnn_cpu.sddmm.vectors import LANES
 GROUP = 8  # queries of a dense tile
 WORTHWHILE_BLOCKS = 4  # of a row of K or V at a time: more would leave nothing to gain
 TOGETHER = 4  # scores whose lanes are summed at a time
+PART = 0.64  # times that of a block: what a part of a row takes besides its blocks, with AVX2
 Count = tuple[int, ...]
 
 
@@ -61,6 +62,7 @@ def register_tile(
     d_v: int,
     vector_bytes: int = VECTOR_BYTES,
     registers: int = VECTOR_REGISTERS,
+    in_place: bool = False,
 ) -> RegisterTile:
     """Return what fits into the registers.
 
@@ -72,6 +74,8 @@ def register_tile(
         Columns of K and V.
     vector_bytes, registers : int
         Of the processor: size and number of its vector registers.
+    in_place : bool
+        Whether rows are read where they are, so that parts of a row may not be padded.
     """
     each = registers_of_block(itemsize, vector_bytes)
     # Sums take three quarters of the registers; the rest is for what is loaded and spread.
@@ -79,14 +83,19 @@ def register_tile(
     rows = 1 << min(GROUP.bit_length() - 1, sums.bit_length() - 1)
     keys, columns = max(1, min(3, sums // rows)), max(1, min(2, sums // rows))
     most = most_blocks(itemsize, vector_bytes, registers)
-    parts = part_blocks(d, most), part_blocks(d_v, most)
+    parts = part_blocks(d, most, in_place), part_blocks(d_v, most, in_place)
     return RegisterTile((0,), (0,) * rows, (0,) * keys, (0,) * columns, *parts)
 
 
-def part_blocks(columns: int, most: int) -> int:
-    """Return the blocks of each of the fewest equal parts, of at most `most`, of a row."""
+def part_blocks(columns: int, most: int, in_place: bool = False) -> int:
+    """Return the blocks, at most `most`, of each part of a row that takes the least time."""
     needed = max(1, -(-columns // LANES))
-    return -(-needed // -(-needed // most))
+
+    def cost(part: int) -> float:
+        parts = -(-needed // part)
+        return parts * part + PART * parts
+
+    return min((p for p in range(most, 0, -1) if not (in_place and needed % p)), key=cost)
 
 
 def padded(columns: int, part: int) -> int:

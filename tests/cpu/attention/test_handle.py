@@ -81,8 +81,8 @@ def test_widths_of_heads(mask: Any, d: int, d_v: int, dtype: Any) -> None:
 def test_register_tiles_of_shorter_vectors_give_the_same(
     mask: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def shorter(itemsize: int, d: int, d_v: int) -> RegisterTile:
-        tile, most = register_tile(itemsize, d, d_v, 32, 16), most_blocks(itemsize)
+    def shorter(itemsize: int, d: int, d_v: int, in_place: bool) -> RegisterTile:
+        tile, most = register_tile(itemsize, d, d_v, 32, 16, in_place), most_blocks(itemsize)
         parts = min(tile.key_part, most), min(tile.value_part, most)
         return tile._replace(key_part=parts[0], value_part=parts[1])
 
@@ -103,17 +103,19 @@ def test_heads_of_other_sizes_compile_nothing(mask: Any) -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("d", [16, 80])
 def test_rows_of_a_few_entries_are_read_where_they_are(
-    threads: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+    d: int, threads: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(4)
-    pattern = rng.random((5, 30)) < 0.4  # no tile
+    keys = 480 // d
+    pattern = rng.random((5, keys)) < 0.4  # no tile
     pattern[1], pattern[2, -1] = False, True
     mask = sp.csr_array(pattern.astype(np.float32))
-    Q = rng.standard_normal((1, 5, 16)).astype(dtype)
-    K, V = (array_before_a_guard_page(480, dtype).reshape(1, 30, 16) for _ in "KV")
-    K[...], V[...] = rng.standard_normal((2, 1, 30, 16))
-    attention = SparseAttention(ThreadPool(threads), [mask], 16)
+    Q = rng.standard_normal((1, 5, d)).astype(dtype)
+    K, V = (array_before_a_guard_page(480, dtype).reshape(1, keys, d) for _ in "KV")
+    K[...], V[...] = rng.standard_normal((2, 1, keys, d))
+    attention = SparseAttention(ThreadPool(threads), [mask], d)
     packed = []
     monkeypatch.setattr(AttentionBuffers, "operands", lambda *_: packed.append(True))
     found = attention(Q, K, V, 0.25)

@@ -5,7 +5,7 @@ other entries at random; 8 heads of 64 columns in float32, the same arrays for b
 scaled_dot_product_attention computes every entry; without a mask it is fastest. Both run by turns
 in one process, and the shortest time of each counts. Rates count useful work alone: 4 d operations
 for each entry (of all entries, for PyTorch). At equal efficiency the ratio would be the limit,
-1 / density.
+1 / density. With `--queries 1` the last query alone is computed, as where a text is generated.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ HEADS, D, BAND, OFF_BAND = 8, 64, 256, 0.95
 CHECKED_QUERIES = 16
 REST_SECONDS, CALLS = 0.3, 3
 COLUMNS = (
-    ("length", "{length}"), ("density", "{density:.4f}"), ("limit", "{limit:.2f}"),
-    ("torch ms", "{torch_ms:.2f}"), ("numba ms", "{numba_ms:.2f}"), ("times", "{ratio:.2f}"),
-    ("torch % of peak", "{torch_percent:.0f}"), ("numba % of peak", "{numba_percent:.0f}"),
-    ("one call ms", "{call_ms:.2f}"), ("handle ms", "{handle_ms:.1f}"),
+    ("length", "{length}"), ("queries", "{queries}"), ("density", "{density:.4f}"),
+    ("limit", "{limit:.2f}"), ("torch ms", "{torch_ms:.3f}"), ("numba ms", "{numba_ms:.3f}"),
+    ("times", "{ratio:.2f}"), ("torch % of peak", "{torch_percent:.0f}"),
+    ("numba % of peak", "{numba_percent:.0f}"), ("one call ms", "{call_ms:.2f}"), ("handle ms", "{handle_ms:.1f}"),
 )  # fmt: skip
 
 
@@ -60,11 +60,17 @@ def check(out: Any, mask: Any, Q: Any, K: Any, V: Any) -> None:
         assert np.abs(out[query] - expected).max() < 1e-5, f"query {query} is wrong"
 
 
-def compare(backend: ps.Backend, length: int, rounds: int, peak: float) -> dict[str, Any]:
-    """Time one length; `peak`: operations per second of all threads."""
+def compare(
+    backend: ps.Backend, length: int, queries: int | None, rounds: int, peak: float
+) -> dict[str, Any]:
+    """Time one length, of all or the last queries; `peak`: operations per second of all threads."""
     mask = ps.masks.union(ps.masks.band(length, BAND), ps.masks.random(length, OFF_BAND, seed=1))
     generator = torch.Generator().manual_seed(0)
     tensors = [torch.randn(1, HEADS, length, D, generator=generator) for _ in range(3)]
+    if queries is not None:
+        mask = mask[-queries:]
+        tensors[0] = tensors[0][:, :, -queries:].contiguous()
+    area = mask.shape[0] * length
     Q, K, V = (tensor[0].numpy() for tensor in tensors)
     handles = [seconds(lambda: backend.attention_handle(mask, d=D)) for _ in range(2)]
     handle, out = backend.attention_handle(mask, d=D), np.empty_like(Q)
@@ -75,11 +81,12 @@ def compare(backend: ps.Backend, length: int, rounds: int, peak: float) -> dict[
     dense()
     times = [(rested(dense), rested(ours)) for _ in range(rounds)]
     torch_seconds, numba_seconds = (min(column) for column in zip(*times, strict=True))
-    entries, every = HEADS * mask.nnz, HEADS * length**2
+    entries, every = HEADS * mask.nnz, HEADS * area
     return {
         "length": length,
-        "density": mask.nnz / length**2,
-        "limit": length**2 / mask.nnz,
+        "queries": mask.shape[0],
+        "density": mask.nnz / area,
+        "limit": area / mask.nnz,
         "torch_ms": 1e3 * torch_seconds,
         "numba_ms": 1e3 * numba_seconds,
         "ratio": torch_seconds / numba_seconds,
@@ -95,6 +102,7 @@ def main() -> int:
     """Compare at all lengths, and print a table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 4096, 12288])
+    parser.add_argument("--queries", type=int, help="the last of them; default: all")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="print JSON in place of the table")
@@ -104,7 +112,7 @@ def main() -> int:
     peak = backend.measure_limits().flops
     rows = []
     for length in options.lengths:
-        rows.append(compare(backend, length, options.rounds, peak))
+        rows.append(compare(backend, length, options.queries, options.rounds, peak))
     facts = machine_facts()
     if options.json:
         print(json.dumps({"machine": facts, "peak_flops": peak, "rows": rows}, indent=1))

@@ -34,7 +34,8 @@ COLUMNS = (
     ("length", "{length}"), ("queries", "{queries}"), ("density", "{density:.4f}"),
     ("limit", "{limit:.2f}"), ("torch ms", "{torch_ms:.3f}"), ("numba ms", "{numba_ms:.3f}"),
     ("times", "{ratio:.2f}"), ("torch % of peak", "{torch_percent:.0f}"),
-    ("numba % of peak", "{numba_percent:.0f}"), ("one call ms", "{call_ms:.2f}"), ("handle ms", "{handle_ms:.1f}"),
+    ("numba % of peak", "{numba_percent:.0f}"), ("one call ms", "{call_ms:.2f}"),
+    ("handle ms", "{handle_ms:.1f}"),
 )  # fmt: skip
 
 

@@ -74,6 +74,13 @@ def test_sddmm_keeps_the_pattern_and_the_operands(backend: ps.Backend) -> None:
         assert again.nnz == stored.nnz
 
 
+def test_sddmm_without_heads(backend: ps.Backend) -> None:
+    has(backend, "sddmm")
+    none = np.ones((0, 3, 16))
+    assert backend.sddmm([], none, none) == []
+    assert backend.sddmm(sp.csr_array(np.eye(3)), none, none) == []
+
+
 def test_sddmm_of_nan_and_infinity(backend: ps.Backend) -> None:
     has(backend, "sddmm")
     mask = sp.csr_array(np.array([[1, 1, 0], [0, 1, 1]]))

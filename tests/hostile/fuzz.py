@@ -96,15 +96,17 @@ def fuzz_guided(name: str, seconds: float, keep: Path) -> None:
     atheris.Fuzz()
 
 
-def child(options: Any, name: str, guided: bool, seconds: float, keep: Path) -> None:
-    """Run one target under limits."""
-    for kind, most in ((resource.RLIMIT_AS, options.memory * GIB), (resource.RLIMIT_CORE, 0)):
+def limit(memory: int, folder: Path) -> None:
+    """Limit this process to so many GiB of address space, and let it work in a folder."""
+    for kind, most in ((resource.RLIMIT_AS, memory * GIB), (resource.RLIMIT_CORE, 0)):
         resource.setrlimit(kind, (most, most))
-    os.chdir(keep.parent)
-    if guided:
-        fuzz_guided(name, seconds, keep)
-    else:
-        fuzz_at_random(name, seconds, options.runs, options.seed, keep)
+    os.chdir(folder)
+
+
+def fuzz_in_fork(name: str, seconds: float, keep: Path, options: Any) -> None:
+    """Run one target at random under limits."""
+    limit(options.memory, keep.parent)
+    fuzz_at_random(name, seconds, options.runs, options.seed, keep)
 
 
 def main() -> int:
@@ -120,8 +122,9 @@ def main() -> int:
     parser.add_argument("--random", action="store_true", help="without atheris")
     parser.add_argument("--keep", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.guided:  # the child of another process: see `run_child`
-        child(options, options.target, True, options.seconds, options.keep)
+    if options.guided:  # in the process that `run_child` started
+        limit(options.memory, options.keep.parent)
+        fuzz_guided(options.target, options.seconds, options.keep)
         return 0
     ways = [False] if options.random else [False, True]
     if len(ways) == 2 and importlib.util.find_spec("atheris") is None:
@@ -139,7 +142,8 @@ def main() -> int:
 def run_child(name: str, guided: bool, seconds: float, options: Any) -> bool:
     """Run one target in a process of its own; return whether there was no fault.
 
-    The process is a fork of this one. To be guided, it loads what is instrumented by itself.
+    It is a fork of this one; for guided fuzzing a new interpreter, since code is instrumented as it
+    is imported.
     """
     with tempfile.TemporaryDirectory() as folder:
         keep, log = Path(folder) / "input", ""
@@ -149,9 +153,8 @@ def run_child(name: str, guided: bool, seconds: float, options: Any) -> bool:
             done = subprocess.run(command, check=False, timeout=seconds + 120, capture_output=True)
             code, log = done.returncode, done.stderr.decode(errors="replace")[-4000:]
         else:
-            sys.stdout.flush()  # else the child prints it once more
             forked = multiprocessing.get_context("fork").Process(
-                target=child, args=(options, name, False, seconds, keep)
+                target=fuzz_in_fork, args=(name, seconds, keep, options), daemon=True
             )
             forked.start()
             forked.join(seconds + 120)

@@ -1,4 +1,4 @@
-"""Sparse attention, prepared: masks are packed once, K and V at every call."""
+"""Sparse attention, prepared: masks are packed once, K and V at each call or read in place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from portable_spdnn_cpu.attention.kernel import Workspace, attend, attend_heads
 from portable_spdnn_cpu.attention.operands import (
-    PackedOperands,
+    Operands,
     attend_again,
     operands_in_place,
     pack_operands,
@@ -20,7 +20,7 @@ from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.machine.buffers import Buffers, Spare
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
-from portable_spdnn_cpu.sddmm.operands import MOST_IN_PLACE, are_whole
+from portable_spdnn_cpu.sddmm.operands import read_in_place
 from portable_spdnn_cpu.sddmm.register_tile import GROUP, RegisterTile, padded, register_tile
 from portable_spdnn_cpu.sddmm.vectors import LANES
 
@@ -95,9 +95,8 @@ class SparseAttention:
         heads, entries = Q.shape[0], mask.nnz
         workers = worth_waking(self.workers, heads * entries * (Q.shape[2] + V.shape[2]))
         threads, counters = workers.threads, np.zeros((2, 1), np.int64)
-        # Tiles read K transposed.
-        few = not packed.panels.size and entries <= MOST_IN_PLACE * mask.shape[1]
-        in_place = few and are_whole(K) and are_whole(V)
+        # Dense tiles need K transposed, which only packing gives.
+        in_place = not packed.panels.size and read_in_place(entries, K, V)
         shape = Q.itemsize, Q.shape[2], V.shape[2], heads, threads, in_place
         division = self._divisions.get((number, *shape))
         if division is None:
@@ -106,40 +105,40 @@ class SparseAttention:
             division = self._divisions[number, *shape] = divided(packed, mask.shape, *shape)
         tile, d, d_v, size, stage, scores = division
         factor, pattern = Q.dtype.type(scale), self._patterns[number]
-        rows = packed, *K.shape[1:2], d, d_v, Q.dtype
         buffers = _SPARE.take()
+        room = packed, K.shape[1], d, d_v, Q.dtype
         spaces = [
             buffers.workspace(worker, size, d, d_v, scores, Q.dtype) for worker in range(threads)
         ]
+        flawed: Array | None = None  # which rows of V are not finite, where some may be
 
-        def run_blocks(operands: PackedOperands) -> None:
+        def run_blocks(operands: Operands) -> None:
             """Compute blocks of queries on all threads."""
-            whole = tile, packed, stage, Q, operands, d, d_v, factor
-            workers.run(lambda worker: attend(counters[1], *whole, spaces[worker], out))
+            given = tile, packed, stage, Q, operands, d, d_v, factor
+            workers.run(lambda worker: attend(counters[1], *given, spaces[worker], out))
 
         if in_place:
             run_blocks(operands_in_place(K, V))
-            _SPARE.give_back(buffers)
+            # A row of V that is not finite shows in the result of each query that sees it.
             if not np.isfinite(out).all():
-                for q, k, v, o in zip(Q, K, V, out, strict=True):
-                    attend_again(*pattern, q, k, v, ~np.isfinite(v).all(axis=1), factor, o)
-            return
-        if heads % threads == 0 or heads >= HEADS_EACH * threads:
-            own = [buffers.operands(worker, 1, *rows) for worker in range(threads)]
-            whole = tile, packed, stage, *pattern, Q, K, V
+                flawed = np.logical_not(np.isfinite(V).all(axis=2))
+        elif heads % threads == 0 or heads >= HEADS_EACH * threads:
+            own = [buffers.operands(worker, 1, *room) for worker in range(threads)]
+            given = tile, packed, stage, *pattern, Q, K, V
 
             def work(worker: int) -> None:
-                attend_heads(counters[0], *whole, *own[worker], d, d_v, factor, spaces[worker], out)
+                attend_heads(counters[0], *given, *own[worker], d, d_v, factor, spaces[worker], out)
 
             workers.run(work)
-            _SPARE.give_back(buffers)
-            return
-        shared, readable = buffers.operands(0, heads, *rows)
-        workers.run(lambda worker: pack_operands(counters[0], K, V, shared, d, d_v))
-        run_blocks(readable)
-        for head in np.flatnonzero(shared.flawed.any(axis=1)):
-            flawed = shared.flawed[head]
-            attend_again(*pattern, Q[head], K[head], V[head], flawed, factor, out[head])
+        else:
+            shared, readable = buffers.operands(0, heads, *room)
+            workers.run(lambda worker: pack_operands(counters[0], K, V, shared, d, d_v))
+            run_blocks(readable)
+            flawed = shared.flawed
+        if flawed is not None:
+            for head in np.flatnonzero(flawed.any(axis=1)):
+                one = Q[head], K[head], V[head], flawed[head]
+                attend_again(*pattern, *one, factor, out[head])
         _SPARE.give_back(buffers)
 
 
@@ -218,24 +217,24 @@ class AttentionBuffers(Buffers):
 
     def operands(
         self, worker: int, heads: int, mask: PackedMask, keys: int, d: int, d_v: int, dtype: Any
-    ) -> tuple[PackedOperands, PackedOperands]:
-        """Return room for K and V of some heads, in the forms that a mask needs, and read-only."""
+    ) -> tuple[Operands, Operands]:
+        """Return room for K and V of some heads as a mask needs it, and read-only views of it."""
         whole = -(-keys // LANES) * LANES
         panels, rows = whole * d if mask.panels.size else 0, keys * d if mask.keys.size else 0
 
-        def make() -> tuple[PackedOperands, PackedOperands]:
-            taken = PackedOperands(
+        def make() -> tuple[Operands, Operands]:
+            taken = Operands(
                 self.take("panels", worker, (heads, panels), dtype),
                 self.take("keys", worker, (heads, rows), dtype),
                 self.take("values", worker, (heads, whole * d_v), dtype),
                 self.take("flawed", worker, (heads, keys), np.dtype(bool)),
             )
-            return taken, PackedOperands(*map(read_only, taken))
+            return taken, Operands(*map(read_only, taken))
 
-        found: tuple[PackedOperands, PackedOperands] = self._again(
+        both: tuple[Operands, Operands] = self._again(
             "operands", worker, (heads, panels, rows, keys, d_v, dtype), make
         )
-        return found
+        return both
 
     def workspace(
         self, worker: int, size: int, d: int, d_v: int, scores: int, dtype: Any

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from portable_spdnn_cpu.attention.operands import PackedOperands, attend_again, pack_operands
+from portable_spdnn_cpu.attention.operands import Operands, attend_again, pack_operands
 from portable_spdnn_cpu.attention.packing import PackedMask
 from portable_spdnn_cpu.attention.stages import attend_rows, attend_tiles
 from portable_spdnn_cpu.jit.compilation import Array, kernel
@@ -56,7 +56,7 @@ def attend(
     mask: PackedMask,
     stage: int,
     Q: Array,
-    packed: PackedOperands,
+    operands: Operands,
     d: int,
     d_v: int,
     scale: Any,
@@ -68,8 +68,9 @@ def attend(
     Parameters
     ----------
     counter : ndarray of int64, shape (1,)
-    tile, mask, packed, space
-        As their classes say; one mask for all heads. Arrays of `packed` are read-only.
+    tile, mask, operands, space
+        As their classes say; one mask for all heads. Arrays of `operands` are read-only, as the
+        caller's are: so they are of one type, and this is compiled once.
     stage : int
         Blocks of keys whose scores are held at once.
     Q : ndarray in C order, shape (heads, queries, columns of Q)
@@ -92,7 +93,7 @@ def attend(
             break
         head, first = number // blocks, number % blocks * size
         end = min(first + size, queries)
-        panels, keys, values = packed.panels[head], packed.keys[head], packed.values[head]
+        panels, keys, values = operands.panels[head], operands.keys[head], operands.values[head]
         for query in range(first, end):
             place = (head * queries + query) * columns
             load_row(Q, place, columns, rows, (query - first) * d, d)
@@ -132,8 +133,8 @@ def attend_heads(
     Q: Array,
     K: Array,
     V: Array,
-    packed: PackedOperands,
-    readable: PackedOperands,
+    packed: Operands,
+    readable: Operands,
     d: int,
     d_v: int,
     scale: Any,
@@ -149,8 +150,8 @@ def attend_heads(
     indptr, indices : ndarray
         The mask as it was.
     K, V : ndarray in C order, shape (heads, keys, columns)
-    packed, readable : PackedOperands
-        Room for one head, a thread's own; and the same, read-only.
+    packed, readable : Operands
+        Room for one head, a thread's own, and read-only views of it.
     tile, mask, stage, Q, d, d_v, scale, space, out
         As `attend` takes them.
     """

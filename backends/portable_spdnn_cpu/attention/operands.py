@@ -1,4 +1,4 @@
-"""K and V of all heads as the kernels read them, made by all threads together."""
+"""K and V of all heads as the kernels read them: packed, or in place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from portable_spdnn_cpu.sddmm.microkernels import load_row
 from portable_spdnn_cpu.sddmm.operands import ROWS_EACH, transpose_rows
 
 
-class PackedOperands(NamedTuple):
+class Operands(NamedTuple):
     """K and V; `d` and `d_v` are their padded columns.
 
     Attributes
@@ -21,10 +21,10 @@ class PackedOperands(NamedTuple):
         K transposed: for each panel of 16 keys, 16 neighbours for each column. For dense tiles.
     keys : ndarray, shape (heads, keys x d), or (heads, 0)
         Rows of K. For all other entries.
-    values : ndarray, shape (heads, whole panels of keys x d_v)
-        Rows of V, zeros for those that are not finite: what a tile computes for entries that the
-        mask has not must not become NaN.
-    flawed : ndarray of bool, shape (heads, keys)
+    values : ndarray, shape (heads, whole panels of keys x d_v); in place (heads, keys x d_v)
+        Rows of V; packed, zeros for those that are not finite: what a tile computes for entries
+        that the mask has not must not become NaN.
+    flawed : ndarray of bool, shape (heads, keys); in place (0, 0), as it is not known
         Which rows of V are not finite; queries that see one are computed once more.
     """
 
@@ -34,23 +34,21 @@ class PackedOperands(NamedTuple):
     flawed: Array
 
 
-_NOT_TOLD = read_only(np.empty((0, 0), np.bool_))
+_UNKNOWN = read_only(np.empty((0, 0), np.bool_))
 
 
-def operands_in_place(K: Array, V: Array) -> PackedOperands:
-    """Return read-only K and V in C order, whose rows are whole blocks, as they are.
+def operands_in_place(K: Array, V: Array) -> Operands:
+    """Return K and V, read-only and in C order, for a mask without dense tiles.
 
-    For masks without tiles. Rows of V that are not finite are not told.
+    Their rows need no padding: see `sddmm.operands.read_in_place`.
     """
     heads = K.shape[0]
     keys = K.reshape(heads, -1)
-    return PackedOperands(keys[:, :0], keys, V.reshape(heads, -1), _NOT_TOLD)
+    return Operands(keys[:, :0], keys, V.reshape(heads, -1), _UNKNOWN)
 
 
 @kernel
-def pack_operands(
-    counter: Array, K: Array, V: Array, packed: PackedOperands, d: int, d_v: int
-) -> None:
+def pack_operands(counter: Array, K: Array, V: Array, packed: Operands, d: int, d_v: int) -> None:
     """Fill `packed` from K, shape (heads, keys, columns), and V alike, both in C order."""
     heads, length = K.shape[:2]
     chunks = (length + ROWS_EACH - 1) // ROWS_EACH

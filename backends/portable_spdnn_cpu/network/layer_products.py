@@ -38,9 +38,9 @@ CACHE_SHARE = 0.75  # of the second level, for features before and after a layer
 # Bytes of these features up to which a group has LEAST_GROUP inputs, whatever the cache; fewer in
 # wider networks.
 MOST_BYTES = 1 << 26
-# Inputs of which threads share each product that takes long enough, however little work the network
-# is, and whose scores are computed without counts: with more, features in memory that stays in a
-# cache gain as much as counts cost.
+# Up to so many inputs are one group: each product decides by its own length whether threads share
+# it, and scores are computed without counts. With more, buffers that stay in a cache save as much
+# as counts cost.
 FEW_INPUTS = 16
 DESCRIBED_LAYERS = 8
 
@@ -106,15 +106,16 @@ class LayerProductsPlan(NetworkPlan):
     def _warm_up(self) -> None:
         """Run made-up groups: weights are packed for them, kernels compiled or loaded.
 
-        They are those of the expected inputs, or full ones, and halves of them where inputs leave.
+        They are those of the expected inputs, or full ones, and halves of them where inputs leave;
+        few are run as `scores` does too, whose products may be in other orders.
         """
         expected, products = self.options.expected_inputs, self._own_products
         size = inputs = min(self.group, self.batch_size)
         if expected is not None:
             inputs = min(expected, self.batch_size)
             _, size, products = self._cut(inputs)
-        if expected is not None and 0 < inputs <= FEW_INPUTS:
-            self._run_products(np.ones((inputs, self.network.neurons), self.dtype))
+            if 0 < inputs <= FEW_INPUTS:
+                self._chain_products(np.ones((inputs, self.network.neurons), self.dtype))
         left = min(size, inputs)
         for group in dict.fromkeys((inputs % size, left)):
             self._run_made_up(products, group)
@@ -171,12 +172,13 @@ class LayerProductsPlan(NetworkPlan):
     def _cut(self, inputs: int) -> tuple[ThreadPool, int, list[WeightsProduct]]:
         """Return the threads that run groups, the inputs of a group, and the products."""
         threads = self.workers.threads
+        if inputs <= FEW_INPUTS:
+            return ALONE, max(1, inputs), self._shared_products
         pool = ALONE
         if threads > 1:
             pool = worth_waking(self.workers, self._edges * inputs)
-        shared = pool is not ALONE and inputs <= LEAST_GROUP * threads
-        if shared or inputs <= FEW_INPUTS:
-            return ALONE, max(1, inputs), self._shared_products
+        if pool is not ALONE and inputs <= LEAST_GROUP * threads:
+            return ALONE, inputs, self._shared_products
         groups = max(1, -(-inputs // self.group))
         groups += -groups % pool.threads
         return pool, max(1, -(-inputs // (groups * LANES))) * LANES, self._own_products
@@ -233,8 +235,8 @@ class LayerProductsPlan(NetworkPlan):
     def run_scores(self, features: Features) -> Array:
         """Return the scores of valid features; see `NetworkPlan.run_scores`.
 
-        If all inputs make one group, no batch is cut off and no result is made. Of a few, nothing
-        is counted either.
+        If all inputs make one group, no batch is cut off and no result is made. Up to FEW_INPUTS go
+        through products alone, and nothing is counted.
         """
         inputs = features.shape[0]
         pool, size, products = self._cut(inputs)
@@ -242,9 +244,10 @@ class LayerProductsPlan(NetworkPlan):
             return super().run_scores(features)
         check_magnitudes(features, self.dtype)
         if inputs <= FEW_INPUTS and self._first_for(features, products) is None:
-            rows = self._run_products(features)
+            rows = self._chain_products(features)
         else:
             rows = self._run_whole(products, features)
+        # The least number is NaN where one is: no array of booleans is made.
         if np.isnan(rows.min(initial=0)):
             raise NumericalError(OVERFLOW)
         return rows
@@ -252,13 +255,15 @@ class LayerProductsPlan(NetworkPlan):
     def _first_for(
         self, features: Features, products: Sequence[WeightsProduct]
     ) -> SparseFirstLayer | None:
-        """Return the first layer for sparse features, where it suits these."""
-        threads = 1 if products is self._own_products else self.workers.threads
+        """Return the first layer for sparse features; None where a product is faster for these."""
+        threads = 1
+        if products is not self._own_products:
+            threads = worth_waking(self.workers, self._edges * features.shape[0]).threads
         first = self._sparse_first
         return first if first is not None and first.suits(features, threads) else None
 
-    def _run_products(self, features: Features) -> Array:
-        """Return the scores of a few inputs: products, and nothing between them."""
+    def _chain_products(self, features: Features) -> Array:
+        """Return the scores of few inputs by a chain of products, without counts."""
         Y: Any = cast_features(features, self.dtype, sparse=False).T
         for product in self._shared_products:
             out = product.multiply_as_given(Y, None, None)
@@ -266,7 +271,7 @@ class LayerProductsPlan(NetworkPlan):
         return np.ascontiguousarray(Y.T)
 
     def _run_whole(self, products: Sequence[WeightsProduct], features: Features) -> Array:
-        """Run a group as batches do, but all inputs stay; return the scores."""
+        """Run a group as batches do, but all inputs stay; return the last product's features."""
         inputs = features.shape[0]
         rows = empty_result((inputs, products[-1].A.shape[0]), self.dtype)
         positive, counts = np.empty(inputs, np.bool_), np.zeros((COUNTS, len(products)), np.int64)

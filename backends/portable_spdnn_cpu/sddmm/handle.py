@@ -12,7 +12,7 @@ from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
 from portable_spdnn_cpu.sddmm.kernel import sample, softmax_rows
-from portable_spdnn_cpu.sddmm.operands import MOST_IN_PLACE, are_whole, pack_rows
+from portable_spdnn_cpu.sddmm.operands import pack_rows, read_in_place
 from portable_spdnn_cpu.sddmm.register_tile import padded, register_tile
 
 L2_SHARE = 2  # a block of keys takes this part of the second-level cache
@@ -25,8 +25,7 @@ def sampled_products(
     """Return scale Q K^T at the entries of masks, one for all heads or one each, as csr_array."""
     Q, K = (read_only(np.ascontiguousarray(one)) for one in (Q, K))
     heads, length = K.shape[:2]
-    few = max(mask.nnz for mask in masks) <= MOST_IN_PLACE * length
-    in_place = few and are_whole(K)
+    in_place = read_in_place(max((mask.nnz for mask in masks), default=0), K)
     tile = register_tile(Q.itemsize, Q.shape[2], 1, in_place=in_place)
     d = padded(Q.shape[2], tile.key_part)
     if in_place:

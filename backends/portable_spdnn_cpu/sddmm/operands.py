@@ -1,4 +1,7 @@
-"""Rows of dense operands as microkernels read them: padded, on cache lines, K also transposed."""
+"""Rows of dense operands as microkernels read them: padded, on cache lines, K also transposed.
+
+Or in place, where packing them would take longer than it saves.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,18 @@ from portable_spdnn_cpu.sddmm.vectors import LANES
 from portable_spdnn_cpu.tiles.copies import TRANSPOSE_BYTES, transpose_into_tile
 
 ROWS_EACH = 256  # that a thread takes at a time; a whole number of panels
-# Entries of a mask for each key, up to which rows are read where they are: to pack them first, so
-# that they start on cache lines, would take longer.
-MOST_IN_PLACE = 8
+# Entries of a mask for each key up to which rows are read in place.
+MOST_ENTRIES_PER_KEY = 8
 
 
-def are_whole(rows: Array) -> bool:
-    """Whether rows, in C order, are whole blocks of columns, which kernels can read as they are."""
-    columns = rows.shape[-1]
-    return bool(columns and columns % LANES == 0 and rows.flags.aligned)
+def read_in_place(entries: int, *operands: Array) -> bool:
+    """Whether a mask has few entries for each key, and rows of operands need no padding.
+
+    Operands are of shape (heads, keys, columns), in C order.
+    """
+    if entries > MOST_ENTRIES_PER_KEY * operands[0].shape[1]:
+        return False
+    return all(K.shape[2] > 0 and K.shape[2] % LANES == 0 and K.flags.aligned for K in operands)
 
 
 @kernel

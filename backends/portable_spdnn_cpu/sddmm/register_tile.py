@@ -10,7 +10,7 @@ from portable_spdnn_cpu.sddmm.vectors import LANES
 GROUP = 8  # queries of a dense tile
 WORTHWHILE_BLOCKS = 4  # of a row of K or V at a time: more would leave nothing to gain
 TOGETHER = 4  # scores whose lanes are summed at a time
-PART = 0.64  # times that of a block: what a part of a row takes besides its blocks, with AVX2
+PART_OVERHEAD = 0.64  # of a part of a row, in times of one block; measured with AVX2
 Count = tuple[int, ...]
 
 
@@ -75,7 +75,7 @@ def register_tile(
     vector_bytes, registers : int
         Of the processor: size and number of its vector registers.
     in_place : bool
-        Whether rows are read where they are, so that parts of a row may not be padded.
+        Whether rows are read in place: a row must then be a whole number of parts.
     """
     each = registers_of_block(itemsize, vector_bytes)
     # Sums take three quarters of the registers; the rest is for what is loaded and spread.
@@ -88,14 +88,10 @@ def register_tile(
 
 
 def part_blocks(columns: int, most: int, in_place: bool = False) -> int:
-    """Return the blocks, at most `most`, of each part of a row that takes the least time."""
+    """Return how many blocks, of at most `most`, a part has, so that a row takes the least time."""
     needed = max(1, -(-columns // LANES))
-
-    def cost(part: int) -> float:
-        parts = -(-needed // part)
-        return parts * part + PART * parts
-
-    return min((p for p in range(most, 0, -1) if not (in_place and needed % p)), key=cost)
+    allowed = [part for part in range(most, 0, -1) if not in_place or needed % part == 0]
+    return min(allowed, key=lambda part: -(-needed // part) * (part + PART_OVERHEAD))
 
 
 def padded(columns: int, part: int) -> int:

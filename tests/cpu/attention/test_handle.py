@@ -18,7 +18,7 @@ from portable_spdnn_cpu.attention.handle import (
 )
 from portable_spdnn_cpu.attention.kernel import attend, attend_heads
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.sddmm.handle import sampled_products
+from portable_spdnn_cpu.sddmm import handle as sddmm
 from portable_spdnn_cpu.sddmm.register_tile import RegisterTile, most_blocks, register_tile
 
 
@@ -95,36 +95,42 @@ def test_heads_of_other_sizes_compile_nothing(mask: Any) -> None:
     for heads in (1, 8):
         check(mask, 1, heads, 16, 16)
     compiled = [len(kernel.signatures) for kernel in kernels]
+    few = ps.masks.random(330, 0.99, seed=1)  # whose rows may be read in place
     for heads in (1, 8):
         for d, d_v in ((100, 33), (64, 128), (17, 300)):
             check(mask, 1, heads, d, d_v)
+            check(few, 1, heads, d, d_v)
     assert [len(kernel.signatures) for kernel in kernels] == compiled
 
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("d", [16, 80])
-def test_rows_of_a_few_entries_are_read_where_they_are(
+def test_rows_of_a_few_entries_are_read_in_place(
     d: int, threads: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(4)
-    keys = 480 // d
-    pattern = rng.random((5, keys)) < 0.4  # no tile
+    keys = 480 // d // 2
+    pattern = rng.random((70, keys)) < 4 / 70
     pattern[1], pattern[2, -1] = False, True
     mask = sp.csr_array(pattern.astype(np.float32))
-    Q = rng.standard_normal((1, 5, d)).astype(dtype)
-    K, V = (array_before_a_guard_page(480, dtype).reshape(1, keys, d) for _ in "KV")
-    K[...], V[...] = rng.standard_normal((2, 1, keys, d))
+    Q = rng.standard_normal((2, 70, d)).astype(dtype)
+    K, V = (array_before_a_guard_page(2 * keys * d, dtype).reshape(2, keys, d) for _ in "KV")
+    K[...], V[...] = rng.standard_normal((2, 2, keys, d))
+    for module in (handle, sddmm):
+        monkeypatch.setattr(module, "worth_waking", lambda workers, multiply_adds: workers)
+    monkeypatch.delattr(AttentionBuffers, "operands")
+    monkeypatch.delattr(sddmm, "pack_rows")
     attention = SparseAttention(ThreadPool(threads), [mask], d)
-    packed = []
-    monkeypatch.setattr(AttentionBuffers, "operands", lambda *_: packed.append(True))
-    found = attention(Q, K, V, 0.25)
-    assert not packed
-    np.testing.assert_allclose(found, dense_attention(mask, Q, K, V, 0.25), rtol=1e-5, atol=1e-6)
-    [sampled] = sampled_products(ThreadPool(threads), [mask], Q, K, 0.25)
-    np.testing.assert_allclose(
-        sampled.toarray(), np.where(pattern, 0.25 * Q[0] @ K[0].T, 0), rtol=1e-4, atol=1e-5
-    )
+    expected = dense_attention(mask, Q, K, V, 0.25)
+    close = 2e-5 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(attention(Q, K, V, 0.25), expected, rtol=close, atol=close)
+    products = 0.25 * Q.astype(np.float64) @ K.astype(np.float64).transpose(0, 2, 1)
+    for found, every in zip(
+        sddmm.sampled_products(ThreadPool(threads), [mask], Q, K, 0.25), products, strict=True
+    ):
+        expected = np.where(pattern, every, 0)
+        np.testing.assert_allclose(found.toarray(), expected, rtol=close, atol=10 * close)
 
 
 def test_what_is_not_finite_is_the_same_in_place_and_packed(
@@ -134,9 +140,11 @@ def test_what_is_not_finite_is_the_same_in_place_and_packed(
     mask = sp.csr_array((rng.random((6, 50)) < 0.3).astype(np.float32))
     Q, K, V = (rng.standard_normal((3, rows, 32)).astype(np.float32) for rows in (6, 50, 50))
     V[0, 7, 3], V[1, 49], K[2, 11, 0], K[0, 20, 5] = np.inf, np.nan, np.nan, -np.inf
-    attention = SparseAttention(ThreadPool(2), [mask], 32)
-    in_place = attention(Q, K, V, 0.2)
-    monkeypatch.setattr(handle, "MOST_IN_PLACE", 0)
+    attention = SparseAttention(ThreadPool(1), [mask], 32)
+    with monkeypatch.context() as patched:
+        patched.delattr(AttentionBuffers, "operands")
+        in_place = attention(Q, K, V, 0.2)
+    monkeypatch.setattr(handle, "read_in_place", lambda entries, *operands: False)
     np.testing.assert_array_equal(in_place, attention(Q, K, V, 0.2))
     assert 0 < np.isfinite(in_place).all(axis=2).sum() < 18
 

@@ -345,6 +345,9 @@ def test_weights_are_packed_when_the_plan_is_made() -> None:
     assert said.count("Features of 5 inputs") == 8
     assert said.endswith("\nAnd 2 more layers.")
     assert "No kernel is chosen yet" not in said
+    chosen = [set(product._choices) for product in plan._shared_products]
+    plan.scores(np.random.default_rng(0).random((5, 40)))
+    assert [set(product._choices) for product in plan._shared_products] == chosen
     plan.run(np.ones((7, 40)))
     assert plan.describe().count("Features of 7 inputs") == 8
     assert "Features of 3 inputs" in made(network, batch_size=3).describe()

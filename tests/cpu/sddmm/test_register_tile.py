@@ -61,6 +61,7 @@ def test_tiles_of_machines() -> None:
     assert narrow == {"one": 1, "rows": 4, "keys": 1, "columns": 1, "key_part": 2, "value_part": 2}
     assert [part_blocks(d, 4) for d in (1, 16, 64, 65, 80, 96, 128)] == [1, 1, 4, 3, 3, 3, 4]
     assert [part_blocks(d, 3) for d in (16, 80, 112, 128, 256)] == [1, 3, 2, 2, 2]
+    assert [part_blocks(d, 3, in_place=True) for d in (48, 80, 96, 128)] == [3, 1, 3, 2]
     for d in range(16, 600, 16):  # read in place, no row is padded
         assert padded(d, part_blocks(d, 3, in_place=True)) == d
 

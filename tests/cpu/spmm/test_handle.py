@@ -287,7 +287,7 @@ def test_a_handle_forgets_old_predictions_and_packings(monkeypatch: pytest.Monke
 
     product = WeightsProduct(ThreadPool(1), random((40, 50), 0.1), BARE)
     product._few = NeverEmpty()
-    for columns in (1, 2, 3, 5, 7, 8, 9, 15, 16, 31, 33, 48):
+    for columns in (1, 2, 3, 5, 7, 8, 9, 15, 16, 31, 33, 48):  # for which other tests compile too
         product.multiply(np.ones((50, columns), np.float32))
     assert len(product._choices) == handle.MAX_PREDICTIONS
     used = {id(choice.kernel) for choice in product._choices.values()}

@@ -1,4 +1,4 @@
-"""Run by `test_run.py` on several ranks: commands one after the other, in one job."""
+"""Commands one after the other in one MPI job; `test_run.py` runs it on several ranks."""
 
 from __future__ import annotations
 

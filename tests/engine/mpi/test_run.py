@@ -23,8 +23,8 @@ BACKENDS = [info.name for info in ps.backends() if info.availability.available]
 
 def run_in_turn(ranks: int, *commands: list[object]) -> str:
     """Run commands one after the other, all of which must succeed, and return what they printed."""
-    words = json.dumps([list(map(str, command)) for command in commands])
-    done = run_job(ranks, COMMANDS, words)
+    as_json = json.dumps([list(map(str, command)) for command in commands])
+    done = run_job(ranks, "-m", "mpi4py", COMMANDS, as_json)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -50,7 +50,8 @@ def test_official_data_on_1_2_and_3_ranks(
 ) -> None:
     text = shared / "graphchallenge"
     found = []
-    jobs, inputs = {1: ["static"], 2: ["static"], 3: ["dynamic"]}, 1200
+    jobs = {1: ["static"], 2: ["static"], 3: ["dynamic"]}
+    inputs = 1200
     if backend == "scipy":  # how ranks share the work does not depend on the backend
         jobs = {1: ["static"], 2: ["static", "dynamic"], 3: ["static", "dynamic"]}
         inputs = 400

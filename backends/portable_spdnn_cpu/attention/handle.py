@@ -65,7 +65,7 @@ class SparseAttention:
         if not K.shape[1]:
             out[...] = 0
             return out
-        Q, K, V = (read_only(np.ascontiguousarray(one)) for one in (Q, K, V))
+        Q, K, V = read_only(np.ascontiguousarray(Q)), read_only(K), read_only(V)
         shared = len(self.masks) == 1
         head_bytes = 3 * (K[0].nbytes + V[0].nbytes)
         most = max(1, MAX_PACKED // max(head_bytes, 1)) if shared else 1
@@ -97,6 +97,8 @@ class SparseAttention:
         threads, counters = workers.threads, np.zeros((2, 1), np.int64)
         # Dense tiles need K transposed, which only packing gives.
         in_place = not packed.panels.size and read_in_place(entries, K, V)
+        if not in_place:
+            K, V = (read_only(np.ascontiguousarray(one)) for one in (K, V))
         shape = Q.itemsize, Q.shape[2], V.shape[2], heads, threads, in_place
         division = self._divisions.get((number, *shape))
         if division is None:
@@ -112,13 +114,14 @@ class SparseAttention:
         ]
         flawed: Array | None = None  # which rows of V are not finite, where some may be
 
-        def run_blocks(operands: Operands) -> None:
+        def run_blocks(operands: Operands, key_step: int, value_step: int) -> None:
             """Compute blocks of queries on all threads."""
-            given = tile, packed, stage, Q, operands, d, d_v, factor
+            given = tile, packed, stage, Q, operands, d, d_v, key_step, value_step, factor
             workers.run(lambda worker: attend(counters[1], *given, spaces[worker], out))
 
         if in_place:
-            run_blocks(operands_in_place(K, V))
+            steps = (one.strides[1] // one.itemsize for one in (K, V))
+            run_blocks(operands_in_place(K, V), *steps)
             # A row of V that is not finite shows in the result of each query that sees it.
             if not np.isfinite(out).all():
                 flawed = np.logical_not(np.isfinite(V).all(axis=2))
@@ -133,12 +136,12 @@ class SparseAttention:
         else:
             shared, readable = buffers.operands(0, heads, *room)
             workers.run(lambda worker: pack_operands(counters[0], K, V, shared, d, d_v))
-            run_blocks(readable)
+            run_blocks(readable, d, d_v)
             flawed = shared.flawed
         if flawed is not None:
             for head in np.flatnonzero(flawed.any(axis=1)):
-                one = Q[head], K[head], V[head], flawed[head]
-                attend_again(*pattern, *one, factor, out[head])
+                k, v = (read_only(np.ascontiguousarray(one[head])) for one in (K, V))
+                attend_again(*pattern, Q[head], k, v, flawed[head], factor, out[head])
         _SPARE.give_back(buffers)
 
 

@@ -59,6 +59,8 @@ def attend(
     operands: Operands,
     d: int,
     d_v: int,
+    key_step: int,
+    value_step: int,
     scale: Any,
     space: Workspace,
     out: Array,
@@ -76,6 +78,8 @@ def attend(
     Q : ndarray in C order, shape (heads, queries, columns of Q)
     d, d_v : int
         Padded columns of K and V.
+    key_step, value_step : int
+        How many items apart rows of K and of V are.
     scale : of the type of Q
     out : ndarray in C order
     """
@@ -112,7 +116,7 @@ def attend(
                 part = slice(start, start + stage), slice(first, end)
                 attend_rows(
                     tile, begins[part], lengths[part], padding[part], rest, rows, keys, values,
-                    d, d_v, scale, scores, starts, counts, most, totals, sums,
+                    d, d_v, key_step, value_step, scale, scores, starts, counts, most, totals, sums,
                 )  # fmt: skip
         for query in range(first, end):
             # A query without entries, or with scores of -inf alone, has a sum of 0, and stays 0.
@@ -163,7 +167,7 @@ def attend_heads(
         one = slice(head, head + 1)
         own[:] = 0
         pack_operands(own[0], K[one], V[one], packed, d, d_v)
-        attend(own[1], tile, mask, stage, Q[one], readable, d, d_v, scale, space, out[one])
+        attend(own[1], tile, mask, stage, Q[one], readable, d, d_v, d, d_v, scale, space, out[one])
         if packed.flawed[0].any():
             attend_again(
                 indptr, indices, Q[head], K[head], V[head], packed.flawed[0], scale, out[head]

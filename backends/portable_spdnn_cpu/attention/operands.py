@@ -9,7 +9,7 @@ import numpy as np
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.sddmm.microkernels import load_row
-from portable_spdnn_cpu.sddmm.operands import ROWS_EACH, transpose_rows
+from portable_spdnn_cpu.sddmm.operands import ROWS_EACH, heads_in_place, transpose_rows
 
 
 class Operands(NamedTuple):
@@ -38,13 +38,12 @@ _UNKNOWN = read_only(np.empty((0, 0), np.bool_))
 
 
 def operands_in_place(K: Array, V: Array) -> Operands:
-    """Return K and V, read-only and in C order, for a mask without dense tiles.
+    """Return K and V, read-only, for a mask without dense tiles.
 
     Their rows need no padding: see `sddmm.operands.read_in_place`.
     """
-    heads = K.shape[0]
-    keys = K.reshape(heads, -1)
-    return Operands(keys[:, :0], keys, V.reshape(heads, -1), _UNKNOWN)
+    keys = heads_in_place(K)
+    return Operands(keys[:, :0], keys, heads_in_place(V), _UNKNOWN)
 
 
 @kernel

@@ -1,11 +1,12 @@
 """A mask, prepared: dense tiles where there are enough entries, rows of keys elsewhere.
 
 Queries are taken in groups of 8, keys in panels of 16. A tile, a group by a panel, that stores at
-least LEAST_ENTRIES entries is computed as a whole, and has a word of 16 bits for each query; all
-other entries stay keys, query by query as in CSR, but first by chunks of queries and then by blocks
-of keys, the order in which they are read. In a block a query has a whole number of fours of keys,
-the last of them repeated: how many are left over differs from query to query, and no processor
-predicts branches on that. Work and memory grow with entries, queries and keys, not with the area.
+least LEAST_ENTRIES entries is computed as a whole, and has a word of 16 bits for each query; but a
+mask with few entries for each key has no tiles. All other entries stay keys, query by query as in
+CSR, but first by chunks of queries and then by blocks of keys, the order in which they are read. In
+a block a query has a whole number of fours of keys, the last of them repeated: how many are left
+over differs from query to query, and no processor predicts branches on that. Work and memory grow
+with entries, queries and keys, not with the area.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
+from portable_spdnn_cpu.sddmm.operands import MOST_ENTRIES_PER_KEY
 from portable_spdnn_cpu.sddmm.register_tile import GROUP, TOGETHER
 from portable_spdnn_cpu.sddmm.vectors import LANES
 
@@ -84,6 +86,8 @@ def pack_mask(workers: ThreadPool, mask: Any, row_bytes: int) -> PackedMask:
     group_tiles = np.zeros(groups + 1, np.int64)
     begins = np.zeros((blocks, queries), np.int64)
     counts, padding = np.zeros(begins.shape, np.int32), np.zeros(begins.shape, np.uint8)
+    # Where rows can be read in place, to pack K and V for a few tiles would take longer.
+    least = LEAST_ENTRIES if mask.nnz > MOST_ENTRIES_PER_KEY * keys else GROUP * LANES + 1
     tables = read_only(indptr), read_only(indices), group_tiles, begins, counts, padding
     nothing = np.empty(0, np.uint32), np.empty(0, np.uint16), np.empty(0, np.int32)
 
@@ -92,7 +96,7 @@ def pack_mask(workers: ThreadPool, mask: Any, row_bytes: int) -> PackedMask:
 
         def work(worker: int) -> None:
             seen = np.zeros(size, np.int32)
-            scan_groups(counter, fill, *tables, panels, bits, rest, seen, shift)
+            scan_groups(counter, fill, *tables, panels, bits, rest, seen, shift, least)
 
         workers.run(work)
 
@@ -141,12 +145,13 @@ def scan_groups(
     rest: Array,
     seen: Array,
     shift: int,
+    least: int,
 ) -> None:
     """Count the tiles of each group and the other keys of each query and block; or store them.
 
     The tiles of a group are counted in group_tiles[group + 1], the keys of a block in counts; where
     `fill` is set, both have been summed up. `seen` holds a zero for each panel, before and after. A
-    block has 2^shift keys.
+    block has 2^shift keys, a tile at least `least` entries.
     """
     groups = group_tiles.size - 1
     touched = np.empty(seen.size, np.uint32)
@@ -166,7 +171,7 @@ def scan_groups(
             tiles = 0  # their panels come first in `touched`, and `seen` holds minus their number
             for place in range(many):
                 panel = touched[place]
-                if seen[panel] >= LEAST_ENTRIES:
+                if seen[panel] >= least:
                     touched[place], touched[tiles] = touched[tiles], panel
                     tiles += 1
             touched[:tiles].sort()

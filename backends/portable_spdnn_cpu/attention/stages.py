@@ -98,6 +98,8 @@ def attend_rows(
     values: Array,
     d: int,
     d_v: int,
+    key_step: int,
+    value_step: int,
     scale: Any,
     scores: Array,
     starts: Array,
@@ -106,7 +108,10 @@ def attend_rows(
     totals: Array,
     sums: Array,
 ) -> None:
-    """Add what is in no tile, of a block of queries in some blocks of keys; see `PackedMask`."""
+    """Add what is in no tile, of a block of queries in some blocks of keys; see `PackedMask`.
+
+    Rows of K are `key_step` items apart, those of V `value_step`.
+    """
     key_part, value_part = LANES * tile.key_part, LANES * tile.value_part
     blocks, number = begins.shape
     used = 0
@@ -123,7 +128,7 @@ def attend_rows(
             begin, count, place = begins[block, query], lengths[block, query], starts[query]
             for column in range(0, d, key_part):
                 score_rows(
-                    tile.key_part, queries, query * d + column, keys, column, d,
+                    tile.key_part, queries, query * d + column, keys, column, key_step,
                     rest, begin, count, scale, scores, place, column > 0,
                 )  # fmt: skip
             drop_last(scores, place + count, padding[block, query])
@@ -136,7 +141,7 @@ def attend_rows(
             begin, count, place = begins[block, query], lengths[block, query], starts[query]
             for column in range(0, d_v, value_part):
                 add_rows(
-                    tile.value_part, scores, place, values, column, d_v,
+                    tile.value_part, scores, place, values, column, value_step,
                     rest, begin, count, sums, query * d_v + column,
                 )  # fmt: skip
             starts[query] += count

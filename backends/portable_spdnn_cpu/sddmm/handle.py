@@ -12,7 +12,7 @@ from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
 from portable_spdnn_cpu.sddmm.kernel import sample, softmax_rows
-from portable_spdnn_cpu.sddmm.operands import pack_rows, read_in_place
+from portable_spdnn_cpu.sddmm.operands import heads_in_place, pack_rows, read_in_place
 from portable_spdnn_cpu.sddmm.register_tile import padded, register_tile
 
 L2_SHARE = 2  # a block of keys takes this part of the second-level cache
@@ -23,14 +23,15 @@ def sampled_products(
     workers: ThreadPool, masks: list[Any], Q: Array, K: Array, scale: float
 ) -> list[Any]:
     """Return scale Q K^T at the entries of masks, one for all heads or one each, as csr_array."""
-    Q, K = (read_only(np.ascontiguousarray(one)) for one in (Q, K))
+    Q, K = read_only(np.ascontiguousarray(Q)), read_only(K)
     heads, length = K.shape[:2]
     in_place = read_in_place(max((mask.nnz for mask in masks), default=0), K)
     tile = register_tile(Q.itemsize, Q.shape[2], 1, in_place=in_place)
     d = padded(Q.shape[2], tile.key_part)
     if in_place:
-        rows = K.reshape(heads, length * d)
+        rows, step = heads_in_place(K), K.strides[1] // K.itemsize
     else:
+        K, step = read_only(np.ascontiguousarray(K)), d
         keys = aligned_empty((heads, length * d), Q.dtype)
         _run(worth_waking(workers, 8 * K.size), pack_rows, np.zeros(1, np.int64), K, keys, d)
         rows = read_only(keys)
@@ -41,7 +42,8 @@ def sampled_products(
         pattern = mask.indptr.copy(), mask.indices.copy()
         scores = np.empty((Q[part].shape[0], mask.nnz), Q.dtype)
         if scores.size:
-            operands = tile, *map(read_only, pattern), Q[part], rows[part], block, d, factor, scores
+            where = Q[part], rows[part], length, step, block, d
+            operands = tile, *map(read_only, pattern), *where, factor, scores
             counter = np.zeros(1, np.int64)
             _run(worth_waking(workers, scores.size * Q.shape[2]), sample, counter, *operands)
         found += [_csr(values, *pattern[::-1], mask.shape) for values in scores]

@@ -27,6 +27,8 @@ def sample(
     indices: Array,
     Q: Array,
     keys: Array,
+    length: int,
+    step: int,
     block: int,
     d: int,
     scale: Any,
@@ -34,11 +36,10 @@ def sample(
 ) -> None:
     """scores[h, e] = scale Q[h, i] . K[h, j] for each entry e, at (i, j), of a mask.
 
-    `keys` holds the rows of K for each head, padded to `d` columns; `block` is how many of them a
-    cache holds.
+    Row h of `keys` begins with those of head h of K, `length` of them, each padded to `d` columns
+    and `step` items after the one before; `block` is how many of them a cache holds.
     """
     heads, queries = Q.shape[:2]
-    columns = keys.shape[1] // d
     chunks = (queries + QUERIES_EACH - 1) // QUERIES_EACH
     rows = np.empty(QUERIES_EACH * d, Q.dtype)
     places = np.empty(QUERIES_EACH, np.int64)
@@ -53,18 +54,18 @@ def sample(
             place = (head * queries + query) * Q.shape[2]
             load_row(Q, place, Q.shape[2], rows, (query - first) * d, d)
             places[query - first] = indptr[query]
-        for limit in range(block, columns + block, block):
+        for limit in range(block, length + block, block):
             for query in range(first, end):
                 begin = places[query - first]
                 stop = indptr[query + 1]
-                if limit < columns:
+                if limit < length:
                     stop = begin
                     while stop < indptr[query + 1] and indices[stop] < limit:
                         stop += 1
                 places[query - first] = stop
                 for column in range(0, d, part):
                     score_rows(
-                        tile.key_part, rows, (query - first) * d + column, keys[head], column, d,
+                        tile.key_part, rows, (query - first) * d + column, keys[head], column, step,
                         indices, begin, stop - begin, scale, scores[head], begin, column > 0,
                     )  # fmt: skip
 

@@ -6,6 +6,7 @@ Or in place, where packing them would take longer than it saves.
 from __future__ import annotations
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
@@ -21,11 +22,30 @@ MOST_ENTRIES_PER_KEY = 8
 def read_in_place(entries: int, *operands: Array) -> bool:
     """Whether a mask has few entries for each key, and rows of operands need no padding.
 
-    Operands are of shape (heads, keys, columns), in C order.
+    Operands are of shape (heads, keys, columns); heads and keys may be any number of items apart,
+    as those of a part of a larger array are.
     """
     if entries > MOST_ENTRIES_PER_KEY * operands[0].shape[1]:
         return False
-    return all(K.shape[2] > 0 and K.shape[2] % LANES == 0 and K.flags.aligned for K in operands)
+    for K in operands:
+        columns, (head, key, item) = K.shape[2], K.strides
+        if columns == 0 or columns % LANES or item != K.itemsize or not K.flags.aligned:
+            return False
+        if min(head, key) < 0 or head % item or key % item:
+            return False
+    return True
+
+
+def heads_in_place(K: Array) -> Array:
+    """Return a read-only array in C order, in which row h begins where head h of K does.
+
+    It may end before the head does: kernels find rows of K by the number of items between them.
+    """
+    heads, length, columns = K.shape
+    if K.flags.c_contiguous:
+        return K.reshape(heads, length * columns)
+    head, _, item = K.strides
+    return as_strided(K, (heads, head // item), (head, item), writeable=False)
 
 
 @kernel

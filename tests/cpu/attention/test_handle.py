@@ -106,8 +106,9 @@ def test_heads_of_other_sizes_compile_nothing(mask: Any) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("d", [16, 80])
+@pytest.mark.parametrize("layout", ["heads first", "keys first", "shared"])
 def test_rows_of_a_few_entries_are_read_in_place(
-    d: int, threads: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+    layout: str, d: int, threads: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(4)
     keys = 480 // d // 2
@@ -115,8 +116,14 @@ def test_rows_of_a_few_entries_are_read_in_place(
     pattern[1], pattern[2, -1] = False, True
     mask = sp.csr_array(pattern.astype(np.float32))
     Q = rng.standard_normal((2, 70, d)).astype(dtype)
-    K, V = (array_before_a_guard_page(2 * keys * d, dtype).reshape(2, keys, d) for _ in "KV")
+    rows = [array_before_a_guard_page(2 * keys * d, dtype) for _ in "KV"]
+    if layout == "keys first":
+        K, V = (each.reshape(keys, 2, d).transpose(1, 0, 2) for each in rows)
+    else:
+        K, V = (each.reshape(2, keys, d) for each in rows)
     K[...], V[...] = rng.standard_normal((2, 2, keys, d))
+    if layout == "shared":
+        K, V = (np.broadcast_to(each[1:], (2, keys, d)) for each in (K, V))
     for module in (handle, sddmm):
         monkeypatch.setattr(module, "worth_waking", lambda workers, multiply_adds: workers)
     monkeypatch.delattr(AttentionBuffers, "operands")
@@ -131,6 +138,27 @@ def test_rows_of_a_few_entries_are_read_in_place(
     ):
         expected = np.where(pattern, every, 0)
         np.testing.assert_allclose(found.toarray(), expected, rtol=close, atol=10 * close)
+
+
+def test_few_queries_that_see_the_same_keys_make_no_tiles() -> None:
+    pattern = np.zeros((8, 200))
+    pattern[:, -32:] = 1
+    attention = SparseAttention(ThreadPool(1), [sp.csr_array(pattern)], 16)
+    assert "0 dense tiles" in attention.describe()
+    check(sp.csr_array(pattern), 1, 2, 16, 15)  # V has to be padded
+    check(sp.csr_array(np.ones((9, 200))), 1, 2, 16, 16)  # enough entries for tiles
+
+
+def test_a_part_of_a_larger_array_is_read_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(6)
+    mask = sp.csr_array((rng.random((3, 40)) < 0.3).astype(np.float32))
+    Q, kept = rng.standard_normal((3, 3, 16)), rng.standard_normal((2, 5, 100, 64))
+    K, V = kept[:, 1:4, 30:70, 16:32]  # some heads, keys and columns of a cache
+    V[1, 7, 2] = np.inf
+    expected = SparseAttention(ThreadPool(1), [mask], 16)(Q, K.copy(), V.copy(), 0.2)
+    monkeypatch.delattr(AttentionBuffers, "operands")
+    found = SparseAttention(ThreadPool(1), [mask], 16)(Q, K, V, 0.2)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_what_is_not_finite_is_the_same_in_place_and_packed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +47,9 @@ def sampled_products(
             operands = tile, *map(read_only, pattern), *where, factor, scores
             counter = np.zeros(1, np.int64)
             _run(worth_waking(workers, scores.size * Q.shape[2]), sample, counter, *operands)
-        found += [_csr(values, *pattern[::-1], mask.shape) for values in scores]
+        if len(scores):
+            first = _csr(scores[0], *pattern[::-1], mask.shape)
+            found += [first, *(_with_values(first, values) for values in scores[1:])]
     return found
 
 
@@ -71,3 +74,10 @@ def _csr(values: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -
     result = sp.csr_array((values, indices, indptr), shape=shape)
     result.has_canonical_format = True
     return result
+
+
+def _with_values(matrix: sp.csr_array, values: Array) -> sp.csr_array:
+    """Return another matrix of the same pattern, which SciPy does not check anew."""
+    other = copy.copy(matrix)
+    other.data = values
+    return other

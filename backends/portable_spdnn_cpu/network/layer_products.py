@@ -243,7 +243,7 @@ class LayerProductsPlan(NetworkPlan):
         if pool is not ALONE or not 0 < inputs <= min(size, self.batch_size):
             return super().run_scores(features)
         check_magnitudes(features, self.dtype)
-        if inputs <= FEW_INPUTS and self._first_for(features, products) is None:
+        if inputs <= FEW_INPUTS:
             rows = self._chain_products(features)
         else:
             rows = self._run_whole(products, features)
@@ -264,8 +264,17 @@ class LayerProductsPlan(NetworkPlan):
 
     def _chain_products(self, features: Features) -> Array:
         """Return the scores of few inputs by a chain of products, without counts."""
-        Y: Any = cast_features(features, self.dtype, sparse=False).T
-        for product in self._shared_products:
+        products = self._shared_products
+        first = self._first_for(features, products)
+        Y: Any
+        if first is None:
+            Y = cast_features(features, self.dtype, sparse=False).T
+        else:
+            inputs, outputs = features.shape[0], products[0].A.shape[0]
+            Y, sums = (np.empty(n, self.dtype) for n in ((outputs, inputs), (inputs, outputs)))
+            first.apply(features, sums, Y)
+            products = products[1:]
+        for product in products:
             out = product.multiply_as_given(Y, None, None)
             Y = product.multiply(Y) if out is None else out
         return np.ascontiguousarray(Y.T)

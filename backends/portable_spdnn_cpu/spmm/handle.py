@@ -44,8 +44,8 @@ CLUSTERED_FROM = 1e-3
 # seconds of a form.
 DOUBTFUL = 2.0
 # Without a trial, more than `few_columns.SURE_COLUMNS` are streamed unless the kernel for few
-# columns is so many times as fast by the model, whose word is enough with AVX2: where it gave that
-# kernel less time, products of 17 to 32 columns took 0.85 of the time so (45 weights, Zen 3).
+# columns is so many times as fast by the model. With AVX2 its word is enough: 120 products of 17 to
+# 32 columns took 0.83 of the time so with B in C order, and 0.93 in Fortran order (Zen 3).
 UNTRIED_MARGIN = 2.0 if VECTOR_BYTES == BLOCK_BYTES else 1.0
 # Choices without a trial that are kept, for numbers of columns and orders of B. Those of streamed
 # weights, and those row by row, share packings of A.

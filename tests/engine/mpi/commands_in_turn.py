@@ -6,6 +6,7 @@ import json
 import sys
 
 from portable_spdnn.cli import main
+from portable_spdnn.mpi.ranks import launched_rank
 
 for arguments in json.loads(sys.argv[1]):
     sys.argv = ["portable-spdnn", *arguments]
@@ -14,3 +15,5 @@ for arguments in json.loads(sys.argv[1]):
     except SystemExit as end:
         if end.code:
             raise
+    if launched_rank() == 0:
+        print(end="\f", flush=True)  # what a command printed ends here

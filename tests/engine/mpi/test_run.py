@@ -21,12 +21,15 @@ COMMANDS = Path(__file__).with_name("commands_in_turn.py")
 BACKENDS = [info.name for info in ps.backends() if info.availability.available]
 
 
-def run_in_turn(ranks: int, *commands: list[object]) -> str:
-    """Run commands one after the other, all of which must succeed, and return what they printed."""
+def run_in_turn(ranks: int, *commands: list[object]) -> list[str]:
+    """Run commands one after the other, which must succeed, and return what each printed."""
     as_json = json.dumps([list(map(str, command)) for command in commands])
     done = run_job(ranks, "-m", "mpi4py", COMMANDS, as_json)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    *printed, rest = done.stdout.split("\f")
+    assert len(printed) == len(commands)
+    assert not rest
+    return printed
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -51,10 +54,8 @@ def test_official_data_on_1_2_and_3_ranks(
     text = shared / "graphchallenge"
     found = []
     jobs = {1: ["static"], 2: ["static"], 3: ["dynamic"]}
-    inputs = 1200
     if backend == "scipy":  # how ranks share the work does not depend on the backend
         jobs = {1: ["static"], 2: ["static", "dynamic"], 3: ["static", "dynamic"]}
-        inputs = 400
     for ranks, schedules in jobs.items():
         data = text if (backend, ranks) == ("numba", 3) else official_store
         names = [tmp_path / f"{ranks}-{schedule}" for schedule in schedules]
@@ -62,23 +63,23 @@ def test_official_data_on_1_2_and_3_ranks(
             ranks,
             *(
                 ["run", "--data", data, "--neurons", 1024, "--layers", 120, "--backend", backend,
-                 "--schedule", schedule, "--first-inputs", inputs, "--no-progress",
-                 "--json", f"{name}.json", "--save-categories", name]
+                 "--schedule", schedule, "--no-progress", "--json", f"{name}.json",
+                 "--save-categories", name]
                 for schedule, name in zip(schedules, names, strict=True)
             ),
         )  # fmt: skip
-        assert printed.count("PASSED against") == len(schedules)  # one report each
-        for name in names:
+        for name, said in zip(names, printed, strict=True):
+            assert said.count("PASSED against") == 1  # one report
             record = json.loads(Path(f"{name}.json").read_text())
             assert record["verdict"] == "PASSED"
             assert [one["rank"] for one in record["replicas"]] == list(range(ranks))
-            assert sum(one["inputs"] for one in record["replicas"]) == record["inputs"] == inputs
+            assert sum(one["inputs"] for one in record["replicas"]) == record["inputs"] == 1200
             assert record["imbalance"] >= 1
             assert 0 < record["parallel_efficiency"] <= 1
             found.append(name.read_bytes())
     assert len(set(found)) == 1
     truth = (text / "neuron1024-l120-categories.tsv").read_text().split()
-    assert found[0].decode().split() == [number for number in truth if int(number) <= inputs]
+    assert found[0].decode().split() == [number for number in truth if int(number) <= 1200]
 
 
 def test_more_ranks_than_inputs_and_every_kind_of_file(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ before it uses them, each time, because their owner may have changed the arrays 
 
 from __future__ import annotations
 
+import copy
 from typing import Any, TypeVar
 
 import numpy as np
@@ -61,6 +62,13 @@ def real_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
     if dtype.kind not in "fiub":
         raise InputError(f"{name} has type {dtype}; real numbers are expected")
     return np.dtype(np.float64 if dtype.itemsize >= 8 else np.float32)
+
+
+def of_same_pattern(matrix: sp.csr_array, values: Array) -> sp.csr_array:
+    """Return a matrix of other values, which shares its pattern; SciPy does not check it anew."""
+    other = copy.copy(matrix)
+    other.data = values
+    return other
 
 
 def canonical_csr(name: str, array: Any, dtype: npt.DTypeLike = np.float32) -> Any:

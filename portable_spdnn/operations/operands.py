@@ -12,7 +12,7 @@ from portable_spdnn.arguments import is_masked, refuse_masked
 from portable_spdnn.arrays import Array
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
-from portable_spdnn.sparse_arrays import canonical_csr, real_dtype
+from portable_spdnn.sparse_arrays import canonical_csr, of_same_pattern, real_dtype
 
 DType: TypeAlias = np.dtype[Any]
 # DLPack's kDLCPU and kDLCUDAHost, which the host reads; kDLCUDA and kDLCUDAManaged.
@@ -301,7 +301,7 @@ def with_values(name: str, matrix: sp.csr_array, data: npt.ArrayLike | None) -> 
         return matrix
     given = host_array(f"{NEW_VALUES} {name}", data)
     values = new_values(name, given, matrix)
-    return sp.csr_array((values, matrix.indices, matrix.indptr), shape=matrix.shape)
+    return of_same_pattern(matrix, values)
 
 
 def new_values(name: str, given: Kind, matrix: SparseOperand) -> Kind:

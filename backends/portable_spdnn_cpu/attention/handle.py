@@ -65,7 +65,7 @@ class SparseAttention:
         if not K.shape[1]:
             out[...] = 0
             return out
-        Q, K, V = read_only(np.ascontiguousarray(Q)), read_only(K), read_only(V)
+        Q = read_only(np.ascontiguousarray(Q))
         shared = len(self.masks) == 1
         head_bytes = 3 * (K[0].nbytes + V[0].nbytes)
         most = max(1, MAX_PACKED // max(head_bytes, 1)) if shared else 1
@@ -95,8 +95,7 @@ class SparseAttention:
         heads, entries = Q.shape[0], mask.nnz
         workers = worth_waking(self.workers, heads * entries * (Q.shape[2] + V.shape[2]))
         threads, counters = workers.threads, np.zeros((2, 1), np.int64)
-        # Dense tiles need K transposed, which only packing gives.
-        in_place = not packed.panels.size and read_in_place(entries, K, V)
+        in_place = read_in_place(entries, K, V)  # a mask of few entries has no tiles
         if not in_place:
             K, V = (read_only(np.ascontiguousarray(one)) for one in (K, V))
         shape = Q.itemsize, Q.shape[2], V.shape[2], heads, threads, in_place

@@ -19,7 +19,7 @@ from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.sddmm.operands import MOST_ENTRIES_PER_KEY
+from portable_spdnn_cpu.sddmm.operands import few_entries
 from portable_spdnn_cpu.sddmm.register_tile import GROUP, TOGETHER
 from portable_spdnn_cpu.sddmm.vectors import LANES
 
@@ -86,8 +86,8 @@ def pack_mask(workers: ThreadPool, mask: Any, row_bytes: int) -> PackedMask:
     group_tiles = np.zeros(groups + 1, np.int64)
     begins = np.zeros((blocks, queries), np.int64)
     counts, padding = np.zeros(begins.shape, np.int32), np.zeros(begins.shape, np.uint8)
-    # Where rows can be read in place, to pack K and V for a few tiles would take longer.
-    least = LEAST_ENTRIES if mask.nnz > MOST_ENTRIES_PER_KEY * keys else GROUP * LANES + 1
+    # For few entries rows are read in place where they can be, but tiles need K to be packed.
+    least = GROUP * LANES + 1 if few_entries(mask.nnz, keys) else LEAST_ENTRIES
     tables = read_only(indptr), read_only(indices), group_tiles, begins, counts, padding
     nothing = np.empty(0, np.uint32), np.empty(0, np.uint16), np.empty(0, np.int32)
 

@@ -270,8 +270,8 @@ class LayerProductsPlan(NetworkPlan):
         if first is None:
             Y = cast_features(features, self.dtype, sparse=False).T
         else:
-            inputs, outputs = features.shape[0], products[0].A.shape[0]
-            Y, sums = (np.empty(n, self.dtype) for n in ((outputs, inputs), (inputs, outputs)))
+            sums = np.empty((features.shape[0], products[0].A.shape[0]), self.dtype)
+            Y = np.empty(sums.shape[::-1], self.dtype)
             first.apply(features, sums, Y)
             products = products[1:]
         for product in products:

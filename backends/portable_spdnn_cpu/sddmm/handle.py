@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
+from portable_spdnn.sparse_arrays import of_same_pattern
 from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
@@ -24,7 +24,7 @@ def sampled_products(
     workers: ThreadPool, masks: list[Any], Q: Array, K: Array, scale: float
 ) -> list[Any]:
     """Return scale Q K^T at the entries of masks, one for all heads or one each, as csr_array."""
-    Q, K = read_only(np.ascontiguousarray(Q)), read_only(K)
+    Q = read_only(np.ascontiguousarray(Q))
     heads, length = K.shape[:2]
     in_place = read_in_place(max((mask.nnz for mask in masks), default=0), K)
     tile = register_tile(Q.itemsize, Q.shape[2], 1, in_place=in_place)
@@ -49,7 +49,7 @@ def sampled_products(
             _run(worth_waking(workers, scores.size * Q.shape[2]), sample, counter, *operands)
         if len(scores):
             first = _csr(scores[0], *pattern[::-1], mask.shape)
-            found += [first, *(_with_values(first, values) for values in scores[1:])]
+            found += [first, *(of_same_pattern(first, values) for values in scores[1:])]
     return found
 
 
@@ -74,10 +74,3 @@ def _csr(values: Array, indices: Array, indptr: Array, shape: tuple[int, int]) -
     result = sp.csr_array((values, indices, indptr), shape=shape)
     result.has_canonical_format = True
     return result
-
-
-def _with_values(matrix: sp.csr_array, values: Array) -> sp.csr_array:
-    """Return another matrix of the same pattern, which SciPy does not check anew."""
-    other = copy.copy(matrix)
-    other.data = values
-    return other

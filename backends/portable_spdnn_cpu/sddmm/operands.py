@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, kernel, kernel_part, read_only
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
 from portable_spdnn_cpu.sddmm.microkernels import load_row
 from portable_spdnn_cpu.sddmm.vectors import LANES
@@ -19,13 +19,18 @@ ROWS_EACH = 256  # that a thread takes at a time; a whole number of panels
 MOST_ENTRIES_PER_KEY = 8
 
 
+def few_entries(entries: int, keys: int) -> bool:
+    """Whether a mask has so few entries that to pack rows of K would take longer than it saves."""
+    return entries <= MOST_ENTRIES_PER_KEY * keys
+
+
 def read_in_place(entries: int, *operands: Array) -> bool:
     """Whether a mask has few entries for each key, and rows of operands need no padding.
 
     Operands are of shape (heads, keys, columns); heads and keys may be any number of items apart,
     as those of a part of a larger array are.
     """
-    if entries > MOST_ENTRIES_PER_KEY * operands[0].shape[1]:
+    if not few_entries(entries, operands[0].shape[1]):
         return False
     for K in operands:
         columns, (head, key, item) = K.shape[2], K.strides
@@ -43,7 +48,7 @@ def heads_in_place(K: Array) -> Array:
     """
     heads, length, columns = K.shape
     if K.flags.c_contiguous:
-        return K.reshape(heads, length * columns)
+        return read_only(K.reshape(heads, length * columns))
     head, _, item = K.strides
     return as_strided(K, (heads, head // item), (head, item), writeable=False)
 

@@ -16,7 +16,6 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.host import format_bytes
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array
-from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.peaks import fma_rate
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
@@ -43,10 +42,6 @@ CLUSTERED_FROM = 1e-3
 # A form for few columns is tried too where the model gives it less than so many times the least
 # seconds of a form.
 DOUBTFUL = 2.0
-# Without a trial, more than `few_columns.SURE_COLUMNS` are streamed unless the kernel for few
-# columns is so many times as fast by the model. With AVX2 its word is enough: 120 products of 17 to
-# 32 columns took 0.83 of the time so with B in C order, and 0.93 in Fortran order (Zen 3).
-UNTRIED_MARGIN = 2.0 if VECTOR_BYTES == BLOCK_BYTES else 1.0
 # Choices without a trial that are kept, for numbers of columns and orders of B. Those of streamed
 # weights, and those row by row, share packings of A.
 MAX_PREDICTIONS = 128
@@ -318,7 +313,7 @@ class WeightsProduct:
         if few == math.inf or columns > few_columns.SURE_COLUMNS:
             best = tuning.stream_variants(size)[0]
             streamed = cost_model.stream_seconds(size, best)
-        if best is None or few * UNTRIED_MARGIN < streamed:
+        if best is None or few * cost_model.COSTS.untried_margin < streamed:
             makers.append((few, lambda: self._few_columns(columns, [form])[0]))
         else:
             variant = best

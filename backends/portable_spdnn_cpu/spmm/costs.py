@@ -82,9 +82,6 @@ class Costs:
     dense_call, direct_call : float
         Seconds of a call of BLAS, in which B is looked at and the threads of BLAS are set, and of
         one with A and B as they are.
-    untried_margin : float
-        How many times as fast as streamed weights few columns must be by the model, where no trial
-        decides.
     """
 
     cycle: float
@@ -107,7 +104,6 @@ class Costs:
     memory_weight: float
     dense_call: float
     direct_call: float
-    untried_margin: float
 
 
 ZEN_5 = Costs(
@@ -123,7 +119,6 @@ ZEN_5 = Costs(
     l1_share=0.8, start=10000.0, wait=2.2, write_rows=4.1, memory_to_l1=5.1, memory_to_l2=7.8,
     piece=5.0, memory_entry=0.6, spmv_entry=1.2, spmv_row=2.9, across=1.5, dense=0.68,
     dense_vector=4.5, dense_weight=2.4, memory_weight=10.0, dense_call=8.4e-6, direct_call=1.1e-6,
-    untried_margin=2.0,
 )  # fmt: skip
 INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where vectors are loaded
     cycle=2.95e-10,
@@ -138,7 +133,6 @@ INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where
     l1_share=0.8, start=8700.0, wait=1.2, write_rows=5.5, memory_to_l1=10.0, memory_to_l2=13.0,
     piece=0.15, memory_entry=0.66, spmv_entry=1.2, spmv_row=2.9, across=1.2, dense=0.92,
     dense_vector=7.5, dense_weight=3.7, memory_weight=19.0, dense_call=1.1e-5, direct_call=1.9e-6,
-    untried_margin=2.0,
 )  # fmt: skip
 ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
     cycle=2.8e-10,
@@ -153,7 +147,6 @@ ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
     l1_share=1.25, start=8600.0, wait=3.2, write_rows=3.0, memory_to_l1=5.1, memory_to_l2=5.2,
     piece=1.0, memory_entry=0.6, spmv_entry=1.2, spmv_row=2.9, across=1.1, dense=1.2,
     dense_vector=4.7, dense_weight=2.3, memory_weight=13.0, dense_call=1.2e-5, direct_call=2.1e-6,
-    untried_margin=2.0,
 )  # fmt: skip
 ZEN_3 = Costs(  # with AVX2
     cycle=2.7e-10,
@@ -168,9 +161,6 @@ ZEN_3 = Costs(  # with AVX2
     l1_share=0.8, start=21000.0, wait=4.7, write_rows=5.2, memory_to_l1=4.2, memory_to_l2=7.4,
     piece=5.4, memory_entry=1.2, spmv_entry=1.8, spmv_row=3.8, across=1.1, dense=1.4,
     dense_vector=15.0, dense_weight=15.0, memory_weight=20.0, dense_call=3.1e-5, direct_call=1.7e-6,
-    # 120 products of 17 to 32 columns took 0.83 of the time so with B in C order, and 0.93 in
-    # Fortran order.
-    untried_margin=1.0,
 )  # fmt: skip
 
 

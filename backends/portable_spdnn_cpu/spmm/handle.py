@@ -313,7 +313,7 @@ class WeightsProduct:
         if few == math.inf or columns > few_columns.SURE_COLUMNS:
             best = tuning.stream_variants(size)[0]
             streamed = cost_model.stream_seconds(size, best)
-        if best is None or few * cost_model.COSTS.untried_margin < streamed:
+        if best is None or few < streamed:
             makers.append((few, lambda: self._few_columns(columns, [form])[0]))
         else:
             variant = best

@@ -137,6 +137,23 @@ def test_attention_of_nan_and_infinity(backend: ps.Backend, name: str) -> None:
                 np.testing.assert_allclose(found, expected, **tolerance(np.float32))
 
 
+@pytest.mark.parametrize("queries", [3, 150])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_attention_of_values_near_the_largest_of_the_type(
+    backend: ps.Backend, queries: int, dtype: Any
+) -> None:
+    has(backend, "sparse_attention")
+    rng = np.random.default_rng(9)
+    for mask in (np.ones((queries, 150)), rng.random((queries, 150)) < 0.3):
+        Q, K, V = operands(rng, (queries, 150, 16, 16), dtype, 1)
+        V, large = np.abs(V), dtype(0.9 * np.finfo(dtype).max)  # sums are infinite, means are not
+        found = host(
+            backend, backend.sparse_attention(Q[0], K[0], large * V[0], sp.csr_array(mask))
+        )
+        expected = oracle.attention(sp.csr_array(mask), Q[0], K[0], V[0], 0.25)
+        np.testing.assert_allclose(found / large, expected, **tolerance(dtype))
+
+
 def test_attention_of_scores_that_are_minus_infinity(backend: ps.Backend) -> None:
     has(backend, "sparse_attention")
     for mask in (sp.csr_array(np.ones((20, 40))), ps.masks.random(20, 0.8, 2, keys=40)):

@@ -22,10 +22,11 @@ class Operands(NamedTuple):
     keys : ndarray, shape (heads, keys x d), or (heads, 0)
         Rows of K. For all other entries.
     values : ndarray, shape (heads, whole panels of keys x d_v); in place (heads, keys x d_v)
-        Rows of V; packed, zeros for those that are not finite: what a tile computes for entries
-        that the mask has not must not become NaN.
+        Rows of V; packed, zeros for those that are flawed: what a tile computes for entries that
+        the mask has not must not become NaN.
     flawed : ndarray of bool, shape (heads, keys); in place (0, 0), as it is not known
-        Which rows of V are not finite; queries that see one are computed once more.
+        Which rows of V are not finite, or so large that sums of them may not be: not
+        `is_moderate`. Queries that see one are computed once more.
     """
 
     panels: Array
@@ -85,9 +86,11 @@ def attend_again(
     scale: float,
     out: Array,
 ) -> None:
-    """Compute the queries of a head that see a key whose row of V is not finite, entry by entry.
+    """Compute the queries of a head that see a key whose row of V is flawed, entry by entry.
 
-    NaN and infinities then reach the result through stored entries alone, as IEEE 754 says.
+    NaN and infinities then reach the result through stored entries alone, as IEEE 754 says; and
+    exponentials are divided by their sum before they are multiplied with V, so that the result is
+    finite where V is.
     """
     scores = np.empty(K.shape[0], Q.dtype)
     for query in range(Q.shape[0]):

@@ -11,14 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 
-from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
+from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic
 from portable_spdnn_cpu.jit.loops import by_number
 from portable_spdnn_cpu.jit.vectors import FUSED, broadcast, first_lanes
 from portable_spdnn_cpu.sddmm.register_tile import TOGETHER, most_blocks
 from portable_spdnn_cpu.sddmm.vectors import LANES, WORD, Blocks, Value
+
+HEADROOM = 2.0**32  # more terms than a sum has: numbers times it that are finite have finite sums
+
+
+def is_moderate(rows: Array) -> Array:
+    """Return for each row whether its numbers are finite, and would be so times `HEADROOM`."""
+    most = np.finfo(rows.dtype).max / HEADROOM
+    return (np.abs(rows) <= most).all(axis=-1)
 
 
 @intrinsic
@@ -144,7 +153,7 @@ def load_row(
 ) -> Emission:
     """Copy source[first ...] to row[place ...], `count` numbers, then zeros to `width` of them.
 
-    `width` is a whole number of blocks. Returns 0, or NaN where a number is not finite.
+    `width` is a whole number of blocks. Returns 0, or NaN where a number is not `is_moderate`.
     """
     signature = row.dtype(source, WORD, WORD, row, WORD, WORD)
 
@@ -156,9 +165,11 @@ def load_row(
             b.at(b.data(sig.args[3], row), place),
         )
         [[flaw]] = b.sums(1, 1)
+        headroom = b.constant(HEADROOM)
         with b.steps(width, LANES) as column:
             value = b.load_first(b.at(origin, column), builder.sub(count, column))
-            builder.store(builder.fadd(builder.load(flaw), builder.fsub(value, value)), flaw)
+            summed = builder.fmul(value, headroom)
+            builder.store(builder.fadd(builder.load(flaw), builder.fsub(summed, summed)), flaw)
             b.store(value, b.at(out, column))
         return b.total(builder.load(flaw))
 

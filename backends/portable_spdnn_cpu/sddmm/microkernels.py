@@ -27,7 +27,8 @@ HEADROOM = 2.0**32  # more terms than a sum has: numbers times it that are finit
 def is_moderate(rows: Array) -> Array:
     """Return for each row whether its numbers are finite, and would be so times `HEADROOM`."""
     most = np.finfo(rows.dtype).max / HEADROOM
-    return (np.abs(rows) <= most).all(axis=-1)
+    moderate: Array = (np.abs(rows) <= most).all(axis=-1)
+    return moderate
 
 
 @intrinsic

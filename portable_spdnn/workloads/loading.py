@@ -145,7 +145,7 @@ def open_network(
     >>> path = os.path.join(tempfile.mkdtemp(), "network.spdnn")
     >>> with PackedStoreWriter(path, y_max=32.0) as store:
     ...     store.add_layer(1, ps.Layer(np.eye(4), -0.3))
-    >>> ps.infer(ps.open_network(path), np.eye(4), "scipy", memory="2GiB").categories.tolist()
+    >>> ps.infer(ps.open_network(path), np.eye(4), "scipy", memory="4GiB").categories.tolist()
     [0, 1, 2, 3]
     """
     return resolve(Request(Path(path), neurons, layers, bias=bias, y_max=y_max)).network.open()

@@ -60,7 +60,7 @@ def test_trials_of_long_products_have_fewer_columns(monkeypatch: pytest.MonkeyPa
     for columns in (1, 100, 256):
         assert tuning.tried_columns(size(columns=columns)) == columns
     # Many calls of some ten milliseconds would take seconds. Panels of any width stay whole.
-    for long in (size(columns=10_000), size(columns=100_000), size(entries=1 << 20, columns=9000)):
+    for long in (size(columns=40_000), size(columns=100_000), size(entries=1 << 20, columns=9000)):
         for itemsize, unit in ((4, 384), (8, 192)):
             tried = tuning.tried_columns(dataclasses.replace(long, itemsize=itemsize))
             assert tried % unit == 0

@@ -108,9 +108,14 @@ def planned_bytes(statistics: LayerStatistics, itemsize: int) -> int:
     return (4 + max(statistics.value_bytes, itemsize)) * statistics.nnz + 40 * sum(statistics.shape)
 
 
+def held_bytes(statistics: LayerStatistics, itemsize: int) -> int:
+    """Return the memory of a layer as it is loaded, and planned."""
+    return statistics.bytes + planned_bytes(statistics, itemsize)
+
+
 def running_bytes(statistics: LayerStatistics, itemsize: int) -> int:
-    """Return the memory of a layer in use: read ahead, and planned."""
-    return 2 * statistics.bytes + planned_bytes(statistics, itemsize)
+    """Return the memory of a layer in use: read ahead, loaded and planned."""
+    return statistics.bytes + held_bytes(statistics, itemsize)
 
 
 def streaming_memory(
@@ -147,7 +152,7 @@ def needed_bytes(statistics: Iterable[LayerStatistics], inputs: int, options: Pl
     itemsize = np.dtype(options.dtype).itemsize
     weights = widest = 0
     for one in statistics:
-        weights += one.bytes + planned_bytes(one, itemsize)
+        weights += held_bytes(one, itemsize)
         widest = max(widest, *one.shape)
     before_and_after = 2 * widest * itemsize
     batch = options.batch_size or max(1, BATCH_MEMORY // max(1, before_and_after))

@@ -21,7 +21,7 @@ from portable_spdnn.passes.uniform_rows import Signature, advance, signature
 from portable_spdnn.plans.base import Build, NetworkPlan
 from portable_spdnn.plans.batch import BatchOutput, LazyRows, positive_rows
 from portable_spdnn.plans.device_report import DeviceReport, merged
-from portable_spdnn.plans.memory_budget import Budget, running_bytes, statistics_of
+from portable_spdnn.plans.memory_budget import Budget, held_bytes, statistics_of
 from portable_spdnn.plans.options import PlanOptions
 
 FIRST_SEGMENT = 8  # layers: inputs look alike only after some; early checks cost little
@@ -138,15 +138,20 @@ class RewrittenPlan(NetworkPlan):
         return min(segment.plan.batch_size for segment in self.segments)
 
     def _hold(self, statistics: LayerStatistics) -> None:
-        """Count a layer; raise InputError where all, held at once, exceed the memory for them."""
-        self._held += running_bytes(statistics, np.dtype(self.options.dtype).itemsize)
-        if self.budget is not None and self._held > self.budget.weights:
-            raise InputError(
-                f"exact passes {', '.join(self.options.exact_passes)} hold the rewritten network "
-                f"in memory, more than the {format_bytes(self.budget.weights)} for layers of "
-                f"{format_bytes(self.budget.memory)}; allow more memory, add {MERGE_NEURONS}, or "
-                "leave the exact passes off"
-            )
+        """Count a layer; raise InputError where all, held at once, exceed the memory for them.
+
+        Inputs do not wait between blocks of layers, so that layers may take the memory for that.
+        """
+        self._held += held_bytes(statistics, np.dtype(self.options.dtype).itemsize)
+        if self.budget is None or self._held <= self.budget.weights + self.budget.pool:
+            return
+        merged = MERGE_NEURONS in self.options.exact_passes
+        raise InputError(
+            f"exact passes {', '.join(self.options.exact_passes)} hold the rewritten network "
+            f"in memory, more than the {format_bytes(self.budget.weights + self.budget.pool)} for "
+            f"layers of {format_bytes(self.budget.memory)}; allow more memory, "
+            f"{'' if merged else f'add {MERGE_NEURONS}, '}or leave the exact passes off"
+        )
 
     def _segment(self, first: int, end: int) -> Segment:
         layers = self.rewritten.layers[first:end]

@@ -184,10 +184,15 @@ def test_memory_and_exact_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     for passes in ("all", "merge-inputs"):
         result = ps.infer(network, features, "numba", exact_passes=passes, memory=4 * GIB)
         np.testing.assert_array_equal(result.categories, expected)
-    given = Budget(GIB, 1 << 20, 1 << 20, 100, 4)
+    given = Budget(GIB, 1 << 17, 1 << 17, 100, 4)
     monkeypatch.setattr(Budget, "of", classmethod(lambda *arguments: given))
-    with pytest.raises(ps.InputError, match=r"more than the 1 MiB for layers of 1 GiB"):
-        ps.infer(network, features, "numba", exact_passes="merge-inputs", memory=GIB)
+    for passes, advice in (
+        ("merge-inputs", "allow more memory, add merge-neurons, or leave"),
+        ("merge-neurons", "allow more memory, or leave"),
+    ):
+        match = f"more than the 256 KiB for layers of 1 GiB; {advice}"
+        with pytest.raises(ps.InputError, match=match):
+            ps.infer(network, features, "numba", exact_passes=passes, memory=GIB)
 
 
 def test_the_process_stays_within_its_budget() -> None:

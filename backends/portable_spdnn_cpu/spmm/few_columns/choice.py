@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from portable_spdnn.operations.operands import SparseOperand
-from portable_spdnn_cpu.jit.target import VECTOR_BYTES
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES, cpu_name
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, lay_out_lanes, window_bytes
 from portable_spdnn_cpu.spmm.few_columns.rows import VISIT, column_blocks, visits
@@ -28,23 +28,24 @@ from portable_spdnn_cpu.spmm.few_columns.specs import (
 
 # In lanes, of a step and for each column of B, by the vectors that a permute looks up.
 STEP = {2: (3.3e-10, 1.8e-10), 1: (1.1e-10, 6.3e-10)}
-SLICED_STEP = 3.0e-10, 2.4e-10  # of a step of the sliced form, and of each lane and column (Zen 3)
-# Of a step and column, for each byte of an item, with vectors of 64 bytes: where windows come from
-# the second-level cache.
-FAR_WINDOW = 5e-11
+# Of a step of the sliced form, and of each lane and column.
+SLICED_STEP = 3.0e-10, 1.3e-10 if VECTOR_BYTES == 64 else 2.4e-10
+# Of a byte of B from the second-level cache in lanes, with vectors of 64 bytes.
+FAR_BYTE_OF_B = 3.1e-12
 # Of a slice, and for each entry of C: with vectors of 64 bytes, and shorter ones.
 SLICE, SHORT_SLICE = (0.0, 2.7e-10), (2.2e-9, 4.4e-10)
 # Row by row, of an entry by the bytes of a value, and for each byte of a row of B: with vectors of
 # 64 bytes, and shorter ones.
 ENTRY, ROW_BYTE = {4: 1.4e-10, 8: 1.5e-10}, 1.5e-12
 SHORT_ENTRY, SHORT_ROW_BYTE = {4: 1.2e-10, 8: 1.9e-10}, 7.3e-12
-# Of a byte of A from beyond the second-level cache; with vectors of 64 bytes the geometric mean of
-# a Zen 5 and an Intel core.
-FAR_BYTE_OF_A = 2e-11 if VECTOR_BYTES == 64 else 3.5e-11
+# Of a byte of A from beyond the second-level cache: of a Zen 3, of a Zen 5, of an Intel core.
+FAR_BYTE_OF_A = 3.5e-11
+if VECTOR_BYTES == 64:
+    FAR_BYTE_OF_A = 1e-11 if cpu_name().startswith("znver") else 4e-11
 FAR_FROM, ALL_FAR = 0.7, 1.1  # sizes of A, in those of that cache, where some and all bytes do
 MAX_LANES_COLUMNS = 8  # beyond, the windows of all columns leave the registers
-# Beyond, row by row always took less time on a Zen 3; with vectors of 64 bytes it is not measured.
-MAX_SLICED_COLUMNS = 2
+# Beyond, row by row always took less time: on a Zen 5, and with shorter vectors on a Zen 3.
+MAX_SLICED_COLUMNS = 1 if VECTOR_BYTES == 64 else 2
 
 
 class Form(NamedTuple):
@@ -67,7 +68,7 @@ def forms(A: SparseOperand, columns: int, doubtful: float = 1.0) -> list[Form]:
     rows = RowsSpec(columns, A.dtype.itemsize, VECTOR_BYTES)
     found = [Form(rows, _rows_seconds(A, rows))]
     sizes = columns, A.dtype.itemsize, VECTOR_BYTES
-    if columns <= MAX_SLICED_COLUMNS and VECTOR_BYTES < 64:
+    if columns <= MAX_SLICED_COLUMNS:
         sliced = lay_out_slices(A, SlicedSpec(*sizes, place_bytes(A.shape[1])))
         found.append(Form(sliced, _sliced_seconds(A, sliced)))
     lanes = LanesSpec(*sizes)
@@ -85,10 +86,14 @@ def forms(A: SparseOperand, columns: int, doubtful: float = 1.0) -> list[Form]:
 
 def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:
     fixed, each = STEP[spec.registers_of_window]
-    is_far = A.shape[1] * spec.columns * spec.itemsize > cache_bytes(1)
-    if spec.vector_bytes == 64 and is_far:
-        each += FAR_WINDOW * spec.itemsize
     computed = steps * (fixed + each * spec.columns) + _result_seconds(A, spec)
+    row_of_B = spec.columns * spec.itemsize
+    if spec.vector_bytes == 64 and A.shape[1] * row_of_B > cache_bytes(1) / 2:
+        # A slice goes through all of B once, or has fewer windows than that.
+        rows_of_B = min(
+            A.shape[0] / spec.lanes * A.shape[1], steps / spec.shared_steps * spec.window
+        )
+        computed += rows_of_B * row_of_B * FAR_BYTE_OF_B
     return max(computed, _loaded_seconds(steps * spec.lanes * (spec.itemsize + 1)))
 
 

@@ -268,6 +268,7 @@ def test_forms_are_those_that_may_be_the_fastest():
     assert [form.seconds for form in forms(A, 2, 1.01 * between)][:2] == seconds[:2]
     for doubtful in (1.0, max(1.0, 0.99 * between)):
         assert [form.seconds for form in forms(A, 2, doubtful)] == seconds[:1]
+    assert SlicedLayout in {type(form.layout) for form in forms(A, 1, 1e9)}
     assert SlicedLayout not in {type(form.layout) for form in forms(A, 3, 1e9)}
     assert [type(form.layout) for form in forms(A, 9, 1e9)] == [RowsSpec]  # no lanes beyond 8
     for empty in ((0, 5), (5, 0), (0, 0), (7, 9)):  # a form, though all take no time

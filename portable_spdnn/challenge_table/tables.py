@@ -122,7 +122,8 @@ def as_markdown(run: TableRun, rows: Sequence[Json]) -> str:
     lines += [
         "",
         "Seconds run from features on the host to categories on the host; loading, planning and "
-        "compiling are not in them. The challenge edge rate is inputs x edges / seconds and "
+        "compiling are not in them, but where a network is streamed: there layers are read and "
+        "planned while the clock runs. The challenge edge rate is inputs x edges / seconds and "
         "counts work that dropping inactive inputs and exact passes avoid; the executed edge rate "
         "counts the multiply-adds really done.",
         "",

@@ -83,6 +83,11 @@ class Budget:
         pool = (memory - taken - weights) // 2
         return cls(memory, weights, pool, pool // (COPIES * row), dtype.itemsize)
 
+    @property
+    def layers_at_once(self) -> int:
+        """Bytes for layers where all are held, so that no inputs wait between blocks."""
+        return self.weights + self.pool
+
     def cut_blocks(self, statistics: Iterable[LayerStatistics]) -> Iterator[tuple[int, int]]:
         """Cut layers into blocks (first, end), two of which the budget holds: one runs."""
         first = end = used = 0

@@ -138,19 +138,16 @@ class RewrittenPlan(NetworkPlan):
         return min(segment.plan.batch_size for segment in self.segments)
 
     def _hold(self, statistics: LayerStatistics) -> None:
-        """Count a layer; raise InputError where all, held at once, exceed the memory for them.
-
-        Inputs do not wait between blocks of layers, so that layers may take the memory for that.
-        """
+        """Count a layer; raise InputError where all, held at once, exceed the memory for them."""
         self._held += held_bytes(statistics, np.dtype(self.options.dtype).itemsize)
-        if self.budget is None or self._held <= self.budget.weights + self.budget.pool:
+        if self.budget is None or self._held <= self.budget.layers_at_once:
             return
-        merged = MERGE_NEURONS in self.options.exact_passes
+        advice = "" if MERGE_NEURONS in self.options.exact_passes else f"add {MERGE_NEURONS}, "
         raise InputError(
             f"exact passes {', '.join(self.options.exact_passes)} hold the rewritten network "
-            f"in memory, more than the {format_bytes(self.budget.weights + self.budget.pool)} for "
-            f"layers of {format_bytes(self.budget.memory)}; allow more memory, "
-            f"{'' if merged else f'add {MERGE_NEURONS}, '}or leave the exact passes off"
+            f"in memory, more than the {format_bytes(self.budget.layers_at_once)} for layers of "
+            f"{format_bytes(self.budget.memory)}; allow more memory, {advice}or leave the exact "
+            "passes off"
         )
 
     def _segment(self, first: int, end: int) -> Segment:

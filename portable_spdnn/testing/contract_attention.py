@@ -137,7 +137,7 @@ def test_attention_of_nan_and_infinity(backend: ps.Backend, name: str) -> None:
                 np.testing.assert_allclose(found, expected, **tolerance(np.float32))
 
 
-@pytest.mark.parametrize("queries", [3, 150])
+@pytest.mark.parametrize("queries", [3, 150])  # few entries for each key, and many
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_attention_of_values_near_the_largest_of_the_type(
     backend: ps.Backend, queries: int, dtype: Any

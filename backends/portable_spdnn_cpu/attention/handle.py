@@ -20,7 +20,7 @@ from portable_spdnn_cpu.jit.compilation import Array, read_only
 from portable_spdnn_cpu.machine.buffers import Buffers, Spare
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool, worth_waking
-from portable_spdnn_cpu.sddmm.microkernels import is_moderate
+from portable_spdnn_cpu.sddmm.microkernels import has_headroom
 from portable_spdnn_cpu.sddmm.operands import read_in_place
 from portable_spdnn_cpu.sddmm.register_tile import GROUP, RegisterTile, padded, register_tile
 from portable_spdnn_cpu.sddmm.vectors import LANES
@@ -112,7 +112,7 @@ class SparseAttention:
         spaces = [
             buffers.workspace(worker, size, d, d_v, scores, Q.dtype) for worker in range(threads)
         ]
-        flawed: Array | None = None  # as in `Operands`, where rows may be
+        flawed: Array | None = None  # which rows of V are, where any may be; see `Operands`
 
         def run_blocks(operands: Operands, key_step: int, value_step: int) -> None:
             """Compute blocks of queries on all threads."""
@@ -122,9 +122,9 @@ class SparseAttention:
         if in_place:
             steps = (one.strides[1] // one.itemsize for one in (K, V))
             run_blocks(operands_in_place(K, V), *steps)
-            # Rows of V that are not finite, or too large, show in the results of who sees them.
+            # Rows of V that are not finite, or too large, make results of who sees them so.
             if not np.isfinite(out).all():
-                flawed = np.logical_not(is_moderate(V))
+                flawed = np.logical_not(has_headroom(V))
         elif heads % threads == 0 or heads >= HEADS_EACH * threads:
             own = [buffers.operands(worker, 1, *room) for worker in range(threads)]
             given = tile, packed, stage, *pattern, Q, K, V

@@ -25,8 +25,8 @@ class Operands(NamedTuple):
         Rows of V; packed, zeros for those that are flawed: what a tile computes for entries that
         the mask has not must not become NaN.
     flawed : ndarray of bool, shape (heads, keys); in place (0, 0), as it is not known
-        Which rows of V are not finite, or so large that sums of them may not be: not
-        `is_moderate`. Queries that see one are computed once more.
+        Which rows of V are not finite, or so large that sums of them may not be. Queries that see
+        one are computed once more.
     """
 
     panels: Array
@@ -89,8 +89,8 @@ def attend_again(
     """Compute the queries of a head that see a key whose row of V is flawed, entry by entry.
 
     NaN and infinities then reach the result through stored entries alone, as IEEE 754 says; and
-    exponentials are divided by their sum before they are multiplied with V, so that the result is
-    finite where V is.
+    exponentials are divided by their sum before they are multiplied with V, so that a result is not
+    finite only where V is not, or is within rounding of the largest number of its type.
     """
     scores = np.empty(K.shape[0], Q.dtype)
     for query in range(Q.shape[0]):

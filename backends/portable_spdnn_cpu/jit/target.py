@@ -38,6 +38,11 @@ def cpu_name() -> str:
     return str(vars(config)["CPU_NAME"] or binding.get_host_cpu_name())
 
 
+def is_zen() -> bool:
+    """Whether the processor is one of AMD's since 2017."""
+    return cpu_name().startswith("znver")
+
+
 @functools.cache
 def has_fast_gathers() -> bool:
     """Whether a gather of the processor's takes less time than as many single loads.
@@ -45,13 +50,12 @@ def has_fast_gathers() -> bool:
     Of some processors LLVM knows that gathers are slow, and emits single loads. It takes those of
     Zen 4 and 5 for fast, where a single column takes 0.7 to 0.95 of the time with single loads.
     """
-    cpu = cpu_name()
-    if cpu.startswith("znver"):
+    if is_zen():
         return False
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     machine = binding.Target.from_default_triple().create_target_machine(
-        cpu=cpu,
+        cpu=cpu_name(),
         features=",".join(f"{'+' if has else '-'}{name}" for name, has in _FEATURES.items()),
         opt=3,
     )

@@ -21,14 +21,15 @@ from portable_spdnn_cpu.jit.vectors import FUSED, broadcast, first_lanes
 from portable_spdnn_cpu.sddmm.register_tile import TOGETHER, most_blocks
 from portable_spdnn_cpu.sddmm.vectors import LANES, WORD, Blocks, Value
 
-HEADROOM = 2.0**32  # more terms than a sum has: numbers times it that are finite have finite sums
+# A sum has fewer terms than this: it is finite if each of its terms times this is.
+HEADROOM = 2.0**32
 
 
-def is_moderate(rows: Array) -> Array:
-    """Return for each row whether its numbers are finite, and would be so times `HEADROOM`."""
+def has_headroom(rows: Array) -> Array:
+    """Return for each row whether its numbers times `HEADROOM` are finite; `load_row` tells too."""
     most = np.finfo(rows.dtype).max / HEADROOM
-    moderate: Array = (np.abs(rows) <= most).all(axis=-1)
-    return moderate
+    within: Array = (np.abs(rows) <= most).all(axis=-1)
+    return within
 
 
 @intrinsic
@@ -154,7 +155,8 @@ def load_row(
 ) -> Emission:
     """Copy source[first ...] to row[place ...], `count` numbers, then zeros to `width` of them.
 
-    `width` is a whole number of blocks. Returns 0, or NaN where a number is not `is_moderate`.
+    `width` is a whole number of blocks. Returns 0, or NaN where a number times `HEADROOM` is not
+    finite.
     """
     signature = row.dtype(source, WORD, WORD, row, WORD, WORD)
 
@@ -169,8 +171,8 @@ def load_row(
         headroom = b.constant(HEADROOM)
         with b.steps(width, LANES) as column:
             value = b.load_first(b.at(origin, column), builder.sub(count, column))
-            summed = builder.fmul(value, headroom)
-            builder.store(builder.fadd(builder.load(flaw), builder.fsub(summed, summed)), flaw)
+            scaled = builder.fmul(value, headroom)
+            builder.store(builder.fadd(builder.load(flaw), builder.fsub(scaled, scaled)), flaw)
             b.store(value, b.at(out, column))
         return b.total(builder.load(flaw))
 

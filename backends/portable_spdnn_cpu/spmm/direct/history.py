@@ -16,14 +16,14 @@ from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic, kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at
-from portable_spdnn_cpu.jit.target import cpu_name
+from portable_spdnn_cpu.jit.target import is_zen
 
 SLOT_BITS = 4
 SLOTS = 1 << SLOT_BITS  # matrices
 # How much a processor remembers, of matrices that come by turns: their entries, and four for each
 # row or column. Measured on a Zen 3, a Zen 4 and an Intel Xeon, with columns; others get the figure
 # of their maker.
-COLUMN, REMEMBERED = 4, 80_000 if cpu_name().startswith("znver") else 38_000
+COLUMN, REMEMBERED = 4, 80_000 if is_zen() else 38_000
 
 
 @kernel_part

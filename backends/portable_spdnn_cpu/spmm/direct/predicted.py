@@ -10,7 +10,7 @@ of C that wait for stores to the same item.
 from __future__ import annotations
 
 from portable_spdnn_cpu.jit.loops import align_loop, hidden
-from portable_spdnn_cpu.jit.target import cpu_name
+from portable_spdnn_cpu.jit.target import is_zen
 from portable_spdnn_cpu.spmm.direct.columns import Columns
 from portable_spdnn_cpu.spmm.direct.dots import STEP
 from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, OUT_ROW, ROWS, K
@@ -21,7 +21,7 @@ from portable_spdnn_cpu.spmm.emitter import WORD, Value
 # Whether indices of columns are checked in a pass of their own, before columns are added, or each
 # as it is used: the first took 0.9 of the time on an Intel Xeon, the second on a Zen 3, of loops
 # that Numba had compiled.
-CHECKS_AHEAD = not cpu_name().startswith("znver")
+CHECKS_AHEAD = not is_zen()
 # Entries from which on a column is taken by steps. To begin a second loop takes as long as four.
 LONG = 16
 

@@ -1,10 +1,10 @@
 """Which form suits a matrix and a number of columns, by a model of what each costs.
 
-The constants are seconds on one thread, fitted to random products: for vectors of 64 bytes on a
-Zen 5, of which two thirds take 0.9 to 1.1 times what the model says, for shorter ones on a Zen 3
-(0.86 to 1.16 times; sliced 0.8 to 1.25). Other processors differ in all forms, which hardly changes
-the choice, but for what A costs from beyond the second-level cache: a handle tries those that are
-near.
+The constants are seconds on one thread, fitted to random products: with vectors of 64 bytes on a
+Zen 5, where two thirds of the products take 0.9 to 1.1 times what the model says, with shorter ones
+on a Zen 3 (0.86 to 1.16 times; sliced 0.8 to 1.25). Other processors differ in all forms, which
+hardly changes the choice, but for what A costs from beyond the second-level cache: a handle tries
+those that are near.
 """
 
 from __future__ import annotations
@@ -13,10 +13,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from portable_spdnn.operations.operands import SparseOperand
-from portable_spdnn_cpu.jit.target import VECTOR_BYTES, cpu_name
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_zen
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, lay_out_lanes, window_bytes
-from portable_spdnn_cpu.spmm.few_columns.rows import VISIT, column_blocks, visits
+from portable_spdnn_cpu.spmm.few_columns.rows import (
+    FAR_BYTE_OF_B,
+    L1,
+    block_seconds,
+    column_blocks,
+)
 from portable_spdnn_cpu.spmm.few_columns.sliced import SlicedLayout, lay_out_slices, place_bytes
 from portable_spdnn_cpu.spmm.few_columns.specs import (
     ENTRIES,
@@ -30,19 +35,19 @@ from portable_spdnn_cpu.spmm.few_columns.specs import (
 STEP = {2: (3.3e-10, 1.8e-10), 1: (1.1e-10, 6.3e-10)}
 # Of a step of the sliced form, and of each lane and column.
 SLICED_STEP = 3.0e-10, 1.3e-10 if VECTOR_BYTES == 64 else 2.4e-10
-# Of a byte of B from the second-level cache in lanes, with vectors of 64 bytes.
-FAR_BYTE_OF_B = 3.1e-12
 # Of a slice, and for each entry of C: with vectors of 64 bytes, and shorter ones.
 SLICE, SHORT_SLICE = (0.0, 2.7e-10), (2.2e-9, 4.4e-10)
 # Row by row, of an entry by the bytes of a value, and for each byte of a row of B: with vectors of
 # 64 bytes, and shorter ones.
 ENTRY, ROW_BYTE = {4: 1.4e-10, 8: 1.5e-10}, 1.5e-12
 SHORT_ENTRY, SHORT_ROW_BYTE = {4: 1.2e-10, 8: 1.9e-10}, 7.3e-12
-# Of a byte of A from beyond the second-level cache: of a Zen 3, of a Zen 5, of an Intel core.
+# Of a byte of A from beyond the second-level cache: of a Zen 3 where vectors are shorter than 64
+# bytes, else of a Zen 5, which a Zen 4 shares, or of an Intel core.
 FAR_BYTE_OF_A = 3.5e-11
 if VECTOR_BYTES == 64:
-    FAR_BYTE_OF_A = 1e-11 if cpu_name().startswith("znver") else 4e-11
-FAR_FROM, ALL_FAR = 0.7, 1.1  # sizes of A, in those of that cache, where some and all bytes do
+    FAR_BYTE_OF_A = 1e-11 if is_zen() else 4e-11
+# Sizes of A, in those of that cache: some bytes come from beyond it, and all of them.
+FAR_FROM, ALL_FAR = 0.7, 1.1
 MAX_LANES_COLUMNS = 8  # beyond, the windows of all columns leave the registers
 # Beyond, row by row always took less time: on a Zen 5, and with shorter vectors on a Zen 3.
 MAX_SLICED_COLUMNS = 1 if VECTOR_BYTES == 64 else 2
@@ -88,12 +93,13 @@ def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:
     fixed, each = STEP[spec.registers_of_window]
     computed = steps * (fixed + each * spec.columns) + _result_seconds(A, spec)
     row_of_B = spec.columns * spec.itemsize
-    if spec.vector_bytes == 64 and A.shape[1] * row_of_B > cache_bytes(1) / 2:
-        # A slice goes through all of B once, or has fewer windows than that.
-        rows_of_B = min(
-            A.shape[0] / spec.lanes * A.shape[1], steps / spec.shared_steps * spec.window
-        )
-        computed += rows_of_B * row_of_B * FAR_BYTE_OF_B
+    if spec.vector_bytes == 64:
+        # Each slice loads all rows of B, or what its steps look up if that is less. Weights pass
+        # through the first level as well, and leave about half of it.
+        slices = A.shape[0] / spec.lanes
+        loaded = min(slices * A.shape[1], steps / spec.shared_steps * spec.window)
+        far = max(0.0, 1 - L1 / 2 / max(1, A.shape[1] * row_of_B))
+        computed += loaded * row_of_B * far * FAR_BYTE_OF_B
     return max(computed, _loaded_seconds(steps * spec.lanes * (spec.itemsize + 1)))
 
 
@@ -117,7 +123,7 @@ def _rows_seconds(A: SparseOperand, spec: RowsSpec) -> float:
     else:
         row_bytes = max(spec.row_bytes, spec.vector_bytes)
         each = SHORT_ENTRY[spec.itemsize] + row_bytes * SHORT_ROW_BYTE
-    computed = entries * each + VISIT * visits(A, column_blocks(A, spec))
+    computed = entries * each + block_seconds(A, spec, column_blocks(A, spec))
     return max(computed, _loaded_seconds(entries * (spec.itemsize + 2)))
 
 

@@ -29,12 +29,14 @@ from portable_spdnn_cpu.spmm.few_columns.slices import (
 from portable_spdnn_cpu.spmm.few_columns.specs import STEPS, LanesSpec
 
 MAX_WINDOWS = 1 << 16  # that are numbered in two bytes
-LIKE_ROWS = 32  # sets of rows of like length, in which rows are ordered by where their entries are
+# About so many sets of rows of like length, in which rows are ordered by where their entries are.
+LIKE_SETS = 32
 
 
 class LanesLayout(SliceLayout):
     """That of lanes; `starts` counts chunks."""
 
+    chunk = STEPS
     spec: LanesSpec
 
 
@@ -76,9 +78,9 @@ def pack_lanes(
     kind = np.dtype(f"u{spec.window_bytes}")
     windows = aligned_empty((chunks * STEPS // spec.shared_steps,), kind)
     _go_through(A, layout, values, places, windows, True)
-    # The last window may begin in the last.
-    planes_windows = -(-A.shape[1] // (spec.window - 1)) + 1
-    plane = planes_windows * spec.window * spec.itemsize + CACHE_LINE  # not all in one cache set
+    # A window may begin within the last aligned one, and end beyond it: one more.
+    windows_of_plane = -(-A.shape[1] // (spec.window - 1)) + 1
+    plane = windows_of_plane * spec.window * spec.itemsize + CACHE_LINE  # not all in one cache set
     arrays = {"values": values, "places": places, "windows": windows}
     return packed_slices(A, layout, epilogue, parts, plane, arrays)
 
@@ -92,13 +94,13 @@ def window_bytes(depth: int, spec: LanesSpec) -> int:
 def order_rows(A: SparseOperand, lanes: int) -> Array:
     """Return the rows of A, those of like length together, and -1 to fill up to whole slices.
 
-    In each of up to LIKE_ROWS sets of like length, those come together that have their entries
+    In each of about LIKE_SETS sets of like length, those come together that have their entries
     more to the left: they go through windows at a more even pace.
     """
     height, order = A.shape[0], order_by_length(A)
     sums = np.concatenate(([0.0], np.cumsum(A.indices, dtype=np.float64)))
     centers = (sums[A.indptr[1:]] - sums[A.indptr[:-1]]) / np.maximum(np.diff(A.indptr), 1)
-    together = max(1, min(height, ROWS_SORTED) // (LIKE_ROWS * lanes)) * lanes
+    together = max(1, min(height, ROWS_SORTED) // (LIKE_SETS * lanes)) * lanes
     order = order[np.lexsort((centers[order], np.arange(height) // together))]
     return filled_up(order, lanes)
 

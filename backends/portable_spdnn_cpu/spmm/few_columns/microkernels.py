@@ -224,12 +224,14 @@ class _Sliced(_Slices):
         copy_to_planes(self, self.spec, scratch, plane)
 
     def add_all(self, begin: Value, stop: Value) -> None:
-        even = self.add(begin, self.builder.and_(self.builder.sub(stop, begin), self.number(-2)))
-        with self.loop(begin, even, 2) as step:
-            for chain in range(2):
+        chains = self.spec.chains
+        steps = self.builder.and_(self.builder.sub(stop, begin), self.number(-chains))
+        single = self.add(begin, steps)
+        with self.loop(begin, single, chains) as step:
+            for chain in range(chains):
                 self._add_step(self.add(step, chain), chain)
-        with self.builder.if_then(self.builder.icmp_signed("<", even, stop)):
-            self._add_step(even, 0)
+        with self.loop(single, stop) as step:
+            self._add_step(step, 0)
 
     def _add_step(self, step: Value, chain: int) -> None:
         spec, builder = self.spec, self.builder

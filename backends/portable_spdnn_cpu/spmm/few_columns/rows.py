@@ -26,9 +26,9 @@ from portable_spdnn_cpu.spmm.row_parts import divide
 
 MAX_PLACES = 1 << 16
 L1, L2 = cache_bytes(1), cache_bytes(2) * 3 // 4  # for the rows of B of a block
-# Seconds, of a visit with vectors of 64 bytes (a Zen 5) or shorter ones (a Zen 3), and what a byte
-# of a row of B takes more where it comes from the second-level cache.
-VISIT, FAR_BYTE_OF_B = 1.4e-9 if VECTOR_BYTES == 64 else 3.5e-9, 3.5e-12
+# Seconds of a visit, with vectors of 64 bytes (a Zen 5) or shorter ones (a Zen 3).
+VISIT = 1.4e-9 if VECTOR_BYTES == 64 else 3.5e-9
+FAR_BYTE_OF_B = 3.5e-12  # seconds that a byte of B takes more from the second-level cache
 
 
 def pack_rows(
@@ -86,15 +86,16 @@ def column_blocks(A: SparseOperand, spec: RowsSpec) -> int:
 
     Rows of B in the first-level cache take less time, and fewer blocks have fewer visits.
     """
-
-    def seconds(blocks: int) -> float:
-        block_bytes = max(1, A.shape[1]) / blocks * spec.row_bytes
-        far_bytes = A.nnz * spec.row_bytes * max(0.0, 1 - L1 / block_bytes)
-        return VISIT * visits(A, blocks) + FAR_BYTE_OF_B * far_bytes
-
     least, most = least_blocks(A.shape[1], spec, L2), least_blocks(A.shape[1], spec, L1)
     numbers = [least << times for times in range((most // least).bit_length())]
-    return min(dict.fromkeys([*numbers, most]), key=seconds)
+    return min(dict.fromkeys([*numbers, most]), key=lambda blocks: block_seconds(A, spec, blocks))
+
+
+def block_seconds(A: SparseOperand, spec: RowsSpec, blocks: int) -> float:
+    """Return what so many blocks take besides their entries, by the model: visits, and far rows."""
+    block_bytes = max(1, A.shape[1]) / blocks * spec.row_bytes
+    far_bytes = A.nnz * spec.row_bytes * max(0.0, 1 - L1 / block_bytes)
+    return VISIT * visits(A, blocks) + FAR_BYTE_OF_B * far_bytes
 
 
 def least_blocks(depth: int, spec: RowsSpec, cache: int) -> int:

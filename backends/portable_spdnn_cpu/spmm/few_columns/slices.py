@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,8 +27,11 @@ class SliceLayout:
         Rows of A, -1 for none, a whole number of slices.
     starts : ndarray of int64
         The first step of each slice, or chunk of steps, and where the last ends.
+    chunk : int
+        Steps that `starts` counts as one.
     """
 
+    chunk: ClassVar[int] = 1
     spec: Spec
     order: Array
     starts: Array
@@ -71,7 +75,7 @@ def packed_slices(
     """
     bias, bounds = epilogue
     spec, order, starts = layout.spec, layout.order, layout.starts
-    divided = np.unique(divide(starts, parts, BEGUN))
+    divided = np.unique(divide(starts, parts, BEGUN // layout.chunk))
     arrays = arrays | {
         "starts": starts, "rows": order.astype(np.int32), "parts": divided, "bounds": bounds,
         "bias": np.append(bias, A.dtype.type(0))[order],

@@ -111,7 +111,7 @@ class SlicedSpec(Spec):
 
     @property
     def chains(self) -> int:
-        """Sums of each row and column, to which steps add by turns: to hide the latency."""
+        """Sums of each row and column, a power of two, to which steps add by turns."""
         return 2
 
 

@@ -1,4 +1,4 @@
-"""Products of few columns, in both forms and for vectors of all lengths, against plain loops."""
+"""Products of few columns, in all forms and for vectors of all lengths, against plain loops."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from hypothesis import strategies as st
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.few_columns import lanes, product, rows
+from portable_spdnn_cpu.spmm.few_columns import choice, lanes, product, rows
 from portable_spdnn_cpu.spmm.few_columns.choice import forms
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout
 from portable_spdnn_cpu.spmm.few_columns.operands import TABLE
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 from portable_spdnn_cpu.spmm.few_columns.sliced import MAX_PLACES, SlicedLayout, place_bytes
-from portable_spdnn_cpu.spmm.few_columns.specs import RowsSpec
+from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
 
 FORMS = ["lanes", "sliced", "rows"]
 FORMS_AND_COLUMNS = [
@@ -259,7 +259,7 @@ def test_forms_are_those_that_may_be_the_fastest():
     A.sort_indices()
     every = forms(A, 2, 1e9)
     kinds = {LanesLayout, RowsSpec} if VECTOR_BYTES > 16 else {RowsSpec}
-    kinds |= {SlicedLayout} if VECTOR_BYTES < 64 else set()
+    kinds |= {SlicedLayout} if choice.MAX_SLICED_COLUMNS >= 2 else set()
     assert {type(form.layout) for form in every} == kinds
     seconds = [form.seconds for form in every]
     assert seconds[0] > 0
@@ -273,6 +273,26 @@ def test_forms_are_those_that_may_be_the_fastest():
     assert [type(form.layout) for form in forms(A, 9, 1e9)] == [RowsSpec]  # no lanes beyond 8
     for empty in ((0, 5), (5, 0), (0, 0), (7, 9)):  # a form, though all take no time
         assert forms(sp.csr_array(empty, dtype=np.float32), 2, 2.0)
+
+
+def test_operands_beyond_the_first_level_cost_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = rows.L1 // 2 // 32 - 1, 2 * rows.L1 // 32  # columns of A, for rows of 32 bytes
+    lanes_spec, rows_spec = LanesSpec(8, 4, 64), RowsSpec(8, 4, VECTOR_BYTES)
+    matrices = [
+        sp.random_array((20, k), density=4 / k, format="csr", dtype=np.float32, rng=rng)
+        for k, rng in ((few, np.random.default_rng(1)), (many, np.random.default_rng(2)))
+    ]
+
+    def seconds() -> list[float]:
+        of_lanes = [choice._lanes_seconds(A, lanes_spec, 50.0) for A in matrices]
+        return [*of_lanes, *(choice._rows_seconds(A, rows_spec) for A in matrices)]
+
+    with_far = seconds()
+    for module in (choice, rows):
+        monkeypatch.setattr(module, "FAR_BYTE_OF_B", 0.0)
+    without = seconds()
+    assert [a > b for a, b in zip(with_far, without, strict=True)] == [False, True, False, True]
+    assert with_far[::2] == without[::2]
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -187,9 +187,9 @@ class SpinningWorkers:
 
     def _wake(self) -> None:
         """Start or wake all that sleep; whatever fails or is interrupted, the caller does."""
-        if not self._waking.acquire(blocking=False):
+        if self._waking.locked():
             return  # another caller is about it
-        try:
+        with self._waking:  # an interrupt after `acquire` could leave it closed
             asleep = self._mailboxes[STRIDE + ASLEEP :: STRIDE]
             for thread, bell, sleeps in zip(self._threads, self._bells, asleep, strict=True):
                 # It was rung before and is about to wake, or the system starts no more threads.
@@ -200,8 +200,6 @@ class SpinningWorkers:
                         if self._moves:
                             _leave_core(thread.native_id or 0, caller_core())
                         bell.release()
-        finally:
-            self._waking.release()
 
 
 def job_failed(failed: int, threads: int) -> RuntimeError:

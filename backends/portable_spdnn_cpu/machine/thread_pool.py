@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -13,6 +14,7 @@ from portable_spdnn_cpu.jit.jobs import Job
 from portable_spdnn_cpu.machine.spinning import SpinningWorkers
 
 POLL_SECONDS = 0.1
+LOST_SECONDS = 1e-3  # between two looks at shares whose futures an interrupt has taken
 # Seconds from a call of `run` until other threads have taken over data and share the work.
 WAKING = 8e-5
 MULTIPLY_ADDS = 3e10  # of a thread in a second, about
@@ -67,12 +69,13 @@ class ThreadPool:
         if pool is None:
             pool = self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="spdnn")
         first = 1 if poll is None else 0  # the caller is thread 0, or none
+        shares = _Shares(kernel)
         futures: list[Future[None]] = []
         left: Sequence[int] = ()
         try:
             for thread in range(first, self.threads):
                 try:
-                    futures.append(pool.submit(kernel, thread))
+                    futures.append(pool.submit(shares.do, thread))
                 except RuntimeError:  # no thread can start: at the end of the process, say
                     self._pool = None
                     pool.shutdown(wait=False, cancel_futures=True)  # one may wait to start
@@ -86,13 +89,15 @@ class ThreadPool:
             while poll is not None and wait(futures, timeout=POLL_SECONDS).not_done:
                 poll()
         except BaseException:
-            # The executor is written in Python: an interrupt may have left a lock of it closed.
+            # The executor is written in Python: an interrupt may have left a lock of it closed, or
+            # have taken the future of what it was given.
+            shares.closed = True
             self._pool = None
             if stop is not None:
                 stop()
             raise
         finally:
-            _wait_for_all(futures)
+            _wait_for_all(futures, shares)
         for future in futures:
             future.result()
 
@@ -129,15 +134,37 @@ class ThreadPool:
         self._spinning.run(job, words, whole)
 
 
-def _wait_for_all(futures: list[Future[None]]) -> None:
+class _Shares:
+    """What threads do of a kernel; once it is `closed`, none begins."""
+
+    def __init__(self, kernel: Callable[[int], None]) -> None:
+        self.kernel = kernel
+        self.closed = False
+        self.begun: list[int] = []
+        self.ended: list[int] = []
+
+    def do(self, thread: int) -> None:
+        """Do the share of a thread."""
+        self.begun.append(thread)  # before `closed` is read, as who closes reads `begun` after
+        try:
+            if not self.closed:
+                self.kernel(thread)
+        finally:
+            self.ended.append(thread)
+
+
+def _wait_for_all(futures: list[Future[None]], shares: _Shares) -> None:
     """Return when all are done, however often the caller is interrupted; then raise that.
 
-    What threads work on belongs to the caller, who would let go of it.
+    What threads work on belongs to the caller, who would let go of it. An interrupt may have taken
+    a future: whether its share has ended, `shares` tells.
     """
     interrupt: BaseException | None = None
     while True:
         try:
             wait(futures)
+            while len(shares.ended) < len(shares.begun):
+                time.sleep(LOST_SECONDS)
             break
         except BaseException as error:  # noqa: BLE001 - raised below
             interrupt = error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -168,6 +169,26 @@ def test_interrupts_leave_the_pool_usable() -> None:
         signal.signal(signal.SIGALRM, previous)
     assert interrupted == 30
     run_and_check(pool, 50)
+
+
+def test_an_interrupt_leaves_no_lock_closed_that_wakes_workers() -> None:
+    lock = threading.Lock()
+
+    class Interrupted:
+        """A lock whose `acquire` is interrupted once it holds it."""
+
+        locked, __enter__, __exit__ = lock.locked, lock.__enter__, lock.__exit__
+
+        def acquire(self, blocking: bool = True) -> None:
+            lock.acquire(blocking)
+            raise KeyboardInterrupt
+
+    pool = ThreadPool(2)
+    run_and_check(pool, 10)
+    pool._spinning._waking = Interrupted()
+    with contextlib.suppress(KeyboardInterrupt):
+        pool._spinning._wake()
+    assert not lock.locked()
 
 
 def test_workers_end_with_their_pool() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -31,6 +32,31 @@ def test_a_run_ends_when_its_threads_have_however_often_it_is_interrupted() -> N
     assert ended.is_set()
     sender.join()
     pool.run(work)  # and the pool still serves
+
+
+def test_a_share_whose_future_an_interrupt_took_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = [], []
+    start = ThreadPoolExecutor._adjust_thread_count
+
+    def interrupted(executor: ThreadPoolExecutor) -> None:
+        start(executor)
+        while not begun:
+            time.sleep(0.001)
+        raise KeyboardInterrupt  # as by a signal before `submit` has returned
+
+    def work(worker: int) -> None:
+        begun.append(worker)
+        time.sleep(0.1)
+        ended.append(worker)
+
+    pool = ThreadPool(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(ThreadPoolExecutor, "_adjust_thread_count", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pool.run(work)
+    assert begun == ended == [1]
+    pool.run(work)
+    assert sorted(ended) == [0, 1, 1]
 
 
 def test_where_no_thread_can_start_the_caller_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:

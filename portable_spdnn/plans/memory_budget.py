@@ -88,6 +88,11 @@ class Budget:
         """Bytes for layers where all are held, so that no inputs wait between blocks."""
         return self.weights + self.pool
 
+    def memory_for_layers(self, size: int) -> int:
+        """Return the memory of which so many bytes would be for layers that are all held."""
+        free = (size - self.layers_at_once) / (WEIGHTS_SHARE + (1 - WEIGHTS_SHARE) / 2)
+        return self.memory + int(1.05 * free)
+
     def cut_blocks(self, statistics: Iterable[LayerStatistics]) -> Iterator[tuple[int, int]]:
         """Cut layers into blocks (first, end), two of which the budget holds: one runs."""
         first = end = used = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -119,11 +119,10 @@ class RewrittenPlan(NetworkPlan):
                 np.dtype(options.dtype), backend.threads,
             )  # fmt: skip
         if MERGE_NEURONS in options.exact_passes:
-            merged = merge_neurons(network, lambda layer: self._hold(LayerStatistics.of(layer)))
+            merged = merge_neurons(network, lambda layer: self._hold([LayerStatistics.of(layer)]))
             self.rewritten, self.columns = merged.network, merged.outputs
         else:
-            for statistics in statistics_of(network):
-                self._hold(statistics)
+            self._hold(statistics_of(network))
         self.rows_merged = self.layers_skipped = 0
         self.checks = {MERGE_INPUTS, FIXED_POINT} & set(options.exact_passes)
         ends = segment_ends(len(network)) if self.checks else [len(network)]
@@ -137,17 +136,20 @@ class RewrittenPlan(NetworkPlan):
         """Inputs that go through the network together."""
         return min(segment.plan.batch_size for segment in self.segments)
 
-    def _hold(self, statistics: LayerStatistics) -> None:
-        """Count a layer; raise InputError where all, held at once, exceed the memory for them."""
-        self._held += held_bytes(statistics, np.dtype(self.options.dtype).itemsize)
+    def _hold(self, layers: Iterable[LayerStatistics]) -> None:
+        """Count layers; raise InputError where all, held at once, exceed the memory for them."""
+        itemsize = np.dtype(self.options.dtype).itemsize
+        self._held += sum(held_bytes(one, itemsize) for one in layers)
         if self.budget is None or self._held <= self.budget.layers_at_once:
             return
-        advice = "" if MERGE_NEURONS in self.options.exact_passes else f"add {MERGE_NEURONS}, "
+        wanted = format_bytes(self.budget.memory_for_layers(self._held))
+        advice = f"allow {wanted}, add {MERGE_NEURONS},"
+        if MERGE_NEURONS in self.options.exact_passes:  # more layers are yet to be merged
+            advice = f"allow more than {wanted},"
         raise InputError(
             f"exact passes {', '.join(self.options.exact_passes)} hold the rewritten network "
             f"in memory, more than the {format_bytes(self.budget.layers_at_once)} for layers of "
-            f"{format_bytes(self.budget.memory)}; allow more memory, {advice}or leave the exact "
-            "passes off"
+            f"{format_bytes(self.budget.memory)}; {advice} or leave the exact passes off"
         )
 
     def _segment(self, first: int, end: int) -> Segment:

@@ -191,8 +191,8 @@ def test_memory_and_exact_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(result.categories, expected)
     given = Budget(GIB, 1 << 17, 1 << 17, 100, 4)
     for passes, advice in (
-        ("merge-inputs", "allow more memory, add merge-neurons, or leave"),
-        ("merge-neurons", "allow more memory, or leave"),
+        ("merge-inputs", r"allow 1\.\d+ GiB, add merge-neurons, or leave"),
+        ("merge-neurons", r"allow more than 1 GiB, or leave"),
     ):
         match = f"more than the 256 KiB for layers of 1 GiB; {advice}"
         with pytest.raises(ps.InputError, match=match):

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
 # A trial of some calls goes round by turns, in each of which a call is repeated for so many seconds
-# or so often. It is left out after a round where it took so many times as long as the shortest.
+# or so often. It is left out where it took so many times as long as the shortest in two rounds: in
+# one the system may have run something else.
 ROUNDS = 4
-ROUNDS_OF_LONG = 2  # where one round takes longer than all should
+ROUNDS_OF_LONG = 2  # where those left take longer than half a turn on average
 TURN_SECONDS = 5e-4
 TURN_REPEATS = 5
 FAR = 2.0
@@ -33,9 +34,9 @@ def least_seconds(works: Sequence[Callable[[], object]]) -> list[float]:
     """
     least = [float("inf")] * len(works)
     running = list(range(len(works)))
-    start, limit = time.perf_counter(), ROUNDS * TURN_SECONDS * len(works)
     for round_number in range(ROUNDS):
-        if round_number >= ROUNDS_OF_LONG and time.perf_counter() - start > limit:
+        mean = sum(least[index] for index in running) / len(running)
+        if round_number >= ROUNDS_OF_LONG and mean > TURN_SECONDS / 2:
             break
         for index in running:
             works[index]()
@@ -44,8 +45,8 @@ def least_seconds(works: Sequence[Callable[[], object]]) -> list[float]:
                 seconds = seconds_of(works[index])
                 least[index] = min(least[index], seconds)
                 spent, repeats = spent + seconds, repeats + 1
-        best = min(least)
-        running = [index for index in running if least[index] <= FAR * best]
+        if round_number:
+            running = [index for index in running if least[index] <= FAR * min(least)]
         if len(running) == 1:
             break
     return least

@@ -245,8 +245,11 @@ class NetworkPlan(ABC):
         -------
         ndarray of the plan's dtype, shape (inputs, neurons_out)
         """
-        batches = list(self.finished_batches(features))
-        scores = self.result(features.shape[0], batches, 0.0).scores
+        return self.scores_of(features.shape[0], list(self.finished_batches(features)))
+
+    def scores_of(self, inputs: int, batches: Sequence[Batch]) -> Array:
+        """Return the scores of so many inputs, which some batches have, as a new array."""
+        scores = self.result(inputs, batches, 0.0).scores
         return scores.astype(self.options.dtype, copy=False)
 
     def identity(self, inputs: int, fingerprint: int) -> dict[str, Any]:

@@ -238,10 +238,15 @@ class LayerProductsPlan(NetworkPlan):
         If all inputs make one group, no batch is cut off and no result is made. Up to FEW_INPUTS go
         through products alone, and nothing is counted.
         """
+        rows: Array
         inputs = features.shape[0]
         pool, size, products = self._cut(inputs)
         if pool is not ALONE or not 0 < inputs <= min(size, self.batch_size):
-            return super().run_scores(features)
+            batches = list(self.finished_batches(features))
+            if len(batches) == 1 and batches[0].output.active.size == inputs:
+                rows = batches[0].output.rows  # new ones, each in its place: no copy is needed
+                return rows
+            return self.scores_of(inputs, batches)
         check_magnitudes(features, self.dtype)
         if inputs <= FEW_INPUTS:
             rows = self._chain_products(features)

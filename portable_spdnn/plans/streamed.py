@@ -93,7 +93,7 @@ class StreamedPlan(NetworkPlan):
         longest = max(end - first for first, end in self.blocks)
         lines = [
             f"streamed in {format_bytes(budget.memory)}: {len(self.blocks)} block(s) of up to "
-            f"{longest} layers, one read while the one before it runs",
+            f"{longest} layer{'s' if longest > 1 else ''}, one read while the one before it runs",
             f"{format_bytes(budget.weights)} for layers; {format_bytes(budget.pool)} for inputs "
             f"between blocks, of which up to {budget.piece} go through a block together",
         ]

@@ -112,7 +112,7 @@ class SparseAttention:
         spaces = [
             buffers.workspace(worker, size, d, d_v, scores, Q.dtype) for worker in range(threads)
         ]
-        flawed: Array | None = None  # which rows of V are, where any may be; see `Operands`
+        flawed: Array | None = None  # as `Operands` has it, where any row may be
 
         def run_blocks(operands: Operands, key_step: int, value_step: int) -> None:
             """Compute blocks of queries on all threads."""
@@ -122,7 +122,7 @@ class SparseAttention:
         if in_place:
             steps = (one.strides[1] // one.itemsize for one in (K, V))
             run_blocks(operands_in_place(K, V), *steps)
-            # Rows of V that are not finite, or too large, make results of who sees them so.
+            # A flawed row of V makes the results of queries that see it infinite or NaN.
             if not np.isfinite(out).all():
                 flawed = np.logical_not(has_headroom(V))
         elif heads % threads == 0 or heads >= HEADS_EACH * threads:

@@ -16,12 +16,7 @@ from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_zen
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, lay_out_lanes, window_bytes
-from portable_spdnn_cpu.spmm.few_columns.rows import (
-    FAR_BYTE_OF_B,
-    L1,
-    block_seconds,
-    column_blocks,
-)
+from portable_spdnn_cpu.spmm.few_columns.rows import L1, block_seconds, column_blocks, far_seconds
 from portable_spdnn_cpu.spmm.few_columns.sliced import SlicedLayout, lay_out_slices, place_bytes
 from portable_spdnn_cpu.spmm.few_columns.specs import (
     ENTRIES,
@@ -98,8 +93,7 @@ def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:
         # through the first level as well, and leave about half of it.
         slices = A.shape[0] / spec.lanes
         loaded = min(slices * A.shape[1], steps / spec.shared_steps * spec.window)
-        far = max(0.0, 1 - L1 / 2 / max(1, A.shape[1] * row_of_B))
-        computed += loaded * row_of_B * far * FAR_BYTE_OF_B
+        computed += far_seconds(loaded * row_of_B, A.shape[1] * row_of_B, L1 / 2)
     return max(computed, _loaded_seconds(steps * spec.lanes * (spec.itemsize + 1)))
 
 

@@ -94,8 +94,13 @@ def column_blocks(A: SparseOperand, spec: RowsSpec) -> int:
 def block_seconds(A: SparseOperand, spec: RowsSpec, blocks: int) -> float:
     """Return what so many blocks take besides their entries, by the model: visits, and far rows."""
     block_bytes = max(1, A.shape[1]) / blocks * spec.row_bytes
-    far_bytes = A.nnz * spec.row_bytes * max(0.0, 1 - L1 / block_bytes)
-    return VISIT * visits(A, blocks) + FAR_BYTE_OF_B * far_bytes
+    far = far_seconds(A.nnz * spec.row_bytes, block_bytes, L1)
+    return VISIT * visits(A, blocks) + far
+
+
+def far_seconds(loaded: float, size: float, held: float) -> float:
+    """Return what it takes more to load bytes of B where a cache holds `held` of `size` bytes."""
+    return FAR_BYTE_OF_B * loaded * max(0.0, 1 - held / max(size, 1))
 
 
 def least_blocks(depth: int, spec: RowsSpec, cache: int) -> int:

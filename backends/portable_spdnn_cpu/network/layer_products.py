@@ -28,6 +28,7 @@ from portable_spdnn_cpu.network.counts import (
     find_active_columns,
     find_positive_rows,
 )
+from portable_spdnn_cpu.network.few_inputs import MOST_INPUTS, LayerChain, chain_of
 from portable_spdnn_cpu.network.sparse_features import SparseFirstLayer
 from portable_spdnn_cpu.spmm.dense_layout import empty_result
 from portable_spdnn_cpu.spmm.handle import WeightsProduct
@@ -38,9 +39,7 @@ CACHE_SHARE = 0.75  # of the second level, for features before and after a layer
 # Bytes of these features up to which a group has LEAST_GROUP inputs, whatever the cache; fewer in
 # wider networks.
 MOST_BYTES = 1 << 26
-# Up to so many inputs are one group: each product decides by its own length whether threads share
-# it, and scores are computed without counts. With more, buffers that stay in a cache save as much
-# as counts cost.
+# Up to so many inputs are one group: each product decides by its own length if threads share it.
 FEW_INPUTS = 16
 DESCRIBED_LAYERS = 8
 
@@ -77,6 +76,8 @@ class LayerProductsPlan(NetworkPlan):
         fitting = int(CACHE_SHARE * cache_bytes(2)) // features // LANES * LANES
         self.group = min(max(fitting, least), MOST_GROUP)
         self._buffers = Spare(Buffers)
+        # By the shape of features; None where such a chain cannot be.
+        self._chains: dict[tuple[int, ...], LayerChain | None] = {}
         operands = {layer: self._operands(layer) for layer in layers}  # some may be one object
         self._own_products = self._products(ALONE, layers, operands)
         self._shared_products = self._own_products
@@ -106,16 +107,13 @@ class LayerProductsPlan(NetworkPlan):
     def _warm_up(self) -> None:
         """Run made-up groups: weights are packed for them, kernels compiled or loaded.
 
-        They are those of the expected inputs, or full ones, and halves of them where inputs leave;
-        few are run as `scores` does too, whose products may be in other orders.
+        They are those of the expected inputs, or full ones, and halves of them where inputs leave.
         """
         expected, products = self.options.expected_inputs, self._own_products
         size = inputs = min(self.group, self.batch_size)
         if expected is not None:
             inputs = min(expected, self.batch_size)
             _, size, products = self._cut(inputs)
-            if 0 < inputs <= FEW_INPUTS:
-                self._chain_products(np.ones((inputs, self.network.neurons), self.dtype))
         left = min(size, inputs)
         for group in dict.fromkeys((inputs % size, left)):
             self._run_made_up(products, group)
@@ -124,6 +122,8 @@ class LayerProductsPlan(NetworkPlan):
         while later and halved(left) < left:
             left = halved(left)
             self._run_made_up(later, left)
+        if expected is not None:
+            self._make_chain(inputs, products)
 
     def _run_made_up(self, products: Sequence[WeightsProduct], inputs: int) -> None:
         """Run so many made-up inputs through some layers."""
@@ -135,7 +135,7 @@ class LayerProductsPlan(NetworkPlan):
         else:  # as features lie between layers
             sample = empty_result((neurons, inputs), self.dtype).T
             sample[...] = 1
-        self._run_whole(products, sample)
+        self._run_whole(products, sample, counted=True)
 
     def describe(self) -> str:
         """Return what the plan chose and why, a line each."""
@@ -232,11 +232,19 @@ class LayerProductsPlan(NetworkPlan):
         known = None if with_nan[-1] else positive
         return BatchOutput(active, rows, after, edges, positive=known, computed_per_layer=computed)
 
+    def scores_as_given(self, features: object) -> Array | None:
+        """Return the scores of plain arrays of few inputs that a chain computes."""
+        # NumPy has one object for each of its types, but may be given others that are equal.
+        if type(features) is not np.ndarray or features.dtype is not self.dtype:
+            return None
+        chain = self._chains.get(features.shape)
+        return None if chain is None else chain.scores(features)
+
     def run_scores(self, features: Features) -> Array:
         """Return the scores of valid features; see `NetworkPlan.run_scores`.
 
-        If all inputs make one group, no batch is cut off and no result is made. Up to FEW_INPUTS go
-        through products alone, and nothing is counted.
+        If all inputs make one group, no batch is cut off, no result is made, and nothing is
+        counted.
         """
         rows: Array
         inputs = features.shape[0]
@@ -248,10 +256,9 @@ class LayerProductsPlan(NetworkPlan):
                 return rows
             return self.scores_of(inputs, batches)
         check_magnitudes(features, self.dtype)
-        if inputs <= FEW_INPUTS:
-            rows = self._chain_products(features)
-        else:
-            rows = self._run_whole(products, features)
+        rows = self._run_whole(products, features)
+        if isinstance(features, np.ndarray):
+            self._make_chain(inputs, products)  # for the next ones
         # The least number is NaN where one is: no array of booleans is made.
         if np.isnan(rows.min(initial=0)):
             raise NumericalError(OVERFLOW)
@@ -267,28 +274,26 @@ class LayerProductsPlan(NetworkPlan):
         first = self._sparse_first
         return first if first is not None and first.suits(features, threads) else None
 
-    def _chain_products(self, features: Features) -> Array:
-        """Return the scores of few inputs by a chain of products, without counts."""
-        products = self._shared_products
-        first = self._first_for(features, products)
-        Y: Any
-        if first is None:
-            Y = cast_features(features, self.dtype, sparse=False).T
-        else:
-            sums = np.empty((features.shape[0], products[0].A.shape[0]), self.dtype)
-            Y = np.empty(sums.shape[::-1], self.dtype)
-            first.apply(features, sums, Y)
-            products = products[1:]
-        for product in products:
-            out = product.multiply_as_given(Y, None, None)
-            Y = product.multiply(Y) if out is None else out
-        return np.ascontiguousarray(Y.T)
+    def _make_chain(self, inputs: int, products: Sequence[WeightsProduct]) -> None:
+        """Let the next scores of so many inputs be computed in one call, if they can be."""
+        shape = inputs, self.network.neurons
+        if 0 < inputs <= MOST_INPUTS and shape not in self._chains:
+            threads = 1 if products is self._own_products else self.workers.threads
+            self._chains[shape] = chain_of(products, inputs, threads)
 
-    def _run_whole(self, products: Sequence[WeightsProduct], features: Features) -> Array:
-        """Run a group as batches do, but all inputs stay; return the last product's features."""
+    def _run_whole(
+        self, products: Sequence[WeightsProduct], features: Features, counted: bool = False
+    ) -> Array:
+        """Run a group of which all inputs stay; return the last product's features.
+
+        `counted`: whether layers are counted, as those of batches, for nobody to see.
+        """
         inputs = features.shape[0]
         rows = empty_result((inputs, products[-1].A.shape[0]), self.dtype)
-        positive, counts = np.empty(inputs, np.bool_), np.zeros((COUNTS, len(products)), np.int64)
+        positive = counts = None
+        if counted:
+            positive = np.empty(inputs, np.bool_)
+            counts = np.zeros((COUNTS, len(products)), np.int64)
         buffers = self._buffers.take()
         self._run_group(products, features, rows, positive, buffers, 0, counts, all_stay=True)
         self._buffers.give_back(buffers)
@@ -299,10 +304,10 @@ class LayerProductsPlan(NetworkPlan):
         products: Sequence[WeightsProduct],
         features: Features,
         rows: Array,
-        positive: Array,
+        positive: Array | None,
         buffers: Buffers,
         worker: int,
-        counts: Array,
+        counts: Array | None,
         all_stay: bool = False,
     ) -> Array | None:
         """Run a group of inputs through all layers.
@@ -314,13 +319,14 @@ class LayerProductsPlan(NetworkPlan):
         rows : ndarray, shape (inputs, neurons_out)
             Takes the features after the last layer, one row after the other for inputs that have
             not left.
-        positive : ndarray of bool, shape (inputs,)
+        positive : ndarray of bool, shape (inputs,), or None
             Takes which of `rows` have a positive score.
         buffers : Buffers
         worker : int
             Whose buffers are used.
-        counts : ndarray of int64, shape (COUNTS, layers)
-            Takes, besides what it holds, what is counted of each layer.
+        counts : ndarray of int64, shape (COUNTS, layers), or None
+            Takes, besides what it holds, what is counted of each layer. None, as `positive`, where
+            nothing is to be counted and all stay.
         all_stay : bool
             Whether inactive inputs stay wherever they may leave.
 
@@ -345,9 +351,13 @@ class LayerProductsPlan(NetworkPlan):
                 if not last:
                     sums = buffers.take("sums", worker, (inputs, neurons), self.dtype)
                 done = first.apply(features, sums, None if last else out)
-                counts[SAVED, 0] += inputs * self._layer_edges[0] - done
+                if counts is not None:
+                    counts[SAVED, 0] += inputs * self._layer_edges[0] - done
             elif product.multiply_as_given(Y, out, None) is None:
                 product.multiply(Y, out)
+            if counts is None or positive is None:
+                Y = out
+                continue
             if last:
                 find_positive_rows(rows[:inputs], positive, counts[:, number])
                 break

@@ -252,6 +252,11 @@ class WeightsProduct:
             if list(kernels) == list(self._choices):
                 break  # no other thread has chosen one meanwhile
 
+    def chosen(self, columns: int, layout: int) -> Kernel | None:
+        """Return the kernel that was chosen for a number of columns and a `Layout`, if one was."""
+        choice = self._choices.get((columns, layout))
+        return None if choice is None else choice.kernel
+
     def _size(self, columns: int, layout: int) -> ProductSize:
         return cost_model.size_of(self.A, columns, layout, self.workers, self.keeps_order)
 

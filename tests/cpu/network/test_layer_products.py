@@ -64,7 +64,7 @@ def check(plan: LayerProductsPlan, Y: Any, rtol: float = 1e-4) -> ps.Result:
     assert result.categories.tolist() == categories
     # Sums that cancel are off by units in the last place of what they add up.
     atol = 0.01 * rtol * np.abs(scores).max(initial=1)
-    for found in (result.scores, plan.scores(Y)):
+    for found in (result.scores, plan.scores(Y), plan.scores(Y)):  # the second in one call
         np.testing.assert_allclose(found, scores, rtol=rtol, atol=atol)
         assert found.flags.c_contiguous
     assert [record.alive_inputs for record in result.records] == active
@@ -89,8 +89,9 @@ def test_a_pruned_network(
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_every_activation(activation: str, dtype: Any) -> None:
     network = pruned_network((20, 33, 18), activation=activation)
-    Y = np.random.default_rng(1).normal(size=(40, 20))
-    check(made(network, dtype=dtype), Y.astype(dtype), 1e-4 if dtype == np.float32 else 1e-10)
+    plan, Y = made(network, dtype=dtype), np.random.default_rng(1).normal(size=(40, 20))
+    for part in (Y, Y[:7]):
+        check(plan, part.astype(dtype), 1e-4 if dtype == np.float32 else 1e-10)
 
 
 def test_bounds_and_layers_without_weights() -> None:
@@ -153,6 +154,41 @@ def test_features_in_every_form() -> None:
         Y[::-1].astype(np.float32)[::-1],
     ):
         np.testing.assert_allclose(plan.run(form).scores, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scores_of_few_inputs_in_one_call(dtype: Any) -> None:
+    plan = made(pruned_network((20, 33, 47, 9)), expected_inputs=3, dtype=dtype)
+    rng = np.random.default_rng(12)
+    for inputs in range(1, 35):
+        Y = rng.normal(size=(inputs, 20)).astype(dtype)
+        assert (plan.scores_as_given(Y) is None) == (inputs != 3)  # which was expected
+        expected = plan.scores(Y)
+        found = plan.scores_as_given(Y)
+        assert (found is None) == (inputs * Y.itemsize > 128)
+        if found is None:
+            continue
+        assert np.array_equal(found, expected)
+        assert found.flags.c_contiguous
+        assert found.flags.owndata
+        assert np.array_equal(plan.scores_as_given(Y[::-1].copy()), expected[::-1])
+        assert np.array_equal(found, expected)  # nobody writes to it again
+    Y, other = Y[:4].copy(), np.float64 if dtype == np.float32 else np.float32
+    for not_plain in (Y[::2], Y.T.copy().T, Y.astype(other), Y.tolist()):
+        assert plan.scores_as_given(not_plain) is None
+        np.testing.assert_allclose(plan.scores(not_plain), plan.scores(np.array(not_plain)), 1e-5)
+    for value in (np.nan, np.inf, -np.inf):
+        Y[3, 19] = value
+        with pytest.raises(ps.InputError, match=r"input 3, neuron 19 .* is NaN or infinite"):
+            plan.scores(Y)
+
+
+def test_layers_without_outputs_or_inputs_are_no_chain() -> None:
+    network = ps.Network([ps.Layer(sp.csr_array((4, 0))), ps.Layer(sp.csr_array((0, 3)), 0.5)])
+    plan = made(network)
+    for _ in range(2):
+        assert plan.scores(np.ones((2, 4), np.float32)).tolist() == [[0.5] * 3] * 2
+    assert plan.scores_as_given(np.ones((2, 4), np.float32)) is None
 
 
 def sparse_features(inputs: int, neurons: int, seed: int = 0) -> sp.csr_array:
@@ -249,8 +285,9 @@ def test_sums_that_overflow_are_named() -> None:
     network = ps.Network([ps.Layer(weights, 1.0, "none"), ps.Layer(np.ones((2, 2)), 0.5, "none")])
     plan = made(network)
     for run in (plan.run, plan.scores):
-        with pytest.raises(ps.NumericalError, match="overflowed"):
-            run([[-3.0, 3.0], [3.0, -3.0]])
+        for _ in range(2):
+            with pytest.raises(ps.NumericalError, match="overflowed"):
+                run(np.array([[-3.0, 3.0], [3.0, -3.0]], np.float32))
     check(made(network, dtype=np.float64), np.array([[2.0, 2.0]]), 1e-12)
 
 

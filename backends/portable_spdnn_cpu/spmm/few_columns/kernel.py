@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.core import types
 
+from portable_spdnn_cpu.activations import RELU, call_span_code
 from portable_spdnn_cpu.jit.compilation import (
     Array,
     array_types,
@@ -31,12 +32,14 @@ from portable_spdnn_cpu.spmm.few_columns.operands import ARGUMENTS, OPERANDS
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec, Spec
 from portable_spdnn_cpu.spmm.plain_arrays import plain_layout
 
-# Words of a job: where the operands lie, as `OPERANDS`; then the address of each worker's part, and
-# last of a part that is the whole product; see `operands.PART`.
-FIRST_PART = len(OPERANDS)
+# Words of a job: where the operands lie, as `OPERANDS`; the address of its machine code, and the
+# number of the part that is the whole product; how many items C has, and the `Activation` of these,
+# NONE where bounds express it, of which LOWER and UPPER are the bits of float64; then the address
+# of each worker's part, and last that of the whole; see `operands.PART`.
 B_AT, B_ROW, B_COLUMN, OUT_AT, OUT_ROW, OUT_COLUMN, RESIDUAL_AT, RESIDUAL_ROW, RESIDUAL_COLUMN = (
-    range(FIRST_PART)
+    range(len(OPERANDS))
 )
+JOB, WHOLE, ITEMS, CODE, LOWER, UPPER, FIRST_PART = range(len(OPERANDS), len(OPERANDS) + 7)
 
 
 @job_kernel
@@ -119,18 +122,28 @@ def write_place(words: Array, at: int, array: Array, transposed: bool) -> None:
         words[at + 1], words[at + 2] = array.strides[-1], array.strides[0]
 
 
+@kernel_part
+def run_whole(at: int) -> None:
+    """Run a whole product, whose words are at this address, on the calling thread.
+
+    C is in one piece if it has an activation that bounds do not express.
+    """
+    words, bounds = array_at(at, FIRST_PART, np.int64), array_at(at, FIRST_PART, np.float64)
+    run_share(words[JOB], words[WHOLE], at)  # which cannot fail
+    if words[CODE] > RELU:
+        call_span_code(words[CODE], words[OUT_AT], words[ITEMS], bounds[LOWER], bounds[UPPER])
+
+
 @kernel
-def multiply(job: int, part: int, at: int, B: Array, out: Array, residual: Array) -> None:
-    """Write where the operands of a job lie, and run its kernel for a part, which cannot fail.
+def multiply(at: int, alone: bool, B: Array, out: Array, residual: Array) -> None:
+    """Write where the operands of a job lie, and run it, if it is not to run on several threads.
 
     Parameters
     ----------
-    job : int
-        The address of its machine code; 0 where it runs later, on several threads.
-    part : int
-        Of the product: the worker whose part it is, or as many as there are: all of it.
     at : int
         The address of the job's words.
+    alone : bool
+        Whether it runs now.
     B : ndarray, shape (K, N)
     out : ndarray, shape (M, N)
     residual : ndarray, shape (M, N), or (0, 0) where there is none
@@ -139,20 +152,18 @@ def multiply(job: int, part: int, at: int, B: Array, out: Array, residual: Array
     write_place(words, B_AT, B, False)
     write_place(words, OUT_AT, out, False)
     write_place(words, RESIDUAL_AT, residual, False)
-    if job:
-        run_share(job, part, at)
+    if alone:
+        run_whole(at)
 
 
 @kernel
-def multiply_plain(
-    job: int, part: int, at: int, transposed: bool, layout: int, B: Array, out: Array
-) -> bool:
-    """Do what `multiply` does, if B and C are plain arrays: see `plain_arrays`.
+def multiply_plain(at: int, transposed: bool, layout: int, B: Array, out: Array) -> bool:
+    """Compute a product, if B and C are plain arrays: see `plain_arrays`.
 
     Parameters
     ----------
-    job, part, at : int
-        As of `multiply`; the job runs in any case.
+    at : int
+        The address of the job's words.
     transposed : bool
         Whether transposes of B and C are given.
     layout : int
@@ -172,7 +183,7 @@ def multiply_plain(
     write_place(words, B_AT, B, transposed)
     write_place(words, OUT_AT, out, transposed)
     words[RESIDUAL_AT] = 0
-    run_share(job, part, at)
+    run_whole(at)
     return True
 
 
@@ -196,10 +207,9 @@ class EntryPoints(NamedTuple):
 def entry_points(dtype: np.dtype[Any]) -> EntryPoints:
     """Return what starts products of a type, float32 or float64."""
     read, written = array_types(dtype, 2)
-    job = types.int64, types.int64, types.int64
-    given = types.boolean, types.int64
+    plain = types.int64, types.boolean, types.int64
     return EntryPoints(
-        entry_point(multiply, *job, read, written, read),
-        entry_point(multiply_plain, *job, *given, read, written),
-        entry_point(multiply_plain, *job, *given, *array_types(dtype, 1)),
+        entry_point(multiply, types.int64, types.boolean, read, written, read),
+        entry_point(multiply_plain, *plain, read, written),
+        entry_point(multiply_plain, *plain, *array_types(dtype, 1)),
     )

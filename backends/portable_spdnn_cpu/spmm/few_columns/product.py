@@ -8,7 +8,7 @@ import numpy as np
 
 from portable_spdnn.epilogue import Epilogue, cast_bounds
 from portable_spdnn.operations.operands import SparseOperand
-from portable_spdnn_cpu.activations import activate_span, activation_of
+from portable_spdnn_cpu.activations import RELU, Activation, activate_span, activation_of
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import address_of
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
@@ -96,10 +96,11 @@ class FewColumnsProduct:
         packed_rows: MutableMapping[tuple[int, int], PackedProduct] | None = None,
     ) -> None:
         dtype = A.dtype
+        self._rows, self._columns = A.shape[0], columns
         bias = np.zeros(A.shape[0], dtype) if epilogue.bias is None else epilogue.bias
         # Bounds express none and ReLU; the others follow the kernel, on what it has stored.
         interval = epilogue.interval
-        self._later = None if interval else activation_of(epilogue, dtype)
+        self._later = Activation() if interval else activation_of(epilogue, dtype)
         bounds = cast_bounds(interval or (-np.inf, np.inf), dtype)
         chosen, self.seconds = form
         parts = self.threads_used(threads)
@@ -115,12 +116,12 @@ class FewColumnsProduct:
             shared[key] = self._packed
         self._padding = self._packed.slots / max(A.nnz, 1)
         self._job = kernel.job_of(chosen if isinstance(chosen, RowsSpec) else chosen.spec)
-        self._address = self._job.address
         self._entry_points = kernel.entry_points(dtype)
-        if self._later is not None:
+        self.activates_later = self._later.code > RELU
+        if self.activates_later and parts > 1:
             activate_span(np.empty(0, dtype), 0, 0, *self._later)  # compiles it
         self._dtype, self._none = dtype, np.empty((0, 0), dtype)
-        self._unused: list[_Scratch] = []
+        self._unused: list[Scratch] = []
 
     def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> None:
         """Compute out = epilogue(A B).
@@ -136,19 +137,23 @@ class FewColumnsProduct:
         """
         threads = self.threads_used(pool.threads)
         try:
-            scratch: _Scratch | None = self._unused.pop()  # concurrent calls each have their own
+            scratch: Scratch | None = self._unused.pop()  # concurrent calls each have their own
         except IndexError:
             scratch = None
         if scratch is None or scratch.threads != threads:
-            scratch = _Scratch(self._packed, threads)
+            scratch = self.new_scratch(threads)
         added = self._none if residual is None else residual
-        address = self._address if threads == 1 else 0
-        self._entry_points.multiply(address, threads, scratch.address, B, out, added)
+        self._entry_points.multiply(scratch.address, threads == 1, B, out, added)
         if threads > 1:
             pool.run_job(self._job, scratch.words, threads if self.seconds < WAKING else -1)
+            if self.activates_later:
+                activate_span(out.ravel(order="K"), 0, out.size, *self._later)
         self._unused.append(scratch)
-        if self._later is not None:
-            activate_span(out.ravel(order="K"), 0, out.size, *self._later)
+
+    def new_scratch(self, threads: int = 1) -> Scratch:
+        """Return what a call needs besides A, which stays where it is as long as this object."""
+        given = self._job.address, self._rows * self._columns, self._later
+        return Scratch(self._packed, threads, *given)
 
     def fast_path(
         self,
@@ -171,16 +176,11 @@ class FewColumnsProduct:
             Of C, as it is given.
         otherwise : callable
             What multiplies where B has another layout, there is a residual, threads share the
-            product, or an activation follows the kernel.
+            product, or scratch memory is yet to be made.
         """
-        if self.threads_used(pool.threads) > 1 or self._later is not None:
+        if self.threads_used(pool.threads) > 1:
             return otherwise
-        unused, address, points, dtype = (
-            self._unused,
-            self._address,
-            self._entry_points,
-            self._dtype,
-        )
+        unused, points, dtype, empty = self._unused, self._entry_points, self._dtype, np.empty
         start = points.multiply_plain if len(shape) == 2 else points.multiply_vector
 
         def multiply(
@@ -196,8 +196,8 @@ class FewColumnsProduct:
             except IndexError:
                 return otherwise(B, out, residual)
             if out is None:
-                out = np.empty(shape, dtype)
-            done = start(address, scratch.threads, scratch.address, transposed, layout, B, out)
+                out = empty(shape, dtype)
+            done = start(scratch.address, transposed, layout, B, out)
             unused.append(scratch)
             return out if done else otherwise(B, out, residual)
 
@@ -228,10 +228,21 @@ class FewColumnsProduct:
         return sum(array.nbytes for array in self._packed.arrays.values())
 
 
-class _Scratch:
+class Scratch:
     """Scratch memory of some threads, and the words of a job that uses it: see `kernel`.
 
     Each thread copies B for itself: to read what another has just written would take longer.
+
+    Parameters
+    ----------
+    packed : PackedProduct
+    threads : int
+    job : int
+        The address of the kernel's machine code.
+    items : int
+        Of C.
+    later : Activation
+        What follows the kernel, where one thread runs it.
 
     Attributes
     ----------
@@ -241,7 +252,9 @@ class _Scratch:
         Of the words.
     """
 
-    def __init__(self, packed: PackedProduct, threads: int) -> None:
+    def __init__(
+        self, packed: PackedProduct, threads: int, job: int, items: int, later: Activation
+    ) -> None:
         self.threads = threads
         each = -(-packed.scratch_bytes // CACHE_LINE) * CACHE_LINE
         self._memory = aligned_empty((threads * each,), np.uint8)
@@ -253,6 +266,10 @@ class _Scratch:
             parts.append((table, first + worker * each, begin, end, begin < end))
         parts.append((table, first, 0, packed.parts, True))
         self._parts = np.array(parts, np.int64)
-        places = [0] * kernel.FIRST_PART
-        self.words = np.array([*places, *(address_of(part) for part in self._parts)], np.int64)
+        self.words = np.zeros(kernel.FIRST_PART + len(parts), np.int64)
+        self.words[kernel.JOB], self.words[kernel.WHOLE] = job, threads
+        self.words[kernel.ITEMS], self.words[kernel.CODE] = items, later.code
+        bounds = self.words.view(np.float64)
+        bounds[kernel.LOWER], bounds[kernel.UPPER] = later.lower, later.upper
+        self.words[kernel.FIRST_PART :] = [address_of(part) for part in self._parts]
         self.address = address_of(self.words)

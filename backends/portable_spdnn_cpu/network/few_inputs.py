@@ -13,27 +13,25 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from portable_spdnn_cpu.jit.compilation import (
-    Array,
-    array_types,
-    entry_point,
-    kernel,
-    kernel_part,
-)
+from portable_spdnn_cpu.jit import array_objects
+from portable_spdnn_cpu.jit.array_objects import ARRAY_OBJECT, is_expected
+from portable_spdnn_cpu.jit.compilation import Array, entry_point, kernel, kernel_part
 from portable_spdnn_cpu.jit.jobs import address_of, array_at
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.spmm.dense_layout import Layout
 from portable_spdnn_cpu.spmm.few_columns.kernel import (
     B_AT,
+    EXPECTED_B,
     FIRST_PART,
+    ITEMSIZE,
     OUT_AT,
     run_whole,
-    write_place,
+    write_plain_place,
 )
 from portable_spdnn_cpu.spmm.few_columns.product import MAX_ROW_BYTES, FewColumnsProduct
 from portable_spdnn_cpu.spmm.handle import WeightsProduct
-from portable_spdnn_cpu.spmm.plain_arrays import NOT_PLAIN, plain_layout
+from portable_spdnn_cpu.spmm.plain_arrays import place_of
 
 MOST_INPUTS = MAX_ROW_BYTES // 4  # of float32
 
@@ -44,7 +42,7 @@ def chain_of(products: Sequence[WeightsProduct], inputs: int, threads: int) -> L
     None where one of them is of another kind, or shared by several of so many threads, or a layer
     has no neurons.
     """
-    if any(0 in product.A.shape for product in products):
+    if not array_objects.KNOWN or any(0 in product.A.shape for product in products):
         return None
     kernels = []
     layout = Layout.FORTRAN if inputs > 1 else Layout.UNALIGNED
@@ -56,8 +54,8 @@ def chain_of(products: Sequence[WeightsProduct], inputs: int, threads: int) -> L
         # Features after it start on a cache line.
         aligned = inputs * product.A.dtype.itemsize % BLOCK_BYTES == 0
         layout = Layout.ALIGNED if aligned else Layout.UNALIGNED
-    outputs = [product.A.shape[0] for product in products]
-    return LayerChain(kernels, outputs, inputs, products[0].A.dtype)
+    neurons = [products[0].A.shape[1], *(product.A.shape[0] for product in products)]
+    return LayerChain(kernels, neurons, inputs)
 
 
 class LayerChain:
@@ -67,35 +65,31 @@ class LayerChain:
     ----------
     products : sequence of FewColumnsProduct
         Of W^T, for `inputs` columns.
-    outputs : sequence of int
-        Of each layer.
+    neurons : sequence of int
+        That the network takes, and after each layer.
     inputs : int
-    dtype : numpy dtype
     """
 
     def __init__(
-        self,
-        products: Sequence[FewColumnsProduct],
-        outputs: Sequence[int],
-        inputs: int,
-        dtype: np.dtype[Any],
+        self, products: Sequence[FewColumnsProduct], neurons: Sequence[int], inputs: int
     ) -> None:
-        self._products, self._outputs, self._inputs = products, outputs, inputs
-        self._dtype, self._shape = dtype, (inputs, outputs[-1])
-        self._start = _entry_point(dtype)
+        self._products, self._neurons, self._inputs = products, neurons, inputs
+        self._dtype, self._shape = products[0].dtype, (inputs, neurons[-1])
+        self._start = _entry_point()
         self._unused = [self._new_memory()]
 
-    def scores(self, features: Array) -> Array | None:
+    def scores(self, features: object) -> Array | None:
         """Return the scores of features; None where checks are to tell what is wrong with them.
 
         Parameters
         ----------
-        features : ndarray of the dtype, shape (inputs, neurons)
+        features : ndarray of the products' dtype, shape (inputs, neurons)
 
         Returns
         -------
         ndarray, shape (inputs, neurons_out), or None
-            None if features are not in C order without gaps, or not finite, or a score is NaN.
+            None if features are anything else, not in C order without gaps, or not finite, or if a
+            score is NaN.
         """
         try:
             memory = self._unused.pop()  # concurrent calls each have their own
@@ -107,7 +101,7 @@ class LayerChain:
         return out if done else None
 
     def _new_memory(self) -> _Memory:
-        return _Memory(self._products, self._outputs, self._inputs, self._dtype)
+        return _Memory(self._products, self._neurons, self._inputs)
 
 
 class _Memory:
@@ -120,74 +114,89 @@ class _Memory:
     """
 
     def __init__(
-        self,
-        products: Sequence[FewColumnsProduct],
-        outputs: Sequence[int],
-        inputs: int,
-        dtype: np.dtype[Any],
+        self, products: Sequence[FewColumnsProduct], neurons: Sequence[int], inputs: int
     ) -> None:
+        dtype = products[0].dtype
         self._scratch = [product.new_scratch() for product in products]
         self._addresses = np.array([each.address for each in self._scratch], np.int64)
         self.address = address_of(self._addresses)
         # Features before and after a layer take turns.
-        self._features = aligned_empty((2, max(outputs) * inputs), dtype)
+        self._features = aligned_empty((2, max(neurons[1:]) * inputs), dtype)
         between = [address_of(each) for each in self._features]
         item, row = dtype.itemsize, inputs * dtype.itemsize
         for number, (before, after) in enumerate(pairwise(self._scratch)):
             place = between[number % 2], row, item
             before.words[OUT_AT : OUT_AT + 3] = after.words[B_AT : B_AT + 3] = place
+        of_features, of_scores = (inputs, neurons[0]), (inputs, neurons[-1])
+        self._scratch[0].expect(of_features, of_scores, transposed=True)
 
 
 @kernel_part
-def is_finite(array: Array) -> bool:
-    """Whether all items of a plain array are finite: a sum of booleans is vector code."""
-    items, infinite = array_at(array.ctypes.data, array.size, array.dtype), 0
+def has_infinite(items: Array) -> bool:
+    """Whether an item is infinite or NaN. A sum of booleans is vector code."""
+    found = 0
     for number in range(items.size):
-        infinite += not np.isfinite(items[number])
-    return infinite == 0
+        found += not np.isfinite(items[number])
+    return found > 0
 
 
 @kernel_part
-def has_nan(array: Array) -> bool:
-    """Whether an item of a plain array is NaN."""
-    items, found = array_at(array.ctypes.data, array.size, array.dtype), 0
+def has_nan(items: Array) -> bool:
+    """Whether an item is NaN."""
+    found = 0
     for number in range(items.size):
         found += np.isnan(items[number])
     return found > 0
 
 
 @kernel
-def run_chain(chain: int, layers: int, features: Array, out: Array) -> bool:
+def run_chain(chain: int, layers: int, features: Any, out: Any) -> bool:
     """Run features through products, each of which reads what the one before it has written.
 
     Parameters
     ----------
     chain : int
-        The address of the addresses of each product's words.
+        The address of the addresses of each product's words; those of the first tell what features
+        are expected.
     layers : int
         How many products there are.
-    features : ndarray, shape (inputs, neurons)
-    out : ndarray, shape (inputs, neurons_out)
-        Both have items.
+    features : object, as `ARRAY_OBJECT`
+        Whatever a user gave; expected are features of shape (inputs, neurons).
+    out : ndarray, as `ARRAY_OBJECT`, of that type, shape (inputs, neurons_out)
+        In C order.
 
     Returns
     -------
     bool
-        False if features are not plain or not finite, or a score is NaN.
+        False if features are not as expected, not in C order without gaps, or not finite, or if a
+        score is NaN.
     """
-    if plain_layout(features, out, True) == NOT_PLAIN or not is_finite(features):
-        return False
     words = array_at(chain, layers, np.int64)
+    if not is_expected(features, words[0] + 8 * EXPECTED_B):
+        return False
+    read, inputs, neurons, contiguous = place_of(features)
+    if not contiguous:
+        return False
+    written, _, outputs, _ = place_of(out)
     first = array_at(words[0], FIRST_PART, np.int64)
     last = array_at(words[layers - 1], FIRST_PART, np.int64)
-    write_place(first, B_AT, features, True)
-    write_place(last, OUT_AT, out, True)
+    itemsize = first[ITEMSIZE]
+    if itemsize == 4:
+        infinite = has_infinite(array_at(read, inputs * neurons, np.float32))
+    else:
+        infinite = has_infinite(array_at(read, inputs * neurons, np.float64))
+    if infinite:
+        return False
+    write_plain_place(first, B_AT, read, neurons, itemsize, True)
+    write_plain_place(last, OUT_AT, written, outputs, itemsize, True)
     for layer in range(layers):
         run_whole(words[layer])
-    return not has_nan(out)
+    if itemsize == 4:
+        return not has_nan(array_at(written, inputs * outputs, np.float32))
+    return not has_nan(array_at(written, inputs * outputs, np.float64))
 
 
 @functools.cache
-def _entry_point(dtype: np.dtype[Any]) -> Callable[..., bool]:
-    """Return `run_chain` for Python, for arrays that have been found to be of this type."""
-    return entry_point(run_chain, types.intp, types.intp, *array_types(dtype, 2))
+def _entry_point() -> Callable[[int, int, object, object], bool]:
+    """Return `run_chain` for Python."""
+    return entry_point(run_chain, types.intp, types.intp, ARRAY_OBJECT, ARRAY_OBJECT)

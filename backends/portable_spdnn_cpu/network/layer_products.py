@@ -234,8 +234,7 @@ class LayerProductsPlan(NetworkPlan):
 
     def scores_as_given(self, features: object) -> Array | None:
         """Return the scores of plain arrays of few inputs that a chain computes."""
-        # NumPy has one object for each of its types, but may be given others that are equal.
-        if type(features) is not np.ndarray or features.dtype is not self.dtype:
+        if type(features) is not np.ndarray:
             return None
         chain = self._chains.get(features.shape)
         return None if chain is None else chain.scores(features)

@@ -7,15 +7,17 @@ less. Here types and shapes are looked up together, and compiled code looks at t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from portable_spdnn_cpu.jit import array_objects
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result
+from portable_spdnn_cpu.spmm.dense_layout import empty_result
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
-from portable_spdnn_cpu.spmm.few_columns.product import FastPath, FewColumnsProduct
+from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct, PlainCalls
 from portable_spdnn_cpu.spmm.plain_arrays import NOT_PLAIN, layout_function
 
 
@@ -46,15 +48,15 @@ class FastPaths:
         self._dtype = np.dtype(dtype.type)
         self._shape, self._transposed = shape, transposed
         self._workers, self._run = workers, run
-        # By the shape of B: that of C, what multiplies, and by which kernels.
-        self._by_shape: dict[tuple[int, ...], tuple[tuple[int, ...], FastPath, dict[int, Any]]] = {}
+        self._by_shape: dict[tuple[int, ...], _Path] = {}  # of B
+        self._latest: PlainCalls | None = None  # what was used last
 
     def use(self, kernels: Mapping[tuple[int, int], Any]) -> None:
         """Multiply by these kernels alone, by columns and `Layout`."""
         (rows, inner), step = self._shape, -1 if self._transposed else 1
         by_columns: dict[int, dict[int, Any]] = {}
         for (columns, layout), kernel in kernels.items():
-            if rows * inner * columns:
+            if array_objects.KNOWN and rows * inner * columns:
                 by_columns.setdefault(columns, {})[layout] = kernel
         found = {}
         for columns, by_layout in by_columns.items():
@@ -63,61 +65,96 @@ class FastPaths:
                 shapes.append(((inner,), (rows,)))
             for of_b, of_c in shapes:
                 before = self._by_shape.get(of_b)
-                if before is None or before[2] != by_layout:
-                    before = of_c, self._fast_path(by_layout, columns, of_c), by_layout
+                if before is None or before.kernels != by_layout:
+                    before = self._path(by_layout, of_b, of_c)
                 found[of_b] = before
-        self._by_shape = found
+        self._by_shape, self._latest = found, None
+
+    def _path(
+        self, kernels: Mapping[int, Any], of_b: tuple[int, ...], of_c: tuple[int, ...]
+    ) -> _Path:
+        """Return what multiplies B of a shape by kernels, by `Layout`."""
+        calls = {
+            layout: PlainCalls(kernel, of_b, of_c, self._transposed, layout)
+            for layout, kernel in kernels.items()
+            if isinstance(kernel, FewColumnsProduct)
+            and kernel.threads_used(self._workers.threads) == 1
+        }
+        return _Path(kernels, of_c, calls, np.empty((1,) * len(of_c), self._dtype))
 
     def multiply(self, B: object, out: object, residual: object) -> Array | None:
         """Return C of what a user gave; None where that is to take the path with checks."""
+        calls = self._latest
+        if calls is not None and residual is None:
+            C = calls.multiply(B, out)
+            if C is not None:
+                return C
         dtype = self._dtype
         if type(B) is not np.ndarray or B.dtype is not dtype:
             return None
-        found = self._by_shape.get(B.shape)
-        if found is None:
+        path = self._by_shape.get(B.shape)
+        if path is None:
             return None
-        shape, multiply, _ = found
         if out is not None and not (
             type(out) is np.ndarray
             and out.dtype is dtype
-            and out.shape == shape
+            and out.shape == path.shape
             and out.flags.writeable
         ):
             return None
         if residual is not None and not (
-            type(residual) is np.ndarray and residual.dtype is dtype and residual.shape == shape
+            type(residual) is np.ndarray
+            and residual.dtype is dtype
+            and residual.shape == path.shape
         ):
             return None
-        return multiply(B, out, residual)
+        return self._multiply(path, B, out, residual)
 
-    def _fast_path(
-        self, kernels: Mapping[int, Any], columns: int, shape: tuple[int, ...]
-    ) -> FastPath:
-        """Return what multiplies B of so many columns by kernels, by `Layout`; `shape`: of C."""
-        transposed, dtype, run = self._transposed, self._dtype, self._run
-        look, one = layout_function(dtype, len(shape)), np.empty((1,) * len(shape), dtype)
+    def _multiply(
+        self, path: _Path, B: Array, out: Array | None, residual: Array | None
+    ) -> Array | None:
+        """Return C of arrays of the shapes and the type that a path has."""
+        transposed, itemsize, look = self._transposed, self._dtype.itemsize, layout_function()
+        layout = look(B, path.one if out is None else out, itemsize, transposed)
+        kernel, calls = path.kernels.get(layout), path.calls.get(layout)
+        if calls is not None and residual is None:
+            self._latest = calls
+            return calls.multiply(B, out)
+        if kernel is None:
+            return None
+        if out is None:
+            out = new_result(kernel, path.shape, self._dtype)
+        C, added = out, residual
+        if added is not None and look(added, C, itemsize, transposed) == NOT_PLAIN:
+            return None
+        if len(path.shape) == 1:
+            B, C, added = B[:, None], C[:, None], None if added is None else added[:, None]
+        elif transposed:
+            B, C, added = B.T, C.T, None if added is None else added.T
+        self._run(kernel, B, C, added)
+        return out
 
-        def multiply(B: Array, out: Array | None, residual: Array | None) -> Array | None:
-            kernel = kernels.get(look(B, one if out is None else out, transposed))
-            if kernel is None:
-                return None
-            if out is None:
-                out = new_result(kernel, shape, dtype)
-            C, added = out, residual
-            if added is not None and look(added, C, transposed) == NOT_PLAIN:
-                return None
-            if len(shape) == 1:
-                B, C, added = B[:, None], C[:, None], None if added is None else added[:, None]
-            elif transposed:
-                B, C, added = B.T, C.T, None if added is None else added.T
-            run(kernel, B, C, added)
-            return out
 
-        layout = Layout.FORTRAN if transposed and columns > 1 else Layout.UNALIGNED
-        likely = kernels.get(layout)
-        if isinstance(likely, FewColumnsProduct):
-            return likely.fast_path(self._workers, transposed, layout, shape, otherwise=multiply)
-        return multiply
+@dataclass
+class _Path:
+    """What multiplies plain B of a shape.
+
+    Attributes
+    ----------
+    kernels : dict of int to Kernel
+        By the `Layout` of B.
+    shape : tuple of int
+        Of C, as it is given.
+    calls : dict of int to PlainCalls
+        By the `Layout` of B, where its kernel has such.
+    one : ndarray
+        Of one item, in place of a C that is yet to be made.
+    """
+
+    kernels: Mapping[int, Any]
+    shape: tuple[int, ...]
+    calls: Mapping[int, PlainCalls]
+    one: Array
 
 
 def new_result(

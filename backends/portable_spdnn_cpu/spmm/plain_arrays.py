@@ -13,48 +13,68 @@ from typing import Any
 import numpy as np
 from numba.core import types
 
-from portable_spdnn_cpu.jit.compilation import Array, array_types, entry_point, kernel, kernel_part
+from portable_spdnn_cpu.jit.array_objects import (
+    ALIGNED,
+    ARRAY_OBJECT,
+    C_CONTIGUOUS,
+    DATA,
+    DIMENSIONS,
+    FLAGS,
+    MAX_DIMENSIONS,
+    SHAPE,
+    fields_of,
+)
+from portable_spdnn_cpu.jit.compilation import entry_point, kernel, kernel_part
+from portable_spdnn_cpu.jit.jobs import array_at
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.dense_layout import Layout
 
-ALIGNED, UNALIGNED, FORTRAN = Layout.ALIGNED, Layout.UNALIGNED, Layout.FORTRAN
+ROWS_ALIGNED, UNALIGNED, FORTRAN = Layout.ALIGNED, Layout.UNALIGNED, Layout.FORTRAN
 NOT_PLAIN = -1
 
 
 @kernel_part
-def is_contiguous(array: Array) -> bool:
-    """Whether an array that is not empty is in C order, without gaps, and its items are aligned.
+def place_of(array: Any) -> tuple[int, int, int, bool]:
+    """Return address, rows and columns of an array object, and whether it is contiguous.
 
-    Of one dimension or two.
+    It has one dimension, then it is a column, or two. Contiguous: in C order, without gaps, and its
+    items are aligned.
     """
-    item, row = array.itemsize, array.size // array.shape[0] * array.itemsize
-    adjacent = array.strides[-1] == item or array.shape[-1] == 1
-    together = array.strides[0] == row or array.shape[0] == 1
-    return bool(adjacent and together and array.ctypes.data % item == 0)
+    words, halves = fields_of(array)
+    shape = array_at(words[SHAPE], MAX_DIMENSIONS, np.int64)
+    columns = shape[1] if halves[2 * DIMENSIONS] > 1 else 1
+    contiguous = C_CONTIGUOUS | ALIGNED
+    return words[DATA], shape[0], columns, halves[2 * FLAGS] & contiguous == contiguous
 
 
 @kernel
-def plain_layout(B: Array, out: Array, transposed: bool) -> int:
+def plain_layout(B: Any, out: Any, itemsize: int, transposed: bool) -> int:
     """Return how B lies in memory, one of `Layout`, or NOT_PLAIN.
 
     Parameters
     ----------
-    B, out : ndarray
+    B, out : ndarray, as `ARRAY_OBJECT`
         Of one dimension or two, and not empty.
+    itemsize : int
+        Of both.
     transposed : bool
         Whether these are the transposes of B and C.
     """
-    begin, out_begin = B.ctypes.data, out.ctypes.data
-    apart = out_begin + out.size * out.itemsize <= begin or begin + B.size * B.itemsize <= out_begin
-    if not (apart and is_contiguous(B) and is_contiguous(out)):
+    begin, rows, columns, contiguous = place_of(B)
+    out_begin, out_rows, out_columns, out_contiguous = place_of(out)
+    end, out_end = (
+        begin + rows * columns * itemsize,
+        out_begin + out_rows * out_columns * itemsize,
+    )
+    if not (contiguous and out_contiguous and (out_end <= begin or end <= out_begin)):
         return NOT_PLAIN
     if transposed:
-        return FORTRAN if B.shape[0] > 1 else UNALIGNED
-    row = B.shape[-1] * B.itemsize if B.ndim > 1 else B.itemsize
-    return UNALIGNED if row % BLOCK_BYTES or begin % BLOCK_BYTES else ALIGNED
+        return FORTRAN if rows > 1 else UNALIGNED
+    aligned = columns * itemsize % BLOCK_BYTES == 0 and begin % BLOCK_BYTES == 0
+    return ROWS_ALIGNED if aligned else UNALIGNED
 
 
 @functools.cache
-def layout_function(dtype: np.dtype[Any], dimensions: int) -> Callable[[Array, Array, bool], int]:
+def layout_function() -> Callable[[object, object, int, bool], int]:
     """Return `plain_layout` for Python, of arrays that have been found to be of these."""
-    return entry_point(plain_layout, *array_types(dtype, dimensions), types.boolean)
+    return entry_point(plain_layout, ARRAY_OBJECT, ARRAY_OBJECT, types.intp, types.boolean)

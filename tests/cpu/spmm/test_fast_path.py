@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import portable_spdnn as ps
+from portable_spdnn_cpu.jit import array_objects
 from portable_spdnn_cpu.spmm import cost_model
 from portable_spdnn_cpu.spmm.dense import DenseProduct
 from portable_spdnn_cpu.spmm.dense_layout import Layout
@@ -215,10 +217,44 @@ def test_what_does_not_fit_is_named(columns):
         np.testing.assert_array_equal(arguments[0], before)
 
 
+def test_calls_of_other_shapes_and_orders_by_turns():
+    """What was used last is looked at first, and serves only what it is made for."""
+    A = weights()
+    handle = NUMBA.spmm_handle(A)
+    operands = [
+        in_memory(kind, values((INNER, *shape), seed=seed))
+        for seed, (shape, kind) in enumerate(
+            itertools.product([(), (1,), (3,), (16,), (24,)], ["plain", "aligned", "transposed"])
+        )
+    ]
+    for _ in range(3):
+        for B in operands:
+            out = np.full((ROWS, *B.shape[1:]), 7, np.float32)
+            assert handle.multiply(B, out) is out
+            np.testing.assert_allclose(out, A @ B, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(handle.multiply(B), A @ B, rtol=1e-4, atol=1e-4)
+
+
+def test_where_the_fields_of_arrays_are_not_known_all_is_checked(monkeypatch):
+    monkeypatch.setattr(array_objects, "KNOWN", False)
+    A, B = weights(), values((INNER, 3))
+    handle: Any = NUMBA.spmm_handle(A)
+    for _ in range(2):
+        np.testing.assert_allclose(handle.multiply(B), A @ B, rtol=1e-4, atol=1e-4)
+    assert handle._run_as_given(B, None, None) is None
+    plan = ps.plan(ps.Network([ps.Layer(A, activation="none")]), NUMBA, expected_inputs=2)
+    Y = values((2, ROWS))
+    np.testing.assert_allclose(plan.scores(Y), Y @ A, rtol=1e-4, atol=1e-4)
+    assert plan.scores_as_given(Y) is None
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_how_plain_arrays_lie_in_memory(dtype):
-    look = layout_function(np.dtype(dtype), 2)
     C = np.zeros((4, 16), dtype)
+
+    def look(B, out, transposed):
+        return layout_function()(B, out, C.itemsize, transposed)
+
     aligned = in_memory("aligned", np.zeros((8, 16), dtype))
     assert look(aligned, C, False) == Layout.ALIGNED
     off = in_memory("aligned", np.zeros((9, 16), dtype)).ravel()[1:129].reshape(8, 16)

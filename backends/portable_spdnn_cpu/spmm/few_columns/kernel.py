@@ -15,6 +15,12 @@ import numpy as np
 from numba.core import types
 
 from portable_spdnn_cpu.activations import RELU, call_span_code
+from portable_spdnn_cpu.jit.array_objects import (
+    ARRAY_OBJECT,
+    EXPECTED,
+    is_expected,
+    is_writeable,
+)
 from portable_spdnn_cpu.jit.compilation import (
     Array,
     array_types,
@@ -30,16 +36,21 @@ from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
 from portable_spdnn_cpu.spmm.few_columns.operands import ARGUMENTS, OPERANDS
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec, Spec
-from portable_spdnn_cpu.spmm.plain_arrays import plain_layout
+from portable_spdnn_cpu.spmm.plain_arrays import place_of, plain_layout
 
 # Words of a job: where the operands lie, as `OPERANDS`; the address of its machine code, and the
 # number of the part that is the whole product; how many items C has, and the `Activation` of these,
-# NONE where bounds express it, of which LOWER and UPPER are the bits of float64; then the address
-# of each worker's part, and last that of the whole; see `operands.PART`.
+# NONE where bounds express it, of which LOWER and UPPER are the bits of float64; what
+# `multiply_plain` expects, if it is called; then the address of each worker's part, and last that
+# of the whole; see `operands.PART`.
 B_AT, B_ROW, B_COLUMN, OUT_AT, OUT_ROW, OUT_COLUMN, RESIDUAL_AT, RESIDUAL_ROW, RESIDUAL_COLUMN = (
     range(len(OPERANDS))
 )
-JOB, WHOLE, ITEMS, CODE, LOWER, UPPER, FIRST_PART = range(len(OPERANDS), len(OPERANDS) + 7)
+JOB, WHOLE, ITEMS, CODE, LOWER, UPPER, ITEMSIZE, TRANSPOSED, LAYOUT, EXPECTED_B = range(
+    len(OPERANDS), len(OPERANDS) + 10
+)
+EXPECTED_OUT = EXPECTED_B + EXPECTED
+FIRST_PART = EXPECTED_OUT + EXPECTED
 
 
 @job_kernel
@@ -111,15 +122,10 @@ def spec_of(sizes: list[int], itemsize: int) -> Spec:
 
 
 @kernel_part
-def write_place(words: Array, at: int, array: Array, transposed: bool) -> None:
-    """Write where an array lies, or its transpose: at address 0 where it has no items.
-
-    A vector is a column.
-    """
+def write_place(words: Array, at: int, array: Array) -> None:
+    """Write where a matrix lies: at address 0 where it has no items."""
     words[at] = address_if_any(array)
-    words[at + 1], words[at + 2] = array.strides[0], array.strides[-1]
-    if transposed:
-        words[at + 1], words[at + 2] = array.strides[-1], array.strides[0]
+    words[at + 1], words[at + 2] = array.strides
 
 
 @kernel_part
@@ -149,67 +155,74 @@ def multiply(at: int, alone: bool, B: Array, out: Array, residual: Array) -> Non
     residual : ndarray, shape (M, N), or (0, 0) where there is none
     """
     words = array_at(at, FIRST_PART, np.int64)
-    write_place(words, B_AT, B, False)
-    write_place(words, OUT_AT, out, False)
-    write_place(words, RESIDUAL_AT, residual, False)
+    write_place(words, B_AT, B)
+    write_place(words, OUT_AT, out)
+    write_place(words, RESIDUAL_AT, residual)
     if alone:
         run_whole(at)
 
 
+@kernel_part
+def write_plain_place(
+    words: Array, at: int, address: int, columns: int, itemsize: int, transposed: bool
+) -> None:
+    """Write where an array in C order lies, or its transpose."""
+    row = columns * itemsize
+    words[at] = address
+    words[at + 1], words[at + 2] = (itemsize, row) if transposed else (row, itemsize)
+
+
 @kernel
-def multiply_plain(at: int, transposed: bool, layout: int, B: Array, out: Array) -> bool:
-    """Compute a product, if B and C are plain arrays: see `plain_arrays`.
+def multiply_plain(at: int, B: Any, out: Any) -> bool:
+    """Compute a product, if B and C are plain arrays as the words expect: see `plain_arrays`.
 
     Parameters
     ----------
     at : int
-        The address of the job's words.
-    transposed : bool
-        Whether transposes of B and C are given.
-    layout : int
-        The `Layout` of B that this kernel was chosen for; with any other nothing is done.
-    B : ndarray, shape (K, N), or (K,)
-    out : ndarray, shape (M, N), or (M,)
-        Both have items.
+        The address of the job's words, with what is expected.
+    B, out : object, as `ARRAY_OBJECT`
+        Whatever a user gave.
 
     Returns
     -------
     bool
         False where nothing was done.
     """
-    if plain_layout(B, out, transposed) != layout:
+    of_b, of_out = at + 8 * EXPECTED_B, at + 8 * EXPECTED_OUT
+    if not (is_expected(B, of_b) and is_expected(out, of_out) and is_writeable(out)):
         return False
     words = array_at(at, FIRST_PART, np.int64)
-    write_place(words, B_AT, B, transposed)
-    write_place(words, OUT_AT, out, transposed)
+    itemsize, transposed = words[ITEMSIZE], words[TRANSPOSED] != 0
+    if plain_layout(B, out, itemsize, transposed) != words[LAYOUT]:
+        return False
+    address, _, columns, _ = place_of(B)
+    write_plain_place(words, B_AT, address, columns, itemsize, transposed)
+    address, _, columns, _ = place_of(out)
+    write_plain_place(words, OUT_AT, address, columns, itemsize, transposed)
     words[RESIDUAL_AT] = 0
     run_whole(at)
     return True
 
 
 class EntryPoints(NamedTuple):
-    """Compiled code for arrays of a type, which callers have looked at.
+    """What Python calls of the functions of these names.
 
     Attributes
     ----------
-    multiply, multiply_plain : callable
-        As the functions of these names, of two dimensions.
-    multiply_vector : callable
-        `multiply_plain` of one dimension.
+    multiply : callable
+        For arrays of a type, which callers have looked at.
+    multiply_plain : callable
     """
 
     multiply: Callable[..., None]
-    multiply_plain: Callable[..., bool]
-    multiply_vector: Callable[..., bool]
+    multiply_plain: Callable[[int, object, object], bool]
 
 
 @functools.cache
 def entry_points(dtype: np.dtype[Any]) -> EntryPoints:
     """Return what starts products of a type, float32 or float64."""
     read, written = array_types(dtype, 2)
-    plain = types.int64, types.boolean, types.int64
     return EntryPoints(
         entry_point(multiply, types.int64, types.boolean, read, written, read),
-        entry_point(multiply_plain, *plain, read, written),
-        entry_point(multiply_plain, *plain, *array_types(dtype, 1)),
+        entry_point(multiply_plain, types.int64, ARRAY_OBJECT, ARRAY_OBJECT),
     )

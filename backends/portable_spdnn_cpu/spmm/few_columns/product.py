@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import MutableMapping
+from typing import Any
 
 import numpy as np
+from numpy import empty
 
 from portable_spdnn.epilogue import Epilogue, cast_bounds
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.activations import RELU, Activation, activate_span, activation_of
+from portable_spdnn_cpu.jit.array_objects import expected_words
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import address_of
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import WAKING, ThreadPool
+from portable_spdnn_cpu.spmm.dense_layout import Layout
 from portable_spdnn_cpu.spmm.few_columns import kernel
 from portable_spdnn_cpu.spmm.few_columns.choice import Form
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, pack_lanes
@@ -22,9 +26,6 @@ from portable_spdnn_cpu.spmm.few_columns.rows import L2, least_blocks, pack_rows
 from portable_spdnn_cpu.spmm.few_columns.sliced import SlicedLayout, pack_slices
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
 
-# Takes (B, out or None, residual or None), of A's type and the shapes that are expected; returns C,
-# or None where it did not compute it.
-FastPath = Callable[[Array, Array | None, Array | None], Array | None]
 MAX_ROW_BYTES = 128  # of a row of B
 # Up to so many columns weights are not streamed, as was measured: models of both are not compared.
 SURE_COLUMNS = 16
@@ -120,7 +121,7 @@ class FewColumnsProduct:
         self.activates_later = self._later.code > RELU
         if self.activates_later and parts > 1:
             activate_span(np.empty(0, dtype), 0, 0, *self._later)  # compiles it
-        self._dtype, self._none = dtype, np.empty((0, 0), dtype)
+        self.dtype, self._none = np.dtype(dtype.type), np.empty((0, 0), dtype)
         self._unused: list[Scratch] = []
 
     def multiply(self, B: Array, out: Array, residual: Array | None, pool: ThreadPool) -> None:
@@ -153,55 +154,7 @@ class FewColumnsProduct:
     def new_scratch(self, threads: int = 1) -> Scratch:
         """Return what a call needs besides A, which stays where it is as long as this object."""
         given = self._job.address, self._rows * self._columns, self._later
-        return Scratch(self._packed, threads, *given)
-
-    def fast_path(
-        self,
-        pool: ThreadPool,
-        transposed: bool,
-        layout: int,
-        shape: tuple[int, ...],
-        otherwise: FastPath,
-    ) -> FastPath:
-        """Return what multiplies plain arrays in less time; see `plain_arrays`.
-
-        Parameters
-        ----------
-        pool : ThreadPool
-        transposed : bool
-            Whether it is given transposes of B and C.
-        layout : int
-            The `Layout` of B that this kernel was chosen for.
-        shape : tuple of int
-            Of C, as it is given.
-        otherwise : callable
-            What multiplies where B has another layout, there is a residual, threads share the
-            product, or scratch memory is yet to be made.
-        """
-        if self.threads_used(pool.threads) > 1:
-            return otherwise
-        unused, points, dtype, empty = self._unused, self._entry_points, self._dtype, np.empty
-        start = points.multiply_plain if len(shape) == 2 else points.multiply_vector
-
-        def multiply(
-            B: Array,
-            out: Array | None,
-            residual: Array | None,
-            kept: object = self,  # A, which lies where `scratch` says
-        ) -> Array | None:
-            if residual is not None:
-                return otherwise(B, out, residual)
-            try:
-                scratch = unused.pop()
-            except IndexError:
-                return otherwise(B, out, residual)
-            if out is None:
-                out = empty(shape, dtype)
-            done = start(scratch.address, transposed, layout, B, out)
-            unused.append(scratch)
-            return out if done else otherwise(B, out, residual)
-
-        return multiply
+        return Scratch(self._packed, self.dtype, threads, *given)
 
     def describe(self) -> str:
         """Return in words how products are computed."""
@@ -228,6 +181,55 @@ class FewColumnsProduct:
         return sum(array.nbytes for array in self._packed.arrays.values())
 
 
+class PlainCalls:
+    """Products of plain arrays of one shape, which compiled code looks at: see `plain_arrays`.
+
+    Parameters
+    ----------
+    product : FewColumnsProduct
+        Which one thread runs.
+    of_b, of_out : tuple of int
+        Shapes of B and C as they are given, with items.
+    transposed : bool
+        Whether transposes of B and C are given.
+    layout : int
+        The `Layout` of B that the product was chosen for.
+    """
+
+    __slots__ = "_dtype", "_expected", "_made", "_product", "_shape", "_start", "_unused"
+
+    def __init__(
+        self,
+        product: FewColumnsProduct,
+        of_b: tuple[int, ...],
+        of_out: tuple[int, ...],
+        transposed: bool,
+        layout: int,
+    ) -> None:
+        self._product, self._shape, self._dtype = product, of_out, product.dtype
+        self._expected = of_b, of_out, transposed, layout
+        self._start = kernel.entry_points(product.dtype).multiply_plain
+        self._made: list[Scratch] = []
+        self._unused: list[int] = []  # addresses of words
+
+    def multiply(self, B: object, out: Any) -> Array | None:
+        """Return C, which is `out` unless that is None; None if they are not as is expected."""
+        try:
+            words = self._unused.pop()  # concurrent calls each have their own
+        except IndexError:
+            words = self._new_words()
+        C: Array = empty(self._shape, self._dtype) if out is None else out
+        done = self._start(words, B, C)
+        self._unused.append(words)
+        return C if done else None
+
+    def _new_words(self) -> int:
+        scratch = self._product.new_scratch()
+        scratch.expect(*self._expected)
+        self._made.append(scratch)
+        return scratch.address
+
+
 class Scratch:
     """Scratch memory of some threads, and the words of a job that uses it: see `kernel`.
 
@@ -236,6 +238,8 @@ class Scratch:
     Parameters
     ----------
     packed : PackedProduct
+    dtype : numpy dtype
+        Of B and C.
     threads : int
     job : int
         The address of the kernel's machine code.
@@ -253,9 +257,15 @@ class Scratch:
     """
 
     def __init__(
-        self, packed: PackedProduct, threads: int, job: int, items: int, later: Activation
+        self,
+        packed: PackedProduct,
+        dtype: np.dtype[Any],
+        threads: int,
+        job: int,
+        items: int,
+        later: Activation,
     ) -> None:
-        self.threads = threads
+        self.threads, self._dtype = threads, dtype
         each = -(-packed.scratch_bytes // CACHE_LINE) * CACHE_LINE
         self._memory = aligned_empty((threads * each,), np.uint8)
         self._memory[:] = 0
@@ -273,3 +283,24 @@ class Scratch:
         bounds[kernel.LOWER], bounds[kernel.UPPER] = later.lower, later.upper
         self.words[kernel.FIRST_PART :] = [address_of(part) for part in self._parts]
         self.address = address_of(self.words)
+
+    def expect(
+        self,
+        of_b: tuple[int, ...],
+        of_out: tuple[int, ...],
+        transposed: bool,
+        layout: int = Layout.UNALIGNED,
+    ) -> None:
+        """Let `kernel.multiply_plain` expect plain arrays of these shapes, which have items.
+
+        Parameters
+        ----------
+        of_b, of_out : tuple of int
+        transposed : bool
+            Whether they are the transposes of B and C.
+        layout : int
+            The `Layout` of B.
+        """
+        how = self._dtype.itemsize, transposed, layout
+        shapes = [expected_words(shape, self._dtype) for shape in (of_b, of_out)]
+        self.words[kernel.ITEMSIZE : kernel.FIRST_PART] = [*how, *shapes[0], *shapes[1]]

@@ -32,7 +32,7 @@ SURE_COLUMNS = 16
 SMALL_TABLE = 1 << 16  # items of a table of rows times blocks that is made in any case
 SHARING = 5e-6  # seconds that it takes to share a product among threads
 # Seconds besides, on each thread: of a call, and for a byte of B, which is copied.
-CALL, COPIED_BYTE = (7e-7, 1.5e-11) if VECTOR_BYTES == 64 else (1.2e-6, 3.5e-11)
+CALL, COPIED_BYTE = (4e-7, 1.5e-11) if VECTOR_BYTES == 64 else (6e-7, 3.5e-11)
 
 
 def fits(A: SparseOperand, columns: int) -> bool:

@@ -33,29 +33,46 @@ from portable_spdnn_cpu.spmm.few_columns.product import MAX_ROW_BYTES, FewColumn
 from portable_spdnn_cpu.spmm.handle import WeightsProduct
 from portable_spdnn_cpu.spmm.plain_arrays import place_of
 
-MOST_INPUTS = MAX_ROW_BYTES // 4  # of float32
+# Seconds, measured on a Zen 5: of a product besides its entries, and of what surrounds products in
+# Python, which a chain spares.
+BEGUN, SPARED = 1e-7, 1e-5
+CERTAIN = 0.85  # what a chain of pieces must take by the model, of what it spares
 
 
 def chain_of(products: Sequence[WeightsProduct], inputs: int, threads: int) -> LayerChain | None:
-    """Return a chain of the kernels that products have chosen for so many inputs in C order.
+    """Return a chain of few-column kernels for so many inputs, after products have run them.
 
-    None where one of them is of another kind, or shared by several of so many threads, or a layer
-    has no neurons.
+    Inputs that are too many for such a kernel go in pieces, if that takes less time by the model.
+    None where it does not, where a kernel does not suit a layer or would be shared by several of so
+    many threads, or where a layer has no neurons.
     """
     if not array_objects.KNOWN or any(0 in product.A.shape for product in products):
         return None
-    kernels = []
+    itemsize = products[0].A.dtype.itemsize
+    piece = min(inputs, MAX_ROW_BYTES // itemsize)
+    kernels: list[Any] = []
     layout = Layout.FORTRAN if inputs > 1 else Layout.UNALIGNED
+    seconds, usual = 0.0, SPARED
     for product in products:
-        kernel = product.chosen(inputs, layout)
-        if not isinstance(kernel, FewColumnsProduct) or kernel.threads_used(threads) > 1:
-            return None
-        kernels.append(kernel)
+        choice = product.chosen(inputs, layout)
         # Features after it start on a cache line.
-        aligned = inputs * product.A.dtype.itemsize % BLOCK_BYTES == 0
-        layout = Layout.ALIGNED if aligned else Layout.UNALIGNED
+        layout = Layout.UNALIGNED if inputs * itemsize % BLOCK_BYTES else Layout.ALIGNED
+        if choice is None:
+            return None
+        if piece == inputs:
+            kernels.append(choice.kernel)
+            continue
+        usual += choice.predicted
+        seconds += -(-inputs // piece) * (BEGUN + product.few_columns_seconds(piece))
+    if seconds > CERTAIN * usual:
+        return None
+    if piece < inputs:
+        kernels = [product.few_columns_product(piece) for product in products]
+    for each in kernels:
+        if not isinstance(each, FewColumnsProduct) or each.threads_used(threads) > 1:
+            return None
     neurons = [products[0].A.shape[1], *(product.A.shape[0] for product in products)]
-    return LayerChain(kernels, neurons, inputs)
+    return LayerChain(kernels, neurons, inputs, piece)
 
 
 class LayerChain:
@@ -64,16 +81,24 @@ class LayerChain:
     Parameters
     ----------
     products : sequence of FewColumnsProduct
-        Of W^T, for `inputs` columns.
+        Of W^T, for `piece` columns.
     neurons : sequence of int
         That the network takes, and after each layer.
     inputs : int
+    piece : int
+        Inputs that go through all layers together. The last piece begins where as many are left:
+        some of its inputs may be those of the piece before it.
     """
 
     def __init__(
-        self, products: Sequence[FewColumnsProduct], neurons: Sequence[int], inputs: int
+        self,
+        products: Sequence[FewColumnsProduct],
+        neurons: Sequence[int],
+        inputs: int,
+        piece: int,
     ) -> None:
         self._products, self._neurons, self._inputs = products, neurons, inputs
+        self._piece, self._layers = piece, len(products)
         self._dtype, self._shape = products[0].dtype, (inputs, neurons[-1])
         self._start = _entry_point()
         self._unused = [self._new_memory()]
@@ -96,12 +121,12 @@ class LayerChain:
         except IndexError:
             memory = self._new_memory()
         out = np.empty(self._shape, self._dtype)
-        done = self._start(memory.address, len(self._products), features, out)
+        done = self._start(memory.address, self._layers, self._piece, features, out)
         self._unused.append(memory)
         return out if done else None
 
     def _new_memory(self) -> _Memory:
-        return _Memory(self._products, self._neurons, self._inputs)
+        return _Memory(self._products, self._neurons, self._inputs, self._piece)
 
 
 class _Memory:
@@ -114,16 +139,20 @@ class _Memory:
     """
 
     def __init__(
-        self, products: Sequence[FewColumnsProduct], neurons: Sequence[int], inputs: int
+        self,
+        products: Sequence[FewColumnsProduct],
+        neurons: Sequence[int],
+        inputs: int,
+        piece: int,
     ) -> None:
         dtype = products[0].dtype
         self._scratch = [product.new_scratch() for product in products]
         self._addresses = np.array([each.address for each in self._scratch], np.int64)
         self.address = address_of(self._addresses)
         # Features before and after a layer take turns.
-        self._features = aligned_empty((2, max(neurons[1:]) * inputs), dtype)
+        self._features = aligned_empty((2, max(neurons[1:]) * piece), dtype)
         between = [address_of(each) for each in self._features]
-        item, row = dtype.itemsize, inputs * dtype.itemsize
+        item, row = dtype.itemsize, piece * dtype.itemsize
         for number, (before, after) in enumerate(pairwise(self._scratch)):
             place = between[number % 2], row, item
             before.words[OUT_AT : OUT_AT + 3] = after.words[B_AT : B_AT + 3] = place
@@ -150,7 +179,7 @@ def has_nan(items: Array) -> bool:
 
 
 @kernel
-def run_chain(chain: int, layers: int, features: Any, out: Any) -> bool:
+def run_chain(chain: int, layers: int, piece: int, features: Any, out: Any) -> bool:
     """Run features through products, each of which reads what the one before it has written.
 
     Parameters
@@ -160,6 +189,8 @@ def run_chain(chain: int, layers: int, features: Any, out: Any) -> bool:
         are expected.
     layers : int
         How many products there are.
+    piece : int
+        Inputs that these take, at most as many as there are.
     features : object, as `ARRAY_OBJECT`
         Whatever a user gave; expected are features of shape (inputs, neurons).
     out : ndarray, as `ARRAY_OBJECT`, of that type, shape (inputs, neurons_out)
@@ -187,16 +218,18 @@ def run_chain(chain: int, layers: int, features: Any, out: Any) -> bool:
         infinite = has_infinite(array_at(read, inputs * neurons, np.float64))
     if infinite:
         return False
-    write_plain_place(first, B_AT, read, neurons, itemsize, True)
-    write_plain_place(last, OUT_AT, written, outputs, itemsize, True)
-    for layer in range(layers):
-        run_whole(words[layer])
+    for begin in range(0, inputs, piece):
+        input_ = min(begin, inputs - piece) * itemsize
+        write_plain_place(first, B_AT, read + input_ * neurons, neurons, itemsize, True)
+        write_plain_place(last, OUT_AT, written + input_ * outputs, outputs, itemsize, True)
+        for layer in range(layers):
+            run_whole(words[layer])
     if itemsize == 4:
         return not has_nan(array_at(written, inputs * outputs, np.float32))
     return not has_nan(array_at(written, inputs * outputs, np.float64))
 
 
 @functools.cache
-def _entry_point() -> Callable[[int, int, object, object], bool]:
+def _entry_point() -> Callable[[int, int, int, object, object], bool]:
     """Return `run_chain` for Python."""
-    return entry_point(run_chain, types.intp, types.intp, ARRAY_OBJECT, ARRAY_OBJECT)
+    return entry_point(run_chain, *[types.intp] * 3, ARRAY_OBJECT, ARRAY_OBJECT)

@@ -28,7 +28,7 @@ from portable_spdnn_cpu.network.counts import (
     find_active_columns,
     find_positive_rows,
 )
-from portable_spdnn_cpu.network.few_inputs import MOST_INPUTS, LayerChain, chain_of
+from portable_spdnn_cpu.network.few_inputs import LayerChain, chain_of
 from portable_spdnn_cpu.network.sparse_features import SparseFirstLayer
 from portable_spdnn_cpu.spmm.dense_layout import empty_result
 from portable_spdnn_cpu.spmm.handle import WeightsProduct
@@ -41,6 +41,7 @@ CACHE_SHARE = 0.75  # of the second level, for features before and after a layer
 MOST_BYTES = 1 << 26
 # Up to so many inputs are one group: each product decides by its own length if threads share it.
 FEW_INPUTS = 16
+MAX_CHAINS = 64  # numbers of inputs whose scores are computed in one call
 DESCRIBED_LAYERS = 8
 
 
@@ -110,10 +111,11 @@ class LayerProductsPlan(NetworkPlan):
         They are those of the expected inputs, or full ones, and halves of them where inputs leave.
         """
         expected, products = self.options.expected_inputs, self._own_products
-        size = inputs = min(self.group, self.batch_size)
+        size, pool = min(self.group, self.batch_size), ALONE
+        inputs = size
         if expected is not None:
             inputs = min(expected, self.batch_size)
-            _, size, products = self._cut(inputs)
+            pool, size, products = self._cut(inputs)
         left = min(size, inputs)
         for group in dict.fromkeys((inputs % size, left)):
             self._run_made_up(products, group)
@@ -122,7 +124,7 @@ class LayerProductsPlan(NetworkPlan):
         while later and halved(left) < left:
             left = halved(left)
             self._run_made_up(later, left)
-        if expected is not None:
+        if expected is not None and pool is ALONE and 0 < inputs <= size:
             self._make_chain(inputs, products)
 
     def _run_made_up(self, products: Sequence[WeightsProduct], inputs: int) -> None:
@@ -157,6 +159,11 @@ class LayerProductsPlan(NetworkPlan):
         ]
         if self._sparse_first is not None:
             lines.append(self._sparse_first.describe())
+        # Other threads may add some meanwhile.
+        chained = sorted(shape[0] for shape, chain in list(self._chains.items()) if chain)
+        if chained:
+            numbers = ", ".join(map(str, chained))
+            lines.append(f"`scores` takes one call for {numbers} inputs, through all layers.")
         both = zip(self._shared_products, self._own_products, strict=True)
         for number, products in enumerate(both, start=1):
             if number > DESCRIBED_LAYERS:
@@ -255,9 +262,15 @@ class LayerProductsPlan(NetworkPlan):
                 return rows
             return self.scores_of(inputs, batches)
         check_magnitudes(features, self.dtype)
+        scores = self.scores_as_given(features)
+        if scores is not None:
+            return scores
         rows = self._run_whole(products, features)
-        if isinstance(features, np.ndarray):
-            self._make_chain(inputs, products)  # for the next ones
+        if isinstance(features, np.ndarray) and features.shape not in self._chains:
+            self._make_chain(inputs, products)
+            scores = self.scores_as_given(features)
+            if scores is not None:
+                return scores  # as the next calls will, to the bit
         # The least number is NaN where one is: no array of booleans is made.
         if np.isnan(rows.min(initial=0)):
             raise NumericalError(OVERFLOW)
@@ -274,11 +287,12 @@ class LayerProductsPlan(NetworkPlan):
         return first if first is not None and first.suits(features, threads) else None
 
     def _make_chain(self, inputs: int, products: Sequence[WeightsProduct]) -> None:
-        """Let the next scores of so many inputs be computed in one call, if they can be."""
+        """Let the next scores of so many inputs, a group, be computed in one call, if that pays."""
         shape = inputs, self.network.neurons
-        if 0 < inputs <= MOST_INPUTS and shape not in self._chains:
-            threads = 1 if products is self._own_products else self.workers.threads
-            self._chains[shape] = chain_of(products, inputs, threads)
+        if len(self._chains) == MAX_CHAINS:
+            self._chains.clear()
+        threads = 1 if products is self._own_products else self.workers.threads
+        self._chains[shape] = chain_of(products, inputs, threads)
 
     def _run_whole(
         self, products: Sequence[WeightsProduct], features: Features, counted: bool = False

@@ -252,10 +252,23 @@ class WeightsProduct:
             if list(kernels) == list(self._choices):
                 break  # no other thread has chosen one meanwhile
 
-    def chosen(self, columns: int, layout: int) -> Kernel | None:
-        """Return the kernel that was chosen for a number of columns and a `Layout`, if one was."""
-        choice = self._choices.get((columns, layout))
-        return None if choice is None else choice.kernel
+    def chosen(self, columns: int, layout: int) -> Choice | None:
+        """Return what was chosen for a number of columns and a `Layout`, if anything was."""
+        return self._choices.get((columns, layout))
+
+    def few_columns_seconds(self, columns: int) -> float:
+        """Return what the model says of a kernel for so few columns, without what calls it.
+
+        Infinity where there is none.
+        """
+        if not few_columns.fits(self.A, columns):
+            return math.inf
+        copied = few_columns.copying_seconds(self.A, columns)
+        return copied + forms(self.A, columns)[0].seconds
+
+    def few_columns_product(self, columns: int) -> FewColumnsProduct:
+        """Return such a kernel, which there is, by the model."""
+        return self._few_columns(columns, [forms(self.A, columns)[0]])[0]
 
     def _size(self, columns: int, layout: int) -> ProductSize:
         return cost_model.size_of(self.A, columns, layout, self.workers, self.keeps_order)

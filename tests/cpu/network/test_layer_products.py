@@ -20,6 +20,7 @@ from portable_spdnn_cpu.network.choice import suits_products
 from portable_spdnn_cpu.network.layer_products import LayerProductsPlan
 from portable_spdnn_cpu.network.plan import DepthFirstPlan
 from portable_spdnn_cpu.network.sparse_features import SparseFirstLayer
+from portable_spdnn_cpu.spmm.few_columns import product as few_columns
 
 
 def pruned_network(
@@ -158,21 +159,22 @@ def test_features_in_every_form() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_scores_of_few_inputs_in_one_call(dtype: Any) -> None:
-    plan = made(pruned_network((20, 33, 47, 9)), expected_inputs=3, dtype=dtype)
+    plan = made(pruned_network((20, 33, 47, 9)), 1, expected_inputs=3, dtype=dtype)
     rng = np.random.default_rng(12)
-    for inputs in range(1, 35):
+    # Some in one piece, of up to 32 of float32; others in several, the last of which overlaps.
+    for inputs in (*range(1, 35), 63, 64, 65, 130):
         Y = rng.normal(size=(inputs, 20)).astype(dtype)
         assert (plan.scores_as_given(Y) is None) == (inputs != 3)  # which was expected
         expected = plan.scores(Y)
         found = plan.scores_as_given(Y)
-        assert (found is None) == (inputs * Y.itemsize > 128)
-        if found is None:
-            continue
         assert np.array_equal(found, expected)
         assert found.flags.c_contiguous
         assert found.flags.owndata
+        _, scores, _ = oracle.infer(plan.network, Y)
+        np.testing.assert_allclose(found, scores, rtol=1e-4, atol=1e-5)
         assert np.array_equal(plan.scores_as_given(Y[::-1].copy()), expected[::-1])
         assert np.array_equal(found, expected)  # nobody writes to it again
+    assert "`scores` takes one call for 1, 2, 3, 4," in plan.describe()
     Y, other = Y[:4].copy(), np.float64 if dtype == np.float32 else np.float32
     for not_plain in (Y[::2], Y.T.copy().T, Y.astype(other), Y.tolist()):
         assert plan.scores_as_given(not_plain) is None
@@ -181,6 +183,31 @@ def test_scores_of_few_inputs_in_one_call(dtype: Any) -> None:
         Y[3, 19] = value
         with pytest.raises(ps.InputError, match=r"input 3, neuron 19 .* is NaN or infinite"):
             plan.scores(Y)
+
+
+def test_scores_in_one_call_are_kept_for_so_many_numbers_of_inputs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(layer_products, "MAX_CHAINS", 2)
+    plan = made(pruned_network((20, 9)), 1)
+    Y = np.random.default_rng(13).normal(size=(9, 20)).astype(np.float32)
+    first = [plan.scores(Y[:inputs]) for inputs in range(1, 10)]
+    for inputs in (3, 1, 9, 3):
+        assert np.array_equal(plan.scores(Y[:inputs]), first[inputs - 1])
+        assert 1 <= len(plan._chains) <= 2
+
+
+@pytest.mark.parametrize(("width", "inputs"), [(1200, 300), (400, 3)])
+def test_scores_that_take_less_time_otherwise(
+    width: int, inputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces of many inputs through large layers; products that threads share."""
+    monkeypatch.setattr(few_columns, "SHARING", 0.0)
+    plan = made(pruned_network((width, width, 7), 0.1), 1 if inputs > 32 else 2)
+    Y = np.random.default_rng(14).normal(size=(inputs, width)).astype(np.float32)
+    expected = plan.scores(Y)
+    assert plan.scores_as_given(Y) is None
+    assert np.array_equal(plan.scores(Y), expected)
 
 
 def test_layers_without_outputs_or_inputs_are_no_chain() -> None:

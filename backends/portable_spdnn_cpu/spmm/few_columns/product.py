@@ -59,8 +59,13 @@ def predicted_seconds(alone: float, A: SparseOperand, columns: int, threads: int
     `alone`: seconds on one thread, without the call and the copy of B, as a `Form` has them.
     """
     used = sharing_threads(alone, threads)
-    copied = COPIED_BYTE * A.shape[1] * columns * A.dtype.itemsize
-    return CALL + copied + alone / used + (SHARING if used > 1 else 0)
+    shared = alone / used + (SHARING if used > 1 else 0)
+    return CALL + copying_seconds(A, columns) + shared
+
+
+def copying_seconds(A: SparseOperand, columns: int) -> float:
+    """Return what the model says of the copy of B."""
+    return COPIED_BYTE * A.shape[1] * columns * A.dtype.itemsize
 
 
 class FewColumnsProduct:

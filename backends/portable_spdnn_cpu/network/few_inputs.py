@@ -219,9 +219,9 @@ def run_chain(chain: int, layers: int, piece: int, features: Any, out: Any) -> b
     if infinite:
         return False
     for begin in range(0, inputs, piece):
-        input_ = min(begin, inputs - piece) * itemsize
-        write_plain_place(first, B_AT, read + input_ * neurons, neurons, itemsize, True)
-        write_plain_place(last, OUT_AT, written + input_ * outputs, outputs, itemsize, True)
+        row = min(begin, inputs - piece)
+        write_plain_place(first, B_AT, features, itemsize, True, row)
+        write_plain_place(last, OUT_AT, out, itemsize, True, row)
         for layer in range(layers):
             run_whole(words[layer])
     if itemsize == 4:

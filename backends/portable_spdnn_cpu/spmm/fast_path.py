@@ -85,8 +85,8 @@ class FastPaths:
     def multiply(self, B: object, out: object, residual: object) -> Array | None:
         """Return C of what a user gave; None where that is to take the path with checks."""
         calls = self._latest
-        if calls is not None and residual is None:
-            C = calls.multiply(B, out)
+        if calls is not None:
+            C = calls.multiply(B, out, residual)
             if C is not None:
                 return C
         dtype = self._dtype
@@ -117,9 +117,9 @@ class FastPaths:
         transposed, itemsize, look = self._transposed, self._dtype.itemsize, layout_function()
         layout = look(B, path.one if out is None else out, itemsize, transposed)
         kernel, calls = path.kernels.get(layout), path.calls.get(layout)
-        if calls is not None and residual is None:
+        if calls is not None:
             self._latest = calls
-            return calls.multiply(B, out)
+            return calls.multiply(B, out, residual)
         if kernel is None:
             return None
         if out is None:

@@ -18,6 +18,7 @@ from portable_spdnn_cpu.activations import RELU, call_span_code
 from portable_spdnn_cpu.jit.array_objects import (
     ARRAY_OBJECT,
     EXPECTED,
+    address_of_object,
     is_expected,
     is_writeable,
 )
@@ -36,7 +37,7 @@ from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
 from portable_spdnn_cpu.spmm.few_columns.operands import ARGUMENTS, OPERANDS
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec, Spec
-from portable_spdnn_cpu.spmm.plain_arrays import place_of, plain_layout
+from portable_spdnn_cpu.spmm.plain_arrays import NOT_PLAIN, place_of, plain_layout
 
 # Words of a job: where the operands lie, as `OPERANDS`; the address of its machine code, and the
 # number of the part that is the whole product; how many items C has, and the `Activation` of these,
@@ -46,8 +47,8 @@ from portable_spdnn_cpu.spmm.plain_arrays import place_of, plain_layout
 B_AT, B_ROW, B_COLUMN, OUT_AT, OUT_ROW, OUT_COLUMN, RESIDUAL_AT, RESIDUAL_ROW, RESIDUAL_COLUMN = (
     range(len(OPERANDS))
 )
-JOB, WHOLE, ITEMS, CODE, LOWER, UPPER, ITEMSIZE, TRANSPOSED, LAYOUT, EXPECTED_B = range(
-    len(OPERANDS), len(OPERANDS) + 10
+JOB, WHOLE, ITEMS, CODE, LOWER, UPPER, ITEMSIZE, TRANSPOSED, LAYOUT, NONE_AT, EXPECTED_B = range(
+    len(OPERANDS), len(OPERANDS) + 11
 )
 EXPECTED_OUT = EXPECTED_B + EXPECTED
 FIRST_PART = EXPECTED_OUT + EXPECTED
@@ -164,24 +165,25 @@ def multiply(at: int, alone: bool, B: Array, out: Array, residual: Array) -> Non
 
 @kernel_part
 def write_plain_place(
-    words: Array, at: int, address: int, columns: int, itemsize: int, transposed: bool
+    words: Array, at: int, array: Any, itemsize: int, transposed: bool, first: int = 0
 ) -> None:
-    """Write where an array in C order lies, or its transpose."""
+    """Write where an array object in C order lies from a row on, or its transpose."""
+    address, _, columns, _ = place_of(array)
     row = columns * itemsize
-    words[at] = address
+    words[at] = address + first * row
     words[at + 1], words[at + 2] = (itemsize, row) if transposed else (row, itemsize)
 
 
 @kernel
-def multiply_plain(at: int, B: Any, out: Any) -> bool:
-    """Compute a product, if B and C are plain arrays as the words expect: see `plain_arrays`.
+def multiply_plain(at: int, B: Any, out: Any, residual: Any) -> bool:
+    """Compute a product, if its operands are plain arrays as the words expect: see `plain_arrays`.
 
     Parameters
     ----------
     at : int
         The address of the job's words, with what is expected.
-    B, out : object, as `ARRAY_OBJECT`
-        Whatever a user gave.
+    B, out, residual : object, as `ARRAY_OBJECT`
+        Whatever a user gave; a residual is None or like C.
 
     Returns
     -------
@@ -195,11 +197,15 @@ def multiply_plain(at: int, B: Any, out: Any) -> bool:
     itemsize, transposed = words[ITEMSIZE], words[TRANSPOSED] != 0
     if plain_layout(B, out, itemsize, transposed) != words[LAYOUT]:
         return False
-    address, _, columns, _ = place_of(B)
-    write_plain_place(words, B_AT, address, columns, itemsize, transposed)
-    address, _, columns, _ = place_of(out)
-    write_plain_place(words, OUT_AT, address, columns, itemsize, transposed)
     words[RESIDUAL_AT] = 0
+    if address_of_object(residual) != words[NONE_AT]:
+        if not is_expected(residual, of_out):
+            return False
+        if plain_layout(residual, out, itemsize, transposed) == NOT_PLAIN:
+            return False
+        write_plain_place(words, RESIDUAL_AT, residual, itemsize, transposed)
+    write_plain_place(words, B_AT, B, itemsize, transposed)
+    write_plain_place(words, OUT_AT, out, itemsize, transposed)
     run_whole(at)
     return True
 
@@ -215,7 +221,7 @@ class EntryPoints(NamedTuple):
     """
 
     multiply: Callable[..., None]
-    multiply_plain: Callable[[int, object, object], bool]
+    multiply_plain: Callable[[int, object, object, object], bool]
 
 
 @functools.cache
@@ -224,5 +230,5 @@ def entry_points(dtype: np.dtype[Any]) -> EntryPoints:
     read, written = array_types(dtype, 2)
     return EntryPoints(
         entry_point(multiply, types.int64, types.boolean, read, written, read),
-        entry_point(multiply_plain, types.int64, ARRAY_OBJECT, ARRAY_OBJECT),
+        entry_point(multiply_plain, types.int64, *[ARRAY_OBJECT] * 3),
     )

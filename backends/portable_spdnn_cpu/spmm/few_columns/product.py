@@ -217,14 +217,14 @@ class PlainCalls:
         self._made: list[Scratch] = []
         self._unused: list[int] = []  # addresses of words
 
-    def multiply(self, B: object, out: Any) -> Array | None:
+    def multiply(self, B: object, out: Any, residual: object) -> Array | None:
         """Return C, which is `out` unless that is None; None if they are not as is expected."""
         try:
             words = self._unused.pop()  # concurrent calls each have their own
         except IndexError:
             words = self._new_words()
         C: Array = empty(self._shape, self._dtype) if out is None else out
-        done = self._start(words, B, C)
+        done = self._start(words, B, C, residual)
         self._unused.append(words)
         return C if done else None
 
@@ -306,6 +306,6 @@ class Scratch:
         layout : int
             The `Layout` of B.
         """
-        how = self._dtype.itemsize, transposed, layout
+        how = self._dtype.itemsize, transposed, layout, id(None)
         shapes = [expected_words(shape, self._dtype) for shape in (of_b, of_out)]
         self.words[kernel.ITEMSIZE : kernel.FIRST_PART] = [*how, *shapes[0], *shapes[1]]

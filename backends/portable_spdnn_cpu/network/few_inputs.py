@@ -26,6 +26,7 @@ from portable_spdnn_cpu.spmm.few_columns.kernel import (
     FIRST_PART,
     ITEMSIZE,
     OUT_AT,
+    RESIDUAL_AT,
     run_whole,
     write_plain_place,
 )
@@ -146,7 +147,9 @@ class _Memory:
         piece: int,
     ) -> None:
         dtype = products[0].dtype
-        self._scratch = [product.new_scratch() for product in products]
+        self._scratch = [product.take_scratch() for product in products]
+        for each in self._scratch:
+            each.words[RESIDUAL_AT] = 0  # an earlier call may have had one
         self._addresses = np.array([each.address for each in self._scratch], np.int64)
         self.address = address_of(self._addresses)
         # Features before and after a layer take turns.

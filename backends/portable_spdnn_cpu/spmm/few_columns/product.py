@@ -142,12 +142,7 @@ class FewColumnsProduct:
             Used where the work is worth sharing.
         """
         threads = self.threads_used(pool.threads)
-        try:
-            scratch: Scratch | None = self._unused.pop()  # concurrent calls each have their own
-        except IndexError:
-            scratch = None
-        if scratch is None or scratch.threads != threads:
-            scratch = self.new_scratch(threads)
+        scratch = self.take_scratch(threads)
         added = self._none if residual is None else residual
         self._entry_points.multiply(scratch.address, threads == 1, B, out, added)
         if threads > 1:
@@ -156,8 +151,17 @@ class FewColumnsProduct:
                 activate_span(out.ravel(order="K"), 0, out.size, *self._later)
         self._unused.append(scratch)
 
-    def new_scratch(self, threads: int = 1) -> Scratch:
-        """Return what a call needs besides A, which stays where it is as long as this object."""
+    def take_scratch(self, threads: int = 1) -> Scratch:
+        """Return what a call needs besides A, which stays where it is as long as this object.
+
+        Concurrent calls each have their own. Whoever takes one may keep it.
+        """
+        try:
+            scratch = self._unused.pop()
+            if scratch.threads == threads:
+                return scratch
+        except IndexError:
+            pass
         given = self._job.address, self._rows * self._columns, self._later
         return Scratch(self._packed, self.dtype, threads, *given)
 
@@ -229,7 +233,7 @@ class PlainCalls:
         return C if done else None
 
     def _new_words(self) -> int:
-        scratch = self._product.new_scratch()
+        scratch = self._product.take_scratch()
         scratch.expect(*self._expected)
         self._made.append(scratch)
         return scratch.address

@@ -246,6 +246,11 @@ class LayerProductsPlan(NetworkPlan):
         chain = self._chains.get(features.shape)
         return None if chain is None else chain.scores(features)
 
+    def _chained_scores(self, features: Features) -> Array | None:
+        """Return the scores of valid features that a chain computes, in any order and type."""
+        chain = self._chains.get(features.shape) if isinstance(features, np.ndarray) else None
+        return None if chain is None else chain.scores(np.ascontiguousarray(features, self.dtype))
+
     def run_scores(self, features: Features) -> Array:
         """Return the scores of valid features; see `NetworkPlan.run_scores`.
 
@@ -262,13 +267,13 @@ class LayerProductsPlan(NetworkPlan):
                 return rows
             return self.scores_of(inputs, batches)
         check_magnitudes(features, self.dtype)
-        scores = self.scores_as_given(features)
+        scores = self._chained_scores(features)
         if scores is not None:
             return scores
         rows = self._run_whole(products, features)
         if isinstance(features, np.ndarray) and features.shape not in self._chains:
             self._make_chain(inputs, products)
-            scores = self.scores_as_given(features)
+            scores = self._chained_scores(features)
             if scores is not None:
                 return scores  # as the next calls will, to the bit
         # The least number is NaN where one is: no array of booleans is made.

@@ -150,8 +150,7 @@ def _plans(backend: Backend, dtype: np.dtype[Any]) -> None:
             Y = np.ones((inputs, network.neurons), dtype)
             for features in (Y, sp.csr_array(Y), Y > 0):
                 plan.run(features)
-                for _ in range(2):  # the second time may take another way
-                    plan.scores(features)
+                plan.scores(features)
 
 
 def _attention(backend: Backend, dtype: np.dtype[Any]) -> None:

@@ -234,9 +234,20 @@ class NetworkPlan(ABC):
         return self.run_scores(as_features(self.backend.download(features), self.network.neurons))
 
     def scores_as_given(self, features: object) -> Array | None:
-        """Return what `scores` does, of what a user gave; None, the default, to have it checked.
+        """Return what `scores` does, of what a user gave; None, the default, for the usual way.
 
-        For networks so small that checks in Python would take as long.
+        It is asked before anything is checked, for networks that take as long as checks in Python.
+
+        Parameters
+        ----------
+        features : object
+            Anything; nobody has looked at it.
+
+        Returns
+        -------
+        ndarray, or None
+            A new array, as `scores` returns it. None wherever features are not such as a backend
+            takes as they are, or are not valid, or a score is NaN: the usual way then tells why.
         """
         return None
 

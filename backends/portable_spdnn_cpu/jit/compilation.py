@@ -3,8 +3,9 @@
 Kernels are Python functions that Numba compiles for the processor at hand when they are first
 called with arguments of some types. They run without the interpreter's lock, on raw arrays, and
 check nothing: whoever calls them has. (`spmm.direct` and `layout.csc_to_csr` check the structure
-that they read.) Python calls a `kernel`; a `job_kernel` runs by its address (see `jit.jobs`), and a
-`kernel_part` within others. What Numba has no words for is an intrinsic, which emits LLVM code.
+that they read; those that take array objects look at these, see `jit.array_objects`.) Python calls
+a `kernel`; a `job_kernel` runs by its address (see `jit.jobs`), and a `kernel_part` within others.
+What Numba has no words for is an intrinsic, which emits LLVM code.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def kernel(function: Function, **options: Any) -> Function:
     values. So a kernel does not know an argument at compile time, but for the length of a tuple.
     """
     njit = cast(Any, numba.njit)  # its types do not know all options
-    options = {"pipeline_class": _KernelCompiler, **options}
-    compiled = njit(nogil=True, cache=True, no_cfunc_wrapper=True, **options)(function)
+    options = {"pipeline_class": _KernelCompiler, "nogil": True, **options}
+    compiled = njit(cache=True, no_cfunc_wrapper=True, **options)(function)
     compiled.get_call_template = functools.partial(_template_of_any, compiled.get_call_template)
     kept = getattr(compiled._cache, "_cache_file", None)  # none where no folder may be written
     if kept is not None:
@@ -236,7 +237,8 @@ def entry_point(function: Callable[..., Any], *types: Any) -> Callable[..., Any]
     """Return what Python calls of a kernel, compiled for arguments of some types.
 
     The kernel itself would look up the types of its arguments, which takes a third of a
-    microsecond. Here whoever calls has looked at the type and the dimensions of each array.
+    microsecond. Here whoever calls has looked at the type and the dimensions of each array, but of
+    those that go as `jit.array_objects`.
     """
     dispatcher = cast(Any, function)
     dispatcher.compile(types)

@@ -15,19 +15,31 @@ SAMPLED_LAYERS = 3  # the first, one in the middle and the last: they tell for a
 # below THIN they win by so little that tiles are better where inputs may die out.
 DENSE, THIN = 0.25, 0.05
 FEW_INPUTS = 16  # with so few, products are up to twice as fast
+# Networks of so few weights are faster as products with any number of inputs, and others with so
+# few inputs that these are so many multiply-adds: before tiles begin, 70 microseconds pass on a
+# Zen 5.
+FEW_WEIGHTS, FEW_MULTIPLY_ADDS = 1 << 14, 1 << 22
 
 
 def suits_products(network: Network, expected_inputs: int | None = None) -> bool:
     """Whether layers are faster one by one, as products, than depth first in tiles of inputs.
 
     Of the first, a middle and the last layer, those tell that hold at least half of the three's
-    weights. A layer is for tiles where all its weights are equal; else for products where it is
-    DENSE; else for tiles where half of its outputs are in clusters that share inputs, or where it
-    is THIN and inputs may die out, unless few inputs are expected; else for products. Inputs may
-    die out where zeros stay zeros in every layer, and a bias of these three is below zero.
+    weights. A layer is for tiles where all its weights are equal. If none of the three is so, they
+    are for products where the network is small, or small for the inputs that are expected. Else a
+    layer is for products where it is DENSE; else for tiles where half of its outputs are in
+    clusters that share inputs, or where it is THIN and inputs may die out, unless few inputs are
+    expected; else for products. Inputs may die out where zeros stay zeros in every layer, and a
+    bias of these three is below zero.
     """
     sampled = np.unique(np.linspace(0, len(network) - 1, SAMPLED_LAYERS).astype(int))
     layers = [network.layers[number] for number in sampled]
+    edges = network.edges
+    small = edges <= FEW_WEIGHTS
+    if expected_inputs is not None:
+        small |= expected_inputs * edges <= FEW_MULTIPLY_ADDS
+    if small and all(layer.constant is None for layer in layers):
+        return True
     few_inputs = expected_inputs is not None and expected_inputs <= FEW_INPUTS
     dying = (
         not few_inputs and network.sparse_features_exact and any(map(_has_negative_bias, layers))

@@ -22,13 +22,13 @@ from portable_spdnn_cpu.layout.csc_to_csr import transposed
 from portable_spdnn_cpu.machine.buffers import Buffers, Spare
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool, worth_waking
+from portable_spdnn_cpu.network.compiled_scores import ScoresInOneCall
 from portable_spdnn_cpu.network.counts import (
     COUNTS,
     SAVED,
     find_active_columns,
     find_positive_rows,
 )
-from portable_spdnn_cpu.network.few_inputs import LayerChain, chain_of
 from portable_spdnn_cpu.network.sparse_features import SparseFirstLayer
 from portable_spdnn_cpu.spmm.dense_layout import empty_result
 from portable_spdnn_cpu.spmm.handle import WeightsProduct
@@ -39,9 +39,9 @@ CACHE_SHARE = 0.75  # of the second level, for features before and after a layer
 # Bytes of these features up to which a group has LEAST_GROUP inputs, whatever the cache; fewer in
 # wider networks.
 MOST_BYTES = 1 << 26
-# Up to so many inputs are one group: each product decides by its own length if threads share it.
+# Up to so many inputs, columns of a vector, are one group: each product decides by its own length
+# whether threads share it.
 FEW_INPUTS = 16
-MAX_CHAINS = 64  # numbers of inputs whose scores are computed in one call
 DESCRIBED_LAYERS = 8
 
 
@@ -72,13 +72,13 @@ class LayerProductsPlan(NetworkPlan):
             number + 1 < len(layers) and self.may_drop_after(number)
             for number in range(len(layers))
         ]
-        features = 2 * max(1, network.widest) * self.dtype.itemsize  # of an input
-        least = LEAST_GROUP if LEAST_GROUP * features <= MOST_BYTES else LANES
-        fitting = int(CACHE_SHARE * cache_bytes(2)) // features // LANES * LANES
+        # Of an input, before and after the layer in which these are most.
+        self._features = max(1, *(sum(layer.shape) for layer in layers)) * self.dtype.itemsize
+        least = LEAST_GROUP if LEAST_GROUP * self._features <= MOST_BYTES else LANES
+        fitting = int(CACHE_SHARE * cache_bytes(2)) // self._features // LANES * LANES
         self.group = min(max(fitting, least), MOST_GROUP)
         self._buffers = Spare(Buffers)
-        # By the shape of features; None where such a chain cannot be.
-        self._chains: dict[tuple[int, ...], LayerChain | None] = {}
+        self._in_one_call = ScoresInOneCall()
         operands = {layer: self._operands(layer) for layer in layers}  # some may be one object
         self._own_products = self._products(ALONE, layers, operands)
         self._shared_products = self._own_products
@@ -125,10 +125,10 @@ class LayerProductsPlan(NetworkPlan):
             left = halved(left)
             self._run_made_up(later, left)
         if expected is not None and pool is ALONE and 0 < inputs <= size:
-            self._make_chain(inputs, products)
+            self._in_one_call.prepare(products, inputs, self._threads_of(products))
 
     def _run_made_up(self, products: Sequence[WeightsProduct], inputs: int) -> None:
-        """Run so many made-up inputs through some layers."""
+        """Run so many made-up inputs through some layers, as batches do, but all stay."""
         if not inputs:
             return
         neurons = products[0].A.shape[1]
@@ -137,12 +137,16 @@ class LayerProductsPlan(NetworkPlan):
         else:  # as features lie between layers
             sample = empty_result((neurons, inputs), self.dtype).T
             sample[...] = 1
-        self._run_whole(products, sample, counted=True)
+        rows = empty_result((inputs, products[-1].A.shape[0]), self.dtype)
+        positive, counts = np.empty(inputs, np.bool_), np.zeros((COUNTS, len(products)), np.int64)
+        buffers = self._buffers.take()
+        self._run_group(products, sample, rows, positive, buffers, 0, counts, all_stay=True)
+        self._buffers.give_back(buffers)
 
     def describe(self) -> str:
         """Return what the plan chose and why, a line each."""
         threads = self.workers.threads
-        kib = 2 * self.network.widest * self.group * self.dtype.itemsize // 1024
+        kib = self._features * self.group // 1024
         leave = [str(number) for number, may in enumerate(self._may_leave, start=1) if may]
         lines = [
             "Layers run one after the other, each a product of prepared weights, in "
@@ -159,11 +163,7 @@ class LayerProductsPlan(NetworkPlan):
         ]
         if self._sparse_first is not None:
             lines.append(self._sparse_first.describe())
-        # Other threads may add some meanwhile.
-        chained = sorted(shape[0] for shape, chain in list(self._chains.items()) if chain)
-        if chained:
-            numbers = ", ".join(map(str, chained))
-            lines.append(f"`scores` takes one call for {numbers} inputs, through all layers.")
+        lines += self._in_one_call.describe()
         both = zip(self._shared_products, self._own_products, strict=True)
         for number, products in enumerate(both, start=1):
             if number > DESCRIBED_LAYERS:
@@ -240,16 +240,8 @@ class LayerProductsPlan(NetworkPlan):
         return BatchOutput(active, rows, after, edges, positive=known, computed_per_layer=computed)
 
     def scores_as_given(self, features: object) -> Array | None:
-        """Return the scores of plain arrays of few inputs that a chain computes."""
-        if type(features) is not np.ndarray:
-            return None
-        chain = self._chains.get(features.shape)
-        return None if chain is None else chain.scores(features)
-
-    def _chained_scores(self, features: Features) -> Array | None:
-        """Return the scores of valid features that a chain computes, in any order and type."""
-        chain = self._chains.get(features.shape) if isinstance(features, np.ndarray) else None
-        return None if chain is None else chain.scores(np.ascontiguousarray(features, self.dtype))
+        """Return the scores of plain features, where they are computed in one call."""
+        return self._in_one_call.scores(features)
 
     def run_scores(self, features: Features) -> Array:
         """Return the scores of valid features; see `NetworkPlan.run_scores`.
@@ -267,13 +259,13 @@ class LayerProductsPlan(NetworkPlan):
                 return rows
             return self.scores_of(inputs, batches)
         check_magnitudes(features, self.dtype)
-        scores = self._chained_scores(features)
+        scores = self._in_one_call.scores_of_valid(features)
         if scores is not None:
             return scores
         rows = self._run_whole(products, features)
-        if isinstance(features, np.ndarray) and features.shape not in self._chains:
-            self._make_chain(inputs, products)
-            scores = self._chained_scores(features)
+        if isinstance(features, np.ndarray):
+            self._in_one_call.prepare(products, inputs, self._threads_of(products))
+            scores = self._in_one_call.scores_of_valid(features)
             if scores is not None:
                 return scores  # as the next calls will, to the bit
         # The least number is NaN where one is: no array of booleans is made.
@@ -291,29 +283,15 @@ class LayerProductsPlan(NetworkPlan):
         first = self._sparse_first
         return first if first is not None and first.suits(features, threads) else None
 
-    def _make_chain(self, inputs: int, products: Sequence[WeightsProduct]) -> None:
-        """Let the next scores of so many inputs, a group, be computed in one call, if that pays."""
-        shape = inputs, self.network.neurons
-        if len(self._chains) == MAX_CHAINS:
-            self._chains.clear()
-        threads = 1 if products is self._own_products else self.workers.threads
-        self._chains[shape] = chain_of(products, inputs, threads)
+    def _threads_of(self, products: Sequence[WeightsProduct]) -> int:
+        """Return how many threads may share each of these products."""
+        return 1 if products is self._own_products else self.workers.threads
 
-    def _run_whole(
-        self, products: Sequence[WeightsProduct], features: Features, counted: bool = False
-    ) -> Array:
-        """Run a group of which all inputs stay; return the last product's features.
-
-        `counted`: whether layers are counted, as those of batches, for nobody to see.
-        """
-        inputs = features.shape[0]
-        rows = empty_result((inputs, products[-1].A.shape[0]), self.dtype)
-        positive = counts = None
-        if counted:
-            positive = np.empty(inputs, np.bool_)
-            counts = np.zeros((COUNTS, len(products)), np.int64)
+    def _run_whole(self, products: Sequence[WeightsProduct], features: Features) -> Array:
+        """Run a group of which all inputs stay, and nothing is counted; return its scores."""
+        rows = empty_result((features.shape[0], products[-1].A.shape[0]), self.dtype)
         buffers = self._buffers.take()
-        self._run_group(products, features, rows, positive, buffers, 0, counts, all_stay=True)
+        self._run_group(products, features, rows, None, buffers, 0, None)
         self._buffers.give_back(buffers)
         return rows
 
@@ -343,10 +321,10 @@ class LayerProductsPlan(NetworkPlan):
         worker : int
             Whose buffers are used.
         counts : ndarray of int64, shape (COUNTS, layers), or None
-            Takes, besides what it holds, what is counted of each layer. None, as `positive`, where
-            nothing is to be counted and all stay.
+            Takes, besides what it holds, what is counted of each layer. Where this and `positive`
+            are None, nothing is counted, and all inputs stay.
         all_stay : bool
-            Whether inactive inputs stay wherever they may leave.
+            Whether inactive inputs stay wherever they may leave, although they are counted.
 
         Returns
         -------

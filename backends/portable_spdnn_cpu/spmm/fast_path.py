@@ -1,7 +1,8 @@
 """The fast path of a handle: products of plain arrays, begun in a fraction of a microsecond.
 
 What a user gives to a handle is checked in Python, in one microsecond or two; a small product takes
-less. Here types and shapes are looked up together, and compiled code looks at the rest.
+less. If the last product was one of few columns, its compiled code is asked first whether it takes
+these operands as well. Else their shapes are looked up, and compiled code looks at the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import empty_result
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
-from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct, PlainCalls
+from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct, PlainProduct
 from portable_spdnn_cpu.spmm.plain_arrays import NOT_PLAIN, layout_function
 
 
@@ -49,14 +50,15 @@ class FastPaths:
         self._shape, self._transposed = shape, transposed
         self._workers, self._run = workers, run
         self._by_shape: dict[tuple[int, ...], _Path] = {}  # of B
-        self._latest: PlainCalls | None = None  # what was used last
+        self._latest: PlainProduct | None = None
+        self._look = layout_function()
 
     def use(self, kernels: Mapping[tuple[int, int], Any]) -> None:
         """Multiply by these kernels alone, by columns and `Layout`."""
         (rows, inner), step = self._shape, -1 if self._transposed else 1
         by_columns: dict[int, dict[int, Any]] = {}
         for (columns, layout), kernel in kernels.items():
-            if array_objects.KNOWN and rows * inner * columns:
+            if array_objects.FIELDS_ARE_KNOWN and rows * inner * columns:
                 by_columns.setdefault(columns, {})[layout] = kernel
         found = {}
         for columns, by_layout in by_columns.items():
@@ -74,19 +76,19 @@ class FastPaths:
         self, kernels: Mapping[int, Any], of_b: tuple[int, ...], of_c: tuple[int, ...]
     ) -> _Path:
         """Return what multiplies B of a shape by kernels, by `Layout`."""
-        calls = {
-            layout: PlainCalls(kernel, of_b, of_c, self._transposed, layout)
+        plain = {
+            layout: PlainProduct(kernel, of_b, of_c, self._transposed, layout)
             for layout, kernel in kernels.items()
             if isinstance(kernel, FewColumnsProduct)
             and kernel.threads_used(self._workers.threads) == 1
         }
-        return _Path(kernels, of_c, calls, np.empty((1,) * len(of_c), self._dtype))
+        return _Path(kernels, of_c, plain, np.empty((1,) * len(of_c), self._dtype))
 
     def multiply(self, B: object, out: object, residual: object) -> Array | None:
         """Return C of what a user gave; None where that is to take the path with checks."""
-        calls = self._latest
-        if calls is not None:
-            C = calls.multiply(B, out, residual)
+        latest = self._latest
+        if latest is not None:
+            C = latest.multiply(B, out, residual)
             if C is not None:
                 return C
         dtype = self._dtype
@@ -95,6 +97,12 @@ class FastPaths:
         path = self._by_shape.get(B.shape)
         if path is None:
             return None
+        for plain in path.plain.values():
+            if plain is not latest:
+                C = plain.multiply(B, out, residual)
+                if C is not None:
+                    self._latest = plain
+                    return C
         if out is not None and not (
             type(out) is np.ndarray
             and out.dtype is dtype
@@ -114,12 +122,9 @@ class FastPaths:
         self, path: _Path, B: Array, out: Array | None, residual: Array | None
     ) -> Array | None:
         """Return C of arrays of the shapes and the type that a path has."""
-        transposed, itemsize, look = self._transposed, self._dtype.itemsize, layout_function()
-        layout = look(B, path.one if out is None else out, itemsize, transposed)
-        kernel, calls = path.kernels.get(layout), path.calls.get(layout)
-        if calls is not None:
-            self._latest = calls
-            return calls.multiply(B, out, residual)
+        transposed, itemsize, look = self._transposed, self._dtype.itemsize, self._look
+        layout = look(B, path.stand_in if out is None else out, itemsize, transposed)
+        kernel = path.kernels.get(layout)
         if kernel is None:
             return None
         if out is None:
@@ -145,16 +150,16 @@ class _Path:
         By the `Layout` of B.
     shape : tuple of int
         Of C, as it is given.
-    calls : dict of int to PlainCalls
-        By the `Layout` of B, where its kernel has such.
-    one : ndarray
-        Of one item, in place of a C that is yet to be made.
+    plain : dict of int to PlainProduct
+        By the `Layout` of B, for kernels of few columns that one thread runs.
+    stand_in : ndarray
+        Of one item, looked at in place of a C that is yet to be made.
     """
 
     kernels: Mapping[int, Any]
     shape: tuple[int, ...]
-    calls: Mapping[int, PlainCalls]
-    one: Array
+    plain: Mapping[int, PlainProduct]
+    stand_in: Array
 
 
 def new_result(

@@ -252,14 +252,18 @@ class WeightsProduct:
             if list(kernels) == list(self._choices):
                 break  # no other thread has chosen one meanwhile
 
-    def chosen(self, columns: int, layout: int) -> Choice | None:
-        """Return what was chosen for a number of columns and a `Layout`, if anything was."""
-        return self._choices.get((columns, layout))
+    def chosen(self, columns: int) -> Choice | None:
+        """Return what was chosen for a number of columns, if anything was, for any `Layout`."""
+        choices = self._choices
+        for layout in (Layout.FORTRAN, Layout.UNALIGNED, Layout.ALIGNED):
+            if (choice := choices.get((columns, layout))) is not None:
+                return choice
+        return None
 
     def few_columns_seconds(self, columns: int) -> float:
-        """Return what the model says of a kernel for so few columns, without what calls it.
+        """Return what the model says of `few_columns_product`, but for a call.
 
-        Infinity where there is none.
+        Infinity where columns are too many for it.
         """
         if not few_columns.fits(self.A, columns):
             return math.inf
@@ -267,7 +271,7 @@ class WeightsProduct:
         return copied + forms(self.A, columns)[0].seconds
 
     def few_columns_product(self, columns: int) -> FewColumnsProduct:
-        """Return such a kernel, which there is, by the model."""
+        """Return A packed for so few columns, which `few_columns.fits`, in the model's form."""
         return self._few_columns(columns, [forms(self.A, columns)[0]])[0]
 
     def _size(self, columns: int, layout: int) -> ProductSize:

@@ -14,22 +14,23 @@ import numpy as np
 from numba.core import types
 
 from portable_spdnn_cpu.jit.array_objects import (
-    ALIGNED,
     ARRAY_OBJECT,
-    C_CONTIGUOUS,
     DATA,
-    DIMENSIONS,
+    FLAG_ALIGNED,
+    FLAG_C_CONTIGUOUS,
     FLAGS,
-    MAX_DIMENSIONS,
+    MAX_NDIM,
+    NDIM,
     SHAPE,
     fields_of,
+    locked_kernel,
 )
-from portable_spdnn_cpu.jit.compilation import entry_point, kernel, kernel_part
+from portable_spdnn_cpu.jit.compilation import entry_point, kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.dense_layout import Layout
 
-ROWS_ALIGNED, UNALIGNED, FORTRAN = Layout.ALIGNED, Layout.UNALIGNED, Layout.FORTRAN
+ALIGNED, UNALIGNED, FORTRAN = Layout.ALIGNED, Layout.UNALIGNED, Layout.FORTRAN
 NOT_PLAIN = -1
 
 
@@ -37,17 +38,16 @@ NOT_PLAIN = -1
 def place_of(array: Any) -> tuple[int, int, int, bool]:
     """Return address, rows and columns of an array object, and whether it is contiguous.
 
-    It has one dimension, then it is a column, or two. Contiguous: in C order, without gaps, and its
-    items are aligned.
+    A vector counts as one column. Contiguous: in C order, without gaps, and its items are aligned.
     """
     words, halves = fields_of(array)
-    shape = array_at(words[SHAPE], MAX_DIMENSIONS, np.int64)
-    columns = shape[1] if halves[2 * DIMENSIONS] > 1 else 1
-    contiguous = C_CONTIGUOUS | ALIGNED
+    shape = array_at(words[SHAPE], MAX_NDIM, np.int64)
+    columns = shape[1] if halves[2 * NDIM] > 1 else 1
+    contiguous = FLAG_C_CONTIGUOUS | FLAG_ALIGNED
     return words[DATA], shape[0], columns, halves[2 * FLAGS] & contiguous == contiguous
 
 
-@kernel
+@locked_kernel
 def plain_layout(B: Any, out: Any, itemsize: int, transposed: bool) -> int:
     """Return how B lies in memory, one of `Layout`, or NOT_PLAIN.
 
@@ -71,10 +71,10 @@ def plain_layout(B: Any, out: Any, itemsize: int, transposed: bool) -> int:
     if transposed:
         return FORTRAN if rows > 1 else UNALIGNED
     aligned = columns * itemsize % BLOCK_BYTES == 0 and begin % BLOCK_BYTES == 0
-    return ROWS_ALIGNED if aligned else UNALIGNED
+    return ALIGNED if aligned else UNALIGNED
 
 
 @functools.cache
 def layout_function() -> Callable[[object, object, int, bool], int]:
-    """Return `plain_layout` for Python, of arrays that have been found to be of these."""
+    """Return `plain_layout` for Python, which has looked at types and shapes; compiled but once."""
     return entry_point(plain_layout, ARRAY_OBJECT, ARRAY_OBJECT, types.intp, types.boolean)

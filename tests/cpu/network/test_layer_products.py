@@ -15,12 +15,11 @@ import portable_spdnn as ps
 from portable_spdnn.epilogue import ACTIVATIONS
 from portable_spdnn.plans.planner import make_plan
 from portable_spdnn.testing import oracle
-from portable_spdnn_cpu.network import layer_products
+from portable_spdnn_cpu.network import choice, layer_products
 from portable_spdnn_cpu.network.choice import suits_products
 from portable_spdnn_cpu.network.layer_products import LayerProductsPlan
 from portable_spdnn_cpu.network.plan import DepthFirstPlan
 from portable_spdnn_cpu.network.sparse_features import SparseFirstLayer
-from portable_spdnn_cpu.spmm.few_columns import product as few_columns
 
 
 def pruned_network(
@@ -65,7 +64,7 @@ def check(plan: LayerProductsPlan, Y: Any, rtol: float = 1e-4) -> ps.Result:
     assert result.categories.tolist() == categories
     # Sums that cancel are off by units in the last place of what they add up.
     atol = 0.01 * rtol * np.abs(scores).max(initial=1)
-    for found in (result.scores, plan.scores(Y), plan.scores(Y)):  # the second in one call
+    for found in (result.scores, plan.scores(Y)):
         np.testing.assert_allclose(found, scores, rtol=rtol, atol=atol)
         assert found.flags.c_contiguous
     assert [record.alive_inputs for record in result.records] == active
@@ -155,67 +154,6 @@ def test_features_in_every_form() -> None:
         Y[::-1].astype(np.float32)[::-1],
     ):
         np.testing.assert_allclose(plan.run(form).scores, expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_scores_of_few_inputs_in_one_call(dtype: Any) -> None:
-    plan = made(pruned_network((20, 33, 47, 9)), 1, expected_inputs=3, dtype=dtype)
-    rng = np.random.default_rng(12)
-    # Some in one piece, of up to 32 of float32; others in several, the last of which overlaps.
-    for inputs in (*range(1, 35), 63, 64, 65, 130):
-        Y = rng.normal(size=(inputs, 20)).astype(dtype)
-        assert (plan.scores_as_given(Y) is None) == (inputs != 3)  # which was expected
-        expected = plan.scores(Y)
-        found = plan.scores_as_given(Y)
-        assert np.array_equal(found, expected)
-        assert found.flags.c_contiguous
-        assert found.flags.owndata
-        _, scores, _ = oracle.infer(plan.network, Y)
-        np.testing.assert_allclose(found, scores, rtol=1e-4, atol=1e-5)
-        assert np.array_equal(plan.scores_as_given(Y[::-1].copy()), expected[::-1])
-        assert np.array_equal(found, expected)  # nobody writes to it again
-    assert "`scores` takes one call for 1, 2, 3, 4," in plan.describe()
-    Y, other = Y[:4].copy(), np.float64 if dtype == np.float32 else np.float32
-    for not_plain in (Y[::2], Y.T.copy().T, Y.astype(other), Y.tolist()):
-        assert plan.scores_as_given(not_plain) is None
-        np.testing.assert_allclose(plan.scores(not_plain), plan.scores(np.array(not_plain)), 1e-5)
-    for value in (np.nan, np.inf, -np.inf):
-        Y[3, 19] = value
-        with pytest.raises(ps.InputError, match=r"input 3, neuron 19 .* is NaN or infinite"):
-            plan.scores(Y)
-
-
-def test_scores_in_one_call_are_kept_for_so_many_numbers_of_inputs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(layer_products, "MAX_CHAINS", 2)
-    plan = made(pruned_network((20, 9)), 1)
-    Y = np.random.default_rng(13).normal(size=(9, 20)).astype(np.float32)
-    first = [plan.scores(Y[:inputs]) for inputs in range(1, 10)]
-    for inputs in (3, 1, 9, 3):
-        assert np.array_equal(plan.scores(Y[:inputs]), first[inputs - 1])
-        assert 1 <= len(plan._chains) <= 2
-
-
-@pytest.mark.parametrize(("width", "inputs"), [(1200, 300), (400, 3)])
-def test_scores_that_take_less_time_otherwise(
-    width: int, inputs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pieces of many inputs through large layers; products that threads share."""
-    monkeypatch.setattr(few_columns, "SHARING", 0.0)
-    plan = made(pruned_network((width, width, 7), 0.1), 1 if inputs > 32 else 2)
-    Y = np.random.default_rng(14).normal(size=(inputs, width)).astype(np.float32)
-    expected = plan.scores(Y)
-    assert plan.scores_as_given(Y) is None
-    assert np.array_equal(plan.scores(Y), expected)
-
-
-def test_layers_without_outputs_or_inputs_are_no_chain() -> None:
-    network = ps.Network([ps.Layer(sp.csr_array((4, 0))), ps.Layer(sp.csr_array((0, 3)), 0.5)])
-    plan = made(network)
-    for _ in range(2):
-        assert plan.scores(np.ones((2, 4), np.float32)).tolist() == [[0.5] * 3] * 2
-    assert plan.scores_as_given(np.ones((2, 4), np.float32)) is None
 
 
 def sparse_features(inputs: int, neurons: int, seed: int = 0) -> sp.csr_array:
@@ -364,7 +302,7 @@ def test_a_callback_that_raises_and_concurrent_calls(monkeypatch: pytest.MonkeyP
     check_calls_at_a_time(lambda part: plan.run(part).scores, [Y, Y[:50], Y[::2], Y[3:4]])
 
 
-def test_what_suits_a_network() -> None:
+def test_what_suits_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(8)
     pattern = rng.random((200, 200)) < 0.1
     values = rng.normal(size=(200, 200))
@@ -374,6 +312,16 @@ def test_what_suits_a_network() -> None:
     def suits(weights: Any, bias: float = 0.1, inputs: int | None = None) -> bool:
         return suits_products(ps.Network([ps.Layer(weights, bias)] * 2), inputs)
 
+    assert not suits(pattern / 16)
+    # Small networks of real values are for products whatever they are.
+    assert suits(alike * values)
+    assert suits(thin * values, -0.1)
+    monkeypatch.setattr(choice, "FEW_WEIGHTS", 0)
+    assert not suits(alike * values)
+    few = choice.FEW_MULTIPLY_ADDS // (2 * np.count_nonzero(alike * values))
+    assert suits(alike * values, inputs=few)
+    assert not suits(alike * values, inputs=few + 1)
+    monkeypatch.setattr(choice, "FEW_MULTIPLY_ADDS", 0)
     assert suits(pattern * values)
     assert not suits(pattern / 16)
     assert not suits(alike * values)

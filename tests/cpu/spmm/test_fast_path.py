@@ -217,8 +217,23 @@ def test_what_does_not_fit_is_named(columns):
         np.testing.assert_array_equal(arguments[0], before)
 
 
+def test_what_was_used_last_is_looked_at_first(monkeypatch):
+    A, B = weights(), values((INNER, 3))
+    handle: Any = NUMBA.spmm_handle(A)
+    paths = handle._run_as_given.__self__
+    for _ in range(2):
+        handle.multiply(B)
+    assert paths._latest is not None
+    monkeypatch.setattr(paths, "_by_shape", {})
+    np.testing.assert_allclose(handle.multiply(B), A @ B, rtol=1e-4, atol=1e-4)
+    assert handle._run_as_given(B[:, :2].copy(), None, None) is None
+    monkeypatch.undo()
+    handle.multiply(values((INNER, 5)))  # chooses a kernel: all are looked up anew
+    assert paths._latest is None
+
+
 def test_calls_of_other_shapes_and_orders_by_turns():
-    """What was used last is looked at first, and serves only what it is made for."""
+    """What was used last serves only what it is made for."""
     A = weights()
     handle = NUMBA.spmm_handle(A)
     operands = [
@@ -236,7 +251,7 @@ def test_calls_of_other_shapes_and_orders_by_turns():
 
 
 def test_where_the_fields_of_arrays_are_not_known_all_is_checked(monkeypatch):
-    monkeypatch.setattr(array_objects, "KNOWN", False)
+    monkeypatch.setattr(array_objects, "FIELDS_ARE_KNOWN", False)
     A, B = weights(), values((INNER, 3))
     handle: Any = NUMBA.spmm_handle(A)
     for _ in range(2):

@@ -93,7 +93,7 @@ def copy_to_rows(
         depth, row_step = at.table("depth"), at.argument["B_row"]
         columns_apart, packed = _orders(at, spec.columns)
         # Rows of B that may be read as if they were so wide: what follows is still of B.
-        excess = -(-(spec.width - spec.columns) // spec.columns)
+        excess = 0 if _reads_by_mask(spec) else -(-(spec.width - spec.columns) // spec.columns)
         safe = builder.sub(depth, at.number(excess))
         safe = builder.select(packed, safe, at.zero)
         with at.loop(at.zero, blocks) as block:
@@ -148,16 +148,21 @@ def _row_at(at: Operands, spec: RowsSpec, target: Value, row: Value, first: Valu
 
 
 def _row_of_b(at: Operands, spec: RowsSpec, source: Value) -> Value:
-    """Load a row of a B in C order, and zeros, where what follows it may be read.
-
-    With AVX-512 under a mask: of a shuffle with zeros LLVM makes an expanding load where the number
-    of columns is even, which takes twice as long on a Zen 5.
-    """
+    """Load a row of a B in C order, and zeros beyond it; what follows the row may be read."""
     kind = at.vector(spec.width)
-    if spec.row_bytes < 64 or spec.vector_bytes < 64:
+    if not _reads_by_mask(spec):
         return _first_lanes(at, at.load(kind, source), spec.columns)
     there = [int(lane < spec.columns) for lane in range(spec.width)]
     return at.load_some(kind, source, ir.Constant(ir.VectorType(BIT, spec.width), there))
+
+
+def _reads_by_mask(spec: RowsSpec) -> bool:
+    """Whether a row of B is loaded under a mask, so that nothing beyond it is read.
+
+    Whole vectors of AVX-512 are: of a shuffle with zeros LLVM makes an expanding load there if the
+    number of columns is even, which takes twice as long on a Zen 5.
+    """
+    return spec.vector_bytes == 64 and spec.row_bytes >= spec.vector_bytes
 
 
 def _first_lanes(at: Operands, vector: Value, count: int) -> Value:

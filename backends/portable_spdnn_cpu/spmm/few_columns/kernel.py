@@ -17,10 +17,13 @@ from numba.core import types
 from portable_spdnn_cpu.activations import RELU, call_span_code
 from portable_spdnn_cpu.jit.array_objects import (
     ARRAY_OBJECT,
-    EXPECTED,
+    EXPECTED_WORDS,
     address_of_object,
     is_expected,
     is_writeable,
+    locked_kernel,
+    release_lock,
+    take_lock,
 )
 from portable_spdnn_cpu.jit.compilation import (
     Array,
@@ -38,20 +41,27 @@ from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
 from portable_spdnn_cpu.spmm.few_columns.operands import ARGUMENTS, OPERANDS
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec, Spec
 from portable_spdnn_cpu.spmm.plain_arrays import NOT_PLAIN, place_of, plain_layout
+from portable_spdnn_cpu.spmm.transposes import store_columns
 
-# Words of a job: where the operands lie, as `OPERANDS`; the address of its machine code, and the
-# number of the part that is the whole product; how many items C has, and the `Activation` of these,
-# NONE where bounds express it, of which LOWER and UPPER are the bits of float64; what
-# `multiply_plain` expects, if it is called; then the address of each worker's part, and last that
-# of the whole; see `operands.PART`.
+# Words of a job, in this order:
+# - where the operands lie, as `OPERANDS`;
+# - the address of its machine code, the number of the part that is the whole product, rows, columns
+#   and bytes of an item of C;
+# - where C may be computed in C order, 0 for nowhere, and, if it was, where C is to go in Fortran
+#   order, else 0, and the items from one column to the next there;
+# - the `Activation` of these, NONE where bounds express it; LOWER and UPPER are bits of float64;
+# - what `multiply_plain` expects, for code that is kept on disk knows no address: whether it gets
+#   transposes, the `Layout` of B, where None is, and what B and C are like;
+# - the address of each worker's part, and last that of the whole; see `operands.PART`.
 B_AT, B_ROW, B_COLUMN, OUT_AT, OUT_ROW, OUT_COLUMN, RESIDUAL_AT, RESIDUAL_ROW, RESIDUAL_COLUMN = (
     range(len(OPERANDS))
 )
-JOB, WHOLE, ITEMS, CODE, LOWER, UPPER, ITEMSIZE, TRANSPOSED, LAYOUT, NONE_AT, EXPECTED_B = range(
-    len(OPERANDS), len(OPERANDS) + 11
-)
-EXPECTED_OUT = EXPECTED_B + EXPECTED
-FIRST_PART = EXPECTED_OUT + EXPECTED
+MACHINE_CODE, WHOLE_PART, ROWS, COLUMNS, ITEMSIZE = range(len(OPERANDS), len(OPERANDS) + 5)
+BESIDE_AT, FINAL_AT, FINAL_STEP = range(ITEMSIZE + 1, ITEMSIZE + 4)
+ACTIVATION, LOWER, UPPER = range(FINAL_STEP + 1, FINAL_STEP + 4)
+TRANSPOSED, LAYOUT, NONE_ADDRESS, EXPECTED_B = range(UPPER + 1, UPPER + 5)
+EXPECTED_OUT = EXPECTED_B + EXPECTED_WORDS
+FIRST_PART = EXPECTED_OUT + EXPECTED_WORDS
 
 
 @job_kernel
@@ -123,64 +133,95 @@ def spec_of(sizes: list[int], itemsize: int) -> Spec:
 
 
 @kernel_part
-def write_place(words: Array, at: int, array: Array) -> None:
-    """Write where a matrix lies: at address 0 where it has no items."""
-    words[at] = address_if_any(array)
-    words[at + 1], words[at + 2] = array.strides
+def write_place(words: Array, word: int, array: Array) -> None:
+    """Write where a matrix lies, from a word on: at address 0 where it has no items."""
+    words[word] = address_if_any(array)
+    words[word + 1], words[word + 2] = array.strides
 
 
 @kernel_part
-def run_whole(at: int) -> None:
-    """Run a whole product, whose words are at this address, on the calling thread.
-
-    C is in one piece if it has an activation that bounds do not express.
-    """
-    words, bounds = array_at(at, FIRST_PART, np.int64), array_at(at, FIRST_PART, np.float64)
-    run_share(words[JOB], words[WHOLE], at)  # which cannot fail
-    if words[CODE] > RELU:
-        call_span_code(words[CODE], words[OUT_AT], words[ITEMS], bounds[LOWER], bounds[UPPER])
+def run_whole(job_at: int) -> None:
+    """Run a whole product on the calling thread, given the address of the job's words."""
+    words = array_at(job_at, FIRST_PART, np.int64)
+    run_share(words[MACHINE_CODE], words[WHOLE_PART], job_at)  # which cannot fail
+    finish(job_at)
 
 
 @kernel
-def multiply(at: int, alone: bool, B: Array, out: Array, residual: Array) -> None:
+def finish(job_at: int) -> None:
+    """Do what follows a product whose parts are all done: an activation, and a transpose.
+
+    C is in one piece if it has an activation that bounds do not express.
+    """
+    words = array_at(job_at, FIRST_PART, np.int64)
+    rows, columns, source = words[ROWS], words[COLUMNS], words[OUT_AT]
+    if words[ACTIVATION] > RELU:
+        bounds = array_at(job_at, FIRST_PART, np.float64)
+        lower, upper = bounds[LOWER], bounds[UPPER]
+        call_span_code(words[ACTIVATION], source, rows * columns, lower, upper)
+    target, step = words[FINAL_AT], words[FINAL_STEP]
+    if target and words[ITEMSIZE] == 4:
+        store_columns(target, step, source, columns, 0, rows, columns, np.float32)
+    elif target:
+        store_columns(target, step, source, columns, 0, rows, columns, np.float64)
+
+
+@kernel_part
+def write_out(words: Array, address: int, row_step: int, column_step: int) -> None:
+    """Write where C is to go, and how many bytes its rows and columns are apart.
+
+    C in Fortran order is computed beside it, where there is memory for that: items of a row are far
+    apart there, often by a power of two, so that they compete for a few sets of each cache.
+    """
+    itemsize = words[ITEMSIZE]
+    words[FINAL_AT] = 0
+    if words[BESIDE_AT] and row_step == itemsize and column_step % itemsize == 0:
+        words[FINAL_AT], words[FINAL_STEP] = address, column_step // itemsize
+        address, row_step, column_step = words[BESIDE_AT], words[COLUMNS] * itemsize, itemsize
+    words[OUT_AT], words[OUT_ROW], words[OUT_COLUMN] = address, row_step, column_step
+
+
+@kernel
+def multiply(job_at: int, run_now: bool, B: Array, out: Array, residual: Array) -> None:
     """Write where the operands of a job lie, and run it, if it is not to run on several threads.
 
     Parameters
     ----------
-    at : int
+    job_at : int
         The address of the job's words.
-    alone : bool
-        Whether it runs now.
+    run_now : bool
     B : ndarray, shape (K, N)
     out : ndarray, shape (M, N)
     residual : ndarray, shape (M, N), or (0, 0) where there is none
     """
-    words = array_at(at, FIRST_PART, np.int64)
+    words = array_at(job_at, FIRST_PART, np.int64)
     write_place(words, B_AT, B)
-    write_place(words, OUT_AT, out)
+    write_out(words, address_if_any(out), *out.strides)
     write_place(words, RESIDUAL_AT, residual)
-    if alone:
-        run_whole(at)
+    if run_now:
+        run_whole(job_at)
 
 
 @kernel_part
 def write_plain_place(
-    words: Array, at: int, array: Any, itemsize: int, transposed: bool, first: int = 0
+    words: Array, word: int, address: int, row_bytes: int, transposed: bool
 ) -> None:
-    """Write where an array object in C order lies from a row on, or its transpose."""
-    address, _, columns, _ = place_of(array)
-    row = columns * itemsize
-    words[at] = address + first * row
-    words[at + 1], words[at + 2] = (itemsize, row) if transposed else (row, itemsize)
+    """Write, from a word on, where an array in C order lies, or its transpose."""
+    itemsize = words[ITEMSIZE]
+    row_step, column_step = (itemsize, row_bytes) if transposed else (row_bytes, itemsize)
+    if word == OUT_AT:
+        write_out(words, address, row_step, column_step)
+    else:
+        words[word], words[word + 1], words[word + 2] = address, row_step, column_step
 
 
-@kernel
-def multiply_plain(at: int, B: Any, out: Any, residual: Any) -> bool:
+@locked_kernel
+def multiply_plain(job_at: int, B: Any, out: Any, residual: Any) -> bool:
     """Compute a product, if its operands are plain arrays as the words expect: see `plain_arrays`.
 
     Parameters
     ----------
-    at : int
+    job_at : int
         The address of the job's words, with what is expected.
     B, out, residual : object, as `ARRAY_OBJECT`
         Whatever a user gave; a residual is None or like C.
@@ -190,37 +231,45 @@ def multiply_plain(at: int, B: Any, out: Any, residual: Any) -> bool:
     bool
         False where nothing was done.
     """
-    of_b, of_out = at + 8 * EXPECTED_B, at + 8 * EXPECTED_OUT
+    of_b, of_out = job_at + 8 * EXPECTED_B, job_at + 8 * EXPECTED_OUT
     if not (is_expected(B, of_b) and is_expected(out, of_out) and is_writeable(out)):
         return False
-    words = array_at(at, FIRST_PART, np.int64)
+    words = array_at(job_at, FIRST_PART, np.int64)
     itemsize, transposed = words[ITEMSIZE], words[TRANSPOSED] != 0
     if plain_layout(B, out, itemsize, transposed) != words[LAYOUT]:
         return False
+    address, _, columns, _ = place_of(B)
+    write_plain_place(words, B_AT, address, columns * itemsize, transposed)
+    address, _, columns, _ = place_of(out)
+    write_plain_place(words, OUT_AT, address, columns * itemsize, transposed)
     words[RESIDUAL_AT] = 0
-    if address_of_object(residual) != words[NONE_AT]:
+    if address_of_object(residual) != words[NONE_ADDRESS]:
         if not is_expected(residual, of_out):
             return False
         if plain_layout(residual, out, itemsize, transposed) == NOT_PLAIN:
             return False
-        write_plain_place(words, RESIDUAL_AT, residual, itemsize, transposed)
-    write_plain_place(words, B_AT, B, itemsize, transposed)
-    write_plain_place(words, OUT_AT, out, itemsize, transposed)
-    run_whole(at)
+        address, _, _, _ = place_of(residual)
+        write_plain_place(words, RESIDUAL_AT, address, columns * itemsize, transposed)
+    state = release_lock()
+    run_whole(job_at)
+    take_lock(state)
     return True
 
 
 class EntryPoints(NamedTuple):
-    """What Python calls of the functions of these names.
+    """The functions of these names, compiled, as Python calls them.
 
     Attributes
     ----------
     multiply : callable
-        For arrays of a type, which callers have looked at.
+        For arrays of a type; callers have looked at that and at their dimensions.
+    finish : callable
     multiply_plain : callable
+        For any objects.
     """
 
     multiply: Callable[..., None]
+    finish: Callable[[int], None]
     multiply_plain: Callable[[int, object, object, object], bool]
 
 
@@ -230,5 +279,6 @@ def entry_points(dtype: np.dtype[Any]) -> EntryPoints:
     read, written = array_types(dtype, 2)
     return EntryPoints(
         entry_point(multiply, types.int64, types.boolean, read, written, read),
+        entry_point(finish, types.int64),
         entry_point(multiply_plain, types.int64, *[ARRAY_OBJECT] * 3),
     )

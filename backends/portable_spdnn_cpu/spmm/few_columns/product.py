@@ -6,11 +6,11 @@ from collections.abc import MutableMapping
 from typing import Any
 
 import numpy as np
-from numpy import empty
+from numpy import empty  # a name less to look up in each call
 
 from portable_spdnn.epilogue import Epilogue, cast_bounds
 from portable_spdnn.operations.operands import SparseOperand
-from portable_spdnn_cpu.activations import RELU, Activation, activate_span, activation_of
+from portable_spdnn_cpu.activations import Activation, activation_of
 from portable_spdnn_cpu.jit.array_objects import expected_words
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import address_of
@@ -30,8 +30,12 @@ MAX_ROW_BYTES = 128  # of a row of B
 # Up to so many columns weights are not streamed, as was measured: models of both are not compared.
 SURE_COLUMNS = 16
 SMALL_TABLE = 1 << 16  # items of a table of rows times blocks that is made in any case
+# Up to so many columns items of C in Fortran order are stored where they go; more are transposed in
+# registers: of 32 columns and 1,024 rows that takes a twentieth of the time.
+MAX_APART = 4
 SHARING = 5e-6  # seconds that it takes to share a product among threads
-# Seconds besides, on each thread: of a call, and for a byte of B, which is copied.
+# Seconds besides, on each thread: of a call, and for a byte of B, which is copied. With vectors of
+# 64 bytes measured on a Zen 5; on a Zen 3 a call took 1.2e-6 before it was halved there.
 CALL, COPIED_BYTE = (4e-7, 1.5e-11) if VECTOR_BYTES == 64 else (6e-7, 3.5e-11)
 
 
@@ -102,7 +106,7 @@ class FewColumnsProduct:
         packed_rows: MutableMapping[tuple[int, int], PackedProduct] | None = None,
     ) -> None:
         dtype = A.dtype
-        self._rows, self._columns = A.shape[0], columns
+        self._shape = A.shape[0], columns  # of C
         bias = np.zeros(A.shape[0], dtype) if epilogue.bias is None else epilogue.bias
         # Bounds express none and ReLU; the others follow the kernel, on what it has stored.
         interval = epilogue.interval
@@ -123,9 +127,6 @@ class FewColumnsProduct:
         self._padding = self._packed.slots / max(A.nnz, 1)
         self._job = kernel.job_of(chosen if isinstance(chosen, RowsSpec) else chosen.spec)
         self._entry_points = kernel.entry_points(dtype)
-        self.activates_later = self._later.code > RELU
-        if self.activates_later and parts > 1:
-            activate_span(np.empty(0, dtype), 0, 0, *self._later)  # compiles it
         self.dtype, self._none = np.dtype(dtype.type), np.empty((0, 0), dtype)
         self._unused: list[Scratch] = []
 
@@ -147,8 +148,7 @@ class FewColumnsProduct:
         self._entry_points.multiply(scratch.address, threads == 1, B, out, added)
         if threads > 1:
             pool.run_job(self._job, scratch.words, threads if self.seconds < WAKING else -1)
-            if self.activates_later:
-                activate_span(out.ravel(order="K"), 0, out.size, *self._later)
+            self._entry_points.finish(scratch.address)
         self._unused.append(scratch)
 
     def take_scratch(self, threads: int = 1) -> Scratch:
@@ -162,7 +162,7 @@ class FewColumnsProduct:
                 return scratch
         except IndexError:
             pass
-        given = self._job.address, self._rows * self._columns, self._later
+        given = self._job.address, self._shape, self._later
         return Scratch(self._packed, self.dtype, threads, *given)
 
     def describe(self) -> str:
@@ -190,8 +190,10 @@ class FewColumnsProduct:
         return sum(array.nbytes for array in self._packed.arrays.values())
 
 
-class PlainCalls:
-    """Products of plain arrays of one shape, which compiled code looks at: see `plain_arrays`.
+class PlainProduct:
+    """A product for plain operands of one shape, which compiled code looks at: see `plain_arrays`.
+
+    Every attribute that a call looks up counts: see `FewColumnsProduct.take_scratch` for the rest.
 
     Parameters
     ----------
@@ -205,7 +207,7 @@ class PlainCalls:
         The `Layout` of B that the product was chosen for.
     """
 
-    __slots__ = "_dtype", "_expected", "_made", "_product", "_shape", "_start", "_unused"
+    __slots__ = "_dtype", "_expected", "_product", "_shape", "_start", "_unused"
 
     def __init__(
         self,
@@ -218,25 +220,19 @@ class PlainCalls:
         self._product, self._shape, self._dtype = product, of_out, product.dtype
         self._expected = of_b, of_out, transposed, layout
         self._start = kernel.entry_points(product.dtype).multiply_plain
-        self._made: list[Scratch] = []
-        self._unused: list[int] = []  # addresses of words
+        self._unused: list[Scratch] = []
 
     def multiply(self, B: object, out: Any, residual: object) -> Array | None:
         """Return C, which is `out` unless that is None; None if they are not as is expected."""
         try:
-            words = self._unused.pop()  # concurrent calls each have their own
+            scratch = self._unused.pop()  # concurrent calls each have their own
         except IndexError:
-            words = self._new_words()
+            scratch = self._product.take_scratch()
+            scratch.expect(*self._expected)
         C: Array = empty(self._shape, self._dtype) if out is None else out
-        done = self._start(words, B, C, residual)
-        self._unused.append(words)
+        done = self._start(scratch.address, B, C, residual)
+        self._unused.append(scratch)
         return C if done else None
-
-    def _new_words(self) -> int:
-        scratch = self._product.take_scratch()
-        scratch.expect(*self._expected)
-        self._made.append(scratch)
-        return scratch.address
 
 
 class Scratch:
@@ -252,10 +248,10 @@ class Scratch:
     threads : int
     job : int
         The address of the kernel's machine code.
-    items : int
+    shape : tuple of int
         Of C.
     later : Activation
-        What follows the kernel, where one thread runs it.
+        What follows the kernel.
 
     Attributes
     ----------
@@ -271,7 +267,7 @@ class Scratch:
         dtype: np.dtype[Any],
         threads: int,
         job: int,
-        items: int,
+        shape: tuple[int, int],
         later: Activation,
     ) -> None:
         self.threads, self._dtype = threads, dtype
@@ -286,8 +282,13 @@ class Scratch:
         parts.append((table, first, 0, packed.parts, True))
         self._parts = np.array(parts, np.int64)
         self.words = np.zeros(kernel.FIRST_PART + len(parts), np.int64)
-        self.words[kernel.JOB], self.words[kernel.WHOLE] = job, threads
-        self.words[kernel.ITEMS], self.words[kernel.CODE] = items, later.code
+        self.words[kernel.MACHINE_CODE], self.words[kernel.WHOLE_PART] = job, threads
+        sizes = (*shape, dtype.itemsize)
+        self.words[[kernel.ROWS, kernel.COLUMNS, kernel.ITEMSIZE]] = sizes
+        if shape[1] > MAX_APART:
+            self._beside = aligned_empty(shape, dtype)  # its pages are touched where it is used
+            self.words[kernel.BESIDE_AT] = address_of(self._beside)
+        self.words[kernel.ACTIVATION] = later.code
         bounds = self.words.view(np.float64)
         bounds[kernel.LOWER], bounds[kernel.UPPER] = later.lower, later.upper
         self.words[kernel.FIRST_PART :] = [address_of(part) for part in self._parts]
@@ -310,6 +311,6 @@ class Scratch:
         layout : int
             The `Layout` of B.
         """
-        how = self._dtype.itemsize, transposed, layout, id(None)
+        how = transposed, layout, id(None)
         shapes = [expected_words(shape, self._dtype) for shape in (of_b, of_out)]
-        self.words[kernel.ITEMSIZE : kernel.FIRST_PART] = [*how, *shapes[0], *shapes[1]]
+        self.words[kernel.TRANSPOSED : kernel.FIRST_PART] = [*how, *shapes[0], *shapes[1]]

@@ -93,7 +93,10 @@ class LanesSpec(Spec):
 
     @property
     def chains(self) -> int:
-        """Sums of each row and column, to which steps add by turns: to hide the latency."""
+        """Sums of each row and column, to which steps add by turns: to hide the latency.
+
+        Four where all sums take a quarter of the registers at most; more gained nothing.
+        """
         if 4 * self.columns <= self.registers // 4:
             return 4
         return 2 if self.columns <= 4 else 1

@@ -1,0 +1,333 @@
+"""Scores of one group of inputs in one call of compiled code, which goes through all layers.
+
+A layer of a small network takes a fraction of a microsecond. What Python does takes longer: two or
+three microseconds between two layers, and six around them all.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numba.core import types
+
+from portable_spdnn.features import Features
+from portable_spdnn_cpu.jit import array_objects
+from portable_spdnn_cpu.jit.array_objects import (
+    ARRAY_OBJECT,
+    OF_SHAPE,
+    is_expected,
+    locked_kernel,
+    release_lock,
+    take_lock,
+)
+from portable_spdnn_cpu.jit.compilation import Array, entry_point, kernel, kernel_part
+from portable_spdnn_cpu.jit.jobs import address_of, array_at
+from portable_spdnn_cpu.machine.cpu_info import aligned_empty
+from portable_spdnn_cpu.spmm.few_columns.kernel import (
+    B_AT,
+    EXPECTED_B,
+    FINAL_AT,
+    FIRST_PART,
+    ITEMSIZE,
+    OUT_AT,
+    RESIDUAL_AT,
+    run_whole,
+    write_plain_place,
+)
+from portable_spdnn_cpu.spmm.few_columns.product import MAX_ROW_BYTES, FewColumnsProduct
+from portable_spdnn_cpu.spmm.handle import WeightsProduct
+from portable_spdnn_cpu.spmm.plain_arrays import place_of
+
+# Seconds, measured on a Zen 5, of what is spared here: what Python does around all layers, and for
+# each of them. And of a piece besides the entries: of a product, and of an item of features and of
+# scores, which are transposed.
+AROUND_LAYERS, AROUND_LAYER, PRODUCT, TURNED = 6e-6, 2e-6, 1e-7, 8.5e-11
+# Pieces are taken where their products take so much of the other way's time by the model, what is
+# spared apart; it may be wrong by a tenth on either side.
+CERTAINLY_LESS = 0.8
+# A network that takes longer gains a hundredth at most, and would take much memory.
+MAX_SECONDS = 1e-3
+DESCRIBED = 16  # numbers of inputs
+
+
+class ScoresInOneCall:
+    """The scores of a network, for those numbers of inputs for which one call pays."""
+
+    def __init__(self) -> None:
+        # By the shape of features; None where one call does not pay. Numbers of inputs that go in
+        # pieces of one size have one object.
+        self._by_shape: dict[tuple[int, ...], CompiledScores | None] = {}
+        self._by_piece: dict[int, CompiledScores] = {}
+
+    def scores(self, features: object) -> Array | None:
+        """Return the scores of whatever a user gave; None as `CompiledScores.scores` does."""
+        if type(features) is not np.ndarray:
+            return None
+        compiled = self._by_shape.get(features.shape)
+        return None if compiled is None else compiled.scores(features, features.shape[0])
+
+    def scores_of_valid(self, features: Features) -> Array | None:
+        """Return the scores of valid features, of which arrays are in any order and of any type."""
+        compiled = self._by_shape.get(features.shape)
+        if compiled is None or not isinstance(features, np.ndarray):
+            return None
+        return compiled.scores(np.ascontiguousarray(features, compiled.dtype), features.shape[0])
+
+    def prepare(self, products: Sequence[WeightsProduct], inputs: int, threads: int) -> None:
+        """See whether one call pays for so many inputs, unless that is known.
+
+        Parameters
+        ----------
+        products : sequence of WeightsProduct
+            Of the layers. They have run as many inputs before, and have chosen kernels for them.
+        inputs : int
+        threads : int
+            That may share a product.
+        """
+        shape = inputs, products[0].A.shape[1]
+        if shape in self._by_shape:
+            return
+        piece = min(inputs, MAX_ROW_BYTES // products[0].A.dtype.itemsize)
+        found = None
+        if pays(products, inputs, piece):
+            found = self._by_piece.get(piece)
+            kernels = [product.few_columns_product(piece) for product in products]
+            if found is None and all(each.threads_used(threads) == 1 for each in kernels):
+                neurons = [products[0].A.shape[1], *(product.A.shape[0] for product in products)]
+                found = self._by_piece[piece] = CompiledScores(kernels, neurons, piece)
+        self._by_shape[shape] = found
+
+    def describe(self) -> list[str]:
+        """Return, in a line for each size of pieces, for which numbers of inputs one call pays."""
+        by_piece: dict[int, list[str]] = {}
+        for (inputs, _), compiled in sorted(self._by_shape.copy().items()):
+            if compiled is not None:
+                # Those that are one piece are described together.
+                piece = compiled.piece if compiled.piece < inputs else 0
+                by_piece.setdefault(piece, []).append(str(inputs))
+        lines = []
+        for piece, numbers in by_piece.items():
+            listed = ", ".join(numbers[:DESCRIBED])
+            if len(numbers) > DESCRIBED:
+                listed += f" and {len(numbers) - DESCRIBED} more numbers of"
+            how = f"by kernels for {piece} at a time" if piece else "through all layers"
+            lines.append(f"Scores of {listed} inputs take one call of compiled code, {how}.")
+        return lines
+
+
+def pays(products: Sequence[WeightsProduct], inputs: int, piece: int) -> bool:
+    """Whether scores of so many inputs take less time in one call, in pieces of so many inputs.
+
+    If they are one piece, they do where products have chosen kernels of few columns; else where the
+    model says so. They do not where the network takes so long that nothing would be gained, nor if
+    a layer has no neurons.
+    """
+    if not array_objects.FIELDS_ARE_KNOWN or any(0 in product.A.shape for product in products):
+        return False
+    choices = [product.chosen(inputs) for product in products]
+    chosen = [choice for choice in choices if choice is not None]
+    usual = sum(choice.predicted for choice in chosen)
+    if len(chosen) < len(products) or usual > MAX_SECONDS:
+        return False
+    if piece == inputs:
+        return all(isinstance(choice.kernel, FewColumnsProduct) for choice in chosen)
+    spared = AROUND_LAYERS + len(products) * AROUND_LAYER
+    turned = products[0].A.shape[1] + products[-1].A.shape[0]
+    once = TURNED * piece * turned
+    once += sum(PRODUCT + product.few_columns_seconds(piece) for product in products)
+    return -(-inputs // piece) * once <= CERTAINLY_LESS * usual + spared
+
+
+class CompiledScores:
+    """The scores of any number of inputs, in pieces of one size, on the calling thread.
+
+    Parameters
+    ----------
+    products : sequence of FewColumnsProduct
+        Of W^T, for `piece` columns.
+    neurons : sequence of int
+        That the network takes, and after each layer.
+    piece : int
+        Inputs that go through all layers together. The last piece begins where as many are left:
+        some of its inputs may be those of the piece before it.
+
+    Attributes
+    ----------
+    piece : int
+    dtype : numpy dtype
+        Of features and scores.
+    """
+
+    def __init__(
+        self, products: Sequence[FewColumnsProduct], neurons: Sequence[int], piece: int
+    ) -> None:
+        self.piece, self.dtype = piece, products[0].dtype
+        self._products, self._neurons, self._layers = products, neurons, len(products)
+        self._start = _entry_point()
+        self._unused = [self._new_memory()]
+
+    def scores(self, features: object, inputs: int) -> Array | None:
+        """Return the scores of features; None where checks are to tell what is wrong with them.
+
+        Parameters
+        ----------
+        features : ndarray of the products' dtype, shape (inputs, neurons)
+        inputs : int
+            At least as many as a piece has.
+
+        Returns
+        -------
+        ndarray, shape (inputs, neurons_out), or None
+            None if features are anything else, not in C order without gaps, or not finite, or if a
+            score is NaN.
+        """
+        try:
+            memory = self._unused.pop()  # concurrent calls each have their own
+        except IndexError:
+            memory = self._new_memory()
+        out = np.empty((inputs, self._neurons[-1]), self.dtype)
+        done = self._start(memory.address, self._layers, self.piece, inputs, features, out)
+        self._unused.append(memory)
+        return out if done else None
+
+    def _new_memory(self) -> _Memory:
+        return _Memory(self._products, self._neurons, self.piece)
+
+
+class _Memory:
+    """What a call needs besides weights; for the parameters see `CompiledScores`.
+
+    Attributes
+    ----------
+    address : int
+        Of the addresses of each job's words.
+    """
+
+    def __init__(
+        self, products: Sequence[FewColumnsProduct], neurons: Sequence[int], piece: int
+    ) -> None:
+        dtype = products[0].dtype
+        self._scratch = [product.take_scratch() for product in products]
+        for each in self._scratch:
+            each.words[[RESIDUAL_AT, FINAL_AT]] = 0  # an earlier call may have left others
+        self._jobs = np.array([each.address for each in self._scratch], np.int64)
+        self.address = address_of(self._jobs)
+        # Features before and after a layer take turns.
+        self._features = aligned_empty((2, max(neurons[1:]) * piece), dtype)
+        between = [address_of(each) for each in self._features]
+        item, row = dtype.itemsize, piece * dtype.itemsize
+        for number, (before, after) in enumerate(pairwise(self._scratch)):
+            place = between[number % 2], row, item
+            before.words[OUT_AT : OUT_AT + 3] = after.words[B_AT : B_AT + 3] = place
+        # Each call says how many inputs it expects.
+        self._scratch[0].expect((piece, neurons[0]), (piece, neurons[-1]), transposed=True)
+
+
+@kernel_part
+def all_finite(address: int, count: int, itemsize: int) -> bool:
+    """Whether so many numbers at an address are finite. A sum of booleans is vector code."""
+    found = 0
+    if itemsize == 4:
+        singles = array_at(address, count, np.float32)
+        for number in range(count):
+            found += np.isfinite(singles[number])
+    else:
+        doubles = array_at(address, count, np.float64)
+        for number in range(count):
+            found += np.isfinite(doubles[number])
+    return found == count
+
+
+@kernel_part
+def any_nan(address: int, count: int, itemsize: int) -> bool:
+    """Whether one of so many numbers at an address is NaN."""
+    found = 0
+    if itemsize == 4:
+        singles = array_at(address, count, np.float32)
+        for number in range(count):
+            found += np.isnan(singles[number])
+    else:
+        doubles = array_at(address, count, np.float64)
+        for number in range(count):
+            found += np.isnan(doubles[number])
+    return found > 0
+
+
+@locked_kernel
+def run_layers(jobs_at: int, layers: int, piece: int, inputs: int, features: Any, out: Any) -> bool:
+    """Run features through products, each of which reads what the one before it has written.
+
+    Parameters
+    ----------
+    jobs_at : int
+        The address of the addresses of each job's words; those of the first tell what features are
+        expected, but for their number.
+    layers : int
+        How many products there are.
+    piece : int
+        Inputs that these take.
+    inputs : int
+        How many there are, at least `piece`.
+    features : object, as `ARRAY_OBJECT`
+        Whatever a user gave; expected are features of shape (inputs, neurons).
+    out : ndarray, as `ARRAY_OBJECT`, of that type, shape (inputs, neurons_out)
+        In C order.
+
+    Returns
+    -------
+    bool
+        False if features are not as expected, not in C order without gaps, or not finite, or if a
+        score is NaN.
+    """
+    jobs = array_at(jobs_at, layers, np.int64)
+    first = array_at(jobs[0], FIRST_PART, np.int64)
+    first[EXPECTED_B + OF_SHAPE] = inputs
+    if not is_expected(features, jobs[0] + 8 * EXPECTED_B):
+        return False
+    features_at, _, neurons, contiguous = place_of(features)
+    scores_at, _, outputs, _ = place_of(out)
+    if not contiguous:
+        return False
+    state = release_lock()
+    valid = run_pieces(jobs, piece, inputs, features_at, neurons, scores_at, outputs)
+    take_lock(state)
+    return valid
+
+
+@kernel
+def run_pieces(
+    jobs: Array,
+    piece: int,
+    inputs: int,
+    features_at: int,
+    neurons: int,
+    scores_at: int,
+    outputs: int,
+) -> bool:
+    """Do what `run_layers` does, for features and scores at addresses, in C order.
+
+    Returns whether features are finite, and no score is NaN.
+    """
+    first = array_at(jobs[0], FIRST_PART, np.int64)
+    last = array_at(jobs[jobs.size - 1], FIRST_PART, np.int64)
+    itemsize = first[ITEMSIZE]
+    row_bytes, scores_bytes = neurons * itemsize, outputs * itemsize
+    if not all_finite(features_at, inputs * neurons, itemsize):
+        return False
+    for begin in range(0, inputs, piece):
+        input_ = min(begin, inputs - piece)
+        write_plain_place(first, B_AT, features_at + input_ * row_bytes, row_bytes, True)
+        write_plain_place(last, OUT_AT, scores_at + input_ * scores_bytes, scores_bytes, True)
+        for job_at in jobs:
+            run_whole(job_at)
+    return not any_nan(scores_at, inputs * outputs, itemsize)
+
+
+@functools.cache
+def _entry_point() -> Callable[[int, int, int, int, object, object], bool]:
+    """Return `run_layers` for Python."""
+    return entry_point(run_layers, *[types.intp] * 4, ARRAY_OBJECT, ARRAY_OBJECT)

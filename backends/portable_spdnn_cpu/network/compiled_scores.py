@@ -122,9 +122,9 @@ class ScoresInOneCall:
 def pays(products: Sequence[WeightsProduct], inputs: int, piece: int) -> bool:
     """Whether scores of so many inputs take less time in one call, in pieces of so many inputs.
 
-    If they are one piece, they do where products have chosen kernels of few columns; else where the
-    model says so. They do not where the network takes so long that nothing would be gained, nor if
-    a layer has no neurons.
+    If they are one piece, and products have chosen kernels of few columns for it, they do; else if
+    the model says so. They do not where the network takes so long that nothing would be gained, nor
+    if a layer has no neurons.
     """
     if not array_objects.FIELDS_ARE_KNOWN or any(0 in product.A.shape for product in products):
         return False
@@ -133,8 +133,9 @@ def pays(products: Sequence[WeightsProduct], inputs: int, piece: int) -> bool:
     usual = sum(choice.predicted for choice in chosen)
     if len(chosen) < len(products) or usual > MAX_SECONDS:
         return False
-    if piece == inputs:
-        return all(isinstance(choice.kernel, FewColumnsProduct) for choice in chosen)
+    few = all(isinstance(choice.kernel, FewColumnsProduct) for choice in chosen)
+    if piece == inputs and few:
+        return True
     spared = AROUND_LAYERS + len(products) * AROUND_LAYER
     turned = products[0].A.shape[1] + products[-1].A.shape[0]
     once = TURNED * piece * turned

@@ -31,8 +31,9 @@ MAX_ROW_BYTES = 128  # of a row of B
 SURE_COLUMNS = 16
 SMALL_TABLE = 1 << 16  # items of a table of rows times blocks that is made in any case
 # Up to so many columns items of C in Fortran order are stored where they go; more are transposed in
-# registers: of 32 columns and 1,024 rows that takes a twentieth of the time.
-MAX_APART = 4
+# registers: of 32 columns and 1,024 rows that takes a twentieth of the time. Shorter vectors have
+# no lanes for four columns.
+MAX_APART = 4 if VECTOR_BYTES == 64 else 2
 SHARING = 5e-6  # seconds that it takes to share a product among threads
 # Seconds besides, on each thread: of a call, and for a byte of B, which is copied. With vectors of
 # 64 bytes measured on a Zen 5; on a Zen 3 a call took 1.2e-6 before it was halved there.

@@ -229,33 +229,24 @@ class _Memory:
 
 
 @kernel_part
-def all_finite(address: int, count: int, itemsize: int) -> bool:
-    """Whether so many numbers at an address are finite. A sum of booleans is vector code."""
+def count_flawed(numbers: Array, only_nan: bool) -> int:
+    """Return how many numbers are NaN or, unless only these count, infinite.
+
+    A sum of booleans is vector code.
+    """
     found = 0
-    if itemsize == 4:
-        singles = array_at(address, count, np.float32)
-        for number in range(count):
-            found += np.isfinite(singles[number])
-    else:
-        doubles = array_at(address, count, np.float64)
-        for number in range(count):
-            found += np.isfinite(doubles[number])
-    return found == count
+    for place in range(numbers.size):
+        number = numbers[place]
+        found += np.isnan(number) if only_nan else not np.isfinite(number)
+    return found
 
 
 @kernel_part
-def any_nan(address: int, count: int, itemsize: int) -> bool:
-    """Whether one of so many numbers at an address is NaN."""
-    found = 0
+def any_flawed(address: int, count: int, itemsize: int, only_nan: bool) -> bool:
+    """Whether there are such among so many numbers of float32 or float64 at an address."""
     if itemsize == 4:
-        singles = array_at(address, count, np.float32)
-        for number in range(count):
-            found += np.isnan(singles[number])
-    else:
-        doubles = array_at(address, count, np.float64)
-        for number in range(count):
-            found += np.isnan(doubles[number])
-    return found > 0
+        return count_flawed(array_at(address, count, np.float32), only_nan) > 0
+    return count_flawed(array_at(address, count, np.float64), only_nan) > 0
 
 
 @locked_kernel
@@ -317,7 +308,7 @@ def run_pieces(
     last = array_at(jobs[jobs.size - 1], FIRST_PART, np.int64)
     itemsize = first[ITEMSIZE]
     row_bytes, scores_bytes = neurons * itemsize, outputs * itemsize
-    if not all_finite(features_at, inputs * neurons, itemsize):
+    if any_flawed(features_at, inputs * neurons, itemsize, False):
         return False
     for begin in range(0, inputs, piece):
         input_ = min(begin, inputs - piece)
@@ -325,7 +316,7 @@ def run_pieces(
         write_plain_place(last, OUT_AT, scores_at + input_ * scores_bytes, scores_bytes, True)
         for job_at in jobs:
             run_whole(job_at)
-    return not any_nan(scores_at, inputs * outputs, itemsize)
+    return not any_flawed(scores_at, inputs * outputs, itemsize, True)
 
 
 @functools.cache

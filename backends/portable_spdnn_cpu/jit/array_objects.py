@@ -13,6 +13,7 @@ only then computes without the lock.
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,7 @@ def fields_of(given: Any) -> tuple[Array, Array]:
 
 @kernel_part
 def is_expected(given: Any, expected_at: int) -> bool:
-    """Whether an object is an array as `expected_words`, at this address, say."""
+    """Whether an object is an array like the `expected_words` at this address."""
     expected = array_at(expected_at, EXPECTED_WORDS, np.int64)
     words, halves = fields_of(given)
     if words[TYPE] != expected[OF_TYPE]:
@@ -126,7 +127,9 @@ def is_writeable(given: Any) -> bool:
 
 
 def fields_are_known() -> bool:
-    """Whether this interpreter and this NumPy have arrays whose fields lie as above."""
+    """Whether this interpreter and this NumPy have arrays whose fields lie as above, and a lock."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return False
     sample = np.zeros((2, 3), np.float32)
     words = (ctypes.c_int64 * WORDS_READ).from_address(id(sample))
     halves = (ctypes.c_int32 * (2 * WORDS_READ)).from_address(id(sample))

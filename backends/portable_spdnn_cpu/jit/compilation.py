@@ -3,9 +3,9 @@
 Kernels are Python functions that Numba compiles for the processor at hand when they are first
 called with arguments of some types. They run without the interpreter's lock, on raw arrays, and
 check nothing: whoever calls them has. (`spmm.direct` and `layout.csc_to_csr` check the structure
-that they read; those that take array objects look at these, see `jit.array_objects`.) Python calls
-a `kernel`; a `job_kernel` runs by its address (see `jit.jobs`), and a `kernel_part` within others.
-What Numba has no words for is an intrinsic, which emits LLVM code.
+that they read; those of `jit.array_objects` look at what they are given, and hold the lock for
+that.) Python calls a `kernel`; a `job_kernel` runs by its address (see `jit.jobs`), and a
+`kernel_part` within others. What Numba has no words for is an intrinsic, which emits LLVM code.
 """
 
 from __future__ import annotations

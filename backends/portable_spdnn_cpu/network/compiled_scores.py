@@ -1,7 +1,7 @@
 """Scores of one group of inputs in one call of compiled code, which goes through all layers.
 
-A layer of a small network takes a fraction of a microsecond. What Python does takes longer: two or
-three microseconds between two layers, and six around them all.
+A layer of a small network takes a fraction of a microsecond. What Python does takes longer: two
+microseconds for each layer, and six around them all.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from portable_spdnn.features import Features
 from portable_spdnn_cpu.jit import array_objects
 from portable_spdnn_cpu.jit.array_objects import (
     ARRAY_OBJECT,
+    EXPECTED_WORDS,
     OF_SHAPE,
+    expected_words,
     is_expected,
     locked_kernel,
     release_lock,
     take_lock,
 )
-from portable_spdnn_cpu.jit.compilation import Array, entry_point, kernel, kernel_part
+from portable_spdnn_cpu.jit.compilation import Array, entry_point, kernel_part
 from portable_spdnn_cpu.jit.jobs import address_of, array_at
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.spmm.few_columns.kernel import (
@@ -36,7 +38,8 @@ from portable_spdnn_cpu.spmm.few_columns.kernel import (
     OUT_AT,
     RESIDUAL_AT,
     run_whole,
-    write_plain_place,
+    write_operand,
+    write_result,
 )
 from portable_spdnn_cpu.spmm.few_columns.product import MAX_ROW_BYTES, FewColumnsProduct
 from portable_spdnn_cpu.spmm.handle import WeightsProduct
@@ -45,12 +48,11 @@ from portable_spdnn_cpu.spmm.plain_arrays import place_of
 # Seconds, measured on a Zen 5, of what is spared here: what Python does around all layers, and for
 # each of them. And of a piece besides the entries: of a product, and of an item of features and of
 # scores, which are transposed.
-AROUND_LAYERS, AROUND_LAYER, PRODUCT, TURNED = 6e-6, 2e-6, 1e-7, 8.5e-11
-# Pieces are taken where their products take so much of the other way's time by the model, what is
-# spared apart; it may be wrong by a tenth on either side.
-CERTAINLY_LESS = 0.8
-# A network that takes longer gains a hundredth at most, and would take much memory.
-MAX_SECONDS = 1e-3
+AROUND_LAYERS, AROUND_LAYER, PRODUCT, TRANSPOSED_ITEM = 6e-6, 2e-6, 1e-7, 8.5e-11
+# Pieces may take this share of the usual products' time by the model, which may be wrong by a tenth
+# on either side, and what is spared.
+MODEL_MARGIN = 0.8
+LEAST_GAIN = 0.01  # of a network's time
 DESCRIBED = 16  # numbers of inputs
 
 
@@ -77,7 +79,7 @@ class ScoresInOneCall:
             return None
         return compiled.scores(np.ascontiguousarray(features, compiled.dtype), features.shape[0])
 
-    def prepare(self, products: Sequence[WeightsProduct], inputs: int, threads: int) -> None:
+    def prepare(self, products: Sequence[WeightsProduct], inputs: int) -> None:
         """See whether one call pays for so many inputs, unless that is known.
 
         Parameters
@@ -85,8 +87,6 @@ class ScoresInOneCall:
         products : sequence of WeightsProduct
             Of the layers. They have run as many inputs before, and have chosen kernels for them.
         inputs : int
-        threads : int
-            That may share a product.
         """
         shape = inputs, products[0].A.shape[1]
         if shape in self._by_shape:
@@ -94,28 +94,35 @@ class ScoresInOneCall:
         piece = min(inputs, MAX_ROW_BYTES // products[0].A.dtype.itemsize)
         found = None
         if pays(products, inputs, piece):
-            found = self._by_piece.get(piece)
-            kernels = [product.few_columns_product(piece) for product in products]
-            if found is None and all(each.threads_used(threads) == 1 for each in kernels):
-                neurons = [products[0].A.shape[1], *(product.A.shape[0] for product in products)]
-                found = self._by_piece[piece] = CompiledScores(kernels, neurons, piece)
+            found = self._by_piece.get(piece) or self._made(products, piece)
+        threads = products[0].workers.threads
+        if found is not None and found.is_shared_by(threads):
+            found = None
         self._by_shape[shape] = found
 
+    def _made(self, products: Sequence[WeightsProduct], piece: int) -> CompiledScores | None:
+        kernels = [product.few_columns_product(piece) for product in products]
+        there = [kernel for kernel in kernels if kernel is not None]
+        if len(there) < len(kernels):
+            return None
+        neurons = [products[0].A.shape[1], *(product.A.shape[0] for product in products)]
+        made = self._by_piece[piece] = CompiledScores(there, neurons, piece)
+        return made
+
     def describe(self) -> list[str]:
-        """Return, in a line for each size of pieces, for which numbers of inputs one call pays."""
-        by_piece: dict[int, list[str]] = {}
-        for (inputs, _), compiled in sorted(self._by_shape.copy().items()):
-            if compiled is not None:
-                # Those that are one piece are described together.
-                piece = compiled.piece if compiled.piece < inputs else 0
-                by_piece.setdefault(piece, []).append(str(inputs))
+        """Return, in up to two lines, for which numbers of inputs one call pays."""
+        known = sorted(self._by_shape.copy().items())
+        made = [(inputs, each.piece) for (inputs, _), each in known if each is not None]
         lines = []
-        for piece, numbers in by_piece.items():
-            listed = ", ".join(numbers[:DESCRIBED])
+        for how, numbers in (
+            ("", [inputs for inputs, piece in made if piece == inputs]),
+            (", in pieces", [inputs for inputs, piece in made if piece < inputs]),
+        ):
+            listed = ", ".join(map(str, numbers[:DESCRIBED]))
             if len(numbers) > DESCRIBED:
-                listed += f" and {len(numbers) - DESCRIBED} more numbers of"
-            how = f"by kernels for {piece} at a time" if piece else "through all layers"
-            lines.append(f"Scores of {listed} inputs take one call of compiled code, {how}.")
+                listed += f" and {len(numbers) - DESCRIBED} others"
+            if numbers:
+                lines.append(f"Scores take one call of compiled code for inputs{how}: {listed}.")
         return lines
 
 
@@ -123,24 +130,22 @@ def pays(products: Sequence[WeightsProduct], inputs: int, piece: int) -> bool:
     """Whether scores of so many inputs take less time in one call, in pieces of so many inputs.
 
     If they are one piece, and products have chosen kernels of few columns for it, they do; else if
-    the model says so. They do not where the network takes so long that nothing would be gained, nor
-    if a layer has no neurons.
+    the model says so. They do not where what is spared is too little of the network's time, nor if
+    a layer has no neurons.
     """
     if not array_objects.FIELDS_ARE_KNOWN or any(0 in product.A.shape for product in products):
         return False
     choices = [product.chosen(inputs) for product in products]
     chosen = [choice for choice in choices if choice is not None]
     usual = sum(choice.predicted for choice in chosen)
-    if len(chosen) < len(products) or usual > MAX_SECONDS:
-        return False
-    few = all(isinstance(choice.kernel, FewColumnsProduct) for choice in chosen)
-    if piece == inputs and few:
-        return True
     spared = AROUND_LAYERS + len(products) * AROUND_LAYER
-    turned = products[0].A.shape[1] + products[-1].A.shape[0]
-    once = TURNED * piece * turned
-    once += sum(PRODUCT + product.few_columns_seconds(piece) for product in products)
-    return -(-inputs // piece) * once <= CERTAINLY_LESS * usual + spared
+    if len(chosen) < len(products) or LEAST_GAIN * usual > spared:
+        return False
+    if piece == inputs and all(isinstance(each.kernel, FewColumnsProduct) for each in chosen):
+        return True
+    seconds = TRANSPOSED_ITEM * piece * (products[0].A.shape[1] + products[-1].A.shape[0])
+    seconds += sum(PRODUCT + product.few_columns_seconds(piece) for product in products)
+    return -(-inputs // piece) * seconds <= MODEL_MARGIN * usual + spared
 
 
 class CompiledScores:
@@ -195,6 +200,10 @@ class CompiledScores:
         self._unused.append(memory)
         return out if done else None
 
+    def is_shared_by(self, threads: int) -> bool:
+        """Whether a product is so long that several of so many threads would share it."""
+        return any(product.threads_used(threads) > 1 for product in self._products)
+
     def _new_memory(self) -> _Memory:
         return _Memory(self._products, self._neurons, self.piece)
 
@@ -224,8 +233,8 @@ class _Memory:
         for number, (before, after) in enumerate(pairwise(self._scratch)):
             place = between[number % 2], row, item
             before.words[OUT_AT : OUT_AT + 3] = after.words[B_AT : B_AT + 3] = place
-        # Each call says how many inputs it expects.
-        self._scratch[0].expect((piece, neurons[0]), (piece, neurons[-1]), transposed=True)
+        expected = expected_words((piece, neurons[0]), dtype)  # a call has its own number of inputs
+        self._scratch[0].words[EXPECTED_B : EXPECTED_B + EXPECTED_WORDS] = expected
 
 
 @kernel_part
@@ -266,8 +275,8 @@ def run_layers(jobs_at: int, layers: int, piece: int, inputs: int, features: Any
         How many there are, at least `piece`.
     features : object, as `ARRAY_OBJECT`
         Whatever a user gave; expected are features of shape (inputs, neurons).
-    out : ndarray, as `ARRAY_OBJECT`, of that type, shape (inputs, neurons_out)
-        In C order.
+    out : ndarray, as `ARRAY_OBJECT`, shape (inputs, neurons_out)
+        In C order, of the features' type.
 
     Returns
     -------
@@ -290,7 +299,7 @@ def run_layers(jobs_at: int, layers: int, piece: int, inputs: int, features: Any
     return valid
 
 
-@kernel
+@kernel_part
 def run_pieces(
     jobs: Array,
     piece: int,
@@ -312,8 +321,8 @@ def run_pieces(
         return False
     for begin in range(0, inputs, piece):
         input_ = min(begin, inputs - piece)
-        write_plain_place(first, B_AT, features_at + input_ * row_bytes, row_bytes, True)
-        write_plain_place(last, OUT_AT, scores_at + input_ * scores_bytes, scores_bytes, True)
+        write_operand(first, B_AT, features_at + input_ * row_bytes, row_bytes, True)
+        write_result(last, scores_at + input_ * scores_bytes, scores_bytes, True)
         for job_at in jobs:
             run_whole(job_at)
     return not any_flawed(scores_at, inputs * outputs, itemsize, True)

@@ -39,8 +39,8 @@ CACHE_SHARE = 0.75  # of the second level, for features before and after a layer
 # Bytes of these features up to which a group has LEAST_GROUP inputs, whatever the cache; fewer in
 # wider networks.
 MOST_BYTES = 1 << 26
-# Up to so many inputs, columns of a vector, are one group: each product decides by its own length
-# whether threads share it.
+# Up to so many inputs are one group: each product decides by its own length whether threads share
+# it. More fill vectors of float32.
 FEW_INPUTS = 16
 DESCRIBED_LAYERS = 8
 
@@ -72,10 +72,10 @@ class LayerProductsPlan(NetworkPlan):
             number + 1 < len(layers) and self.may_drop_after(number)
             for number in range(len(layers))
         ]
-        # Of an input, before and after the layer in which these are most.
-        self._features = max(1, *(sum(layer.shape) for layer in layers)) * self.dtype.itemsize
-        least = LEAST_GROUP if LEAST_GROUP * self._features <= MOST_BYTES else LANES
-        fitting = int(CACHE_SHARE * cache_bytes(2)) // self._features // LANES * LANES
+        # Bytes of an input's features before and after the layer where they are most.
+        self._input_bytes = max(1, *(sum(layer.shape) for layer in layers)) * self.dtype.itemsize
+        least = LEAST_GROUP if LEAST_GROUP * self._input_bytes <= MOST_BYTES else LANES
+        fitting = int(CACHE_SHARE * cache_bytes(2)) // self._input_bytes // LANES * LANES
         self.group = min(max(fitting, least), MOST_GROUP)
         self._buffers = Spare(Buffers)
         self._in_one_call = ScoresInOneCall()
@@ -125,7 +125,7 @@ class LayerProductsPlan(NetworkPlan):
             left = halved(left)
             self._run_made_up(later, left)
         if expected is not None and pool is ALONE and 0 < inputs <= size:
-            self._in_one_call.prepare(products, inputs, self._threads_of(products))
+            self._in_one_call.prepare(products, inputs)
 
     def _run_made_up(self, products: Sequence[WeightsProduct], inputs: int) -> None:
         """Run so many made-up inputs through some layers, as batches do, but all stay."""
@@ -146,12 +146,13 @@ class LayerProductsPlan(NetworkPlan):
     def describe(self) -> str:
         """Return what the plan chose and why, a line each."""
         threads = self.workers.threads
-        kib = self._features * self.group // 1024
+        kib = self._input_bytes * self.group // 1024
         leave = [str(number) for number, may in enumerate(self._may_leave, start=1) if may]
         lines = [
             "Layers run one after the other, each a product of prepared weights, in "
             f"{self.dtype}, on {threads} thread{'s' if threads > 1 else ''}: weights differ, and "
-            "outputs share few inputs, or a quarter of all possible weights is there.",
+            "outputs share few inputs, or a quarter of all possible weights is there, or the "
+            "network is small.",
             f"Groups of {self.group} inputs go through all layers, one on each thread; of up to "
             f"{LEAST_GROUP * threads} inputs all threads share each product.",
             f"Features of a group before and after a layer take {kib} KiB; the second-level cache "
@@ -264,7 +265,7 @@ class LayerProductsPlan(NetworkPlan):
             return scores
         rows = self._run_whole(products, features)
         if isinstance(features, np.ndarray):
-            self._in_one_call.prepare(products, inputs, self._threads_of(products))
+            self._in_one_call.prepare(products, inputs)
             scores = self._in_one_call.scores_of_valid(features)
             if scores is not None:
                 return scores  # as the next calls will, to the bit
@@ -282,10 +283,6 @@ class LayerProductsPlan(NetworkPlan):
             threads = worth_waking(self.workers, self._edges * features.shape[0]).threads
         first = self._sparse_first
         return first if first is not None and first.suits(features, threads) else None
-
-    def _threads_of(self, products: Sequence[WeightsProduct]) -> int:
-        """Return how many threads may share each of these products."""
-        return 1 if products is self._own_products else self.workers.threads
 
     def _run_whole(self, products: Sequence[WeightsProduct], features: Features) -> Array:
         """Run a group of which all inputs stay, and nothing is counted; return its scores."""

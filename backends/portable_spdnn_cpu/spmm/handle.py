@@ -265,14 +265,24 @@ class WeightsProduct:
 
         Infinity where columns are too many for it.
         """
-        if not few_columns.fits(self.A, columns):
-            return math.inf
-        copied = few_columns.copying_seconds(self.A, columns)
-        return copied + forms(self.A, columns)[0].seconds
+        form = self._few_form(columns)
+        return (
+            math.inf
+            if form is None
+            else form.seconds + few_columns.copying_seconds(self.A, columns)
+        )
 
-    def few_columns_product(self, columns: int) -> FewColumnsProduct:
-        """Return A packed for so few columns, which `few_columns.fits`, in the model's form."""
-        return self._few_columns(columns, [forms(self.A, columns)[0]])[0]
+    def few_columns_product(self, columns: int) -> FewColumnsProduct | None:
+        """Return A packed for so few columns: as it is kept, else in the model's form."""
+        kept, form = self._few.get(columns), None
+        if not kept:
+            form = self._few_form(columns)
+            kept = [] if form is None else self._few_columns(columns, [form])
+        return kept[0] if kept else None
+
+    def _few_form(self, columns: int) -> Form | None:
+        """Return the form that takes the least time by the model; None for too many columns."""
+        return forms(self.A, columns)[0] if few_columns.fits(self.A, columns) else None
 
     def _size(self, columns: int, layout: int) -> ProductSize:
         return cost_model.size_of(self.A, columns, layout, self.workers, self.keeps_order)
@@ -327,17 +337,17 @@ class WeightsProduct:
         makers: list[tuple[float, Callable[[], Kernel]]] = [
             (cost_model.dense_seconds(size), lambda: self._dense)
         ]
-        few = math.inf
-        if few_columns.fits(self.A, columns):
-            form = forms(self.A, columns)[0]
+        few, form = math.inf, self._few_form(columns)
+        if form is not None:
             few = predicted_seconds(form.seconds, self.A, columns, self.workers.threads)
         best, streamed = None, math.inf
         if few == math.inf or columns > few_columns.SURE_COLUMNS:
             best = tuning.stream_variants(size)[0]
             streamed = cost_model.stream_seconds(size, best)
-        if best is None or few < streamed:
-            makers.append((few, lambda: self._few_columns(columns, [form])[0]))
-        else:
+        if form is not None and few < streamed:
+            wanted = [form]
+            makers.append((few, lambda: self._few_columns(columns, wanted)[0]))
+        elif best is not None:
             variant = best
             makers.append((streamed, lambda: self._stream(variant)))
             clustered = self._clustered_for(size) if streamed >= CLUSTERED_FROM else None

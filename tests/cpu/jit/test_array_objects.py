@@ -14,20 +14,21 @@ from portable_spdnn_cpu.jit.array_objects import (
     expected_words,
     is_expected,
     is_writeable,
+    locked_kernel,
 )
-from portable_spdnn_cpu.jit.compilation import entry_point, kernel
+from portable_spdnn_cpu.jit.compilation import entry_point
 from portable_spdnn_cpu.jit.jobs import address_of
 
 
-@kernel
-def fits(given: Any, at: int) -> int:
+@locked_kernel
+def how_it_fits(given: Any, at: int) -> int:
     """Return 0 where an object is not as expected, 1 where it is, 2 if it may be written to too."""
     if not is_expected(given, at):
         return 0
     return 2 if is_writeable(given) else 1
 
 
-FITS = entry_point(fits, ARRAY_OBJECT, types.intp)
+FITS = entry_point(how_it_fits, ARRAY_OBJECT, types.intp)
 
 
 def expects(given: object, shape: tuple[int, ...], dtype: Any) -> int:

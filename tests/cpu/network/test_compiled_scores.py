@@ -52,7 +52,7 @@ def always_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_scores(plan: LayerProductsPlan, Y: Any, rtol: float) -> Any:
-    """Check scores against the oracle, which also those are that the usual way computes."""
+    """Check scores, and those of the usual way, against the oracle."""
     expected = oracle.infer(plan.network, np.asarray(Y))[1]
     usual = plan._run_whole(plan._own_products, Y)
     found = plan.scores(Y)
@@ -172,7 +172,7 @@ def test_scores_that_threads_would_share(threads: int, monkeypatch: pytest.Monke
 
 def test_where_one_call_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     network, Y = network_of((300, 600, 7)), inputs_of(100, 300)
-    for name, value in (("AROUND_LAYERS", -1.0), ("MAX_SECONDS", 0.0)):
+    for name, value in (("AROUND_LAYERS", -1.0), ("LEAST_GAIN", 1e9)):
         with monkeypatch.context() as patched:
             patched.setattr(compiled_scores, name, value)
             plan = made(network)
@@ -186,14 +186,12 @@ def test_the_plan_tells() -> None:
     assert "one call" not in plan.describe()
     for inputs in (3, 1, 40, 33, 64):
         plan.scores(inputs_of(inputs, 20))
-    told = plan.describe()
-    assert "Scores of 1, 3 inputs take one call of compiled code, through all layers." in told
-    assert (
-        "Scores of 33, 40, 64 inputs take one call of compiled code, by kernels for 32 at a time."
-    ) in told
+    told = plan.describe().splitlines()
+    assert "Scores take one call of compiled code for inputs: 1, 3." in told
+    assert "Scores take one call of compiled code for inputs, in pieces: 33, 40, 64." in told
     for inputs in range(1, 20):
         plan.scores(inputs_of(inputs, 20))
-    assert "15, 16 and 3 more numbers of inputs take one call" in plan.describe()
+    assert "15, 16 and 3 others." in plan.describe()
 
 
 @pytest.mark.usefixtures("always_in_pieces")

@@ -92,7 +92,7 @@ def copy_to_rows(
     with at.if_copied():
         depth, row_step = at.table("depth"), at.argument["B_row"]
         columns_apart, packed = _orders(at, spec.columns)
-        # Rows of B that may be read as if they were so wide: what follows is still of B.
+        # Rows of B from `safe` on may not be read as if they were so wide: they end with B.
         excess = 0 if _reads_by_mask(spec) else -(-(spec.width - spec.columns) // spec.columns)
         safe = builder.sub(depth, at.number(excess))
         safe = builder.select(packed, safe, at.zero)
@@ -148,7 +148,7 @@ def _row_at(at: Operands, spec: RowsSpec, target: Value, row: Value, first: Valu
 
 
 def _row_of_b(at: Operands, spec: RowsSpec, source: Value) -> Value:
-    """Load a row of a B in C order, and zeros beyond it; what follows the row may be read."""
+    """Load a row of a B in C order, and zeros beyond it; without a mask more of B is read."""
     kind = at.vector(spec.width)
     if not _reads_by_mask(spec):
         return _first_lanes(at, at.load(kind, source), spec.columns)

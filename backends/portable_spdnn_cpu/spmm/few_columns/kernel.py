@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.core import types
 
-from portable_spdnn_cpu.activations import RELU, call_span_code
+from portable_spdnn_cpu.activations import NONE, call_span_code
 from portable_spdnn_cpu.jit.array_objects import (
     ARRAY_OBJECT,
     EXPECTED_WORDS,
@@ -47,11 +47,11 @@ from portable_spdnn_cpu.spmm.transposes import store_columns
 # - where the operands lie, as `OPERANDS`;
 # - the address of its machine code, the number of the part that is the whole product, rows, columns
 #   and bytes of an item of C;
-# - where C may be computed in C order, 0 for nowhere, and, if it was, where C is to go in Fortran
-#   order, else 0, and the items from one column to the next there;
-# - the `Activation` of these, NONE where bounds express it; LOWER and UPPER are bits of float64;
-# - what `multiply_plain` expects, for code that is kept on disk knows no address: whether it gets
-#   transposes, the `Layout` of B, where None is, and what B and C are like;
+# - the scratch memory where C may be computed in C order, 0 for none; if it was, where C is to go
+#   in Fortran order, else 0, and the items from one column to the next there;
+# - the `Activation` that follows, NONE where bounds express it, whose bounds are bits of float64;
+# - what `multiply_plain` expects: whether it gets transposes, the `Layout` of B, the address of
+#   None, as code that is kept on disk knows none, and what B and C are like;
 # - the address of each worker's part, and last that of the whole; see `operands.PART`.
 B_AT, B_ROW, B_COLUMN, OUT_AT, OUT_ROW, OUT_COLUMN, RESIDUAL_AT, RESIDUAL_ROW, RESIDUAL_COLUMN = (
     range(len(OPERANDS))
@@ -155,7 +155,7 @@ def finish(job_at: int) -> None:
     """
     words = array_at(job_at, FIRST_PART, np.int64)
     rows, columns, source = words[ROWS], words[COLUMNS], words[OUT_AT]
-    if words[ACTIVATION] > RELU:
+    if words[ACTIVATION] != NONE:
         bounds = array_at(job_at, FIRST_PART, np.float64)
         lower, upper = bounds[LOWER], bounds[UPPER]
         call_span_code(words[ACTIVATION], source, rows * columns, lower, upper)
@@ -170,8 +170,8 @@ def finish(job_at: int) -> None:
 def write_out(words: Array, address: int, row_step: int, column_step: int) -> None:
     """Write where C is to go, and how many bytes its rows and columns are apart.
 
-    C in Fortran order is computed beside it, where there is memory for that: items of a row are far
-    apart there, often by a power of two, so that they compete for a few sets of each cache.
+    C in Fortran order is computed in scratch memory, if there is some: in Fortran order items of a
+    row are far apart, often by a power of two, so that they compete for a few sets of each cache.
     """
     itemsize = words[ITEMSIZE]
     words[FINAL_AT] = 0
@@ -203,16 +203,27 @@ def multiply(job_at: int, run_now: bool, B: Array, out: Array, residual: Array) 
 
 
 @kernel_part
-def write_plain_place(
-    words: Array, word: int, address: int, row_bytes: int, transposed: bool
-) -> None:
+def write_operand(words: Array, word: int, address: int, row_bytes: int, transposed: bool) -> None:
     """Write, from a word on, where an array in C order lies, or its transpose."""
+    row_step, column_step = steps_of(words, row_bytes, transposed)
+    words[word], words[word + 1], words[word + 2] = address, row_step, column_step
+
+
+@kernel_part
+def write_result(words: Array, address: int, row_bytes: int, transposed: bool) -> None:
+    """Do what `write_out` does, for an array in C order, or its transpose."""
+    row_step, column_step = steps_of(words, row_bytes, transposed)
+    write_out(words, address, row_step, column_step)
+
+
+@kernel_part
+def steps_of(words: Array, row_bytes: int, transposed: bool) -> tuple[int, int]:
+    """Return the bytes from row to row, and from column to column, of an array in C order.
+
+    `transposed`: of its transpose.
+    """
     itemsize = words[ITEMSIZE]
-    row_step, column_step = (itemsize, row_bytes) if transposed else (row_bytes, itemsize)
-    if word == OUT_AT:
-        write_out(words, address, row_step, column_step)
-    else:
-        words[word], words[word + 1], words[word + 2] = address, row_step, column_step
+    return (itemsize, row_bytes) if transposed else (row_bytes, itemsize)
 
 
 @locked_kernel
@@ -239,9 +250,9 @@ def multiply_plain(job_at: int, B: Any, out: Any, residual: Any) -> bool:
     if plain_layout(B, out, itemsize, transposed) != words[LAYOUT]:
         return False
     address, _, columns, _ = place_of(B)
-    write_plain_place(words, B_AT, address, columns * itemsize, transposed)
+    write_operand(words, B_AT, address, columns * itemsize, transposed)
     address, _, columns, _ = place_of(out)
-    write_plain_place(words, OUT_AT, address, columns * itemsize, transposed)
+    write_result(words, address, columns * itemsize, transposed)
     words[RESIDUAL_AT] = 0
     if address_of_object(residual) != words[NONE_ADDRESS]:
         if not is_expected(residual, of_out):
@@ -249,7 +260,7 @@ def multiply_plain(job_at: int, B: Any, out: Any, residual: Any) -> bool:
         if plain_layout(residual, out, itemsize, transposed) == NOT_PLAIN:
             return False
         address, _, _, _ = place_of(residual)
-        write_plain_place(words, RESIDUAL_AT, address, columns * itemsize, transposed)
+        write_operand(words, RESIDUAL_AT, address, columns * itemsize, transposed)
     state = release_lock()
     run_whole(job_at)
     take_lock(state)

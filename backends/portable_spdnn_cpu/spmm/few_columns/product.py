@@ -17,7 +17,6 @@ from portable_spdnn_cpu.jit.jobs import address_of
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import WAKING, ThreadPool
-from portable_spdnn_cpu.spmm.dense_layout import Layout
 from portable_spdnn_cpu.spmm.few_columns import kernel
 from portable_spdnn_cpu.spmm.few_columns.choice import Form
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, pack_lanes
@@ -30,13 +29,14 @@ MAX_ROW_BYTES = 128  # of a row of B
 # Up to so many columns weights are not streamed, as was measured: models of both are not compared.
 SURE_COLUMNS = 16
 SMALL_TABLE = 1 << 16  # items of a table of rows times blocks that is made in any case
-# Up to so many columns items of C in Fortran order are stored where they go; more are transposed in
-# registers: of 32 columns and 1,024 rows that takes a twentieth of the time. Shorter vectors have
-# no lanes for four columns.
-MAX_APART = 4 if VECTOR_BYTES == 64 else 2
+# Up to so many columns, row by row and in lanes, items of C in Fortran order are stored where they
+# go. More are transposed in registers: 64 x 1,024 weights times 32 columns took 148 microseconds
+# without, 8 with.
+ROWS_APART, LANES_APART = 2, 4
 SHARING = 5e-6  # seconds that it takes to share a product among threads
 # Seconds besides, on each thread: of a call, and for a byte of B, which is copied. With vectors of
-# 64 bytes measured on a Zen 5; on a Zen 3 a call took 1.2e-6 before it was halved there.
+# 64 bytes measured on a Zen 5. With shorter ones a call is half of what was measured on a Zen 3
+# before calls took half of the time on a Zen 5.
 CALL, COPIED_BYTE = (4e-7, 1.5e-11) if VECTOR_BYTES == 64 else (6e-7, 3.5e-11)
 
 
@@ -95,6 +95,8 @@ class FewColumnsProduct:
     ----------
     seconds : float
         Of a product on one thread, by a model, without the call and the copy of B.
+    dtype : numpy dtype
+        Of all operands.
     """
 
     def __init__(
@@ -153,7 +155,7 @@ class FewColumnsProduct:
         self._unused.append(scratch)
 
     def take_scratch(self, threads: int = 1) -> Scratch:
-        """Return what a call needs besides A, which stays where it is as long as this object.
+        """Return what a call needs besides A, which in turn needs this object.
 
         Concurrent calls each have their own. Whoever takes one may keep it.
         """
@@ -193,8 +195,6 @@ class FewColumnsProduct:
 
 class PlainProduct:
     """A product for plain operands of one shape, which compiled code looks at: see `plain_arrays`.
-
-    Every attribute that a call looks up counts: see `FewColumnsProduct.take_scratch` for the rest.
 
     Parameters
     ----------
@@ -286,7 +286,7 @@ class Scratch:
         self.words[kernel.MACHINE_CODE], self.words[kernel.WHOLE_PART] = job, threads
         sizes = (*shape, dtype.itemsize)
         self.words[[kernel.ROWS, kernel.COLUMNS, kernel.ITEMSIZE]] = sizes
-        if shape[1] > MAX_APART:
+        if shape[1] > (ROWS_APART if isinstance(packed.spec, RowsSpec) else LANES_APART):
             self._beside = aligned_empty(shape, dtype)  # its pages are touched where it is used
             self.words[kernel.BESIDE_AT] = address_of(self._beside)
         self.words[kernel.ACTIVATION] = later.code
@@ -296,11 +296,7 @@ class Scratch:
         self.address = address_of(self.words)
 
     def expect(
-        self,
-        of_b: tuple[int, ...],
-        of_out: tuple[int, ...],
-        transposed: bool,
-        layout: int = Layout.UNALIGNED,
+        self, of_b: tuple[int, ...], of_out: tuple[int, ...], transposed: bool, layout: int
     ) -> None:
         """Let `kernel.multiply_plain` expect plain arrays of these shapes, which have items.
 

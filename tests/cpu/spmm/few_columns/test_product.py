@@ -217,24 +217,30 @@ def test_no_block_of_columns_is_empty(columns, monkeypatch):
     assert_near(multiplied(prepared, A, B), sums_by_loops(A, B), A)
 
 
+@pytest.mark.parametrize("columns", [3, 6])
 @pytest.mark.parametrize("form", FORMS)
-def test_blocks_of_columns_and_parts_of_rows_give_the_same_bits_on_all_threads(form, monkeypatch):
+def test_blocks_of_columns_and_parts_of_rows_give_the_same_bits_on_all_threads(
+    form, columns, monkeypatch
+):
     monkeypatch.setattr(rows, "L1", 300)  # bytes of B in a block
     monkeypatch.setattr(rows, "L2", 300)
     rng = np.random.default_rng(9)
     A = random_rows(rng, 400, 700, 0.1, np.float32)  # slices of lanes for four parts
-    B = rng.standard_normal((700, 3)).astype(np.float32)
-    residual = rng.standard_normal((400, 3)).astype(np.float32)
+    B = rng.standard_normal((700, columns)).astype(np.float32)
+    residual = rng.standard_normal((400, columns)).astype(np.float32)
     monkeypatch.setattr(product, "SHARING", 0.0)
-    whole = multiplied(product_of(A, 3, form), A, B, residual)
-    assert_near(whole, sums_by_loops(A, B) + residual, A)
+    epilogue = Epilogue(activation="gelu")
+    whole = multiplied(product_of(A, columns, form, epilogue=epilogue), A, B, residual)
+    expected = epilogue.apply(sums_by_loops(A, B) + residual, None, per_row=True)
+    assert_near(whole, expected, A)
 
-    prepared = product_of(A, 3, form, threads=4)
+    prepared = product_of(A, columns, form, threads=4, epilogue=epilogue)
     assert prepared._packed.parts == 4
     prepared.seconds = 1.0  # worth all threads
     for threads in (1, 2, 3, 5):
-        found = multiplied(prepared, A, B, residual, pool=ThreadPool(threads))
-        np.testing.assert_array_equal(found, whole)
+        for order in "CF":
+            found = multiplied(prepared, A, B, residual, order, pool=ThreadPool(threads))
+            np.testing.assert_array_equal(found, whole)
 
 
 def test_the_model_chooses_parts_and_threads():

@@ -7,7 +7,7 @@ ndarraytypes.h, which every extension module that was compiled for NumPy reads.
 
 Another thread may change the shape of an array at any time, unless it waits for the interpreter's
 lock. So a kernel of array objects is a `locked_kernel`: it reads all that it needs of them, and
-only then computes without the lock.
+only then computes without the lock. Nothing may be raised between `release_lock` and `take_lock`.
 """
 
 from __future__ import annotations

@@ -69,15 +69,17 @@ class ScoresInOneCall:
         """Return the scores of whatever a user gave; None as `CompiledScores.scores` does."""
         if type(features) is not np.ndarray:
             return None
-        compiled = self._by_shape.get(features.shape)
-        return None if compiled is None else compiled.scores(features, features.shape[0])
+        shape = features.shape  # once: another thread may change it
+        compiled = self._by_shape.get(shape)
+        return None if compiled is None else compiled.scores(features, shape[0])
 
     def scores_of_valid(self, features: Features) -> Array | None:
         """Return the scores of valid features, of which arrays are in any order and of any type."""
-        compiled = self._by_shape.get(features.shape)
+        shape = features.shape
+        compiled = self._by_shape.get(shape)
         if compiled is None or not isinstance(features, np.ndarray):
             return None
-        return compiled.scores(np.ascontiguousarray(features, compiled.dtype), features.shape[0])
+        return compiled.scores(np.ascontiguousarray(features, compiled.dtype), shape[0])
 
     def prepare(self, products: Sequence[WeightsProduct], inputs: int) -> None:
         """See whether one call pays for so many inputs, unless that is known.
@@ -283,19 +285,28 @@ def run_layers(jobs_at: int, layers: int, piece: int, inputs: int, features: Any
     bool
         False if features are not as expected, not in C order without gaps, or not finite, or if a
         score is NaN.
+
+    Raises
+    ------
+    MemoryError
     """
     jobs = array_at(jobs_at, layers, np.int64)
     first = array_at(jobs[0], FIRST_PART, np.int64)
     first[EXPECTED_B + OF_SHAPE] = inputs
-    if not is_expected(features, jobs[0] + 8 * EXPECTED_B):
+    if inputs < piece or not is_expected(features, jobs[0] + 8 * EXPECTED_B):
         return False
     features_at, _, neurons, contiguous = place_of(features)
     scores_at, _, outputs, _ = place_of(out)
     if not contiguous:
         return False
-    state = release_lock()
-    valid = run_pieces(jobs, piece, inputs, features_at, neurons, scores_at, outputs)
+    state, valid, failed = release_lock(), False, False
+    try:
+        valid = run_pieces(jobs, piece, inputs, features_at, neurons, scores_at, outputs)
+    except Exception:  # noqa: BLE001 - out of memory; nothing may be raised without the lock
+        failed = True
     take_lock(state)
+    if failed:
+        raise MemoryError("scores found no memory to transpose them")
     return valid
 
 

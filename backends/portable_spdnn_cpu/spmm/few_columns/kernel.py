@@ -241,6 +241,10 @@ def multiply_plain(job_at: int, B: Any, out: Any, residual: Any) -> bool:
     -------
     bool
         False where nothing was done.
+
+    Raises
+    ------
+    MemoryError
     """
     of_b, of_out = job_at + 8 * EXPECTED_B, job_at + 8 * EXPECTED_OUT
     if not (is_expected(B, of_b) and is_expected(out, of_out) and is_writeable(out)):
@@ -261,9 +265,14 @@ def multiply_plain(job_at: int, B: Any, out: Any, residual: Any) -> bool:
             return False
         address, _, _, _ = place_of(residual)
         write_operand(words, RESIDUAL_AT, address, columns * itemsize, transposed)
-    state = release_lock()
-    run_whole(job_at)
+    state, failed = release_lock(), False
+    try:
+        run_whole(job_at)
+    except Exception:  # noqa: BLE001 - out of memory; nothing may be raised without the lock
+        failed = True
     take_lock(state)
+    if failed:
+        raise MemoryError("a product found no memory to transpose its result")
     return True
 
 

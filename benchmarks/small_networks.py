@@ -8,17 +8,16 @@ scores of all are compared first. NumPy's BLAS has as many threads.
 
 from __future__ import annotations
 
-import math
 import sys
-import time
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 import portable_spdnn as ps
+from portable_spdnn.dlmc.timing import by_turns
 
 # Neurons, share of nonzeros, and numbers of inputs.
 NETWORKS: tuple[tuple[tuple[int, ...], float, tuple[int, ...]], ...] = (
@@ -29,7 +28,6 @@ NETWORKS: tuple[tuple[tuple[int, ...], float, tuple[int, ...]], ...] = (
     ((64, 1024), 0.1, (32,)),
 )
 BIAS = 0.1
-SECONDS, CALLS = 0.4, 1e-4  # for each row; for each turn of a way
 
 
 def ways_of(backend: ps.Backend, layers: list[ps.Layer], Y: Any) -> dict[str, Any]:
@@ -60,25 +58,10 @@ def ways_of(backend: ps.Backend, layers: list[ps.Layer], Y: Any) -> dict[str, An
     }
 
 
-def microseconds(ways: dict[str, Any]) -> dict[str, float]:
-    """Return the least time of a call of each, in turns of several calls."""
-    least, calls = dict.fromkeys(ways, math.inf), dict.fromkeys(ways, 1)
-    end = time.perf_counter() + SECONDS
-    while time.perf_counter() < end:
-        for name, call in ways.items():
-            begin = time.perf_counter()
-            for _ in range(calls[name]):
-                call()
-            least[name] = min(least[name], (time.perf_counter() - begin) / calls[name])
-            calls[name] = max(1, round(CALLS / least[name]))
-    return {name: 1e6 * seconds for name, seconds in least.items()}
-
-
 def main() -> None:
     """Print the table; AssertionError where scores differ."""
     threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
-    backend = ps.get_backend("numba", threads)
-    threadpool_limits(threads)  # of BLAS, as long as this process
+    backend, blas = ps.get_backend("numba", threads), ThreadpoolController()
     rng = np.random.default_rng(0)
     print("| neurons | inputs | `run` | `scores` | layer handles | dense |")
     print("| --- | --- | --- | --- | --- | --- |")
@@ -95,8 +78,9 @@ def main() -> None:
             for found in (ways["scores"](), ways["layer handles"](), ways["run"]().scores):
                 atol = 1e-4 * np.abs(expected).max()
                 np.testing.assert_allclose(found, expected, rtol=1e-3, atol=atol)
-            cells = [f"{value:.2g}" if value < 10 else f"{value:,.0f}" for value in
-                     microseconds(ways).values()]  # fmt: skip
+            least, _ = by_turns({name: (way, threads) for name, way in ways.items()}, blas, {})
+            values = [1e6 * seconds for seconds in least.values()]
+            cells = [f"{value:.2g}" if value < 10 else f"{value:,.0f}" for value in values]
             print(f"| {', '.join(f'{n:,}' for n in neurons)} | {inputs} | {' | '.join(cells)} |")
 
 

@@ -102,13 +102,10 @@ class ScoresInOneCall:
             found = None
         self._by_shape[shape] = found
 
-    def _made(self, products: Sequence[WeightsProduct], piece: int) -> CompiledScores | None:
+    def _made(self, products: Sequence[WeightsProduct], piece: int) -> CompiledScores:
         kernels = [product.few_columns_product(piece) for product in products]
-        there = [kernel for kernel in kernels if kernel is not None]
-        if len(there) < len(kernels):
-            return None
         neurons = [products[0].A.shape[1], *(product.A.shape[0] for product in products)]
-        made = self._by_piece[piece] = CompiledScores(there, neurons, piece)
+        made = self._by_piece[piece] = CompiledScores(kernels, neurons, piece)
         return made
 
     def describe(self) -> list[str]:
@@ -285,10 +282,6 @@ def run_layers(jobs_at: int, layers: int, piece: int, inputs: int, features: Any
     bool
         False if features are not as expected, not in C order without gaps, or not finite, or if a
         score is NaN.
-
-    Raises
-    ------
-    MemoryError
     """
     jobs = array_at(jobs_at, layers, np.int64)
     first = array_at(jobs[0], FIRST_PART, np.int64)
@@ -299,14 +292,9 @@ def run_layers(jobs_at: int, layers: int, piece: int, inputs: int, features: Any
     scores_at, _, outputs, _ = place_of(out)
     if not contiguous:
         return False
-    state, valid, failed = release_lock(), False, False
-    try:
-        valid = run_pieces(jobs, piece, inputs, features_at, neurons, scores_at, outputs)
-    except Exception:  # noqa: BLE001 - out of memory; nothing may be raised without the lock
-        failed = True
+    state = release_lock()
+    valid = run_pieces(jobs, piece, inputs, features_at, neurons, scores_at, outputs)
     take_lock(state)
-    if failed:
-        raise MemoryError("scores found no memory to transpose them")
     return valid
 
 

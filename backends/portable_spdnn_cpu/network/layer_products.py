@@ -39,8 +39,8 @@ CACHE_SHARE = 0.75  # of the second level, for features before and after a layer
 # Bytes of these features up to which a group has LEAST_GROUP inputs, whatever the cache; fewer in
 # wider networks.
 MOST_BYTES = 1 << 26
-# Up to so many inputs are one group: each product decides by its own length whether threads share
-# it. More fill vectors of float32.
+# Up to so many inputs, as many as a vector of float32 has, are one group: each product decides by
+# its own length whether threads share it.
 FEW_INPUTS = 16
 DESCRIBED_LAYERS = 8
 

@@ -266,19 +266,14 @@ class WeightsProduct:
         Infinity where columns are too many for it.
         """
         form = self._few_form(columns)
-        return (
-            math.inf
-            if form is None
-            else form.seconds + few_columns.copying_seconds(self.A, columns)
-        )
+        if form is None:
+            return math.inf
+        return form.seconds + few_columns.copying_seconds(self.A, columns)
 
-    def few_columns_product(self, columns: int) -> FewColumnsProduct | None:
-        """Return A packed for so few columns: as it is kept, else in the model's form."""
-        kept, form = self._few.get(columns), None
-        if not kept:
-            form = self._few_form(columns)
-            kept = [] if form is None else self._few_columns(columns, [form])
-        return kept[0] if kept else None
+    def few_columns_product(self, columns: int) -> FewColumnsProduct:
+        """Return A packed for so few columns, as it is kept or else as the model says."""
+        kept = self._few.get(columns) or self._few_columns(columns, forms(self.A, columns)[:1])
+        return kept[0]
 
     def _few_form(self, columns: int) -> Form | None:
         """Return the form that takes the least time by the model; None for too many columns."""
@@ -341,7 +336,7 @@ class WeightsProduct:
         if form is not None:
             few = predicted_seconds(form.seconds, self.A, columns, self.workers.threads)
         best, streamed = None, math.inf
-        if few == math.inf or columns > few_columns.SURE_COLUMNS:
+        if form is None or columns > few_columns.SURE_COLUMNS:
             best = tuning.stream_variants(size)[0]
             streamed = cost_model.stream_seconds(size, best)
         if form is not None and few < streamed:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at
 from portable_spdnn_cpu.tiles.copies import (
@@ -73,9 +71,8 @@ def _transpose(
     """Let rows begin .. end - 1 of a tile be columns of lines, or the other way round."""
     # Squares are transposed in registers, of which the last ones may overlap others. In a tile of
     # fewer columns than a square has, `column` is negative: the square begins in the row before,
-    # and `numbers`, which has zeros before its first item, says that this goes to line 0. That is
-    # stored again afterwards, rightly, since lines are stored in their order. The tile's first
-    # rows, which would reach before it, are copied item by item.
+    # which goes to line 0. That is stored again afterwards, rightly, since lines are stored in
+    # their order. The tile's first rows, which would reach before it, are copied item by item.
     side = TRANSPOSE_BYTES // tile.itemsize
     first = begin if columns >= side else begin + side
     if end - first < side or (columns < side and not len(direction)):
@@ -88,14 +85,11 @@ def _transpose(
                 tile[row, c] = lines[c, row]
     if first == end:
         return
-    numbers = np.zeros(side + columns, np.int64)[side:]
-    for c in range(columns):
-        numbers[c] = c
     for c in range(0, columns, side):
         column = min(c, columns - side)
         for place in range(first, end, side):
             row = min(place, end - side)
             if len(direction):
-                transpose_from_tile(tile, None, row, column, lines, numbers)
+                transpose_from_tile(tile, None, row, column, lines, None)
             else:
-                transpose_into_tile(tile, None, row, column, lines, numbers)
+                transpose_into_tile(tile, None, row, column, lines, None)

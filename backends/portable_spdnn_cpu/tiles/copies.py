@@ -54,7 +54,8 @@ def _make_transpose(to_tile: bool) -> Callable[..., None]:
         """tile[rows[neuron + q], column + p] = features[inputs[column + p], neuron + q], or back.
 
         For p, q in 0 .. TRANSPOSE_BYTES / item size - 1; both arrays in C order; `rows` is of
-        int32, or None: each neuron in its own row. Lines are stored in the order of p or q.
+        int32, or None: each neuron in its own row. `inputs` is of int64, or None: each column of
+        its own input, and those below 0 of input 0. Lines are stored in the order of p or q.
         """
         element = tile.dtype
         side = TRANSPOSE_BYTES * 8 // element.bitwidth
@@ -67,8 +68,11 @@ def _make_transpose(to_tile: bool) -> Callable[..., None]:
             def array(position: int) -> Any:
                 return context.make_array(sig.args[position])(context, builder, args[position])
 
-            inside, outside, chosen = array(0), array(4), array(5)
-            permutation = None if isinstance(sig.args[1], types.NoneType) else array(1).data
+            inside, outside = array(0), array(4)
+            permutation, chosen = (
+                None if isinstance(sig.args[position], types.NoneType) else array(position).data
+                for position in (1, 5)
+            )
             neuron, column = args[2:4]
             in_tile, in_features = [], []
             for step in range(side):
@@ -79,7 +83,13 @@ def _make_transpose(to_tile: bool) -> Callable[..., None]:
                     row = builder.sext(builder.load(builder.gep(permutation, [row])), neuron.type)
                 offset = builder.add(builder.mul(row, leading), column)
                 in_tile.append(builder.gep(inside.data, [offset]))
-                number = builder.load(builder.gep(chosen.data, [builder.add(column, shift)]))
+                number = builder.add(column, shift)
+                if chosen is None:
+                    zero = ir.Constant(number.type, 0)
+                    below = builder.icmp_signed("<", number, zero)
+                    number = builder.select(below, zero, number)
+                else:
+                    number = builder.load(builder.gep(chosen, [number]))
                 leading = builder.extract_value(outside.shape, 1)
                 offset = builder.add(builder.mul(number, leading), neuron)
                 in_features.append(builder.gep(outside.data, [offset]))

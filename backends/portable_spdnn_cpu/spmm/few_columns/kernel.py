@@ -141,9 +141,12 @@ def write_place(words: Array, word: int, array: Array) -> None:
 
 @kernel_part
 def run_whole(job_at: int) -> None:
-    """Run a whole product on the calling thread, given the address of the job's words."""
+    """Run a whole product on the calling thread, given the address of the job's words.
+
+    It cannot fail: nothing is allocated.
+    """
     words = array_at(job_at, FIRST_PART, np.int64)
-    run_share(words[MACHINE_CODE], words[WHOLE_PART], job_at)  # which cannot fail
+    run_share(words[MACHINE_CODE], words[WHOLE_PART], job_at)
     finish(job_at)
 
 
@@ -241,10 +244,6 @@ def multiply_plain(job_at: int, B: Any, out: Any, residual: Any) -> bool:
     -------
     bool
         False where nothing was done.
-
-    Raises
-    ------
-    MemoryError
     """
     of_b, of_out = job_at + 8 * EXPECTED_B, job_at + 8 * EXPECTED_OUT
     if not (is_expected(B, of_b) and is_expected(out, of_out) and is_writeable(out)):
@@ -265,14 +264,9 @@ def multiply_plain(job_at: int, B: Any, out: Any, residual: Any) -> bool:
             return False
         address, _, _, _ = place_of(residual)
         write_operand(words, RESIDUAL_AT, address, columns * itemsize, transposed)
-    state, failed = release_lock(), False
-    try:
-        run_whole(job_at)
-    except Exception:  # noqa: BLE001 - out of memory; nothing may be raised without the lock
-        failed = True
+    state = release_lock()
+    run_whole(job_at)
     take_lock(state)
-    if failed:
-        raise MemoryError("a product found no memory to transpose its result")
     return True
 
 

@@ -1,14 +1,15 @@
 """Microkernels: C = A B for A in lanes, sliced, and row by row.
 
 *Lanes.* A step multiplies one entry, or none, of each row of a slice by the entry of B's column
-that a permute picks out of a window of one or two vectors, in a cycle. Bound with AVX-512, for a
-step and N columns: 1.25 + N loads (steps share windows by twos) of two a cycle, and N permutes, N
-multiply-adds and a shift of the positions, by two ports, one of which alone permutes: about 0.5 + N
-cycles; or the 80 bytes that come from the second-level cache, which took 2.7 cycles on a core of
-2023. Lanes idle where a row has no entry in the window: 1.3 to 1.6 slots an entry at 80 % zeros,
-1.5 to 2.1 at 90 %, 2.4 to 2.8 at 95 %. Idle lanes hold a zero that meets a zero between the entries
-of B, never an entry: infinities stay with the rows that have them. SSE2 and NEON have no such
-permute, nor AVX2 for float64.
+that a permute picks out of a window of one or two vectors. Two permutes and a blend pick it out of
+four, for a single column with AVX-512. Bound there, for a step and N columns: 1.25 + N loads of two
+a cycle (steps share windows), and 80 bytes of the second-level cache. On a Zen 5 a step of one
+column takes 2.2 cycles with windows of two vectors and 2.4 with four; half a load less saves 0.4,
+and permutes, at 0.6 each, do not bind. Lanes idle where a row has no entry in the window: at 80, 90
+and 95 % zeros there are 1.4, 1.7 and 2.4 slots an entry with windows of two vectors, 1.2, 1.4 and
+2.0 with four. Idle lanes hold a zero that meets a zero between the entries of B, never an entry:
+infinities stay with the rows that have them. SSE2 and NEON have no such permute, nor AVX2 for
+float64.
 
 *Sliced.* A step multiplies the next entry of each row of a slice by the entry of B that it meets;
 these are loaded one by one. Few lanes idle, those of rows that are shorter than the longest of
@@ -209,7 +210,14 @@ class _Lanes(_Slices):
 
     def _permute(self, positions: Value, table: list[Value]) -> Value:
         """Return the entries of a window at the positions, of which the low bits count."""
-        spec, kind = self.spec, self.vector(self.spec.lanes)
+        spec, builder, kind = self.spec, self.builder, self.vector(self.spec.lanes)
+        if len(table) > 2:  # each half by a permute
+            first, second = (self._permute(positions, half) for half in (table[:2], table[2:]))
+            bit = ir.Constant(positions.type, [2 * spec.lanes] * spec.lanes)
+            is_first = builder.icmp_unsigned(
+                "==", builder.and_(positions, bit), ir.Constant(positions.type, None)
+            )
+            return builder.select(is_first, first, second)
         operands = [table[0], positions, *table[1:]]
         function = ir.FunctionType(kind, [operand.type for operand in operands])
         return self.call(_PERMUTES[len(table), spec.itemsize], function, operands)

@@ -46,6 +46,16 @@ def test_avx512_permutes_windows_of_two_vectors(cpu):
         assert "gather" not in text
 
 
+@pytest.mark.parametrize("cpu", ["skylake-avx512", "znver4"])
+@pytest.mark.parametrize(("itemsize", "suffix"), [(4, "ps"), (8, "pd")])
+def test_avx512_looks_up_one_column_in_windows_of_four_vectors(cpu, itemsize, suffix):
+    text = assembled(LanesSpec(1, itemsize, 64), cpu)
+    # Two permutes and a choice under a mask for each of the four steps of a chunk.
+    assert len(re.findall(rf"vperm[it]2{suffix}\s.*zmm", text)) == 8
+    assert len(re.findall(r"vptestn?m[dq]\s.*zmm", text)) == 4
+    assert "gather" not in text
+
+
 @pytest.mark.parametrize("cpu", ["x86-64-v3", "skylake", "znver3"])
 def test_avx2_permutes_windows_of_one_vector(cpu):
     text = assembled(LanesSpec(2, 4, 32), cpu)

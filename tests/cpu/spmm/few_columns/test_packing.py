@@ -22,10 +22,12 @@ def epilogue(A):
     return np.arange(A.shape[0], dtype=A.dtype), np.array([-np.inf, np.inf], A.dtype)
 
 
-@pytest.mark.parametrize(("itemsize", "vector_bytes"), [(4, 64), (8, 64), (4, 32)])
-def test_lanes_hold_each_entry_once(itemsize, vector_bytes):
+@pytest.mark.parametrize(
+    ("columns", "itemsize", "vector_bytes"), [(1, 4, 64), (2, 4, 64), (1, 8, 64), (1, 4, 32)]
+)
+def test_lanes_hold_each_entry_once(columns, itemsize, vector_bytes):
     A = random_rows(np.random.default_rng(0), 70, 300, 0.1, f"f{itemsize}")
-    spec = LanesSpec(1, itemsize, vector_bytes)
+    spec = LanesSpec(columns, itemsize, vector_bytes)
     packed = pack_lanes(A, lay_out_lanes(A, spec), epilogue(A), 3)
     arrays, found = packed.arrays, []
     for slice_, (first, end) in enumerate(

@@ -198,9 +198,10 @@ def test_more_columns_of_a_than_sixteen_bits_count(form, bytes_of_a_number, inde
 
 
 def test_windows_and_places_are_numbered_in_as_few_bytes_as_fit():
-    spec = lanes.LanesSpec(1, 4, 64)
-    most = (lanes.MAX_WINDOWS // 2 - 1) * 31
-    assert [lanes.window_bytes(depth, spec) for depth in (1, most - 1, most)] == [2, 2, 4]
+    for columns, begins, held in ((1, 4, 63), (2, 2, 31)):
+        spec = lanes.LanesSpec(columns, 4, 64)
+        most = (lanes.MAX_WINDOWS // begins - 1) * held
+        assert [lanes.window_bytes(depth, spec) for depth in (1, most - 1, most)] == [2, 2, 4]
     # A row of zeros is numbered too.
     assert [place_bytes(depth) for depth in (1, MAX_PLACES - 1, MAX_PLACES)] == [2, 2, 4]
 

@@ -41,6 +41,66 @@ def test_spmm(backend: ps.Backend, shape: Any, density: float, dtype: Any) -> No
         np.testing.assert_allclose(again, oracle.spmm(A, B), **tolerance(dtype))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_spmm_of_empty_and_full_rows_times_any_number_of_columns(
+    backend: ps.Backend, dtype: Any
+) -> None:
+    rng = np.random.default_rng(12)
+    # Small whole numbers: every order of additions gives the same sums.
+    dense = rng.integers(-4, 5, (9, 40)) * (rng.random((9, 40)) < 0.3)
+    dense[[0, 5]], dense[3] = 0, rng.integers(1, 5, 40)
+    A = sp.csr_array(dense.astype(dtype))
+    B = rng.integers(-4, 5, (40, 130)).astype(dtype)
+    expected = oracle.spmm(A, B)
+    handle = backend.spmm_handle(A)
+    for columns in range(1, 131):
+        first = np.ascontiguousarray(B[:, :columns])
+        C = host(backend, backend.spmm(A, first))
+        np.testing.assert_array_equal(C, expected[:, :columns])
+        if columns in (1, 2, 3, 8, 15, 16, 17, 31, 32, 33, 64, 100, 130):
+            C = host(backend, handle.multiply(first))
+            np.testing.assert_array_equal(C, expected[:, :columns])
+
+
+@pytest.mark.parametrize("columns", [1, 6, 40])
+def test_spmm_of_operands_that_start_anywhere_in_memory(backend: ps.Backend, columns: int) -> None:
+    rng = np.random.default_rng(13)
+    A = random_sparse(rng, (20, 30), 0.3, np.float32)
+    B = rng.uniform(-1, 1, (30, columns)).astype(np.float32)
+    handle = backend.spmm_handle(A)
+    for offset in range(1, 9):
+        memory = np.zeros(B.nbytes + 8, np.uint8)[offset : offset + B.nbytes]
+        shifted = memory.view(np.float32).reshape(B.shape)
+        shifted[:] = B
+        for C in (backend.spmm(A, shifted), handle.multiply(shifted)):
+            np.testing.assert_allclose(
+                host(backend, C), oracle.spmm(A, B), **tolerance(np.float32)
+            )
+
+
+@pytest.mark.parametrize("columns", [1, 6, 20])
+def test_spmm_of_more_than_65536_columns_of_a(backend: ps.Backend, columns: int) -> None:
+    rng = np.random.default_rng(14)
+    depth = 70_001
+    places = rng.choice(depth, 400, replace=False), np.arange(65_500, 65_600), [depth - 1]
+    rows = [[], np.arange(depth), *(np.sort(each) for each in places), []]
+    A = sp.csr_array(
+        (
+            np.concatenate([1 + np.arange(len(row)) % 3 for row in rows]).astype(np.float32),
+            np.concatenate(rows).astype(np.int64),
+            np.cumsum([0, *map(len, rows)]),
+        ),
+        shape=(len(rows), depth),
+    )
+    B = rng.integers(-4, 5, (depth, columns)).astype(np.float32)  # sums are exact, as above
+    expected = oracle.spmm(A, B)
+    np.testing.assert_array_equal(host(backend, backend.spmm(A, B)), expected)
+    handle = backend.spmm_handle(A)
+    np.testing.assert_array_equal(host(backend, handle.multiply(B)), expected)
+    layer = host(backend, backend.layer(A.T, B.T, bias=-1.0))
+    np.testing.assert_array_equal(layer, np.maximum(expected.T - 1, 0))
+
+
 def test_spmm_takes_any_layout_format_and_type(backend: ps.Backend) -> None:
     rng = np.random.default_rng(2)
     A = random_sparse(rng, (20, 30), 0.3, np.float32)

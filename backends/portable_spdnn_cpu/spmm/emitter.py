@@ -143,6 +143,19 @@ class Emitter:
         chosen = ir.Constant(ir.VectorType(INT32, len(lanes)), lanes)
         return self.builder.shuffle_vector(first, second, chosen)
 
+    def interleave(self, vectors: list[Value]) -> list[Value]:
+        """Return vectors of the first item of each vector, then of the second of each, and so on.
+
+        As many as were given, a power of two: a perfect shuffle for each factor of 2.
+        """
+        lanes, half = vectors[0].type.count, len(vectors) // 2
+        low = [lane // 2 + lanes * (lane % 2) for lane in range(lanes)]
+        high = [lane + lanes // 2 for lane in low]
+        for _ in range(half.bit_length()):
+            pairs = zip(vectors[:half], vectors[half:], strict=True)
+            vectors = [self.shuffle(*pair, chosen) for pair in pairs for chosen in (low, high)]
+        return vectors
+
     def plus(self, first: Value, second: Value) -> Value:
         """Return the sum of values."""
         return self.builder.fadd(first, second)

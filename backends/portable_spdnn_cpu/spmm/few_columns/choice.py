@@ -26,12 +26,13 @@ from portable_spdnn_cpu.spmm.few_columns.specs import (
     SlicedSpec,
 )
 
-# In lanes, of a step and for each column of B, by the vectors that a permute looks up.
-STEP = {4: (3.9e-10, 1.8e-10), 2: (3.3e-10, 1.8e-10), 1: (1.1e-10, 6.3e-10)}
+# In lanes, of a step and for each column of B, by the vectors of a window; and of each vector of it
+# that a step loads, on average, beyond one.
+STEP, LOADED = {4: (3.0e-10, 2.2e-10), 2: (1.6e-10, 2.2e-10), 1: (1.1e-10, 6.3e-10)}, 1.1e-10
 # Of a step of the sliced form, and of each lane and column.
 SLICED_STEP = 3.0e-10, 1.3e-10 if VECTOR_BYTES == 64 else 2.4e-10
 # Of a slice, and for each entry of C: with vectors of 64 bytes, and shorter ones.
-SLICE, SHORT_SLICE = (0.0, 2.7e-10), (2.2e-9, 4.4e-10)
+SLICE, SHORT_SLICE = (4.3e-9, 9.0e-11), (2.2e-9, 4.4e-10)
 # Row by row, of an entry by the bytes of a value, and for each byte of a row of B: with vectors of
 # 64 bytes, and shorter ones.
 ENTRY, ROW_BYTE = {4: 1.4e-10, 8: 1.5e-10}, 1.5e-12
@@ -86,15 +87,18 @@ def forms(A: SparseOperand, columns: int, doubtful: float = 1.0) -> list[Form]:
 
 def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:
     fixed, each = STEP[spec.registers_of_window]
+    each += LOADED * (spec.registers_of_window / spec.shared_steps - 1)
     computed = steps * (fixed + each * spec.columns) + _result_seconds(A, spec)
+    far = _loaded_seconds(steps * spec.lanes * (spec.itemsize + 1))
+    if spec.vector_bytes < 64:
+        return max(computed, far)
+    # Each slice loads all rows of B, or what its steps look up if that is less. Weights pass
+    # through the first level as well, and leave about half of it.
     row_of_B = spec.columns * spec.itemsize
-    if spec.vector_bytes == 64:
-        # Each slice loads all rows of B, or what its steps look up if that is less. Weights pass
-        # through the first level as well, and leave about half of it.
-        slices = A.shape[0] / spec.lanes
-        loaded = min(slices * A.shape[1], steps / spec.shared_steps * spec.window)
-        computed += far_seconds(loaded * row_of_B, A.shape[1] * row_of_B, L1 / 2)
-    return max(computed, _loaded_seconds(steps * spec.lanes * (spec.itemsize + 1)))
+    slices = A.shape[0] / spec.lanes
+    loaded = min(slices * A.shape[1], steps / spec.shared_steps * spec.window)
+    computed += far_seconds(loaded * row_of_B, A.shape[1] * row_of_B, L1 / 2)
+    return (computed**3 + far**3) ** (1 / 3)  # neither hides the other wholly
 
 
 def _sliced_seconds(A: SparseOperand, layout: SlicedLayout) -> float:

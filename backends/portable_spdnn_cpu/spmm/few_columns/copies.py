@@ -242,14 +242,9 @@ def _side(spec: RowsSpec) -> int:
 
 
 def _transpose(at: Operands, spec: RowsSpec, target: Value, first: Value, row: Value) -> None:
-    """Copy the rows of a square, from `row` on, of a B whose columns are contiguous.
-
-    A perfect shuffle of the vectors of the columns, one for each factor of 2 in their number.
-    """
+    """Copy the rows of a square, from `row` on, of a B whose columns are contiguous."""
     side = _side(spec)
     kind, place = at.vector(side), _row_at(at, spec, target, row, first)
-    low = [lane // 2 + side * (lane % 2) for lane in range(side)]
-    high = [lane + side // 2 for lane in low]
     for begin in range(0, spec.width, side):
         vectors = [
             at.load(kind, _entry_of_b(at, row, column))
@@ -257,9 +252,6 @@ def _transpose(at: Operands, spec: RowsSpec, target: Value, first: Value, row: V
             else ir.Constant(kind, None)
             for column in range(begin, begin + side)
         ]
-        for _ in range(side.bit_length() - 1):
-            pairs = zip(vectors[: side // 2], vectors[side // 2 :], strict=True)
-            vectors = [at.shuffle(*pair, lanes) for pair in pairs for lanes in (low, high)]
-        for number, vector in enumerate(vectors):
+        for number, vector in enumerate(at.interleave(vectors)):
             to = number * spec.row_bytes + begin * spec.itemsize
             at.store(vector, at.add(place, to))

@@ -146,10 +146,45 @@ class _Slices(Operands):
         whole = builder.icmp_signed("==", count, self.number(spec.lanes))
         with builder.if_else(whole, likely=True) as (unrolled, looped):
             with unrolled:
-                for lane in range(spec.lanes):
-                    self._store_lane(first, self.number(lane), places)
+                self._store_slice(first, places)
             with looped, self.loop(self.zero, count) as lane:
                 self._store_lane(first, lane, places)
+
+    def _store_slice(self, first: Value, places: list[Value]) -> None:
+        """Store a slice that has a row in each lane."""
+        spec, builder = self.spec, self.builder
+        if spec.columns == 1:
+            for lane in range(spec.lanes):
+                self._store_lane(first, self.number(lane), places)
+            return
+        adjacent = builder.icmp_unsigned(
+            "==", self.argument["out_column"], self.number(spec.itemsize)
+        )
+        with builder.if_else(adjacent, likely=True) as (rows, items):
+            with rows:
+                self._store_rows(first, places)
+            with items:
+                for lane in range(spec.lanes):
+                    self._store_lane(first, self.number(lane), places)
+
+    def _store_rows(self, first: Value, places: list[Value]) -> None:
+        """Store the rows of a slice, transposed in registers: items of a row are adjacent in C."""
+        spec = self.spec
+        kind, width = self.vector(spec.lanes), 1 << (spec.columns - 1).bit_length()
+        columns = [self.load(kind, place) for place in places]
+        columns += [ir.Constant(kind, None)] * (width - spec.columns)
+        rows_of_vector = spec.lanes // width
+        for number, vector in enumerate(self.interleave(columns)):
+            for row in range(rows_of_vector):
+                items = list(range(row * width, (row + 1) * width))
+                lane = number * rows_of_vector + row
+                index = self.row_index(self.add(first, lane))
+                start = self.times(index, self.argument["out_row"])
+                self.store_first(
+                    self.shuffle(vector, vector, items),
+                    self.add(self.argument["out"], start),
+                    spec.columns,
+                )
 
     def _store_lane(self, first: Value, lane: Value, places: list[Value]) -> None:
         offset = self.times(lane, self.spec.itemsize)

@@ -73,9 +73,7 @@ def test_spmm_of_operands_that_start_anywhere_in_memory(backend: ps.Backend, col
         shifted = memory.view(np.float32).reshape(B.shape)
         shifted[:] = B
         for C in (backend.spmm(A, shifted), handle.multiply(shifted)):
-            np.testing.assert_allclose(
-                host(backend, C), oracle.spmm(A, B), **tolerance(np.float32)
-            )
+            np.testing.assert_allclose(host(backend, C), oracle.spmm(A, B), **tolerance(np.float32))
 
 
 @pytest.mark.parametrize("columns", [1, 6, 20])

@@ -11,8 +11,8 @@ from few_columns_products import random_rows
 
 from portable_spdnn_cpu.spmm.few_columns import rows
 from portable_spdnn_cpu.spmm.few_columns.lanes import lay_out_lanes, pack_lanes
-from portable_spdnn_cpu.spmm.few_columns.microkernels import UNIT
 from portable_spdnn_cpu.spmm.few_columns.operands import TABLE
+from portable_spdnn_cpu.spmm.few_columns.row_kernels import UNIT
 from portable_spdnn_cpu.spmm.few_columns.rows import pack_rows
 from portable_spdnn_cpu.spmm.few_columns.sliced import lay_out_slices, pack_slices
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec

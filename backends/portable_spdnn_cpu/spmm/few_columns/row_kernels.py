@@ -1,0 +1,147 @@
+"""Generated code for products row by row.
+
+An entry times a row of B: a load for the row, and for four entries one for their places and one for
+their values (`jit.grouped_loads`). Bound: two vectors loaded in a cycle, 0.75 cycles an entry where
+a row of B is one vector. On a Zen 5 core it was 0.9, 1.0 and 1.2 for 4, 8 and 16 columns of
+float32; with a load for each value it had been 1.35, 1.35 and 1.55. Rows of A are cut into blocks
+of columns, whose rows of B are in the first-level cache where a row of A has many entries in a
+block, else in the second-level one: to begin and end a row in one more block takes as long as six
+to ten entries. In a block rows are ordered by length and filled up to fours, so that the branch
+that ends a row is predicted. What fills up meets a row of zeros at the start of every block.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from portable_spdnn_cpu.jit.grouped_loads import broadcast_group, load_numbers
+from portable_spdnn_cpu.spmm.emitter import INT16, WORD, Value
+from portable_spdnn_cpu.spmm.few_columns.copies import copy_to_rows
+from portable_spdnn_cpu.spmm.few_columns.operands import Operands
+from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, RowsSpec
+
+UNIT = 8  # bytes in which the places of B's rows are given
+
+
+class RowsProduct(Operands):
+    """Emits the product row by row."""
+
+    spec: RowsSpec
+
+    def emit(self) -> None:
+        """Emit the whole product."""
+        self.read_rows()
+        spec, builder, scratch = self.spec, self.builder, self.argument["scratch"]
+        blocks, block_rows, starts, first_words, self.words, self.bias = (
+            self.table(name)
+            for name in ("blocks", "block_rows", "starts", "first_words", "words", "bias")
+        )
+        self.values, self.places = self.table("values"), self.table("places")
+        self.partial = self.add(scratch, self.table("sums"))
+        copy_to_rows(self, spec, scratch, blocks, block_rows)
+        self.row_kind = self.vector(spec.width)
+        self.sums = [self.slot(self.row_kind) for _ in range(spec.chains)]
+        # LLVM keeps `total` in a register; `finished` has an address.
+        self.total, self.finished = self.slot(self.row_kind), self.slot(self.row_kind)
+        self.word = self.slot(WORD)
+        # Whether items of C are adjacent in a row, and of the residual if there is one.
+        ordered = [
+            builder.icmp_unsigned("==", self.argument[step], self.number(spec.itemsize))
+            for step in ("out_column", "residual_column")
+        ]
+        no_residual = builder.not_(self.has_residual())
+        self.is_adjacent = builder.and_(ordered[0], builder.or_(ordered[1], no_residual))
+        # Each block begins with a row of zeros.
+        block_bytes = self.times(self.add(block_rows, 1), spec.row_bytes)
+        last = self.add(blocks, -1)
+        parts = self.loop(self.argument["first"], self.argument["end"])
+        with parts as part, self.loop(self.zero, blocks) as block:
+            number = self.add(self.times(part, blocks), block)
+            builder.store(self.load_word(WORD, first_words, number), self.word)
+            begin = self.load_word(WORD, starts, number)
+            stop = self.load_word(WORD, starts, self.add(number, 1))
+            self.source = self.add(scratch, self.times(block, block_bytes))
+            is_first = builder.icmp_unsigned("==", block, self.zero)
+            is_last = builder.icmp_unsigned("==", block, last)
+            with self.loop(begin, stop) as visit:
+                self._visit(visit, is_first, is_last)
+
+    def _visit(self, visit: Value, is_first: Value, is_last: Value) -> None:
+        """Do the entries of a row in a block."""
+        builder, zero = self.builder, ir.Constant(self.row_kind, None)
+        row = self.row_index(visit)
+        partial = self.add(self.partial, self.times(row, self.spec.row_bytes))
+        for slot in self.sums:
+            builder.store(zero, slot)
+        with builder.if_then(builder.not_(is_first)):
+            builder.store(self.load(self.row_kind, partial), self.sums[0])
+        first = builder.load(self.word)
+        count = self.load_word(INT16, self.words, visit)
+        even = self.add(first, builder.and_(count, self.number(-2)))
+        end = self.add(first, count)
+        with self.loop(first, even, 2) as word:
+            self._add_words(word, 2)
+        with builder.if_then(builder.icmp_unsigned("<", even, end)):
+            self._add_words(even, 1)
+        builder.store(end, self.word)
+        total = self.sum_of(self.sums)
+        with builder.if_else(is_last) as (finish, keep):
+            with finish:
+                self._finish(row, total)
+            with keep:
+                self.store(total, partial)
+
+    def _add_words(self, word: Value, words: int) -> None:
+        """Add so many times ENTRIES entries."""
+        spec, builder = self.spec, self.builder
+        for number in range(words):
+            first = self.times(self.add(word, number), ENTRIES)
+            units = load_numbers(builder, self.pointer(INT16, self.places, first))
+            values = self.pointer(self.scalar, self.values, first)
+            factors = broadcast_group(builder, self.row_kind, values, spec.vector_bytes)
+            for entry in range(ENTRIES):
+                features = self.load(
+                    self.row_kind, self.add(self.source, self.times(units[entry], UNIT))
+                )
+                slot = self.sums[entry % spec.chains]
+                total = self.multiply_add(features, factors[entry], builder.load(slot))
+                builder.store(total, slot)
+
+    def _finish(self, row: Value, total: Value) -> None:
+        """Add bias and residual, clamp, and store a row of C."""
+        spec, builder = self.spec, self.builder
+        bias = self.load(self.scalar, self.add(self.bias, self.times(row, spec.itemsize)))
+        builder.store(self.plus(total, self.spread(bias, spec.width)), self.total)
+        with builder.if_else(self.is_adjacent, likely=True) as (adjacent, apart):
+            with adjacent:
+                with builder.if_then(self.has_residual(), likely=False):
+                    start = self.times(row, self.argument["residual_row"])
+                    added = self._load_row(self.add(self.argument["residual"], start))
+                    builder.store(self.plus(builder.load(self.total), added), self.total)
+                start = self.times(row, self.argument["out_row"])
+                result = self.clamp(builder.load(self.total))
+                self.store_first(result, self.add(self.argument["out"], start), spec.columns)
+            with apart:
+                self._finish_apart(row)
+
+    def _load_row(self, address: Value) -> Value:
+        """Load items for the columns that there are, and zeros; no byte of others is touched."""
+        lanes = self.spec.width
+        if self.spec.columns == lanes:
+            return self.load(self.row_kind, address)
+        there = [int(lane < self.spec.columns) for lane in range(lanes)]
+        mask = ir.Constant(ir.VectorType(ir.IntType(1), lanes), there)
+        return self.load_some(self.row_kind, address, mask)
+
+    def _finish_apart(self, row: Value) -> None:
+        """Add a residual if there is one, clamp, and store a row of C, one item after the other."""
+        spec, builder = self.spec, self.builder
+        builder.store(builder.load(self.total), self.finished)
+        stack = self.address_of(self.finished)
+        places = [self.add(stack, n * spec.itemsize) for n in range(spec.columns)]
+        with builder.if_then(self.has_residual(), likely=False):
+            for n, place in enumerate(places):
+                term = self.residual(row, n)
+                self.store(self.plus(self.load(self.scalar, place), term), place)
+        builder.store(self.clamp(builder.load(self.finished)), self.finished)
+        self.store_row(row, [self.load(self.scalar, place) for place in places])

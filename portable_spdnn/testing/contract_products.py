@@ -81,7 +81,7 @@ def test_spmm_of_more_than_65536_columns_of_a(backend: ps.Backend, columns: int)
     rng = np.random.default_rng(14)
     depth = 70_001
     places = rng.choice(depth, 400, replace=False), np.arange(65_500, 65_600), [depth - 1]
-    rows = [[], np.arange(depth), *(np.sort(each) for each in places), []]
+    rows: list[Any] = [[], np.arange(depth), *(np.sort(each) for each in places), []]
     A = sp.csr_array(
         (
             np.concatenate([1 + np.arange(len(row)) % 3 for row in rows]).astype(np.float32),

@@ -98,7 +98,7 @@ def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:
     slices = A.shape[0] / spec.lanes
     loaded = min(slices * A.shape[1], steps / spec.shared_steps * spec.window)
     computed += far_seconds(loaded * row_of_B, A.shape[1] * row_of_B, L1 / 2)
-    return (computed**3 + far**3) ** (1 / 3)  # neither hides the other wholly
+    return float((computed**3 + far**3) ** (1 / 3))  # neither hides the other wholly
 
 
 def _sliced_seconds(A: SparseOperand, layout: SlicedLayout) -> float:

@@ -11,6 +11,7 @@ import portable_spdnn as ps
 from portable_spdnn.operations.convolutions.geometry import conv_geometry
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.conv.pointwise import PointwiseProduct, is_product
+from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
 RNG = np.random.default_rng(0)
@@ -60,9 +61,9 @@ def test_products_of_matrices(activation: str) -> None:
                     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def depthwise(x: Any, weights: Any, stride: Any, padding: int, dilation: int) -> Any:
+def depthwise(x: Any, weights: Any, stride: Any, padding: Any, dilation: int) -> Any:
     """Add up what lies beneath each weight that is not 0; the oracle's loops take seconds here."""
-    around = ((padding, padding),) * 2
+    around = ((padding, padding),) * 2 if isinstance(padding, int) else padding
     P = np.pad(x, ((0, 0), (0, 0), *around)).astype(np.float64)
     P = np.repeat(P, len(weights) // x.shape[1], axis=1)
     extent = weights.shape[2]
@@ -101,6 +102,38 @@ def test_depthwise_kernels(extent: int, stride: tuple[int, int], dilation: int) 
             expected = depthwise(x, weights, stride, padding, dilation)
             found = ps.get_backend("numba").depthwise_conv2d(x, weights, stride, padding, dilation)
             np.testing.assert_allclose(found, expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("extent", [3, 5, 7])
+@pytest.mark.parametrize("width", range(1, 10))
+def test_depthwise_kernels_on_narrow_planes(width: int, extent: int, dtype: Any) -> None:
+    backend = ps.get_backend("numba")
+    for height, dilation, left, top, below in (
+        (1, 1, extent // 2, 3, 3), (2, 1, 0, 3, 4), (7, 1, extent // 2, 1, 2), (7, 2, 3, 4, 6),
+        (9, 1, extent - 1, 5, 0), (20, 3, 5, 8, 9), (65, 1, 1, 0, 0), (200, 1, 1, 2, 0),
+    ):  # fmt: skip
+        if height + top + below <= dilation * (extent - 1):
+            continue
+        padding = (top, below), (left, dilation * (extent - 1) - left)  # results as wide as images
+        x = RNG.uniform(-1, 1, (2, 3, height, width)).astype(dtype)
+        weights = RNG.uniform(-1, 1, (6, 1, extent, extent)).astype(dtype)
+        expected = depthwise(x, weights, (1, 1), padding, dilation)
+        found = backend.depthwise_conv2d(x, weights, 1, padding, dilation)
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, atol=2e-5 if dtype == np.float32 else 1e-13)
+
+
+@pytest.mark.skipif(not HAS_FAST_MASKS, reason="narrow planes are tiles like others there")
+def test_handles_say_where_planes_are_narrow() -> None:
+    kernels = np.ones((6, 1, 3, 3), np.float32)
+    for shape, words in (
+        ((6, 7, 7), "vectors of several rows"), ((6, 8, 8), "vectors of several rows"),
+        ((6, 9, 9), "tiles of 7 rows"), ((6, 200, 7), "tiles of 4 rows"),
+    ):  # fmt: skip
+        assert words in described(kernels, (1, *shape), padding=1, groups=6)
+    assert "tiles of 7 rows" in described(kernels, (1, 6, 7, 7), groups=6)  # results are narrower
+    assert "tiles of 7 rows" in described(kernels.astype(float), (1, 6, 7, 7), padding=1, groups=6)
 
 
 @pytest.mark.parametrize("groups", [1, 16])

@@ -16,19 +16,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from portable_spdnn_cpu.activations import RELU, activate_span
-from portable_spdnn_cpu.conv.depthwise.microkernels import all_finite, convolve_plane
+from portable_spdnn_cpu.conv.depthwise.finite import all_finite
+from portable_spdnn_cpu.conv.depthwise.microkernels import convolve_plane
 from portable_spdnn_cpu.conv.spans import finish_span
 from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel_part
 from portable_spdnn_cpu.jit.job_start import COUNTERS, FIRST_OWN, INPUT, OUT, RESIDUAL, WORKERS
 from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, float_of, next_task
 
-# Words of a job after those of `jit.job_start`: addresses of `zero_row` of `convolve_plane`, of
-# weights, of shape (channels x multiplier, kernel height, kernel width), of whether each of these
-# kernels holds a 0, and of biases; the code of `Activation` and the bits of its bounds; then the
-# numbers of `Planes`. Images are of shape (images, channels, height, width), results (images,
-# channels x multiplier, rows, row_length).
-ZERO_ROW, WEIGHTS, HOLDS_ZEROS, BIAS, ACTIVATION, LOWER, UPPER, PLANES = range(
-    FIRST_OWN, FIRST_OWN + 8
+# Words of a job after those of `jit.job_start`: addresses of `zero_row` and `masks` of
+# `convolve_plane`, of weights, of shape (channels x multiplier, kernel height, kernel width), of
+# whether each of these kernels holds a 0, and of biases; the code of `Activation` and the bits of
+# its bounds; then the numbers of `Planes`. Images are of shape (images, channels, height, width),
+# results (images, channels x multiplier, rows, row_length).
+ZERO_ROW, MASKS, WEIGHTS, HOLDS_ZEROS, BIAS, ACTIVATION, LOWER, UPPER, PLANES = range(
+    FIRST_OWN, FIRST_OWN + 9
 )
 SHARE = 10  # the place of `share` among the numbers of `Planes`; `total` follows
 
@@ -71,7 +72,7 @@ def convolve_planes(
     """Compute planes until none is left.
 
     Numbers that machine code is made for are lengths of tuples, which Numba knows as it compiles:
-    rows of a register tile, extent of a square kernel, strides, and dilation.
+    rows of a register tile, 0 for narrow planes, extent of a square kernel, strides, and dilation.
     """
     n = PLANES
     planes = Planes(
@@ -80,6 +81,7 @@ def convolve_planes(
     )  # fmt: skip
     images = array_at(words[INPUT], LENGTH, dtype)
     zero_row = array_at(words[ZERO_ROW], LENGTH, dtype)
+    masks = array_at(words[MASKS], LENGTH, np.uint16)
     weights = array_at(words[WEIGHTS], LENGTH, dtype)
     holds_zeros = array_at(words[HOLDS_ZEROS], LENGTH, np.uint8)
     bias = array_at(words[BIAS], LENGTH, dtype)
@@ -112,8 +114,9 @@ def convolve_planes(
                 else:
                     convolve_plane(
                         tile_rows, extent, stride_y, stride_x, dilation, planes.sizes,
-                        planes.padding, images, first, zero_row, weights, output * kernel_size, out,
-                        to, bias[output], dtype(first_low), dtype(first_high),
+                        planes.padding, images, first, zero_row, masks, weights,
+                        output * kernel_size, out, to, bias[output], dtype(first_low),
+                        dtype(first_high),
                     )  # fmt: skip
                 if words[RESIDUAL]:
                     finish_span(

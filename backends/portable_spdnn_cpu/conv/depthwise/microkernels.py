@@ -1,14 +1,21 @@
-"""The depthwise microkernel: a register tile of some rows of a plane by a vector of columns.
+"""The depthwise microkernels: tiles of rows by a vector of columns, and vectors of several rows.
 
-The weights of the channel's kernel are in registers, as far as these suffice. What the rows of the
-tile see is loaded once for all of them: where strides are 1, a tile of R rows by a kernel of h x w
-takes (R + h - 1) w loads for R h w multiply-adds. The image is read as it is: tiles at its edges
-load under masks, and a row of zeros stands for those above and below. Where the horizontal stride
-is 2, two vectors are loaded and shuffled to what two columns of the kernel see.
+*Tiles.* The weights of the channel's kernel are in registers, as far as these suffice. What the
+rows of the tile see is loaded once for all of them: where strides are 1, a tile of R rows by a
+kernel of h x w takes (R + h - 1) w loads for R h w multiply-adds. The image is read as it is: tiles
+at its edges load under masks, and a row of zeros stands for those above and below. Where the
+horizontal stride is 2, two vectors are loaded and shuffled to what two columns of the kernel see.
 
 Bound: for 3 x 3 kernels and R = 4, 36 multiply-adds against 18 loads. With vectors of 64 bytes 12
 of these count twice, as they cross cache lines: 30 operations where a processor begins two of each
 in a cycle. Large planes are bound by the cache or the memory that they come from.
+
+*Narrow planes*, of which two rows or more lie in a vector, where strides are 1 and a result is as
+wide as its image, W. Item p of the result then sees, by row u and column v of the kernel, item
+p + (u d - top) W + v d - left of the image, whatever row it is in: a vector of neighbouring items
+of the result takes one load for each item of the kernel, under a mask that leaves out what is above
+or below the image, or of another row. Bound: that load, nearly always across two cache lines: a
+cycle for each multiply-add. A plane of 7 x 7 is four vectors of 64 bytes, in tiles it is seven.
 """
 
 from __future__ import annotations
@@ -23,6 +30,7 @@ from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
 from portable_spdnn_cpu.jit.vectors import broadcast, clamped, multiply_add
 
 INT32 = ir.IntType(32)
+NARROW_VECTORS = 4  # of a narrow plane that are computed together
 
 
 @intrinsic
@@ -38,6 +46,7 @@ def convolve_plane(
     images: Any,
     first: Any,
     zero_row: Any,
+    masks: Any,
     weights: Any,
     first_weight: Any,
     out: Any,
@@ -51,8 +60,8 @@ def convolve_plane(
     Parameters
     ----------
     tile_rows, extent, stride_y, stride_x, dilation : tuple
-        Of so many items: rows of a register tile, rows and columns of the kernel, strides of 1 or
-        2, and a dilation, 1 with a horizontal stride of 2.
+        Of so many items: rows of a register tile, none for narrow planes, rows and columns of the
+        kernel, strides of 1 or 2, and a dilation, 1 with a horizontal stride of 2.
     sizes : tuple of int
         Height and width of the image, rows of the result and their length.
     padding : tuple of int
@@ -61,6 +70,8 @@ def convolve_plane(
         The image begins at `first`.
     zero_row : ndarray of one dimension
         Zeros, as many as the image is wide, and a vector more.
+    masks : ndarray of uint16
+        Of narrow planes, as `narrow.masks_of` has them.
     weights : ndarray of one dimension
         From `first_weight` on, row by row.
     out : ndarray of one dimension
@@ -70,54 +81,17 @@ def convolve_plane(
     word, number = types.intp, out.dtype
     signature = types.void(
         tile_rows, extent, stride_y, stride_x, dilation, sizes, padding, images, word, zero_row,
-        weights, word, out, word, number, number, number,
+        masks, weights, word, out, word, number, number, number,
     )  # fmt: skip
     extents = len(tile_rows), len(extent), len(stride_y), len(stride_x), len(dilation)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         emitter = VectorEmitter(context, builder, sig.args[7].dtype)
-        data = [emitter.data(sig.args[n], args[n]) for n in (7, 9, 10, 12)]
+        data = [emitter.data(sig.args[n], args[n]) for n in (7, 9, 10, 11, 13)]
         numbers = [*cgutils.unpack_tuple(builder, args[5]), *cgutils.unpack_tuple(builder, args[6])]
-        _Plane(emitter, extents, data, numbers, args).emit()
+        kind = _Plane if extents[0] else _NarrowPlane
+        kind(emitter, extents, data, numbers, args).emit()
         return context.get_dummy_value()
-
-    return signature, codegen
-
-
-@intrinsic
-def all_finite(typingctx: Any, values: Any, first: Any, count: Any) -> Emission:
-    """Return whether no NaN and no infinity is among values[first : first + count]."""
-    signature = types.boolean(values, types.intp, types.intp)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emitter = VectorEmitter(context, builder, sig.args[0].dtype)
-        start = builder.gep(emitter.data(sig.args[0], args[0]), [args[1]])
-        zeros = ir.Constant(emitter.vector, None)
-        # 0 times a number is NaN where the number is not finite. Some chains, so that additions do
-        # not wait for each other.
-        chains = [cgutils.alloca_once_value(builder, zeros) for _ in range(4)]
-
-        def add(offset: Value, left: Value | None, chain: Value) -> None:
-            value = emitter.read(emitter.at(start, offset), left)
-            total = multiply_add(builder, value, zeros, builder.load(chain))
-            builder.store(total, chain)
-
-        step = WORD(len(chains) * emitter.lanes)
-        whole = builder.sub(args[2], builder.srem(args[2], step))
-        with cgutils.for_range_slice(builder, WORD(0), whole, step, WORD) as (offset, _):
-            for number, chain in enumerate(chains):
-                add(builder.add(offset, WORD(number * emitter.lanes)), None, chain)
-        rest = builder.sub(args[2], whole)
-        emitter.over_span(
-            rest, lambda offset, left: add(builder.add(whole, offset), left, chains[0])
-        )
-        total = builder.load(chains[0])
-        for chain in chains[1:]:
-            total = builder.fadd(total, builder.load(chain))
-        lanes = builder.bitcast(
-            builder.fcmp_unordered("uno", total, total), ir.IntType(emitter.lanes)
-        )
-        return builder.icmp_unsigned("==", lanes, lanes.type(0))
 
     return signature, codegen
 
@@ -135,13 +109,13 @@ class _Plane:
     ) -> None:
         self.emitter, self.builder = emitter, emitter.builder
         self.tile_rows, self.extent, self.stride_y, self.stride_x, self.dilation = extents
-        self.images, self.zero_row, weights, self.out = data
+        self.images, self.zero_row, self.masks, weights, self.out = data
         self.height, self.width, self.rows, self.row_length, self.top, self.left = numbers
-        self.first, self.to = args[8], args[13]
+        self.first, self.to = args[8], args[14]
         self.end = self.builder.add(self.to, self.builder.mul(self.rows, self.row_length))
-        self.bias, self.lower, self.upper = (emitter.spread(args[n]) for n in (14, 15, 16))
+        self.bias, self.lower, self.upper = (emitter.spread(args[n]) for n in (15, 16, 17))
         self.weights = [
-            emitter.spread(self._load(weights, self.builder.add(args[11], WORD(entry))))
+            emitter.spread(self._load(weights, self.builder.add(args[12], WORD(entry))))
             for entry in range(self.extent**2)
         ]
         # Where the vectors begin that are loaded of a row for a tile, from the tile's first on.
@@ -270,3 +244,41 @@ class _Plane:
 
     def _load(self, array: Value, position: Value) -> Value:
         return self.builder.load(self.builder.gep(array, [position]))
+
+
+class _NarrowPlane(_Plane):
+    """Emits the loop over groups of vectors of a narrow plane."""
+
+    def emit(self) -> None:
+        """Emit the loop, in which NARROW_VECTORS vectors are computed together."""
+        builder, lanes = self.builder, self.emitter.lanes
+        size = builder.sub(self.end, self.to)
+        above = builder.add(builder.mul(self.top, self.width), self.left)
+        step = WORD(NARROW_VECTORS * lanes)
+        with cgutils.for_range_slice(builder, WORD(0), size, step, WORD) as (place, number):
+            first_mask = builder.mul(number, WORD(NARROW_VECTORS * self.extent**2))
+            start = builder.sub(builder.add(self.first, place), above)
+            sums = [self.bias] * NARROW_VECTORS
+            for entry, weight in enumerate(self.weights):
+                row, column = divmod(entry, self.extent)
+                line = builder.add(start, builder.mul(WORD(self.dilation * row), self.width))
+                for vector in range(NARROW_VECTORS):
+                    mask = builder.add(first_mask, WORD(NARROW_VECTORS * entry + vector))
+                    offset = WORD(self.dilation * column + vector * lanes)
+                    seen = self._seen(builder.add(line, offset), mask)
+                    sums[vector] = multiply_add(builder, weight, seen, sums[vector])
+            for vector, total in enumerate(sums):
+                begin = builder.add(place, WORD(vector * lanes))
+                count = builder.sub(size, begin)
+                # Without a branch, which LLVM would have loads wait for in registers.
+                is_some = builder.icmp_signed(">", count, WORD(0))
+                count = builder.select(is_some, count, WORD(0))
+                value = clamped(builder, total, self.lower, self.upper)
+                target = self.emitter.at(self.out, builder.add(self.to, begin))
+                self.emitter.store_first(value, target, count)
+
+    def _seen(self, place: Value, number: Value) -> Value:
+        """Load a vector of the image under one of the masks."""
+        builder, emitter = self.builder, self.emitter
+        bits = builder.zext(self._load(self.masks, number), WORD)
+        return emitter.load_masked(emitter.at(self.images, place), emitter.mask_of(bits))

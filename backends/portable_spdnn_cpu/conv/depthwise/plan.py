@@ -10,6 +10,7 @@ from portable_spdnn.operations.convolutions.geometry import ConvGeometry
 from portable_spdnn_cpu.activations import activation_of
 from portable_spdnn_cpu.conv.depthwise import kernel
 from portable_spdnn_cpu.conv.depthwise.kernel import Planes
+from portable_spdnn_cpu.conv.depthwise.narrow import is_narrow, masks_of
 from portable_spdnn_cpu.conv.image_job import ImageJob
 from portable_spdnn_cpu.jit.job_start import COUNTERS
 from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, address_of
@@ -33,13 +34,16 @@ def fits(geometry: ConvGeometry) -> bool:
     )
 
 
-def _rows_of_tile(plane_bytes: int) -> int:
-    """Return how many rows a register tile has.
+def _rows_of_tile(geometry: ConvGeometry, itemsize: int) -> int:
+    """Return how many rows a register tile has: 0 for narrow planes.
 
     Seven need 32 registers, and divide the planes of most networks; in larger planes four were
     measured to be faster.
     """
-    return kernel.TILE_ROWS[VECTOR_BYTES == 64 and plane_bytes <= SMALL_PLANE]
+    if is_narrow(geometry, itemsize):
+        return 0
+    is_small = geometry.height * geometry.width * itemsize <= SMALL_PLANE
+    return kernel.TILE_ROWS[VECTOR_BYTES == 64 and is_small]
 
 
 class DepthwiseConv:
@@ -71,7 +75,9 @@ class DepthwiseConv:
             bias = np.zeros(geometry.outputs, self.dtype)
         holds_zeros = (weights == 0).any(axis=(1, 2, 3))
         zero_row = np.zeros(geometry.width + VECTOR_BYTES // self.dtype.itemsize, self.dtype)
-        self._kept = zero_row, weights, holds_zeros, bias  # what the words have addresses of
+        self.rows = _rows_of_tile(geometry, self.dtype.itemsize)
+        masks = np.empty(0, np.uint16) if self.rows else masks_of(geometry, self.dtype.itemsize)
+        self._kept = zero_row, masks, weights, holds_zeros, bias  # whose addresses the words have
         end = kernel.PLANES + len(numbers)
         words = np.zeros(end + COUNTER_PADDING + self.most, np.int64)
         words[COUNTERS] = words.size - self.most
@@ -79,7 +85,6 @@ class DepthwiseConv:
         words[kernel.ACTIVATION], *limits = activation_of(epilogue, self.dtype)
         words[kernel.LOWER : kernel.UPPER + 1].view(np.float64)[:] = limits
         words[kernel.PLANES : end] = numbers
-        self.rows = _rows_of_tile(geometry.height * geometry.width * self.dtype.itemsize)
         job = kernel.job_of(
             self.rows, geometry.kernel[0], geometry.stride, geometry.dilation[0], self.dtype
         )
@@ -101,7 +106,9 @@ class DepthwiseConv:
     def describe(self) -> str:
         """Return what computes the convolution."""
         height, width = self.geometry.kernel
-        return (
-            f"Each channel by itself, in register tiles of {self.rows} rows by a vector, for "
-            f"kernels of {height} x {width}"
+        how = (
+            f"in register tiles of {self.rows} rows by a vector"
+            if self.rows
+            else ("in vectors of several rows")
         )
+        return f"Each channel by itself, {how}, for kernels of {height} x {width}"

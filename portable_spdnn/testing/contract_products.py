@@ -1,4 +1,4 @@
-"""The contract of spmm and spgemm."""
+"""The contract of spmm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from portable_spdnn.testing.operands import (
     tolerance,
 )
 
-# -- spmm ---------------------------------------------------------------------------------------
+# Numbers of columns for which a handle is called; it may prepare something for each.
+PREPARED_COLUMNS = 1, 2, 3, 8, 15, 16, 17, 31, 32, 33, 64, 100, 130
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -42,11 +43,11 @@ def test_spmm(backend: ps.Backend, shape: Any, density: float, dtype: Any) -> No
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_spmm_of_empty_and_full_rows_times_any_number_of_columns(
+def test_spmm_of_empty_and_full_rows_times_1_to_130_columns(
     backend: ps.Backend, dtype: Any
 ) -> None:
     rng = np.random.default_rng(12)
-    # Small whole numbers: every order of additions gives the same sums.
+    # Whole numbers, whose sums both types hold exactly, in any order.
     dense = rng.integers(-4, 5, (9, 40)) * (rng.random((9, 40)) < 0.3)
     dense[[0, 5]], dense[3] = 0, rng.integers(1, 5, 40)
     A = sp.csr_array(dense.astype(dtype))
@@ -57,13 +58,13 @@ def test_spmm_of_empty_and_full_rows_times_any_number_of_columns(
         first = np.ascontiguousarray(B[:, :columns])
         C = host(backend, backend.spmm(A, first))
         np.testing.assert_array_equal(C, expected[:, :columns])
-        if columns in (1, 2, 3, 8, 15, 16, 17, 31, 32, 33, 64, 100, 130):
+        if columns in PREPARED_COLUMNS:
             C = host(backend, handle.multiply(first))
             np.testing.assert_array_equal(C, expected[:, :columns])
 
 
 @pytest.mark.parametrize("columns", [1, 6, 40])
-def test_spmm_of_operands_that_start_anywhere_in_memory(backend: ps.Backend, columns: int) -> None:
+def test_spmm_takes_a_b_that_starts_anywhere_in_memory(backend: ps.Backend, columns: int) -> None:
     rng = np.random.default_rng(13)
     A = random_sparse(rng, (20, 30), 0.3, np.float32)
     B = rng.uniform(-1, 1, (30, columns)).astype(np.float32)
@@ -77,11 +78,13 @@ def test_spmm_of_operands_that_start_anywhere_in_memory(backend: ps.Backend, col
 
 
 @pytest.mark.parametrize("columns", [1, 6, 20])
-def test_spmm_of_more_than_65536_columns_of_a(backend: ps.Backend, columns: int) -> None:
+def test_spmm_and_layer_with_more_than_65536_columns_of_a(
+    backend: ps.Backend, columns: int
+) -> None:
     rng = np.random.default_rng(14)
     depth = 70_001
-    places = rng.choice(depth, 400, replace=False), np.arange(65_500, 65_600), [depth - 1]
-    rows: list[Any] = [[], np.arange(depth), *(np.sort(each) for each in places), []]
+    some = np.sort(rng.choice(depth, 400, replace=False))
+    rows: list[Any] = [[], np.arange(depth), some, np.arange(65_500, 65_600), [depth - 1], []]
     A = sp.csr_array(
         (
             np.concatenate([1 + np.arange(len(row)) % 3 for row in rows]).astype(np.float32),
@@ -90,7 +93,8 @@ def test_spmm_of_more_than_65536_columns_of_a(backend: ps.Backend, columns: int)
         ),
         shape=(len(rows), depth),
     )
-    B = rng.integers(-4, 5, (depth, columns)).astype(np.float32)  # sums are exact, as above
+    # Whole numbers, whose sums float32 holds exactly, in any order.
+    B = rng.integers(-4, 5, (depth, columns)).astype(np.float32)
     expected = oracle.spmm(A, B)
     np.testing.assert_array_equal(host(backend, backend.spmm(A, B)), expected)
     handle = backend.spmm_handle(A)
@@ -300,56 +304,3 @@ def test_epilogues_pass_nan_on_and_take_their_limits_at_infinity(
     np.testing.assert_allclose(found, expected, atol=1e-12)
     narrow = backend.spmm(eye, values, ps.Epilogue(activation=activation, lower=-1, upper=2))
     np.testing.assert_allclose(host(backend, narrow), np.clip(expected, -1, 2), atol=1e-12)
-
-
-# -- spgemm -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("density", [0.05, 0.4])
-def test_spgemm(backend: ps.Backend, shape: Any, density: float, dtype: Any) -> None:
-    rng = np.random.default_rng(3)
-    A = random_sparse(rng, shape[:2], density, dtype)
-    B = random_sparse(rng, shape[1:], density, dtype)
-    expected, pattern = oracle.spgemm(A, B)
-    handle = backend.spgemm_handle(A, B)
-    assert isinstance(handle, ps.SpgemmHandle)
-    assert handle.describe()
-    offsets = handle.symbolic()
-    assert offsets.dtype == np.int64
-    rows = np.bincount([i for i, _ in pattern], minlength=shape[0])[: shape[0]]
-    np.testing.assert_array_equal(offsets, np.concatenate(([0], np.cumsum(rows))))
-    C = host(backend, handle.numeric())
-    assert C.shape == expected.shape
-    assert C.dtype == dtype
-    assert C.has_canonical_format
-    assert {(i, j) for i, j, _ in oracle.entries(C)} <= pattern
-    np.testing.assert_allclose(C.toarray(), expected, **tolerance(dtype))
-
-
-def test_spgemm_handle_is_reused_with_new_values(backend: ps.Backend) -> None:
-    rng = np.random.default_rng(4)
-    A = random_sparse(rng, (30, 20), 0.3, np.float64)
-    B = random_sparse(rng, (20, 25), 0.3, np.float64)
-    handle = backend.spgemm_handle(A, B)
-    first = host(backend, handle.numeric()).toarray()
-    new = rng.uniform(-1, 1, A.nnz)
-    second = host(backend, handle.numeric(A_data=new)).toarray()
-    changed = sp.csr_array((new, A.indices, A.indptr), shape=A.shape)
-    np.testing.assert_allclose(second, oracle.spgemm(changed, B)[0], atol=1e-12)
-    doubled = host(backend, handle.numeric(B_data=2 * B.data)).toarray()
-    np.testing.assert_allclose(doubled, 2 * first, atol=1e-12)
-    np.testing.assert_array_equal(host(backend, handle.numeric()).toarray(), first)
-    with refused("A", A.nnz):
-        handle.numeric(A_data=np.ones(A.nnz + 1))
-
-
-def test_spgemm_propagates_nan_and_names_what_does_not_fit(backend: ps.Backend) -> None:
-    A = sp.csr_array(np.array([[np.nan, 0], [0, 1.0]]))
-    C = host(backend, backend.spgemm(A, sp.csr_array(np.eye(2)))).toarray()
-    np.testing.assert_array_equal(C, [[np.nan, 0], [0, 1]])
-    with refused("spgemm", "A", "2 x 2", "B", 3):
-        backend.spgemm(A, sp.csr_array((3, 3)))
-    with refused("spgemm", "B", "ndarray"):
-        backend.spgemm(A, np.eye(2))  # type: ignore[arg-type]

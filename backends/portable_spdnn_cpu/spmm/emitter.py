@@ -144,9 +144,9 @@ class Emitter:
         return self.builder.shuffle_vector(first, second, chosen)
 
     def interleave(self, vectors: list[Value]) -> list[Value]:
-        """Return vectors of the first item of each vector, then of the second of each, and so on.
+        """Return the items of vectors by turns: the first of each, then the second of each, ...
 
-        As many as were given, a power of two: a perfect shuffle for each factor of 2.
+        As many vectors as were given, a power of two: a perfect shuffle for each factor of 2.
         """
         lanes, half = vectors[0].type.count, len(vectors) // 2
         low = [lane // 2 + lanes * (lane % 2) for lane in range(lanes)]

@@ -45,4 +45,5 @@ def masks_of(geometry: ConvGeometry, itemsize: int) -> Array:
     column = place % width - left + across[:, None, None]
     there = (place < rows * width) & (row >= 0) & (row < geometry.height)
     there = there & (column >= 0) & (column < width)
-    return (there << np.arange(lanes)).sum(axis=-1).astype(np.uint16)
+    masks: Array = (there << np.arange(lanes)).sum(axis=-1).astype(np.uint16)
+    return masks

@@ -26,12 +26,14 @@ from portable_spdnn_cpu.spmm.few_columns.specs import (
     SlicedSpec,
 )
 
-# In lanes, of a step and for each column of B, by the vectors of a window; and of each vector of it
-# that a step loads, on average, beyond one.
-STEP, LOADED = {4: (3.0e-10, 2.2e-10), 2: (1.6e-10, 2.2e-10), 1: (1.1e-10, 6.3e-10)}, 1.1e-10
+# In lanes, of a step and for each column of B, by the vectors of a window.
+STEP = {2: (1.6e-10, 2.2e-10), 1: (1.1e-10, 6.3e-10)}
+# Of a step with windows of four vectors, for a single column, by the bytes of a value.
+SINGLE_STEP = {4: 5.2e-10, 8: 6.3e-10}
 # Of a step of the sliced form, and of each lane and column.
 SLICED_STEP = 3.0e-10, 1.3e-10 if VECTOR_BYTES == 64 else 2.4e-10
-# Of a slice, and for each entry of C: with vectors of 64 bytes, and shorter ones.
+# Of a slice, and for each entry of C: with vectors of 64 bytes, and with shorter ones, which were
+# measured when items of C were stored one by one.
 SLICE, SHORT_SLICE = (4.3e-9, 9.0e-11), (2.2e-9, 4.4e-10)
 # Row by row, of an entry by the bytes of a value, and for each byte of a row of B: with vectors of
 # 64 bytes, and shorter ones.
@@ -86,9 +88,11 @@ def forms(A: SparseOperand, columns: int, doubtful: float = 1.0) -> list[Form]:
 
 
 def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:
-    fixed, each = STEP[spec.registers_of_window]
-    each += LOADED * (spec.registers_of_window / spec.shared_steps - 1)
-    computed = steps * (fixed + each * spec.columns) + _result_seconds(A, spec)
+    step = SINGLE_STEP[spec.itemsize]
+    if spec.registers_of_window in STEP:
+        fixed, each = STEP[spec.registers_of_window]
+        step = fixed + each * spec.columns
+    computed = steps * step + _result_seconds(A, spec)
     far = _loaded_seconds(steps * spec.lanes * (spec.itemsize + 1))
     if spec.vector_bytes < 64:
         return max(computed, far)
@@ -98,7 +102,8 @@ def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:
     slices = A.shape[0] / spec.lanes
     loaded = min(slices * A.shape[1], steps / spec.shared_steps * spec.window)
     computed += far_seconds(loaded * row_of_B, A.shape[1] * row_of_B, L1 / 2)
-    return float((computed**3 + far**3) ** (1 / 3))  # neither hides the other wholly
+    # Neither hides the other wholly: the exponent is fitted.
+    return float((computed**3 + far**3) ** (1 / 3))
 
 
 def _sliced_seconds(A: SparseOperand, layout: SlicedLayout) -> float:

@@ -126,13 +126,11 @@ def copy_to_rows(
 
 def _orders(at: Operands, columns: int) -> tuple[Value, Value]:
     """Return whether B's columns are contiguous, and whether B is in C order."""
-    row, column = at.argument["B_row"], at.argument["B_column"]
-    size = at.number(at.itemsize)
-    along_columns = at.builder.icmp_unsigned("==", row, size)
+    along_columns = at.is_adjacent("B_row")
+    row = at.argument["B_row"]
     along_rows = at.builder.icmp_unsigned("==", row, at.number(at.itemsize * columns))
     if columns > 1:
-        neighbours = at.builder.icmp_unsigned("==", column, size)
-        along_rows = at.builder.and_(along_rows, neighbours)
+        along_rows = at.builder.and_(along_rows, at.is_adjacent("B_column"))
     return along_columns, along_rows
 
 

@@ -89,19 +89,19 @@ class Operands(Emitter):
         at = self.add(self.argument["residual"], self.add(row_at, column_at))
         return self.load(self.scalar, at)
 
+    def is_adjacent(self, step: str) -> Value:
+        """Return whether items are neighbours along an axis, given the name of its stride."""
+        return self.builder.icmp_unsigned("==", self.argument[step], self.number(self.itemsize))
+
+    def row_of_out(self, row: Value) -> Value:
+        """Return the address of a row of C."""
+        return self.add(self.argument["out"], self.times(row, self.argument["out_row"]))
+
     def store_row(self, row: Value, values: list[Value]) -> None:
         """Store the scalars of a row of C, in any order of C."""
-        start = self.add(self.argument["out"], self.times(row, self.argument["out_row"]))
+        start = self.row_of_out(row)
         for value, offset in zip(values, self.columns_of_out, strict=True):
             self.store(value, self.add(start, offset))
 
     def _column_offsets(self, name: str) -> list[Value]:
         return [self.times(self.argument[name], n) for n in range(self.spec.columns)]
-
-
-def declare(module: Any, name: str) -> Any:
-    """Add the function of a product to a module, without a body; others do not see it."""
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [WORD] * len(ARGUMENTS)), name)
-    for argument, word in zip(function.args, ARGUMENTS, strict=True):
-        argument.name = word
-    return function

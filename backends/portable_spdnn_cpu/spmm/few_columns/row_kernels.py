@@ -1,4 +1,4 @@
-"""Generated code for products row by row.
+"""The generator of code for products row by row.
 
 An entry times a row of B: a load for the row, and for four entries one for their places and one for
 their values (`jit.grouped_loads`). Bound: two vectors loaded in a cycle, 0.75 cycles an entry where
@@ -18,9 +18,7 @@ from portable_spdnn_cpu.jit.grouped_loads import broadcast_group, load_numbers
 from portable_spdnn_cpu.spmm.emitter import INT16, WORD, Value
 from portable_spdnn_cpu.spmm.few_columns.copies import copy_to_rows
 from portable_spdnn_cpu.spmm.few_columns.operands import Operands
-from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, RowsSpec
-
-UNIT = 8  # bytes in which the places of B's rows are given
+from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, UNIT, RowsSpec
 
 
 class RowsProduct(Operands):
@@ -45,12 +43,9 @@ class RowsProduct(Operands):
         self.total, self.finished = self.slot(self.row_kind), self.slot(self.row_kind)
         self.word = self.slot(WORD)
         # Whether items of C are adjacent in a row, and of the residual if there is one.
-        ordered = [
-            builder.icmp_unsigned("==", self.argument[step], self.number(spec.itemsize))
-            for step in ("out_column", "residual_column")
-        ]
+        ordered = [self.is_adjacent(step) for step in ("out_column", "residual_column")]
         no_residual = builder.not_(self.has_residual())
-        self.is_adjacent = builder.and_(ordered[0], builder.or_(ordered[1], no_residual))
+        self.rows_are_whole = builder.and_(ordered[0], builder.or_(ordered[1], no_residual))
         # Each block begins with a row of zeros.
         block_bytes = self.times(self.add(block_rows, 1), spec.row_bytes)
         last = self.add(blocks, -1)
@@ -112,15 +107,14 @@ class RowsProduct(Operands):
         spec, builder = self.spec, self.builder
         bias = self.load(self.scalar, self.add(self.bias, self.times(row, spec.itemsize)))
         builder.store(self.plus(total, self.spread(bias, spec.width)), self.total)
-        with builder.if_else(self.is_adjacent, likely=True) as (adjacent, apart):
+        with builder.if_else(self.rows_are_whole, likely=True) as (adjacent, apart):
             with adjacent:
                 with builder.if_then(self.has_residual(), likely=False):
                     start = self.times(row, self.argument["residual_row"])
                     added = self._load_row(self.add(self.argument["residual"], start))
                     builder.store(self.plus(builder.load(self.total), added), self.total)
-                start = self.times(row, self.argument["out_row"])
                 result = self.clamp(builder.load(self.total))
-                self.store_first(result, self.add(self.argument["out"], start), spec.columns)
+                self.store_first(result, self.row_of_out(row), spec.columns)
             with apart:
                 self._finish_apart(row)
 

@@ -20,8 +20,7 @@ from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
 from portable_spdnn_cpu.spmm.few_columns.packing import BEGUN, PackedProduct, table_of
-from portable_spdnn_cpu.spmm.few_columns.row_kernels import UNIT
-from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, RowsSpec
+from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, UNIT, RowsSpec
 from portable_spdnn_cpu.spmm.row_parts import divide
 
 MAX_PLACES = 1 << 16

@@ -1,16 +1,16 @@
-"""Generated code for slices, rows of A in the lanes of a vector: in lanes, and sliced.
+"""The generators of code for the forms that have rows of A in lanes of vectors.
 
 *Lanes.* A step multiplies one entry, or none, of each row of a slice by the entry of B's column
-that a permute picks out of a window of one or two vectors. Two permutes and a blend pick it out of
-four, for a single column with AVX-512. What binds there, in loops of their own on a Zen 5: with
-four columns and more a step takes a cycle for each, as a permute takes 0.6 cycles and a
-multiply-add 0.5, which overlap little. With one column it takes 2.2 cycles: 2.25 loads, of two a
-cycle, since steps share windows, and 80 bytes of the second-level cache; with windows of two
-vectors, shared by two steps, as long. Lanes idle where a row has no entry in the window: at 80, 90
-and 95 % zeros there are 1.4, 1.7 and 2.4 slots an entry with windows of two vectors, 1.2, 1.4 and
-2.0 with four. Idle lanes hold a zero that meets a zero between the entries of B, never an entry:
-infinities stay with the rows that have them. SSE2 and NEON have no such permute, nor AVX2 for
-float64.
+that a permute picks out of a window of one or two vectors; for a single column with AVX-512, two
+permutes and a blend pick it out of four. What binds, with float32 and AVX-512 in loops of their own
+on a Zen 5: with four columns and more a step takes about a cycle for each column, a permute 0.6 and
+a multiply-add 0.5, which overlap little; with one column 2.2 cycles, for 2.25 vectors loaded, of
+two a cycle, and 80 bytes of A from the second-level cache. Lanes idle where a row has no entry in
+the window: with 512 x 512 to 2,048 x 512 float32 weights and 80, 90 and 95 % zeros there are 1.35,
+1.7 and 2.3 slots an entry with windows of two vectors, and 1.15, 1.4 and 1.85 with four; of float64
+1.5, 2.1 and 3.0, and 1.2, 1.45 and 1.9. Idle lanes hold a zero that meets a zero between the
+entries of B, never an entry: infinities stay with the rows that have them. SSE2 and NEON have no
+such permute, nor AVX2 for float64.
 
 *Sliced.* A step multiplies the next entry of each row of a slice by the entry of B that it meets;
 these are loaded one by one. Few lanes idle, those of rows that are shorter than the longest of
@@ -38,7 +38,7 @@ _PERMUTES = {  # by vectors looked up and bytes of an item
 
 
 class _Slices(Operands):
-    """What the forms that have rows in lanes share: a slice of rows after the other.
+    """What both forms share: one slice of rows after another.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class _Slices(Operands):
             self._finish(slice_)
 
     def copy(self, scratch: Value, plane: Value) -> None:
-        """Copy each column of B to a plane, of so many bytes."""
+        """Copy each column of B to a plane, the first at `scratch`, so many bytes apart."""
         raise NotImplementedError
 
     def add_all(self, begin: Value, stop: Value) -> None:
@@ -88,68 +88,67 @@ class _Slices(Operands):
         count = self.least(builder.sub(self.height, first), self.number(spec.lanes))
         stack = self.address_of(self.finished)
         totals = [self.plus(self.sum_of(slots), bias) for slots in self.sums]
-        places = [self.add(stack, n * spec.vector_bytes) for n in range(spec.columns)]
+        stacked = [self.add(stack, n * spec.vector_bytes) for n in range(spec.columns)]
         with builder.if_else(self.has_residual(), likely=False) as (given, none):
             with given:
-                for total, place in zip(totals, places, strict=True):
+                for total, place in zip(totals, stacked, strict=True):
                     self.store(total, place)
                 with self.loop(self.zero, count) as lane:
                     row = self.row_index(self.add(first, lane))
-                    for n, place in enumerate(places):
+                    for n, place in enumerate(stacked):
                         at = self.add(place, self.times(lane, spec.itemsize))
                         term = self.residual(row, n)
                         self.store(self.plus(self.load(self.scalar, at), term), at)
-                for place in places:
+                for place in stacked:
                     finished = self.load(self.vector(spec.lanes), place)
                     self.store(self.clamp(finished), place)
             with none:
-                for total, place in zip(totals, places, strict=True):
+                for total, place in zip(totals, stacked, strict=True):
                     self.store(self.clamp(total), place)
         whole = builder.icmp_signed("==", count, self.number(spec.lanes))
         with builder.if_else(whole, likely=True) as (unrolled, looped):
             with unrolled:
-                self._store_slice(first, places)
+                self._store_slice(first, stacked)
             with looped, self.loop(self.zero, count) as lane:
-                self._store_lane(first, lane, places)
+                self._store_lane(first, lane, stacked)
 
-    def _store_slice(self, first: Value, places: list[Value]) -> None:
+    def _store_slice(self, first: Value, stacked: list[Value]) -> None:
         """Store a slice that has a row in each lane."""
-        spec, builder = self.spec, self.builder
-        if spec.columns == 1:
-            for lane in range(spec.lanes):
-                self._store_lane(first, self.number(lane), places)
-            return
-        adjacent = builder.icmp_unsigned(
-            "==", self.argument["out_column"], self.number(spec.itemsize)
-        )
-        with builder.if_else(adjacent, likely=True) as (rows, items):
-            with rows:
-                self._store_rows(first, places)
-            with items:
-                for lane in range(spec.lanes):
-                    self._store_lane(first, self.number(lane), places)
 
-    def _store_rows(self, first: Value, places: list[Value]) -> None:
+        def store_lanes() -> None:
+            for lane in range(self.spec.lanes):
+                self._store_lane(first, self.number(lane), stacked)
+
+        if self.spec.columns == 1:
+            store_lanes()
+            return
+        adjacent = self.is_adjacent("out_column")
+        with self.builder.if_else(adjacent, likely=True) as (together, apart):
+            with together:
+                self._store_rows(first, stacked)
+            with apart:
+                store_lanes()
+
+    def _store_rows(self, first: Value, stacked: list[Value]) -> None:
         """Store the rows of a slice, transposed in registers: items of a row are adjacent in C."""
         spec = self.spec
         kind, width = self.vector(spec.lanes), 1 << (spec.columns - 1).bit_length()
-        columns = [self.load(kind, place) for place in places]
+        columns = [self.load(kind, place) for place in stacked]
         columns += [ir.Constant(kind, None)] * (width - spec.columns)
-        size = min(width, spec.lanes)  # of a piece: a row, or a vector of it
+        size = min(width, spec.lanes)  # of a piece: a row, or what a vector has of it
         for number, vector in enumerate(self.interleave(columns)):
             for begin in range(0, spec.lanes, size):
                 lane, item = divmod(number * spec.lanes + begin, width)
                 if item < spec.columns:
-                    row = self.times(
-                        self.row_index(self.add(first, lane)), self.argument["out_row"]
-                    )
-                    start = self.add(self.argument["out"], self.add(row, item * spec.itemsize))
+                    row = self.row_of_out(self.row_index(self.add(first, lane)))
                     piece = self.shuffle(vector, vector, list(range(begin, begin + size)))
+                    start = self.add(row, item * spec.itemsize)
                     self.store_first(piece, start, spec.columns - item)
 
-    def _store_lane(self, first: Value, lane: Value, places: list[Value]) -> None:
+    def _store_lane(self, first: Value, lane: Value, stacked: list[Value]) -> None:
+        """Store the row of C that lies in a lane, item by item, for any order of C."""
         offset = self.times(lane, self.spec.itemsize)
-        values = [self.load(self.scalar, self.add(place, offset)) for place in places]
+        values = [self.load(self.scalar, self.add(place, offset)) for place in stacked]
         self.store_row(self.row_index(self.add(first, lane)), values)
 
 
@@ -158,13 +157,9 @@ class LanesProduct(_Slices):
 
     spec: LanesSpec
 
-    def emit(self) -> None:
-        """Emit the whole product."""
-        self.windows = self.table("windows")
-        super().emit()
-
     def copy(self, scratch: Value, plane: Value) -> None:
         """Copy each column of B to windows."""
+        self.window_numbers = self.table("windows")
         copy_to_windows(self, self.spec, scratch, plane)
 
     def add_all(self, begin: Value, stop: Value) -> None:
@@ -182,44 +177,43 @@ class LanesProduct(_Slices):
             positions = builder.zext(positions, integers)
         first_value = self.add(self.values, self.times(chunk, STEPS * spec.vector_bytes))
         first_window = self.times(chunk, STEPS // spec.shared_steps)
-        tables: list[Any] = []
+        windows: list[Any] = []
         for step in range(STEPS):
             if step % spec.shared_steps == 0:
                 number = self.add(first_window, step // spec.shared_steps)
                 kind = ir.IntType(8 * spec.window_bytes)
-                start = self.times(
-                    self.load_word(kind, self.windows, number), spec.window_step * spec.itemsize
-                )
-                tables = [self._look_up(self.add(plane, start)) for plane in self.planes]
+                found = self.load_word(kind, self.window_numbers, number)
+                start = self.times(found, spec.window_step * spec.itemsize)
+                windows = [self._load_window(self.add(plane, start)) for plane in self.planes]
             chosen = builder.lshr(positions, ir.Constant(integers, [8 * step] * spec.lanes))
             values = self.load(
                 self.vector(spec.lanes), self.add(first_value, step * spec.vector_bytes)
             )
-            for slots, table in zip(self.sums, tables, strict=True):
+            for slots, window in zip(self.sums, windows, strict=True):
                 slot = slots[step % spec.chains]
-                entries = self._permute(chosen, table)
+                entries = self._permute(chosen, window)
                 total = self.multiply_add(values, entries, builder.load(slot))
                 builder.store(total, slot)
 
-    def _look_up(self, window: Value) -> list[Value]:
+    def _load_window(self, at: Value) -> list[Value]:
         """Load the vectors of a window."""
         spec, kind = self.spec, self.vector(self.spec.lanes)
         starts = range(0, spec.registers_of_window * spec.vector_bytes, spec.vector_bytes)
-        return [self.load(kind, self.add(window, start)) for start in starts]
+        return [self.load(kind, self.add(at, start)) for start in starts]
 
-    def _permute(self, positions: Value, table: list[Value]) -> Value:
-        """Return the entries of a window at the positions, of which the low bits count."""
+    def _permute(self, positions: Value, window: list[Value]) -> Value:
+        """Return the entries at the lanes' positions in a window, of which the low bits count."""
         spec, builder, kind = self.spec, self.builder, self.vector(self.spec.lanes)
-        if len(table) > 2:  # each half by a permute
-            first, second = (self._permute(positions, half) for half in (table[:2], table[2:]))
-            bit = ir.Constant(positions.type, [2 * spec.lanes] * spec.lanes)
+        if len(window) > 2:  # a permute for each half, and a blend
+            first, second = (self._permute(positions, half) for half in (window[:2], window[2:]))
+            bit = ir.Constant(positions.type, [2 * spec.lanes] * spec.lanes)  # of the second half
             is_first = builder.icmp_unsigned(
                 "==", builder.and_(positions, bit), ir.Constant(positions.type, None)
             )
             return builder.select(is_first, first, second)
-        operands = [table[0], positions, *table[1:]]
+        operands = [window[0], positions, *window[1:]]
         function = ir.FunctionType(kind, [operand.type for operand in operands])
-        return self.call(_PERMUTES[len(table), spec.itemsize], function, operands)
+        return self.call(_PERMUTES[len(window), spec.itemsize], function, operands)
 
 
 class SlicedProduct(_Slices):

@@ -4,7 +4,8 @@
 one entry of each row, all out of a window of consecutive entries of a column of B. *Sliced*
 (sliced ELLPACK): the same without windows, so that a step takes the next entry of each row. *Rows*:
 row by row, an entry times a whole row of B. The parameters follow from the length of the vectors
-alone, so that code for any processor can be generated on any other.
+alone, so that code for any processor can be generated on any other, but for stores of parts of
+vectors, which are those of the processor at hand.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from portable_spdnn_cpu.jit.grouped_loads import GROUP
 
 STEPS = 4  # of lanes, whose positions are the bytes of one word of 32 bits a lane
+UNIT = 8  # bytes in which row by row the places of B's rows are given
 ENTRIES = GROUP  # of rows: their columns are one word of 64 bits, and rows have whole words
 PERMUTED_ITEMSIZE = 4  # bytes of the items that AVX2 permutes among all lanes
 
@@ -64,8 +66,9 @@ class LanesSpec(Spec):
         """Vectors that hold a window; 0 where no permute looks up items, and there is no such form.
 
         A permute of AVX-512 looks up two. With four there are two permutes and a blend for each
-        column, and a sixth to a quarter fewer steps: a product of one column takes 0.74 to 0.94 of
-        the time on a Zen 5 (70 to 95 % zeros), of two up to 1.13 times the time.
+        column, and a tenth to a fifth fewer steps, of float64 a sixth to a third (70 to 95 %
+        zeros): on a Zen 5 a product of one column takes 0.74 to 0.94 of the time in float32, 0.66
+        to 1.0 in float64. With two columns it would take up to 1.13 times as long.
         """
         if self.vector_bytes == 64:
             return 4 if self.columns == 1 else 2
@@ -90,9 +93,10 @@ class LanesSpec(Spec):
 
     @property
     def shared_steps(self) -> int:
-        """Steps that look up the same window: half the loads, for a twentieth more steps.
+        """Steps that use the same window, which is loaded once for them.
 
-        Not where a window is so small that a row seldom has as many entries there.
+        One with 8 entries, where a row seldom has two; two with 16 and 32, for a twentieth more
+        steps; four with 64, for a fiftieth more at 80 % zeros, and a seventh at 95 %.
         """
         return {8: 1, 64: 4}.get(self.window, 2)
 

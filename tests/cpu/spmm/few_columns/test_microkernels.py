@@ -37,7 +37,10 @@ def assembled(spec: Spec, cpu: str, triple: str = X86) -> str:
     return machine.emit_assembly(parsed)
 
 
-@pytest.mark.parametrize("cpu", ["skylake-avx512", "sapphirerapids", "znver4"])
+WITH_AVX512 = pytest.mark.parametrize("cpu", ["skylake-avx512", "sapphirerapids", "znver4"])
+
+
+@WITH_AVX512
 def test_avx512_permutes_windows_of_two_vectors(cpu):
     for itemsize, suffix in ((4, "ps"), (8, "pd")):
         text = assembled(LanesSpec(2, itemsize, 64), cpu)
@@ -46,14 +49,23 @@ def test_avx512_permutes_windows_of_two_vectors(cpu):
         assert "gather" not in text
 
 
-@pytest.mark.parametrize("cpu", ["skylake-avx512", "znver4"])
+@WITH_AVX512
 @pytest.mark.parametrize(("itemsize", "suffix"), [(4, "ps"), (8, "pd")])
 def test_avx512_looks_up_one_column_in_windows_of_four_vectors(cpu, itemsize, suffix):
     text = assembled(LanesSpec(1, itemsize, 64), cpu)
-    # Two permutes and a choice under a mask for each of the four steps of a chunk.
+    # Two permutes and a blend for each of the four steps of a chunk.
     assert len(re.findall(rf"vperm[it]2{suffix}\s.*zmm", text)) == 8
     assert len(re.findall(r"vptestn?m[dq]\s.*zmm", text)) == 4
+    assert re.search(rf"vfmadd\w+{suffix}\s.*zmm", text)
     assert "gather" not in text
+
+
+@WITH_AVX512
+def test_slices_store_rows_of_eight_columns_at_once(cpu):
+    text = assembled(LanesSpec(8, 4, 64), cpu)
+    # A row of each lane, from a vector or the upper half of one, to places that registers name.
+    stores = re.findall(r"(?:vmovup[sd]\s+%ymm|vextractf\w+\s+\$1, %zmm)\d+, \(%r", text)
+    assert len(stores) == 16
 
 
 @pytest.mark.parametrize("cpu", ["x86-64-v3", "skylake", "znver3"])

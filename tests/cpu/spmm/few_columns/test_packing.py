@@ -12,10 +12,9 @@ from few_columns_products import random_rows
 from portable_spdnn_cpu.spmm.few_columns import rows
 from portable_spdnn_cpu.spmm.few_columns.lanes import lay_out_lanes, pack_lanes
 from portable_spdnn_cpu.spmm.few_columns.operands import TABLE
-from portable_spdnn_cpu.spmm.few_columns.row_kernels import UNIT
 from portable_spdnn_cpu.spmm.few_columns.rows import pack_rows
 from portable_spdnn_cpu.spmm.few_columns.sliced import lay_out_slices, pack_slices
-from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec
+from portable_spdnn_cpu.spmm.few_columns.specs import UNIT, LanesSpec, RowsSpec, SlicedSpec
 
 
 def epilogue(A):
@@ -23,7 +22,8 @@ def epilogue(A):
 
 
 @pytest.mark.parametrize(
-    ("columns", "itemsize", "vector_bytes"), [(1, 4, 64), (2, 4, 64), (1, 8, 64), (1, 4, 32)]
+    ("columns", "itemsize", "vector_bytes"),
+    [(1, 4, 64), (2, 4, 64), (1, 8, 64), (2, 8, 64), (1, 4, 32)],
 )
 def test_lanes_hold_each_entry_once(columns, itemsize, vector_bytes):
     A = random_rows(np.random.default_rng(0), 70, 300, 0.1, f"f{itemsize}")

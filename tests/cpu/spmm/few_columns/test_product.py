@@ -32,8 +32,8 @@ from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
 
 FORMS = ["lanes", "sliced", "rows"]
 FORMS_AND_COLUMNS = [
-    ("lanes", 1), ("lanes", 3), ("sliced", 1), ("sliced", 3), ("rows", 6), ("rows", 15),
-    ("rows", 16), ("rows", 32),
+    ("lanes", 1), ("lanes", 3), ("lanes", 4), ("lanes", 8), ("sliced", 1), ("sliced", 3),
+    ("rows", 6), ("rows", 15), ("rows", 16), ("rows", 32),
 ]  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def test_what_is_not_finite_stays_with_the_rows_that_have_it(form, columns, valu
     A = random_rows(rng, 40, 100, 0.15, np.float32)
     A.data[::7] = 0  # stored: 0 x inf is NaN
     prepared = product_of(A, columns, form, length)
-    for place in (0, 30, 31, 64, 99):
+    for place in (0, 30, 31, 62, 63, 64, 99):
         B = rng.standard_normal((100, columns)).astype(np.float32)
         B[place, columns // 2] = value
         assert_near(multiplied(prepared, A, B), sums_by_loops(A, B), A)
@@ -198,8 +198,9 @@ def test_more_columns_of_a_than_sixteen_bits_count(form, bytes_of_a_number, inde
 
 
 def test_windows_and_places_are_numbered_in_as_few_bytes_as_fit():
-    for columns, begins, held in ((1, 4, 63), (2, 2, 31)):
-        spec = lanes.LanesSpec(columns, 4, 64)
+    # Where a window may begin in an aligned one, and entries of B that one holds.
+    for columns, vector_bytes, begins, held in ((1, 64, 4, 63), (2, 64, 2, 31), (1, 32, 8, 7)):
+        spec = lanes.LanesSpec(columns, 4, vector_bytes)
         most = (lanes.MAX_WINDOWS // begins - 1) * held
         assert [lanes.window_bytes(depth, spec) for depth in (1, most - 1, most)] == [2, 2, 4]
     # A row of zeros is numbered too.

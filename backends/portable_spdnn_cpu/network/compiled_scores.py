@@ -31,6 +31,8 @@ from portable_spdnn_cpu.jit.jobs import address_of, array_at
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 from portable_spdnn_cpu.spmm.few_columns.kernel import (
     B_AT,
+    B_COLUMN,
+    B_ROW,
     EXPECTED_B,
     FINAL_AT,
     FIRST_PART,
@@ -38,12 +40,11 @@ from portable_spdnn_cpu.spmm.few_columns.kernel import (
     OUT_AT,
     RESIDUAL_AT,
     run_whole,
-    write_operand,
-    write_result,
+    write_out,
 )
 from portable_spdnn_cpu.spmm.few_columns.product import MAX_ROW_BYTES, FewColumnsProduct
 from portable_spdnn_cpu.spmm.handle import WeightsProduct
-from portable_spdnn_cpu.spmm.plain_arrays import place_of
+from portable_spdnn_cpu.spmm.plain_arrays import BY_ROWS, place_of
 
 # Seconds, measured on a Zen 5, of what is spared here: what Python does around all layers, and for
 # each of them. And of a piece besides the entries: of a product, and of an item of features and of
@@ -288,9 +289,9 @@ def run_layers(jobs_at: int, layers: int, piece: int, inputs: int, features: Any
     first[EXPECTED_B + OF_SHAPE] = inputs
     if inputs < piece or not is_expected(features, jobs[0] + 8 * EXPECTED_B):
         return False
-    features_at, _, neurons, contiguous = place_of(features)
+    features_at, _, neurons, order = place_of(features)
     scores_at, _, outputs, _ = place_of(out)
-    if not contiguous:
+    if order != BY_ROWS:
         return False
     state = release_lock()
     valid = run_pieces(jobs, piece, inputs, features_at, neurons, scores_at, outputs)
@@ -320,8 +321,10 @@ def run_pieces(
         return False
     for begin in range(0, inputs, piece):
         input_ = min(begin, inputs - piece)
-        write_operand(first, B_AT, features_at + input_ * row_bytes, row_bytes, True)
-        write_result(last, scores_at + input_ * scores_bytes, scores_bytes, True)
+        # Features are the transpose of B, and scores of C.
+        features = features_at + input_ * row_bytes
+        first[B_AT], first[B_ROW], first[B_COLUMN] = features, itemsize, row_bytes
+        write_out(last, scores_at + input_ * scores_bytes, itemsize, scores_bytes)
         for job_at in jobs:
             run_whole(job_at)
     return not any_flawed(scores_at, inputs * outputs, itemsize, True)

@@ -115,6 +115,21 @@ def test_layers_of_arrays_of_every_kind(inputs, kind, added, takes):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("columns", [2, 8, 24, 64])
+def test_b_and_residuals_in_fortran_order_need_no_checks(columns, monkeypatch):
+    A = weights()
+    handle: Any = NUMBA.spmm_handle(A)
+    B = in_memory("transposed", values((INNER, columns)))
+    handle.multiply(B)
+    monkeypatch.setattr(handle, "_run", None)
+    for taken in (None, np.empty((ROWS, columns), np.float32)):
+        for residual in (None, *(values((ROWS, columns), seed=4).copy(order) for order in "CF")):
+            found = handle.multiply(B, taken, residual)
+            assert found.flags.c_contiguous
+            expected = A.toarray() @ B + (0 if residual is None else residual)
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("is_layer", "columns"),
     [*((False, n) for n in (0, 1, 3, 24)), *((True, n) for n in (1, 3, 24))],
@@ -277,8 +292,12 @@ def test_how_plain_arrays_lie_in_memory(dtype):
     assert look(aligned[:, :15].copy(), C, False) == Layout.UNALIGNED
     assert look(aligned, C, True) == Layout.FORTRAN
     assert look(aligned[:1], C, True) == Layout.UNALIGNED  # of one column: in either order
+    assert look(in_memory("transposed", aligned), C, False) == Layout.FORTRAN
+    assert look(in_memory("transposed", aligned), C, True) == NOT_PLAIN
+    for kind in ("apart", "backwards", "misaligned"):
+        for transposed in (False, True):
+            assert look(in_memory(kind, aligned), C, transposed) == NOT_PLAIN
     for kind in ("transposed", "apart", "backwards", "misaligned"):
-        assert look(in_memory(kind, aligned), C, False) == NOT_PLAIN
         assert look(aligned, in_memory(kind, C), False) == NOT_PLAIN
     for first in (0, 1, 127):  # of as many items of both
         assert look(aligned, aligned.ravel()[first : first + 1].reshape(1, 1), False) == NOT_PLAIN

@@ -40,7 +40,7 @@ from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
 from portable_spdnn_cpu.spmm.few_columns.operands import ARGUMENTS, OPERANDS
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec, Spec
-from portable_spdnn_cpu.spmm.plain_arrays import NOT_PLAIN, place_of, plain_layout
+from portable_spdnn_cpu.spmm.plain_arrays import BY_COLUMNS, NOT_PLAIN, place_of, plain_layout
 from portable_spdnn_cpu.spmm.transposes import store_columns
 
 # Words of a job, in this order:
@@ -206,27 +206,16 @@ def multiply(job_at: int, run_now: bool, B: Array, out: Array, residual: Array) 
 
 
 @kernel_part
-def write_operand(words: Array, word: int, address: int, row_bytes: int, transposed: bool) -> None:
-    """Write, from a word on, where an array in C order lies, or its transpose."""
-    row_step, column_step = steps_of(words, row_bytes, transposed)
-    words[word], words[word + 1], words[word + 2] = address, row_step, column_step
-
-
-@kernel_part
-def write_result(words: Array, address: int, row_bytes: int, transposed: bool) -> None:
-    """Do what `write_out` does, for an array in C order, or its transpose."""
-    row_step, column_step = steps_of(words, row_bytes, transposed)
-    write_out(words, address, row_step, column_step)
-
-
-@kernel_part
-def steps_of(words: Array, row_bytes: int, transposed: bool) -> tuple[int, int]:
-    """Return the bytes from row to row, and from column to column, of an array in C order.
+def plain_place(array: Any, itemsize: int, transposed: bool) -> tuple[int, int, int]:
+    """Return address, and bytes from row to row and from column to column, of a plain array.
 
     `transposed`: of its transpose.
     """
-    itemsize = words[ITEMSIZE]
-    return (itemsize, row_bytes) if transposed else (row_bytes, itemsize)
+    address, rows, columns, order = place_of(array)
+    row_step, column_step = columns * itemsize, itemsize
+    if order == BY_COLUMNS:
+        row_step, column_step = itemsize, rows * itemsize
+    return (address, column_step, row_step) if transposed else (address, row_step, column_step)
 
 
 @locked_kernel
@@ -252,18 +241,16 @@ def multiply_plain(job_at: int, B: Any, out: Any, residual: Any) -> bool:
     itemsize, transposed = words[ITEMSIZE], words[TRANSPOSED] != 0
     if plain_layout(B, out, itemsize, transposed) != words[LAYOUT]:
         return False
-    address, _, columns, _ = place_of(B)
-    write_operand(words, B_AT, address, columns * itemsize, transposed)
-    address, _, columns, _ = place_of(out)
-    write_result(words, address, columns * itemsize, transposed)
+    words[B_AT], words[B_ROW], words[B_COLUMN] = plain_place(B, itemsize, transposed)
+    write_out(words, *plain_place(out, itemsize, transposed))
     words[RESIDUAL_AT] = 0
     if address_of_object(residual) != words[NONE_ADDRESS]:
         if not is_expected(residual, of_out):
             return False
         if plain_layout(residual, out, itemsize, transposed) == NOT_PLAIN:
             return False
-        address, _, _, _ = place_of(residual)
-        write_operand(words, RESIDUAL_AT, address, columns * itemsize, transposed)
+        place = plain_place(residual, itemsize, transposed)
+        words[RESIDUAL_AT], words[RESIDUAL_ROW], words[RESIDUAL_COLUMN] = place
     state = release_lock()
     run_whole(job_at)
     take_lock(state)

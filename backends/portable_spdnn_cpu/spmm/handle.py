@@ -45,6 +45,8 @@ DOUBTFUL = 2.0
 # Choices without a trial that are kept, for numbers of columns and orders of B. Those of streamed
 # weights, and those row by row, share packings of A.
 MAX_PREDICTIONS = 128
+# Seconds that a call of other kernels takes before they begin, more than one of few columns.
+LATER = 8e-7
 MAX_TRIAL_BYTES = 1 << 28  # of made-up operands and results; larger products are not tried
 
 
@@ -395,5 +397,9 @@ class WeightsProduct:
                 for kernel, _ in candidates
             ]
         )
-        chosen = measured.index(min(measured))
+        called = [
+            seconds + (0 if isinstance(kernel, FewColumnsProduct) else LATER)
+            for seconds, (kernel, _) in zip(measured, candidates, strict=True)
+        ]
+        chosen = called.index(min(called))
         return Choice(*candidates[chosen], measured[chosen] * columns / tried, tried)

@@ -174,7 +174,7 @@ class FewColumnsProduct:
         if not isinstance(spec, RowsSpec):
             how = "loaded one by one (sliced ELLPACK)"
             if isinstance(spec, LanesSpec):
-                how = f"permuted from windows of {spec.window}"
+                how = f"permuted from windows of {spec.window} items"
             form = (
                 f"A is packed in slices of {spec.lanes} rows of like length, for which entries of "
                 f"B are {how}"

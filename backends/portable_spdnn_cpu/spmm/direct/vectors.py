@@ -50,10 +50,12 @@ BLOCK_ENTRIES = 512  # that are added together
 # Rows or columns that are looked at together: whether they all have as many entries, as nearly all
 # of a band or a stencil have.
 RUN = 32
-# Items of B that are written for a column without a loop, as many as this has numbers (a constant
-# for Numba, to which a tuple's length is part of its type). Up to MOST_SHORT entries in a column
-# that takes less time than a loop for each whose end is not predicted, as measured on a Zen 3.
-WRITTEN, MOST_SHORT = (0,) * 8, 6
+# Items of B that are written for a column without a loop, as many as a tuple has numbers (its length
+# is part of its type, and so a constant for Numba), and up to how many entries in a column on
+# average. Up to the last of these that takes less time than a loop for each column whose end is not
+# predicted, as measured on a Zen 5.
+EIGHT, SIXTEEN, MANY = (0,) * 8, (0,) * 16, (0,) * 32
+MOST_OF_EIGHT, MOST_OF_SIXTEEN, MOST_SHORT = 3, 11, 20
 # Whether rows whose ends are predicted, of up to MOST_PREDICTED entries on average, have a branch
 # after each entry: on a Zen 3 that takes 0.9 of the time of blocks, and longer rows take more. With
 # fast masks blocks take less, and it is not measured.
@@ -188,11 +190,15 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
             begin = end
             continue
         columns, here = end - begin, indptr[end] - indptr[begin]
-        is_short = columns <= 2 * here <= 2 * MOST_SHORT * columns
-        if is_short and not predicted and not are_even(words, begin, end, 1, index_dtype):
-            valid = add_short_columns(words, begin, end, dtype, index_dtype)
-        else:
+        is_short = columns <= 2 * here <= 2 * MOST_SHORT * columns and not predicted
+        if not is_short or are_even(words, begin, end, 1, index_dtype):
             valid = add_columns(words, begin, end, dtype, index_dtype)
+        elif here <= MOST_OF_EIGHT * columns:
+            valid = add_short_columns(words, begin, end, EIGHT, dtype, index_dtype)
+        elif here <= MOST_OF_SIXTEEN * columns:
+            valid = add_short_columns(words, begin, end, SIXTEEN, dtype, index_dtype)
+        else:
+            valid = add_short_columns(words, begin, end, MANY, dtype, index_dtype)
         begin = end
     if valid:
         finish_all_rows(words, dtype)
@@ -225,12 +231,14 @@ def are_below(indices: Array, first: Any, stop: Any, extent: Any) -> bool:
 
 
 @kernel_part
-def add_short_columns(words: Any, begin: int, until: int, dtype: Any, index_dtype: Any) -> bool:
+def add_short_columns(
+    words: Any, begin: int, until: int, written: tuple[int, ...], dtype: Any, index_dtype: Any
+) -> bool:
     """Do what `add_columns` does, where a processor does not predict how long a column is.
 
-    First an item of B is written for each entry of its column of A, eight at once, of which those
-    of the next column overwrite what is too many; then the entries of many columns are added in
-    one loop.
+    First an item of B is written for each entry of its column of A, as many at once as `written`
+    has numbers, of which those of the next column overwrite what is too many; then the entries of
+    many columns are added in one loop.
     """
     stay_apart()
     k = words[K]
@@ -238,9 +246,9 @@ def add_short_columns(words: Any, begin: int, until: int, dtype: Any, index_dtyp
     indices = array_at(words[INDICES], words[ENTRIES], index_dtype)
     values = array_at(words[VALUES], words[ENTRIES], dtype)
     x, C = array_at(words[B], k, dtype), array_at(words[OUT], words[ROWS], dtype)
-    items = np.empty(BLOCK_ENTRIES + len(WRITTEN), dtype)
+    items = np.empty(BLOCK_ENTRIES + len(written), dtype)
     # Unsigned: of a signed index Numba asks at each use whether it counts from the end.
-    one, most, written = np.uint64(1), np.uint64(BLOCK_ENTRIES), np.uint64(len(WRITTEN))
+    one, most, at_once = np.uint64(1), np.uint64(BLOCK_ENTRIES), np.uint64(len(written))
     column, columns = np.uint64(begin), np.uint64(until)
     while column < columns:
         base = np.uint64(indptr[column])
@@ -250,8 +258,8 @@ def add_short_columns(words: Any, begin: int, until: int, dtype: Any, index_dtyp
             if stop > most:
                 break
             item = x[end]
-            store_repeated(items, first, item, WRITTEN)
-            for place in range(first + written, stop):
+            store_repeated(items, first, item, written)
+            for place in range(first + at_once, stop):
                 items[place] = item
             first = stop
             end += one

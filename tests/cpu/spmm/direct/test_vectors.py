@@ -17,6 +17,8 @@ from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, INDPTR
 from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
 from portable_spdnn_cpu.spmm.direct.vectors import (
     BLOCK_ENTRIES,
+    MOST_OF_EIGHT,
+    MOST_OF_SIXTEEN,
     MOST_PREDICTED,
     MOST_SHORT,
     SAMPLE,
@@ -43,7 +45,12 @@ def columns_of(lengths: list[int], rows: int, dtype: Any, index: Any = np.int32)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     ("others", "least", "most"),
-    [([1] * 2000, 0, MOST_SHORT), ([20], MOST_SHORT, 1000)],
+    [
+        ([1] * 2000, 0, MOST_OF_EIGHT),
+        ([5] * 1000, MOST_OF_EIGHT, MOST_OF_SIXTEEN),
+        ([14, 13] * 300, MOST_OF_SIXTEEN, MOST_SHORT),
+        ([20], MOST_SHORT, 1000),
+    ],
 )
 def test_a_vector_meets_columns_of_any_length(
     others: list[int], least: int, most: int, dtype: Any, index: Any

@@ -50,8 +50,8 @@ BLOCK_ENTRIES = 512  # that are added together
 # Rows or columns that are looked at together: whether they all have as many entries, as nearly all
 # of a band or a stencil have.
 RUN = 32
-# Items of B that are written for a column without a loop, as many as a tuple has numbers (its length
-# is part of its type, and so a constant for Numba), and up to how many entries in a column on
+# Items of B that are written for a column without a loop, as many as a tuple has numbers (of which
+# its type tells, so that they are a constant for Numba), and up to how many entries in a column on
 # average. Up to the last of these that takes less time than a loop for each column whose end is not
 # predicted, as measured on a Zen 5.
 EIGHT, SIXTEEN, MANY = (0,) * 8, (0,) * 16, (0,) * 32

@@ -23,7 +23,7 @@ from portable_spdnn_cpu.spmm.emitter import WORD, Value
 # that Numba had compiled.
 CHECKS_AHEAD = not is_zen()
 # Entries from which on a column is taken by steps. To begin a second loop takes as long as four; on
-# a Zen 5 a single one took 0.86 to 0.94 of the time of columns of 14 to 100 entries.
+# a Zen 5 a single loop took 0.90 to 0.97 of the time of columns of 14 to 96 entries.
 HAS_STEPS, LONG = cpu_name() != "znver5", 16
 
 

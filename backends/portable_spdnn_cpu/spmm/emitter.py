@@ -13,7 +13,14 @@ from numba.core import cgutils
 
 from portable_spdnn_cpu.jit.intrinsics import prefetch_line
 from portable_spdnn_cpu.jit.loops import loop
-from portable_spdnn_cpu.jit.vectors import broadcast, call, load_masked, multiply_add, store_first
+from portable_spdnn_cpu.jit.vectors import (
+    broadcast,
+    call,
+    load_first,
+    load_masked,
+    multiply_add,
+    store_first,
+)
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
 Value = Any  # an LLVM value or type; llvmlite has no types
@@ -74,6 +81,11 @@ class Emitter:
         """Store a value at an address."""
         pointer = self.builder.inttoptr(address, value.type.as_pointer())
         self.builder.store(value, pointer, align=align)
+
+    def load_first(self, kind: Value, address: Value, count: int) -> Value:
+        """Load the first `count` lanes of a vector, and zeros; no byte of others is touched."""
+        pointer = self.builder.inttoptr(address, kind.as_pointer())
+        return load_first(self.builder, kind, pointer, self.number(count))
 
     def store_first(self, value: Value, address: Value, count: Value | int) -> None:
         """Store the first `count` lanes of a vector; no byte of others is touched."""

@@ -106,9 +106,7 @@ class DepthwiseConv:
     def describe(self) -> str:
         """Return what computes the convolution."""
         height, width = self.geometry.kernel
-        how = (
-            f"in register tiles of {self.rows} rows by a vector"
-            if self.rows
-            else ("in vectors of several rows")
-        )
+        how = "in vectors of several rows"
+        if self.rows:
+            how = f"in register tiles of {self.rows} rows by a vector"
         return f"Each channel by itself, {how}, for kernels of {height} x {width}"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from portable_spdnn_cpu.spmm.emitter import BIT, Value
+from portable_spdnn_cpu.spmm.emitter import Value
 from portable_spdnn_cpu.spmm.few_columns.operands import Operands
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec
 
@@ -150,8 +150,7 @@ def _row_of_b(at: Operands, spec: RowsSpec, source: Value) -> Value:
     kind = at.vector(spec.width)
     if not _reads_by_mask(spec):
         return _first_lanes(at, at.load(kind, source), spec.columns)
-    there = [int(lane < spec.columns) for lane in range(spec.width)]
-    return at.load_some(kind, source, ir.Constant(ir.VectorType(BIT, spec.width), there))
+    return at.load_first(kind, source, spec.columns)
 
 
 def _reads_by_mask(spec: RowsSpec) -> bool:

@@ -111,21 +111,13 @@ class RowsProduct(Operands):
             with adjacent:
                 with builder.if_then(self.has_residual(), likely=False):
                     start = self.times(row, self.argument["residual_row"])
-                    added = self._load_row(self.add(self.argument["residual"], start))
+                    residual = self.add(self.argument["residual"], start)
+                    added = self.load_first(self.row_kind, residual, spec.columns)
                     builder.store(self.plus(builder.load(self.total), added), self.total)
                 result = self.clamp(builder.load(self.total))
                 self.store_first(result, self.row_of_out(row), spec.columns)
             with apart:
                 self._finish_apart(row)
-
-    def _load_row(self, address: Value) -> Value:
-        """Load items for the columns that there are, and zeros; no byte of others is touched."""
-        lanes = self.spec.width
-        if self.spec.columns == lanes:
-            return self.load(self.row_kind, address)
-        there = [int(lane < self.spec.columns) for lane in range(lanes)]
-        mask = ir.Constant(ir.VectorType(ir.IntType(1), lanes), there)
-        return self.load_some(self.row_kind, address, mask)
 
     def _finish_apart(self, row: Value) -> None:
         """Add a residual if there is one, clamp, and store a row of C, one item after the other."""

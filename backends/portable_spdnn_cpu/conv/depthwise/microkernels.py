@@ -270,8 +270,8 @@ class _NarrowPlane(_Plane):
             for vector, total in enumerate(sums):
                 begin = builder.add(place, WORD(vector * lanes))
                 count = builder.sub(size, begin)
-                # Not behind a branch: LLVM would move multiply-adds behind it too, and keep what they
-                # multiply on the stack.
+                # Not behind a branch: LLVM would move multiply-adds behind it too, and keep what
+                # they multiply on the stack.
                 is_some = builder.icmp_signed(">", count, WORD(0))
                 count = builder.select(is_some, count, WORD(0))
                 value = clamped(builder, total, self.lower, self.upper)

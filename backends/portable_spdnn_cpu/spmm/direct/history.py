@@ -16,30 +16,34 @@ from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic, kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at
-from portable_spdnn_cpu.jit.target import is_zen
+from portable_spdnn_cpu.jit.target import cpu_name, is_zen
 
-SLOT_BITS = 4
-SLOTS = 1 << SLOT_BITS  # matrices
-# How much a processor remembers, of matrices that come by turns: their entries, and four for each
-# row or column. Measured on a Zen 3, a Zen 4 and an Intel Xeon, with columns; others get the figure
-# of their maker.
-COLUMN, REMEMBERED = 4, 80_000 if is_zen() else 38_000
+SLOT_BITS = 12
+SLOTS = 1 << SLOT_BITS  # matrices: so many that two which are multiplied by turns rarely share one
+# How much a processor remembers, of matrices that come by turns: their entries, and so many for
+# each row or column. Measured on a Zen 3, a Zen 4 and an Intel Xeon, with columns; others get the
+# figure of their maker. Measured anew on a Zen 5, which forgets long columns later, and not all at
+# once: times the square of their entries, on average, that adds.
+COLUMN, REMEMBERED, OF_LONG = 4, 80_000 if is_zen() else 38_000, 0
+if cpu_name() == "znver5":
+    COLUMN, REMEMBERED, OF_LONG = 3, 105_000, 400
+NEVER = 1 << 40  # more than any of these
 
 
 @kernel_part
-def is_predicted(indptr: int, columns: int, entries: int) -> bool:
-    """Note a product, and return whether little was multiplied since the last one with this A.
+def multiplied_since(indptr: int, columns: int, entries: int) -> int:
+    """Note a product, and return how much was multiplied since the last one with this A began.
 
-    `indptr` is the address of its offsets.
+    `indptr` is the address of its offsets. Returns more than a processor remembers at the first.
     """
     table = array_at(table_address(), 1 + 2 * SLOTS, np.int64)
     # Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4): the upper bits.
     mixed = np.uint64(indptr) * np.uint64(0x9E3779B97F4A7C15)
     slot = 1 + 2 * np.int64(mixed >> np.uint64(64 - SLOT_BITS))
-    before = table[slot + 1] if table[slot] == indptr else -REMEMBERED
+    before = table[slot + 1] if table[slot] == indptr else -NEVER
     after = table[0] + COLUMN * columns + entries
     table[0], table[slot], table[slot + 1] = after, indptr, after
-    return bool(after - before <= REMEMBERED)
+    return int(after - before)
 
 
 @intrinsic

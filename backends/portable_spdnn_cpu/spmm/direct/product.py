@@ -18,6 +18,7 @@ from portable_spdnn_cpu.layout.csc_to_csr import parts_in_csr
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import with_aligned_rows
 from portable_spdnn_cpu.spmm.direct.choice import (
+    SMALL_BYTES,
     SMALL_WORK,
     has_few_rows,
     is_almost_empty,
@@ -127,7 +128,7 @@ def _multiply_small(
         return None
     is_vector = len(given) == 1
     columns = 1 if is_vector else given[1]
-    if entries * columns > SMALL_WORK or not B.size:
+    if entries * columns * dtype.itemsize > SMALL_BYTES[form] or not B.size:
         return None
     entry_points = compiled(dtype, index, len(given))
     if entry_points is None:

@@ -14,10 +14,9 @@ from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import prefetch, stay_apart, store_repeated
 from portable_spdnn_cpu.jit.jobs import array_at, next_task
-from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS
-from portable_spdnn_cpu.spmm.direct.copies import are_mostly_empty
+from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, cpu_name
 from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows, finish_rows
-from portable_spdnn_cpu.spmm.direct.history import is_predicted
+from portable_spdnn_cpu.spmm.direct.history import OF_LONG, REMEMBERED, multiplied_since
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACTIVATION,
     COUNTERS,
@@ -52,14 +51,14 @@ BLOCK_ENTRIES = 512  # that are added together
 RUN = 32
 # Items of B that are written for a column without a loop, as many as a tuple has numbers (of which
 # its type tells, so that they are a constant for Numba), and up to how many entries in a column on
-# average. Up to the last of these that takes less time than a loop for each column whose end is not
-# predicted, as measured on a Zen 5.
+# average. From an entry in LEAST_SHORT columns to the last of these that takes less time than a
+# loop for each column whose end is not predicted, as measured on a Zen 5.
 EIGHT, SIXTEEN, MANY = (0,) * 8, (0,) * 16, (0,) * 32
-MOST_OF_EIGHT, MOST_OF_SIXTEEN, MOST_SHORT = 3, 11, 20
-# Whether rows whose ends are predicted, of up to MOST_PREDICTED entries on average, have a branch
-# after each entry: on a Zen 3 that takes 0.9 of the time of blocks, and longer rows take more. With
-# fast masks blocks take less, and it is not measured.
-TAKES_PREDICTED, MOST_PREDICTED = not HAS_FAST_MASKS, 32
+LEAST_SHORT, MOST_OF_EIGHT, MOST_OF_SIXTEEN, MOST_SHORT = 2, 3, 11, 20
+# Up to how many entries on average rows whose ends are predicted have a branch after each, from one
+# in LEAST_SHORT rows on: on a Zen 3 that takes 0.9 of the time of blocks, on a Zen 5 0.75 to 0.95;
+# others take more. With fast masks blocks take less, and elsewhere it is not measured.
+MOST_PREDICTED = 32 if not HAS_FAST_MASKS else 4 if cpu_name() == "znver5" else 0
 # At most one of so many rows or columns may be uneven. Of many, SAMPLES are looked at, of SAMPLE
 # that follow each other.
 EVEN_FOR_ONE_UNEVEN, SAMPLES, SAMPLE = 8, 16, 32
@@ -70,8 +69,8 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C: by tasks, each some rows, until none is left or A is refused."""
     rows, tasks = words[ROWS], words[TASKS]
     predicted = False
-    if TAKES_PREDICTED and words[WORKERS] == 1 and not words[HAS_EPILOGUE]:
-        predicted = is_predicted(words[INDPTR], rows, words[ENTRIES])
+    if MOST_PREDICTED and words[WORKERS] == 1 and not words[HAS_EPILOGUE]:
+        predicted = multiplied_since(words[INDPTR], rows, words[ENTRIES]) <= REMEMBERED
     while not words[REFUSED]:
         task = next_task(words, COUNTERS, worker, words[WORKERS], tasks)
         if task < 0:
@@ -94,11 +93,12 @@ def multiply_rows(
     valid, indptr = True, array_at(words[INDPTR], end + 1, index_dtype)
     while valid and begin < end:
         after, equal = run_of(words, begin, end, index_dtype)
-        is_short = indptr[after] - indptr[begin] <= MOST_PREDICTED * (after - begin)
+        lines, here = after - begin, indptr[after] - indptr[begin]
+        is_short = lines <= LEAST_SHORT * here and here <= MOST_PREDICTED * lines
         if equal:
             valid = multiply_apart(EQUAL_CSR, words, begin, after, dtype, index_dtype)
         elif (
-            TAKES_PREDICTED
+            MOST_PREDICTED
             and is_short
             and (predicted or are_even(words, begin, after, 0, index_dtype))
         ):
@@ -178,9 +178,9 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     begin_rows(words, dtype)
     entries, k = words[ENTRIES], words[K]
     indptr = array_at(words[INDPTR], k + 1, index_dtype)
-    predicted = is_predicted(words[INDPTR], k, entries)
+    since = multiplied_since(words[INDPTR], k, entries)
     begin, valid = 0, True
-    if are_mostly_empty(entries, k):
+    if LEAST_SHORT * entries < k:
         valid = add_columns(words, 0, k, dtype, index_dtype)
         begin = k
     while valid and begin < k:
@@ -190,7 +190,9 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
             begin = end
             continue
         columns, here = end - begin, indptr[end] - indptr[begin]
-        is_short = columns <= 2 * here <= 2 * MOST_SHORT * columns and not predicted
+        is_short = columns <= LEAST_SHORT * here and here <= MOST_SHORT * columns
+        average = here // columns
+        is_short = is_short and since > REMEMBERED + OF_LONG * average * average
         if not is_short or are_even(words, begin, end, 1, index_dtype):
             valid = add_columns(words, begin, end, dtype, index_dtype)
         elif here <= MOST_OF_EIGHT * columns:

@@ -293,11 +293,20 @@ def test_a_single_column_takes_no_entries_of_other_rows(dtype: Any, index: Any) 
             np.testing.assert_array_equal(C, expected)
 
 
+@pytest.mark.parametrize("form", ["csr", "csc"])
+def test_operands_in_fortran_order_of_several_megabytes(form: str) -> None:
+    A, B = matrix(9, (40, 70_000), 1e-4).asformat(form), np.ones((70_000, 9), order="F")
+    B *= np.arange(1, 10)
+    A.data = np.round(8 * A.data)  # sums are exact
+    found = ps.get_backend("numba").spmm(A, B)
+    np.testing.assert_array_equal(found, A.sum(axis=1)[:, None] * np.arange(1, 10))
+
+
 def test_what_is_much_work_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
     A, wide = matrix(8, (30, 20), 0.4), np.ones((20, 200), np.float32)
     monkeypatch.setattr(choice, "SMALL", 0)
     monkeypatch.setattr(choice, "SMALL_WORK", 0)
-    monkeypatch.setattr(product, "SMALL_WORK", 0)
+    monkeypatch.setattr(product, "SMALL_BYTES", {"csr": 0})
     monkeypatch.setattr(choice, "MAX_WORK", 1000)
     as_given = product.multiply_as_given
     assert as_given(POOLS[0], A, wide, None, None) is None

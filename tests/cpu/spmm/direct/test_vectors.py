@@ -12,14 +12,13 @@ from direct_products import POOLS, multiply
 
 import portable_spdnn as ps
 from portable_spdnn_cpu.spmm.direct.copies import COLUMNS_FOR_ENTRY
-from portable_spdnn_cpu.spmm.direct.history import COLUMN, REMEMBERED, is_predicted
+from portable_spdnn_cpu.spmm.direct.history import COLUMN, REMEMBERED, multiplied_since
 from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, INDPTR
 from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
 from portable_spdnn_cpu.spmm.direct.vectors import (
     BLOCK_ENTRIES,
     MOST_OF_EIGHT,
     MOST_OF_SIXTEEN,
-    MOST_PREDICTED,
     MOST_SHORT,
     SAMPLE,
     SAMPLES,
@@ -74,9 +73,9 @@ def test_a_vector_meets_columns_of_any_length(
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_whose_ends_are_predicted_have_the_same_sums(dtype: Any, index: Any) -> None:
-    lengths = [*range(42), *LENGTHS, *range(42), *[3] * 200]
-    A = columns_of(lengths, 2 * BLOCK_ENTRIES, dtype, index).T
-    assert A.nnz <= MOST_PREDICTED * A.shape[0]
+    lengths = [*range(42), *LENGTHS, *range(42), *[1, 2] * 700]
+    assert sum(lengths) <= 4 * len(lengths)  # the least of MOST_PREDICTED where it is not 0
+    A = columns_of(lengths + [3] * 200, 2 * BLOCK_ENTRIES, dtype, index).T
     x = np.random.default_rng(1).uniform(-1, 1, A.shape[1]).astype(dtype)
     for _ in range(2):
         forget()
@@ -132,7 +131,7 @@ def test_columns_are_predicted_of_matrices_that_come_again_soon() -> None:
 
     @numba.njit
     def predicted(indptr: int, columns: int, entries: int) -> bool:
-        return is_predicted(indptr, columns, entries)
+        return bool(multiplied_since(indptr, columns, entries) <= REMEMBERED)
 
     assert not predicted(64, few, few)
     assert predicted(64, few, few)
@@ -143,6 +142,9 @@ def test_columns_are_predicted_of_matrices_that_come_again_soon() -> None:
     assert not predicted(64, few, few)  # long ago
     assert not predicted(4096, many + 1, many)  # too many, though nothing else came
     assert not predicted(4096, many + 1, many)
+    several = 8192 + 64 * np.arange(200)  # as of so many small matrices
+    assert not any(predicted(indptr, few, few) for indptr in several)
+    assert all(predicted(indptr, few, few) for indptr in several)
 
 
 def test_rows_that_are_as_long_as_their_neighbours_are_even() -> None:

@@ -15,7 +15,7 @@ from portable_spdnn_cpu.spmm.few_columns import lanes, product, sliced
 from portable_spdnn_cpu.spmm.few_columns.choice import Form
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, lay_out_lanes
 from portable_spdnn_cpu.spmm.few_columns.sliced import SlicedLayout
-from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec
+from portable_spdnn_cpu.spmm.few_columns.specs import SECOND_LEVEL, LanesSpec, RowsSpec, SlicedSpec
 
 ONE_THREAD = ThreadPool(1)
 # What this processor runs: code for shorter vectors too.
@@ -31,19 +31,23 @@ def product_of(
     window_bytes: int | None = None,
     place_bytes: int | None = None,
     threads: int = 1,
+    source: int = SECOND_LEVEL,
 ) -> product.FewColumnsProduct:
     """Return the product in a form: "lanes", "sliced" or "rows", whichever would be faster.
 
     In lanes only where vectors are permuted, else sliced.
     """
     size = A.dtype.itemsize
-    layout: LanesLayout | SlicedLayout | RowsSpec = RowsSpec(columns, size, vector_bytes)
+    layout: LanesLayout | SlicedLayout | RowsSpec = RowsSpec(
+        columns, size, vector_bytes, source=source
+    )
     permutes = LanesSpec(columns, size, vector_bytes).registers_of_window > 0
     if form == "sliced" or (form == "lanes" and not permutes):
         numbered = place_bytes or sliced.place_bytes(A.shape[1])
-        layout = sliced.lay_out_slices(A, SlicedSpec(columns, size, vector_bytes, numbered))
+        spec_of_slices = SlicedSpec(columns, size, vector_bytes, numbered, source=source)
+        layout = sliced.lay_out_slices(A, spec_of_slices)
     elif form == "lanes":
-        spec = LanesSpec(columns, size, vector_bytes)
+        spec = LanesSpec(columns, size, vector_bytes, source=source)
         numbered = window_bytes or lanes.window_bytes(A.shape[1], spec)
         layout = lay_out_lanes(A, replace(spec, window_bytes=numbered))
     prepared = (epilogue or Epilogue()).prepared("spmm", A.shape[0], A.dtype)

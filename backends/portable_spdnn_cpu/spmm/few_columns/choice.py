@@ -20,15 +20,18 @@ from portable_spdnn_cpu.spmm.few_columns.rows import L1, block_seconds, column_b
 from portable_spdnn_cpu.spmm.few_columns.sliced import SlicedLayout, lay_out_slices, place_bytes
 from portable_spdnn_cpu.spmm.few_columns.specs import (
     ENTRIES,
+    LAST_LEVEL,
+    MEMORY,
+    SECOND_LEVEL,
     STEPS,
     LanesSpec,
     RowsSpec,
     SlicedSpec,
 )
 
-# In lanes, of a step and for each column of B, by the vectors of a window.
-STEP = {2: (1.6e-10, 2.2e-10), 1: (1.1e-10, 6.3e-10)}
-# Of a step with windows of four vectors, for a single column, by the bytes of a value.
+# In lanes, of a step and for each column of B, by the vectors of a window; and of a step for a
+# single column with windows of four, by the bytes of a value.
+STEP = {4: (5e-11, 3.7e-10), 2: (1.6e-10, 2.2e-10), 1: (1.1e-10, 6.3e-10)}
 SINGLE_STEP = {4: 5.2e-10, 8: 6.3e-10}
 # Of a step of the sliced form, and of each lane and column.
 SLICED_STEP = 3.0e-10, 1.3e-10 if VECTOR_BYTES == 64 else 2.4e-10
@@ -46,6 +49,11 @@ if VECTOR_BYTES == 64:
     FAR_BYTE_OF_A = 1e-11 if is_zen() else 4e-11
 # Sizes of A, in those of that cache: some bytes come from beyond it, and all of them.
 FAR_FROM, ALL_FAR = 0.7, 1.1
+# The same of the last cache, and what a byte from memory takes besides, on a Zen 5.
+LAST_CACHE = cache_bytes(3) or 1 << 25  # where the system does not say
+MEMORY_FROM, ALL_IN_MEMORY, MEMORY_BYTE = 0.55, 1.5, 1e-11
+# About how many lanes of a row idle in a window, and bytes of a place row by row.
+IDLE_LANES, ROW_PLACE = 2.4, 2
 MAX_LANES_COLUMNS = 8  # beyond, the windows of all columns leave the registers
 # Beyond, row by row always took less time: on a Zen 5, and with shorter vectors on a Zen 3.
 MAX_SLICED_COLUMNS = 1 if VECTOR_BYTES == 64 else 2
@@ -68,14 +76,18 @@ def forms(A: SparseOperand, columns: int, doubtful: float = 1.0) -> list[Form]:
     doubtful : float
         What takes so many times as long as another form, by the model, may still be the faster one.
     """
-    rows = RowsSpec(columns, A.dtype.itemsize, VECTOR_BYTES)
-    found = [Form(rows, _rows_seconds(A, rows))]
     sizes = columns, A.dtype.itemsize, VECTOR_BYTES
+    rows = RowsSpec(*sizes, source=source_of(A.nnz * (A.dtype.itemsize + ROW_PLACE)))
+    found = [Form(rows, _rows_seconds(A, rows))]
     if columns <= MAX_SLICED_COLUMNS:
-        sliced = lay_out_slices(A, SlicedSpec(*sizes, place_bytes(A.shape[1])))
+        spec_of_slices = SlicedSpec(*sizes, place_bytes(A.shape[1]))
+        size = A.nnz * (A.dtype.itemsize + spec_of_slices.place_bytes)
+        sliced = lay_out_slices(A, replace(spec_of_slices, source=source_of(size)))
         found.append(Form(sliced, _sliced_seconds(A, sliced)))
     lanes = LanesSpec(*sizes)
     if columns <= MAX_LANES_COLUMNS and lanes.registers_of_window:
+        slots = A.nnz + IDLE_LANES * A.shape[0] * A.shape[1] / lanes.window
+        lanes = replace(lanes, source=source_of(slots * (A.dtype.itemsize + 1)))
         spec = replace(lanes, window_bytes=window_bytes(A.shape[1], lanes))
         most = doubtful * min(form.seconds for form in found)
         # As if no lane were ever idle, before the steps are counted.
@@ -87,11 +99,18 @@ def forms(A: SparseOperand, columns: int, doubtful: float = 1.0) -> list[Form]:
     return [found[0], *(form for form in found[1:] if form.seconds < most)]
 
 
+def source_of(size: float) -> int:
+    """Return where so many bytes of A come from, as `Spec` has it."""
+    if size > MEMORY_FROM * LAST_CACHE:
+        return MEMORY
+    return LAST_LEVEL if size > FAR_FROM * cache_bytes(2) else SECOND_LEVEL
+
+
 def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:
-    step = SINGLE_STEP[spec.itemsize]
-    if spec.registers_of_window in STEP:
-        fixed, each = STEP[spec.registers_of_window]
-        step = fixed + each * spec.columns
+    fixed, each = STEP[spec.registers_of_window]
+    step = fixed + each * spec.columns
+    if spec.columns == 1 and spec.registers_of_window == 4:
+        step = SINGLE_STEP[spec.itemsize]
     computed = steps * step + _result_seconds(A, spec)
     far = _loaded_seconds(steps * spec.lanes * (spec.itemsize + 1))
     if spec.vector_bytes < 64:
@@ -127,10 +146,15 @@ def _rows_seconds(A: SparseOperand, spec: RowsSpec) -> float:
         row_bytes = max(spec.row_bytes, spec.vector_bytes)
         each = SHORT_ENTRY[spec.itemsize] + row_bytes * SHORT_ROW_BYTE
     computed = entries * each + block_seconds(A, spec, column_blocks(A, spec))
-    return max(computed, _loaded_seconds(entries * (spec.itemsize + 2)))
+    return max(computed, _loaded_seconds(entries * (spec.itemsize + ROW_PLACE)))
 
 
 def _loaded_seconds(size: float) -> float:
     """Return what it takes to bring so many bytes of A from beyond the second-level cache."""
-    share = (size / cache_bytes(2) - FAR_FROM) / (ALL_FAR - FAR_FROM)
-    return size * FAR_BYTE_OF_A * min(max(share, 0.0), 1.0)
+    far = _share(size / cache_bytes(2), FAR_FROM, ALL_FAR) * FAR_BYTE_OF_A
+    return size * (far + _share(size / LAST_CACHE, MEMORY_FROM, ALL_IN_MEMORY) * MEMORY_BYTE)
+
+
+def _share(size: float, none: float, all_: float) -> float:
+    """Return 0 up to a size, 1 from another one on, and what is in proportion between."""
+    return min(max((size - none) / (all_ - none), 0.0), 1.0)

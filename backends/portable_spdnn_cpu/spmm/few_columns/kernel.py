@@ -72,10 +72,11 @@ def multiply_part(
     vector_bytes: int,
     window_bytes: int,
     place_bytes: int,
+    source: int,
     dtype: Any,
 ) -> None:
     """Compute a worker's part of out = epilogue(A B)."""
-    product(worker, words, columns, vector_bytes, window_bytes, place_bytes, dtype)
+    product(worker, words, columns, vector_bytes, window_bytes, place_bytes, source, dtype)
 
 
 @functools.cache
@@ -84,7 +85,8 @@ def job_of(spec: Spec) -> Job:
     window_bytes = spec.window_bytes if isinstance(spec, LanesSpec) else 0
     place_bytes = spec.place_bytes if isinstance(spec, SlicedSpec) else 0
     dtype = np.float32 if spec.itemsize == 4 else np.float64
-    return Job(multiply_part, spec.columns, spec.vector_bytes, window_bytes, place_bytes, dtype)
+    sizes = spec.columns, spec.vector_bytes, window_bytes, place_bytes, spec.source
+    return Job(multiply_part, *sizes, dtype)
 
 
 @intrinsic
@@ -96,13 +98,14 @@ def product(
     vector_bytes: Any,
     window_bytes: Any,
     place_bytes: Any,
+    source: Any,
     dtype: Any,
 ) -> Any:
     """Call the generated function of a form for a worker; see `spec_of`.
 
     The numbers after the words are the spec's, and constants: Numba asks with others first.
     """
-    numbers = columns, vector_bytes, window_bytes, place_bytes
+    numbers = columns, vector_bytes, window_bytes, place_bytes, source
     if not all(isinstance(number, types.IntegerLiteral) for number in numbers):
         return None
     sizes = [number.literal_value for number in numbers]
@@ -124,12 +127,12 @@ def product(
 
 def spec_of(sizes: list[int], itemsize: int) -> Spec:
     """Return the spec of these numbers: in lanes or sliced where it has bytes of these, or rows."""
-    columns, vector_bytes, window_bytes, place_bytes = sizes
+    columns, vector_bytes, window_bytes, place_bytes, source = sizes
     if window_bytes:
-        return LanesSpec(columns, itemsize, vector_bytes, window_bytes)
+        return LanesSpec(columns, itemsize, vector_bytes, window_bytes, source=source)
     if place_bytes:
-        return SlicedSpec(columns, itemsize, vector_bytes, place_bytes)
-    return RowsSpec(columns, itemsize, vector_bytes)
+        return SlicedSpec(columns, itemsize, vector_bytes, place_bytes, source=source)
+    return RowsSpec(columns, itemsize, vector_bytes, source=source)
 
 
 @kernel_part

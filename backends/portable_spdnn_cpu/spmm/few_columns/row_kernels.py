@@ -89,6 +89,7 @@ class RowsProduct(Operands):
     def _add_words(self, word: Value, words: int) -> None:
         """Add so many times ENTRIES entries."""
         spec, builder = self.spec, self.builder
+        self.ask_ahead(self.times(word, ENTRIES), words * ENTRIES, INT16.width // 8)
         for number in range(words):
             first = self.times(self.add(word, number), ENTRIES)
             units = load_numbers(builder, self.pointer(INT16, self.places, first))

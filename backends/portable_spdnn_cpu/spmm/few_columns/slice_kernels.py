@@ -176,6 +176,8 @@ class LanesProduct(_Slices):
         if integers.element != INT32:
             positions = builder.zext(positions, integers)
         first_value = self.add(self.values, self.times(chunk, STEPS * spec.vector_bytes))
+        entries_of_chunk = STEPS * spec.lanes
+        self.ask_ahead(self.times(chunk, entries_of_chunk), entries_of_chunk, 1)
         first_window = self.times(chunk, STEPS // spec.shared_steps)
         windows: list[Any] = []
         for step in range(STEPS):
@@ -231,6 +233,8 @@ class SlicedProduct(_Slices):
         steps = self.builder.and_(self.builder.sub(stop, begin), self.number(-chains))
         single = self.add(begin, steps)
         with self.loop(begin, single, chains) as step:
+            first = self.times(step, self.spec.lanes)
+            self.ask_ahead(first, chains * self.spec.lanes, self.spec.place_bytes)
             for chain in range(chains):
                 self._add_step(self.add(step, chain), chain)
         with self.loop(single, stop) as step:

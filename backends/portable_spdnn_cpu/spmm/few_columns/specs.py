@@ -10,7 +10,7 @@ vectors, which are those of the processor at hand.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from portable_spdnn_cpu.jit.grouped_loads import GROUP
 
@@ -18,6 +18,7 @@ STEPS = 4  # of lanes, whose positions are the bytes of one word of 32 bits a la
 UNIT = 8  # bytes in which row by row the places of B's rows are given
 ENTRIES = GROUP  # of rows: their columns are one word of 64 bits, and rows have whole words
 PERMUTED_ITEMSIZE = 4  # bytes of the items that AVX2 permutes among all lanes
+SECOND_LEVEL, LAST_LEVEL, MEMORY = range(3)  # where A comes from
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,14 @@ class Spec:
         Bytes of a value: 4 or 8.
     vector_bytes : int
         64 with AVX-512, 32 with AVX2, 16 with what all have.
+    source : int
+        The cache that is large enough for A, SECOND_LEVEL or LAST_LEVEL, or MEMORY.
     """
 
     columns: int
     itemsize: int
     vector_bytes: int
+    source: int = field(default=SECOND_LEVEL, kw_only=True)
 
     @property
     def registers(self) -> int:
@@ -47,6 +51,11 @@ class Spec:
     def lanes(self) -> int:
         """Items of a vector; in lanes and sliced, the rows that are computed together."""
         return self.vector_bytes // self.itemsize
+
+    @property
+    def asks_ahead(self) -> bool:
+        """Whether entries of A are prefetched: where other products of a network evict them."""
+        return self.source != SECOND_LEVEL
 
 
 @dataclass(frozen=True)
@@ -62,16 +71,23 @@ class LanesSpec(Spec):
     window_bytes: int = 2
 
     @property
+    def asks_ahead(self) -> bool:
+        """Whether entries of A are prefetched: always, but that loads bind a single column."""
+        return self.columns > 1 or super().asks_ahead
+
+    @property
     def registers_of_window(self) -> int:
         """Vectors that hold a window; 0 where no permute looks up items, and there is no such form.
 
         A permute of AVX-512 looks up two. With four there are two permutes and a blend for each
         column, and a tenth to a fifth fewer steps, of float64 a sixth to a third (70 to 95 %
         zeros): on a Zen 5 a product of one column takes 0.74 to 0.94 of the time in float32, 0.66
-        to 1.0 in float64. With two columns it would take up to 1.13 times as long.
+        to 1.0 in float64. With more columns it would take up to 1.13 times as long, but where A
+        comes from farther away, fewer steps are fewer bytes.
         """
         if self.vector_bytes == 64:
-            return 4 if self.columns == 1 else 2
+            most = {SECOND_LEVEL: 1, LAST_LEVEL: 3, MEMORY: 4}[self.source]
+            return 4 if self.columns <= most else 2
         return 1 if self.vector_bytes == 32 and self.itemsize == PERMUTED_ITEMSIZE else 0
 
     @property

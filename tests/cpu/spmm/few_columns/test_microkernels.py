@@ -9,7 +9,15 @@ import pytest
 from llvmlite import binding, ir
 
 from portable_spdnn_cpu.spmm.few_columns.microkernels import define_product
-from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec, SlicedSpec, Spec
+from portable_spdnn_cpu.spmm.few_columns.specs import (
+    LAST_LEVEL,
+    MEMORY,
+    SECOND_LEVEL,
+    LanesSpec,
+    RowsSpec,
+    SlicedSpec,
+    Spec,
+)
 
 X86 = "x86_64-unknown-linux-gnu"
 
@@ -58,6 +66,36 @@ def test_avx512_looks_up_one_column_in_windows_of_four_vectors(cpu, itemsize, su
     assert len(re.findall(r"vptestn?m[dq]\s.*zmm", text)) == 4
     assert re.search(rf"vfmadd\w+{suffix}\s.*zmm", text)
     assert "gather" not in text
+
+
+@WITH_AVX512
+@pytest.mark.parametrize("source", [SECOND_LEVEL, LAST_LEVEL, MEMORY])
+def test_avx512_looks_up_large_matrices_in_windows_of_four_vectors(cpu, source):
+    for columns in (2, 3, 4, 5):
+        text = assembled(LanesSpec(columns, 4, 64, source=source), cpu)
+        blends = 4 if columns <= {SECOND_LEVEL: 1, LAST_LEVEL: 3, MEMORY: 4}[source] else 0
+        assert len(re.findall(r"vptestn?m[dq]\s.*zmm", text)) == blends
+        # Windows and sums stay in registers.
+        assert not re.search(r"v(perm[it]2|fmadd\w+)p[sd]\s+\d*\(%rsp\)", text)
+
+
+@pytest.mark.parametrize(
+    ("spec", "lines"),
+    [  # of cache, for values and for places
+        (LanesSpec(1, 4, 64), 0),
+        (LanesSpec(1, 4, 64, source=LAST_LEVEL), 4 + 1),
+        (LanesSpec(5, 4, 64), 4 + 1),
+        (LanesSpec(2, 8, 64), 4 + 1),
+        (LanesSpec(2, 4, 32), 2 + 1),
+        (SlicedSpec(1, 4, 64), 0),
+        (SlicedSpec(1, 4, 64, source=MEMORY), 2 + 1),
+        (RowsSpec(15, 4, 64), 0),
+        (RowsSpec(15, 4, 64, source=MEMORY), 2 * (1 + 1)),  # in a loop, and at the end of a row
+    ],
+)
+def test_entries_are_prefetched_where_a_cache_may_not_hold_them(spec, lines):
+    text = assembled(spec, "znver4" if spec.vector_bytes == 64 else "x86-64-v3")
+    assert len(re.findall(r"prefetcht0\s", text)) == lines
 
 
 @WITH_AVX512

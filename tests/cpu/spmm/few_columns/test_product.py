@@ -28,7 +28,13 @@ from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout
 from portable_spdnn_cpu.spmm.few_columns.operands import TABLE
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct
 from portable_spdnn_cpu.spmm.few_columns.sliced import MAX_PLACES, SlicedLayout, place_bytes
-from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
+from portable_spdnn_cpu.spmm.few_columns.specs import (
+    LAST_LEVEL,
+    MEMORY,
+    SECOND_LEVEL,
+    LanesSpec,
+    RowsSpec,
+)
 
 FORMS = ["lanes", "sliced", "rows"]
 FORMS_AND_COLUMNS = [
@@ -78,6 +84,24 @@ def test_vectors_of_every_length(form, columns, dtype, length):
         for order in "CF":
             B = np.asarray(rng.standard_normal((depth, columns)), dtype, order=order)
             assert_near(multiplied(prepared, A, B, order=order), sums_by_loops(A, B), A)
+
+
+@pytest.mark.parametrize(
+    ("form", "columns", "source", "dtype"),
+    [
+        ("lanes", 1, MEMORY, np.float32), ("lanes", 2, LAST_LEVEL, np.float64),
+        ("lanes", 3, LAST_LEVEL, np.float32), ("lanes", 4, MEMORY, np.float32),
+        ("lanes", 4, MEMORY, np.float64), ("lanes", 5, MEMORY, np.float32),
+        ("sliced", 1, MEMORY, np.float32), ("rows", 6, LAST_LEVEL, np.float64),
+    ],
+)  # fmt: skip
+def test_large_matrices_are_asked_for_ahead(form, columns, source, dtype):
+    rng = np.random.default_rng(columns)
+    for height, depth in ((37, 200), (90, 1), (5, 700)):
+        A = random_rows(rng, height, depth, 0.2, dtype)
+        B = rng.standard_normal((depth, columns)).astype(dtype)
+        prepared = product_of(A, columns, form, source=source)
+        assert_near(multiplied(prepared, A, B), sums_by_loops(A, B), A)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -281,6 +305,24 @@ def test_forms_are_those_that_may_be_the_fastest():
     assert [type(form.layout) for form in forms(A, 9, 1e9)] == [RowsSpec]  # no lanes beyond 8
     for empty in ((0, 5), (5, 0), (0, 0), (7, 9)):  # a form, though all take no time
         assert forms(sp.csr_array(empty, dtype=np.float32), 2, 2.0)
+
+
+def test_forms_say_where_their_entries_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    A = sp.random_array((400, 600), density=0.2, format="csr", rng=np.random.default_rng(1))
+    A = A.astype(np.float32)
+
+    def found(columns: int) -> set[int]:
+        layouts = [form.layout for form in forms(A, columns, 1e9)]
+        return {getattr(layout, "spec", layout).source for layout in layouts}
+
+    before = forms(A, 15)[0].seconds
+    assert [found(columns) for columns in (1, 3, 15)] == [{SECOND_LEVEL}] * 3
+    monkeypatch.setattr(choice, "FAR_FROM", 0.1)
+    assert [found(columns) for columns in (1, 3, 15)] == [{LAST_LEVEL}] * 3
+    monkeypatch.setattr(choice, "LAST_CACHE", A.nnz)
+    assert [found(columns) for columns in (1, 3, 15)] == [{MEMORY}] * 3
+    monkeypatch.setattr(choice, "MEMORY_BYTE", 1.0)
+    assert forms(A, 15)[0].seconds > 1e6 * before
 
 
 def test_operands_beyond_the_first_level_cost_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def product_of(
     window_bytes: int | None = None,
     place_bytes: int | None = None,
     threads: int = 1,
-    source: int = SECOND_LEVEL,
+    memory_level: int = SECOND_LEVEL,
 ) -> product.FewColumnsProduct:
     """Return the product in a form: "lanes", "sliced" or "rows", whichever would be faster.
 
@@ -39,15 +39,17 @@ def product_of(
     """
     size = A.dtype.itemsize
     layout: LanesLayout | SlicedLayout | RowsSpec = RowsSpec(
-        columns, size, vector_bytes, source=source
+        columns, size, vector_bytes, memory_level=memory_level
     )
     permutes = LanesSpec(columns, size, vector_bytes).registers_of_window > 0
     if form == "sliced" or (form == "lanes" and not permutes):
         numbered = place_bytes or sliced.place_bytes(A.shape[1])
-        spec_of_slices = SlicedSpec(columns, size, vector_bytes, numbered, source=source)
+        spec_of_slices = SlicedSpec(
+            columns, size, vector_bytes, numbered, memory_level=memory_level
+        )
         layout = sliced.lay_out_slices(A, spec_of_slices)
     elif form == "lanes":
-        spec = LanesSpec(columns, size, vector_bytes, source=source)
+        spec = LanesSpec(columns, size, vector_bytes, memory_level=memory_level)
         numbered = window_bytes or lanes.window_bytes(A.shape[1], spec)
         layout = lay_out_lanes(A, replace(spec, window_bytes=numbered))
     prepared = (epilogue or Epilogue()).prepared("spmm", A.shape[0], A.dtype)

@@ -1,4 +1,4 @@
-"""Loads, stores and arithmetic that Numba has no name for.
+"""Instructions, and a system call, that Numba has no name for.
 
 Each is a function of Numba's typing context and the types of its arguments, as `intrinsic` wants;
 kernels call it with the arguments alone, which the first line of its documentation names.
@@ -44,10 +44,10 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> Emission:
 
 
 @intrinsic
-def take_large_pages(typingctx: Any, address: Any, size: Any) -> Emission:
-    """Let so many bytes of new memory be in large pages, where the system is Linux and has them.
+def advise_large_pages(typingctx: Any, address: Any, size: Any) -> Emission:
+    """Ask Linux to put so many bytes of memory in large pages; elsewhere, do nothing.
 
-    What a page fault costs is said at `aligned_empty`.
+    See `machine.cpu_info.aligned_empty` for what page faults cost.
     """
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:

@@ -96,6 +96,15 @@ class Emitter:
         """Begin to load the cache line of an address, which may be of no array."""
         prefetch_line(self.builder, self.builder.inttoptr(address, BYTE.as_pointer()))
 
+    def prefetch_items(self, array: Value, first: Value, count: int, size: int) -> None:
+        """Begin to load the cache lines of so many items, of so many bytes, from a number on.
+
+        `array` is the address of the first item. Lines beyond its end do no harm.
+        """
+        start = self.add(array, self.times(first, size))
+        for line in range(0, count * size, BLOCK_BYTES):
+            self.prefetch(self.add(start, line))
+
     def lanes_below(self, count: Value, lanes: int, start: int = 0) -> Value:
         """Return a mask of lanes whose numbers, from `start` on, are below `count`, an integer."""
         numbers = ir.Constant(ir.VectorType(count.type, lanes), list(range(start, start + lanes)))

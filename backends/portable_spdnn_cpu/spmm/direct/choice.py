@@ -17,11 +17,8 @@ L2 = cache_bytes(2)
 MAX_WORK, MAX_FAR_WORK, MAX_FORTRAN_WORK = 2_000_000, 700_000, 1_000_000
 TRANSPOSE_WORK = 4  # for each vector of a row of B or C that is transposed
 # Up to so many entries of A and B together, and up to so many entries of A times columns of B, to
-# choose would take longer than it saves. Up to so many bytes of rows of B that entries of A take
-# part with, one by one, the rest of what Python does for a call would, as measured on a Zen 5: that
-# of rows of B or C that are to be copied or left out by then is for larger products.
+# choose would take longer than it saves.
 SMALL, SMALL_WORK = 4000, 16_000
-SMALL_BYTES = {"csr": 1 << 19, "csc": 1 << 17}
 ENTRY_BYTES = 8  # of a value and an index, of 32 bits each
 # Of the widest panel in CSC, where both a row of B and one of C are in registers. A panel gives up
 # a vector for the next one to be wide enough, and must then have one left.

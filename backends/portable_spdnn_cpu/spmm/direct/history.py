@@ -19,22 +19,23 @@ from portable_spdnn_cpu.jit.jobs import array_at
 from portable_spdnn_cpu.jit.target import cpu_name, is_zen
 
 SLOT_BITS = 12
-SLOTS = 1 << SLOT_BITS  # matrices: so many that two which are multiplied by turns rarely share one
-# How much a processor remembers, of matrices that come by turns: their entries, and so many for
-# each row or column. Measured on a Zen 3, a Zen 4 and an Intel Xeon, with columns; others get the
-# figure of their maker. Measured anew on a Zen 5, which forgets long columns later, and not all at
-# once: times the square of their entries, on average, that adds.
+# Matrices: two addresses share a slot, and forget each other, with a chance of 1 in so many.
+SLOTS = 1 << SLOT_BITS
+# The ends of a matrix are predicted if at most REMEMBERED was multiplied since it came last:
+# entries, and COLUMN for each row or column. Measured with columns on a Zen 3, a Zen 4, a Zen 5 and
+# an Intel Xeon; others get the figure of their maker. A Zen 5 forgets long columns later, and not
+# all at once: OF_LONG times the square of the mean number of entries in a column is added for CSC.
 COLUMN, REMEMBERED, OF_LONG = 4, 80_000 if is_zen() else 38_000, 0
 if cpu_name() == "znver5":
     COLUMN, REMEMBERED, OF_LONG = 3, 105_000, 400
-NEVER = 1 << 40  # more than any of these
+NEVER = 1 << 40  # at the first product
 
 
 @kernel_part
 def multiplied_since(indptr: int, columns: int, entries: int) -> int:
     """Note a product, and return how much was multiplied since the last one with this A began.
 
-    `indptr` is the address of its offsets. Returns more than a processor remembers at the first.
+    `indptr` is the address of its offsets. Returns NEVER, at least, at the first.
     """
     table = array_at(table_address(), 1 + 2 * SLOTS, np.int64)
     # Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4): the upper bits.

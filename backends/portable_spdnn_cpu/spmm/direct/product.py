@@ -18,8 +18,6 @@ from portable_spdnn_cpu.layout.csc_to_csr import parts_in_csr
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import with_aligned_rows
 from portable_spdnn_cpu.spmm.direct.choice import (
-    SMALL_BYTES,
-    SMALL_WORK,
     has_few_rows,
     is_almost_empty,
     is_reused,
@@ -34,6 +32,11 @@ FORMS: dict[type, str] = {
 }  # fmt: skip
 # Of its transpose: CSR holds the columns of it.
 TRANSPOSED_FORMS = {"csr": "csc", "csc": "csr"}
+# Bytes of items of B that entries of A are multiplied with, up to which what `multiply_as_given`
+# does besides for a bare product would take longer than it saves, as measured on a Zen 5. Of more
+# rows C may be mostly zeros: see `has_few_rows`.
+SMALL_BYTES = {"csr": 1 << 19, "csc": 1 << 17}
+MOST_SMALL_ROWS = 16_000
 NO_BIAS = np.zeros(1)
 # What `epilogue_arguments` returns for the empty epilogue.
 NO_EPILOGUE = NONE, NO_BIAS, -np.inf, np.inf
@@ -122,7 +125,7 @@ def _multiply_small(
         B.dtype is not dtype
         or indptr.dtype is not index
         or given[0] != shape[1]
-        or not 0 <= rows <= SMALL_WORK
+        or not 0 <= rows <= MOST_SMALL_ROWS
         or not indptr.ndim == indices.ndim == values.ndim == 1
     ):
         return None

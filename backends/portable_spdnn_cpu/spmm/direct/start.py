@@ -12,7 +12,7 @@ from numba.core import types
 from portable_spdnn.caching import cached_property
 from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import Array, entry_point, kernel, kernel_part
-from portable_spdnn_cpu.jit.intrinsics import take_large_pages
+from portable_spdnn_cpu.jit.intrinsics import advise_large_pages
 from portable_spdnn_cpu.jit.jobs import Job, array_at, run_share
 from portable_spdnn_cpu.layout.canonical import INDEX_TYPES, VALUE_TYPES, offsets_are_valid
 from portable_spdnn_cpu.layout.csc_to_csr import fill_rows
@@ -205,7 +205,8 @@ def empty_words(taken: int, indices: Part, values: Part, B: Dense, out: Dense) -
         size += BLOCK_BYTES
     words = np.empty(COUNTERS + 1 + size // 8, np.int64)
     if size >= LARGE_BYTES:
-        take_large_pages(words.ctypes.data, size)
+        # What malloc gets from the system for each call: 33 MiB of B take 5 in place of 17 ms.
+        advise_large_pages(words.ctypes.data, size)
     words[SCRATCH] = aligned(words.ctypes.data + 8 * (COUNTERS + 1))
     return words
 

@@ -51,13 +51,13 @@ BLOCK_ENTRIES = 512  # that are added together
 RUN = 32
 # Items of B that are written for a column without a loop, as many as a tuple has numbers (of which
 # its type tells, so that they are a constant for Numba), and up to how many entries in a column on
-# average. From an entry in LEAST_SHORT columns to the last of these that takes less time than a
-# loop for each column whose end is not predicted, as measured on a Zen 5.
+# average. From one entry in LEAST_SHORT columns to MOST_SHORT in each that takes less time than a
+# loop for each column, where ends are not predicted, as measured on a Zen 5.
 EIGHT, SIXTEEN, MANY = (0,) * 8, (0,) * 16, (0,) * 32
 LEAST_SHORT, MOST_OF_EIGHT, MOST_OF_SIXTEEN, MOST_SHORT = 2, 3, 11, 20
-# Up to how many entries on average rows whose ends are predicted have a branch after each, from one
-# in LEAST_SHORT rows on: on a Zen 3 that takes 0.9 of the time of blocks, on a Zen 5 0.75 to 0.95;
-# others take more. With fast masks blocks take less, and elsewhere it is not measured.
+# Rows of at most so many entries on average, and of one in LEAST_SHORT rows at least, have a branch
+# after each entry where their ends are predicted: on a Zen 3, whose figure all without fast masks
+# get, that takes 0.9 of the time of blocks, on a Zen 5 0.75 to 0.95. 0: not measured.
 MOST_PREDICTED = 32 if not HAS_FAST_MASKS else 4 if cpu_name() == "znver5" else 0
 # At most one of so many rows or columns may be uneven. Of many, SAMPLES are looked at, of SAMPLE
 # that follow each other.
@@ -180,7 +180,7 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     indptr = array_at(words[INDPTR], k + 1, index_dtype)
     since = multiplied_since(words[INDPTR], k, entries)
     begin, valid = 0, True
-    if LEAST_SHORT * entries < k:
+    if LEAST_SHORT * entries < k:  # runs are not looked for
         valid = add_columns(words, 0, k, dtype, index_dtype)
         begin = k
     while valid and begin < k:
@@ -192,8 +192,8 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
         columns, here = end - begin, indptr[end] - indptr[begin]
         is_short = columns <= LEAST_SHORT * here and here <= MOST_SHORT * columns
         average = here // columns
-        is_short = is_short and since > REMEMBERED + OF_LONG * average * average
-        if not is_short or are_even(words, begin, end, 1, index_dtype):
+        predicted = since <= REMEMBERED + OF_LONG * average * average
+        if predicted or not is_short or are_even(words, begin, end, 1, index_dtype):
             valid = add_columns(words, begin, end, dtype, index_dtype)
         elif here <= MOST_OF_EIGHT * columns:
             valid = add_short_columns(words, begin, end, EIGHT, dtype, index_dtype)

@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_zen
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
@@ -29,8 +31,8 @@ from portable_spdnn_cpu.spmm.few_columns.specs import (
     SlicedSpec,
 )
 
-# In lanes, of a step and for each column of B, by the vectors of a window; and of a step for a
-# single column with windows of four, by the bytes of a value.
+# In lanes, of a step and for each column of B, by the vectors of a window, of four for two columns
+# and more; and of a step for a single column with windows of four, by the bytes of a value.
 STEP = {4: (5e-11, 3.7e-10), 2: (1.6e-10, 2.2e-10), 1: (1.1e-10, 6.3e-10)}
 SINGLE_STEP = {4: 5.2e-10, 8: 6.3e-10}
 # Of a step of the sliced form, and of each lane and column.
@@ -47,13 +49,16 @@ SHORT_ENTRY, SHORT_ROW_BYTE = {4: 1.2e-10, 8: 1.9e-10}, 7.3e-12
 FAR_BYTE_OF_A = 3.5e-11
 if VECTOR_BYTES == 64:
     FAR_BYTE_OF_A = 1e-11 if is_zen() else 4e-11
-# Sizes of A, in those of that cache: some bytes come from beyond it, and all of them.
+# Of A so many times as large as the second-level cache some bytes come from beyond it, and all.
 FAR_FROM, ALL_FAR = 0.7, 1.1
-# The same of the last cache, and what a byte from memory takes besides, on a Zen 5.
+# The same of the last cache and memory, and what a byte from memory takes besides: on a Zen 5, for
+# all processors.
 LAST_CACHE = cache_bytes(3) or 1 << 25  # where the system does not say
 MEMORY_FROM, ALL_IN_MEMORY, MEMORY_BYTE = 0.55, 1.5, 1e-11
-# About how many lanes of a row idle in a window, and bytes of a place row by row.
-IDLE_LANES, ROW_PLACE = 2.4, 2
+# Slots without an entry, for each row of A and window, by the bytes of a value: from the ratios
+# that `slice_kernels` has for windows of two vectors of 64 bytes.
+IDLE_SLOTS = {4: 2.2, 8: 1.6}
+ROW_PLACE = 2  # bytes of a place row by row
 MAX_LANES_COLUMNS = 8  # beyond, the windows of all columns leave the registers
 # Beyond, row by row always took less time: on a Zen 5, and with shorter vectors on a Zen 3.
 MAX_SLICED_COLUMNS = 1 if VECTOR_BYTES == 64 else 2
@@ -77,17 +82,19 @@ def forms(A: SparseOperand, columns: int, doubtful: float = 1.0) -> list[Form]:
         What takes so many times as long as another form, by the model, may still be the faster one.
     """
     sizes = columns, A.dtype.itemsize, VECTOR_BYTES
-    rows = RowsSpec(*sizes, source=source_of(A.nnz * (A.dtype.itemsize + ROW_PLACE)))
+    rows = RowsSpec(*sizes, memory_level=memory_level_of(A.nnz * (A.dtype.itemsize + ROW_PLACE)))
     found = [Form(rows, _rows_seconds(A, rows))]
     if columns <= MAX_SLICED_COLUMNS:
-        spec_of_slices = SlicedSpec(*sizes, place_bytes(A.shape[1]))
-        size = A.nnz * (A.dtype.itemsize + spec_of_slices.place_bytes)
-        sliced = lay_out_slices(A, replace(spec_of_slices, source=source_of(size)))
+        place = place_bytes(A.shape[1])
+        level = memory_level_of(A.nnz * (A.dtype.itemsize + place))
+        sliced = lay_out_slices(A, SlicedSpec(*sizes, place, memory_level=level))
         found.append(Form(sliced, _sliced_seconds(A, sliced)))
     lanes = LanesSpec(*sizes)
     if columns <= MAX_LANES_COLUMNS and lanes.registers_of_window:
-        slots = A.nnz + IDLE_LANES * A.shape[0] * A.shape[1] / lanes.window
-        lanes = replace(lanes, source=source_of(slots * (A.dtype.itemsize + 1)))
+        # With the window of small A: how wide it is depends on the level, too.
+        idle = IDLE_SLOTS[A.dtype.itemsize] * A.shape[0] * A.shape[1] / lanes.window
+        slots = A.nnz + idle
+        lanes = replace(lanes, memory_level=memory_level_of(slots * (A.dtype.itemsize + 1)))
         spec = replace(lanes, window_bytes=window_bytes(A.shape[1], lanes))
         most = doubtful * min(form.seconds for form in found)
         # As if no lane were ever idle, before the steps are counted.
@@ -99,18 +106,19 @@ def forms(A: SparseOperand, columns: int, doubtful: float = 1.0) -> list[Form]:
     return [found[0], *(form for form in found[1:] if form.seconds < most)]
 
 
-def source_of(size: float) -> int:
-    """Return where so many bytes of A come from, as `Spec` has it."""
+def memory_level_of(size: float) -> int:
+    """Return the `Spec.memory_level` of so many bytes of A."""
     if size > MEMORY_FROM * LAST_CACHE:
         return MEMORY
     return LAST_LEVEL if size > FAR_FROM * cache_bytes(2) else SECOND_LEVEL
 
 
 def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:
-    fixed, each = STEP[spec.registers_of_window]
-    step = fixed + each * spec.columns
     if spec.columns == 1 and spec.registers_of_window == 4:
         step = SINGLE_STEP[spec.itemsize]
+    else:
+        fixed, each = STEP[spec.registers_of_window]
+        step = fixed + each * spec.columns
     computed = steps * step + _result_seconds(A, spec)
     far = _loaded_seconds(steps * spec.lanes * (spec.itemsize + 1))
     if spec.vector_bytes < 64:
@@ -151,10 +159,6 @@ def _rows_seconds(A: SparseOperand, spec: RowsSpec) -> float:
 
 def _loaded_seconds(size: float) -> float:
     """Return what it takes to bring so many bytes of A from beyond the second-level cache."""
-    far = _share(size / cache_bytes(2), FAR_FROM, ALL_FAR) * FAR_BYTE_OF_A
-    return size * (far + _share(size / LAST_CACHE, MEMORY_FROM, ALL_IN_MEMORY) * MEMORY_BYTE)
-
-
-def _share(size: float, none: float, all_: float) -> float:
-    """Return 0 up to a size, 1 from another one on, and what is in proportion between."""
-    return min(max((size - none) / (all_ - none), 0.0), 1.0)
+    far = np.interp(size / cache_bytes(2), (FAR_FROM, ALL_FAR), (0, FAR_BYTE_OF_A))
+    besides = np.interp(size / LAST_CACHE, (MEMORY_FROM, ALL_IN_MEMORY), (0, MEMORY_BYTE))
+    return float(size * (far + besides))

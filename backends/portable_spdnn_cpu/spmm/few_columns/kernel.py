@@ -72,11 +72,11 @@ def multiply_part(
     vector_bytes: int,
     window_bytes: int,
     place_bytes: int,
-    source: int,
+    memory_level: int,
     dtype: Any,
 ) -> None:
     """Compute a worker's part of out = epilogue(A B)."""
-    product(worker, words, columns, vector_bytes, window_bytes, place_bytes, source, dtype)
+    product(worker, words, columns, vector_bytes, window_bytes, place_bytes, memory_level, dtype)
 
 
 @functools.cache
@@ -85,7 +85,7 @@ def job_of(spec: Spec) -> Job:
     window_bytes = spec.window_bytes if isinstance(spec, LanesSpec) else 0
     place_bytes = spec.place_bytes if isinstance(spec, SlicedSpec) else 0
     dtype = np.float32 if spec.itemsize == 4 else np.float64
-    sizes = spec.columns, spec.vector_bytes, window_bytes, place_bytes, spec.source
+    sizes = spec.columns, spec.vector_bytes, window_bytes, place_bytes, spec.memory_level
     return Job(multiply_part, *sizes, dtype)
 
 
@@ -98,14 +98,14 @@ def product(
     vector_bytes: Any,
     window_bytes: Any,
     place_bytes: Any,
-    source: Any,
+    memory_level: Any,
     dtype: Any,
 ) -> Any:
     """Call the generated function of a form for a worker; see `spec_of`.
 
     The numbers after the words are the spec's, and constants: Numba asks with others first.
     """
-    numbers = columns, vector_bytes, window_bytes, place_bytes, source
+    numbers = columns, vector_bytes, window_bytes, place_bytes, memory_level
     if not all(isinstance(number, types.IntegerLiteral) for number in numbers):
         return None
     sizes = [number.literal_value for number in numbers]
@@ -127,12 +127,12 @@ def product(
 
 def spec_of(sizes: list[int], itemsize: int) -> Spec:
     """Return the spec of these numbers: in lanes or sliced where it has bytes of these, or rows."""
-    columns, vector_bytes, window_bytes, place_bytes, source = sizes
+    columns, vector_bytes, window_bytes, place_bytes, memory_level = sizes
     if window_bytes:
-        return LanesSpec(columns, itemsize, vector_bytes, window_bytes, source=source)
+        return LanesSpec(columns, itemsize, vector_bytes, window_bytes, memory_level=memory_level)
     if place_bytes:
-        return SlicedSpec(columns, itemsize, vector_bytes, place_bytes, source=source)
-    return RowsSpec(columns, itemsize, vector_bytes, source=source)
+        return SlicedSpec(columns, itemsize, vector_bytes, place_bytes, memory_level=memory_level)
+    return RowsSpec(columns, itemsize, vector_bytes, memory_level=memory_level)
 
 
 @kernel_part

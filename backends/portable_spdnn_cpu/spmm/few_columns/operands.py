@@ -8,7 +8,6 @@ from typing import Any, cast
 from llvmlite import ir
 
 from portable_spdnn_cpu.jit.vectors import clamped
-from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.emitter import INT32, WORD, Emitter, Value
 from portable_spdnn_cpu.spmm.few_columns.specs import Spec
 
@@ -30,11 +29,12 @@ TABLE = (
     "parts", "height", "depth", "plane", "blocks", "block_rows", "sums",
 )  # fmt: skip
 
-# Bytes of values: how far ahead A is prefetched. From memory, in a loop over more weights than the
-# last cache holds, products with 90 % zeros then take 0.9 of the time with one column, 0.65 with
-# two, 0.45 with four and 0.35 with eight on a Zen 5, and row by row 0.5 to 0.8; half or twice as
-# far ahead gains less. Of a matrix that stays in a cache they take 0.97 to 1.1.
-AHEAD = 8192
+# How far ahead entries of A are prefetched, in bytes of their values. Measured on a Zen 5, in a
+# loop over more weights than the last cache holds, with 90 % zeros: products in lanes take 0.9 of
+# the time with one column, 0.65 with two, 0.45 with four and 0.35 with eight, and row by row 0.5 to
+# 0.8; half or twice as far ahead gains less. Of a matrix that stays in a cache they take 0.97 to
+# 1.1.
+AHEAD_BYTES = 8192
 
 
 class Operands(Emitter):
@@ -108,17 +108,15 @@ class Operands(Emitter):
         """Return whether items are neighbours along an axis, given the name of its stride."""
         return self.builder.icmp_unsigned("==", self.argument[step], self.number(self.itemsize))
 
-    def ask_ahead(self, first: Value, entries: int, place_bytes: int) -> None:
-        """Emit that entries of A are prefetched, if the spec has that.
+    def prefetch_entries(self, first: Value, count: int, place_bytes: int) -> None:
+        """Prefetch so many entries of A, AHEAD_BYTES of values after a first one, if the spec does.
 
-        Those that come AHEAD after so many entries from `first` on; their values lie at `values`,
-        and their places, of so many bytes each, at `places`.
+        The values lie at `values`, and the places, of so many bytes each, at `places`.
         """
-        if self.spec.asks_ahead:
-            for array, size in ((self.values, self.itemsize), (self.places, place_bytes)):
-                later = self.add(array, self.times(self.add(first, AHEAD // self.itemsize), size))
-                for line in range(0, entries * size, BLOCK_BYTES):
-                    self.prefetch(self.add(later, line))
+        if self.spec.prefetches:
+            later = self.add(first, AHEAD_BYTES // self.itemsize)
+            self.prefetch_items(self.values, later, count, self.itemsize)
+            self.prefetch_items(self.places, later, count, place_bytes)
 
     def row_of_out(self, row: Value) -> Value:
         """Return the address of a row of C."""

@@ -89,7 +89,9 @@ class RowsProduct(Operands):
     def _add_words(self, word: Value, words: int) -> None:
         """Add so many times ENTRIES entries."""
         spec, builder = self.spec, self.builder
-        self.ask_ahead(self.times(word, ENTRIES), words * ENTRIES, INT16.width // 8)
+        # Lines of places are asked for four times: without them rows from memory take 1.4 times as
+        # long.
+        self.prefetch_entries(self.times(word, ENTRIES), words * ENTRIES, INT16.width // 8)
         for number in range(words):
             first = self.times(self.add(word, number), ENTRIES)
             units = load_numbers(builder, self.pointer(INT16, self.places, first))

@@ -1,16 +1,16 @@
 """The generators of code for the forms that have rows of A in lanes of vectors.
 
 *Lanes.* A step multiplies one entry, or none, of each row of a slice by the entry of B's column
-that a permute picks out of a window of one or two vectors; for a single column with AVX-512, two
-permutes and a blend pick it out of four. What binds, with float32 and AVX-512 in loops of their own
-on a Zen 5: with four columns and more a step takes about a cycle for each column, a permute 0.6 and
-a multiply-add 0.5, which overlap little; with one column 2.2 cycles, for 2.25 vectors loaded, of
-two a cycle, and 80 bytes of A from the second-level cache. Lanes idle where a row has no entry in
-the window: with 512 x 512 to 2,048 x 512 float32 weights and 80, 90 and 95 % zeros there are 1.35,
-1.7 and 2.3 slots an entry with windows of two vectors, and 1.15, 1.4 and 1.85 with four; of float64
-1.5, 2.1 and 3.0, and 1.2, 1.45 and 1.9. Idle lanes hold a zero that meets a zero between the
-entries of B, never an entry: infinities stay with the rows that have them. SSE2 and NEON have no
-such permute, nor AVX2 for float64.
+that a permute picks out of a window of one or two vectors, or with AVX-512 two permutes and a blend
+out of four (`LanesSpec.registers_of_window` says when). What binds, with float32 and AVX-512 in
+loops of their own on a Zen 5: with four columns and more a step takes about a cycle for each
+column, a permute 0.6 and a multiply-add 0.5, which overlap little; with one column 2.2 cycles, for
+2.25 vectors loaded, of two a cycle, and 80 bytes of A from the second-level cache. Lanes idle where
+a row has no entry in the window: with 512 x 512 to 2,048 x 512 float32 weights and 80, 90 and 95 %
+zeros there are 1.35, 1.7 and 2.3 slots an entry with windows of two vectors, and 1.15, 1.4 and 1.85
+with four; of float64 1.5, 2.1 and 3.0, and 1.2, 1.45 and 1.9. Idle lanes hold a zero that meets a
+zero between the entries of B, never an entry: infinities stay with the rows that have them. SSE2
+and NEON have no such permute, nor AVX2 for float64.
 
 *Sliced.* A step multiplies the next entry of each row of a slice by the entry of B that it meets;
 these are loaded one by one. Few lanes idle, those of rows that are shorter than the longest of
@@ -177,7 +177,7 @@ class LanesProduct(_Slices):
             positions = builder.zext(positions, integers)
         first_value = self.add(self.values, self.times(chunk, STEPS * spec.vector_bytes))
         entries_of_chunk = STEPS * spec.lanes
-        self.ask_ahead(self.times(chunk, entries_of_chunk), entries_of_chunk, 1)
+        self.prefetch_entries(self.times(chunk, entries_of_chunk), entries_of_chunk, 1)
         first_window = self.times(chunk, STEPS // spec.shared_steps)
         windows: list[Any] = []
         for step in range(STEPS):
@@ -234,7 +234,7 @@ class SlicedProduct(_Slices):
         single = self.add(begin, steps)
         with self.loop(begin, single, chains) as step:
             first = self.times(step, self.spec.lanes)
-            self.ask_ahead(first, chains * self.spec.lanes, self.spec.place_bytes)
+            self.prefetch_entries(first, chains * self.spec.lanes, self.spec.place_bytes)
             for chain in range(chains):
                 self._add_step(self.add(step, chain), chain)
         with self.loop(single, stop) as step:

@@ -3,9 +3,9 @@
 *Lanes*: rows of A of like length lie in the lanes of a vector, one each, and a step takes at most
 one entry of each row, all out of a window of consecutive entries of a column of B. *Sliced*
 (sliced ELLPACK): the same without windows, so that a step takes the next entry of each row. *Rows*:
-row by row, an entry times a whole row of B. The parameters follow from the length of the vectors
-alone, so that code for any processor can be generated on any other, but for stores of parts of
-vectors, which are those of the processor at hand.
+row by row, an entry times a whole row of B. The parameters follow from a spec's fields alone,
+so that code for any processor can be generated on any other, but for stores of parts of vectors,
+which are those of the processor at hand.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ STEPS = 4  # of lanes, whose positions are the bytes of one word of 32 bits a la
 UNIT = 8  # bytes in which row by row the places of B's rows are given
 ENTRIES = GROUP  # of rows: their columns are one word of 64 bits, and rows have whole words
 PERMUTED_ITEMSIZE = 4  # bytes of the items that AVX2 permutes among all lanes
-SECOND_LEVEL, LAST_LEVEL, MEMORY = range(3)  # where A comes from
+SECOND_LEVEL, LAST_LEVEL, MEMORY = range(3)  # caches, and what is beyond them
+# Up to so many columns windows have four vectors, by the level of memory that keeps A. On a Zen 5
+# two columns take up to 1.13 times as long so from the second-level cache, and 0.83 to 1.0 of the
+# time from the last; from memory two to four take 0.65 to 0.95.
+MOST_WIDE = {SECOND_LEVEL: 1, LAST_LEVEL: 3, MEMORY: 4}
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,15 @@ class Spec:
         Bytes of a value: 4 or 8.
     vector_bytes : int
         64 with AVX-512, 32 with AVX2, 16 with what all have.
-    source : int
-        The cache that is large enough for A, SECOND_LEVEL or LAST_LEVEL, or MEMORY.
+    memory_level : int
+        The nearest memory that keeps A between products, by its size: SECOND_LEVEL, LAST_LEVEL or
+        MEMORY.
     """
 
     columns: int
     itemsize: int
     vector_bytes: int
-    source: int = field(default=SECOND_LEVEL, kw_only=True)
+    memory_level: int = field(default=SECOND_LEVEL, kw_only=True)
 
     @property
     def registers(self) -> int:
@@ -53,9 +58,9 @@ class Spec:
         return self.vector_bytes // self.itemsize
 
     @property
-    def asks_ahead(self) -> bool:
-        """Whether entries of A are prefetched: where other products of a network evict them."""
-        return self.source != SECOND_LEVEL
+    def prefetches(self) -> bool:
+        """Whether entries of A are prefetched: where others of a network may evict them."""
+        return self.memory_level != SECOND_LEVEL
 
 
 @dataclass(frozen=True)
@@ -71,9 +76,13 @@ class LanesSpec(Spec):
     window_bytes: int = 2
 
     @property
-    def asks_ahead(self) -> bool:
-        """Whether entries of A are prefetched: always, but that loads bind a single column."""
-        return self.columns > 1 or super().asks_ahead
+    def prefetches(self) -> bool:
+        """Whether entries of A are prefetched.
+
+        With two columns and more also from the second-level cache, which takes 0.97 to 1.04 of the
+        time on a Zen 5, with AVX2 up to 1.07; with one, loads are the bound.
+        """
+        return self.columns > 1 or super().prefetches
 
     @property
     def registers_of_window(self) -> int:
@@ -82,12 +91,11 @@ class LanesSpec(Spec):
         A permute of AVX-512 looks up two. With four there are two permutes and a blend for each
         column, and a tenth to a fifth fewer steps, of float64 a sixth to a third (70 to 95 %
         zeros): on a Zen 5 a product of one column takes 0.74 to 0.94 of the time in float32, 0.66
-        to 1.0 in float64. With more columns it would take up to 1.13 times as long, but where A
-        comes from farther away, fewer steps are fewer bytes.
+        to 1.0 in float64. With more columns the permutes bind, but for A from farther away, of
+        which fewer steps read fewer bytes: see MOST_WIDE.
         """
         if self.vector_bytes == 64:
-            most = {SECOND_LEVEL: 1, LAST_LEVEL: 3, MEMORY: 4}[self.source]
-            return 4 if self.columns <= most else 2
+            return 4 if self.columns <= MOST_WIDE[self.memory_level] else 2
         return 1 if self.vector_bytes == 32 and self.itemsize == PERMUTED_ITEMSIZE else 0
 
     @property

@@ -15,6 +15,7 @@ from vector_lengths import needs_avx512, needs_sse2, output_with_vectors
 
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
+from portable_spdnn_cpu.machine.cpu_info import LARGE_BYTES
 from portable_spdnn_cpu.spmm.direct import choice, product, start
 
 # Both sides of the width of each kernel of float32; of float64 they are half as wide.
@@ -294,7 +295,8 @@ def test_a_single_column_takes_no_entries_of_other_rows(dtype: Any, index: Any) 
 
 
 @pytest.mark.parametrize("form", ["csr", "csc"])
-def test_operands_in_fortran_order_of_several_megabytes(form: str) -> None:
+def test_scratch_memory_in_large_pages(form: str) -> None:
+    assert LARGE_BYTES < 70_000 * 9 * 8  # of B, which is copied to it
     A, B = matrix(9, (40, 70_000), 1e-4).asformat(form), np.ones((70_000, 9), order="F")
     B *= np.arange(1, 10)
     A.data = np.round(8 * A.data)  # sums are exact

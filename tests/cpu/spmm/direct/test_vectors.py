@@ -19,6 +19,7 @@ from portable_spdnn_cpu.spmm.direct.vectors import (
     BLOCK_ENTRIES,
     MOST_OF_EIGHT,
     MOST_OF_SIXTEEN,
+    MOST_PREDICTED,
     MOST_SHORT,
     SAMPLE,
     SAMPLES,
@@ -74,7 +75,7 @@ def test_a_vector_meets_columns_of_any_length(
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_whose_ends_are_predicted_have_the_same_sums(dtype: Any, index: Any) -> None:
     lengths = [*range(42), *LENGTHS, *range(42), *[1, 2] * 700]
-    assert sum(lengths) <= 4 * len(lengths)  # the least of MOST_PREDICTED where it is not 0
+    assert not MOST_PREDICTED or sum(lengths) <= MOST_PREDICTED * len(lengths)
     A = columns_of(lengths + [3] * 200, 2 * BLOCK_ENTRIES, dtype, index).T
     x = np.random.default_rng(1).uniform(-1, 1, A.shape[1]).astype(dtype)
     for _ in range(2):
@@ -142,9 +143,10 @@ def test_columns_are_predicted_of_matrices_that_come_again_soon() -> None:
     assert not predicted(64, few, few)  # long ago
     assert not predicted(4096, many + 1, many)  # too many, though nothing else came
     assert not predicted(4096, many + 1, many)
-    several = 8192 + 64 * np.arange(200)  # as of so many small matrices
+    # As of so many small matrices, of which a few may share slots of the table.
+    several = 64 * np.random.default_rng(0).choice(range(65, 1 << 20), 200, replace=False)
     assert not any(predicted(indptr, few, few) for indptr in several)
-    assert all(predicted(indptr, few, few) for indptr in several)
+    assert sum(predicted(indptr, few, few) for indptr in several) > 180
 
 
 def test_rows_that_are_as_long_as_their_neighbours_are_even() -> None:

@@ -69,12 +69,12 @@ def test_avx512_looks_up_one_column_in_windows_of_four_vectors(cpu, itemsize, su
 
 
 @WITH_AVX512
-@pytest.mark.parametrize("source", [SECOND_LEVEL, LAST_LEVEL, MEMORY])
-def test_avx512_looks_up_large_matrices_in_windows_of_four_vectors(cpu, source):
+@pytest.mark.parametrize(("level", "most"), [(SECOND_LEVEL, 1), (LAST_LEVEL, 3), (MEMORY, 4)])
+def test_windows_have_four_vectors_up_to_so_many_columns(cpu, level, most):
     for columns in (2, 3, 4, 5):
-        text = assembled(LanesSpec(columns, 4, 64, source=source), cpu)
-        blends = 4 if columns <= {SECOND_LEVEL: 1, LAST_LEVEL: 3, MEMORY: 4}[source] else 0
-        assert len(re.findall(r"vptestn?m[dq]\s.*zmm", text)) == blends
+        text = assembled(LanesSpec(columns, 4, 64, memory_level=level), cpu)
+        blends = len(re.findall(r"vptestn?m[dq]\s.*zmm", text))
+        assert blends == (4 if columns <= most else 0)  # one for each step of a chunk
         # Windows and sums stay in registers.
         assert not re.search(r"v(perm[it]2|fmadd\w+)p[sd]\s+\d*\(%rsp\)", text)
 
@@ -83,14 +83,17 @@ def test_avx512_looks_up_large_matrices_in_windows_of_four_vectors(cpu, source):
     ("spec", "lines"),
     [  # of cache, for values and for places
         (LanesSpec(1, 4, 64), 0),
-        (LanesSpec(1, 4, 64, source=LAST_LEVEL), 4 + 1),
+        (LanesSpec(1, 4, 64, memory_level=LAST_LEVEL), 4 + 1),
         (LanesSpec(5, 4, 64), 4 + 1),
         (LanesSpec(2, 8, 64), 4 + 1),
         (LanesSpec(2, 4, 32), 2 + 1),
         (SlicedSpec(1, 4, 64), 0),
-        (SlicedSpec(1, 4, 64, source=MEMORY), 2 + 1),
+        (SlicedSpec(1, 4, 64, memory_level=MEMORY), 2 + 1),
         (RowsSpec(15, 4, 64), 0),
-        (RowsSpec(15, 4, 64, source=MEMORY), 2 * (1 + 1)),  # in a loop, and at the end of a row
+        (
+            RowsSpec(15, 4, 64, memory_level=MEMORY),
+            2 * (1 + 1),
+        ),  # in a loop, and at the end of a row
     ],
 )
 def test_entries_are_prefetched_where_a_cache_may_not_hold_them(spec, lines):

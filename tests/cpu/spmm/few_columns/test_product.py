@@ -87,7 +87,7 @@ def test_vectors_of_every_length(form, columns, dtype, length):
 
 
 @pytest.mark.parametrize(
-    ("form", "columns", "source", "dtype"),
+    ("form", "columns", "memory_level", "dtype"),
     [
         ("lanes", 1, MEMORY, np.float32), ("lanes", 2, LAST_LEVEL, np.float64),
         ("lanes", 3, LAST_LEVEL, np.float32), ("lanes", 4, MEMORY, np.float32),
@@ -95,12 +95,12 @@ def test_vectors_of_every_length(form, columns, dtype, length):
         ("sliced", 1, MEMORY, np.float32), ("rows", 6, LAST_LEVEL, np.float64),
     ],
 )  # fmt: skip
-def test_large_matrices_are_asked_for_ahead(form, columns, source, dtype):
+def test_code_for_large_matrices_has_the_same_sums(form, columns, memory_level, dtype):
     rng = np.random.default_rng(columns)
     for height, depth in ((37, 200), (90, 1), (5, 700)):
         A = random_rows(rng, height, depth, 0.2, dtype)
         B = rng.standard_normal((depth, columns)).astype(dtype)
-        prepared = product_of(A, columns, form, source=source)
+        prepared = product_of(A, columns, form, memory_level=memory_level)
         assert_near(multiplied(prepared, A, B), sums_by_loops(A, B), A)
 
 
@@ -307,14 +307,16 @@ def test_forms_are_those_that_may_be_the_fastest():
         assert forms(sp.csr_array(empty, dtype=np.float32), 2, 2.0)
 
 
-def test_forms_say_where_their_entries_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forms_say_which_memory_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
     A = sp.random_array((400, 600), density=0.2, format="csr", rng=np.random.default_rng(1))
     A = A.astype(np.float32)
 
     def found(columns: int) -> set[int]:
         layouts = [form.layout for form in forms(A, columns, 1e9)]
-        return {getattr(layout, "spec", layout).source for layout in layouts}
+        return {getattr(layout, "spec", layout).memory_level for layout in layouts}
 
+    monkeypatch.setattr(choice, "cache_bytes", lambda level: 1 << 20)
+    monkeypatch.setattr(choice, "LAST_CACHE", 1 << 30)
     before = forms(A, 15)[0].seconds
     assert [found(columns) for columns in (1, 3, 15)] == [{SECOND_LEVEL}] * 3
     monkeypatch.setattr(choice, "FAR_FROM", 0.1)

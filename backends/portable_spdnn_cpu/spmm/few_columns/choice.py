@@ -54,7 +54,7 @@ FAR_FROM, ALL_FAR = 0.7, 1.1
 # The same of the last cache and memory, and what a byte from memory takes besides: on a Zen 5, for
 # all processors.
 LAST_CACHE = cache_bytes(3) or 1 << 25  # where the system does not say
-MEMORY_FROM, ALL_IN_MEMORY, MEMORY_BYTE = 0.55, 1.5, 1e-11
+MEMORY_FROM, ALL_IN_MEMORY, MEMORY_BYTE = 0.4, 1.5, 1e-11
 # Slots without an entry, for each row of A and window, by the bytes of a value: from the ratios
 # that `slice_kernels` has for windows of two vectors of 64 bytes.
 IDLE_SLOTS = {4: 2.2, 8: 1.6}

@@ -33,9 +33,10 @@ NEVER = 1 << 40  # at the first product
 
 @kernel_part
 def multiplied_since(indptr: int, columns: int, entries: int) -> int:
-    """Note a product, and return how much was multiplied since the last one with this A began.
+    """Note a product, and return how much was multiplied since the last one with this A.
 
-    `indptr` is the address of its offsets. Returns NEVER, at least, at the first.
+    This one counts as well. `indptr` is the address of A's offsets. Returns NEVER, at least, at the
+    first product.
     """
     table = array_at(table_address(), 1 + 2 * SLOTS, np.int64)
     # Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4): the upper bits.

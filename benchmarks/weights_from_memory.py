@@ -5,12 +5,12 @@ default. For each shape it makes so many random matrices that together they are 
 cache, and multiplies one after the other. It prints the microseconds of a product then, those of a
 product whose weights are multiplied again and again, the bytes that entries would take without
 padding (a value and a place of 16 bits) over the first, and how many times as fast as a dense
-product it is, with dense matrices from memory as well.
+product it is, with dense matrices from memory as well. NumPy's BLAS has as many threads. That takes
+three minutes.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -18,14 +18,16 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from threadpoolctl import ThreadpoolController
 
 import portable_spdnn as ps
-from portable_spdnn_cpu.machine.cpu_info import cache_bytes, processor_name
+from portable_spdnn_cpu.machine.cpu_info import processor_name
+from portable_spdnn_cpu.spmm.few_columns.choice import LAST_CACHE
 
 SHAPES = (1024, 1024), (2048, 2048), (4096, 4096), (11008, 4096)
 ZEROS, COLUMNS = (0.7, 0.9), (1, 2, 4, 8, 16)
 ENTRY_BYTES = 6
-TOTAL = 3 * (cache_bytes(3) or 1 << 25)
+TOTAL = 3 * LAST_CACHE  # bytes of matrices
 SECONDS, LEAST_ROUNDS = 0.3, 3
 
 
@@ -44,10 +46,8 @@ def least_seconds(operands: Sequence[Any], multiply: Callable[[Any], Any]) -> fl
 def main() -> None:
     """Measure and print all products."""
     threads = int(sys.argv[1]) if len(sys.argv) > 1 else 1
-    if "OPENBLAS_NUM_THREADS" not in os.environ:  # read where NumPy is loaded
-        os.environ["OPENBLAS_NUM_THREADS"] = str(threads)
-        os.execv(sys.executable, [sys.executable, *sys.argv])
-    backend, rng = ps.get_backend("numba", threads=threads), np.random.default_rng(0)
+    backend, blas = ps.get_backend("numba", threads=threads), ThreadpoolController()
+    rng = np.random.default_rng(0)
     print(f"{processor_name()}, threads: {threads}")
     print("shape, zeros, columns: microseconds from memory, from a cache, GB/s, times dense")
     for rows, inner in SHAPES:
@@ -69,7 +69,8 @@ def main() -> None:
                 far = least_seconds(handles, lambda handle, B=B: handle.multiply(B))
                 near = least_seconds(handles[:1], lambda handle, B=B: handle.multiply(B))
                 orders = [B, np.asfortranarray(B)]
-                of_dense = min(least_seconds(dense, lambda A, B=B: A @ B) for B in orders)
+                with blas.limit(limits=threads):
+                    of_dense = min(least_seconds(dense, lambda A, B=B: A @ B) for B in orders)
                 print(
                     f"{rows:,} x {inner:,}, {zeros:.0%}, {columns}: {far * 1e6:.1f}, "
                     f"{near * 1e6:.1f}, {ENTRY_BYTES * entries / far / 1e9:.0f}, "

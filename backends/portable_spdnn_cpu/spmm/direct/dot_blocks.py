@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from llvmlite import ir
 
@@ -23,7 +21,7 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.spmm.direct.dots import MOST_TERMS, STEP, Dots
 from portable_spdnn_cpu.spmm.direct.job_words import ENTRIES, INDPTR, OUT_ROW, ROWS, K
-from portable_spdnn_cpu.spmm.emitter import BIT, BYTE, WORD, Value
+from portable_spdnn_cpu.spmm.emitter import BYTE, WORD, Value
 
 TOGETHER = 4  # rows that are summed together
 WIDTHS = 4, 8, 16, 24, MOST_TERMS  # entries that each of them may have
@@ -163,7 +161,7 @@ class DotBlocks(Dots):
                     emit(*WIDTHS)
         else:
             emit(*WIDTHS)
-        with self._each_bit(builder.load(left)) as place:
+        with self.each_bit(builder.load(left)) as place:
             sum_row(self.add(begin, place))
         with self.loop(whole, end) as row:
             sum_row(row)
@@ -196,22 +194,6 @@ class DotBlocks(Dots):
                     self._sum_four(four, WIDTHS[0], products, sums)
         with self.loop(whole, end, TOGETHER) as row:
             self._sum_four(row, WIDTHS[0], products, sums)
-
-    @contextmanager
-    def _each_bit(self, bits: Value) -> Iterator[Value]:
-        """Emit a loop over the numbers of the bits of a word that are set."""
-        builder, left = self.builder, self.slot(WORD)
-        test, body, after = (builder.append_basic_block(f"{n}_bit") for n in ("test", "each", "no"))
-        builder.store(bits, left)
-        builder.branch(test)
-        builder.position_at_end(test)
-        found = builder.load(left)
-        builder.cbranch(builder.icmp_unsigned("!=", found, WORD(0)), body, after)
-        builder.position_at_end(body)
-        yield builder.cttz(found, BIT(1))
-        builder.store(builder.and_(found, builder.sub(found, WORD(1))), left)
-        builder.branch(test)
-        builder.position_at_end(after)
 
     def _keep_products(self, first: Value, stop: Value, products: Value) -> None:
         """Emit that products of entries are kept, and maybe those of some that follow."""

@@ -18,14 +18,21 @@ from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
 from portable_spdnn_cpu.spmm.direct.columns import Columns
 from portable_spdnn_cpu.spmm.direct.dot_blocks import DotBlocks
 from portable_spdnn_cpu.spmm.direct.job_words import REFUSED
-from portable_spdnn_cpu.spmm.direct.predicted import EachColumn, PredictedRows
+from portable_spdnn_cpu.spmm.direct.predicted import (
+    EachColumn,
+    FilledColumns,
+    FilledRows,
+    PredictedRows,
+)
 from portable_spdnn_cpu.spmm.direct.rows import Rows
 from portable_spdnn_cpu.spmm.direct.unrolled import EqualColumns, EqualRows
 from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
 # Constants for Numba, to which a tuple's length is part of its type.
-CSR, CSC, EQUAL_CSR, EQUAL_CSC, PREDICTED_CSR = ((0,) * number for number in range(5))
+CSR, CSC, EQUAL_CSR, EQUAL_CSC, PREDICTED_CSR, FILLED_CSR, FILLED_CSC = (
+    (0,) * number for number in range(7)
+)
 
 
 @intrinsic
@@ -53,7 +60,8 @@ def multiply(
     form : tuple
         CSR or CSC: of A. For a single column: EQUAL_CSR and EQUAL_CSC, where all rows, or columns,
         have as many entries, at most MOST_EQUAL; PREDICTED_CSR, where a processor predicts how many
-        each row has. Rows of these are not finished.
+        each row has; FILLED_CSR and FILLED_CSC, where most have none. Rows of these are not
+        finished.
     vectors, vector_bytes : int, constants
         How many vectors, of how many bytes, so many columns take: in CSR the last may be partly
         filled, and one is full at least without fast masks; in CSC all are full, at least one, and
@@ -68,7 +76,9 @@ def multiply(
     if not all(isinstance(number, types.IntegerLiteral) for number in (vectors, vector_bytes)):
         return None  # Numba asks again with constants
     sizes = vectors.literal_value, vector_bytes.literal_value
-    single = DotBlocks, EachColumn, EqualRows, EqualColumns, PredictedRows
+    single = (
+        DotBlocks, EachColumn, EqualRows, EqualColumns, PredictedRows, FilledRows, FilledColumns
+    )  # fmt: skip
     emitter = ((Rows, Columns) if sizes[0] else single)[len(form)]
     itemsize, index_bits = dtype.dtype.bitwidth // 8, index_dtype.dtype.bitwidth
     signature = types.boolean(

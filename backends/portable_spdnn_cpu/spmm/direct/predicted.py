@@ -3,11 +3,14 @@
 Rows of CSR whose ends a processor predicts have one after each entry: nothing is computed in vain.
 Where it does not, `dot_blocks` takes less time. A column of CSC is a loop over its entries, by
 steps where it is long; where columns are short and their ends are not predicted,
-`vectors.add_short_columns` takes less. Bound: some seven instructions for an entry; in CSC, loads
-of C that wait for stores to the same item.
+`vectors.add_short_columns` takes less. Where most rows or columns have no entry, only those that
+have one are gone through. Bound: some seven instructions for an entry; in CSC, loads of C that wait
+for stores to the same item.
 """
 
 from __future__ import annotations
+
+from numba.core import cgutils
 
 from portable_spdnn_cpu.jit.loops import align_loop, hidden
 from portable_spdnn_cpu.jit.target import cpu_name, is_zen
@@ -16,7 +19,7 @@ from portable_spdnn_cpu.spmm.direct.dots import STEP
 from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, OUT_ROW, ROWS, K
 from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
 from portable_spdnn_cpu.spmm.direct.unrolled import sum_in_order
-from portable_spdnn_cpu.spmm.emitter import WORD, Value
+from portable_spdnn_cpu.spmm.emitter import BYTE, WORD, Value
 
 # Whether indices of columns are checked in a pass of their own, before columns are added, or each
 # as it is used: the first took 0.9 of the time on an Intel Xeon, the second on a Zen 3, of loops
@@ -95,3 +98,28 @@ class EachColumn(Columns):
                 self.by_steps(first, stop, STEP, add_entry)
             with one_by_one:
                 add_each()
+
+
+class FilledRows(PredictedRows):
+    """Emits the products of rows of A in CSR, of which most have no entry."""
+
+    def multiply_all(self, begin: Value, end: Value) -> None:
+        """Emit rows of C: zeros first."""
+        size = self.times(self.builder.sub(end, begin), self.itemsize)
+        target = self.builder.inttoptr(self.row_of(self.out, begin, OUT_ROW), BYTE.as_pointer())
+        cgutils.memset(self.builder, target, size, 0)
+        self.multiply_filled(begin, end)
+
+
+class FilledColumns(EachColumn):
+    """Emits what columns of A in CSC add to a single column of C, of which most have no entry."""
+
+    def multiply_all(self, begin: Value, end: Value) -> None:
+        """Emit columns begin .. end - 1 of A."""
+        self.multiply_filled(begin, end)
+
+    def multiply(self, number: Value, first: Value, stop: Value) -> None:
+        """Emit the entries of a column of A, nearly always a few, whose indices are checked."""
+        [item] = self.load_row(self.row_of(self.B, number, B_ROW))
+        with self.loop(first, stop) as entry:
+            self.add_term(entry, self.words[ROWS], item)

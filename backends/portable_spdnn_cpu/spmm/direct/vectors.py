@@ -38,6 +38,8 @@ from portable_spdnn_cpu.spmm.direct.microkernels import (
     CSR,
     EQUAL_CSC,
     EQUAL_CSR,
+    FILLED_CSC,
+    FILLED_CSR,
     PREDICTED_CSR,
     multiply,
 )
@@ -91,6 +93,8 @@ def multiply_rows(
     if words[HAS_EPILOGUE]:
         return multiply_apart(CSR, words, begin, end, dtype, index_dtype)
     valid, indptr = True, array_at(words[INDPTR], end + 1, index_dtype)
+    if LEAST_SHORT * (indptr[end] - indptr[begin]) < end - begin:
+        return multiply_apart(FILLED_CSR, words, begin, end, dtype, index_dtype)
     while valid and begin < end:
         after, equal = run_of(words, begin, end, index_dtype)
         lines, here = after - begin, indptr[after] - indptr[begin]
@@ -181,7 +185,7 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     since = multiplied_since(words[INDPTR], k, entries)
     begin, valid = 0, True
     if LEAST_SHORT * entries < k:  # runs are not looked for
-        valid = add_columns(words, 0, k, dtype, index_dtype)
+        valid = multiply_apart(FILLED_CSC, words, 0, k, dtype, index_dtype)
         begin = k
     while valid and begin < k:
         end, equal = run_of(words, begin, k, index_dtype)

@@ -17,6 +17,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, INDPTR
 from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
 from portable_spdnn_cpu.spmm.direct.vectors import (
     BLOCK_ENTRIES,
+    LEAST_SHORT,
     MOST_OF_EIGHT,
     MOST_OF_SIXTEEN,
     MOST_PREDICTED,
@@ -197,6 +198,41 @@ def test_rows_without_an_entry_are_zero(columns: int, form: str) -> None:
         for keeps_order in (False, True):
             found = multiply(POOLS[0], form, A, operand, keeps_order=keeps_order)
             np.testing.assert_allclose(found, dense @ B, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_and_columns_of_which_most_have_no_entry(dtype: Any, index: Any) -> None:
+    lengths = np.zeros(331, int)
+    lengths[[0, 1, 63, 64, 127, 200, 255, 256, 321, 330]] = [1, 2, 9, 1, 3, 41, 8, 1, 16, 2]
+    assert LEAST_SHORT * lengths.sum() < lengths.size
+    x = np.random.default_rng(3).uniform(-1, 1, 50).astype(dtype)
+    for count in (64, 65, 127, 331):
+        columns = columns_of(list(lengths[:count]), 50, dtype, index)
+        rows = columns.T
+        # The same rows among others that have entries: sums are the same, bit for bit.
+        filled = sp.vstack([rows, np.ones((count, 50), dtype)], format="csr")
+        filled = sp.csr_array(
+            (filled.data, filled.indices.astype(index), filled.indptr.astype(index)), filled.shape
+        )
+        x[:2] = 0.5, -0.0
+        for last in (0.25, np.inf):
+            x[-1] = last
+            found = multiply(POOLS[0], "csr", rows, x)
+            np.testing.assert_array_equal(found, multiply(POOLS[0], "csr", filled, x)[:count])
+            np.testing.assert_allclose(found, rows @ x, rtol=1e-5, atol=1e-5)
+            assert not np.signbit(found[lengths[:count] == 0]).any()
+        across = np.random.default_rng(4).uniform(-1, 1, count).astype(dtype)
+        found = multiply(POOLS[0], "csc", columns, across)
+        np.testing.assert_allclose(found, columns @ across, rtol=1e-5, atol=1e-5)
+        shared = multiply(POOLS[1], "csr", rows, x)
+        np.testing.assert_array_equal(shared, multiply(POOLS[0], "csr", rows, x))
+        for entry in range(rows.nnz):
+            for wrong in (50, -1):
+                kept, rows.indices[entry] = rows.indices[entry], wrong
+                assert multiply(POOLS[0], "csr", rows, x) is None
+                assert multiply(POOLS[0], "csc", rows.T, across) is None
+                rows.indices[entry] = kept
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])

@@ -129,7 +129,7 @@ def multiply_whole_rows(words: Any, dtype: Any, index_dtype: Any) -> bool:
     values = array_at(words[VALUES], words[ENTRIES], dtype)
     C = array_at(words[OUT], (rows, columns), dtype)
     extent = np.uint64(rows)
-    one, end = np.uint64(1), np.uint64(k)  # unsigned: see `vectors.add_columns`
+    one, end = np.uint64(1), np.uint64(k)  # unsigned: see `added_columns`
     together, column = np.uint64(words[TOGETHER]), np.uint64(0)
     while column < end:
         after = min(column + together, end)

@@ -11,7 +11,8 @@ from typing import Any
 from llvmlite import ir
 from numba.core import types
 
-from portable_spdnn_cpu.jit.compilation import intrinsic
+from portable_spdnn_cpu.jit.compilation import intrinsic, kernel_part
+from portable_spdnn_cpu.jit.intrinsics import stay_apart
 from portable_spdnn_cpu.jit.loops import by_number
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
@@ -22,6 +23,7 @@ from portable_spdnn_cpu.spmm.direct.predicted import (
     EachColumn,
     FilledColumns,
     FilledRows,
+    LongColumns,
     PredictedRows,
 )
 from portable_spdnn_cpu.spmm.direct.rows import Rows
@@ -30,8 +32,8 @@ from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
 # Constants for Numba, to which a tuple's length is part of its type.
-CSR, CSC, EQUAL_CSR, EQUAL_CSC, PREDICTED_CSR, FILLED_CSR, FILLED_CSC = (
-    (0,) * number for number in range(7)
+CSR, CSC, EQUAL_CSR, EQUAL_CSC, PREDICTED_CSR, FILLED_CSR, FILLED_CSC, LONG_CSC = (
+    (0,) * number for number in range(8)
 )
 
 
@@ -77,7 +79,8 @@ def multiply(
         return None  # Numba asks again with constants
     sizes = vectors.literal_value, vector_bytes.literal_value
     single = (
-        DotBlocks, EachColumn, EqualRows, EqualColumns, PredictedRows, FilledRows, FilledColumns
+        DotBlocks, EachColumn, EqualRows, EqualColumns, PredictedRows, FilledRows, FilledColumns,
+        LongColumns,
     )  # fmt: skip
     emitter = ((Rows, Columns) if sizes[0] else single)[len(form)]
     itemsize, index_bits = dtype.dtype.bitwidth // 8, index_dtype.dtype.bitwidth
@@ -95,6 +98,18 @@ def multiply(
 def _load_words(builder: Any, words: Any) -> list[Any]:
     """Return the words of a job that microkernels read."""
     return [builder.load(builder.gep(words, [WORD(number)])) for number in range(REFUSED)]
+
+
+@kernel_part
+def multiply_apart(
+    form: tuple[int, ...], words: Any, begin: int, end: int, dtype: Any, index_dtype: Any
+) -> Any:
+    """Multiply by a microkernel; returns false where an index is beyond the array it is of.
+
+    As parts of a larger function its loops would have too few registers.
+    """
+    stay_apart()
+    return multiply(form, 0, 0, dtype, index_dtype, words, begin, end, 0, 1)
 
 
 CSC_VECTOR = 32  # bytes: of vectors in CSC where a panel has few; see `kernel.multiply_by_columns`

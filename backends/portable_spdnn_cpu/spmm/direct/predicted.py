@@ -2,32 +2,23 @@
 
 Rows of CSR whose ends a processor predicts have one after each entry: nothing is computed in vain.
 Where it does not, `dot_blocks` takes less time. A column of CSC is a loop over its entries, by
-steps where it is long; where columns are short and their ends are not predicted,
-`vectors.add_short_columns` takes less. Where most rows or columns have no entry, only those that
-have one are gone through. Bound: some seven instructions for an entry; in CSC, loads of C that wait
-for stores to the same item.
+several where most columns are long; where they are short and their ends are not predicted,
+`added_columns.add_short_columns` takes less. Where most rows or columns have no entry, only those
+that have one are gone through. Bound: some seven instructions for an entry; in CSC, loads of C that
+wait for stores to the same item.
 """
 
 from __future__ import annotations
 
 from numba.core import cgutils
 
-from portable_spdnn_cpu.jit.loops import align_loop, hidden
-from portable_spdnn_cpu.jit.target import cpu_name, is_zen
+from portable_spdnn_cpu.jit.loops import align_loop, hidden, loop
 from portable_spdnn_cpu.spmm.direct.columns import Columns
 from portable_spdnn_cpu.spmm.direct.dots import STEP
 from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, OUT_ROW, ROWS, K
 from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
 from portable_spdnn_cpu.spmm.direct.unrolled import sum_in_order
 from portable_spdnn_cpu.spmm.emitter import BYTE, WORD, Value
-
-# Whether indices of columns are checked in a pass of their own, before columns are added, or each
-# as it is used: the first took 0.9 of the time on an Intel Xeon, the second on a Zen 3, of loops
-# that Numba had compiled.
-CHECKS_AHEAD = not is_zen()
-# Entries from which on a column is taken by steps. To begin a second loop takes as long as four; on
-# a Zen 5 a single loop took 0.90 to 0.97 of the time of columns of 14 to 96 entries.
-HAS_STEPS, LONG = cpu_name() != "znver5", 16
 
 
 class PredictedRows(SparseMicrokernel):
@@ -73,31 +64,41 @@ class PredictedRows(SparseMicrokernel):
 
 
 class EachColumn(Columns):
-    """Emits what columns of A in CSC add to a single column of C, entry by entry."""
+    """Emits what columns of A in CSC, whose indices were checked, add to a single column of C."""
 
     def start(self) -> None:
         """Emit nothing: C was begun before."""
 
+    def multiply_all(self, begin: Value, end: Value) -> None:
+        """Emit columns begin .. end - 1 of A."""
+        self.multiply_each(begin, end)
+
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
         """Emit the entries of a column of A, times an item of B."""
         [item] = self.load_row(self.row_of(self.B, number, B_ROW))
+        # LLVM would add many at a time, of which a short column has none.
+        with loop(self.builder, first, stop, self.number(1), unrolls=False) as entry:
+            self.add_term(entry, None, item)
 
-        def add_entry(entry: Value, _: int) -> None:
-            self.add_term(entry, None if CHECKS_AHEAD else self.words[ROWS], item)
 
-        def add_each() -> None:
-            with self.loop(first, stop) as entry:
-                add_entry(entry, 0)
+class LongColumns(EachColumn):
+    """Emits what columns of A in CSC, mostly long ones, add to a single column of C.
 
-        if not HAS_STEPS:
-            add_each()
-            return
-        is_long = self.builder.icmp_signed(">=", self.builder.sub(stop, first), self.number(LONG))
-        with self.builder.if_else(is_long, likely=False) as (by_steps, one_by_one):
-            with by_steps:
-                self.by_steps(first, stop, STEP, add_entry)
-            with one_by_one:
-                add_each()
+    Indices are checked as they are used, those of several entries at once.
+    """
+
+    def multiply(self, number: Value, first: Value, stop: Value) -> None:
+        """Emit the entries of a column of A, times an item of B."""
+        extent = self.words[ROWS]
+        [item] = self.load_row(self.row_of(self.B, number, B_ROW))
+        entries = self.builder.sub(stop, first)
+        whole = self.add(first, self.builder.and_(entries, self.number(STEP - 1)))
+        with loop(self.builder, first, whole, self.number(1), unrolls=False) as entry:
+            self.add_term(entry, extent, item)
+        with self.loop(whole, stop, STEP) as entry:
+            self.check_indices(entry, STEP, extent)
+            for place in range(STEP):
+                self.add_term(self.add(entry, place), None, item)
 
 
 class FilledRows(PredictedRows):
@@ -117,9 +118,3 @@ class FilledColumns(EachColumn):
     def multiply_all(self, begin: Value, end: Value) -> None:
         """Emit columns begin .. end - 1 of A."""
         self.multiply_filled(begin, end)
-
-    def multiply(self, number: Value, first: Value, stop: Value) -> None:
-        """Emit the entries of a column of A, nearly always a few, whose indices are checked."""
-        [item] = self.load_row(self.row_of(self.B, number, B_ROW))
-        with self.loop(first, stop) as entry:
-            self.add_term(entry, self.words[ROWS], item)

@@ -114,6 +114,10 @@ class SparseMicrokernel(Emitter):
 
     def multiply_all(self, begin: Value, end: Value) -> None:
         """Emit rows or columns begin .. end - 1 of A."""
+        self.multiply_each(begin, end)
+
+    def multiply_each(self, begin: Value, end: Value) -> None:
+        """Emit a loop over rows or columns begin .. end - 1 of A."""
         with self.loop(begin, end) as number:
             self._multiply_one(number)
 

@@ -11,22 +11,21 @@ import scipy.sparse as sp
 from direct_products import POOLS, multiply
 
 import portable_spdnn as ps
-from portable_spdnn_cpu.spmm.direct.copies import COLUMNS_FOR_ENTRY
-from portable_spdnn_cpu.spmm.direct.history import COLUMN, REMEMBERED, multiplied_since
-from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, INDPTR
-from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
-from portable_spdnn_cpu.spmm.direct.vectors import (
+from portable_spdnn_cpu.spmm.direct.added_columns import (
     BLOCK_ENTRIES,
+    CHECKED,
+    LEAST_LONG,
     LEAST_SHORT,
     MOST_OF_EIGHT,
     MOST_OF_SIXTEEN,
-    MOST_PREDICTED,
     MOST_SHORT,
-    SAMPLE,
-    SAMPLES,
-    are_even,
 )
+from portable_spdnn_cpu.spmm.direct.copies import COLUMNS_FOR_ENTRY
+from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, INDPTR
+from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
+from portable_spdnn_cpu.spmm.direct.vectors import RUN, SAMPLE, SAMPLES, are_even
 
+AGAIN = 40  # products after which both forms of a kernel have been used: `measured_form`
 LENGTHS = [0, 1, 2, 3, 4, 5, 9, 0, 0, BLOCK_ENTRIES - 1, 0, 1, BLOCK_ENTRIES, 2]
 LENGTHS += [BLOCK_ENTRIES + 1, 1, 26, 7, 8, 9, 23, 24, 25]
 
@@ -47,50 +46,87 @@ def columns_of(lengths: list[int], rows: int, dtype: Any, index: Any = np.int32)
 @pytest.mark.parametrize(
     ("others", "least", "most"),
     [
-        ([1] * 2000, 0, MOST_OF_EIGHT),
-        ([5] * 1000, MOST_OF_EIGHT, MOST_OF_SIXTEEN),
-        ([14, 13] * 300, MOST_OF_SIXTEEN, MOST_SHORT),
-        ([20], MOST_SHORT, 1000),
+        ([0, 2, 1] * 1000, 1 / LEAST_SHORT, MOST_OF_EIGHT),
+        ([3, 7] * 500, MOST_OF_EIGHT, MOST_OF_SIXTEEN),
+        ([12, 17] * 300, MOST_OF_SIXTEEN, MOST_SHORT),
+        ([20, 30] * 300, MOST_SHORT, 1000),
     ],
 )
 def test_a_vector_meets_columns_of_any_length(
-    others: list[int], least: int, most: int, dtype: Any, index: Any
+    others: list[int], least: float, most: int, dtype: Any, index: Any
 ) -> None:
     A = columns_of(LENGTHS + others + LENGTHS[::-1], 2 * BLOCK_ENTRIES, dtype, index)
     assert least * A.shape[1] < A.nnz <= most * A.shape[1]
+    assert not is_even(np.diff(A.indptr))
     rng = np.random.default_rng(1)
     x, added = rng.uniform(-1, 1, A.shape[1]), rng.uniform(-1, 1, A.shape[0])
     x, added = x.astype(dtype), added.astype(dtype)
     epilogue = ps.Epilogue(rng.uniform(-1, 1, A.shape[0]), "silu", upper=0.5)
     for finish in ((None, None), (epilogue, None), (epilogue, added), (None, added)):
         expected = ps.get_backend("scipy").spmm(A, x, *finish)
-        forget()
         found = multiply(POOLS[0], "csc", A, x, *finish)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-        # Ends of its columns are predicted now, if it is small.
-        again = multiply(POOLS[0], "csc", A, x, *finish)
-        np.testing.assert_array_equal(again, found)
+        for _ in range(AGAIN):
+            np.testing.assert_array_equal(multiply(POOLS[0], "csc", A, x, *finish), found)
+    refuse_wrong_indices("csc", A, x, [0, CHECKED - 1, CHECKED, A.nnz // 2, A.nnz - 1])
+
+
+def refuse_wrong_indices(form: str, A: Any, x: np.ndarray, entries: list[int]) -> None:
+    """Check that A is refused where the index of one of these entries is not within the array."""
+    beyond = A.shape[1] if form == "csr" else A.shape[0]
+    for entry in entries:
+        if entry < A.nnz:
+            for wrong in (beyond, -1):
+                kept, A.indices[entry] = A.indices[entry], wrong
+                assert multiply(POOLS[0], form, A, x) is None
+                A.indices[entry] = kept
+
+
+def mostly(usual: int, others: list[int]) -> list[int]:
+    """Return lengths of which most are the usual one, but no RUN of them, so that they are even."""
+    return [length for other in others for length in (*[usual] * (RUN // 2), other)]
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_rows_whose_ends_are_predicted_have_the_same_sums(dtype: Any, index: Any) -> None:
-    lengths = [*range(42), *LENGTHS, *range(42), *[1, 2] * 700]
-    assert not MOST_PREDICTED or sum(lengths) <= MOST_PREDICTED * len(lengths)
-    A = columns_of(lengths + [3] * 200, 2 * BLOCK_ENTRIES, dtype, index).T
+    # The first are taken by branches at once, the second in blocks first.
+    for lengths in (mostly(3, [*range(42), *LENGTHS]), [*range(42), *LENGTHS, *[1, 2] * 700]):
+        A = columns_of(lengths, 2 * BLOCK_ENTRIES, dtype, index).T
+        x = np.random.default_rng(1).uniform(-1, 1, A.shape[1]).astype(dtype)
+        for _ in range(2):
+            found = multiply(POOLS[0], "csr", A, x)
+            np.testing.assert_allclose(found, A @ x, rtol=1e-5, atol=1e-5)
+            for _ in range(AGAIN):
+                np.testing.assert_array_equal(multiply(POOLS[0], "csr", A, x), found)
+            shared = multiply(POOLS[1], "csr", A, x)
+            np.testing.assert_array_equal(shared, found)
+            A.data[:40], x[:] = np.inf, np.abs(x)  # the same again with entries that are not finite
+        A = A.copy()  # at another address: no product of it was timed
+        for row in np.flatnonzero(np.isin(lengths, [7, 8, 9, 24, 41])):
+            refuse_wrong_indices("csr", A, x, list(range(A.indptr[row], A.indptr[row + 1])))
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("usual", "is_long"), [(1, False), (2, False), (13, True)])
+def test_columns_whose_ends_are_predicted(
+    usual: int, is_long: bool, dtype: Any, index: Any
+) -> None:
+    lengths = mostly(usual, [*range(26), *LENGTHS[:9], 2 * CHECKED // 3] * 2)
+    A = columns_of(lengths, CHECKED, dtype, index)
+    if not is_long:  # without the longest
+        A = A[:, np.diff(A.indptr) < 30]
+        A.indices, A.indptr = A.indices.astype(index), A.indptr.astype(index)
+    assert is_even(np.diff(A.indptr))
+    assert (A.nnz >= LEAST_LONG * A.shape[1]) == is_long
     x = np.random.default_rng(1).uniform(-1, 1, A.shape[1]).astype(dtype)
-    for _ in range(2):
-        forget()
-        found = multiply(POOLS[0], "csr", A, x)
-        np.testing.assert_allclose(found, A @ x, rtol=1e-5, atol=1e-5)
-        np.testing.assert_array_equal(multiply(POOLS[0], "csr", A, x), found)
-        A.data[:40], x[:] = np.inf, np.abs(x)  # the same again with entries that are not finite
-    for row in (7, 8, 9, 24, 41):
-        for entry in range(A.indptr[row], A.indptr[row + 1]):
-            for wrong in (A.shape[1], -1):
-                kept, A.indices[entry] = A.indices[entry], wrong
-                assert multiply(POOLS[0], "csr", A, x) is None
-                A.indices[entry] = kept
+    found = multiply(POOLS[0], "csc", A, x)
+    np.testing.assert_allclose(found, A @ x, rtol=1e-5, atol=1e-5)
+    places = range(0, A.nnz, 1 + A.nnz // 100)
+    refuse_wrong_indices("csc", A.copy(), x, [*range(40), *places, A.nnz - 1])
+    for _ in range(AGAIN):
+        np.testing.assert_array_equal(multiply(POOLS[0], "csc", A, x), found)
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
@@ -118,55 +154,25 @@ def test_columns_that_all_have_as_many_entries(dtype: Any, index: Any) -> None:
                 assert multiply(POOLS[0], "csc", changed, x) is None
 
 
-def forget() -> None:
-    """Multiply so much that no processor predicts where rows or columns of others end."""
-    for dtype in (np.float32, np.float64):
-        for index in (np.int32, np.int64):
-            indptr, x = np.arange(REMEMBERED + 1, dtype=index), np.ones(REMEMBERED, dtype)
-            A = sp.csc_array((x, np.zeros(REMEMBERED, index), indptr), (10, REMEMBERED))
-            assert multiply(POOLS[0], "csc", A, x)[0] == REMEMBERED
-            assert multiply(POOLS[0], "csr", A.T, x[:10])[0] == 1
+@numba.njit
+def even(words: np.ndarray, extent: int, tolerance: int) -> bool:
+    return are_even(words, extent, tolerance, np.int32)
 
 
-def test_columns_are_predicted_of_matrices_that_come_again_soon() -> None:
-    few, many = 10, REMEMBERED // (COLUMN + 1)
-
-    @numba.njit
-    def predicted(indptr: int, columns: int, entries: int) -> bool:
-        return bool(multiplied_since(indptr, columns, entries) <= REMEMBERED)
-
-    assert not predicted(64, few, few)
-    assert predicted(64, few, few)
-    assert not predicted(128, few, few)
-    assert predicted(64, few, few)
-    assert predicted(128, few, few)
-    assert not predicted(4096, many, many)
-    assert not predicted(64, few, few)  # long ago
-    assert not predicted(4096, many + 1, many)  # too many, though nothing else came
-    assert not predicted(4096, many + 1, many)
-    # As of so many small matrices, of which a few may share slots of the table.
-    several = 64 * np.random.default_rng(0).choice(range(65, 1 << 20), 200, replace=False)
-    assert not any(predicted(indptr, few, few) for indptr in several)
-    assert sum(predicted(indptr, few, few) for indptr in several) > 180
+def is_even(lengths: Any, tolerance: int = 1) -> bool:
+    """Whether columns of these lengths are even, as a processor is taken to predict them."""
+    words = np.zeros(COUNTERS + 1, np.int64)
+    indptr = np.append(0, np.cumsum(lengths)).astype(np.int32)
+    words[INDPTR] = indptr.ctypes.data
+    return bool(even(words, len(lengths), tolerance))
 
 
 def test_rows_that_are_as_long_as_their_neighbours_are_even() -> None:
-    @numba.njit
-    def even(words: np.ndarray, begin: int, end: int, tolerance: int) -> bool:
-        return are_even(words, begin, end, tolerance, np.int32)
-
-    def is_even(lengths: list[int], begin: int = 0, tolerance: int = 1) -> bool:
-        words = np.zeros(COUNTERS + 1, np.int64)
-        indptr = np.append(0, np.cumsum(lengths)).astype(np.int32)
-        words[INDPTR] = indptr.ctypes.data
-        return bool(even(words, begin, len(lengths), tolerance))
-
     assert is_even([4, 5] * 40)
     assert is_even([0, 1, 2, 3, 2, 1] * 9)
     assert not is_even([3, 5] * 40)
     assert is_even([2] * 40 + [4] * 8 + [2] * 40)
     assert not is_even([2] * 4 + [4] * 3)
-    assert is_even([9, 1, 7] + [4] * 16, begin=3)
     assert not is_even([4, 5] * 40, tolerance=0)
     assert is_even([4] * 40 + [5] * 40, tolerance=0)
     many = 5 * SAMPLES * SAMPLE

@@ -19,44 +19,46 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     B,
     K,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.direct.microkernels import CSC, FILLED_CSC, LONG_CSC, multiply_apart
+from portable_spdnn_cpu.spmm.direct.microkernels import CSC, LONG_CSC, NONEMPTY_CSC, multiply_apart
 
 CHECKED = 8192  # entries whose indices are checked together, and are in a cache when they are used
-# From how many entries in a column on average its loop goes by several: 0.7 to 1.03 of the time.
-LEAST_LONG = 6
+# Mostly empty: there are more than so many columns, or rows in CSR, for an entry.
+MOSTLY_EMPTY = 2
+# From how many entries in a column on average a loop for each column goes by steps of several: that
+# takes 0.7 to 1.0 of the time on a Zen 5, of bands with fewer up to 1.15.
+LEAST_LONG = 10
 BLOCK_ENTRIES = 512  # that are added together
 # Items of B that are written for a column without a loop, as many as a tuple has numbers (of which
 # its type tells, so that they are a constant for Numba), and up to how many entries in a column on
-# average. From one entry in LEAST_SHORT columns to MOST_SHORT in each that takes less time than a
-# loop for each column, where ends are not predicted, as measured on a Zen 5.
+# average. With up to MOST_SHORT that takes less time than a loop for each column, where ends are
+# not predicted, as measured on a Zen 5.
 EIGHT, SIXTEEN, MANY = (0,) * 8, (0,) * 16, (0,) * 32
-LEAST_SHORT, MOST_OF_EIGHT, MOST_OF_SIXTEEN, MOST_SHORT = 2, 3, 11, 20
+MOST_OF_EIGHT, MOST_OF_SIXTEEN, MOST_SHORT = 3, 11, 20
 
 
 @kernel_part
 def add_columns(
-    words: Any, begin: int, end: int, predicted: bool, dtype: Any, index_dtype: Any
+    words: Any, begin: int, end: int, by_branches: bool, dtype: Any, index_dtype: Any
 ) -> Any:
     """Add columns begin .. end - 1 of A to C, each times its item of B.
 
-    `predicted` is whether a processor predicts how long each is. Returns false where an index is
-    not below the rows of C; offsets were checked before.
+    `by_branches` is whether those are preferred that depend on where each column ends. Returns
+    false where an index is not below the rows of C; offsets were checked before.
     """
     indptr = array_at(words[INDPTR], words[K] + 1, index_dtype)
     indices = array_at(words[INDICES], words[ENTRIES], index_dtype)
     columns, entries = end - begin, indptr[end] - indptr[begin]
-    is_short = not predicted and entries <= MOST_SHORT * columns
-    if not is_short and entries >= LEAST_LONG * columns:
+    if by_branches and entries >= LEAST_LONG * columns:
         return multiply_apart(LONG_CSC, words, begin, end, dtype, index_dtype)
     together = max(1, CHECKED * columns // max(1, entries))
     while begin < end:
         until = min(end, begin + together)
         if not are_below(indices, np.uint64(indptr[begin]), np.uint64(indptr[until]), words[ROWS]):
             return False
-        if not is_short:
+        if by_branches or entries > MOST_SHORT * columns:
             multiply_apart(CSC, words, begin, until, dtype, index_dtype)
-        elif LEAST_SHORT * entries < columns:
-            multiply_apart(FILLED_CSC, words, begin, until, dtype, index_dtype)
+        elif MOSTLY_EMPTY * entries < columns:
+            multiply_apart(NONEMPTY_CSC, words, begin, until, dtype, index_dtype)
         elif entries <= MOST_OF_EIGHT * columns:
             add_short_columns(words, begin, until, EIGHT, dtype, index_dtype)
         elif entries <= MOST_OF_SIXTEEN * columns:

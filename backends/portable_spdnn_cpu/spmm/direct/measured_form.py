@@ -4,9 +4,10 @@ With a single column of B there is a kernel with a branch where each row or colu
 faster one where a processor predicts these branches, and one with few branches. What a processor
 predicts depends on A, on what else it ran since, and on its make: so products are timed.
 
-A table in each job holds what the last products of a matrix took, by the address of its offsets.
-Now and then the other kernel is tried. Both give the same C, to the bit: so threads share the table
-without a lock, and where it is wrong a product only takes longer.
+A table in each job holds what the last products of a matrix took, by the address of its offsets and
+the number of its entries. Now and then the other kernel is tried. Both give the same C, to the bit
+but for the bits of a NaN: so threads share the table without a lock, and where it is wrong a
+product only takes longer.
 """
 
 from __future__ import annotations
@@ -26,37 +27,47 @@ SLOT_BITS = 12
 SLOTS = 1 << SLOT_BITS
 # Words of a slot, 0 at first.
 MATRIX = 0  # which it is of
-FORM = 1  # the kernel in use: PREDICTED, with a branch where each row or column ends, or 0
+FORM = 1  # the kernel in use: BY_BRANCHES, with a branch where each row or column ends, or 0
 PRODUCTS = 2  # of this round, below 0 before the first that is timed
 LEAST = 3  # nanoseconds that a product of this round took
 TIMES = 4  # LEAST of the last round of form 0, and in the next word of form 1; 0: there was none
-ROUNDS = 6  # since it is settled that the form stays; 0 and below while it is tried
-HAS_RUNS = 7  # for `vectors`: whether some rows or columns that follow each other are equal
-INTERVAL = 8  # rounds until the other form is tried; below 0 while it is
-WORDS = 9
-PREDICTED = 1
-# A round ends with TIMED products that are timed, of a form that is tried without others before.
+ROUNDS = 6  # since it is settled that the form stays; 0 while it is tried
+LOST = 7  # nanoseconds that this trial took longer than the other form would have
+INTERVAL = 8  # rounds from one trial to the next; below 0 in a trial that is due by it
+HAS_RUNS = 9  # for `vectors`: whether some rows or columns that follow each other are equal
+WORDS = 10
+BY_BRANCHES = 1
+# A round is TIMED products that are timed; once a form is settled, UNTIMED ones come before them.
 TIMED, UNTIMED = 4, 60
-LEAST_INTERVAL, MOST_INTERVAL = 4, 64  # twice as long after each trial that changes nothing
-# While the predicted form is tried, a processor may yet learn branches though it became no faster
-# in so many rounds, if it takes less than HOPELESS times as long as the other: those of 20,000
-# columns take a Zen 5 up to a hundred products.
-PATIENCE, HOPELESS = 24, 2
+# The interval doubles with each trial that finds nothing faster. A trial of branches may lose the
+# time of a product for each round of the interval, about one in 64: a processor may yet learn them.
+# While they become faster it may lose LEARNING times as much: 20,000 columns take a Zen 5 a hundred
+# products.
+LEAST_INTERVAL, MOST_INTERVAL, LEARNING = 4, 256, 8
 LEAST_GAIN = 64  # a time is less where it is less by more than one part in so many
 
 
 @kernel_part
-def slot_of(indptr: int, entries: int) -> Array:
-    """Return the slot of a matrix, by the address of its offsets: zeros if it was another's."""
+def slot_of(indptr: int, entries: int, is_first: bool) -> Array:
+    """Return the slot of a matrix, by the address of its offsets.
+
+    The first worker of a product begins it with zeros if it was another's.
+    """
     # Fibonacci hashing (Knuth, The Art of Computer Programming 3, 6.4): the upper bits.
     multiplier = np.uint64(0x9E3779B97F4A7C15)
     matrix = np.uint64(indptr) ^ (np.uint64(entries) * multiplier)
     place = np.int64((matrix * multiplier) >> np.uint64(64 - SLOT_BITS))
     slot = array_at(table_address() + place * WORDS * 8, WORDS, np.int64)
-    if slot[MATRIX] != np.int64(matrix):
+    if is_first and slot[MATRIX] != np.int64(matrix):
         slot[:] = 0
         slot[MATRIX] = np.int64(matrix)
     return slot
+
+
+@kernel_part
+def begins_trial(slot: Array) -> bool:
+    """Whether no product of a trial has ended; the first products of a matrix are one too."""
+    return bool(slot[PRODUCTS] == 0 and slot[TIMES + slot[FORM]] == 0)
 
 
 @kernel_part
@@ -72,10 +83,12 @@ def start_time(slot: Array) -> int:
 
 
 @kernel_part
-def note_product(slot: Array, started: int) -> None:
-    """Count a product that ends now; `started` is what `start_time` returned."""
+def note_product(slot: Array, form: int, started: int) -> None:
+    """Count a product of some form that ends now; `started` is what `start_time` returned."""
+    if slot[FORM] != form:
+        return  # another thread has changed it meanwhile
     if started:
-        note_time(slot, nanoseconds() - started)
+        note_time(slot, max(1, nanoseconds() - started))
     else:
         slot[PRODUCTS] += 1
 
@@ -90,23 +103,21 @@ def note_time(slot: Array, taken: int) -> None:
     form, least = slot[FORM], slot[LEAST]
     before, other = slot[TIMES + form], slot[TIMES + 1 - form]
     slot[TIMES + form], slot[PRODUCTS] = least, 0
-    is_tried, loses, wins = slot[ROUNDS] <= 0, is_less(other, least), is_less(least, other)
-    if is_tried and (before == 0 or is_less(least, before)):
-        return  # the processor learns
-    if is_tried and form == PREDICTED and not wins and least < HOPELESS * other:
-        slot[ROUNDS] -= 1
-        if slot[ROUNDS] > -PATIENCE:
+    is_tried, interval = slot[ROUNDS] == 0, max(LEAST_INTERVAL, abs(slot[INTERVAL]))
+    is_slower = is_less(other, least)  # also where the other was never used: it is to be tried
+    if is_tried:
+        slot[LOST] += TIMED * (least - other) if other else 0
+        may_lose = interval * max(other, 1)
+        improves = before == 0 or is_less(least, before)
+        if improves and slot[LOST] < LEARNING * may_lose:
             return
-    if form == PREDICTED and loses and not is_tried:
-        slot[ROUNDS] = 0  # the processor forgot, and may learn again
-        return
-    slot[ROUNDS] = max(0, slot[ROUNDS]) + 1
-    interval = max(LEAST_INTERVAL, abs(slot[INTERVAL]))
-    if slot[INTERVAL] < 0:
-        slot[INTERVAL] = LEAST_INTERVAL if wins else interval
-    elif loses:
-        slot[INTERVAL] = LEAST_INTERVAL
-    if loses:
+        if form == BY_BRANCHES and other and is_slower and slot[LOST] < may_lose:
+            return
+    slot[ROUNDS] += 1
+    if slot[INTERVAL] >= 0 and is_slower:
+        interval = LEAST_INTERVAL  # not by a trial that was due: what else runs has changed
+    slot[INTERVAL] = interval
+    if is_slower:
         try_form(slot, 1 - form)
     elif slot[ROUNDS] > interval:
         try_form(slot, 1 - form)
@@ -118,7 +129,7 @@ def note_time(slot: Array, taken: int) -> None:
 @kernel_part
 def try_form(slot: Array, form: int) -> None:
     """Use a form from now on, until it is settled which is faster."""
-    slot[FORM], slot[TIMES + form], slot[ROUNDS] = form, 0, 0
+    slot[FORM], slot[TIMES + form], slot[ROUNDS], slot[LOST] = form, 0, 0, 0
 
 
 @kernel_part
@@ -134,7 +145,7 @@ def table_address(typingctx: Any) -> Emission:
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         kind = ir.ArrayType(ir.IntType(64), SLOTS * WORDS)
         words = ir.GlobalVariable(builder.module, kind, builder.module.get_unique_name("slots"))
-        words.linkage, words.initializer, words.align = "internal", ir.Constant(kind, None), 64
+        words.linkage, words.initializer = "internal", ir.Constant(kind, None)
         return builder.ptrtoint(words, ir.IntType(64))
 
     return types.intp(), codegen

@@ -1,7 +1,8 @@
 """Microkernels: products with A in CSR or CSC, whose structure is checked as it is read.
 
-An index outside of the arrays ends the work before it is used as an address; offsets were checked
-before. An entry that is stored twice counts twice, as in SciPy.
+An index outside of the arrays ends the work before it is used as an address; but for CSC and
+NONEMPTY_CSC of a single column indices were checked before, as offsets were for all. An entry that
+is stored twice counts twice, as in SciPy.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from portable_spdnn_cpu.spmm.direct.dot_blocks import DotBlocks
 from portable_spdnn_cpu.spmm.direct.job_words import REFUSED
 from portable_spdnn_cpu.spmm.direct.predicted import (
     EachColumn,
-    FilledColumns,
-    FilledRows,
     LongColumns,
+    NonemptyColumns,
+    NonemptyRows,
     PredictedRows,
 )
 from portable_spdnn_cpu.spmm.direct.rows import Rows
@@ -32,7 +33,7 @@ from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
 # Constants for Numba, to which a tuple's length is part of its type.
-CSR, CSC, EQUAL_CSR, EQUAL_CSC, PREDICTED_CSR, FILLED_CSR, FILLED_CSC, LONG_CSC = (
+CSR, CSC, EQUAL_CSR, EQUAL_CSC, PREDICTED_CSR, NONEMPTY_CSR, NONEMPTY_CSC, LONG_CSC = (
     (0,) * number for number in range(8)
 )
 
@@ -62,8 +63,8 @@ def multiply(
     form : tuple
         CSR or CSC: of A. For a single column: EQUAL_CSR and EQUAL_CSC, where all rows, or columns,
         have as many entries, at most MOST_EQUAL; PREDICTED_CSR, where a processor predicts how many
-        each row has; FILLED_CSR and FILLED_CSC, where most have none. Rows of these are not
-        finished.
+        each row has; LONG_CSC, where most columns have many; NONEMPTY_CSR and NONEMPTY_CSC, where
+        many rows or columns have none. Rows of these are not finished.
     vectors, vector_bytes : int, constants
         How many vectors, of how many bytes, so many columns take: in CSR the last may be partly
         filled, and one is full at least without fast masks; in CSC all are full, at least one, and
@@ -79,8 +80,8 @@ def multiply(
         return None  # Numba asks again with constants
     sizes = vectors.literal_value, vector_bytes.literal_value
     single = (
-        DotBlocks, EachColumn, EqualRows, EqualColumns, PredictedRows, FilledRows, FilledColumns,
-        LongColumns,
+        DotBlocks, EachColumn, EqualRows, EqualColumns, PredictedRows, NonemptyRows,
+        NonemptyColumns, LongColumns,
     )  # fmt: skip
     emitter = ((Rows, Columns) if sizes[0] else single)[len(form)]
     itemsize, index_bits = dtype.dtype.bitwidth // 8, index_dtype.dtype.bitwidth

@@ -13,7 +13,6 @@ from __future__ import annotations
 from numba.core import cgutils
 
 from portable_spdnn_cpu.jit.loops import align_loop, hidden, loop
-from portable_spdnn_cpu.spmm.direct.columns import Columns
 from portable_spdnn_cpu.spmm.direct.dots import STEP
 from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, OUT_ROW, ROWS, K
 from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
@@ -63,15 +62,8 @@ class PredictedRows(SparseMicrokernel):
         self.builder.position_at_end(following)
 
 
-class EachColumn(Columns):
+class EachColumn(SparseMicrokernel):
     """Emits what columns of A in CSC, whose indices were checked, add to a single column of C."""
-
-    def start(self) -> None:
-        """Emit nothing: C was begun before."""
-
-    def multiply_all(self, begin: Value, end: Value) -> None:
-        """Emit columns begin .. end - 1 of A."""
-        self.multiply_each(begin, end)
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
         """Emit the entries of a column of A, times an item of B."""
@@ -101,20 +93,20 @@ class LongColumns(EachColumn):
                 self.add_term(self.add(entry, place), None, item)
 
 
-class FilledRows(PredictedRows):
-    """Emits the products of rows of A in CSR, of which most have no entry."""
+class NonemptyRows(PredictedRows):
+    """Emits the products of rows of A in CSR, of which many have no entry."""
 
     def multiply_all(self, begin: Value, end: Value) -> None:
         """Emit rows of C: zeros first."""
         size = self.times(self.builder.sub(end, begin), self.itemsize)
         target = self.builder.inttoptr(self.row_of(self.out, begin, OUT_ROW), BYTE.as_pointer())
         cgutils.memset(self.builder, target, size, 0)
-        self.multiply_filled(begin, end)
+        self.multiply_nonempty(begin, end)
 
 
-class FilledColumns(EachColumn):
-    """Emits what columns of A in CSC add to a single column of C, of which most have no entry."""
+class NonemptyColumns(EachColumn):
+    """Emits what columns of A in CSC add to a single column of C where most have no entry."""
 
     def multiply_all(self, begin: Value, end: Value) -> None:
         """Emit columns begin .. end - 1 of A."""
-        self.multiply_filled(begin, end)
+        self.multiply_nonempty(begin, end)

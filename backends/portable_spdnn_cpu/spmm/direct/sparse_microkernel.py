@@ -114,18 +114,15 @@ class SparseMicrokernel(Emitter):
 
     def multiply_all(self, begin: Value, end: Value) -> None:
         """Emit rows or columns begin .. end - 1 of A."""
-        self.multiply_each(begin, end)
-
-    def multiply_each(self, begin: Value, end: Value) -> None:
-        """Emit a loop over rows or columns begin .. end - 1 of A."""
         with self.loop(begin, end) as number:
             self._multiply_one(number)
 
-    def multiply_filled(self, begin: Value, end: Value) -> None:
+    def multiply_nonempty(self, begin: Value, end: Value) -> None:
         """Emit rows or columns begin .. end - 1 of A that have an entry.
 
-        Where most have none that takes less time than a branch for each: a bit tells of each of
-        some that follow each other, and the processor steps from one that is set to the next.
+        The offsets of some that follow each other are compared at once: a bit says of each whether
+        it has an entry, and the processor steps from one that is set to the next. Where most have
+        none that takes less time than a branch for each.
         """
         builder, together = self.builder, WORD.width
         kind, size = ir.VectorType(self.index_type, together), self.index_type.width // 8

@@ -13,7 +13,7 @@ import numpy as np
 from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import job_kernel, kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at, next_task
-from portable_spdnn_cpu.spmm.direct.added_columns import LEAST_SHORT, add_columns
+from portable_spdnn_cpu.spmm.direct.added_columns import MOSTLY_EMPTY, add_columns
 from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows, finish_rows
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACTIVATION,
@@ -28,9 +28,10 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     K,
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.direct.measured_form import (
+    BY_BRANCHES,
     FORM,
     HAS_RUNS,
-    PREDICTED,
+    begins_trial,
     is_new,
     note_product,
     slot_of,
@@ -40,7 +41,7 @@ from portable_spdnn_cpu.spmm.direct.microkernels import (
     CSR,
     EQUAL_CSC,
     EQUAL_CSR,
-    FILLED_CSR,
+    NONEMPTY_CSR,
     PREDICTED_CSR,
     multiply_apart,
 )
@@ -58,42 +59,59 @@ EVEN_FOR_ONE_UNEVEN, SAMPLES, SAMPLE = 8, 16, 32
 def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C: by tasks, each some rows, until none is left or A is refused."""
     rows, tasks, has_epilogue = words[ROWS], words[TASKS], words[HAS_EPILOGUE]
-    slot = slot_of(words[INDPTR], words[ENTRIES])
-    if worker == 0 and not has_epilogue and is_new(slot):
-        slot[FORM] = are_even(words, rows, 0, index_dtype)
-        slot[HAS_RUNS] = has_runs(words, rows, index_dtype)
-    predicted, runs, started = slot[FORM] == PREDICTED, slot[HAS_RUNS] == 1, start_time(slot)
+    is_first = worker == 0 and not has_epilogue  # an epilogue has one form alone
+    slot = slot_of(words[INDPTR], words[ENTRIES], is_first)
+    if is_first and begins_trial(slot):
+        note_lengths(slot, words, rows, 0, index_dtype)
+    form, runs, started = slot[FORM], slot[HAS_RUNS], start_time(slot) if is_first else 0
     while not words[REFUSED]:
         task = next_task(words, COUNTERS, worker, words[WORKERS], tasks)
         if task < 0:
             break
         begin, end = task * rows // tasks, (task + 1) * rows // tasks
-        if not multiply_rows(words, begin, end, predicted, runs, dtype, index_dtype):
+        if not multiply_rows(words, begin, end, form == BY_BRANCHES, runs, dtype, index_dtype):
             words[REFUSED] = 1
             break
         if has_epilogue and words[ACTIVATION] != NONE:
             finish_rows(words, begin, end, dtype)
-    if worker == 0 and not words[REFUSED] and not has_epilogue:
-        note_product(slot, started)
+    if is_first and not words[REFUSED]:
+        note_product(slot, form, started)
+
+
+@kernel_part
+def note_lengths(slot: Any, words: Any, extent: int, tolerance: int, index_dtype: Any) -> None:
+    """Note what the lengths of rows 0 .. extent - 1 of A, or of columns in CSC, suggest.
+
+    A new matrix is first multiplied by branches where they are even, but not in runs.
+    """
+    is_filled = words[ENTRIES] >= extent
+    slot[HAS_RUNS] = is_filled and has_runs(words, extent, index_dtype)
+    if is_new(slot) and is_filled and not slot[HAS_RUNS]:
+        slot[FORM] = BY_BRANCHES if are_even(words, extent, tolerance, index_dtype) else 0
 
 
 @kernel_part
 def multiply_rows(
-    words: Any, begin: int, end: int, predicted: bool, runs: bool, dtype: Any, index_dtype: Any
+    words: Any, begin: int, end: int, by_branches: bool, runs: int, dtype: Any, index_dtype: Any
 ) -> Any:
-    """Multiply rows begin .. end - 1 of CSR; returns false where an index is beyond B."""
+    """Multiply rows begin .. end - 1 of CSR; returns false where an index is beyond B.
+
+    `by_branches` is whether there is one where each row ends, `runs` whether to look for runs of
+    rows that have as many entries each.
+    """
     if words[HAS_EPILOGUE]:
         return multiply_apart(CSR, words, begin, end, dtype, index_dtype)
-    valid, indptr = True, array_at(words[INDPTR], end + 1, index_dtype)
+    indptr = array_at(words[INDPTR], end + 1, index_dtype)
     entries, rows = indptr[end] - indptr[begin], end - begin
-    if entries < rows and (predicted or LEAST_SHORT * entries < rows):
-        return multiply_apart(FILLED_CSR, words, begin, end, dtype, index_dtype)
+    if MOSTLY_EMPTY * entries < rows or (by_branches and entries < rows):
+        return multiply_apart(NONEMPTY_CSR, words, begin, end, dtype, index_dtype)
+    if by_branches:
+        return multiply_apart(PREDICTED_CSR, words, begin, end, dtype, index_dtype)
+    valid = True
     while valid and begin < end:
         after, equal = run_of(words, begin, end, index_dtype) if runs else (end, False)
         if equal:
             valid = multiply_apart(EQUAL_CSR, words, begin, after, dtype, index_dtype)
-        elif predicted:
-            valid = multiply_apart(PREDICTED_CSR, words, begin, after, dtype, index_dtype)
         else:
             valid = multiply_apart(CSR, words, begin, after, dtype, index_dtype)
         begin = after
@@ -102,12 +120,7 @@ def multiply_rows(
 
 @kernel_part
 def has_runs(words: Any, extent: int, index_dtype: Any) -> bool:
-    """Whether RUN rows, or columns in CSC, of so many all have as many entries.
-
-    Where there are more of them than entries, that is not looked for.
-    """
-    if words[ENTRIES] < extent:
-        return False
+    """Whether RUN rows that follow each other, or columns in CSC, all have as many entries."""
     for begin in range(0, max(1, extent - RUN + 1), RUN):
         if are_equal(words, begin, min(begin + RUN, extent), index_dtype):
             return True
@@ -168,21 +181,21 @@ def are_even(words: Any, extent: int, tolerance: int, index_dtype: Any) -> bool:
 def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C, by one worker."""
     begin_rows(words, dtype)
-    k, entries = words[K], words[ENTRIES]
-    slot, begin, valid = slot_of(words[INDPTR], entries), 0, True
-    if is_new(slot):
-        slot[FORM] = entries >= k and are_even(words, k, 1, index_dtype)
-        slot[HAS_RUNS] = has_runs(words, k, index_dtype)
-    predicted, runs, started = slot[FORM] == PREDICTED, slot[HAS_RUNS] == 1, start_time(slot)
+    k, begin, valid = words[K], 0, True
+    slot = slot_of(words[INDPTR], words[ENTRIES], True)
+    if begins_trial(slot):
+        note_lengths(slot, words, k, 1, index_dtype)
+    form, started = slot[FORM], start_time(slot)
+    looks_for_runs = form != BY_BRANCHES and slot[HAS_RUNS]
     while valid and begin < k:
-        end, equal = run_of(words, begin, k, index_dtype) if runs else (k, False)
+        end, equal = run_of(words, begin, k, index_dtype) if looks_for_runs else (k, False)
         if equal:
             valid = multiply_apart(EQUAL_CSC, words, begin, end, dtype, index_dtype)
         else:
-            valid = add_columns(words, begin, end, predicted, dtype, index_dtype)
+            valid = add_columns(words, begin, end, form == BY_BRANCHES, dtype, index_dtype)
         begin = end
     if valid:
-        note_product(slot, started)
+        note_product(slot, form, started)
         finish_all_rows(words, dtype)
     else:
         words[REFUSED] = 1

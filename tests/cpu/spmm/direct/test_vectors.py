@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numba
@@ -11,21 +12,32 @@ import scipy.sparse as sp
 from direct_products import POOLS, multiply
 
 import portable_spdnn as ps
+from portable_spdnn_cpu.jit.compilation import job_kernel
+from portable_spdnn_cpu.jit.jobs import Job
+from portable_spdnn_cpu.spmm.direct import start
 from portable_spdnn_cpu.spmm.direct.added_columns import (
     BLOCK_ENTRIES,
     CHECKED,
     LEAST_LONG,
-    LEAST_SHORT,
     MOST_OF_EIGHT,
     MOST_OF_SIXTEEN,
     MOST_SHORT,
+    MOSTLY_EMPTY,
+    add_columns,
 )
 from portable_spdnn_cpu.spmm.direct.copies import COLUMNS_FOR_ENTRY
-from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, INDPTR
+from portable_spdnn_cpu.spmm.direct.finish import begin_rows
+from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, INDPTR, REFUSED, ROWS, K
 from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
-from portable_spdnn_cpu.spmm.direct.vectors import RUN, SAMPLE, SAMPLES, are_even
+from portable_spdnn_cpu.spmm.direct.vectors import (
+    RUN,
+    SAMPLE,
+    SAMPLES,
+    are_even,
+    has_runs,
+    multiply_rows,
+)
 
-AGAIN = 40  # products after which both forms of a kernel have been used: `measured_form`
 LENGTHS = [0, 1, 2, 3, 4, 5, 9, 0, 0, BLOCK_ENTRIES - 1, 0, 1, BLOCK_ENTRIES, 2]
 LENGTHS += [BLOCK_ENTRIES + 1, 1, 26, 7, 8, 9, 23, 24, 25]
 
@@ -41,92 +53,127 @@ def columns_of(lengths: list[int], rows: int, dtype: Any, index: Any = np.int32)
     )
 
 
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@job_kernel
+def rows_by_branches(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
+    words[REFUSED] = not multiply_rows(words, 0, words[ROWS], True, 1, dtype, index_dtype)
+
+
+@job_kernel
+def rows_in_blocks(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
+    words[REFUSED] = not multiply_rows(words, 0, words[ROWS], False, 1, dtype, index_dtype)
+
+
+@job_kernel
+def columns_by_branches(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
+    begin_rows(words, dtype)
+    words[REFUSED] = not add_columns(words, 0, words[K], True, dtype, index_dtype)
+
+
+@job_kernel
+def columns_together(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
+    begin_rows(words, dtype)
+    words[REFUSED] = not add_columns(words, 0, words[K], False, dtype, index_dtype)
+
+
+BOTH_FORMS = {
+    "csr": (start.BY_ROWS, rows_by_branches, rows_in_blocks),
+    "csc": (start.BY_COLUMNS, columns_by_branches, columns_together),
+}
+
+
+@functools.cache
+def address_of(kernel: Any, dtype: np.dtype[Any], index: np.dtype[Any]) -> tuple[Job, int]:
+    """Return a job, which is to be kept, and its address."""
+    job = Job(kernel, dtype.type, index.type)
+    return job, job.address
+
+
+def products_of_both_forms(A: Any, x: np.ndarray) -> list[Any]:
+    """Return A times x by both kernels of which products choose; None where A is refused."""
+    taken, *kernels = BOTH_FORMS[A.format]
+    points, products = start.compiled(A.dtype, A.indices.dtype, 1), []
+    for kernel in kernels:
+        _, address = address_of(kernel, A.dtype, A.indices.dtype)
+        out = np.full(A.shape[0], np.nan, A.dtype)
+        done = points.run_alone(address, A.indptr, A.indices, A.data, x, out, taken, False)
+        products.append(out if done else None)
+    return products
+
+
+def check_both_forms(A: Any, x: np.ndarray, entries: list[int]) -> None:
+    """Check that sums are the same to the bit, and that wrong indices of entries are refused."""
+    found, (first, second) = multiply(POOLS[0], A.format, A, x), products_of_both_forms(A, x)
+    np.testing.assert_allclose(found, A @ x, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(first, found)
+    np.testing.assert_array_equal(second, found)
+    beyond = A.shape[1] if A.format == "csr" else A.shape[0]
+    for entry in entries:
+        for wrong in (beyond, -1):
+            kept, A.indices[entry] = A.indices[entry], wrong
+            assert products_of_both_forms(A, x) == [None, None]
+            assert multiply(POOLS[0], A.format, A, x) is None
+            A.indices[entry] = kept
+
+
+TYPES = [(np.float32, np.int32), (np.float64, np.int64)]
+
+
+@pytest.mark.parametrize(("dtype", "index"), TYPES)
 @pytest.mark.parametrize(
     ("others", "least", "most"),
     [
-        ([0, 2, 1] * 1000, 1 / LEAST_SHORT, MOST_OF_EIGHT),
-        ([3, 7] * 500, MOST_OF_EIGHT, MOST_OF_SIXTEEN),
+        ([0, 0, 0, 1] * 4000, 0, 1 / MOSTLY_EMPTY),
+        ([0, 2, 1] * 1000, 1 / MOSTLY_EMPTY, MOST_OF_EIGHT),
+        ([3, 7] * 500, MOST_OF_EIGHT, LEAST_LONG),
+        ([10, 9] * 1500, LEAST_LONG, MOST_OF_SIXTEEN),
         ([12, 17] * 300, MOST_OF_SIXTEEN, MOST_SHORT),
         ([20, 30] * 300, MOST_SHORT, 1000),
+        ([2] * 4000, MOST_OF_EIGHT, LEAST_LONG),  # and one that alone is checked at once
     ],
 )
 def test_a_vector_meets_columns_of_any_length(
-    others: list[int], least: float, most: int, dtype: Any, index: Any
+    others: list[int], least: float, most: float, dtype: Any, index: Any
 ) -> None:
-    A = columns_of(LENGTHS + others + LENGTHS[::-1], 2 * BLOCK_ENTRIES, dtype, index)
-    assert least * A.shape[1] < A.nnz <= most * A.shape[1]
-    assert not is_even(np.diff(A.indptr))
+    longest = [2 * CHECKED] if len(set(others)) == 1 else []
+    rows = CHECKED * 2 + 1 if longest else 2 * BLOCK_ENTRIES
+    A = columns_of(LENGTHS + others + longest + LENGTHS[::-1], rows, dtype, index)
+    assert least * A.shape[1] <= A.nnz <= most * A.shape[1]
     rng = np.random.default_rng(1)
     x, added = rng.uniform(-1, 1, A.shape[1]), rng.uniform(-1, 1, A.shape[0])
     x, added = x.astype(dtype), added.astype(dtype)
+    places = {0, CHECKED - 1, CHECKED, A.nnz // 2, A.nnz - 9, A.nnz - 1, *range(20, A.nnz, 997)}
+    check_both_forms(A, x, [entry for entry in places if entry < A.nnz])
     epilogue = ps.Epilogue(rng.uniform(-1, 1, A.shape[0]), "silu", upper=0.5)
-    for finish in ((None, None), (epilogue, None), (epilogue, added), (None, added)):
+    for finish in ((epilogue, None), (epilogue, added), (None, added)):
         expected = ps.get_backend("scipy").spmm(A, x, *finish)
         found = multiply(POOLS[0], "csc", A, x, *finish)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-        for _ in range(AGAIN):
-            np.testing.assert_array_equal(multiply(POOLS[0], "csc", A, x, *finish), found)
-    refuse_wrong_indices("csc", A, x, [0, CHECKED - 1, CHECKED, A.nnz // 2, A.nnz - 1])
 
 
-def refuse_wrong_indices(form: str, A: Any, x: np.ndarray, entries: list[int]) -> None:
-    """Check that A is refused where the index of one of these entries is not within the array."""
-    beyond = A.shape[1] if form == "csr" else A.shape[0]
-    for entry in entries:
-        if entry < A.nnz:
-            for wrong in (beyond, -1):
-                kept, A.indices[entry] = A.indices[entry], wrong
-                assert multiply(POOLS[0], form, A, x) is None
-                A.indices[entry] = kept
-
-
-def mostly(usual: int, others: list[int]) -> list[int]:
-    """Return lengths of which most are the usual one, but no RUN of them, so that they are even."""
-    return [length for other in others for length in (*[usual] * (RUN // 2), other)]
-
-
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_rows_whose_ends_are_predicted_have_the_same_sums(dtype: Any, index: Any) -> None:
-    # The first are taken by branches at once, the second in blocks first.
-    for lengths in (mostly(3, [*range(42), *LENGTHS]), [*range(42), *LENGTHS, *[1, 2] * 700]):
-        A = columns_of(lengths, 2 * BLOCK_ENTRIES, dtype, index).T
-        x = np.random.default_rng(1).uniform(-1, 1, A.shape[1]).astype(dtype)
-        for _ in range(2):
-            found = multiply(POOLS[0], "csr", A, x)
-            np.testing.assert_allclose(found, A @ x, rtol=1e-5, atol=1e-5)
-            for _ in range(AGAIN):
-                np.testing.assert_array_equal(multiply(POOLS[0], "csr", A, x), found)
-            shared = multiply(POOLS[1], "csr", A, x)
-            np.testing.assert_array_equal(shared, found)
-            A.data[:40], x[:] = np.inf, np.abs(x)  # the same again with entries that are not finite
-        A = A.copy()  # at another address: no product of it was timed
-        for row in np.flatnonzero(np.isin(lengths, [7, 8, 9, 24, 41])):
-            refuse_wrong_indices("csr", A, x, list(range(A.indptr[row], A.indptr[row + 1])))
-
-
-@pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("usual", "is_long"), [(1, False), (2, False), (13, True)])
-def test_columns_whose_ends_are_predicted(
-    usual: int, is_long: bool, dtype: Any, index: Any
+@pytest.mark.parametrize(("dtype", "index"), TYPES)
+@pytest.mark.parametrize("others", [[1, 2] * 700, [0, 1, 0, 1, 1] * 900, [3] * 200, [0] * 4000])
+def test_rows_have_the_same_sums_by_branches_and_in_blocks(
+    others: list[int], dtype: Any, index: Any
 ) -> None:
-    lengths = mostly(usual, [*range(26), *LENGTHS[:9], 2 * CHECKED // 3] * 2)
-    A = columns_of(lengths, CHECKED, dtype, index)
-    if not is_long:  # without the longest
-        A = A[:, np.diff(A.indptr) < 30]
-        A.indices, A.indptr = A.indices.astype(index), A.indptr.astype(index)
-    assert is_even(np.diff(A.indptr))
-    assert (A.nnz >= LEAST_LONG * A.shape[1]) == is_long
+    lengths = [*range(42), *LENGTHS, *others] if others[0] else [*range(42), *others]
+    A = columns_of(lengths, 2 * BLOCK_ENTRIES, dtype, index).T
+    assert (A.nnz < A.shape[0]) == (not others[0])
     x = np.random.default_rng(1).uniform(-1, 1, A.shape[1]).astype(dtype)
-    found = multiply(POOLS[0], "csc", A, x)
-    np.testing.assert_allclose(found, A @ x, rtol=1e-5, atol=1e-5)
-    places = range(0, A.nnz, 1 + A.nnz // 100)
-    refuse_wrong_indices("csc", A.copy(), x, [*range(40), *places, A.nnz - 1])
-    for _ in range(AGAIN):
-        np.testing.assert_array_equal(multiply(POOLS[0], "csc", A, x), found)
+    wrong = np.flatnonzero(np.isin(lengths[:42], [7, 8, 9, 24, 41]))
+    check_both_forms(A, x, [n for row in wrong for n in range(A.indptr[row], A.indptr[row + 1])])
+    shared = multiply(POOLS[1], "csr", A, x)
+    np.testing.assert_array_equal(shared, multiply(POOLS[0], "csr", A, x))
+    A.data[:40], x[:] = np.inf, np.abs(x)  # entries that are not finite
+    check_both_forms(A, x, [])
+
+
+def test_a_product_of_any_number_has_the_same_sums() -> None:
+    A = columns_of([*LENGTHS, *[0, 3, 1, 6] * 200], 2 * BLOCK_ENTRIES, np.float32)
+    for each in (A, A.T):
+        x = np.random.default_rng(1).uniform(-1, 1, each.shape[1]).astype(np.float32)
+        found = multiply(POOLS[0], each.format, each, x)
+        for _ in range(200):
+            np.testing.assert_array_equal(multiply(POOLS[0], each.format, each, x), found)
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
@@ -159,26 +206,41 @@ def even(words: np.ndarray, extent: int, tolerance: int) -> bool:
     return are_even(words, extent, tolerance, np.int32)
 
 
-def is_even(lengths: Any, tolerance: int = 1) -> bool:
-    """Whether columns of these lengths are even, as a processor is taken to predict them."""
+@numba.njit
+def with_runs(words: np.ndarray, extent: int) -> bool:
+    return has_runs(words, extent, np.int32)
+
+
+def asked(question: Any, lengths: Any, *others: int) -> bool:
+    """Ask of rows of these lengths."""
     words = np.zeros(COUNTERS + 1, np.int64)
     indptr = np.append(0, np.cumsum(lengths)).astype(np.int32)
     words[INDPTR] = indptr.ctypes.data
-    return bool(even(words, len(lengths), tolerance))
+    return bool(question(words, len(lengths), *others))
+
+
+def test_runs_of_rows_of_one_length_are_found() -> None:
+    assert asked(with_runs, [3] * RUN)
+    assert asked(with_runs, [1] * RUN + [5] * RUN + [7])
+    assert asked(with_runs, [4, 5] * RUN + [0] * RUN)
+    assert asked(with_runs, [2] * 5)  # all of a small matrix
+    assert not asked(with_runs, [4, 5] * RUN + [3])
+    assert not asked(with_runs, [1, 2, 2])
+    assert not asked(with_runs, [MOST_EQUAL + 1] * RUN)
 
 
 def test_rows_that_are_as_long_as_their_neighbours_are_even() -> None:
-    assert is_even([4, 5] * 40)
-    assert is_even([0, 1, 2, 3, 2, 1] * 9)
-    assert not is_even([3, 5] * 40)
-    assert is_even([2] * 40 + [4] * 8 + [2] * 40)
-    assert not is_even([2] * 4 + [4] * 3)
-    assert not is_even([4, 5] * 40, tolerance=0)
-    assert is_even([4] * 40 + [5] * 40, tolerance=0)
+    assert asked(even, [4, 5] * 40, 1)
+    assert asked(even, [0, 1, 2, 3, 2, 1] * 9, 1)
+    assert not asked(even, [3, 5] * 40, 1)
+    assert asked(even, [2] * 40 + [4] * 8 + [2] * 40, 1)
+    assert not asked(even, [2] * 4 + [4] * 3, 1)
+    assert not asked(even, [4, 5] * 40, 0)
+    assert asked(even, [4] * 40 + [5] * 40, 0)
     many = 5 * SAMPLES * SAMPLE
-    assert is_even([4] * many, tolerance=0)
+    assert asked(even, [4] * many, 0)
     for uneven in ([4, 9, 1], [4, 4, 9], [4, 9], [4, 4, 4, 9, 9]):
-        assert not is_even(uneven * many, tolerance=0)
+        assert not asked(even, uneven * many, 0)
 
 
 @pytest.mark.parametrize("place", [0, 700, -1])
@@ -211,7 +273,7 @@ def test_rows_without_an_entry_are_zero(columns: int, form: str) -> None:
 def test_rows_and_columns_of_which_most_have_no_entry(dtype: Any, index: Any) -> None:
     lengths = np.zeros(331, int)
     lengths[[0, 1, 63, 64, 127, 200, 255, 256, 321, 330]] = [1, 2, 9, 1, 3, 41, 8, 1, 16, 2]
-    assert LEAST_SHORT * lengths.sum() < lengths.size
+    assert MOSTLY_EMPTY * lengths.sum() < lengths.size
     x = np.random.default_rng(3).uniform(-1, 1, 50).astype(dtype)
     for count in (64, 65, 127, 331):
         columns = columns_of(list(lengths[:count]), 50, dtype, index)

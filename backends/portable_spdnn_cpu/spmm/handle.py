@@ -29,7 +29,7 @@ from portable_spdnn_cpu.spmm.direct.choice import suited_form
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.fast_path import FastPaths, new_result
 from portable_spdnn_cpu.spmm.few_columns import product as few_columns
-from portable_spdnn_cpu.spmm.few_columns.choice import Form, forms
+from portable_spdnn_cpu.spmm.few_columns.choice import LAST_CACHE, Form, forms
 from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct, predicted_seconds
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
@@ -326,6 +326,17 @@ class WeightsProduct:
         """Return A in clusters where B and C are in one order: else these would copy B before."""
         return self._clustered if size.fortran == size.out_fortran else None
 
+    def _direct_seconds(self, size: ProductSize, B: Array) -> float:
+        """Return what the model says of A as it is; infinity where that is not considered.
+
+        B has as many columns as are tried.
+        """
+        if suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order):
+            return cost_model.direct_seconds(replace(size, threads=1))
+        # The stream copies panels of a B that comes from memory, for few entries in a row of A.
+        is_far = size.inner * size.columns * size.itemsize > LAST_CACHE
+        return cost_model.direct_seconds(size) if is_far and not size.fortran else math.inf
+
     def _predict(self, B: Array, layout: int) -> Choice:
         """Choose by the model."""
         columns = B.shape[1]
@@ -351,10 +362,9 @@ class WeightsProduct:
             if clustered is not None:
                 makers.append((streamed / clustered.gain, lambda: clustered))
         predicted, make = min(makers, key=lambda maker: maker[0])
-        if suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order):
-            direct = cost_model.direct_seconds(replace(size, threads=1))
-            if direct < predicted:
-                return Choice(self._direct, direct)
+        direct = self._direct_seconds(size, B)
+        if direct < predicted:
+            return Choice(self._direct, direct)
         return Choice(make(), predicted)
 
     def _try_kernels(self, columns: int, layout: int) -> Choice:
@@ -379,11 +389,11 @@ class WeightsProduct:
             seconds = [predicted_seconds(each.seconds, self.A, columns, threads) for each in few]
             candidates = [*zip(few, seconds, strict=True), *candidates]
         best, dense = candidates[0][1], cost_model.dense_seconds(size)
-        if suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order):
-            alone = replace(size, threads=1)
-            candidates.append((self._direct, cost_model.direct_seconds(alone)))
+        direct = self._direct_seconds(size, B)
+        if direct < math.inf:
+            candidates.append((self._direct, direct))
             if columns == 1 and self.A.nnz < size.rows:  # rows take longer than their entries
-                columns_of_A = replace(alone, rows=size.inner)
+                columns_of_A = replace(size, rows=size.inner, threads=1)
                 candidates.append((self._by_columns, cost_model.direct_seconds(columns_of_A)))
         clustered = self._clustered_for(size)
         if clustered is not None:

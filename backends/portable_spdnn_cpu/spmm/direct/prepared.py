@@ -1,4 +1,4 @@
-"""C = A B of little work, for an A that stays: what a call of compiled code needs is prepared."""
+"""C = A B with A as it is, for an A that stays: what a call of compiled code needs is prepared."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from portable_spdnn_cpu.jit.jobs import in_order
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import with_aligned_rows
 from portable_spdnn_cpu.spmm.direct.choice import is_reused
+from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, REFUSED
 from portable_spdnn_cpu.spmm.direct.product import epilogue_arguments
 from portable_spdnn_cpu.spmm.direct.start import BY_ROWS, TAKEN, compiled
+from portable_spdnn_cpu.spmm.stream.product import WAKING_WORK, is_shared
 
 
 class DirectProduct:
-    """C = A B with A as it is, finished by an epilogue, on the calling thread.
+    """C = A B with A as it is, finished by an epilogue.
+
+    Threads share rows of A in CSR where that pays and B is in C order.
 
     Parameters
     ----------
@@ -30,7 +34,7 @@ class DirectProduct:
     def __init__(self, A: sp.csr_array | sp.csc_array, epilogue: Epilogue) -> None:
         index = np.result_type(A.indptr, A.indices)
         parts = A.indptr.astype(index, copy=False), A.indices.astype(index, copy=False), A.data
-        self._parts, self._entries = tuple(map(in_order, parts)), A.nnz
+        self._parts, self._entries, self._shape = tuple(map(in_order, parts)), A.nnz, A.shape
         self._entry_points: Any = compiled(A.dtype, index, 2)
         self._taken = TAKEN[A.format]
         self._finish = epilogue_arguments(epilogue, A.dtype)
@@ -44,12 +48,20 @@ class DirectProduct:
         entry_points, (k, columns), item = self._entry_points, B.shape, B.itemsize
         if B.strides[1] == item and is_reused(self._entries, k, columns, item):
             B = with_aligned_rows(B)
-        accumulates = residual is not None
-        address = entry_points.jobs[self._taken][columns == 1].address
-        if self._is_bare and not accumulates:
+        accumulates, job = residual is not None, entry_points.jobs[self._taken][columns == 1]
+        address, threads = job.address, self.threads_used(pool.threads, columns)
+        if threads == 1 and self._is_bare and not accumulates:
             return bool(entry_points.run_alone(address, *self._parts, B, out, self._taken, False))
         if accumulates:
             out[...] = residual
+        if threads > 1 and B.strides[1] == item:
+            words = np.empty(COUNTERS + threads, np.int64)
+            filled = entry_points.fill_all_words(
+                words, threads, *self._parts, B, out, accumulates, *self._finish
+            )
+            if filled:
+                pool.run_job(job, words)
+            return bool(filled and not words[REFUSED])
         done = entry_points.run_alone_with_epilogue(
             address, *self._parts, B, out, self._taken, accumulates, *self._finish
         )
@@ -60,8 +72,12 @@ class DirectProduct:
         return "A is read as it is" if self._taken == BY_ROWS else "A is read by columns, in CSC"
 
     def threads_used(self, threads: int, columns: int) -> int:
-        """Return 1: the calling thread computes."""
-        return 1
+        """Return how many of so many threads share a product with so many columns."""
+        if threads == 1 or self._taken != BY_ROWS or columns == 1:
+            return 1
+        item = self._parts[2].itemsize
+        shared = is_shared(self._entries, self._shape, columns, item, WAKING_WORK)
+        return threads if shared else 1
 
     @property
     def nbytes(self) -> int:

@@ -111,3 +111,51 @@ def test_fewer_entries_than_rows_are_tried_by_columns(monkeypatch: pytest.Monkey
     added = product.multiply(x, np.full((900, 1), 7.0), residual)
     np.testing.assert_allclose(added, few @ x + residual, rtol=1e-12)
     assert "A is read by columns, in CSC" in product.describe()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("columns", [2, 33, 140])
+def test_threads_share_products_that_take_long(columns: int, dtype: Any) -> None:
+    rng = np.random.default_rng(columns)
+    A = sp.random_array((901, 400), density=0.9, rng=rng, dtype=dtype).tocsr()
+    B, residual = rng.random((400, columns)).astype(dtype), rng.random((901, columns)).astype(dtype)
+    for epilogue in (ps.Epilogue(), ps.Epilogue(np.linspace(-1, 1, 901), "silu", upper=90)):
+        direct = DirectProduct(A, epilogue.prepared("", 901, A.dtype))
+        assert direct.threads_used(2, columns) == 2
+        assert direct.threads_used(1, columns) == direct.threads_used(2, 1) == 1
+        assert DirectProduct(A[:9], ps.Epilogue()).threads_used(2, 2) == 1
+        for operand, added in ((B, None), (B, residual), (np.asfortranarray(B), residual)):
+            alone, shared = (np.full((901, columns), np.nan, dtype) for _ in range(2))
+            assert direct.multiply(operand, alone, added, ThreadPool(1))
+            assert direct.multiply(operand, shared, added, POOL)
+            np.testing.assert_array_equal(shared, alone)
+            expected = epilogue.apply(A @ B, added, per_row=True)
+            np.testing.assert_allclose(shared, expected, rtol=1e-4)
+
+
+def test_a_b_beyond_the_last_cache_may_meet_a_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    A = sp.random_array((3000, 3000), density=0.002, rng=rng, dtype=np.float32).tocsr()
+    B, out = rng.random((3000, 100), np.float32), np.empty((3000, 100), np.float32)
+    monkeypatch.setattr(handle, "suited_form", lambda *arguments: None)
+    for last, considered in ((B.nbytes, False), (B.nbytes - 1, True)):
+        monkeypatch.setattr(handle, "LAST_CACHE", last)
+        # By the model, which is told that it takes no time.
+        monkeypatch.setattr(handle.cost_model, "direct_seconds", lambda size: 0.0)
+        for operand in (B, np.asfortranarray(B)):
+            product = WeightsProduct(POOL, A, ps.Epilogue())
+            np.testing.assert_allclose(product.multiply(operand, out), A @ B, rtol=1e-4)
+            takes = considered and operand.flags.c_contiguous
+            assert ("A is read as it is" in product.describe()) == takes
+        # By a trial.
+        tried: list[bool] = []
+
+        def seconds(runs: list[Any], tried: list[bool] = tried) -> list[float]:
+            mine = [isinstance(run.func.__self__, DirectProduct) for run in runs]
+            tried.append(any(mine))
+            return [1.0 if one else 2.0 for one in mine]
+
+        monkeypatch.setattr(handle, "least_seconds", seconds)
+        product = WeightsProduct(POOL, A, ps.Epilogue(), columns=100)
+        assert any(tried) == considered
+        np.testing.assert_allclose(product.multiply(B, out), A @ B, rtol=1e-4)

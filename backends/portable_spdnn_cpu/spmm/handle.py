@@ -329,13 +329,16 @@ class WeightsProduct:
     def _direct_seconds(self, size: ProductSize, B: Array) -> float:
         """Return what the model says of A as it is; infinity where that is not considered.
 
-        B has as many columns as are tried.
+        In a trial B has as many columns as are tried.
         """
-        if suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order):
-            return cost_model.direct_seconds(replace(size, threads=1))
         # The stream copies panels of a B that comes from memory, for few entries in a row of A.
-        is_far = size.inner * size.columns * size.itemsize > LAST_CACHE
-        return cost_model.direct_seconds(size) if is_far and not size.fortran else math.inf
+        is_far = size.inner * size.columns * size.itemsize > LAST_CACHE and not size.fortran
+        if not is_far and not suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order):
+            return math.inf
+        threads = 1
+        if not size.fortran:
+            threads = self._direct.threads_used(self.workers.threads, size.columns)
+        return cost_model.direct_seconds(replace(size, threads=threads))
 
     def _predict(self, B: Array, layout: int) -> Choice:
         """Choose by the model."""

@@ -42,8 +42,8 @@ def add_columns(
 ) -> Any:
     """Add columns begin .. end - 1 of A to C, each times its item of B.
 
-    `by_branches` is whether those are preferred that depend on where each column ends. Returns
-    false where an index is not below the rows of C; offsets were checked before.
+    `by_branches` is whether to loop over each column, with a branch where it ends. Returns false
+    where an index is not below the rows of C; offsets were checked before.
     """
     indptr = array_at(words[INDPTR], words[K] + 1, index_dtype)
     indices = array_at(words[INDICES], words[ENTRIES], index_dtype)

@@ -27,22 +27,22 @@ SLOT_BITS = 12
 SLOTS = 1 << SLOT_BITS
 # Words of a slot, 0 at first.
 MATRIX = 0  # which it is of
-FORM = 1  # the kernel in use: BY_BRANCHES, with a branch where each row or column ends, or 0
+FORM = 1  # the kernel in use: BY_BRANCHES, with one where each row or column ends, or 0, with few
 PRODUCTS = 2  # of this round, below 0 before the first that is timed
 LEAST = 3  # nanoseconds that a product of this round took
 TIMES = 4  # LEAST of the last round of form 0, and in the next word of form 1; 0: there was none
-ROUNDS = 6  # since it is settled that the form stays; 0 while it is tried
+ROUNDS = 6  # since the form in use was settled; 0 while it is tried
 LOST = 7  # nanoseconds that this trial took longer than the other form would have
-INTERVAL = 8  # rounds from one trial to the next; below 0 in a trial that is due by it
+INTERVAL = 8  # rounds from one trial to the next; below 0 in a trial that was due
 HAS_RUNS = 9  # for `vectors`: whether some rows or columns that follow each other are equal
 WORDS = 10
 BY_BRANCHES = 1
 # A round is TIMED products that are timed; once a form is settled, UNTIMED ones come before them.
 TIMED, UNTIMED = 4, 60
-# The interval doubles with each trial that finds nothing faster. A trial of branches may lose the
-# time of a product for each round of the interval, about one in 64: a processor may yet learn them.
-# While they become faster it may lose LEARNING times as much: 20,000 columns take a Zen 5 a hundred
-# products.
+# The interval doubles with each trial that finds nothing faster. A trial of branches may lose about
+# the time of a product for each round of it: one of 32 products since the last trial. While they
+# become faster it may lose LEARNING times as much, as a processor may yet learn them: those of
+# 20,000 columns take a Zen 5 a hundred products.
 LEAST_INTERVAL, MOST_INTERVAL, LEARNING = 4, 256, 8
 LEAST_GAIN = 64  # a time is less where it is less by more than one part in so many
 

@@ -22,7 +22,7 @@ from portable_spdnn_cpu.spmm.stream.product import WAKING_WORK, is_shared
 class DirectProduct:
     """C = A B with A as it is, finished by an epilogue.
 
-    Threads share rows of A in CSR where that pays and B is in C order.
+    Threads share rows of A in CSR where that pays and B and C are in C order.
 
     Parameters
     ----------
@@ -49,12 +49,14 @@ class DirectProduct:
         if B.strides[1] == item and is_reused(self._entries, k, columns, item):
             B = with_aligned_rows(B)
         accumulates, job = residual is not None, entry_points.jobs[self._taken][columns == 1]
-        address, threads = job.address, self.threads_used(pool.threads, columns)
+        in_rows = columns > 1 and B.strides[1] == out.strides[1] == item
+        threads = self.threads_used(pool.threads, columns) if in_rows else 1
+        address = job.address
         if threads == 1 and self._is_bare and not accumulates:
             return bool(entry_points.run_alone(address, *self._parts, B, out, self._taken, False))
         if accumulates:
             out[...] = residual
-        if threads > 1 and B.strides[1] == item:
+        if threads > 1:
             words = np.empty(COUNTERS + threads, np.int64)
             filled = entry_points.fill_all_words(
                 words, threads, *self._parts, B, out, accumulates, *self._finish

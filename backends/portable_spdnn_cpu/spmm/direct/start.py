@@ -285,13 +285,15 @@ def fill_all_words(
     words: Array, workers: int, indptr: Array, indices: Array, values: Array, B: Array,
     out: Array, accumulates: bool, code: int, bias: Array, lower: float, upper: float,
 ) -> bool:  # fmt: skip
-    """Fill the words of a job for any number of workers, with A in CSR and B in C order.
+    """Fill the words of a job for any number of workers, with A in CSR, and B and C in C order.
 
-    Returns false where `fill_words` does.
+    Returns false where `fill_words` does, and for B or C in Fortran order, which takes memory of a
+    worker's own.
     """
     fill_epilogue(words, accumulates, code, bias, lower, upper)
     parts = part_of(indptr), part_of(indices), part_of(values)
-    return bool(fill_words(words, workers, BY_ROWS, indptr, *parts, dense_of(B), dense_of(out)))
+    filled = fill_words(words, workers, BY_ROWS, indptr, *parts, dense_of(B), dense_of(out))
+    return bool(filled and not words[B_FORTRAN] and not words[OUT_FORTRAN])
 
 
 class EntryPoints:

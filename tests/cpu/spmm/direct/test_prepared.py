@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -124,13 +125,30 @@ def test_threads_share_products_that_take_long(columns: int, dtype: Any) -> None
         assert direct.threads_used(2, columns) == 2
         assert direct.threads_used(1, columns) == direct.threads_used(2, 1) == 1
         assert DirectProduct(A[:9], ps.Epilogue()).threads_used(2, 2) == 1
-        for operand, added in ((B, None), (B, residual), (np.asfortranarray(B), residual)):
-            alone, shared = (np.full((901, columns), np.nan, dtype) for _ in range(2))
+        orders = itertools.product((B, np.asfortranarray(B)), "CF", (None, residual))
+        for operand, order, added in orders:
+            alone, shared = (np.full((901, columns), np.nan, dtype, order) for _ in range(2))
             assert direct.multiply(operand, alone, added, ThreadPool(1))
             assert direct.multiply(operand, shared, added, POOL)
             np.testing.assert_array_equal(shared, alone)
             expected = epilogue.apply(A @ B, added, per_row=True)
             np.testing.assert_allclose(shared, expected, rtol=1e-4)
+
+
+def test_layers_of_inputs_of_either_order_beyond_the_last_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = np.random.default_rng(0)
+    W = sp.random_array((2000, 2000), density=0.005, rng=rng, dtype=np.float32).tocsr()
+    monkeypatch.setattr(handle, "LAST_CACHE", 0)
+    monkeypatch.setattr(handle.cost_model, "direct_seconds", lambda size: 0.0)
+    layer = ps.get_backend("numba", threads=2).layer_handle(W, epilogue=ps.Epilogue())
+    for order in "CF":
+        Y, residual = (np.array(rng.random((90, 2000)), np.float32, order=order) for _ in range(2))
+        for out, added in itertools.product((None, np.empty_like(Y, order="C")), (None, residual)):
+            found = layer.apply(Y, out=out, residual=added)
+            expected = Y @ W if added is None else Y @ W + added
+            np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
 def test_a_b_beyond_the_last_cache_may_meet_a_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,6 +206,8 @@ class WeightsProduct:
         side = "columns" if layer else "rows"
         lines = f", {side} aligned to 64 bytes" if layout == Layout.ALIGNED else ""
         threads = choice.kernel.threads_used(self.workers.threads, columns)
+        if isinstance(choice.kernel, DirectProduct) and layout == Layout.FORTRAN:
+            threads = 1
         packed, dense = choice.kernel.nbytes, math.prod(self.A.shape) * self.A.dtype.itemsize
         on = f", on {threads} thread{'s' if threads > 1 else ''}"
         flops = 2 * self.A.nnz * columns

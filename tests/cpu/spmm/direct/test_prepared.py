@@ -177,3 +177,14 @@ def test_a_b_beyond_the_last_cache_may_meet_a_as_it_is(monkeypatch: pytest.Monke
         product = WeightsProduct(POOL, A, ps.Epilogue(), columns=100)
         assert any(tried) == considered
         np.testing.assert_allclose(product.multiply(B, out), A @ B, rtol=1e-4)
+
+
+def test_it_is_told_how_many_threads_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    A = sp.random_array((901, 400), density=0.9, rng=rng, dtype=np.float32).tocsr()
+    monkeypatch.setattr(handle, "suited_form", lambda *arguments: "csr")
+    monkeypatch.setattr(handle.cost_model, "direct_seconds", lambda size: 0.0)
+    for order, told in (("C", "on 2 threads"), ("F", "on 1 thread;")):
+        product = WeightsProduct(POOL, A, ps.Epilogue())
+        product.multiply(np.ones((400, 33), np.float32, order))
+        assert f"A is read as it is, {told}" in product.describe()

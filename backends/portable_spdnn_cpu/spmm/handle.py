@@ -26,7 +26,7 @@ from portable_spdnn_cpu.spmm.cost_model import ProductSize
 from portable_spdnn_cpu.spmm.dense import DenseProduct
 from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result, empty_unaligned, layout_of
 from portable_spdnn_cpu.spmm.direct.choice import suited_form
-from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
+from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct, shares_rows
 from portable_spdnn_cpu.spmm.fast_path import FastPaths, new_result
 from portable_spdnn_cpu.spmm.few_columns import product as few_columns
 from portable_spdnn_cpu.spmm.few_columns.choice import LAST_CACHE, Form, forms
@@ -337,9 +337,8 @@ class WeightsProduct:
         is_far = size.inner * size.columns * size.itemsize > LAST_CACHE and not size.fortran
         if not is_far and not suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order):
             return math.inf
-        threads = 1
-        if not size.fortran:
-            threads = self._direct.threads_used(self.workers.threads, size.columns)
+        shared = shares_rows(self.A.nnz, self.A.shape, size.columns, size.itemsize)
+        threads = self.workers.threads if shared and not size.fortran else 1
         return cost_model.direct_seconds(replace(size, threads=threads))
 
     def _predict(self, B: Array, layout: int) -> Choice:

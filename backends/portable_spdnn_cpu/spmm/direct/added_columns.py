@@ -71,7 +71,7 @@ def add_columns(
 
 @kernel_part
 def are_below(indices: Array, first: Any, stop: Any, extent: int) -> bool:
-    """Whether indices `first` .. `stop` - 1 are from 0 to `extent` - 1; numbers are unsigned."""
+    """Whether indices `first` .. `stop` - 1 are from 0 to `extent` - 1."""
     if first == stop:
         return True
     least = most = indices[first]

@@ -27,7 +27,7 @@ SLOT_BITS = 12
 SLOTS = 1 << SLOT_BITS
 # Words of a slot, 0 at first.
 MATRIX = 0  # which it is of
-FORM = 1  # the kernel in use: BY_BRANCHES, with one where each row or column ends, or 0, with few
+FORM = 1  # the kernel in use: BY_BRANCHES, or 0, that with few branches
 PRODUCTS = 2  # of this round, below 0 before the first that is timed
 LEAST = 3  # nanoseconds that a product of this round took
 TIMES = 4  # LEAST of the last round of form 0, and in the next word of form 1; 0: there was none

@@ -84,10 +84,10 @@ class LongColumns(EachColumn):
         extent = self.words[ROWS]
         [item] = self.load_row(self.row_of(self.B, number, B_ROW))
         entries = self.builder.sub(stop, first)
-        whole = self.add(first, self.builder.and_(entries, self.number(STEP - 1)))
-        with loop(self.builder, first, whole, self.number(1), unrolls=False) as entry:
+        steps = self.add(first, self.builder.and_(entries, self.number(STEP - 1)))
+        with loop(self.builder, first, steps, self.number(1), unrolls=False) as entry:
             self.add_term(entry, extent, item)
-        with self.loop(whole, stop, STEP) as entry:
+        with self.loop(steps, stop, STEP) as entry:
             self.check_indices(entry, STEP, extent)
             for place in range(STEP):
                 self.add_term(self.add(entry, place), None, item)

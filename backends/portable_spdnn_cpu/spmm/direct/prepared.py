@@ -13,10 +13,14 @@ from portable_spdnn_cpu.jit.jobs import in_order
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import with_aligned_rows
 from portable_spdnn_cpu.spmm.direct.choice import is_reused
-from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, REFUSED
 from portable_spdnn_cpu.spmm.direct.product import epilogue_arguments
 from portable_spdnn_cpu.spmm.direct.start import BY_ROWS, TAKEN, compiled
 from portable_spdnn_cpu.spmm.stream.product import WAKING_WORK, is_shared
+
+
+def shares_rows(entries: int, shape: tuple[int, ...], columns: int, itemsize: int) -> bool:
+    """Whether threads share rows of A in CSR, of some shape, where B and C are in C order."""
+    return columns > 1 and is_shared(entries, shape, columns, itemsize, WAKING_WORK)
 
 
 class DirectProduct:
@@ -57,13 +61,9 @@ class DirectProduct:
         if accumulates:
             out[...] = residual
         if threads > 1:
-            words = np.empty(COUNTERS + threads, np.int64)
-            filled = entry_points.fill_all_words(
-                words, threads, *self._parts, B, out, accumulates, *self._finish
+            return bool(
+                entry_points.run_shared(pool, job, self._parts, B, out, accumulates, self._finish)
             )
-            if filled:
-                pool.run_job(job, words)
-            return bool(filled and not words[REFUSED])
         done = entry_points.run_alone_with_epilogue(
             address, *self._parts, B, out, self._taken, accumulates, *self._finish
         )
@@ -75,10 +75,8 @@ class DirectProduct:
 
     def threads_used(self, threads: int, columns: int) -> int:
         """Return how many of so many threads share a product with so many columns."""
-        if threads == 1 or self._taken != BY_ROWS or columns == 1:
-            return 1
         item = self._parts[2].itemsize
-        shared = is_shared(self._entries, self._shape, columns, item, WAKING_WORK)
+        shared = self._taken == BY_ROWS and shares_rows(self._entries, self._shape, columns, item)
         return threads if shared else 1
 
     @property

@@ -23,7 +23,6 @@ from portable_spdnn_cpu.spmm.direct.choice import (
     is_reused,
     suited_form,
 )
-from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, REFUSED
 from portable_spdnn_cpu.spmm.direct.start import BY_COLUMNS, CONVERTED, TAKEN, compiled
 from portable_spdnn_cpu.spmm.stream.product import WAKING_WORK, is_shared
 
@@ -259,10 +258,10 @@ def multiply(
         out = new(rows if len(given) == 1 else (rows, columns), values.dtype, order)
     else:
         out = np.array(residual, order=order)
-    threads, job = pool.threads, entry_points.jobs[taken][columns == 1]
+    job = entry_points.jobs[taken][columns == 1]
     # All columns of a CSC are added to the same rows of C: one thread does that.
     if (
-        threads == 1
+        pool.threads == 1
         or by_columns
         or is_fortran
         or not is_shared(indices.size, shape, columns, item, WAKING_WORK)
@@ -281,11 +280,6 @@ def multiply(
         if converted is None:
             return None
         parts = converted
-    words = np.empty(COUNTERS + threads, np.int64)
-    finish = finish or NO_EPILOGUE
-    if not entry_points.fill_all_words(
-        words, threads, *parts, B, out, residual is not None, *finish
-    ):
-        return None
-    pool.run_job(job, words)
-    return None if words[REFUSED] else out
+    added, finish = residual is not None, finish or NO_EPILOGUE
+    done = entry_points.run_shared(pool, job, parts, B, out, added, finish)
+    return out if done else None

@@ -18,6 +18,7 @@ from portable_spdnn_cpu.layout.canonical import INDEX_TYPES, VALUE_TYPES, offset
 from portable_spdnn_cpu.layout.csc_to_csr import fill_rows
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import LARGE_BYTES
+from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.direct import kernel as columns_kernel
 from portable_spdnn_cpu.spmm.direct import vectors
 from portable_spdnn_cpu.spmm.direct.copies import columns_together, scratch_bytes
@@ -336,6 +337,26 @@ class EntryPoints:
         """`fill_all_words` for such arrays."""
         words = types.Array(types.int64, 1, "C")
         return entry_point(fill_all_words, words, types.int64, *self._arrays, *EPILOGUE_TYPES)
+
+    def run_shared(
+        self,
+        pool: ThreadPool,
+        job: Job,
+        parts: tuple[Array, ...],
+        B: Array,
+        out: Array,
+        accumulates: bool,
+        finish: tuple[int, Array, float, float],
+    ) -> bool:
+        """Compute C by all threads of a pool, of what `fill_all_words` takes.
+
+        Returns false where it does, and for invalid indices.
+        """
+        words = np.empty(COUNTERS + pool.threads, np.int64)
+        if not self.fill_all_words(words, pool.threads, *parts, B, out, accumulates, *finish):
+            return False
+        pool.run_job(job, words)
+        return bool(words[REFUSED] == 0)
 
 
 @functools.cache

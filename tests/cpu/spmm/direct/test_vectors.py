@@ -115,10 +115,8 @@ def check_both_forms(A: Any, x: np.ndarray, entries: list[int]) -> None:
             A.indices[entry] = kept
 
 
-TYPES = [(np.float32, np.int32), (np.float64, np.int64)]
-
-
-@pytest.mark.parametrize(("dtype", "index"), TYPES)
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
     ("others", "least", "most"),
     [
@@ -148,9 +146,13 @@ def test_a_vector_meets_columns_of_any_length(
         expected = ps.get_backend("scipy").spmm(A, x, *finish)
         found = multiply(POOLS[0], "csc", A, x, *finish)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        for _ in range(12):  # the other form is tried after eight products, if they settle
+            again = multiply(POOLS[0], "csc", A, x, *finish)
+            np.testing.assert_array_equal(again, found)
 
 
-@pytest.mark.parametrize(("dtype", "index"), TYPES)
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("others", [[1, 2] * 700, [0, 1, 0, 1, 1] * 900, [3] * 200, [0] * 4000])
 def test_rows_have_the_same_sums_by_branches_and_in_blocks(
     others: list[int], dtype: Any, index: Any
@@ -251,7 +253,8 @@ def test_an_index_beyond_the_rows_is_refused(place: int, value: int) -> None:
     for form in (A, A[:, :-490]):
         assert multiply(POOLS[0], "csc", form, x[: form.shape[1]]) is not None
         form.indices[place] = value
-        assert multiply(POOLS[0], "csc", form, x[: form.shape[1]]) is None
+        for _ in range(2):
+            assert multiply(POOLS[0], "csc", form, x[: form.shape[1]]) is None
 
 
 @pytest.mark.parametrize("form", ["csr", "csc", "csc converted"])

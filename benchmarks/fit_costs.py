@@ -93,7 +93,9 @@ def timings(rng: np.random.Generator) -> list[Timing]:
     B: Array = rng.uniform(-1, 1, (inner, columns)).astype(dtype)
     form = rng.integers(3)
     B = [np.asfortranarray, with_aligned_rows, np.ascontiguousarray][form](B)
-    size = cost_model.size_of(A, columns, layout_of(B), ALONE, keeps_order=bool(rng.integers(2)))
+    size = cost_model.size_of(
+        A.shape, A.nnz, B.itemsize, columns, layout_of(B), ALONE, keeps_order=bool(rng.integers(2))
+    )
     out = empty_result((rows, columns), A.dtype, size.out_fortran)
     variants = tuning.all_variants(size)
     # The fastest by the model, one of its first six, and any.

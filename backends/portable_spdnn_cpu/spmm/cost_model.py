@@ -12,19 +12,23 @@ import math
 from dataclasses import dataclass
 
 from portable_spdnn.caching import cached_property
-from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.costs import costs_here
-from portable_spdnn_cpu.spmm.dense_layout import Layout
-from portable_spdnn_cpu.spmm.direct.choice import is_reused
+from portable_spdnn_cpu.spmm.dense_layout import Layout, is_reused
+from portable_spdnn_cpu.spmm.few_columns.choice import LAST_CACHE
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.stream.product import StreamVariant, is_shared
 
 L1, L2 = cache_bytes(1), cache_bytes(2)
 L2_SHARE = 0.62  # what a panel may take of the second level: sums and C are there as well
 L2_WAYS = 16  # lines in a set of the second level, of a Zen 5; a Zen 3 has 8
+SUM_PIECES = 3  # of a row of B, that sums take as long as that are far between two blocks
+FAR_LEVELS = 8  # from so many times the second level on, pieces of rows are far: see `_far_piece`
+# Cycles that it takes besides to transpose a vector to a panel whose rows lie multiples of so many
+# bytes apart, and which the first level does not hold, as measured on a Zen 5.
+ALIASING, ALIASED = 512, 8.0
 COSTS = costs_here()
 FALSE_SHARING = 100.0  # of a row of C in which two threads write to one pair of cache lines
 # Seconds to pack A: of a call, of an entry, and of a row in a block of columns, on a Zen 3.
@@ -67,20 +71,35 @@ class ProductSize:
         """Vectors of 64 bytes in a row of C."""
         return max(1, -(-self.columns * self.itemsize // BLOCK_BYTES))
 
+    @cached_property
+    def c_bytes(self) -> int:
+        """Bytes of C in whole vectors."""
+        return max(1, self.rows) * self.vectors * BLOCK_BYTES
+
+    @cached_property
+    def b_bytes(self) -> int:
+        """Bytes of B in whole vectors."""
+        return max(1, self.inner) * self.vectors * BLOCK_BYTES
+
 
 def size_of(
-    A: SparseOperand, columns: int, layout: int, workers: ThreadPool, keeps_order: bool = False
+    shape: tuple[int, ...],
+    entries: int,
+    itemsize: int,
+    columns: int,
+    layout: int,
+    workers: ThreadPool,
+    keeps_order: bool = False,
 ) -> ProductSize:
-    """Return what a choice depends on for a product with so many columns.
+    """Return what a choice depends on, of A's shape and entries and B's columns and layout.
 
     Where C keeps B's order it is in Fortran order if B is; else it is in C order.
     """
-    rows, inner = A.shape
-    itemsize = A.dtype.itemsize
-    shared = is_shared(int(A.nnz), (rows, inner), columns, itemsize)
+    rows, inner = shape
+    shared = is_shared(entries, shape, columns, itemsize)
     fortran = layout == Layout.FORTRAN
     return ProductSize(
-        rows, inner, columns, int(A.nnz), itemsize, fortran, fortran and keeps_order,
+        rows, inner, columns, entries, itemsize, fortran, fortran and keeps_order,
         layout == Layout.ALIGNED, workers.threads if shared else 1,
     )  # fmt: skip
 
@@ -90,30 +109,39 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
     rows = max(1, size.rows)
     blocks_of_k = float(-(-max(1, size.inner) // variant.k_block))
     load = _load(size, variant)
+    together = variant.vectors * variant.panels
     entry = load + COSTS.stream.entry / variant.vectors
+    held = min(variant.k_block, size.inner) * together * BLOCK_BYTES
+    entry += _far_piece(held) / together
     if size.entries * (size.itemsize + 4) > L2_SHARE * L2:
         entry += COSTS.memory_entry / (variant.vectors * variant.panels)
     sums = size.entries / rows * entry
-    copy = COSTS.stream.transpose if size.fortran else COSTS.stream.copy
-    if size.inner * size.vectors * BLOCK_BYTES > L2:
+    copy = COSTS.stream.copy
+    if size.fortran:
+        aliases = together * BLOCK_BYTES % ALIASING == 0 and held > L1
+        copy = COSTS.stream.transpose + ALIASED * aliases
+    if size.b_bytes > L2:
         panel = variant.k_block * variant.vectors * BLOCK_BYTES
         moved = COSTS.memory_to_l1 if panel <= COSTS.l1_share * L1 else COSTS.memory_to_l2
-        copy = max(copy, moved + COSTS.piece / variant.vectors)
+        copy = max(copy, moved * _beyond(size.b_bytes) + COSTS.piece / variant.vectors)
     copies = 0.0 if variant.in_place else size.inner * variant.parts / rows * copy
     parts = min(variant.parts, size.threads)
     write = COSTS.stream.write_fortran if size.out_fortran else COSTS.stream.write
     written = rows * size.vectors * BLOCK_BYTES / parts
     if written > L2 / 2:
-        whole = variant.vectors * variant.panels >= size.vectors
-        write = max(write, COSTS.write_rows if whole else COSTS.stream.write_far)
+        whole = together >= size.vectors
+        far = COSTS.write_rows if whole else COSTS.stream.write_far
+        write = max(write, far * _beyond(size.c_bytes))
     if blocks_of_k > 2:
         # Between the first block and the last only rows with entries are met: so many, were entries
         # anywhere.
         met = -math.expm1(-size.entries / rows * variant.k_block / size.inner)
         blocks_of_k = 2 + (blocks_of_k - 2) * met
-    row = blocks_of_k * COSTS.stream.row / (variant.vectors * variant.panels)
-    cycles = sums + copies + write + COSTS.wait * (blocks_of_k - 1) + row
-    tasks = -(-size.vectors // (variant.vectors * variant.panels)) * variant.parts
+    row = blocks_of_k * COSTS.stream.row / together
+    sums_bytes = rows * min(together, size.vectors) * BLOCK_BYTES
+    wait = COSTS.wait + SUM_PIECES * _far_piece(sums_bytes) / together
+    cycles = sums + copies + write + wait * (blocks_of_k - 1) + row
+    tasks = -(-size.vectors // together) * variant.parts
     rounds = -(-tasks // size.threads) / tasks  # the share of the thread that has most
     shared = 0.0
     if parts < min(size.threads, tasks) and size.columns * size.itemsize % (2 * BLOCK_BYTES):
@@ -127,12 +155,30 @@ def _load(size: ProductSize, variant: StreamVariant) -> float:
     rows = max(1, min(variant.k_block, size.inner))
     if variant.in_place:
         nearest, near = 0.0, _near(size, rows, row)
+        held = size.b_bytes
     else:
+        held = rows * row
         nearest, near = (
             min(1.0, cache / (rows * row)) for cache in (COSTS.l1_share * L1, L2_SHARE * L2)
         )
-    far = (1 - near) * COSTS.stream.memory
+    far = (1 - near) * COSTS.stream.memory * _beyond(held)
     return nearest * COSTS.stream.l1 + (near - nearest) * COSTS.stream.l2 + far
+
+
+def _beyond(size: float) -> float:
+    """Return how many times as long loads from so many bytes take, from beyond the second level.
+
+    Half of the last cache holds them: A and C are there as well.
+    """
+    return 1 + max(0.0, 1 - LAST_CACHE / 2 / size) * (COSTS.beyond - 1)
+
+
+def _far_piece(held: float) -> float:
+    """Return what a piece of a row of B takes besides, of so many bytes that entries meet anywhere.
+
+    What a processor does not fetch ahead.
+    """
+    return max(0.0, 1 - FAR_LEVELS * L2 / max(1, held)) * COSTS.far_piece
 
 
 def _near(size: ProductSize, rows: int, row: int, cache: float = L2_SHARE * L2) -> float:
@@ -159,18 +205,21 @@ def direct_seconds(size: ProductSize) -> float:
     elif not size.aligned and is_reused(size.entries, size.inner, size.columns, size.itemsize):
         copied = COSTS.direct.copy * size.inner
     across = 1.0 if size.aligned or size.fortran or copied else COSTS.across
-    load = (1 - near) * COSTS.direct.memory + across * (
+    memory = COSTS.direct.memory * _beyond(size.b_bytes)
+    load = (1 - near) * memory + across * (
         nearest * COSTS.direct.l1 + max(0.0, near - nearest) * COSTS.direct.l2
     )
-    first = COSTS.direct.memory if size.inner * size.vectors * BLOCK_BYTES > L2 else load
+    first = memory if size.b_bytes > L2 else load
     loads = (size.entries - read) * load + read * first
-    is_near = size.rows * size.vectors * BLOCK_BYTES <= L2 / 2
-    write = COSTS.direct.write if is_near else COSTS.direct.write_far
+    write = COSTS.direct.write
+    if size.c_bytes > L2 / 2:
+        write = COSTS.direct.write_far * _beyond(size.c_bytes)
     if size.out_fortran:
         write = COSTS.direct.write_fortran
     panels = -(-size.vectors // MAX_VECTORS)
     vectors = size.vectors * (loads + size.rows * write)
-    vectors += panels * (size.rows * COSTS.direct.row + size.entries * COSTS.direct.entry)
+    entry = COSTS.direct.entry + _far_piece(max(1, size.inner) * row)
+    vectors += panels * (size.rows * COSTS.direct.row + size.entries * entry)
     threads = 1 if size.fortran else size.threads
     return COSTS.direct_call + COSTS.cycle * (vectors / threads + size.vectors * (turned + copied))
 

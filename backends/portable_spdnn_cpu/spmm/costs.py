@@ -2,9 +2,10 @@
 
 Each set is fitted to thousands of random products on one processor, as `benchmarks/fit_costs.py`
 does, but for `cycle`, `spmv_entry` and `spmv_row`; on the Zen 4 the stream's are fitted to shapes
-of DLMC besides. Those of the Zen 5 were for Intel's processors too, before these had their own: for
-what comes from beyond the second-level cache they are geometric means of a Zen 5 and an Intel core.
-`spmv_entry` and `spmv_row` were measured on AMD's processors alone.
+of DLMC besides. `spmv_entry` and `spmv_row` were measured on AMD's processors alone, `beyond` and
+`far_piece` on a Zen 5 alone, with graphs of 40,000 to 200,000 nodes. There `dense` is that of large
+products, and `direct.write_fortran` is between that of the fit and what layers of 3,000 outputs
+take.
 """
 
 from __future__ import annotations
@@ -71,6 +72,10 @@ class Costs:
         Of an entry of A from beyond the second level, with each panel.
     spmv_entry, spmv_row : float
         Of an entry and a row of A as it is, times a single column.
+    beyond : float
+        Factor for what is loaded or written beyond the last cache, in place of beyond the second.
+    far_piece : float
+        Of a piece of a row of B that an entry meets, in a panel of many times the second level.
     across : float
         Factor for a load of B in place that lies across two cache lines.
     dense, dense_vector : float
@@ -97,6 +102,8 @@ class Costs:
     memory_entry: float
     spmv_entry: float
     spmv_row: float
+    beyond: float
+    far_piece: float
     across: float
     dense: float
     dense_vector: float
@@ -109,16 +116,17 @@ class Costs:
 ZEN_5 = Costs(
     cycle=2.3e-10,
     stream=Cycles(
-        l1=0.53, l2=1.1, memory=5.0, copy=3.3, transpose=6.9,
-        write=2.4, write_far=5.9, write_fortran=8.8, row=6.5, entry=0.86,
+        l1=0.51, l2=1.25, memory=2.5, copy=2.8, transpose=5.9,
+        write=3.0, write_far=2.6, write_fortran=8.6, row=7.2, entry=1.0,
     ),
     direct=Cycles(
-        l1=0.64, l2=1.2, memory=4.4, copy=5.6, transpose=6.0,
-        write=2.7, write_far=5.9, write_fortran=9.1, row=0.0, entry=1.0,
+        l1=0.78, l2=1.4, memory=2.4, copy=2.7, transpose=5.7,
+        write=1.8, write_far=2.2, write_fortran=8.5, row=2.9, entry=0.63,
     ),
-    l1_share=0.8, start=10000.0, wait=2.2, write_rows=4.1, memory_to_l1=5.1, memory_to_l2=7.8,
-    piece=5.0, memory_entry=0.6, spmv_entry=1.2, spmv_row=2.9, across=1.5, dense=0.68,
-    dense_vector=4.5, dense_weight=2.4, memory_weight=10.0, dense_call=8.4e-6, direct_call=1.1e-6,
+    l1_share=0.78, start=5000.0, wait=1.3, write_rows=1.3, memory_to_l1=4.3, memory_to_l2=4.7,
+    piece=0.15, memory_entry=0.38, spmv_entry=1.2, spmv_row=2.9, beyond=3.0, far_piece=35.0,
+    across=1.2, dense=0.6, dense_vector=4.1, dense_weight=2.8, memory_weight=12.0,
+    dense_call=8.9e-6, direct_call=1.8e-6,
 )  # fmt: skip
 INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where vectors are loaded
     cycle=2.95e-10,
@@ -131,8 +139,9 @@ INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where
         write=4.4, write_far=8.3, write_fortran=11.2, row=0.9, entry=0.9,
     ),
     l1_share=0.8, start=8700.0, wait=1.2, write_rows=5.5, memory_to_l1=10.0, memory_to_l2=13.0,
-    piece=0.15, memory_entry=0.66, spmv_entry=1.2, spmv_row=2.9, across=1.2, dense=0.92,
-    dense_vector=7.5, dense_weight=3.7, memory_weight=19.0, dense_call=1.1e-5, direct_call=1.9e-6,
+    piece=0.15, memory_entry=0.66, spmv_entry=1.2, spmv_row=2.9, beyond=1.0, far_piece=0.0,
+    across=1.2, dense=0.92, dense_vector=7.5, dense_weight=3.7, memory_weight=19.0,
+    dense_call=1.1e-5, direct_call=1.9e-6,
 )  # fmt: skip
 ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
     cycle=2.8e-10,
@@ -145,8 +154,9 @@ ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
         write=2.3, write_far=2.7, write_fortran=9.4, row=3.4, entry=0.25,
     ),
     l1_share=1.25, start=8600.0, wait=3.2, write_rows=3.0, memory_to_l1=5.1, memory_to_l2=5.2,
-    piece=1.0, memory_entry=0.6, spmv_entry=1.2, spmv_row=2.9, across=1.1, dense=1.2,
-    dense_vector=4.7, dense_weight=2.3, memory_weight=13.0, dense_call=1.2e-5, direct_call=2.1e-6,
+    piece=1.0, memory_entry=0.6, spmv_entry=1.2, spmv_row=2.9, beyond=1.0, far_piece=0.0,
+    across=1.1, dense=1.2, dense_vector=4.7, dense_weight=2.3, memory_weight=13.0,
+    dense_call=1.2e-5, direct_call=2.1e-6,
 )  # fmt: skip
 ZEN_3 = Costs(  # with AVX2
     cycle=2.7e-10,
@@ -159,8 +169,9 @@ ZEN_3 = Costs(  # with AVX2
         write=4.2, write_far=4.7, write_fortran=14.0, row=4.6, entry=0.1,
     ),
     l1_share=0.8, start=21000.0, wait=4.7, write_rows=5.2, memory_to_l1=4.2, memory_to_l2=7.4,
-    piece=5.4, memory_entry=1.2, spmv_entry=1.8, spmv_row=3.8, across=1.1, dense=1.4,
-    dense_vector=15.0, dense_weight=15.0, memory_weight=20.0, dense_call=3.1e-5, direct_call=1.7e-6,
+    piece=5.4, memory_entry=1.2, spmv_entry=1.8, spmv_row=3.8, beyond=1.0, far_piece=0.0,
+    across=1.1, dense=1.4, dense_vector=15.0, dense_weight=15.0, memory_weight=20.0,
+    dense_call=3.1e-5, direct_call=1.7e-6,
 )  # fmt: skip
 
 

@@ -14,6 +14,11 @@ from portable_spdnn_cpu.spmm.stream.product import has_aligned_rows
 
 BYTE = np.dtype(np.uint8)
 
+# To copy rows of B to where they start on cache lines pays from so many entries in a column of A,
+# on average, and so many bytes of B that are loaded: a vector across two lines takes twice as long.
+# B of more bytes than MAX_COPIED is not held twice.
+MIN_REUSE, MIN_LOADED, MAX_COPIED = 6, 1_280_000, 1 << 25
+
 
 class Layout:
     """How B lies in memory: what a choice depends on besides its columns.
@@ -45,6 +50,13 @@ def empty_result(shape: tuple[int, ...], dtype: np.dtype[Any], fortran: bool = F
     if fortran:
         return np.ndarray(shape[::-1], dtype, raw, first).T
     return np.ndarray(shape, dtype, raw, first)
+
+
+def is_reused(entries: int, k: int, columns: int, itemsize: int) -> bool:
+    """Whether rows of B are read so often that copies of them that start on cache lines pay."""
+    row = columns * itemsize
+    is_loaded_often = entries * row >= MIN_LOADED and entries >= MIN_REUSE * k
+    return is_loaded_often and row >= BLOCK_BYTES and k * row <= MAX_COPIED
 
 
 def with_aligned_rows(B: Array) -> Array:

@@ -29,7 +29,7 @@ from portable_spdnn_cpu.spmm.direct.choice import suited_form
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct, shares_rows
 from portable_spdnn_cpu.spmm.fast_path import FastPaths, new_result
 from portable_spdnn_cpu.spmm.few_columns import product as few_columns
-from portable_spdnn_cpu.spmm.few_columns.choice import LAST_CACHE, Form, forms
+from portable_spdnn_cpu.spmm.few_columns.choice import Form, forms
 from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct, predicted_seconds
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
@@ -284,7 +284,10 @@ class WeightsProduct:
         return forms(self.A, columns)[0] if few_columns.fits(self.A, columns) else None
 
     def _size(self, columns: int, layout: int) -> ProductSize:
-        return cost_model.size_of(self.A, columns, layout, self.workers, self.keeps_order)
+        A = self.A
+        return cost_model.size_of(
+            A.shape, int(A.nnz), A.dtype.itemsize, columns, layout, self.workers, self.keeps_order
+        )
 
     def _stream(self, variant: StreamVariant) -> StreamProduct:
         """Return A packed for a variant of the stream, once."""
@@ -328,14 +331,16 @@ class WeightsProduct:
         """Return A in clusters where B and C are in one order: else these would copy B before."""
         return self._clustered if size.fortran == size.out_fortran else None
 
+    def _is_suited(self, B: Array) -> bool:
+        """Whether A as it is suits small products like this one, whatever the model says."""
+        return suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order) is not None
+
     def _direct_seconds(self, size: ProductSize, B: Array) -> float:
-        """Return what the model says of A as it is; infinity where that is not considered.
+        """Return what the model says of A as it is; infinity where it is not to be believed.
 
         In a trial B has as many columns as are tried.
         """
-        # The stream copies panels of a B that comes from memory, for few entries in a row of A.
-        is_far = size.inner * size.columns * size.itemsize > LAST_CACHE and not size.fortran
-        if not is_far and not suited_form("csr", self.A.shape, self.A.nnz, B, self.keeps_order):
+        if not tuning.is_fitted(size) and not self._is_suited(B):
             return math.inf
         shared = shares_rows(self.A.nnz, self.A.shape, size.columns, size.itemsize)
         threads = self.workers.threads if shared and not size.fortran else 1
@@ -394,7 +399,7 @@ class WeightsProduct:
             candidates = [*zip(few, seconds, strict=True), *candidates]
         best, dense = candidates[0][1], cost_model.dense_seconds(size)
         direct = self._direct_seconds(size, B)
-        if direct < math.inf:
+        if direct < best or self._is_suited(B):
             candidates.append((self._direct, direct))
             if columns == 1 and self.A.nnz < size.rows:  # rows take longer than their entries
                 columns_of_A = replace(size, rows=size.inner, threads=1)

@@ -34,8 +34,9 @@ def multiply_once(
     A and B are read as they are where that is predicted to take least. Else A is streamed against
     panels of B: as it is too, or packed before.
     """
-    layout = layout_of(B)
-    size = cost_model.size_of(A, B.shape[1], layout, workers, keeps_order)
+    size = cost_model.size_of(
+        A.shape, int(A.nnz), B.itemsize, B.shape[1], layout_of(B), workers, keeps_order
+    )
     if suited_form("csr", A.shape, A.nnz, B, keeps_order) or tuning.direct_is_faster(size):
         parts = A.indptr, A.indices, A.data
         finish = direct.epilogue_arguments(epilogue, B.dtype)

@@ -20,10 +20,9 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     K,
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.direct.microkernels import CSC, LONG_CSC, NONEMPTY_CSC, multiply_apart
+from portable_spdnn_cpu.spmm.direct.sparse_microkernel import MOSTLY_EMPTY
 
 CHECKED = 8192  # entries whose indices are checked together, and are in a cache when they are used
-# Mostly empty: there are more than so many columns, or rows in CSR, for an entry.
-MOSTLY_EMPTY = 2
 # From how many entries in a column on average a loop for each column goes by steps of several: that
 # takes 0.7 to 1.0 of the time on a Zen 5, of bands with fewer up to 1.15.
 LEAST_LONG = 10

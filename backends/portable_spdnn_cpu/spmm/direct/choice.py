@@ -32,10 +32,6 @@ ADDED_ENTRY, BEGUN_ROW, IN_PANELS = 0.4, 0.5, 1.5
 CONVERTED_ENTRY, CONVERTED_ROW, CONVERSION = 2.0, 1.0, 300.0
 # For an entry beyond so many, whose copies are on new pages and leave the second-level cache.
 FAR_CONVERTED_ENTRY, MOST_NEAR = 8.0, L2 // 16
-# To copy rows of B to where they start on cache lines pays from so many entries in a column of A,
-# on average, and so many bytes of B that are loaded: a vector across two lines takes twice as long.
-# B of more bytes than MAX_COPIED is not held twice.
-MIN_REUSE, MIN_LOADED, MAX_COPIED = 6, 1_280_000, 1 << 25
 # Of C of so many bytes, so many rows tell whether it begins as zeros: pages that stay zeros are
 # never touched.
 SAMPLED_BYTES, SAMPLED_ROWS = 1 << 20, 64
@@ -108,11 +104,19 @@ def goes_by_columns(
     return more <= entry * entries + CONVERTED_ROW * rows + CONVERSION
 
 
-def is_reused(entries: int, k: int, columns: int, itemsize: int) -> bool:
-    """Whether rows of B are read so often that copies of them that start on cache lines pay."""
-    row = columns * itemsize
-    is_loaded_often = entries * row >= MIN_LOADED and entries >= MIN_REUSE * k
-    return is_loaded_often and row >= BLOCK_BYTES and k * row <= MAX_COPIED
+def adds_each_entry(entries: int, lines: int, row_bytes: int) -> bool:
+    """Whether A has so few entries for a row, or column in CSC, that each is added to C by itself.
+
+    As measured on a Zen 5: they are at most a half more than rows, and rows of C a cache line.
+    """
+    most = lines + lines // 2 if row_bytes <= BLOCK_BYTES else lines // 2
+    return entries <= most and row_bytes <= 2 * BLOCK_BYTES
+
+
+def begins_as_zeros(entries: int, rows: int, row_bytes: int) -> bool:
+    """Whether C begins as zeros, of rows of so many bytes, where A is in CSR."""
+    are_begun_later = adds_each_entry(entries, rows, row_bytes) and rows * row_bytes < SAMPLED_BYTES
+    return is_almost_empty(entries, rows) and not are_begun_later
 
 
 def is_almost_empty(entries: int, rows: int) -> bool:

@@ -14,11 +14,14 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, OUT_ROW, ROWS, TOGETHER
+from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, ENTRIES, OUT_ROW, ROWS, K
 from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
 from portable_spdnn_cpu.spmm.emitter import Value
 
 STEP = 4  # entries
+# Columns of A that are passed over at once if none has an entry, where A has more than so many
+# columns for an entry: with fewer, a processor often predicts wrongly whether all are empty.
+PASSED_OVER, COLUMNS_FOR_ENTRY = 8, 16
 
 
 class Columns(SparseMicrokernel):
@@ -57,7 +60,10 @@ class Columns(SparseMicrokernel):
 
     def multiply_all(self, begin: Value, end: Value) -> None:
         """Emit columns begin .. end - 1 of A; some together are passed over if all are empty."""
-        builder, together = self.builder, self.words[TOGETHER]
+        builder, columns = self.builder, self.words[K]
+        least = self.times(self.words[ENTRIES], COLUMNS_FOR_ENTRY)
+        are_few = builder.icmp_unsigned("<", least, columns)
+        together = builder.select(are_few, self.number(PASSED_OVER), columns)
         with self.loop(begin, end, together) as number:
             after = self.least(self.add(number, together), end)
             is_filled = builder.icmp_signed("!=", self.offset(number), self.offset(after))
@@ -73,9 +79,12 @@ class Columns(SparseMicrokernel):
             self.by_steps(first, stop, STEP, lambda entry, _: self._add(source, row, entry))
 
     def _add(self, source: Value, row: list[Value], entry: Value) -> None:
-        """Emit an entry times a row of B, whose whole vectors are loaded, added to a row of C."""
+        """Emit an entry times a row of B, added to the row of C that its index names."""
         index, factor = self.entry(entry, self.words[ROWS])
-        target = self.row_of(self.out, index, OUT_ROW)
+        self.add_row(source, row, factor, self.row_of(self.out, index, OUT_ROW))
+
+    def add_row(self, source: Value, row: list[Value], factor: Value, target: Value) -> None:
+        """Emit a factor times a row of B, whose whole vectors are loaded, added to a row of C."""
 
         def total(kind: Value, place: Value, vector: int | None) -> Value:
             before = self.load(kind, self.add(target, place))

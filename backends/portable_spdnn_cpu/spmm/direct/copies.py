@@ -34,10 +34,6 @@ ALIASING = 512  # bytes: rows that lie multiples of them apart compete for few s
 # how many at least, and bytes.
 LEAST_TOGETHER, BYTES_TOGETHER = 32, 1 << 14
 
-# Columns of A in CSC that are passed over at once if none has an entry, where A has more than so
-# many columns for an entry: with fewer, a processor often predicts wrongly whether all are empty.
-PASSED_OVER, COLUMNS_FOR_ENTRY = 8, 16
-
 _is_almost_empty = kernel_part(is_almost_empty)
 
 
@@ -103,15 +99,6 @@ def takes_whole_rows(
 def are_mostly_empty(entries: int, k: int) -> bool:
     """Whether most columns of A in CSC have no entry."""
     return 4 * entries < k
-
-
-@kernel_part
-def columns_together(entries: int, k: int) -> int:
-    """Return how many columns of A in CSC are looked at together, to pass over if all are empty.
-
-    All k of them where A has more entries: then each is looked at by itself.
-    """
-    return PASSED_OVER if COLUMNS_FOR_ENTRY * entries < k else k
 
 
 @kernel_part

@@ -26,8 +26,6 @@ ACTIVATION
     As `activations.Activation.code` is; NONE for ReLU too, which is a bound.
 LOWER, UPPER
     Bounds of C, as the bits of float64.
-TOGETHER
-    How many columns of A in CSC are looked at together: `copies.columns_together`.
 REFUSED
     Set where A's structure is invalid: C is not complete then.
 COUNTERS
@@ -41,6 +39,6 @@ from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING
 (
     WORKERS, TASKS, ROWS, COLUMNS, K, ENTRIES, INDPTR, INDICES, VALUES, B, B_ROW, OUT, OUT_ROW,
     B_FORTRAN, OUT_FORTRAN, SCRATCH, ACCUMULATES, HAS_EPILOGUE, BIAS, BIAS_STEP, ACTIVATION, LOWER,
-    UPPER, TOGETHER, REFUSED,
-) = range(25)  # fmt: skip
+    UPPER, REFUSED,
+) = range(24)  # fmt: skip
 COUNTERS = REFUSED + 1 + COUNTER_PADDING

@@ -11,10 +11,12 @@ import numpy as np
 
 from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import job_kernel, kernel_part
+from portable_spdnn_cpu.jit.intrinsics import stay_apart
 from portable_spdnn_cpu.jit.jobs import array_at, next_task
 from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
+from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES, adds_each_entry
+from portable_spdnn_cpu.spmm.direct.columns import PASSED_OVER
 from portable_spdnn_cpu.spmm.direct.copies import (
     columns_into_rows,
     into_columns,
@@ -23,6 +25,7 @@ from portable_spdnn_cpu.spmm.direct.copies import (
     rows_together,
     takes_whole_rows,
 )
+from portable_spdnn_cpu.spmm.direct.each_entry import LINES, MOST_NUMBERS
 from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows, finish_rows
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
@@ -40,7 +43,6 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     REFUSED,
     ROWS,
     TASKS,
-    TOGETHER,
     VALUES,
     WORKERS,
     K,
@@ -50,11 +52,15 @@ from portable_spdnn_cpu.spmm.direct.microkernels import (
     CSC,
     CSC_VECTOR,
     CSR,
+    ENTRIES_CSC,
+    ENTRIES_CSR,
     multiply,
     multiply_panel,
 )
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
+
+_adds_each_entry = kernel_part(adds_each_entry)
 
 
 @job_kernel
@@ -130,7 +136,7 @@ def multiply_whole_rows(words: Any, dtype: Any, index_dtype: Any) -> bool:
     C = array_at(words[OUT], (rows, columns), dtype)
     extent = np.uint64(rows)
     one, end = np.uint64(1), np.uint64(k)  # unsigned: see `added_columns`
-    together, column = np.uint64(words[TOGETHER]), np.uint64(0)
+    together, column = np.uint64(PASSED_OVER), np.uint64(0)
     while column < end:
         after = min(column + together, end)
         if indptr[column] == indptr[after]:
@@ -153,11 +159,44 @@ def multiply_whole_rows(words: Any, dtype: Any, index_dtype: Any) -> bool:
 
 @kernel_part
 def multiply_by_rows(words: Any, begin: int, end: int, item: Any, index: Any) -> Any:
-    """Multiply rows begin .. end - 1 of CSR by all columns of B, in panels."""
-    itemsize = array_at(0, 1, item).itemsize
-    lanes, n = BLOCK_BYTES // itemsize, words[COLUMNS]
+    """Multiply rows begin .. end - 1 of CSR by all columns of B."""
+    itemsize, n = array_at(0, 1, item).itemsize, words[COLUMNS]
     if n == 0:
         return True
+    if _adds_each_entry(words[ENTRIES], words[ROWS], n * itemsize) and not words[HAS_EPILOGUE]:
+        return multiply_few_entries(words, begin, end, n, item, index)
+    return multiply_in_panels(words, begin, end, n, item, index)
+
+
+@kernel_part
+def multiply_few_entries(words: Any, begin: int, end: int, n: int, item: Any, index: Any) -> Any:
+    """Multiply rows entry by entry, but where many together have more: these in panels.
+
+    Sums of a long row are to stay in registers.
+    """
+    indptr = array_at(words[INDPTR], words[ROWS] + 1, index)
+    valid = True
+    while begin < end:
+        until = after = begin
+        while until < end:
+            after = min(until + LINES, end)
+            if indptr[after] - indptr[until] > MOST_NUMBERS:
+                break
+            until = after
+        if begin < until:
+            valid &= multiply_each_entry(ENTRIES_CSR, words, begin, until, n, item, index)
+        if until < after:
+            valid &= multiply_in_panels(words, until, after, n, item, index)
+        begin = after
+    return valid
+
+
+@kernel_part
+def multiply_in_panels(words: Any, begin: int, end: int, n: int, item: Any, index: Any) -> Any:
+    """Multiply rows by all columns of B, at least one."""
+    stay_apart()  # it is called from two places
+    itemsize = array_at(0, 1, item).itemsize
+    lanes = BLOCK_BYTES // itemsize
     size, overlaps = n * itemsize, not HAS_FAST_MASKS  # see `Rows`
     if size < BLOCK_BYTES and overlaps:
         return multiply_overlapping(words, begin, end, n, item, index)
@@ -175,6 +214,25 @@ def multiply_by_rows(words: Any, begin: int, end: int, item: Any, index: Any) ->
         valid &= multiply_panel(CSR, item, index, words, begin, end, first, width)
         first += width
     return valid
+
+
+@kernel_part
+def multiply_each_entry(
+    form: tuple[int, ...], words: Any, begin: int, end: int, n: int, item: Any, index: Any
+) -> Any:
+    """Multiply entry by entry, by columns of B of at most two cache lines."""
+    size = n * array_at(0, 1, item).itemsize
+    if size < 16:
+        return multiply(form, 1, 8, item, index, words, begin, end, 0, n)
+    if size < 32:
+        return multiply(form, 1, 16, item, index, words, begin, end, 0, n)
+    if size < 64:
+        return multiply(form, 1, 32, item, index, words, begin, end, 0, n)
+    if size < 96:
+        return multiply(form, 2, 32, item, index, words, begin, end, 0, n)
+    if size < 128:
+        return multiply(form, 3, 32, item, index, words, begin, end, 0, n)
+    return multiply(form, 4, 32, item, index, words, begin, end, 0, n)
 
 
 @kernel_part
@@ -203,6 +261,8 @@ def multiply_by_columns(words: Any, item: Any, index: Any) -> Any:
     """
     itemsize = array_at(0, 1, item).itemsize
     lanes, k, n = CSC_VECTOR // itemsize, words[K], words[COLUMNS]
+    if _adds_each_entry(words[ENTRIES], k, n * itemsize):
+        return multiply_each_entry(ENTRIES_CSC, words, 0, k, n, item, index)
     if n * itemsize < 16:
         return multiply(CSC, 1, 8, item, index, words, 0, k, 0, n)
     if n * itemsize < 32:

@@ -19,6 +19,7 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
 from portable_spdnn_cpu.spmm.direct.columns import Columns
 from portable_spdnn_cpu.spmm.direct.dot_blocks import DotBlocks
+from portable_spdnn_cpu.spmm.direct.each_entry import EntriesOfColumns, EntriesOfRows
 from portable_spdnn_cpu.spmm.direct.job_words import REFUSED
 from portable_spdnn_cpu.spmm.direct.predicted import (
     EachColumn,
@@ -36,6 +37,7 @@ from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 CSR, CSC, EQUAL_CSR, EQUAL_CSC, PREDICTED_CSR, NONEMPTY_CSR, NONEMPTY_CSC, LONG_CSC = (
     (0,) * number for number in range(8)
 )
+ENTRIES_CSR, ENTRIES_CSC = EQUAL_CSR, EQUAL_CSC  # for several columns
 
 
 @intrinsic
@@ -83,7 +85,8 @@ def multiply(
         DotBlocks, EachColumn, EqualRows, EqualColumns, PredictedRows, NonemptyRows,
         NonemptyColumns, LongColumns,
     )  # fmt: skip
-    emitter = ((Rows, Columns) if sizes[0] else single)[len(form)]
+    several = Rows, Columns, EntriesOfRows, EntriesOfColumns
+    emitter = (several if sizes[0] else single)[len(form)]
     itemsize, index_bits = dtype.dtype.bitwidth // 8, index_dtype.dtype.bitwidth
     signature = types.boolean(
         form, vectors, vector_bytes, dtype, index_dtype, words, *[types.intp] * 4

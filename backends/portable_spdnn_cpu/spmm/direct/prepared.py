@@ -11,8 +11,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import in_order
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.dense_layout import with_aligned_rows
-from portable_spdnn_cpu.spmm.direct.choice import is_reused
+from portable_spdnn_cpu.spmm.dense_layout import is_reused, with_aligned_rows
 from portable_spdnn_cpu.spmm.direct.product import epilogue_arguments
 from portable_spdnn_cpu.spmm.direct.start import BY_ROWS, TAKEN, compiled
 from portable_spdnn_cpu.spmm.stream.product import WAKING_WORK, is_shared

@@ -12,19 +12,24 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import common_dtype
 from portable_spdnn.sparse_arrays import LARGEST
 from portable_spdnn_cpu.activations import NONE, activation_of
-from portable_spdnn_cpu.jit.compilation import Array
-from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
+from portable_spdnn_cpu.jit.compilation import Array, read_only
+from portable_spdnn_cpu.layout.canonical import (
+    INDEX_TYPES,
+    VALUE_TYPES,
+    has_canonical_structure,
+)
 from portable_spdnn_cpu.layout.csc_to_csr import parts_in_csr
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.dense_layout import with_aligned_rows
+from portable_spdnn_cpu.spmm.cost_model import size_of
+from portable_spdnn_cpu.spmm.dense_layout import is_reused, layout_of, with_aligned_rows
 from portable_spdnn_cpu.spmm.direct.choice import (
+    begins_as_zeros,
     has_few_rows,
-    is_almost_empty,
-    is_reused,
     suited_form,
 )
 from portable_spdnn_cpu.spmm.direct.start import BY_COLUMNS, CONVERTED, TAKEN, compiled
 from portable_spdnn_cpu.spmm.stream.product import WAKING_WORK, is_shared
+from portable_spdnn_cpu.spmm.tuning import direct_is_faster
 
 FORMS: dict[type, str] = {
     sp.csr_array: "csr", sp.csr_matrix: "csr", sp.csc_array: "csc", sp.csc_matrix: "csc",
@@ -36,6 +41,7 @@ TRANSPOSED_FORMS = {"csr": "csc", "csc": "csr"}
 # rows C may be mostly zeros: see `has_few_rows`.
 SMALL_BYTES = {"csr": 1 << 19, "csc": 1 << 17}
 MOST_SMALL_ROWS = 16_000
+SAMPLED_ENTRIES = 4096  # whose order tells whether A is sorted
 NO_BIAS = np.zeros(1)
 # What `epilogue_arguments` returns for the empty epilogue.
 NO_EPILOGUE = NONE, NO_BIAS, -np.inf, np.inf
@@ -109,9 +115,34 @@ def multiply_as_given(
         return None
     suited = suited_form(form, shape, indices.size, B, transposed)
     if suited is None:
-        return None
+        size = size_of(shape, indices.size, B.itemsize, B.shape[1], layout_of(B), pool, transposed)
+        # To sort A would take longer than is gained by streaming it.
+        is_sorted = form != "csr" or begins_sorted(indptr, indices, shape[1])
+        if is_sorted and not direct_is_faster(size):
+            return None
+        suited = "csr"
     parts = indptr, indices, values
     return multiply(pool, form, shape, parts, B, finish, residual, transposed, suited != form)
+
+
+def begins_sorted(indptr: Array, indices: Array, columns: int) -> bool:
+    """Whether the indices of the first rows of A in CSR rise, some SAMPLED_ENTRIES of them.
+
+    True as well where A is such that `multiply` does not take it.
+    """
+    index = indices.dtype
+    if index not in INDEX_TYPES or indptr.dtype != index or not indptr.size:
+        return True
+    if not (are_plain_items(indptr) and are_plain_items(indices)):
+        return True
+    rows = int(np.searchsorted(indptr[1:-1], SAMPLED_ENTRIES)) + 1
+    some = indptr[: rows + 1]
+    return has_canonical_structure(read_only(some), read_only(indices[: max(0, some[-1])]), columns)
+
+
+def are_plain_items(array: Array) -> bool:
+    """Whether an array has one dimension, and items that follow each other and are aligned."""
+    return array.ndim == 1 and array.flags.c_contiguous and array.flags.aligned
 
 
 def _multiply_small(
@@ -137,7 +168,9 @@ def _multiply_small(
         return None
     taken = TAKEN[form]
     job = entry_points.jobs[taken][columns == 1]
-    zeroed = taken == BY_COLUMNS or (is_almost_empty(entries, rows) and columns > 1)
+    zeroed = taken == BY_COLUMNS or (
+        columns > 1 and begins_as_zeros(entries, rows, columns * dtype.itemsize)
+    )
     out = (zeros if zeroed else empty)(rows if is_vector else (rows, columns), dtype)
     done = entry_points.run_alone(job.address, indptr, indices, values, B, out, taken, zeroed)
     return out if done else None
@@ -252,7 +285,7 @@ def multiply(
         # Columns are added to zeros: pages of them often come from the system. Of few rows with
         # entries the others are left as zeros; a single column is written whole in CSR.
         if finish is None and order == "C" and (by_columns or columns > 1):
-            zeroed = by_columns or is_almost_empty(indices.size, rows)
+            zeroed = by_columns or begins_as_zeros(indices.size, rows, columns * item)
             zeroed = zeroed or has_few_rows(form, indptr, indices, rows, columns * item)
         new = zeros if zeroed else empty
         out = new(rows if len(given) == 1 else (rows, columns), values.dtype, order)

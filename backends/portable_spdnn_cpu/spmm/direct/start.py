@@ -21,7 +21,7 @@ from portable_spdnn_cpu.machine.cpu_info import LARGE_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.direct import kernel as columns_kernel
 from portable_spdnn_cpu.spmm.direct import vectors
-from portable_spdnn_cpu.spmm.direct.copies import columns_together, scratch_bytes
+from portable_spdnn_cpu.spmm.direct.copies import scratch_bytes
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
     ACTIVATION,
@@ -43,7 +43,6 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     ROWS,
     SCRATCH,
     TASKS,
-    TOGETHER,
     UPPER,
     VALUES,
     WORKERS,
@@ -133,7 +132,6 @@ def fill_places(
     words[TASKS] = 1 if workers == 1 else workers * TASKS_PER_WORKER
     words[ROWS], words[COLUMNS], words[K] = rows, columns, B.rows
     words[ENTRIES] = min(indices.size, values.size)
-    words[TOGETHER] = columns_together(words[ENTRIES], words[K])
     words[INDPTR], words[INDICES], words[VALUES] = indptr.address, indices.address, values.address
     words[B_AT], words[B_FORTRAN], words[B_ROW] = B.address, B.is_fortran, B.pitch
     words[OUT], words[OUT_FORTRAN], words[OUT_ROW] = out.address, out.is_fortran, out.pitch

@@ -140,7 +140,7 @@ def test_layers_of_inputs_of_either_order_beyond_the_last_cache(
 ) -> None:
     rng = np.random.default_rng(0)
     W = sp.random_array((2000, 2000), density=0.005, rng=rng, dtype=np.float32).tocsr()
-    monkeypatch.setattr(handle, "LAST_CACHE", 0)
+    monkeypatch.setattr(handle.tuning, "is_fitted", lambda size: True)
     monkeypatch.setattr(handle.cost_model, "direct_seconds", lambda size: 0.0)
     layer = ps.get_backend("numba", threads=2).layer_handle(W, epilogue=ps.Epilogue())
     for order in "CF":
@@ -151,13 +151,13 @@ def test_layers_of_inputs_of_either_order_beyond_the_last_cache(
             np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
-def test_a_b_beyond_the_last_cache_may_meet_a_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_may_be_met_as_it_is_where_the_model_is_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     A = sp.random_array((3000, 3000), density=0.002, rng=rng, dtype=np.float32).tocsr()
     B, out = rng.random((3000, 100), np.float32), np.empty((3000, 100), np.float32)
     monkeypatch.setattr(handle, "suited_form", lambda *arguments: None)
-    for last, considered in ((B.nbytes, False), (B.nbytes - 1, True)):
-        monkeypatch.setattr(handle, "LAST_CACHE", last)
+    for most, considered in ((4 * 100 - 1, False), (4 * 100, True)):
+        monkeypatch.setattr(handle.tuning, "FITTED_BYTES", most)
         # By the model, which is told that it takes no time.
         monkeypatch.setattr(handle.cost_model, "direct_seconds", lambda size: 0.0)
         for operand in (B, np.asfortranarray(B)):

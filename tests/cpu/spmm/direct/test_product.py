@@ -310,6 +310,7 @@ def test_what_is_much_work_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(choice, "SMALL_WORK", 0)
     monkeypatch.setattr(product, "SMALL_BYTES", {"csr": 0})
     monkeypatch.setattr(choice, "MAX_WORK", 1000)
+    monkeypatch.setattr(product, "direct_is_faster", lambda size: False)
     as_given = product.multiply_as_given
     assert as_given(POOLS[0], A, wide, None, None) is None
     assert as_given(POOLS[0], A, wide[:, :16], None, None) is not None
@@ -317,6 +318,32 @@ def test_what_is_much_work_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> 
     assert as_given(POOLS[0], A, np.asfortranarray(wide[:, :16]), None, None) is None
     assert as_given(POOLS[0], A, wide[:, :16], None, None) is not None
     np.testing.assert_allclose(ps.get_backend("numba").spmm(A, wide), A @ wide, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [3, 400])
+def test_what_is_not_sorted_is_taken_as_it_is(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first rows tell, or the first row where that has all the entries that are looked at."""
+    monkeypatch.setattr(product, "direct_is_faster", lambda size: False)
+    k, each = 9000, 12_000 // rows
+    rng = np.random.default_rng(rows)
+    indices = np.concatenate([rng.choice(k, each, replace=False) for _ in range(rows)])
+    parts = rng.uniform(-1, 1, indices.size), indices, np.arange(rows + 1) * each
+    A, B = sp.csr_array(parts, shape=(rows, k)), rng.uniform(-1, 1, (k, 600))
+    C = A.toarray() @ B
+    A.indices, A.indptr = A.indices.astype(np.int32), A.indptr.astype(np.int32)
+    as_given = product.multiply_as_given
+    found = as_given(POOLS[0], A, B, None, None)
+    assert found is not None
+    np.testing.assert_allclose(found, C, atol=1e-10)
+    ordered = A.sorted_indices()
+    assert as_given(POOLS[0], ordered, B, None, None) is None
+    ordered.indices[-2:] = ordered.indices[-2:][::-1]  # beyond those that are looked at
+    assert as_given(POOLS[0], ordered, B, None, None) is None
+    for wrong in (k, -1):
+        A.indices[5] = wrong
+        assert as_given(POOLS[0], A, B, None, None) is None
+    with pytest.raises(ps.InputError, match="spmm: A: "):
+        ps.get_backend("numba").spmm(A, B)
 
 
 @needs_avx512

@@ -2,8 +2,9 @@
 
 The model counts cycles of a thread for vectors of C, of 64 bytes whatever the processor's have. Its
 constants are in `costs`. Two thirds of random products took 0.9 to 1.2 times what it says on a Zen
-4; 0.85 to 1.2 times on a Zen 5 and 0.83 to 1.2 times on a Zen 3 with AVX2, before panels beyond the
-first level were priced by the share that it holds. Choices depend mostly on ratios of what it says.
+4; 0.90 to 1.14 times on a Zen 5; and 0.83 to 1.2 times on a Zen 3 with AVX2, before panels beyond
+the first level were priced by the share that it holds. Choices depend mostly on ratios of what it
+says.
 """
 
 from __future__ import annotations
@@ -24,11 +25,10 @@ from portable_spdnn_cpu.spmm.stream.product import StreamVariant, is_shared
 L1, L2 = cache_bytes(1), cache_bytes(2)
 L2_SHARE = 0.62  # what a panel may take of the second level: sums and C are there as well
 L2_WAYS = 16  # lines in a set of the second level, of a Zen 5; a Zen 3 has 8
-SUM_PIECES = 3  # of a row of B, that sums take as long as that are far between two blocks
+SUM_PIECES = 3  # sums that are far take, between two blocks, as long as so many far pieces of B
+NARROW = 0.25  # what a far piece of a single vector takes, as a share of one of several
 FAR_LEVELS = 8  # from so many times the second level on, pieces of rows are far: see `_far_piece`
-# Cycles that it takes besides to transpose a vector to a panel whose rows lie multiples of so many
-# bytes apart, and which the first level does not hold, as measured on a Zen 5.
-ALIASING, ALIASED = 512, 8.0
+ALIASING = 512  # rows that lie multiples of so many bytes apart compete for few sets of a cache
 COSTS = costs_here()
 FALSE_SHARING = 100.0  # of a row of C in which two threads write to one pair of cache lines
 # Seconds to pack A: of a call, of an entry, and of a row in a block of columns, on a Zen 3.
@@ -114,12 +114,12 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
     held = min(variant.k_block, size.inner) * together * BLOCK_BYTES
     entry += _far_piece(held) / together
     if size.entries * (size.itemsize + 4) > L2_SHARE * L2:
-        entry += COSTS.memory_entry / (variant.vectors * variant.panels)
+        entry += COSTS.memory_entry / together
     sums = size.entries / rows * entry
     copy = COSTS.stream.copy
     if size.fortran:
         aliases = together * BLOCK_BYTES % ALIASING == 0 and held > L1
-        copy = COSTS.stream.transpose + ALIASED * aliases
+        copy = COSTS.stream.transpose + COSTS.aliased * aliases
     if size.b_bytes > L2:
         panel = variant.k_block * variant.vectors * BLOCK_BYTES
         moved = COSTS.memory_to_l1 if panel <= COSTS.l1_share * L1 else COSTS.memory_to_l2
@@ -165,18 +165,18 @@ def _load(size: ProductSize, variant: StreamVariant) -> float:
     return nearest * COSTS.stream.l1 + (near - nearest) * COSTS.stream.l2 + far
 
 
-def _beyond(size: float) -> float:
-    """Return how many times as long loads from so many bytes take, from beyond the second level.
+def _beyond(held: float) -> float:
+    """Return the factor for loads from so many bytes, which the second level does not hold.
 
-    Half of the last cache holds them: A and C are there as well.
+    It is 1 where half of the last cache holds them: A and C are there as well.
     """
-    return 1 + max(0.0, 1 - LAST_CACHE / 2 / size) * (COSTS.beyond - 1)
+    return 1 + max(0.0, 1 - LAST_CACHE / 2 / held) * (COSTS.beyond - 1)
 
 
 def _far_piece(held: float) -> float:
-    """Return what a piece of a row of B takes besides, of so many bytes that entries meet anywhere.
+    """Return the cycles of a piece of a row of B besides its loads, in a panel of so many bytes.
 
-    What a processor does not fetch ahead.
+    Entries meet it anywhere, so that a processor does not fetch it ahead.
     """
     return max(0.0, 1 - FAR_LEVELS * L2 / max(1, held)) * COSTS.far_piece
 
@@ -218,7 +218,9 @@ def direct_seconds(size: ProductSize) -> float:
         write = COSTS.direct.write_fortran
     panels = -(-size.vectors // MAX_VECTORS)
     vectors = size.vectors * (loads + size.rows * write)
-    entry = COSTS.direct.entry + _far_piece(max(1, size.inner) * row)
+    # More rows of a single vector are on their way at a time.
+    far_piece = _far_piece(max(1, size.inner) * row) * (NARROW if size.vectors == 1 else 1.0)
+    entry = COSTS.direct.entry + far_piece
     vectors += panels * (size.rows * COSTS.direct.row + size.entries * entry)
     threads = 1 if size.fortran else size.threads
     return COSTS.direct_call + COSTS.cycle * (vectors / threads + size.vectors * (turned + copied))

@@ -1,9 +1,10 @@
 """What kernels of a product take on a processor, in cycles: the constants of `cost_model`.
 
 Each set is fitted to thousands of random products on one processor, as `benchmarks/fit_costs.py`
-does, but for `cycle`, `spmv_entry` and `spmv_row`; on the Zen 4 the stream's are fitted to shapes
-of DLMC besides. `spmv_entry` and `spmv_row` were measured on AMD's processors alone, `beyond` and
-`far_piece` on a Zen 5 alone, with graphs of 40,000 to 200,000 nodes. There `dense` is that of large
+does, but for `cycle`, `spmv_entry`, `spmv_row`, `beyond`, `far_piece` and `aliased`; on the Zen 4
+the stream's are fitted to shapes of DLMC besides. `spmv_entry` and `spmv_row` were measured on
+AMD's processors alone; the last three on a Zen 5 alone, with graphs of 40,000 to 200,000 nodes and
+layers, and others have values with which they do not count. On the Zen 5 `dense` is that of large
 products, and `direct.write_fortran` is between that of the fit and what layers of 3,000 outputs
 take.
 """
@@ -76,6 +77,10 @@ class Costs:
         Factor for what is loaded or written beyond the last cache, in place of beyond the second.
     far_piece : float
         Of a piece of a row of B that an entry meets, in a panel of many times the second level.
+        Pieces of one vector take a quarter.
+    aliased : float
+        To transpose a vector, besides, to a panel that the first level does not hold and whose rows
+        lie multiples of 512 bytes apart.
     across : float
         Factor for a load of B in place that lies across two cache lines.
     dense, dense_vector : float
@@ -104,6 +109,7 @@ class Costs:
     spmv_row: float
     beyond: float
     far_piece: float
+    aliased: float
     across: float
     dense: float
     dense_vector: float
@@ -125,7 +131,7 @@ ZEN_5 = Costs(
     ),
     l1_share=0.78, start=5000.0, wait=1.3, write_rows=1.3, memory_to_l1=4.3, memory_to_l2=4.7,
     piece=0.15, memory_entry=0.38, spmv_entry=1.2, spmv_row=2.9, beyond=3.0, far_piece=35.0,
-    across=1.2, dense=0.6, dense_vector=4.1, dense_weight=2.8, memory_weight=12.0,
+    aliased=8.0, across=1.2, dense=0.6, dense_vector=4.1, dense_weight=2.8, memory_weight=12.0,
     dense_call=8.9e-6, direct_call=1.8e-6,
 )  # fmt: skip
 INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where vectors are loaded
@@ -140,7 +146,7 @@ INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where
     ),
     l1_share=0.8, start=8700.0, wait=1.2, write_rows=5.5, memory_to_l1=10.0, memory_to_l2=13.0,
     piece=0.15, memory_entry=0.66, spmv_entry=1.2, spmv_row=2.9, beyond=1.0, far_piece=0.0,
-    across=1.2, dense=0.92, dense_vector=7.5, dense_weight=3.7, memory_weight=19.0,
+    aliased=0.0, across=1.2, dense=0.92, dense_vector=7.5, dense_weight=3.7, memory_weight=19.0,
     dense_call=1.1e-5, direct_call=1.9e-6,
 )  # fmt: skip
 ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
@@ -155,7 +161,7 @@ ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
     ),
     l1_share=1.25, start=8600.0, wait=3.2, write_rows=3.0, memory_to_l1=5.1, memory_to_l2=5.2,
     piece=1.0, memory_entry=0.6, spmv_entry=1.2, spmv_row=2.9, beyond=1.0, far_piece=0.0,
-    across=1.1, dense=1.2, dense_vector=4.7, dense_weight=2.3, memory_weight=13.0,
+    aliased=0.0, across=1.1, dense=1.2, dense_vector=4.7, dense_weight=2.3, memory_weight=13.0,
     dense_call=1.2e-5, direct_call=2.1e-6,
 )  # fmt: skip
 ZEN_3 = Costs(  # with AVX2
@@ -170,7 +176,7 @@ ZEN_3 = Costs(  # with AVX2
     ),
     l1_share=0.8, start=21000.0, wait=4.7, write_rows=5.2, memory_to_l1=4.2, memory_to_l2=7.4,
     piece=5.4, memory_entry=1.2, spmv_entry=1.8, spmv_row=3.8, beyond=1.0, far_piece=0.0,
-    across=1.1, dense=1.4, dense_vector=15.0, dense_weight=15.0, memory_weight=20.0,
+    aliased=0.0, across=1.1, dense=1.4, dense_vector=15.0, dense_weight=15.0, memory_weight=20.0,
     dense_call=3.1e-5, direct_call=1.7e-6,
 )  # fmt: skip
 

@@ -39,8 +39,8 @@ LEAST_SHARED = 1.5
 # Seconds of a product, by streaming, from which clusters are considered without a trial. In shorter
 # ones they gain less than it takes to look for rows to share: 0.1 microseconds an entry.
 CLUSTERED_FROM = 1e-3
-# A form for few columns is tried too where the model gives it less than so many times the least
-# seconds of a form.
+# A form for few columns, and A as it is, are tried too where the model gives them less than so many
+# times the least seconds of a form, or of the stream.
 DOUBTFUL = 2.0
 # Choices without a trial that are kept, for numbers of columns and orders of B. Those of streamed
 # weights, and those row by row, share packings of A.
@@ -399,7 +399,7 @@ class WeightsProduct:
             candidates = [*zip(few, seconds, strict=True), *candidates]
         best, dense = candidates[0][1], cost_model.dense_seconds(size)
         direct = self._direct_seconds(size, B)
-        if direct < best or self._is_suited(B):
+        if direct < DOUBTFUL * best or self._is_suited(B):
             candidates.append((self._direct, direct))
             if columns == 1 and self.A.nnz < size.rows:  # rows take longer than their entries
                 columns_of_A = replace(size, rows=size.inner, threads=1)

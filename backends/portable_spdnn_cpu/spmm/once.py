@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 from portable_spdnn_cpu.layout.csc_to_csr import transposed
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import cost_model, tuning
@@ -78,6 +79,8 @@ def layer_of_csc(
     Of W in CSC, which `layer_once` would bring into CSR to turn it.
     """
     given = (features,) if residual is None else (features, residual)
+    if A.dtype not in VALUE_TYPES:
+        return None
     if any(type(array) is not np.ndarray or array.dtype != A.dtype for array in given):
         return None
     if features.ndim != 2:

@@ -30,11 +30,12 @@ DENSE_MARGIN = 3.0
 ENTRY_BITS = 4  # leading ones of a number of entries, by which a choice is remembered
 REMEMBERED = 256  # choices for products of different sizes
 # What a single product by the stream takes besides, as measured on a Zen 5: seconds in which A is
-# checked and a product made, and times as long as where A is packed before and C is at hand.
-SINGLE_CALL, SINGLE_FACTOR = 4e-5, 1.15
-# The model is fitted to rows of B of at most so many bytes, in C order. Of others A and B as they
-# are take up to twice as long as it says, and are to be that much faster.
-FITTED_BYTES, UNFITTED_FACTOR = 8192, 0.6
+# checked and a product made, seconds for each entry that is to be sorted, and times as long as
+# where C is at hand and A was read before.
+SINGLE_CALL, SORTED_ENTRY, SINGLE_FACTOR = 4e-5, 3e-8, 1.15
+# The model of A and B as they are was compared with products of rows of B of up to so many bytes,
+# in C order. Others take up to twice as long as it says.
+FITTED_BYTES, UNFITTED_FACTOR = 8192, 0.5
 
 
 @functools.lru_cache(maxsize=REMEMBERED)
@@ -85,17 +86,21 @@ def _single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:
     return whole, False
 
 
-def direct_is_faster(size: ProductSize) -> bool:
-    """Whether a single product takes less time with A and B as they are than by the stream."""
+def direct_is_faster(size: ProductSize, is_sorted: bool = True) -> bool:
+    """Whether a single product takes less time with A and B as they are than by the stream.
+
+    For the stream A is to be sorted.
+    """
     variant, packs = single_variant(size)
     streamed = _packed_seconds(size, variant) if packs else stream_seconds(size, variant)
-    if is_fitted(size):
-        return direct_seconds(size) < SINGLE_FACTOR * streamed + SINGLE_CALL
-    return direct_seconds(size) < UNFITTED_FACTOR * streamed
+    streamed = SINGLE_FACTOR * streamed + SINGLE_CALL
+    if not is_sorted:
+        streamed += SORTED_ENTRY * size.entries
+    return direct_seconds(size) < streamed * (1.0 if is_fitted(size) else UNFITTED_FACTOR)
 
 
 def is_fitted(size: ProductSize) -> bool:
-    """Whether `direct_seconds` is fitted to such products."""
+    """Whether what `direct_seconds` says of such a product is to be believed."""
     return not size.fortran and size.columns * size.itemsize <= FITTED_BYTES
 
 

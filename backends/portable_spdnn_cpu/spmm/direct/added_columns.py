@@ -9,6 +9,7 @@ import numpy as np
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import stay_apart, store_repeated
 from portable_spdnn_cpu.jit.jobs import array_at
+from portable_spdnn_cpu.spmm.direct.choice import MOSTLY_EMPTY
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ENTRIES,
     INDICES,
@@ -20,7 +21,6 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     K,
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.direct.microkernels import CSC, LONG_CSC, NONEMPTY_CSC, multiply_apart
-from portable_spdnn_cpu.spmm.direct.sparse_microkernel import MOSTLY_EMPTY
 
 CHECKED = 8192  # entries whose indices are checked together, and are in a cache when they are used
 # From how many entries in a column on average a loop for each column goes by steps of several: that

@@ -32,8 +32,10 @@ ADDED_ENTRY, BEGUN_ROW, IN_PANELS = 0.4, 0.5, 1.5
 CONVERTED_ENTRY, CONVERTED_ROW, CONVERSION = 2.0, 1.0, 300.0
 # For an entry beyond so many, whose copies are on new pages and leave the second-level cache.
 FAR_CONVERTED_ENTRY, MOST_NEAR = 8.0, L2 // 16
-# Of C of so many bytes, so many rows tell whether it begins as zeros: pages that stay zeros are
-# never touched.
+# Mostly empty: there are more than so many rows of A, or columns in CSC, for an entry.
+MOSTLY_EMPTY = 2
+# Bytes of C from which on the system makes its pages, and those that stay zeros are never touched;
+# so many rows tell whether it begins as zeros.
 SAMPLED_BYTES, SAMPLED_ROWS = 1 << 20, 64
 # In CSC rows are counted only where one of C has at least so many bytes, and A at most so many
 # entries for a row: with more, entries at random reach three rows in four.
@@ -104,17 +106,22 @@ def goes_by_columns(
     return more <= entry * entries + CONVERTED_ROW * rows + CONVERSION
 
 
-def adds_each_entry(entries: int, lines: int, row_bytes: int) -> bool:
-    """Whether A has so few entries for a row, or column in CSC, that each is added to C by itself.
+def adds_each_entry(entries: int, rows: int, row_bytes: int) -> bool:
+    """Whether A has so few entries for its rows, or columns in CSC, that each is added by itself.
 
-    As measured on a Zen 5: they are at most a half more than rows, and rows of C a cache line.
+    By the bytes of a row of C, as measured on a Zen 5: three for two rows where it is a cache line
+    at most, one for two where it is two.
     """
-    most = lines + lines // 2 if row_bytes <= BLOCK_BYTES else lines // 2
+    most = rows + rows // 2 if row_bytes <= BLOCK_BYTES else rows // 2
     return entries <= most and row_bytes <= 2 * BLOCK_BYTES
 
 
 def begins_as_zeros(entries: int, rows: int, row_bytes: int) -> bool:
-    """Whether C begins as zeros, of rows of so many bytes, where A is in CSR."""
+    """Whether C begins as zeros, of rows of so many bytes, where A is in CSR.
+
+    Where entries are added to rows one by one these begin as zeros then, while they are near,
+    unless C is so large that the system makes its pages.
+    """
     are_begun_later = adds_each_entry(entries, rows, row_bytes) and rows * row_bytes < SAMPLED_BYTES
     return is_almost_empty(entries, rows) and not are_begun_later
 

@@ -19,8 +19,8 @@ from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
 from portable_spdnn_cpu.spmm.emitter import Value
 
 STEP = 4  # entries
-# Columns of A that are passed over at once if none has an entry, where A has more than so many
-# columns for an entry: with fewer, a processor often predicts wrongly whether all are empty.
+# Columns of A that are passed over at once if none has an entry, in panels where A has more than so
+# many columns for an entry: with fewer, a processor often predicts wrongly whether all are empty.
 PASSED_OVER, COLUMNS_FOR_ENTRY = 8, 16
 
 

@@ -1,7 +1,8 @@
 """Products of few columns of B with A that has few entries in a row, or in a column in CSC.
 
 The number of its row, or column, is written for each entry of some rows; then each entry, times a
-row of B, is added to a row of C, in one loop. So no branch depends on how many entries a row has.
+row of B, is added to a row of C, in one loop. So no branch depends on how many entries a row has,
+up to AT_ONCE of them.
 Bound: two or three cycles for a row, and for an entry, as in `columns`, a load and a store of C for
 each vector and piece.
 """
@@ -11,14 +12,15 @@ from __future__ import annotations
 from llvmlite import ir
 from numba.core import cgutils
 
+from portable_spdnn_cpu.spmm.direct.choice import MOSTLY_EMPTY
 from portable_spdnn_cpu.spmm.direct.columns import STEP, Columns
 from portable_spdnn_cpu.spmm.direct.job_words import B_ROW, OUT_ROW, ROWS, K
-from portable_spdnn_cpu.spmm.direct.sparse_microkernel import MOSTLY_EMPTY, SparseMicrokernel
+from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
 from portable_spdnn_cpu.spmm.emitter import BYTE, WORD, Value
 
 PAGE_BYTES = 4096
-LINES = 256  # rows, or columns, whose entries' numbers are written before these are multiplied
-MOST_NUMBERS = 1024  # of entries; in CSR there are to be no more in LINES rows
+LINES = 256  # rows, or columns in CSC, whose entries' numbers are written before they are added
+MOST_NUMBERS = 1024  # of entries that are numbered: LINES columns of more are added one by one
 AT_ONCE = 8  # numbers that are written for a row without a loop: the next row's overwrite some
 
 
@@ -34,7 +36,7 @@ class EntriesOfColumns(Columns):
             first, stop = self.offset(number), self.offset(after)
             entries = builder.sub(stop, first)
             has_room = builder.icmp_unsigned("<=", entries, self.number(MOST_NUMBERS))
-            self.begin_block(number, after)
+            self.begin_block(number, after, entries)
             with builder.if_else(has_room) as (numbered, one_by_one):
                 with numbered:
                     self._write_numbers(number, after, first, entries)
@@ -56,8 +58,8 @@ class EntriesOfColumns(Columns):
             with filled:
                 SparseMicrokernel.multiply_all(self, begin, end)
 
-    def begin_block(self, begin: Value, end: Value) -> None:
-        """Emit what is done before columns begin .. end - 1 of A are multiplied."""
+    def begin_block(self, begin: Value, end: Value, entries: Value) -> None:
+        """Emit what is done before columns begin .. end - 1 of A, of so many entries."""
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
         """Emit that the number of a row or column is written for each of its entries."""
@@ -85,24 +87,31 @@ class EntriesOfColumns(Columns):
 
 
 class EntriesOfRows(EntriesOfColumns):
-    """Emits the products of entries of A in CSR."""
+    """Emits the products of entries of A in CSR: what is said of columns above is done for rows."""
 
     def start(self) -> None:
         """Emit nothing: rows of C are begun block by block, so that they are near when added to."""
 
-    def begin_block(self, begin: Value, end: Value) -> None:
-        """Emit that rows begin .. end - 1 of C are zero, and their pages exist.
+    def begin_block(self, begin: Value, end: Value, entries: Value) -> None:
+        """Emit that rows begin .. end - 1 of C are zero, and that their pages exist.
 
-        To read what the system has not made yet, and then to write it, are two faults for a page.
+        C is accumulated to where it holds zeros, as there is no epilogue. To read what the system
+        has not made yet, and then to write it, are two faults for a page: so a zero is written to
+        each first, unless these have fewer entries than pages.
         """
         builder = self.builder
         start, stop = (self.row_of(self.out, row, OUT_ROW) for row in (begin, end))
+        size = builder.sub(stop, start)
         with builder.if_else(self.accumulates) as (held, new):
-            with held, self.loop(start, stop, PAGE_BYTES) as address:
-                self.store(ir.Constant(self.scalar, 0.0), address)
+            with held:
+                reached = self.times(entries, PAGE_BYTES)
+                with (
+                    builder.if_then(builder.icmp_unsigned(">=", reached, size)),
+                    self.loop(start, stop, PAGE_BYTES) as address,
+                ):
+                    self.store(ir.Constant(self.scalar, 0.0), address)
             with new:
-                target = builder.inttoptr(start, BYTE.as_pointer())
-                cgutils.memset(builder, target, builder.sub(stop, start), 0)
+                cgutils.memset(builder, builder.inttoptr(start, BYTE.as_pointer()), size, 0)
 
     def places(self, entry: Value, number: Value) -> tuple[Value, Value, Value]:
         """Return an entry's row of B and of C, and its value spread over a vector."""

@@ -1,4 +1,4 @@
-"""Kernels of a single product with two or more columns of B, which are done in panels.
+"""Kernels of a single product with two or more columns of B, in panels or entry by entry.
 
 Threads share rows of A in CSR.
 """
@@ -59,6 +59,8 @@ from portable_spdnn_cpu.spmm.direct.microkernels import (
 )
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
+
+MOST_ADDED = 4  # entries in a row, beyond which sums in registers take less time on a Zen 5
 
 _adds_each_entry = kernel_part(adds_each_entry)
 
@@ -170,9 +172,10 @@ def multiply_by_rows(words: Any, begin: int, end: int, item: Any, index: Any) ->
 
 @kernel_part
 def multiply_few_entries(words: Any, begin: int, end: int, n: int, item: Any, index: Any) -> Any:
-    """Multiply rows entry by entry, but where many together have more: these in panels.
+    """Multiply rows entry by entry, but in panels where of LINES some are long.
 
-    Sums of a long row are to stay in registers.
+    Sums of long rows are to stay in registers: entries that are added one by one wait for each
+    other.
     """
     indptr = array_at(words[INDPTR], words[ROWS] + 1, index)
     valid = True
@@ -180,7 +183,7 @@ def multiply_few_entries(words: Any, begin: int, end: int, n: int, item: Any, in
         until = after = begin
         while until < end:
             after = min(until + LINES, end)
-            if indptr[after] - indptr[until] > MOST_NUMBERS:
+            if are_long(indptr, until, after):
                 break
             until = after
         if begin < until:
@@ -192,9 +195,21 @@ def multiply_few_entries(words: Any, begin: int, end: int, n: int, item: Any, in
 
 
 @kernel_part
+def are_long(indptr: Any, begin: int, end: int) -> bool:
+    """Whether rows begin .. end - 1 that have an entry have more than MOST_ADDED on average."""
+    entries, filled = indptr[end] - indptr[begin], np.int32(0)
+    if entries > MOST_NUMBERS or entries <= MOST_ADDED:
+        return bool(entries > MOST_NUMBERS)
+    before, after = indptr[begin:end], indptr[begin + 1 : end + 1]
+    for row in range(before.size):  # of slices, so that LLVM compares many at a time
+        filled += np.int32(before[row] != after[row])
+    return bool(entries > MOST_ADDED * filled)
+
+
+@kernel_part
 def multiply_in_panels(words: Any, begin: int, end: int, n: int, item: Any, index: Any) -> Any:
     """Multiply rows by all columns of B, at least one."""
-    stay_apart()  # it is called from two places
+    stay_apart()  # so that there is one copy of it, for both callers
     itemsize = array_at(0, 1, item).itemsize
     lanes = BLOCK_BYTES // itemsize
     size, overlaps = n * itemsize, not HAS_FAST_MASKS  # see `Rows`
@@ -254,7 +269,7 @@ def multiply_overlapping(words: Any, begin: int, end: int, n: int, item: Any, in
 
 @kernel_part
 def multiply_by_columns(words: Any, item: Any, index: Any) -> Any:
-    """Multiply all columns of CSC by all columns of B, at least two, in panels.
+    """Multiply all columns of CSC by all columns of B, at least two: in panels, or entry by entry.
 
     Vectors have 32 bytes where a panel has few: rows of C rarely start on cache lines, and a
     store across two lines is forwarded late, or not at all, to loads of what it wrote.

@@ -37,7 +37,7 @@ from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 CSR, CSC, EQUAL_CSR, EQUAL_CSC, PREDICTED_CSR, NONEMPTY_CSR, NONEMPTY_CSC, LONG_CSC = (
     (0,) * number for number in range(8)
 )
-ENTRIES_CSR, ENTRIES_CSC = EQUAL_CSR, EQUAL_CSC  # for several columns
+ENTRIES_CSR, ENTRIES_CSC = (0,) * 8, (0,) * 9
 
 
 @intrinsic
@@ -63,13 +63,15 @@ def multiply(
     Parameters
     ----------
     form : tuple
-        CSR or CSC: of A. For a single column: EQUAL_CSR and EQUAL_CSC, where all rows, or columns,
-        have as many entries, at most MOST_EQUAL; PREDICTED_CSR, where a processor predicts how many
-        each row has; LONG_CSC, where most columns have many; NONEMPTY_CSR and NONEMPTY_CSC, where
-        many rows or columns have none. Rows of these are not finished.
+        CSR or CSC: of A; ENTRIES_CSR and ENTRIES_CSC: entry by entry, for several columns, of rows
+        that have no epilogue in CSR. For a single column: EQUAL_CSR and EQUAL_CSC, where all rows,
+        or columns, have as many entries, at most MOST_EQUAL; PREDICTED_CSR, where a processor
+        predicts how many each row has; LONG_CSC, where most columns have many; NONEMPTY_CSR and
+        NONEMPTY_CSC, where many rows or columns have none. Rows of these are not finished.
     vectors, vector_bytes : int, constants
         How many vectors, of how many bytes, so many columns take: in CSR the last may be partly
-        filled, and one is full at least without fast masks; in CSC all are full, at least one, and
+        filled, and one is full at least without fast masks; in CSC, and in ENTRIES_CSR, all are
+        full, at least one, and
         fewer columns may be left than would fill another. No vectors: a single column, to which
         columns of A in CSC are added, and which is not finished by them.
     dtype, index_dtype : types
@@ -85,8 +87,8 @@ def multiply(
         DotBlocks, EachColumn, EqualRows, EqualColumns, PredictedRows, NonemptyRows,
         NonemptyColumns, LongColumns,
     )  # fmt: skip
-    several = Rows, Columns, EntriesOfRows, EntriesOfColumns
-    emitter = (several if sizes[0] else single)[len(form)]
+    several = {0: Rows, 1: Columns, 8: EntriesOfRows, 9: EntriesOfColumns}
+    emitter = several[len(form)] if sizes[0] else single[len(form)]
     itemsize, index_bits = dtype.dtype.bitwidth // 8, index_dtype.dtype.bitwidth
     signature = types.boolean(
         form, vectors, vector_bytes, dtype, index_dtype, words, *[types.intp] * 4

@@ -115,10 +115,11 @@ def multiply_as_given(
         return None
     suited = suited_form(form, shape, indices.size, B, transposed)
     if suited is None:
+        if B.dtype not in VALUE_TYPES:
+            return None
         size = size_of(shape, indices.size, B.itemsize, B.shape[1], layout_of(B), pool, transposed)
-        # To sort A would take longer than is gained by streaming it.
         is_sorted = form != "csr" or begins_sorted(indptr, indices, shape[1])
-        if is_sorted and not direct_is_faster(size):
+        if not direct_is_faster(size, is_sorted):
             return None
         suited = "csr"
     parts = indptr, indices, values
@@ -126,9 +127,10 @@ def multiply_as_given(
 
 
 def begins_sorted(indptr: Array, indices: Array, columns: int) -> bool:
-    """Whether the indices of the first rows of A in CSR rise, some SAMPLED_ENTRIES of them.
+    """Whether the indices of each of the first rows of A in CSR rise strictly.
 
-    True as well where A is such that `multiply` does not take it.
+    Of as many rows as have SAMPLED_ENTRIES. True as well where arrays are not such as `multiply`
+    takes.
     """
     index = indices.dtype
     if index not in INDEX_TYPES or indptr.dtype != index or not indptr.size:

@@ -32,8 +32,6 @@ DOUBLE = ir.DoubleType()
 # of the time without it on a Zen 4, half as far ahead. From memory that takes 1.1 times as long as
 # this on a Zen 5.
 AHEAD = 512
-# Mostly empty: there are more than so many rows of A, or columns in CSC, for an entry.
-MOSTLY_EMPTY = 2
 
 
 class SparseMicrokernel(Emitter):

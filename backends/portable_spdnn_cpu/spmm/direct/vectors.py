@@ -14,6 +14,7 @@ from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import job_kernel, kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at, next_task
 from portable_spdnn_cpu.spmm.direct.added_columns import add_columns
+from portable_spdnn_cpu.spmm.direct.choice import MOSTLY_EMPTY
 from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows, finish_rows
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACTIVATION,
@@ -45,7 +46,6 @@ from portable_spdnn_cpu.spmm.direct.microkernels import (
     PREDICTED_CSR,
     multiply_apart,
 )
-from portable_spdnn_cpu.spmm.direct.sparse_microkernel import MOSTLY_EMPTY
 from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
 
 # Rows or columns that are looked at together: whether they all have as many entries, as nearly all

@@ -12,14 +12,24 @@ from direct_products import POOLS, multiply
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.spmm.direct import product
 from portable_spdnn_cpu.spmm.direct.choice import (
     SAMPLED_BYTES,
     adds_each_entry,
     begins_as_zeros,
 )
 from portable_spdnn_cpu.spmm.direct.each_entry import AT_ONCE, LINES, MOST_NUMBERS
+from portable_spdnn_cpu.spmm.direct.kernel import MOST_ADDED
+from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 
+pytestmark = pytest.mark.usefixtures("shared")
 K = 41  # columns of A in CSR, rows in CSC
+
+
+@pytest.fixture
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let threads share any product."""
+    monkeypatch.setattr(product, "WAKING_WORK", 0)
 
 
 def lengths_of(kind: str, lines: int) -> np.ndarray:
@@ -31,6 +41,10 @@ def lengths_of(kind: str, lines: int) -> np.ndarray:
     elif kind == "uneven":
         lengths[:] = 0
         lengths[:: 2 * AT_ONCE] = AT_ONCE + np.arange(lengths[:: 2 * AT_ONCE].size) % 3 - 1
+    elif kind == "longer":  # than those whose sums wait for each other, in some blocks
+        lengths[:] = 0
+        lengths[:: 4 * MOST_ADDED] = MOST_ADDED
+        lengths[:LINES] *= 2
     elif kind == "long":  # one of a block with room for its numbers, one of a block without
         lengths[lines // 2 :] = 0
         lengths[3], lengths[LINES + 5] = MOST_NUMBERS // 2, MOST_NUMBERS + 1
@@ -64,6 +78,7 @@ def widths(dtype: Any) -> list[int]:
     [
         ("empty", 3), ("few", LINES - 1), ("few", LINES), ("few", 3 * LINES + 70), ("single", 1),
         ("one", 2 * LINES + 1), ("one", LINES + 63), ("uneven", 2 * LINES), ("long", 6 * LINES),
+        ("longer", 3 * LINES + 9),
     ],
 )  # fmt: skip
 def test_products(form: str, kind: str, lines: int, dtype: Any, index: Any) -> None:
@@ -119,5 +134,7 @@ def test_epilogues_and_given_results(form: str, columns: int) -> None:
         expected = np.maximum(A @ B + bias[:, None] + residual, 0)
         np.testing.assert_allclose(found, expected, atol=1e-4)
         out = np.full((A.shape[0], columns), np.nan, np.float32)
-        backend.spmm_handle(A).multiply(B, out=out)
-        np.testing.assert_allclose(out, A @ B, atol=1e-4)
+        for pool in POOLS:
+            assert DirectProduct(A, ps.Epilogue()).multiply(B, out, None, pool)
+            np.testing.assert_allclose(out, A @ B, atol=1e-4)
+            out[:] = np.nan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from vector_lengths import needs_avx512, needs_sse2, output_with_vectors
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.machine.cpu_info import LARGE_BYTES
+from portable_spdnn_cpu.spmm import cost_model, tuning
 from portable_spdnn_cpu.spmm.direct import choice, product, start
 
 # Both sides of the width of each kernel of float32; of float64 they are half as wide.
@@ -310,7 +312,7 @@ def test_what_is_much_work_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(choice, "SMALL_WORK", 0)
     monkeypatch.setattr(product, "SMALL_BYTES", {"csr": 0})
     monkeypatch.setattr(choice, "MAX_WORK", 1000)
-    monkeypatch.setattr(product, "direct_is_faster", lambda size: False)
+    monkeypatch.setattr(product, "direct_is_faster", lambda *arguments: False)
     as_given = product.multiply_as_given
     assert as_given(POOLS[0], A, wide, None, None) is None
     assert as_given(POOLS[0], A, wide[:, :16], None, None) is not None
@@ -320,11 +322,12 @@ def test_what_is_much_work_goes_another_way(monkeypatch: pytest.MonkeyPatch) -> 
     np.testing.assert_allclose(ps.get_backend("numba").spmm(A, wide), A @ wide, rtol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [3, 400])
+@pytest.mark.parametrize("rows", [2, 400])
 def test_what_is_not_sorted_is_taken_as_it_is(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its first rows tell, or the first row where that has all the entries that are looked at."""
-    monkeypatch.setattr(product, "direct_is_faster", lambda size: False)
+    monkeypatch.setattr(product, "direct_is_faster", lambda size, is_sorted: not is_sorted)
     k, each = 9000, 12_000 // rows
+    assert each * min(rows, 2) > product.SAMPLED_ENTRIES or rows > 2
     rng = np.random.default_rng(rows)
     indices = np.concatenate([rng.choice(k, each, replace=False) for _ in range(rows)])
     parts = rng.uniform(-1, 1, indices.size), indices, np.arange(rows + 1) * each
@@ -344,6 +347,33 @@ def test_what_is_not_sorted_is_taken_as_it_is(rows: int, monkeypatch: pytest.Mon
         assert as_given(POOLS[0], A, B, None, None) is None
     with pytest.raises(ps.InputError, match="spmm: A: "):
         ps.get_backend("numba").spmm(A, B)
+
+
+@pytest.mark.parametrize("form", ["csr", "csc"])
+@pytest.mark.parametrize("dtype", [">f4", ">f8", np.longdouble, object])
+def test_types_that_are_not_computed_in_and_much_work(form: str, dtype: Any) -> None:
+    A = sp.random_array((3000, 2000), density=0.01, rng=3, format=form)
+    A.data = A.data.astype(dtype)
+    B, backend = np.ones((2000, 320)).astype(dtype), ps.get_backend("numba", threads=1)
+    if dtype is object:
+        with pytest.raises(ps.InputError):
+            backend.spmm(A, B)
+        return
+    expected = A.astype(np.float64).sum(axis=1)[:, None]
+    np.testing.assert_allclose(backend.spmm(A, B), np.tile(expected, 320), rtol=1e-4)
+    np.testing.assert_allclose(backend.layer(A.T, B.T), np.tile(expected, 320).T, rtol=1e-4)
+
+
+def test_to_sort_counts_in_the_choice() -> None:
+    size = cost_model.ProductSize(3000, 4000, 512, 240_000, 4, False, False, True, 1)
+    streamed = cost_model.stream_seconds(size, tuning.single_variant(size)[0])
+    for seconds, expected in ((streamed, (True, True)), (2 * streamed, (False, True))):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tuning, "direct_seconds", lambda size, seconds=seconds: seconds)
+            found = tuning.direct_is_faster(size), tuning.direct_is_faster(size, is_sorted=False)
+            assert found == expected
+            wide = replace(size, columns=8192)
+            assert not tuning.is_fitted(wide)
 
 
 @needs_avx512

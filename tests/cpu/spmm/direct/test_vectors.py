@@ -22,9 +22,10 @@ from portable_spdnn_cpu.spmm.direct.added_columns import (
     MOST_OF_EIGHT,
     MOST_OF_SIXTEEN,
     MOST_SHORT,
-    MOSTLY_EMPTY,
     add_columns,
 )
+from portable_spdnn_cpu.spmm.direct.choice import MOSTLY_EMPTY
+from portable_spdnn_cpu.spmm.direct.columns import COLUMNS_FOR_ENTRY
 from portable_spdnn_cpu.spmm.direct.finish import begin_rows
 from portable_spdnn_cpu.spmm.direct.job_words import COUNTERS, INDPTR, REFUSED, ROWS, K
 from portable_spdnn_cpu.spmm.direct.unrolled import MOST_EQUAL
@@ -305,10 +306,11 @@ def test_rows_and_columns_of_which_most_have_no_entry(dtype: Any, index: Any) ->
 
 
 @pytest.mark.parametrize("index", [np.int32, np.int64])
-@pytest.mark.parametrize("columns", [1, 2, 3, 16, 20, 130])
+@pytest.mark.parametrize("columns", [1, 2, 3, 16, 17, 20, 130])
 @pytest.mark.parametrize("k", [200, 203])
 def test_columns_without_an_entry_are_passed_over(k: int, columns: int, index: Any) -> None:
     for filled in ([0], [k - 1], [0, 7, 8, 9, k - 1], [15, 16], [191, 192, 199]):
+        assert COLUMNS_FOR_ENTRY * 2 * len(filled) < k
         lengths = [2 * (number in filled) for number in range(k)]
         A = columns_of(lengths, 5, np.float64, index)
         B = np.random.default_rng(k).uniform(-1, 1, (k, columns))

@@ -76,7 +76,8 @@ def suited_form(
     work, most = entries * (vectors - 1), MAX_WORK if B.nbytes <= L2 else MAX_FAR_WORK
     if transposed:
         # Then rows of B start on cache lines: an entry takes half as long.
-        turned = shape[1] + shape[0] * turns_back
+        met = entries if meets_few_rows(entries, shape[1]) else shape[1]
+        turned = met + shape[0] * turns_back
         work, most = work // 2 + TRANSPOSE_WORK * turned * vectors, MAX_FORTRAN_WORK
     return "csr" if work <= most else None
 
@@ -124,6 +125,14 @@ def begins_as_zeros(entries: int, rows: int, row_bytes: int) -> bool:
     """
     are_begun_later = adds_each_entry(entries, rows, row_bytes) and rows * row_bytes < SAMPLED_BYTES
     return is_almost_empty(entries, rows) and not are_begun_later
+
+
+def meets_few_rows(entries: int, k: int) -> bool:
+    """Whether entries of A meet so few of the k rows of B that not all are worth a copy.
+
+    An item of a row in Fortran order is on a cache line of its own.
+    """
+    return 8 * entries < k
 
 
 def is_almost_empty(entries: int, rows: int) -> bool:

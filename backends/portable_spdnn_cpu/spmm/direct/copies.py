@@ -12,12 +12,15 @@ from portable_spdnn_cpu.jit.compilation import kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
-from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES, is_almost_empty
+from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES, is_almost_empty, meets_few_rows
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
     B_FORTRAN,
     B_ROW,
     COLUMNS,
+    ENTRIES,
+    INDICES,
+    INDPTR,
     OUT,
     OUT_FORTRAN,
     OUT_ROW,
@@ -35,23 +38,62 @@ ALIASING = 512  # bytes: rows that lie multiples of them apart compete for few s
 LEAST_TOGETHER, BYTES_TOGETHER = 32, 1 << 14
 
 _is_almost_empty = kernel_part(is_almost_empty)
+_meets_few_rows = kernel_part(meets_few_rows)
 
 
 @kernel_part
-def columns_into_rows(words: Any, dtype: Any) -> int:
+def columns_into_rows(words: Any, is_csc: bool, dtype: Any, index_dtype: Any) -> int:
     """Let B, if it is in Fortran order, be in rows of whole vectors in memory of the job's.
 
-    Returns the address of the memory that is left.
+    Where few of its rows are met, only these are copied. Returns the address of the memory that is
+    left.
     """
-    n, scratch = words[COLUMNS], words[SCRATCH]
+    n, k, scratch = words[COLUMNS], words[K], words[SCRATCH]
     if not words[B_FORTRAN]:
         return int(scratch)
     itemsize = array_at(0, 1, dtype).itemsize
     row = row_pitch(n, itemsize)
     apart, width = words[B_ROW] // itemsize, row // itemsize
-    load_columns(words[B], apart, scratch, width, n, 0, words[K], n, dtype)
+    if _meets_few_rows(words[ENTRIES], k):
+        copy_met_rows(words, is_csc, scratch, width, dtype, index_dtype)
+    else:
+        load_columns(words[B], apart, scratch, width, n, 0, k, n, dtype)
     words[B], words[B_ROW] = scratch, row
-    return int(scratch + words[K] * row)
+    return int(scratch + k * row)
+
+
+@kernel_part
+def copy_met_rows(
+    words: Any, is_csc: bool, scratch: int, width: int, dtype: Any, index_dtype: Any
+) -> None:
+    """Copy the rows of B in Fortran order that entries of A meet to rows of `width` items.
+
+    Indices that are beyond B meet none, and are refused later; offsets were checked before.
+    """
+    k = words[K]
+    if is_csc:
+        indptr = array_at(words[INDPTR], k + 1, index_dtype)
+        for column in range(k):
+            if indptr[column] != indptr[column + 1]:
+                copy_row(words, column, scratch, width, dtype)
+        return
+    indices = array_at(words[INDICES], words[ENTRIES], index_dtype)
+    for entry in range(words[ENTRIES]):
+        column = indices[entry]
+        if 0 <= column < k:
+            copy_row(words, column, scratch, width, dtype)
+
+
+@kernel_part
+def copy_row(words: Any, number: int, scratch: int, width: int, dtype: Any) -> None:
+    """Copy a row of B in Fortran order to its place among rows of `width` items."""
+    n, apart = words[COLUMNS], words[B_ROW]
+    itemsize = array_at(0, 1, dtype).itemsize
+    target = array_at(scratch + number * width * itemsize, width, dtype)
+    for column in range(n):
+        target[column] = array_at(words[B] + column * apart + number * itemsize, 1, dtype)[0]
+    for column in range(n, width):
+        target[column] = 0
 
 
 @kernel_part

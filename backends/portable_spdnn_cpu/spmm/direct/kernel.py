@@ -68,7 +68,7 @@ _adds_each_entry = kernel_part(adds_each_entry)
 @job_kernel
 def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C: by tasks, each some rows, until none is left or A is refused."""
-    scratch = columns_into_rows(words, dtype)
+    scratch = columns_into_rows(words, False, dtype, index_dtype)
     if words[OUT_FORTRAN]:
         multiply_into_columns(words, scratch, dtype, index_dtype)
         return
@@ -110,7 +110,7 @@ def multiply_csc(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
     """Compute C, by one worker."""
     itemsize = array_at(0, 1, dtype).itemsize
     out, out_row = words[OUT], words[OUT_ROW]
-    scratch = columns_into_rows(words, dtype)
+    scratch = columns_into_rows(words, True, dtype, index_dtype)
     entries, rows, k, n = words[ENTRIES], words[ROWS], words[K], words[COLUMNS]
     if takes_whole_rows(entries, rows, k, n, itemsize, words[OUT_FORTRAN]):
         begin_rows(words, dtype)

@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from direct_products import POOLS, matrix, multiply
 
 import portable_spdnn as ps
+from portable_spdnn_cpu.spmm.direct import choice
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 
 
@@ -61,3 +63,26 @@ def test_csc_takes_and_gives_either_order(entries: int, columns: int, dtype: Any
             found = multiply(POOLS[0], "csc", A, B, *finish, keeps_order)
             np.testing.assert_allclose(found, expected, rtol=close, atol=close)
             assert found.flags.f_contiguous if keeps_order else found.flags.c_contiguous
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("form", ["csr", "csc"])
+def test_of_b_in_fortran_order_few_rows_may_be_met(form: str, dtype: Any, index: Any) -> None:
+    k, entries, rng = 700, 60, np.random.default_rng(0)
+    assert choice.meets_few_rows(entries, k)
+    parts = rng.uniform(-1, 1, entries), (rng.integers(0, 9, entries), rng.integers(0, k, entries))
+    A: Any = sp.coo_array(parts, shape=(9, k)).astype(dtype).asformat(form)
+    A.indices, A.indptr = A.indices.astype(index), A.indptr.astype(index)
+    for columns in (2, 5, 16, 17, 33, 100, 129, 200):
+        B = np.array(rng.uniform(-1, 1, (k, columns)), dtype, order="F")
+        B[~np.isin(np.arange(k), A.tocoo().col)] = np.nan  # rows that no entry meets
+        expected = A.toarray() @ np.nan_to_num(B)
+        found = multiply(POOLS[0], form, A, B)
+        np.testing.assert_allclose(found, expected, atol=1e-4)
+        assert found.flags.f_contiguous
+        for entry in (0, 31, A.nnz - 1):
+            for wrong in (k, -1):
+                kept, A.indices[entry] = A.indices[entry], wrong
+                assert multiply(POOLS[0], form, A, B) is None
+                A.indices[entry] = kept

@@ -17,7 +17,7 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.costs import costs_here
-from portable_spdnn_cpu.spmm.dense_layout import Layout, is_reused
+from portable_spdnn_cpu.spmm.dense_layout import ALIASING, Layout, is_reused
 from portable_spdnn_cpu.spmm.few_columns.choice import LAST_CACHE
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.stream.product import StreamVariant, is_shared
@@ -28,7 +28,6 @@ L2_WAYS = 16  # lines in a set of the second level, of a Zen 5; a Zen 3 has 8
 SUM_PIECES = 3  # sums that are far take, between two blocks, as long as so many far pieces of B
 NARROW = 0.25  # what a far piece of a single vector takes, as a share of one of several
 FAR_LEVELS = 8  # from so many times the second level on, pieces of rows are far: see `_far_piece`
-ALIASING = 512  # rows that lie multiples of so many bytes apart compete for few sets of a cache
 COSTS = costs_here()
 FALSE_SHARING = 100.0  # of a row of C in which two threads write to one pair of cache lines
 # Seconds to pack A: of a call, of an entry, and of a row in a block of columns, on a Zen 3.
@@ -111,7 +110,7 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
     load = _load(size, variant)
     together = variant.vectors * variant.panels
     entry = load + COSTS.stream.entry / variant.vectors
-    held = min(variant.k_block, size.inner) * together * BLOCK_BYTES
+    held = _panel_bytes(size, variant)
     entry += _far_piece(held) / together
     if size.entries * (size.itemsize + 4) > L2_SHARE * L2:
         entry += COSTS.memory_entry / together
@@ -127,8 +126,7 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
     copies = 0.0 if variant.in_place else size.inner * variant.parts / rows * copy
     parts = min(variant.parts, size.threads)
     write = COSTS.stream.write_fortran if size.out_fortran else COSTS.stream.write
-    written = rows * size.vectors * BLOCK_BYTES / parts
-    if written > L2 / 2:
+    if size.c_bytes / parts > L2 / 2:
         whole = together >= size.vectors
         far = COSTS.write_rows if whole else COSTS.stream.write_far
         write = max(write, far * _beyond(size.c_bytes))
@@ -152,17 +150,20 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
 def _load(size: ProductSize, variant: StreamVariant) -> float:
     """Return the cycles of a load of B."""
     row = variant.vectors * variant.panels * BLOCK_BYTES
-    rows = max(1, min(variant.k_block, size.inner))
+    held = _panel_bytes(size, variant)
     if variant.in_place:
-        nearest, near = 0.0, _near(size, rows, row)
+        nearest, near = 0.0, _near(size, held // row, row)
         held = size.b_bytes
     else:
-        held = rows * row
-        nearest, near = (
-            min(1.0, cache / (rows * row)) for cache in (COSTS.l1_share * L1, L2_SHARE * L2)
-        )
+        nearest, near = (min(1.0, cache / held) for cache in (COSTS.l1_share * L1, L2_SHARE * L2))
     far = (1 - near) * COSTS.stream.memory * _beyond(held)
     return nearest * COSTS.stream.l1 + (near - nearest) * COSTS.stream.l2 + far
+
+
+def _panel_bytes(size: ProductSize, variant: StreamVariant) -> int:
+    """Return the bytes of a block of rows of B that entries meet, in a panel or some together."""
+    rows = max(1, min(variant.k_block, size.inner))
+    return rows * variant.vectors * variant.panels * BLOCK_BYTES
 
 
 def _beyond(held: float) -> float:

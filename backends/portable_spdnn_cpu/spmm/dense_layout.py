@@ -14,6 +14,7 @@ from portable_spdnn_cpu.spmm.stream.product import has_aligned_rows
 
 BYTE = np.dtype(np.uint8)
 
+ALIASING = 512  # bytes: rows that lie multiples of them apart compete for few sets of a cache
 # To copy rows of B to where they start on cache lines pays from so many entries in a column of A,
 # on average, and so many bytes of B that are loaded: a vector across two lines takes twice as long.
 # B of more bytes than MAX_COPIED is not held twice.

@@ -86,6 +86,7 @@ def _single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:
     return whole, False
 
 
+@functools.lru_cache(maxsize=REMEMBERED)
 def direct_is_faster(size: ProductSize, is_sorted: bool = True) -> bool:
     """Whether a single product takes less time with A and B as they are than by the stream.
 

@@ -2,9 +2,8 @@
 
 The number of its row, or column, is written for each entry of some rows; then each entry, times a
 row of B, is added to a row of C, in one loop. So no branch depends on how many entries a row has,
-up to AT_ONCE of them.
-Bound: two or three cycles for a row, and for an entry, as in `columns`, a load and a store of C for
-each vector and piece.
+up to AT_ONCE of them. Bound: two or three cycles for a row, and for an entry, as in `columns`, a
+load and a store of C for each vector and piece.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ class EntriesOfColumns(Columns):
         """Emit that the numbers of columns begin .. end - 1 are written for so many entries."""
         builder, size = self.builder, self.index_type.width // 8
         self.of_first = builder.sub(self.numbers, self.times(first, size))
-        are_many = self.times(entries, MOSTLY_EMPTY)
-        is_empty = builder.icmp_unsigned("<", are_many, builder.sub(end, begin))
-        with builder.if_else(is_empty) as (mostly_empty, filled):
+        least = self.times(entries, MOSTLY_EMPTY)
+        are_few = builder.icmp_unsigned("<", least, builder.sub(end, begin))
+        with builder.if_else(are_few) as (mostly_empty, filled):
             with mostly_empty:
                 self.multiply_nonempty(begin, end)
             with filled:

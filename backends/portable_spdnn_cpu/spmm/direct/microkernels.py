@@ -71,9 +71,8 @@ def multiply(
     vectors, vector_bytes : int, constants
         How many vectors, of how many bytes, so many columns take: in CSR the last may be partly
         filled, and one is full at least without fast masks; in CSC, and in ENTRIES_CSR, all are
-        full, at least one, and
-        fewer columns may be left than would fill another. No vectors: a single column, to which
-        columns of A in CSC are added, and which is not finished by them.
+        full, at least one, and fewer columns may be left than would fill another. No vectors: a
+        single column, to which columns of A in CSC are added, and which is not finished by them.
     dtype, index_dtype : types
         Of values, and of offsets and indices.
     words : pointer

@@ -115,7 +115,7 @@ class SparseMicrokernel(Emitter):
     def multiply_all(self, begin: Value, end: Value) -> None:
         """Emit rows or columns begin .. end - 1 of A."""
         with self.loop(begin, end) as number:
-            self.multiply_one(number)
+            self._multiply_one(number)
 
     def multiply_nonempty(self, begin: Value, end: Value) -> None:
         """Emit rows or columns begin .. end - 1 of A that have an entry.
@@ -133,15 +133,15 @@ class SparseMicrokernel(Emitter):
                 "!=", self.load(kind, at), self.load(kind, self.add(at, size))
             )
             with self.each_bit(builder.bitcast(filled, WORD)) as place:
-                self.multiply_one(self.add(number, place))
+                self._multiply_one(self.add(number, place))
         with self.loop(whole, end) as number:
             is_filled = builder.icmp_unsigned(
                 "!=", self.offset(number), self.offset(self.add(number, 1))
             )
             with builder.if_then(is_filled):
-                self.multiply_one(number)
+                self._multiply_one(number)
 
-    def multiply_one(self, number: Value) -> None:
+    def _multiply_one(self, number: Value) -> None:
         """Emit a row or column of A."""
         self.multiply(number, self.offset(number), self.offset(self.add(number, 1)))
 

@@ -21,8 +21,7 @@ from portable_spdnn_cpu.machine.cpu_info import LARGE_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.direct import kernel as columns_kernel
 from portable_spdnn_cpu.spmm.direct import vectors
-from portable_spdnn_cpu.spmm.direct.choice import meets_few_rows
-from portable_spdnn_cpu.spmm.direct.copies import scratch_bytes
+from portable_spdnn_cpu.spmm.direct.copies import few_rows_are_met, scratch_bytes
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
     ACTIVATION,
@@ -62,7 +61,6 @@ EPILOGUE_TYPES = (
     types.boolean, types.int64, types.Array(types.float64, 1, "C", True), types.float64,
     types.float64,
 )  # fmt: skip
-_meets_few_rows = kernel_part(meets_few_rows)
 TASKS_PER_WORKER = 4  # of equal numbers of rows, whose entries may differ
 
 
@@ -205,7 +203,7 @@ def empty_words(taken: int, indices: Part, values: Part, B: Dense, out: Dense) -
         size += (entries + 1) * values.itemsize + (out.rows + 2 + entries) * indices.itemsize
         size += BLOCK_BYTES
     words = np.empty(COUNTERS + 1 + size // 8, np.int64)
-    if size >= LARGE_BYTES and not (B.is_fortran and _meets_few_rows(entries, B.rows)):
+    if size >= LARGE_BYTES and not (B.is_fortran and few_rows_are_met(entries, B.rows)):
         # What malloc gets from the system for each call: 33 MiB of B take 5 in place of 17 ms.
         advise_large_pages(words.ctypes.data, size)
     words[SCRATCH] = aligned(words.ctypes.data + 8 * (COUNTERS + 1))

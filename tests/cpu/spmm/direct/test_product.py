@@ -327,7 +327,7 @@ def test_what_is_not_sorted_is_taken_as_it_is(rows: int, monkeypatch: pytest.Mon
     """Its first rows tell, or the first row where that has all the entries that are looked at."""
     monkeypatch.setattr(product, "direct_is_faster", lambda size, is_sorted: not is_sorted)
     k, each = 9000, 12_000 // rows
-    assert each * min(rows, 2) > product.SAMPLED_ENTRIES or rows > 2
+    assert (each > product.SAMPLED_ENTRIES) == (rows == 2)
     rng = np.random.default_rng(rows)
     indices = np.concatenate([rng.choice(k, each, replace=False) for _ in range(rows)])
     parts = rng.uniform(-1, 1, indices.size), indices, np.arange(rows + 1) * each
@@ -368,12 +368,13 @@ def test_to_sort_counts_in_the_choice() -> None:
     size = cost_model.ProductSize(3000, 4000, 512, 240_000, 4, False, False, True, 1)
     streamed = cost_model.stream_seconds(size, tuning.single_variant(size)[0])
     for seconds, expected in ((streamed, (True, True)), (2 * streamed, (False, True))):
+        tuning.direct_is_faster.cache_clear()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tuning, "direct_seconds", lambda size, seconds=seconds: seconds)
             found = tuning.direct_is_faster(size), tuning.direct_is_faster(size, is_sorted=False)
             assert found == expected
-            wide = replace(size, columns=8192)
-            assert not tuning.is_fitted(wide)
+    tuning.direct_is_faster.cache_clear()
+    assert not tuning.is_fitted(replace(size, columns=8192))
 
 
 @needs_avx512

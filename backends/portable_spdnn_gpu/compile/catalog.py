@@ -70,6 +70,7 @@ TRANSPOSE_TILE = 32
 PERSISTENT_TILES = (16, 8)
 PERSISTENT_BLOCKS = ((128, 1), (256, 1), (512, 1), (512, 2))
 PERSISTENT_STATE = 32
+PERSISTENT_SPREAD = 8  # neurons among which their features change places, for the banks' sake
 LIMIT_THREADS = 256
 LIMIT_VECTORS = 1024  # vectors of 16 bytes that `read_shared` stages
 LAYOUT_KERNELS = ("unpack_bits", "spread_csr", "turn_rows", "collect_rows", "number_inputs")
@@ -238,6 +239,11 @@ def _list_bytes(threads: int) -> int:
     return 4 * (threads // 32 + 1)
 
 
+def persistent_rows(widest: int) -> int:
+    """Return the rows that the features of so many neurons take in shared memory."""
+    return -(-widest // PERSISTENT_SPREAD) * PERSISTENT_SPREAD
+
+
 def persistent_layers(
     precision: Precision, widest: int, shared: int, constant: bool = False
 ) -> Kernel | None:
@@ -267,7 +273,7 @@ def persistent_layers(
     for tile, features in itertools.product(PERSISTENT_TILES, wide):
         groups = -(-widest // (CLUSTER * 64 // tile))  # of the rows that a warp takes at a time
         kept = precision.sums if features else precision.storage
-        dynamic = (widest + 1) * tile * kept.itemsize + PERSISTENT_STATE
+        dynamic = (persistent_rows(widest) + 1) * tile * kept.itemsize + PERSISTENT_STATE
         for threads, of_warp in PERSISTENT_BLOCKS:
             if groups <= threads // 32 * of_warp and dynamic <= shared:
                 sizes = {"TILE": tile, "THREADS": threads, "GROUPS": of_warp}

@@ -26,7 +26,7 @@ from portable_spdnn.errors import InputError
 from portable_spdnn.host import map_in_threads, usable_cores
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
-from portable_spdnn_gpu.compile.catalog import StagedConfig, persistent_layers
+from portable_spdnn_gpu.compile.catalog import StagedConfig, persistent_layers, persistent_rows
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.properties import DeviceProperties
@@ -235,7 +235,7 @@ class StepChooser:
         kernel = persistent_layers(self.precision, widest, limit, constant)
         if begin >= end or kernel is None:
             return end, ""
-        layout = Layout.of(kernel, self.precision, widest)
+        layout = Layout.of(kernel, self.precision, persistent_rows(widest))
         alone = together = 0.0
         sample = sorted(set(np.linspace(begin, end - 1, SAMPLED).astype(int).tolist()))
         for number in sample:

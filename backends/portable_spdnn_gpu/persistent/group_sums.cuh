@@ -101,6 +101,12 @@ __device__ __forceinline__ SCALAR number_of(FEATURE x) { return widen(x); }
 __device__ __forceinline__ FEATURE feature_of_number(SCALAR x) { return narrow(x); }
 #endif
 
+// Where the features of a neuron lie in shared memory, in rows: among its eight neighbours, so that
+// neurons a power of two apart, which generated networks connect, do not all begin in one bank.
+__device__ __forceinline__ int place_of_neuron(int n) {
+    return n ^ ((n >> 3 ^ n >> 6 ^ n >> 9 ^ n >> 12 ^ n >> 15) & 7);
+}
+
 // Reads the features of this lane's inputs, `column` bytes behind those of neuron 0.
 __device__ __forceinline__ void read_features(const Four<FEATURE>* of_first, unsigned column,
                                               SCALAR (&y)[COLUMNS]) {

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from portable_spdnn_gpu.compile.catalog import CLUSTER, Kernel
+from portable_spdnn_gpu.compile.catalog import CLUSTER, PERSISTENT_SPREAD, Kernel
 from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.device.interface import Array
 
 STEPS = 4  # entries that a lane reads together
 ROWS = 8  # rows of a cluster that a lane computes
@@ -23,6 +24,14 @@ BEGIN, COMMON, OWN, NEXT, NEXT_LINES, MAY_STOP = 0, 1, 2, 2 + ROWS, 3 + ROWS, 4 
 WEIGHT = 5 + ROWS
 COLUMN = np.dtype(np.uint32)  # where the features of a neuron begin in shared memory, in bytes
 ROW = np.dtype(np.uint16)  # the number of an output
+
+
+def places(neurons: Array) -> Array:
+    """Return where the features of neurons lie in shared memory, in rows; see `place_of_neuron`."""
+    found = neurons.copy()
+    for shift in range(3, 16, 3):
+        found ^= neurons >> shift & (PERSISTENT_SPREAD - 1)
+    return found
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,11 @@ class Layout:
         return Layout(
             precision, int(macros["TILE"]), groups, zero_row, features, "CONSTANT" in macros
         )
+
+    @property
+    def apart(self) -> int:
+        """How many neurons in places side by side have their features in different banks."""
+        return max(1, BANKS // self.row_bytes)
 
     @property
     def clusters(self) -> int:

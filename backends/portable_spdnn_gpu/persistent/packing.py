@@ -10,12 +10,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn.host import map_in_threads, usable_cores
-from portable_spdnn_gpu.compile.catalog import CLUSTER, Kernel, persistent_layers
+from portable_spdnn_gpu.compile.catalog import CLUSTER, Kernel, persistent_layers, persistent_rows
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.persistent.layout import (
     ALIGNMENT,
-    BANKS,
     BEGIN,
     COLUMN,
     COMMON,
@@ -33,6 +32,7 @@ from portable_spdnn_gpu.persistent.layout import (
     UNIT,
     WEIGHT,
     Layout,
+    places,
 )
 from portable_spdnn_gpu.spmm.clusters import Clusters, cluster_rows, own_entries
 
@@ -134,7 +134,7 @@ def pack_segment(
     constant = all(layer.needs_no_weights for layer in layers)
     kernel = persistent_layers(precision, max(widths), shared_limit, constant)
     assert kernel is not None  # whoever cuts a network into segments has asked before
-    layout = Layout.of(kernel, precision, max(widths))
+    layout = Layout.of(kernel, precision, persistent_rows(max(widths)))
     parts = [empty_group(layout)]
     headers = np.zeros((len(layers), layout.groups, HEADER), np.int32)
     begins, loads = [parts[0].size], 0
@@ -192,14 +192,14 @@ def pack_layer(layer: SegmentLayer, layout: Layout) -> tuple[Array, Array, int]:
     found = cluster_rows(A)
     row, rank, entries = own_entries(A, found)
     lengths = np.bincount(row, minlength=A.shape[0])
-    places = _place_rows(found, lengths)
-    groups = -(-places.common.size // layout.clusters)
-    group = places.cluster // layout.clusters
-    part = places.cluster % layout.clusters * HALVES + places.place // ROWS
-    slot = places.place % ROWS
+    put = _put_rows(found, lengths, layout)
+    groups = -(-put.common.size // layout.clusters)
+    group = put.cluster // layout.clusters
+    part = put.cluster % layout.clusters * HALVES + put.place // ROWS
+    slot = put.place % ROWS
 
     common = np.zeros(groups * layout.clusters, np.int64)
-    common[: places.common.size] = places.common
+    common[: put.common.size] = put.common
     common = -(-common.reshape(groups, layout.clusters).max(axis=1) // STEPS)
     own = np.zeros((groups, ROWS), np.int64)
     np.maximum.at(own, (group, slot), -(-lengths // STEPS))
@@ -223,14 +223,14 @@ def pack_layer(layer: SegmentLayer, layout: Layout) -> tuple[Array, Array, int]:
             first = begins[g, section] // view.itemsize
             view[first : first + sizes[g, section] // view.itemsize] = fill
     at = part * ROWS + slot
-    rows[begins[group, 0] // ROW.itemsize + at] = np.arange(A.shape[0])
+    rows[begins[group, 0] // ROW.itemsize + at] = places(np.arange(A.shape[0]))
     data.view(sums)[begins[group, 1] // sums.itemsize + at] = bias
 
-    _write_common(found, places, layout, begins, columns, numbers)
+    _write_common(found, put, layout, begins, columns, numbers)
     of = group[row]
     step = ends[of, slot[row]] - own[of, slot[row]] + rank // STEPS
     at = (step * layout.parts + part[row]) * STEPS + rank % STEPS
-    columns[begins[of, 4] // COLUMN.itemsize + at] = A.indices[entries] * layout.row_bytes
+    columns[begins[of, 4] // COLUMN.itemsize + at] = places(A.indices[entries]) * layout.row_bytes
     if not layout.constant:
         values = layout.precision.stored(A.data[entries])
         numbers[begins[of, 5] // stored.itemsize + at] = values
@@ -245,15 +245,19 @@ def pack_layer(layer: SegmentLayer, layout: Layout) -> tuple[Array, Array, int]:
     return headers, data, int(steps.sum() + own_steps.sum())
 
 
-def _place_rows(found: Clusters, lengths: Array) -> _RowPlaces:
-    """Put clusters with similar numbers of common columns together, and rows of similar lengths."""
+def _put_rows(found: Clusters, lengths: Array, layout: Layout) -> _RowPlaces:
+    """Put clusters with similar numbers of common columns together, and rows of similar lengths.
+
+    Rows of one length that a quarter of a warp stores together have their features in different
+    banks, as far as there are such.
+    """
     counts = found.common_counts
     order = np.argsort(-counts, kind="stable")
     rest = found.rest[np.argsort(-lengths[found.rest], kind="stable")]
     cluster = np.empty(lengths.size, np.int64)
     rank = np.empty(lengths.size, np.int64)
     members = found.rows.reshape(-1, CLUSTER)[order]
-    members = np.take_along_axis(members, np.argsort(-lengths[members], kind="stable"), axis=1)
+    members = np.take_along_axis(members, _store_order(members, lengths, layout), axis=1)
     cluster[members] = np.arange(found.count)[:, None]
     rank[members] = np.arange(CLUSTER)
     cluster[rest] = found.count + np.arange(rest.size) // CLUSTER
@@ -265,9 +269,28 @@ def _place_rows(found: Clusters, lengths: Array) -> _RowPlaces:
     return _RowPlaces(cluster, rank % HALVES * ROWS + rank // HALVES, common, order)
 
 
+def _store_order(members: Array, lengths: Array, layout: Layout) -> Array:
+    """Return the order of the rows of clusters, shape (clusters, CLUSTER).
+
+    A quarter of a warp stores the rows of equal rank of both halves of one cluster, or of two
+    where a tile has 8 inputs: the halves get rows by turns, whose banks are to differ.
+    """
+    apart = layout.apart
+    # Of two clusters the first begins with the lower banks, and the second with the upper ones.
+    turned = np.arange(len(members))[:, None] * HALVES
+    bank = (places(members) + turned) % apart
+    # How many rows before each have the same bank.
+    by_bank = np.argsort(bank, axis=1, kind="stable")
+    sorted_banks = np.take_along_axis(bank, by_bank, axis=1)
+    first = (sorted_banks[:, :, None] > sorted_banks[:, None, :]).sum(axis=2)
+    nth = np.empty_like(first)
+    np.put_along_axis(nth, by_bank, np.arange(CLUSTER) - first, axis=1)
+    return np.lexsort((bank % HALVES, nth, bank // HALVES, -lengths[members]), axis=1)
+
+
 def _write_common(
     found: Clusters,
-    places: _RowPlaces,
+    put: _RowPlaces,
     layout: Layout,
     begins: Array,
     columns: Array,
@@ -277,20 +300,20 @@ def _write_common(
     itemsize = layout.precision.storage.itemsize
     cluster, column, rank = found.common_columns()
     moved = np.empty(found.count, np.int64)
-    moved[places.order] = np.arange(found.count)
+    moved[put.order] = np.arange(found.count)
     to = moved[cluster]
     # The clusters of a group read at the same time: they begin with columns in different banks.
-    apart = max(1, BANKS // layout.row_bytes)
-    order = np.lexsort((column, (column - to) % apart, to))
-    counts = places.common[: found.count]
+    at_place = places(column)
+    order = np.lexsort((column, (at_place - to) % layout.apart, to))
+    counts = put.common[: found.count]
     step = np.arange(order.size) - (np.cumsum(counts) - counts)[to[order]]
     group, member = to[order] // layout.clusters, to[order] % layout.clusters
     at = (step // STEPS * layout.clusters + member) * STEPS + step % STEPS
-    columns[begins[group, 2] // COLUMN.itemsize + at] = column[order] * layout.row_bytes
+    columns[begins[group, 2] // COLUMN.itemsize + at] = at_place[order] * layout.row_bytes
     if layout.constant:
         return
     source = found.starts[cluster] + rank * CLUSTER
     values = layout.precision.stored(found.values[source[order, None] + np.arange(CLUSTER)])
-    place = places.place[found.rows.reshape(-1, CLUSTER)][cluster[order]]
+    place = put.place[found.rows.reshape(-1, CLUSTER)][cluster[order]]
     at = (step * layout.clusters + member) * CLUSTER + begins[group, 3] // itemsize
     numbers[at[:, None] + place] = values

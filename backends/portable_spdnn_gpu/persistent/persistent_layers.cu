@@ -106,7 +106,7 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
         const int place = place_of(shared_state[TAKEN] * TILE + column, *inputs, source);
 #pragma unroll 8
         for (int n = threadIdx.x / TILE; n < neurons_in; n += THREADS / TILE)
-            features[n * TILE + column] = column < shared_state[HERE]
+            features[place_of_neuron(n) * TILE + column] = column < shared_state[HERE]
                                               ? feature_of(from[size_t(n) * pitch + place])
                                               : feature_of_number(SCALAR(0));
         int next_header[GROUPS];
@@ -220,7 +220,8 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
 #pragma unroll 8
             for (int n = threadIdx.x / TILE; n < neurons_out; n += THREADS / TILE)
                 to[size_t(n) * pitch + first + column] =
-                    stopped ? narrow(SCALAR(0)) : stored_of(features[n * TILE + column]);
+                    stopped ? narrow(SCALAR(0))
+                            : stored_of(features[place_of_neuron(n) * TILE + column]);
             if (threadIdx.x < TILE && (mask >> column & 1u)) active[first + column] = 1;
         }
     }

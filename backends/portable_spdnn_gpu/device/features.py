@@ -46,11 +46,22 @@ PITCH = 64  # inputs; the features of every neuron begin with a cache line
 LEAST_INPUTS, LEAST_NEURONS = 16, 32
 # Policies of a list of inputs, and the absence of one; see input_lists.cuh.
 KEEP, DROP, ALWAYS, NO_LIST = map(np.int32, range(4))
+SHARE = 16  # inputs leave by DROP once one of so many is inactive
+LIST_COST = 1 / 2  # of the time of a layer, at most, that reads its features through a list
 STATE = 5  # integers of an InputState, in this order
 COUNT, GATHERS, ACTIVE, OVERFLOWED, ENDED = range(STATE)
 STATE_WORDS = 8  # integers from one InputState to the next; each begins a sector of 32 bytes
 STATE_BYTES = STATE_WORDS * np.dtype(np.int32).itemsize
 MARKS = 8  # of inputs, that are read and cleared together
+
+
+def drop_before(layers: int) -> np.int32:
+    """Return the policy before so many layers: inactive inputs leave once that saves time.
+
+    The next layer reads its features through the list, which costs LIST_COST of its time; each of
+    them is spared the part of the inputs that is inactive.
+    """
+    return np.int32(max(SHARE, round(layers / LIST_COST)))
 
 
 def input_state(inputs: int, gathers: bool = False) -> npt.NDArray[np.int32]:
@@ -77,7 +88,7 @@ class InputList:
         Where the next step reads its columns, if any leave. It is not the step's own.
     after : device array of int32, shape (STATE,)
         The InputState of the next step, which is written.
-    policy : KEEP, DROP or ALWAYS
+    policy : KEEP, DROP, ALWAYS or what `drop_before` returns
         Whether inactive inputs stay, leave once they are enough, or leave in any case.
     """
 

@@ -11,7 +11,8 @@
 // rounds of 128 threads for the 1,800 inputs that remain of the challenge's 60,000.
 //
 // SHARE 16: inputs leave when a sixteenth is inactive: reading through the list costs, once, the
-//           sectors in which inactive inputs lie, which fewer do not earn.
+//           sectors in which inactive inputs lie, which fewer do not earn at once. Where many layers
+//           follow, a launch is told of a smaller part, which earns it in all of them.
 #pragma once
 #include "common.cuh"
 
@@ -22,6 +23,7 @@
 #define DROP 1     // they leave once they are enough
 #define ALWAYS 2   // all of them leave
 #define NO_LIST 3  // another launch lists, or nobody asks
+                   // above: they leave once one of so many is inactive
 
 // The words of shared memory that a block of so many threads takes for a list.
 #define LIST_WORDS(threads) ((threads) / 32 + 1)
@@ -77,8 +79,9 @@ __device__ __forceinline__ void list_inputs(const int* before, unsigned char* ac
         mine += __popc(marks_of(active, first, count));
     place_in_block<THREADS_OF_BLOCK>(mine, words, found);
     const int inactive = count - found;
-    const bool leave = policy == ALWAYS ||
-                       (policy == DROP && inactive > 0 && inactive >= count / SHARE);
+    const int share = policy > NO_LIST ? policy : SHARE;
+    const bool leave = policy == ALWAYS || (policy != KEEP && inactive > 0 &&
+                                            inactive >= count / share);
     int top = 0;
     for (int begin = 0; begin < count; begin += AT_A_TIME) {
         const int first = begin + threadIdx.x * MARKS;

@@ -21,6 +21,7 @@ from portable_spdnn_gpu.device.features import (
     STATE_WORDS,
     DeviceFeatures,
     StepOperands,
+    drop_before,
 )
 from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.network.steps import Step
@@ -63,7 +64,9 @@ class StepLaunches:
         self._device, self._steps, self._features = features.device, steps, features
         # The policies after each step; after the last one all inactive inputs leave.
         self._first_policy = DROP if drops[0] else KEEP
-        self._policies = [DROP if drops[step.end] else KEEP for step in steps]
+        self._policies = [
+            drop_before(len(network) - step.end) if drops[step.end] else KEEP for step in steps
+        ]
         self._policies[-1] = ALWAYS
         device, precision = self._device, features.precision
         kernels = {*features.kernels()}
@@ -111,16 +114,14 @@ class StepLaunches:
 
     def counts(self) -> tuple[LayerCounts, int]:
         """Wait for the steps; return what each layer counted, and the inputs active at the end."""
-        states = self._device.download(self._states)
-        counted = []
-        for number in range(len(self._steps)):
+        states, counted, first = self._device.download(self._states), [], 0
+        for number in [*self._segments, len(self._steps)]:
+            # The single layers before a segment, or the end: each has a step.
+            before, after = states[first + 1 : number + 1], states[first + 2 : number + 2]
+            counted.append(LayerCounts(after[:, ACTIVE], before[:, COUNT], before[:, OVERFLOWED]))
             if number in self._segments:
                 counted.append(self._segments[number].counts())
-            else:
-                before, after = states[[number + 1]], states[[number + 2]]
-                counted.append(
-                    LayerCounts(after[:, ACTIVE], before[:, COUNT], before[:, OVERFLOWED])
-                )
+            first = number + 1
         whole = (np.concatenate(each).astype(np.int64) for each in zip(*counted, strict=True))
         return LayerCounts(*whole), int(states[-1, COUNT])
 

@@ -65,7 +65,7 @@ __device__ __forceinline__ void add_common(SCALAR (&sums)[ROWS][COLUMNS], int co
                                            SCALAR constant, const STORED* __restrict__ from,
                                            const int (&place)[COLUMNS]) {
     const char* bytes = reinterpret_cast<const char*>(NEIGHBOURS ? from + place[0] : from);
-    constexpr int UNROLLED = NEIGHBOURS ? DEPTH : 2;
+    constexpr int UNROLLED = DEPTH;
 #pragma unroll UNROLLED
     for (int k = 0; k < count; ++k) {
         SCALAR loaded[COLUMNS];

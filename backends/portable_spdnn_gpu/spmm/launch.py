@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from portable_spdnn.operations.operands import SparseOperand
-from portable_spdnn_gpu.compile.catalog import CSR_PANEL, csr_spmm, feature_rows
+from portable_spdnn_gpu.compile.catalog import CLUSTER_PANEL, CSR_PANEL, csr_spmm, feature_rows
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.device.feature_rows import columns_innermost
@@ -19,6 +19,7 @@ from portable_spdnn_gpu.device.interface import Device, DeviceArray
 from portable_spdnn_gpu.device.matrices import DeviceCsr
 from portable_spdnn_gpu.spmm.packing import PackedLaunch, PackedSpmm, pack
 
+TURNS = 4  # of the resident blocks, in which a launch of many clusters takes place
 WIDTHS_TOGETHER = 256  # the states of so many consecutive numbers of columns are uploaded together
 
 
@@ -79,10 +80,21 @@ class DeviceSpmm:
         for launch, arrays in zip(self.packed.launches, self._arrays, strict=True):
             left -= 1
             kernel = launch.kernel(self.precision, kind)
-            panels = -(-operands.pitch // launch.panel)
-            blocks = min(launch.units * panels, self.device.resident_blocks(kernel))
+            blocks = launch_blocks(launch, operands.pitch, self.device.resident_blocks(kernel))
             arguments = [*arrays, np.int32(launch.units), *operands.arguments(not left), *last]
             self.device.launch(kernel, (blocks, 1), arguments)
+
+
+def launch_blocks(launch: PackedLaunch, columns: int, resident: int) -> int:
+    """Return how many blocks a launch has for so many columns of B.
+
+    Blocks take items a fixed step apart, so that none more are launched than are resident. But
+    multiprocessors do not all read memory equally fast: where each panel has clusters for several
+    turns of all blocks, as many more are launched, and those that are ahead take them.
+    """
+    clustered = launch.panel == CLUSTER_PANEL
+    turns = TURNS if clustered and launch.units > 2 * resident else 1
+    return min(launch.units * -(-columns // launch.panel), turns * resident)
 
 
 class PreparedSpmm:

@@ -23,17 +23,18 @@ from portable_spdnn_gpu.device.features import (
     MARKS,
     InputList,
     StepOperands,
+    drop_before,
     input_state,
 )
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.persistent.launch import DeviceSegment
 from portable_spdnn_gpu.persistent.packing import SegmentLayer, pack_segment
-from portable_spdnn_gpu.spmm.launch import DeviceSpmm
+from portable_spdnn_gpu.spmm.launch import DeviceSpmm, launch_blocks
 from portable_spdnn_gpu.spmm.packing import pack
 
 pytestmark = needs_device
 SINGLE = Precision()
-POLICIES = {"keep": KEEP, "drop": DROP, "always": ALWAYS}
+POLICIES = {"keep": KEEP, "drop": DROP, "always": ALWAYS, "drop before 20": drop_before(20)}
 SHARE = 16  # inputs leave when one in so many is inactive
 
 
@@ -59,8 +60,9 @@ class Lists:
     def check(self, marks: np.ndarray, active: Any) -> None:
         """Compare with a loop over the inputs, some of which were marked as active."""
         device, inactive = self.device, int(self.count - marks.sum())
-        enough = inactive > 0 and inactive >= self.count // SHARE
-        leave = bool(self.policy == ALWAYS or (self.policy == DROP and enough))
+        share = {KEEP: 0, ALWAYS: 0, DROP: SHARE}.get(self.policy, int(self.policy))
+        enough = share > 0 and inactive > 0 and inactive >= self.count // share
+        leave = bool(self.policy == ALWAYS or enough)
         places = [place for place in range(self.count) if marks[place] or not leave]
         state = device.download(self.after).tolist()
         assert state == [len(places), leave, int(marks.sum()), 0, 0]
@@ -89,6 +91,20 @@ def test_inputs_leave_when_a_sixteenth_is_inactive(device: Device, inactive: int
     device.launch(list_active(), (1, 1), [lists.state, active, *lists.listing.arguments()])
     assert device.download(lists.after)[:2].tolist() == ([64, 0], [64 - inactive, 1])[inactive >= 4]
     lists.check(marks, active)
+
+
+@pytest.mark.parametrize(("layers", "share"), [(0, 16), (8, 16), (9, 18), (1900, 3800)])
+def test_before_many_layers_fewer_inactive_inputs_leave(
+    device: Device, layers: int, share: int
+) -> None:
+    assert drop_before(layers) == share
+    count = 100
+    for inactive in (0, 1, -(-count // share), count // share - 1):
+        marks = np.arange(padded(count)) >= inactive
+        lists, active = Lists(device, count, drop_before(layers)), device.upload(marks.astype("u1"))
+        device.launch(list_active(), (1, 1), [lists.state, active, *lists.listing.arguments()])
+        leave = inactive > 0 and inactive >= count // share
+        assert device.download(lists.after)[:2].tolist() == [count - leave * inactive, leave]
 
 
 def sixteens(rows: int) -> sp.csr_array:
@@ -140,10 +156,8 @@ def test_the_last_block_of_a_layer_lists(
     lists.check((expected != 0).any(axis=0), given.active)
     # All blocks of the last launch were counted, and those of no other.
     last = packed.launches[-1]
-    blocks = min(
-        last.units * -(-given.pitch // last.panel),
-        device.resident_blocks(last.kernel(SINGLE, finish.kind(marks=True))),
-    )
+    resident = device.resident_blocks(last.kernel(SINGLE, finish.kind(marks=True)))
+    blocks = launch_blocks(last, given.pitch, resident)
     assert device.download(lists.state)[ENDED] == blocks
 
 

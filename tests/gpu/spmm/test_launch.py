@@ -19,7 +19,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.errors import InputError
 from portable_spdnn.graphchallenge.radixnet import radixnet
 from portable_spdnn.testing import oracle
-from portable_spdnn_gpu.compile.catalog import StagedConfig, staged_configs
+from portable_spdnn_gpu.compile.catalog import StagedConfig, csr_spmm, staged_configs
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device import features
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
@@ -29,8 +29,8 @@ from portable_spdnn_gpu.device.matrices import download_csr, upload_csr
 from portable_spdnn_gpu.spgemm.launch import DeviceSpgemmHandle
 from portable_spdnn_gpu.spmm import launch
 from portable_spdnn_gpu.spmm.clusters import cluster_rows
-from portable_spdnn_gpu.spmm.launch import DeviceSpmm, PreparedSpmm
-from portable_spdnn_gpu.spmm.packing import VARIANTS, by_output, pack
+from portable_spdnn_gpu.spmm.launch import DeviceSpmm, PreparedSpmm, launch_blocks
+from portable_spdnn_gpu.spmm.packing import VARIANTS, PackedLaunch, by_output, pack
 from portable_spdnn_gpu.spmm.staging import stage_rows
 
 pytestmark = needs_device
@@ -401,3 +401,21 @@ def test_clusters_that_share_columns_are_neighbours(layer: int) -> None:
     assert reuse_distance(found) <= 3
     few = radixnet(1024, 8).layers[7].csr()
     assert reuse_distance(cluster_rows(by_output(few))) > 3
+
+
+@pytest.mark.parametrize(
+    ("units", "panel", "columns", "blocks"),
+    [
+        (4096, 256, 1830, 4 * 660),  # clusters for six turns in every panel
+        (1024, 256, 1830, 660),  # for fewer than two
+        (1400, 256, 300, 4 * 660),
+        (1400, 256, 20, 1400),  # no more than there are items
+        (65536, 512, 1830, 660),  # rows alone
+        (3, 256, 0, 0),
+    ],
+)
+def test_many_clusters_are_launched_in_turns(
+    units: int, panel: int, columns: int, blocks: int
+) -> None:
+    launch = PackedLaunch(csr_spmm, (), 16 * units, units, panel)
+    assert launch_blocks(launch, columns, 660) == blocks

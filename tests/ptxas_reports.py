@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
 from portable_spdnn_gpu.compile.catalog import Kernel
-from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError
+from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError, compile_source
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,16 @@ MULTIPROCESSORS = {
     100: Multiprocessor(2048, 32, 228 * 1024, 1024, 128),
 }
 REGISTER_GRANULARITY = 256  # registers are given to warps in multiples of it
+
+
+def compile_anew(kernel: Kernel, architecture: int) -> tuple[bytes, str]:
+    """Compile a kernel, and return its machine code and the log of ptxas.
+
+    Where there is a driver, NVRTC keeps what it has compiled and gives no log with it; a macro that
+    no source reads and no run before has defined makes it compile.
+    """
+    unread = ("COMPILED_AT", str(time.time_ns()))
+    return compile_source(replace(kernel, defines=(*kernel.defines, unread)), architecture)
 
 
 def resources(log: str) -> dict[str, ResourceReport]:

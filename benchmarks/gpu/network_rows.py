@@ -32,6 +32,8 @@ COMPARED_EDGES = 4e12
 LEAST_REFERENCE_INPUTS = 256
 COMPARED_LAYERS = 120
 MANY_INPUTS = 10_000  # active in a layer whose part of its limit is a target
+# Of the categories of half precision, so many per thousand may differ: those of scores near zero.
+HALF_DIFFERS = 5
 
 
 @dataclass
@@ -120,10 +122,13 @@ def _variant(
     """Run a plan once for the answer, and again for the time."""
     result = plan.run(features)
     categories = result.categories
-    right = np.array_equal(categories[categories < checked], expected)
+    differing = int(np.setxor1d(categories[categories < checked], expected).size)
+    half = plan.options.storage == "float16"
+    right = differing <= (HALF_DIFFERS * expected.size // 1000 if half else 0)
     record: Record = {
         "state": "done",
         "verdict": "PASSED" if right else "WRONG",
+        "differs_from_reference": differing,
         "plan": plan.describe().splitlines(),
         "plan_seconds": plan.plan_seconds,
         "first_seconds": result.inference_seconds,

@@ -191,12 +191,12 @@ def test_every_multiply_add_and_load_is_compiled() -> None:
 @pytest.mark.parametrize("name", LIMITS)
 def test_all_blocks_of_a_launch_are_resident(name: str, architecture: int) -> None:
     pytest.importorskip("cupy.cuda", reason="CuPy is not installed")
-    from ptxas_reports import resident_blocks, resources
+    from ptxas_reports import compile_anew, resident_blocks, resources
 
-    from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError, compile_source
+    from portable_spdnn_gpu.compile.nvrtc import KernelCompilationError
 
     try:
-        _, log = compile_source(limit_kernel(name), architecture)
+        _, log = compile_anew(limit_kernel(name), architecture)
     except KernelCompilationError as error:
         if "NVRTC cannot be loaded" in str(error):
             pytest.skip(str(error))

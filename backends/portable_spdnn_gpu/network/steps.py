@@ -23,7 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.host import map_in_threads, usable_cores
+from portable_spdnn.host import map_in_threads
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
 from portable_spdnn_gpu.compile.catalog import StagedConfig, persistent_layers, persistent_rows
@@ -33,7 +33,7 @@ from portable_spdnn_gpu.device.properties import DeviceProperties
 from portable_spdnn_gpu.network.costs import segment_layer_seconds
 from portable_spdnn_gpu.persistent.layout import Layout
 from portable_spdnn_gpu.persistent.packing import PackedSegment, SegmentLayer, pack_segment
-from portable_spdnn_gpu.spmm.packing import VARIANTS, PackedSpmm, by_output, pack
+from portable_spdnn_gpu.spmm.packing import VARIANTS, PackedSpmm, by_output, pack, packing_threads
 from portable_spdnn_gpu.spmm.selection import Choice, choose_variant, reuse_statistics
 from portable_spdnn_gpu.spmm.tuning import TunedStaged
 
@@ -164,8 +164,9 @@ class StepChooser:
         What is measured is so in the calling thread, which alone reads layers and the device.
         """
         layers = ((number, network.layers[number]) for number in range(count))
-        chosen = map_in_threads(self._choose, layers, usable_cores())
-        return map_in_threads(self._packed, map(self._tuned, chosen), usable_cores())
+        threads = packing_threads(network.edges // max(len(network), 1))
+        chosen = map_in_threads(self._choose, layers, threads)
+        return map_in_threads(self._packed, map(self._tuned, chosen), threads)
 
     def _choose(self, numbered: tuple[int, Layer]) -> _ChosenLayer:
         number, layer = numbered

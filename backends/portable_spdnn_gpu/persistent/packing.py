@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import scipy.sparse as sp
 
-from portable_spdnn.host import map_in_threads, usable_cores
+from portable_spdnn.host import map_in_threads
 from portable_spdnn_gpu.compile.catalog import CLUSTER, Kernel, persistent_layers, persistent_rows
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Array
@@ -35,6 +35,7 @@ from portable_spdnn_gpu.persistent.layout import (
     places,
 )
 from portable_spdnn_gpu.spmm.clusters import Clusters, cluster_rows, own_entries
+from portable_spdnn_gpu.spmm.packing import packing_threads
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,8 @@ def pack_segment(
     headers = np.zeros((len(layers), layout.groups, HEADER), np.int32)
     begins, loads = [parts[0].size], 0
     pack = partial(pack_layer, layout=layout)
-    for number, found in enumerate(map_in_threads(pack, layers, usable_cores())):
+    threads = packing_threads(sum(layer.A.nnz for layer in layers) // len(layers))
+    for number, found in enumerate(map_in_threads(pack, layers, threads)):
         of_layer, data, layer_loads = found
         of_layer[:, BEGIN] += begins[-1] // UNIT
         headers[number, : len(of_layer)] = of_layer

@@ -20,7 +20,12 @@ from portable_spdnn.hashing import mix64
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_gpu.compile.catalog import CLUSTER
 from portable_spdnn_gpu.device.interface import Array
-from portable_spdnn_gpu.spmm.rows import hash_rows, have_equal_columns, interleave_rows
+from portable_spdnn_gpu.spmm.rows import (
+    find_own_entries,
+    hash_rows,
+    have_equal_columns,
+    interleave_rows,
+)
 
 ROUNDS = 3  # rounds of hashing; each finds most of what those before missed
 SALT_SHIFT = 40  # bits, beyond any index: each round hashes other words
@@ -40,7 +45,7 @@ class Clusters:
     bounds : ndarray of int32, shape ((CLUSTER + 1) clusters + 1,)
         The offsets into `indices`: for each cluster the common columns, then those of each row.
     indices : ndarray of int32
-        The columns.
+        The columns, rising in each part.
     starts : ndarray of int32, shape (clusters + 1,)
         Where the values of each cluster begin.
     values : ndarray
@@ -101,17 +106,15 @@ def cluster_rows(A: SparseOperand) -> Clusters:
 
 def own_entries(A: SparseOperand, found: Clusters) -> tuple[Array, Array, Array]:
     """Return the row, the rank in it and the offset in A of entries outside common columns."""
-    row = np.repeat(np.arange(A.shape[0]), np.diff(A.indptr))
-    cluster_of = np.full(A.shape[0], -1)
-    cluster_of[found.rows] = np.arange(found.rows.size) // CLUSTER
-    cluster, column, _ = found.common_columns()
-    taken = np.isin(
-        cluster_of[row] * np.int64(A.shape[1]) + A.indices, cluster * A.shape[1] + column
+    cluster = np.full(A.shape[0], -1)
+    cluster[found.rows] = np.arange(found.rows.size) // CLUSTER
+    begins = found.bounds[:-1].reshape(-1, CLUSTER + 1)[:, 0]
+    begins = np.stack([begins, begins + found.common_counts], axis=1)
+    row, rank, entries = np.empty((3, A.nnz), np.int64)
+    count = find_own_entries(
+        A.indptr, A.indices, cluster, begins, found.indices, row, rank, entries
     )
-    entries = np.flatnonzero(~(taken & (cluster_of[row] >= 0)))
-    row = row[entries]
-    counts = np.bincount(row, minlength=A.shape[0])
-    return row, np.arange(row.size) - (np.cumsum(counts) - counts)[row], entries
+    return row[:count], rank[:count], entries[:count]
 
 
 def neighbours_first(A: SparseOperand, groups: Array) -> Array:

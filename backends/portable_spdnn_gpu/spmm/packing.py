@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
+from portable_spdnn.host import usable_cores
 from portable_spdnn.sparse_arrays import common_value
 from portable_spdnn_gpu.compile.catalog import (
     BOUNDED,
@@ -29,6 +30,7 @@ from portable_spdnn_gpu.spmm.clusters import cluster_rows
 from portable_spdnn_gpu.spmm.staging import stage_rows
 
 VARIANTS = ("csr", "clustered", "staged")
+ENTRIES_OF_A_THREAD = 1 << 16  # of a layer: with fewer for each, threads wait for one another
 # Where an array is in the memory of a packed matrix: offset, shape, type.
 Placed = tuple[int, tuple[int, ...], np.dtype[Any]]
 ALIGNMENT = 256  # bytes: every array begins at a multiple of it in the memory of a packed matrix
@@ -186,6 +188,16 @@ def pack(
         launches.append(PackedLaunch(csr_spmm, arrays, rows.size, rows.size, CSR_PANEL))
         loads += indices.size
     return PackedSpmm(variant, A.shape, A.nnz, loads, memory.joined(), tuple(launches), constant)
+
+
+def packing_threads(entries: int) -> int:
+    """Return how many threads pack layers side by side that have so many entries each.
+
+    Each of many short operations of NumPy takes the interpreter's lock again, for which threads
+    wait longer the more there are. Of layers with 32,768 entries two threads pack no more than one,
+    with four times as many they pack 1.4 times as many.
+    """
+    return max(1, min(usable_cores(), entries // ENTRIES_OF_A_THREAD))
 
 
 def by_output(W: sp.sparray) -> sp.csr_array:

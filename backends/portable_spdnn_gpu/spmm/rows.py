@@ -52,3 +52,29 @@ def interleave_rows(indptr: Array, data: Array, groups: Array, values: Array) ->
             for member in range(CLUSTER):
                 values[place] = data[indptr[groups[number, member]] + entry]
                 place += 1
+
+
+@kernel
+def find_own_entries(
+    indptr: Array, indices: Array, cluster: Array, begins: Array, columns: Array, owner: Array,
+    rank: Array, entries: Array,
+) -> int:  # fmt: skip
+    """Fill row, rank in it and offset of entries outside the common columns; return how many.
+
+    `cluster` has the cluster of each row, or -1; the common columns of cluster c rise from
+    columns[begins[c, 0]] on, to columns[begins[c, 1]].
+    """
+    found = 0
+    for row in range(indptr.size - 1):
+        at = end = 0
+        if cluster[row] >= 0:
+            at, end = begins[cluster[row], 0], begins[cluster[row], 1]
+        first = found
+        for entry in range(indptr[row], indptr[row + 1]):
+            while at < end and columns[at] < indices[entry]:
+                at += 1
+            if at < end and columns[at] == indices[entry]:
+                continue
+            owner[found], rank[found], entries[found] = row, found - first, entry
+            found += 1
+    return found

@@ -7,6 +7,8 @@ import pytest
 import scipy.sparse as sp
 
 from portable_spdnn_gpu.compile.catalog import CLUSTER
+from portable_spdnn_gpu.spmm.clusters import cluster_rows, own_entries
+from portable_spdnn_gpu.spmm.packing import packing_threads
 from portable_spdnn_gpu.spmm.rows import hash_rows, have_equal_columns, interleave_rows
 
 
@@ -44,3 +46,37 @@ def test_passes_over_rows(index: type, dtype: type) -> None:
     interleave_rows(A.indptr, A.data, chosen, values)
     wanted = [dense[group][:, np.flatnonzero(dense[group[0]])].T.ravel() for group in chosen]
     np.testing.assert_array_equal(values, np.concatenate(wanted).astype(dtype))
+
+
+def test_own_entries_are_those_outside_common_columns() -> None:
+    rng = np.random.default_rng(5)
+    shared = np.repeat(rng.random((3, 60)) < 0.3, CLUSTER, axis=0)
+    dense = shared | (rng.random(shared.shape) < 0.02)
+    dense = np.concatenate([dense, rng.random((7, 60)) < 0.1, np.zeros((2, 60), bool)])
+    A = sp.csr_array(dense[rng.permutation(len(dense))].astype(np.float32))
+    found = cluster_rows(A)
+    assert 0 < found.count <= 3
+    common = {}
+    for number in range(found.count):
+        first = found.bounds[(CLUSTER + 1) * number]
+        columns = found.indices[first : first + found.common_counts[number]].tolist()
+        assert columns == sorted(columns)
+        rows = found.rows[CLUSTER * number : CLUSTER * (number + 1)].tolist()
+        common |= dict.fromkeys(rows, frozenset(columns))
+    expected = [
+        (row, rank, entry)
+        for row in range(A.shape[0])
+        for rank, entry in enumerate(
+            entry
+            for entry in range(A.indptr[row], A.indptr[row + 1])
+            if A.indices[entry] not in common.get(row, ())
+        )
+    ]
+    assert len({row for row, _, _ in expected} & common.keys()) > 5
+    assert list(zip(*(each.tolist() for each in own_entries(A, found)), strict=True)) == expected
+
+
+def test_threads_by_the_size_of_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("portable_spdnn_gpu.spmm.packing.usable_cores", lambda: 16)
+    sizes = (0, 32 << 10, 131 << 10, 524 << 10, 2 << 20)
+    assert [packing_threads(entries) for entries in sizes] == [1, 1, 2, 8, 16]

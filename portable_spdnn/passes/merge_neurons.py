@@ -25,7 +25,7 @@ import scipy.sparse as sp
 from portable_spdnn.arrays import Array
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
-from portable_spdnn.passes.equal_rows import equal_sparse_rows
+from portable_spdnn.passes.equal_rows import equal_rows, equal_sparse_rows
 
 
 @dataclass(frozen=True)
@@ -77,21 +77,69 @@ def _merge_layer(layer: Layer, classes: Array | None) -> tuple[Layer, Array]:
     Returns the layer, and the output of it that stands for each output of the original.
     """
     inputs = layer.shape[0] if classes is None else int(classes.max(initial=-1)) + 1
-    source = np.repeat(np.arange(layer.shape[0]), np.diff(layer.indptr))
-    if classes is not None:
-        source = classes[source]
-    # One row an output; sums of weights in float64, whatever the layer's type.
-    weights = np.asarray(layer.data, dtype=np.float64)
-    target = layer.indices.astype(np.int64)
-    by_output = sp.coo_array((weights, (target, source)), shape=(layer.shape[1], inputs)).tocsr()
-    by_output.sum_duplicates()
-    data = by_output.data + 0  # -0 and 0 are one weight
-    narrow = data.astype(layer.data.dtype)
-    if (narrow == data).all():  # else sums stay as they are: float64
-        data = narrow
-    first, group = equal_sparse_rows(by_output.indptr, by_output.indices, data, layer.bias)
-    kept = sp.csr_array((data, by_output.indices, by_output.indptr), shape=by_output.shape)[first]
+    found = _merge_equal_weights(layer, classes, inputs)
+    if found is None:
+        source = np.repeat(np.arange(layer.shape[0]), np.diff(layer.indptr))
+        source = source if classes is None else classes[source]
+        target = layer.indices.astype(np.int64)
+        by_output = _summed(layer.data, target, source, (layer.shape[1], inputs))
+        rows = by_output.indptr, by_output.indices, by_output.data, layer.bias
+        first, group = equal_sparse_rows(*rows)
+        kept = by_output[first]
+    else:
+        kept, first, group = found
     csr = kept.T.tocsr()
     csr.sort_indices()
     rest = layer.bias[first], layer.activation, layer.lower, layer.upper
     return Layer.from_csr(csr.indptr, csr.indices, csr.data, csr.shape, *rest, copy=False), group
+
+
+def _merge_equal_weights(
+    layer: Layer, classes: Array | None, inputs: int
+) -> tuple[sp.csr_array, Array, Array] | None:
+    """Merge a layer with one weight and as many in each output, None where it is no such layer.
+
+    Outputs are equal where their inputs are, class by class, so that weights are summed of those
+    alone that are kept.
+
+    Returns
+    -------
+    kept : csr_array, shape (groups, inputs)
+    first, group : ndarray
+        As of `equal_rows`.
+    """
+    weight, outputs = layer.constant, layer.shape[1]
+    each = layer.nnz // max(outputs, 1)
+    if not (weight and each):  # of zeros, sums do not tell how many there are
+        return None
+    shape = (layer.shape[0], outputs)
+    unread = np.broadcast_to(np.int8(0), layer.indices.shape)
+    by_output = sp.csr_array((unread, layer.indices, layer.indptr), shape=shape).tocsc()
+    if (np.diff(by_output.indptr) != each).any():
+        return None
+    source = by_output.indices if classes is None else classes[by_output.indices]
+    # The classes of an output's inputs, and its bias; of even width, so that pairs are compared.
+    rows = np.zeros((outputs, each + each % 2 + 2), np.int32)
+    rows[:, :each] = source.reshape(outputs, each)
+    rows[:, :each].sort(axis=1)
+    bias = np.ascontiguousarray(layer.bias, np.float64)
+    rows[:, -2:] = bias.view(np.int32).reshape(outputs, 2)
+    first, group = equal_rows(rows)
+    target = np.repeat(np.arange(first.size), each)
+    weights = np.broadcast_to(layer.data[:1], target.shape)
+    shape = (first.size, inputs)
+    return _summed(weights, target, rows[first, :each].ravel(), shape), first, group
+
+
+def _summed(weights: Array, target: Array, source: Array, shape: tuple[int, int]) -> sp.csr_array:
+    """Return a row for each target, with the weights of equal sources summed.
+
+    Sums are float64, whatever the type of the weights, unless this holds all of them.
+    """
+    wide = np.asarray(weights, dtype=np.float64)
+    summed = sp.coo_array((wide, (target, source)), shape=shape).tocsr()
+    summed.sum_duplicates()
+    data = summed.data + 0  # -0 and 0 are one weight
+    narrow = data.astype(weights.dtype)
+    data = narrow if (narrow == data).all() else data
+    return sp.csr_array((data, summed.indices, summed.indptr), shape=shape)

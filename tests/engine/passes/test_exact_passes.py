@@ -208,3 +208,30 @@ def test_a_network_without_neurons_passes() -> None:
     network = ps.Network([ps.Layer(np.zeros((0, 4)), 0.5)])
     result = ps.infer(network, np.zeros((2, 0)), "scipy", exact_passes="all")
     assert result.scores.tolist() == [[0.5] * 4] * 2
+
+
+@pytest.mark.parametrize("weight", [0.0625, -1 / 3, 0.0])
+def test_layers_of_one_weight_merge_as_others_do(
+    weight: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(7)
+    layers = []
+    for inputs, outputs in ((6, 24), (24, 40), (40, 30)):
+        pattern = np.zeros((inputs, outputs), bool)
+        for output in range(outputs):
+            chosen = rng.permutation(inputs)[:3] if output % 3 == 0 else np.array([0, 2, 5])
+            pattern[chosen, output] = True
+        bias = np.where(np.arange(outputs) % 2, 0.0, -0.0) - (np.arange(outputs) % 5 == 4)
+        csr = sp.csr_array(pattern)
+        layers.append(ps.Layer.from_csr(csr.indptr, csr.indices, weight, csr.shape, bias))
+        assert layers[-1].constant == np.float32(weight)
+    network = ps.Network(layers)
+    found = merge_neurons(network)
+    monkeypatch.setattr("portable_spdnn.passes.merge_neurons._merge_equal_weights", lambda *_: None)
+    expected = merge_neurons(network)
+    assert found.outputs.tolist() == expected.outputs.tolist()
+    assert found.network.edges < network.edges / 2
+    for one, other in zip(found.network, expected.network, strict=True):
+        assert one.bias.tolist() == other.bias.tolist()
+        np.testing.assert_array_equal(one.csr().toarray(), other.csr().toarray())
+        assert one.data.dtype == other.data.dtype

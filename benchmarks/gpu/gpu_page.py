@@ -18,6 +18,7 @@ from portable_spdnn.report import run_report as report
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "gpu.md"
 NOTHING = "-"
+NOT_ASKED_FOR = "not asked for"
 Record = dict[str, Any]
 
 
@@ -47,9 +48,11 @@ def page(record: Record, source: str) -> str:
     lines = [
         "# On a GPU",
         "",
-        f"Measured by `make bench-gpu` on {record['datetime'][:10]}: {facts['device']}; the "
-        f"record is `benchmarks/results/{source}`. Generated networks, {record['inputs']}; no "
-        "exact passes. Categories were compared before anything was timed. Least of some runs.",
+        f"Measured by `benchmarks/gpu/run_gpu.py` on {record['datetime'][:10]}: {facts['device']}; "
+        f"the record is `benchmarks/results/{source}`. Generated networks, {record['inputs']}. "
+        "Categories were compared with those of a backend on the CPU before anything was timed, on "
+        "as many inputs as the verdict says. Times are the least of two to five runs, from "
+        "features in host memory to categories there.",
         "",
         f"- commit: {record['commit'] or 'unknown'}",
         f"- versions: {versions}",
@@ -92,6 +95,8 @@ def _networks(record: Record) -> list[str]:
             rows.append([name, NOTHING, NOTHING, *[NOTHING] * 5, _state(row), NOTHING])
             continue
         for variant, one in row["variants"].items():
+            if one.get("reason") == NOT_ASKED_FOR:
+                continue
             rate = row["champion_edge_rate"]
             known = NOTHING if rate is None else report.rate(rate)
             measured = [NOTHING] * 5
@@ -103,14 +108,18 @@ def _networks(record: Record) -> list[str]:
                     _part(one),
                     report.seconds(one["plan_seconds"]),
                 ]
-            rows.append([name, str(row["inputs"]), variant, *measured, _state(one), known])
+            verdict = (
+                f"{_state(one)}, {row['check']['inputs']} inputs" if "verdict" in one else None
+            )
+            state = verdict or _state(one)
+            rows.append([name, str(row["inputs"]), variant, *measured, state, known])
     return ["## Networks", "", *_table(columns, rows), ""]
 
 
 def _profiles(record: Record) -> list[str]:
     columns = [
-        "network", "variant", "kernels", "of it between them", "copies", "device memory",
-        "layers of many inputs", "of their limit, median", "least",
+        "network", "variant", "kernels", "pauses in it", "copies and counts",
+        "device memory so far", "layers of many inputs", "of their limit, median", "least",
     ]  # fmt: skip
     rows = []
     for row in record["networks"]:
@@ -130,7 +139,9 @@ def _profiles(record: Record) -> list[str]:
         return []
     text = (
         "One run more with every step of the plan timed by itself, which costs some of the speed. "
-        "Many inputs are 10,000 or more that are active."
+        "Copies count the features on their way and what the host does with each layer's numbers. "
+        "Device memory is the most that the process has held until then, for the networks before "
+        "too. Many inputs are 10,000 or more that are active."
     )
     return ["## Where the time goes", "", text, "", *_table(columns, rows), ""]
 
@@ -147,11 +158,17 @@ def _compared(record: Record) -> list[str]:
             rows.append([name, *[NOTHING] * 4, _state(one)])
             continue
         times = [min(one["seconds"]), min(one["cusparse_seconds"])]
+        part = "" if one["layers"] == row["layers"] else f" of {row['layers']}"
         rows.append([
-            f"{row['neurons']} x {one['layers']}", str(one["inputs"]), *map(report.seconds, times),
+            f"{row['neurons']} x {one['layers']}{part}", str(one["inputs"]),
+            *map(report.seconds, times),
             f"{one['speed_up']:.1f}", _state(one),
         ])  # fmt: skip
-    text = "The same layers and inputs with every product by cuSPARSE through CuPy, in one run."
+    text = (
+        "A bounded part of the work, the first layers on the first inputs, with the plan's own "
+        "kernels and with every product by cuSPARSE through CuPy, in one run. cuSPARSE takes the "
+        "inputs in batches of bounded memory, whose sizes the record has."
+    )
     return ["## Beside cuSPARSE", "", text, "", *_table(columns, rows), ""]
 
 

@@ -16,7 +16,9 @@ import argparse
 import datetime
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,13 +87,16 @@ class Run:
     Attributes
     ----------
     record : dict
-        What is stored; it grows with every network.
+        What is stored; it grows with every variant of a network.
+    kept : callable
+        Called when it has grown.
     """
 
     def __init__(self, backend: Backend, images: Path, options: argparse.Namespace) -> None:
         seconds = parse_duration(options.budget, "--budget")
         budget = Budget(seconds, parse_duration(options.row_budget, "--row-budget"))
         self.backend, self.images, self.first_inputs = backend, images, options.inputs
+        self.kept: Callable[[], None] = lambda: None
         limits, error = None, None
         try:
             limits = backend.measure_limits()
@@ -107,6 +112,7 @@ class Run:
             "commit": options.commit or commit(),
             "facts": device_facts(backend),
             "machine_info": machine_facts(),
+            "arguments": list(options.arguments),
             "budget_seconds": seconds,
             "inputs": f"{images.name}, resized",
             "limits": None if limits is None else asdict(limits),
@@ -132,12 +138,13 @@ class Run:
             self.record["networks"].append(about | {"state": "skipped", "reason": reason})
             return
         start = time.perf_counter()
+        self.record["networks"].append(about | {"state": "going on"})
         try:
             row = self._network(neurons, layers)
         except Exception as error:  # noqa: BLE001 - recorded, and the other networks go on
             row = about | {"state": "failed", "error": f"{type(error).__name__}: {error}"}
         row["seconds"] = time.perf_counter() - start
-        self.record["networks"].append(row)
+        self.record["networks"][-1] = row
         self._learn(row)
 
     def _network(self, neurons: int, layers: int) -> Record:
@@ -150,7 +157,13 @@ class Run:
         if neurons not in self._timed and isinstance(self.backend, CupyBackend):
             self._timed.add(neurons)
             self._layers(self.backend, network, timed_inputs(neurons, int(features.shape[0])))
-        return {"generate_seconds": generating, **network_row(self.bench, network, features)}
+        about = {"generate_seconds": generating}
+
+        def keep(row: Record) -> None:
+            self.record["networks"][-1] = {"state": "going on", **about, **row}
+            self.kept()
+
+        return about | network_row(self.bench, network, features, keep)
 
     def _layers(self, backend: CupyBackend, network: ps.Network, inputs: int) -> None:
         bench, neurons = self.bench, network.neurons
@@ -205,6 +218,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--commit", help="what is measured, where git cannot tell")
     made.add_argument("--out", type=Path, help="JSON file; default: a dated one in results/")
     made.add_argument("--page", type=Path, help="default: docs/results/gpu.md for all cases")
+    made.set_defaults(arguments=[])
     return made
 
 
@@ -219,6 +233,7 @@ def main(arguments: list[str] | None = None, backend: Backend | None = None) -> 
         The backend to measure; by default the one that `--backend` names.
     """
     options = parser().parse_args(arguments)
+    options.arguments = sys.argv[1:] if arguments is None else arguments
     try:
         cases = parse_cases(options.cases)
         images = find_images(options.mnist)
@@ -233,14 +248,15 @@ def main(arguments: list[str] | None = None, backend: Backend | None = None) -> 
     day = run.record["datetime"][:10]
     target = options.out
     if target is None and facts["gpu"]:
-        target = RESULTS / f"{day}-{device_slug(facts['device'])}-gpu.json"
+        target = free_name(RESULTS / f"{day}-{device_slug(facts['device'])}-gpu.json")
+    if target is not None:  # so that what was measured outlives an interruption
+        run.kept = partial(store_so_far, run, target)
     print(f"{facts['device']}, budget {options.budget}", flush=True)
     try:
         for neurons, layers in cases:
             run.case(neurons, layers)
             print_row(run.record["networks"][-1])
-            if target is not None:  # so that what was measured outlives an interruption
-                store(run.finish(), target)
+            run.kept()
     finally:
         record = run.finish()
         if target is not None:
@@ -257,6 +273,20 @@ def main(arguments: list[str] | None = None, backend: Backend | None = None) -> 
     for line in wrong:
         print(line, file=sys.stderr)
     return 1 if wrong else 0
+
+
+def store_so_far(run: Run, target: Path) -> None:
+    """Store what a run has measured."""
+    store(run.finish(), target)
+
+
+def free_name(path: Path) -> Path:
+    """Return the path, with a number where a run of the same day has taken it."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_stem(f"{path.stem}-{number}")
+    return free
 
 
 def check_page(backend: Backend) -> None:

@@ -391,7 +391,7 @@ def test_the_page_is_of_gpus_alone(done: tuple[int, dict[str, Any]], tmp_path: P
     assert "NVIDIA H200, sm_90; the record is `benchmarks/results/2026-01-01-nvidia" in text
     assert "- driver: driver_version 580.1, memory.total 141 GiB" in text
     assert "| 64 x 3 | 40 | float16 | " in text
-    assert "| 64 x 120 | 40 | " in text  # of 130 layers
+    assert "| 64 x 120 of 130 | 40 | " in text
     assert "skipped: 90 s predicted, 9 s left" in text
     assert "failed: LaunchError: a \\| b c |" in text
     assert "| 1024 x 1920, challenge edge rate | 300 TeraEdges/s | - | not measured |" in text

@@ -45,9 +45,11 @@ PITCH = 64  # inputs; the features of every neuron begin with a cache line
 # There is memory for as many inputs and neurons at least, so that the parts of an upload fit.
 LEAST_INPUTS, LEAST_NEURONS = 16, 32
 # Policies of a list of inputs, and the absence of one; see input_lists.cuh.
-KEEP, DROP, ALWAYS, NO_LIST = map(np.int32, range(4))
-SHARE = 16  # inputs leave by DROP once one of so many is inactive
-LIST_COST = 1 / 2  # of the time of a layer, at most, that reads its features through a list
+KEEP, ALWAYS, NO_LIST = map(np.int32, range(3))
+LARGEST_SHARE = 16  # inputs leave once one of so many is inactive, or of more
+# What reading its features through a list adds to the time of a layer: on an H200 a third to a half
+# of it where few inputs are left.
+LIST_COST = 1 / 2
 STATE = 5  # integers of an InputState, in this order
 COUNT, GATHERS, ACTIVE, OVERFLOWED, ENDED = range(STATE)
 STATE_WORDS = 8  # integers from one InputState to the next; each begins a sector of 32 bytes
@@ -59,9 +61,9 @@ def drop_before(layers: int) -> np.int32:
     """Return the policy before so many layers: inactive inputs leave once that saves time.
 
     The next layer reads its features through the list, which costs LIST_COST of its time; each of
-    them is spared the part of the inputs that is inactive.
+    them is spared the part of the inputs that is inactive. A sixteenth is always enough.
     """
-    return np.int32(max(SHARE, round(layers / LIST_COST)))
+    return np.int32(max(LARGEST_SHARE, round(layers / LIST_COST)))
 
 
 def input_state(inputs: int, gathers: bool = False) -> npt.NDArray[np.int32]:
@@ -88,7 +90,7 @@ class InputList:
         Where the next step reads its columns, if any leave. It is not the step's own.
     after : device array of int32, shape (STATE,)
         The InputState of the next step, which is written.
-    policy : KEEP, DROP, ALWAYS or what `drop_before` returns
+    policy : KEEP, ALWAYS or what `drop_before` returns
         Whether inactive inputs stay, leave once they are enough, or leave in any case.
     """
 

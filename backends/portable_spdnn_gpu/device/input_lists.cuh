@@ -10,20 +10,18 @@
 // Bound: latency, of one block that reads 8 marks a thread, and again those that it lists: two
 // rounds of 128 threads for the 1,800 inputs that remain of the challenge's 60,000.
 //
-// SHARE 16: inputs leave when a sixteenth is inactive: reading through the list costs, once, the
-//           sectors in which inactive inputs lie, which fewer do not earn at once. Where many layers
-//           follow, a launch is told of a smaller part, which earns it in all of them.
+// The part of the inputs that has to be inactive before they leave is told to each launch: reading
+// through the list costs, once, the sectors in which inactive inputs lie, which the layers that
+// follow have to earn.
 #pragma once
 #include "common.cuh"
 
-#define SHARE 16
 #define MARKS 8   // that a thread reads at a time, a byte each
 // What a launch does behind its step.
 #define KEEP 0     // inactive inputs stay, and are counted
-#define DROP 1     // they leave once they are enough
-#define ALWAYS 2   // all of them leave
-#define NO_LIST 3  // another launch lists, or nobody asks
-                   // above: they leave once one of so many is inactive
+#define ALWAYS 1   // all of them leave
+#define NO_LIST 2  // another launch lists, or nobody asks
+// Any greater policy: they leave once one of so many inputs is inactive.
 
 // The words of shared memory that a block of so many threads takes for a list.
 #define LIST_WORDS(threads) ((threads) / 32 + 1)
@@ -79,9 +77,8 @@ __device__ __forceinline__ void list_inputs(const int* before, unsigned char* ac
         mine += __popc(marks_of(active, first, count));
     place_in_block<THREADS_OF_BLOCK>(mine, words, found);
     const int inactive = count - found;
-    const int share = policy > NO_LIST ? policy : SHARE;
-    const bool leave = policy == ALWAYS || (policy != KEEP && inactive > 0 &&
-                                            inactive >= count / share);
+    const bool leave = policy == ALWAYS || (policy > NO_LIST && inactive > 0 &&
+                                            inactive >= count / policy);
     int top = 0;
     for (int begin = 0; begin < count; begin += AT_A_TIME) {
         const int first = begin + threadIdx.x * MARKS;

@@ -13,7 +13,6 @@ from portable_spdnn_gpu.device.features import (
     ACTIVE,
     ALWAYS,
     COUNT,
-    DROP,
     KEEP,
     OVERFLOWED,
     STATE,
@@ -63,7 +62,7 @@ class StepLaunches:
     ) -> None:
         self._device, self._steps, self._features = features.device, steps, features
         # The policies after each step; after the last one all inactive inputs leave.
-        self._first_policy = DROP if drops[0] else KEEP
+        self._first_policy = drop_before(len(network)) if drops[0] else KEEP
         self._policies = [
             drop_before(len(network) - step.end) if drops[step.end] else KEEP for step in steps
         ]
@@ -114,7 +113,8 @@ class StepLaunches:
 
     def counts(self) -> tuple[LayerCounts, int]:
         """Wait for the steps; return what each layer counted, and the inputs active at the end."""
-        states, counted, first = self._device.download(self._states), [], 0
+        states = self._device.download(self._states)  # before the first list, and each step
+        counted, first = [], 0
         for number in [*self._segments, len(self._steps)]:
             # The single layers before a segment, or the end: each has a step.
             before, after = states[first + 1 : number + 1], states[first + 2 : number + 2]

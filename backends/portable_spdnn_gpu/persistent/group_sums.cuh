@@ -7,13 +7,14 @@
 // shorter than its neighbours is padded with entries of weight 0 at the row of features that is
 // always 0.
 //
-// Memory of a group, as packing.py writes it: rows (16 bits) and biases, [PARTS][ROWS]; of the
-// common entries columns [common][CLUSTERS][STEPS] and weights [common * STEPS][CLUSTERS][CLUSTER];
-// of the others columns and weights [own][PARTS][STEPS]. A column is where its row of features
-// begins, in bytes (32 bits): one addition gives a lane's address, where 16-bit numbers of rows
-// would take three instructions for 32 multiply-adds. Lanes of one warp so read neighbouring vectors
-// of weights, and lanes that need the same weights meet in one access. Features are read in vectors
-// of 4 inputs; the columns of a group's clusters begin in different banks.
+// Memory of a group, as packing.py writes it: rows of features (16 bits) and biases, [PARTS][ROWS];
+// of the common entries columns [common][CLUSTERS][STEPS] and weights
+// [common * STEPS][CLUSTERS][CLUSTER]; of the others columns and weights [own][PARTS][STEPS]. A
+// column is where its row of features begins, in bytes (32 bits): one addition gives a lane's
+// address, where 16-bit numbers of rows would take three instructions for 32 multiply-adds. Lanes of
+// one warp so read neighbouring vectors of weights, and lanes that need the same weights meet in one
+// access. Features are read in vectors of 4 inputs; the columns of a group's clusters begin in
+// different banks.
 //
 // With CONSTANT no weights are in memory: a header has the one of its layer, which stays in a
 // register. Nothing then has to be on its way but columns, and these are read a step before they
@@ -101,9 +102,10 @@ __device__ __forceinline__ SCALAR number_of(FEATURE x) { return widen(x); }
 __device__ __forceinline__ FEATURE feature_of_number(SCALAR x) { return narrow(x); }
 #endif
 
-// Where the features of a neuron lie in shared memory, in rows: among its eight neighbours, so that
-// neurons a power of two apart, which generated networks connect, do not all begin in one bank.
-__device__ __forceinline__ int place_of_neuron(int n) {
+// The row of shared memory that holds the features of a neuron: eight neurons that share all but
+// three bits of their numbers change places, by the bits above, so that neurons a power of two
+// apart, which generated networks connect, do not all begin in one bank.
+__device__ __forceinline__ int row_of_neuron(int n) {
     return n ^ ((n >> 3 ^ n >> 6 ^ n >> 9 ^ n >> 12 ^ n >> 15) & 7);
 }
 

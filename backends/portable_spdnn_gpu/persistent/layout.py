@@ -15,7 +15,7 @@ STEPS = 4  # entries that a lane reads together
 ROWS = 8  # rows of a cluster that a lane computes
 HALVES = CLUSTER // ROWS
 NO_ROW = 0xFFFF
-BANKS = 128  # bytes that all banks of shared memory give together
+BANK_BYTES = 128  # that all banks of shared memory give together
 UNIT, LINE = 16, 128  # bytes in which headers count, and of a cache line
 ALIGNMENT = 256  # bytes: headers and data begin at multiples of it
 # What a header says of a group, in the order of persistent_layers.cu.
@@ -23,11 +23,14 @@ HEADER = 16
 BEGIN, COMMON, OWN, NEXT, NEXT_LINES, MAY_STOP = 0, 1, 2, 2 + ROWS, 3 + ROWS, 4 + ROWS
 WEIGHT = 5 + ROWS
 COLUMN = np.dtype(np.uint32)  # where the features of a neuron begin in shared memory, in bytes
-ROW = np.dtype(np.uint16)  # the number of an output
+ROW = np.dtype(np.uint16)  # the row of shared memory that holds the features of an output
 
 
-def places(neurons: Array) -> Array:
-    """Return where the features of neurons lie in shared memory, in rows; see `place_of_neuron`."""
+def feature_rows(neurons: Array) -> Array:
+    """Return the rows of shared memory that hold the features of neurons.
+
+    As `row_of_neuron` of group_sums.cuh, which says why.
+    """
     found = neurons.copy()
     for shift in range(3, 16, 3):
         found ^= neurons >> shift & (PERSISTENT_SPREAD - 1)
@@ -46,7 +49,7 @@ class Layout:
     groups : int
         How many groups each layer has, those without rows among them.
     zero_row : int
-        The neuron that padding names; its features are 0.
+        The row of shared memory that padding names; its features are 0.
     features : numpy dtype
         The type of features in shared memory.
     constant : bool
@@ -72,8 +75,8 @@ class Layout:
 
     @property
     def apart(self) -> int:
-        """How many neurons in places side by side have their features in different banks."""
-        return max(1, BANKS // self.row_bytes)
+        """How many neighbouring rows of features lie in different banks."""
+        return max(1, BANK_BYTES // self.row_bytes)
 
     @property
     def clusters(self) -> int:

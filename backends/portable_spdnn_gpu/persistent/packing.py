@@ -32,7 +32,7 @@ from portable_spdnn_gpu.persistent.layout import (
     UNIT,
     WEIGHT,
     Layout,
-    places,
+    feature_rows,
 )
 from portable_spdnn_gpu.spmm.clusters import Clusters, cluster_rows, own_entries
 from portable_spdnn_gpu.spmm.packing import packing_threads
@@ -81,7 +81,7 @@ class PackedSegment:
     rows : int
         The outputs of all layers.
     loads : int
-        How many features all layers read for each input.
+        How many features all layers read for each inplaces.
     memory : ndarray of uint8
         The headers, then the data of all groups; empty once the host's copy has been released.
     data : int
@@ -183,7 +183,7 @@ def pack_layer(layer: SegmentLayer, layout: Layout) -> tuple[Array, Array, int]:
     data : ndarray of uint8
         The data of its groups, whole cache lines.
     loads : int
-        How many features are read for each input.
+        How many features are read for each inplaces.
 
     Raises
     ------
@@ -194,14 +194,14 @@ def pack_layer(layer: SegmentLayer, layout: Layout) -> tuple[Array, Array, int]:
     found = cluster_rows(A)
     row, rank, entries = own_entries(A, found)
     lengths = np.bincount(row, minlength=A.shape[0])
-    put = _put_rows(found, lengths, layout)
-    groups = -(-put.common.size // layout.clusters)
-    group = put.cluster // layout.clusters
-    part = put.cluster % layout.clusters * HALVES + put.place // ROWS
-    slot = put.place % ROWS
+    places = _place_rows(found, lengths, layout)
+    groups = -(-places.common.size // layout.clusters)
+    group = places.cluster // layout.clusters
+    part = places.cluster % layout.clusters * HALVES + places.place // ROWS
+    slot = places.place % ROWS
 
     common = np.zeros(groups * layout.clusters, np.int64)
-    common[: put.common.size] = put.common
+    common[: places.common.size] = places.common
     common = -(-common.reshape(groups, layout.clusters).max(axis=1) // STEPS)
     own = np.zeros((groups, ROWS), np.int64)
     np.maximum.at(own, (group, slot), -(-lengths // STEPS))
@@ -225,14 +225,16 @@ def pack_layer(layer: SegmentLayer, layout: Layout) -> tuple[Array, Array, int]:
             first = begins[g, section] // view.itemsize
             view[first : first + sizes[g, section] // view.itemsize] = fill
     at = part * ROWS + slot
-    rows[begins[group, 0] // ROW.itemsize + at] = places(np.arange(A.shape[0]))
+    rows[begins[group, 0] // ROW.itemsize + at] = feature_rows(np.arange(A.shape[0]))
     data.view(sums)[begins[group, 1] // sums.itemsize + at] = bias
 
-    _write_common(found, put, layout, begins, columns, numbers)
+    _write_common(found, places, layout, begins, columns, numbers)
     of = group[row]
     step = ends[of, slot[row]] - own[of, slot[row]] + rank // STEPS
     at = (step * layout.parts + part[row]) * STEPS + rank % STEPS
-    columns[begins[of, 4] // COLUMN.itemsize + at] = places(A.indices[entries]) * layout.row_bytes
+    columns[begins[of, 4] // COLUMN.itemsize + at] = (
+        feature_rows(A.indices[entries]) * layout.row_bytes
+    )
     if not layout.constant:
         values = layout.precision.stored(A.data[entries])
         numbers[begins[of, 5] // stored.itemsize + at] = values
@@ -247,11 +249,11 @@ def pack_layer(layer: SegmentLayer, layout: Layout) -> tuple[Array, Array, int]:
     return headers, data, int(steps.sum() + own_steps.sum())
 
 
-def _put_rows(found: Clusters, lengths: Array, layout: Layout) -> _RowPlaces:
+def _place_rows(found: Clusters, lengths: Array, layout: Layout) -> _RowPlaces:
     """Put clusters with similar numbers of common columns together, and rows of similar lengths.
 
-    Rows of one length that a quarter of a warp stores together have their features in different
-    banks, as far as there are such.
+    Rows of a cluster that lanes store at the same time have their features in different banks, as
+    far as there are such.
     """
     counts = found.common_counts
     order = np.argsort(-counts, kind="stable")
@@ -280,19 +282,15 @@ def _store_order(members: Array, lengths: Array, layout: Layout) -> Array:
     apart = layout.apart
     # Of two clusters the first begins with the lower banks, and the second with the upper ones.
     turned = np.arange(len(members))[:, None] * HALVES
-    bank = (places(members) + turned) % apart
-    # How many rows before each have the same bank.
-    by_bank = np.argsort(bank, axis=1, kind="stable")
-    sorted_banks = np.take_along_axis(bank, by_bank, axis=1)
-    first = (sorted_banks[:, :, None] > sorted_banks[:, None, :]).sum(axis=2)
-    nth = np.empty_like(first)
-    np.put_along_axis(nth, by_bank, np.arange(CLUSTER) - first, axis=1)
+    bank = (feature_rows(members) + turned) % apart
+    nth = np.tril(bank[:, :, None] == bank[:, None, :], -1).sum(axis=2)  # of its bank
+    # Longer rows first; of one length two banks by turns, one for each half, then two others.
     return np.lexsort((bank % HALVES, nth, bank // HALVES, -lengths[members]), axis=1)
 
 
 def _write_common(
     found: Clusters,
-    put: _RowPlaces,
+    places: _RowPlaces,
     layout: Layout,
     begins: Array,
     columns: Array,
@@ -302,20 +300,20 @@ def _write_common(
     itemsize = layout.precision.storage.itemsize
     cluster, column, rank = found.common_columns()
     moved = np.empty(found.count, np.int64)
-    moved[put.order] = np.arange(found.count)
+    moved[places.order] = np.arange(found.count)
     to = moved[cluster]
     # The clusters of a group read at the same time: they begin with columns in different banks.
-    at_place = places(column)
-    order = np.lexsort((column, (at_place - to) % layout.apart, to))
-    counts = put.common[: found.count]
+    feature_row = feature_rows(column)
+    order = np.lexsort((column, (feature_row - to) % layout.apart, to))
+    counts = places.common[: found.count]
     step = np.arange(order.size) - (np.cumsum(counts) - counts)[to[order]]
     group, member = to[order] // layout.clusters, to[order] % layout.clusters
     at = (step // STEPS * layout.clusters + member) * STEPS + step % STEPS
-    columns[begins[group, 2] // COLUMN.itemsize + at] = at_place[order] * layout.row_bytes
+    columns[begins[group, 2] // COLUMN.itemsize + at] = feature_row[order] * layout.row_bytes
     if layout.constant:
         return
     source = found.starts[cluster] + rank * CLUSTER
     values = layout.precision.stored(found.values[source[order, None] + np.arange(CLUSTER)])
-    place = put.place[found.rows.reshape(-1, CLUSTER)][cluster[order]]
+    place = places.place[found.rows.reshape(-1, CLUSTER)][cluster[order]]
     at = (step * layout.clusters + member) * CLUSTER + begins[group, 3] // itemsize
     numbers[at[:, None] + place] = values

@@ -2,11 +2,11 @@
 // tile of inputs never leaves its multiprocessor between them.
 //
 // Idea: a block takes TILE inputs and carries them through all layers of the segment. Their
-// features lie in shared memory, [neuron][input], in one buffer: a thread keeps its sums of a
-// layer in registers until all have read, then writes its outputs over them. No launch, no
-// message from the host and no traffic of features stand between two layers: what remains of one
-// is two barriers. Blocks take tiles until none is left; a tile without active inputs ends where
-// no later layer activates any.
+// features lie in shared memory, a row for each neuron (row_of_neuron), in one buffer: a thread
+// keeps its sums of a layer in registers until all have read, then writes its outputs over them. No
+// launch, no message from the host and no traffic of features stand between two layers: what
+// remains of one is two barriers. Blocks take tiles until none is left; a tile without active
+// inputs ends where no later layer activates any.
 //
 // The sums are those of group_sums.cuh. Weights are read once for TILE inputs, past shared memory.
 // A layer's weights are together in memory; at the start of a layer the running blocks divide the
@@ -19,9 +19,9 @@
 // for 32 multiply-adds of a warp), and 143 KiB from L2, 3,000 to 5,000 cycles when all
 // multiprocessors ask. Two barriers and the first reads behind them add several hundred: about 3
 // microseconds a layer, whatever the number of tiles up to that of multiprocessors. Where the
-// weights of a layer are equal 15 KiB come from L2, and the multiply-adds bound. Estimated: an H200
-// takes 3.9 microseconds where weights are equal. Rows that share nothing read 4 numbers for 4 multiply-adds: shared memory bounds, at a
-// quarter of the arithmetic.
+// weights of a layer are equal 15 KiB come from L2, and the multiply-adds bound. These are estimates;
+// an H200 took 3.9 microseconds where weights are equal. Rows that share nothing read 4 numbers for
+// 4 multiply-adds: shared memory bounds, at a quarter of the arithmetic.
 //
 // Configuration:
 // TILE 16, 8: inputs of a block. A weight that is read serves TILE multiply-adds, and below 16 the
@@ -106,7 +106,7 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
         const int place = place_of(shared_state[TAKEN] * TILE + column, *inputs, source);
 #pragma unroll 8
         for (int n = threadIdx.x / TILE; n < neurons_in; n += THREADS / TILE)
-            features[place_of_neuron(n) * TILE + column] = column < shared_state[HERE]
+            features[row_of_neuron(n) * TILE + column] = column < shared_state[HERE]
                                               ? feature_of(from[size_t(n) * pitch + place])
                                               : feature_of_number(SCALAR(0));
         int next_header[GROUPS];
@@ -221,7 +221,7 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
             for (int n = threadIdx.x / TILE; n < neurons_out; n += THREADS / TILE)
                 to[size_t(n) * pitch + first + column] =
                     stopped ? narrow(SCALAR(0))
-                            : stored_of(features[place_of_neuron(n) * TILE + column]);
+                            : stored_of(features[row_of_neuron(n) * TILE + column]);
             if (threadIdx.x < TILE && (mask >> column & 1u)) active[first + column] = 1;
         }
     }

@@ -28,8 +28,8 @@
 //              which does not bound the blocks that fit a multiprocessor.
 // CONSTANT 1:  all values of A are equal, and `values` has one: it stays in a register, and none is
 //              loaded or staged.
-// BLOCKS:      at least so many on a multiprocessor: 96 registers a thread in float (128 with any
-//              activation), 168 in double.
+// BLOCKS:      at least so many on a multiprocessor: 96 registers a thread in float, 80 where values
+//              are equal (128 with any activation), 168 in double.
 // DEPTH:       rows of B that are loaded before the first is multiplied, as far as registers
 //              suffice: what a warp has on its way from L2 or memory while others multiply.
 // EPILOGUE:    what follows the sums, see common.cuh; above 0 active inputs are marked.
@@ -46,11 +46,12 @@
 #define COLUMNS 2
 #define THREADS 128
 #define CHUNK 64
-#define BLOCKS (sizeof(SCALAR) == 8 ? 3 : EPILOGUE == 2 ? 4 : 5)
 #ifndef CONSTANT
 #define CONSTANT 0
 #endif
-#define DEPTH ((CONSTANT ? 4 : 2) * (EPILOGUE == 1 ? 2 : 1))
+#define BLOCKS (sizeof(SCALAR) == 8 ? 3 : EPILOGUE == 2 ? 4 : CONSTANT ? 6 : 5)
+// No macro, which nvcc does not expand in a pragma.
+constexpr int DEPTH = (CONSTANT ? 4 : 2) * (EPILOGUE == 1 ? 2 : 1);
 
 // Two neighbouring columns of B or C.
 struct __align__(2 * sizeof(STORED)) Pair {
@@ -65,8 +66,7 @@ __device__ __forceinline__ void add_common(SCALAR (&sums)[ROWS][COLUMNS], int co
                                            SCALAR constant, const STORED* __restrict__ from,
                                            const int (&place)[COLUMNS]) {
     const char* bytes = reinterpret_cast<const char*>(NEIGHBOURS ? from + place[0] : from);
-    constexpr int UNROLLED = DEPTH;
-#pragma unroll UNROLLED
+#pragma unroll DEPTH
     for (int k = 0; k < count; ++k) {
         SCALAR loaded[COLUMNS];
         if (NEIGHBOURS) {

@@ -109,11 +109,9 @@ def own_entries(A: SparseOperand, found: Clusters) -> tuple[Array, Array, Array]
     cluster = np.full(A.shape[0], -1)
     cluster[found.rows] = np.arange(found.rows.size) // CLUSTER
     begins = found.bounds[:-1].reshape(-1, CLUSTER + 1)[:, 0]
-    begins = np.stack([begins, begins + found.common_counts], axis=1)
+    spans = np.stack([begins, begins + found.common_counts], axis=1)
     row, rank, entries = np.empty((3, A.nnz), np.int64)
-    count = find_own_entries(
-        A.indptr, A.indices, cluster, begins, found.indices, row, rank, entries
-    )
+    count = find_own_entries(A.indptr, A.indices, cluster, spans, found.indices, row, rank, entries)
     return row[:count], rank[:count], entries[:count]
 
 

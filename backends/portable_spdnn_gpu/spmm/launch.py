@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from portable_spdnn.operations.operands import SparseOperand
-from portable_spdnn_gpu.compile.catalog import CLUSTER_PANEL, CSR_PANEL, csr_spmm, feature_rows
+from portable_spdnn_gpu.compile.catalog import CSR_PANEL, csr_spmm, feature_rows
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.device.feature_rows import columns_innermost
@@ -86,14 +86,14 @@ class DeviceSpmm:
 
 
 def launch_blocks(launch: PackedLaunch, columns: int, resident: int) -> int:
-    """Return how many blocks a launch has for so many columns of B.
+    """Return how many blocks a launch has, where features have room for so many columns.
 
-    Blocks take items a fixed step apart, so that none more are launched than are resident. But
-    multiprocessors do not all read memory equally fast: where each panel has clusters for several
-    turns of all blocks, as many more are launched, and those that are ahead take them.
+    Each block takes items a fixed step apart, until none is left, so that as many suffice as are
+    resident. But multiprocessors do not all read memory equally fast: where a panel has clusters
+    for more than two turns of the resident blocks, TURNS times as many are launched, and those
+    multiprocessors that are ahead take more of them.
     """
-    clustered = launch.panel == CLUSTER_PANEL
-    turns = TURNS if clustered and launch.units > 2 * resident else 1
+    turns = TURNS if launch.by_turns and launch.units > 2 * resident else 1
     return min(launch.units * -(-columns // launch.panel), turns * resident)
 
 

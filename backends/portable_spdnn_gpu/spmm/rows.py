@@ -56,19 +56,19 @@ def interleave_rows(indptr: Array, data: Array, groups: Array, values: Array) ->
 
 @kernel
 def find_own_entries(
-    indptr: Array, indices: Array, cluster: Array, begins: Array, columns: Array, owner: Array,
+    indptr: Array, indices: Array, cluster: Array, spans: Array, columns: Array, owner: Array,
     rank: Array, entries: Array,
 ) -> int:  # fmt: skip
-    """Fill row, rank in it and offset of entries outside the common columns; return how many.
+    """Fill owner (the row), rank in it and offset of entries outside the common columns.
 
-    `cluster` has the cluster of each row, or -1; the common columns of cluster c rise from
-    columns[begins[c, 0]] on, to columns[begins[c, 1]].
+    Columns rise within each row. `cluster` has the cluster of each row, or -1; the common columns
+    of cluster c are columns[spans[c, 0] : spans[c, 1]], rising. Returns how many entries there are.
     """
     found = 0
     for row in range(indptr.size - 1):
         at = end = 0
         if cluster[row] >= 0:
-            at, end = begins[cluster[row], 0], begins[cluster[row], 1]
+            at, end = spans[cluster[row], 0], spans[cluster[row], 1]
         first = found
         for entry in range(indptr[row], indptr[row + 1]):
             while at < end and columns[at] < indices[entry]:

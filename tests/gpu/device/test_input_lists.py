@@ -17,7 +17,6 @@ from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.device.features import (
     ALWAYS,
-    DROP,
     ENDED,
     KEEP,
     MARKS,
@@ -34,8 +33,7 @@ from portable_spdnn_gpu.spmm.packing import pack
 
 pytestmark = needs_device
 SINGLE = Precision()
-POLICIES = {"keep": KEEP, "drop": DROP, "always": ALWAYS, "drop before 20": drop_before(20)}
-SHARE = 16  # inputs leave when one in so many is inactive
+POLICIES = {"keep": KEEP, "drop": drop_before(1), "always": ALWAYS, "drop early": drop_before(20)}
 
 
 def padded(count: int) -> int:
@@ -60,9 +58,10 @@ class Lists:
     def check(self, marks: np.ndarray, active: Any) -> None:
         """Compare with a loop over the inputs, some of which were marked as active."""
         device, inactive = self.device, int(self.count - marks.sum())
-        share = {KEEP: 0, ALWAYS: 0, DROP: SHARE}.get(self.policy, int(self.policy))
-        enough = share > 0 and inactive > 0 and inactive >= self.count // share
-        leave = bool(self.policy == ALWAYS or enough)
+        if self.policy in (KEEP, ALWAYS):
+            leave = bool(self.policy == ALWAYS)
+        else:  # one of so many is inactive
+            leave = inactive > 0 and inactive >= self.count // int(self.policy)
         places = [place for place in range(self.count) if marks[place] or not leave]
         state = device.download(self.after).tolist()
         assert state == [len(places), leave, int(marks.sum()), 0, 0]
@@ -87,7 +86,7 @@ def test_a_list_by_itself(device: Device, count: int, part: float, policy: str) 
 @pytest.mark.parametrize("inactive", [0, 1, 3, 4, 5])
 def test_inputs_leave_when_a_sixteenth_is_inactive(device: Device, inactive: int) -> None:
     marks = np.arange(padded(64)) >= inactive
-    lists, active = Lists(device, 64, DROP), device.upload(marks.astype(np.uint8))
+    lists, active = Lists(device, 64, drop_before(1)), device.upload(marks.astype(np.uint8))
     device.launch(list_active(), (1, 1), [lists.state, active, *lists.listing.arguments()])
     assert device.download(lists.after)[:2].tolist() == ([64, 0], [64 - inactive, 1])[inactive >= 4]
     lists.check(marks, active)

@@ -17,7 +17,7 @@ from portable_spdnn_gpu.persistent.layout import (
     STEPS,
     UNIT,
     Layout,
-    places,
+    feature_rows,
 )
 from portable_spdnn_gpu.persistent.packing import SegmentLayer, pack_layer
 from portable_spdnn_gpu.spmm.packing import by_output
@@ -41,7 +41,9 @@ def test_lanes_that_work_together_use_different_banks(neurons: int, most: float)
             rows = data[header[BEGIN] * UNIT :].view(np.uint16)[: layout.parts * ROWS]
             rows = rows.reshape(-1, together * HALVES, ROWS).swapaxes(1, 2)
             stores += accesses(rows.reshape(-1, together * HALVES), layout.apart)
-            first = header[BEGIN] * UNIT + layout.parts * ROWS * (2 + 4)
+            first = (
+                header[BEGIN] * UNIT + layout.parts * ROWS * 6
+            )  # a number of two bytes and a bias of four
             columns = data[first:].view(np.uint32)[: header[COMMON] * layout.clusters * STEPS]
             columns = columns.reshape(-1, together, STEPS).swapaxes(1, 2) // layout.row_bytes
             reads += accesses(columns.reshape(-1, together), layout.apart)
@@ -56,7 +58,7 @@ def accesses(rows: np.ndarray, banks: int) -> list[int]:
 
 def test_features_change_places_among_eight_neighbours() -> None:
     neurons = np.arange(1 << 16)
-    found = places(neurons)
+    found = feature_rows(neurons)
     assert (found // 8 == neurons // 8).all()
     assert np.unique(found).size == neurons.size
-    assert places(np.array([0, 1, 8, 9, 64, 4096])).tolist() == [0, 1, 9, 8, 65, 4097]
+    assert feature_rows(np.array([0, 1, 8, 9, 64, 4096])).tolist() == [0, 1, 9, 8, 65, 4097]

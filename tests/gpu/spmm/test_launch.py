@@ -417,5 +417,5 @@ def test_clusters_that_share_columns_are_neighbours(layer: int) -> None:
 def test_many_clusters_are_launched_in_turns(
     units: int, panel: int, columns: int, blocks: int
 ) -> None:
-    launch = PackedLaunch(csr_spmm, (), 16 * units, units, panel)
+    launch = PackedLaunch(csr_spmm, (), 16 * units, units, panel, by_turns=panel == 256)
     assert launch_blocks(launch, columns, 660) == blocks

@@ -78,5 +78,5 @@ def test_own_entries_are_those_outside_common_columns() -> None:
 
 def test_threads_by_the_size_of_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("portable_spdnn_gpu.spmm.packing.usable_cores", lambda: 16)
-    sizes = (0, 32 << 10, 131 << 10, 524 << 10, 2 << 20)
+    sizes = (0, 32 << 10, 128 << 10, 512 << 10, 2 << 20)  # entries
     assert [packing_threads(entries) for entries in sizes] == [1, 1, 2, 8, 16]

@@ -173,10 +173,11 @@ def _compared(record: Record) -> list[str]:
 
 
 def _layers(record: Record) -> list[str]:
-    columns = ["neurons", "active inputs", "variant", "seconds", "reached"]
+    columns = ["neurons", "weights", "active inputs", "variant", "seconds", "reached"]
     rows = []
     for one in record["layers"]:
-        about = [str(one["neurons"]), str(one["live_inputs"]), one["design"]]
+        weights = one.get("weights", "challenge")
+        about = [str(one["neurons"]), weights, str(one["live_inputs"]), one["design"]]
         if one["state"] == "done":
             reached = one.get("text") or report.rate(one["executed_edge_rate"])
             rows.append([*about, report.seconds(one["least_seconds"]), reached])

@@ -13,6 +13,7 @@ from budget import Budget
 from portable_spdnn.kernel_model import KernelModel, Limits, speed, speed_text
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
+from portable_spdnn.sparse_arrays import common_value
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.cupy_backend import CupyBackend
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
@@ -29,7 +30,9 @@ CALLS = 8  # between two events
 
 def variant_models(A: sp.csr_array, inputs: int, l2_bytes: int) -> dict[str, KernelModel]:
     """Return the model of each variant for so many inputs, by what it loads of the weights A."""
-    size, precision = LayerSize(A.nnz, A.shape[0], A.shape[1], inputs), Precision(A.dtype)
+    constant = common_value(A.data) is not None
+    size = LayerSize(A.nnz, *A.shape, inputs, constant=constant)
+    precision = Precision(A.dtype)
     loads = {one: pack(A, one, precision).loads for one in ("clustered", "staged")}
     loads["csr"] = A.nnz
     return {one: variant_cost(one, size, l2_bytes, loads[one]) for one in VARIANTS}
@@ -52,7 +55,10 @@ def layer_rows(
     limits: Limits | None,
     budget: Budget,
 ) -> list[Record]:
-    """Time the second layer of a network on inputs that are all active.
+    """Time the second layer of a network on inputs that are all active, and a pruned one beside it.
+
+    The pruned layer has as many entries in each row, in random columns and with values of their
+    own: rows that share columns, but not in sixteens.
 
     Parameters
     ----------
@@ -67,18 +73,48 @@ def layer_rows(
     Returns
     -------
     list of dict
-        One for each variant; `state` is "done", "failed" (with `error`) or "skipped".
+        One for each variant of each layer; `weights` is "challenge" or "pruned", `state` is "done",
+        "failed" (with `error`) or "skipped".
     """
-    device, layer = backend.cuda, second_layer(network)
+    layer = second_layer(network)
     A = by_output(layer.csr())
-    rng = np.random.default_rng(network.neurons)
+    kinds = {"challenge": A, "pruned": pruned_like(A)}
+    rows = []
+    for kind, weights in kinds.items():
+        for row in _rows(backend, weights, layer, network.y_max, inputs, limits, budget):
+            rows.append({"weights": kind, **row})
+    return rows
+
+
+def pruned_like(A: sp.csr_array) -> sp.csr_array:
+    """Return a matrix with as many entries in each row, in random columns, of random values."""
+    rng = np.random.default_rng(A.nnz)
+    lengths, columns = np.diff(A.indptr), []
+    for length in lengths:
+        columns.append(np.sort(rng.choice(A.shape[1], length, replace=False)))
+    data = rng.normal(0, 1 / 16, A.nnz).astype(A.dtype)
+    indices = np.concatenate([np.empty(0, np.int64), *columns]).astype(A.indices.dtype)
+    return sp.csr_array((data, indices, A.indptr), shape=A.shape)
+
+
+def _rows(
+    backend: CupyBackend,
+    A: sp.csr_array,
+    layer: Layer,
+    y_max: float | None,
+    inputs: int,
+    limits: Limits | None,
+    budget: Budget,
+) -> list[Record]:
+    device = backend.cuda
+    rng = np.random.default_rng(A.shape[1])
     Y = rng.random((A.shape[1], inputs), dtype=np.float32) * np.float32(2)
     B = device.upload(Y)
-    epilogue = DeviceEpilogue(device, layer.epilogue(network.y_max), A.shape[0], np.float32)
+    epilogue = DeviceEpilogue(device, layer.epilogue(y_max), A.shape[0], np.float32)
     chosen = np.unique(np.linspace(0, inputs - 1, CHECKED_INPUTS).astype(np.int64))
     models = variant_models(A, inputs, device.l2_bytes)
     sums = A.astype(np.float64) @ Y[:, chosen].astype(np.float64) + layer.bias[:, None]
-    expected = np.clip(sums, 0, network.y_max).T
+    expected = np.clip(sums, 0, y_max).T
 
     def timed(variant: str) -> Record:
         product = PreparedSpmm(device, A, variant)
@@ -109,7 +145,7 @@ def layer_rows(
             }
         return record
 
-    about = {"neurons": network.neurons, "live_inputs": inputs, "edges": A.nnz}
+    about = {"neurons": A.shape[1], "live_inputs": inputs, "edges": A.nnz}
     return [{**about, "design": one, **attempt(timed, one, budget)} for one in VARIANTS]
 
 

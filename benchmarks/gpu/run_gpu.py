@@ -262,7 +262,9 @@ def main(arguments: list[str] | None = None, backend: Backend | None = None) -> 
         if target is not None:
             store(record, target)
     for one in record["layers"]:
-        print(f"layer of {one['neurons']}, {one['design']}: {one.get('text', one['state'])}")
+        weights = one.get("weights", "challenge")
+        name = f"layer of {one['neurons']}, {weights} weights, {one['design']}"
+        print(f"{name}: {one.get('text', one['state'])}")
     page = options.page
     if page is None and facts["gpu"] and options.out is None and options.cases == CASES:
         page = PAGE

@@ -53,7 +53,8 @@ def judged(record: Record) -> list[Record]:
     best: dict[int, float] = {}
     for row in record["layers"]:
         reached = row.get("fraction_of_limit")
-        if reached is not None and row["live_inputs"] >= ACTIVE_INPUTS:
+        pruned = row.get("weights") == "pruned"
+        if reached is not None and row["live_inputs"] >= ACTIVE_INPUTS and not pruned:
             best[row["neurons"]] = max(reached, best.get(row["neurons"], 0.0))
     least = min(best.values(), default=None)
     found.append(_one("part of the binding limit, least", FRACTION_OF_LIMIT, least))

@@ -153,7 +153,8 @@ def test_an_emulated_device_runs_all_of_it(
     )
     assert all(value > 0 for value in record["limits"].values())
     assert not record["facts"]["gpu"]
-    assert [layer["design"] for layer in record["layers"]] == ["csr", "clustered", "staged"]
+    assert [layer["design"] for layer in record["layers"]] == ["csr", "clustered", "staged"] * 2
+    assert [layer["weights"] for layer in record["layers"]] == ["challenge"] * 3 + ["pruned"] * 3
     for layer in record["layers"]:
         assert (layer["state"], layer["edges"], layer["live_inputs"]) == ("done", 2048, 40)
         rate = 2048 * 40 / layer["least_seconds"]
@@ -398,7 +399,7 @@ def test_the_page_is_of_gpus_alone(done: tuple[int, dict[str, Any]], tmp_path: P
     widths = {
         len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines() if line.startswith("| ")
     }
-    assert widths == {11, 7, 6, 5}
+    assert widths == {11, 7, 5}
 
     stored, page = tmp_path / "r.json", tmp_path / "gpu.md"
     stored.write_text(json.dumps(record))

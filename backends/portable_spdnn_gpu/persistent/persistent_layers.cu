@@ -106,9 +106,9 @@ persistent_layers(const int* __restrict__ headers, const unsigned char* __restri
         const int place = place_of(shared_state[TAKEN] * TILE + column, *inputs, source);
 #pragma unroll 8
         for (int n = threadIdx.x / TILE; n < neurons_in; n += THREADS / TILE)
-            features[row_of_neuron(n) * TILE + column] = column < shared_state[HERE]
-                                              ? feature_of(from[size_t(n) * pitch + place])
-                                              : feature_of_number(SCALAR(0));
+            features[row_of_neuron(n) * TILE + column] =
+                column < shared_state[HERE] ? feature_of(from[size_t(n) * pitch + place])
+                                            : feature_of_number(SCALAR(0));
         int next_header[GROUPS];
 #pragma unroll
         for (int g = 0; g < GROUPS; ++g) next_header[g] = my_headers[g * (WARPS * HEADER)];

@@ -113,7 +113,8 @@ class StepLaunches:
 
     def counts(self) -> tuple[LayerCounts, int]:
         """Wait for the steps; return what each layer counted, and the inputs active at the end."""
-        states = self._device.download(self._states)  # before the first list, and each step
+        # Before the first list, before each step, and after the last.
+        states = self._device.download(self._states)
         counted, first = [], 0
         for number in [*self._segments, len(self._steps)]:
             # The single layers before a segment, or the end: each has a step.

@@ -81,7 +81,7 @@ class PackedSegment:
     rows : int
         The outputs of all layers.
     loads : int
-        How many features all layers read for each inplaces.
+        How many features all layers read for each input.
     memory : ndarray of uint8
         The headers, then the data of all groups; empty once the host's copy has been released.
     data : int
@@ -183,7 +183,7 @@ def pack_layer(layer: SegmentLayer, layout: Layout) -> tuple[Array, Array, int]:
     data : ndarray of uint8
         The data of its groups, whole cache lines.
     loads : int
-        How many features are read for each inplaces.
+        How many features are read for each input.
 
     Raises
     ------

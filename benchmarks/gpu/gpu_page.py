@@ -119,7 +119,7 @@ def _networks(record: Record) -> list[str]:
 def _profiles(record: Record) -> list[str]:
     columns = [
         "network", "variant", "kernels", "pauses in it", "copies and counts",
-        "device memory so far", "layers of many inputs", "of their limit, median", "least",
+        "device memory", "layers of many inputs", "of their limit, median", "least",
     ]  # fmt: skip
     rows = []
     for row in record["networks"]:
@@ -140,8 +140,8 @@ def _profiles(record: Record) -> list[str]:
     text = (
         "One run more with every step of the plan timed by itself, which costs some of the speed. "
         "Copies count the features on their way and what the host does with each layer's numbers. "
-        "Device memory is the most that the process has held until then, for the networks before "
-        "too. Many inputs are 10,000 or more that are active."
+        "Device memory is the most that was taken at a time (in records of 2026-11-27 by networks "
+        "before, too). Many inputs are 10,000 or more that are active."
     )
     return ["## Where the time goes", "", text, "", *_table(columns, rows), ""]
 

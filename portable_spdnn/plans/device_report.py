@@ -24,7 +24,8 @@ class DeviceReport:
     gap_seconds : float or None
         Of `kernel_seconds`, what no kernel ran in; None where launches were not timed one by one.
     peak_memory : int
-        Bytes of the device's memory, at most at a time.
+        Bytes that arrays took of the device's memory, at most at a time: the plan's own, and those
+        of others that were held meanwhile.
     """
 
     kernel_seconds: float

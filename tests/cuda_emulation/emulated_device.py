@@ -330,6 +330,9 @@ class EmulatedDevice:
     def peak_memory(self) -> int:
         return self._peak
 
+    def watch_memory(self) -> None:
+        self._peak = self._taken
+
     def _count(self, array: EmulatedArray) -> EmulatedArray:
         self._taken += array.nbytes
         self._peak = max(self._peak, self._taken)

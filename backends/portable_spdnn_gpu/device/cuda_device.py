@@ -104,7 +104,7 @@ class CudaDevice:
         except self._cupy.cuda.memory.OutOfMemoryError as error:
             _, total = self._device.mem_info
             raise memory_error(shape, dtype, self.free_memory(), total) from error
-        self._peak = max(self._peak, int(pool.total_bytes()))
+        self._peak = max(self._peak, int(pool.used_bytes()))
         return array
 
     def upload(self, array: Array) -> DeviceArray:
@@ -252,8 +252,12 @@ class CudaDevice:
         return max(0, int(min(free, limit - pool.total_bytes()) if limit else free))
 
     def peak_memory(self) -> int:
-        """Return the most bytes that the memory pool has held at a time, unused ones included."""
+        """Return the most bytes that arrays of the memory pool have taken since `watch_memory`."""
         return self._peak
+
+    def watch_memory(self) -> None:
+        """Let `peak_memory` count from what arrays take now."""
+        self._peak = int(self._cupy.get_default_memory_pool().used_bytes())
 
     def synchronize(self, event: Any = None) -> None:
         """Wait until an event has happened, or the current stream has done its work."""

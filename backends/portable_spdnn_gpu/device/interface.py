@@ -168,10 +168,10 @@ class Device(Protocol):
         """Return the bytes that arrays may still take; unused blocks are freed before."""
 
     def peak_memory(self) -> int:
-        """Return the most bytes that were taken of the device's memory at a time.
+        """Return the most bytes that arrays have taken at a time since `watch_memory`."""
 
-        Blocks that are kept for further arrays are among them.
-        """
+    def watch_memory(self) -> None:
+        """Let `peak_memory` count from what arrays take now."""
 
     def synchronize(self, event: Any = None) -> None:
         """Wait until an event, or all that the current stream was given, has happened.

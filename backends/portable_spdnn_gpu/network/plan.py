@@ -239,6 +239,7 @@ class DevicePlan(NetworkPlan):
     def _run(self, features: Given) -> BatchOutput:
         device, held = self.device, self.features
         times: StreamTimes | None = None
+        device.watch_memory()
         begin = device.mark()
         device.copy_in(input_state(features.shape[0]), self.launches.state[0])
         held.load(features)

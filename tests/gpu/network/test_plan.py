@@ -599,3 +599,17 @@ def test_buffers_are_as_large_as_the_inputs_to_come(backend: CupyBackend) -> Non
     plan = make_plan(backend, network, ps.PlanOptions(expected_inputs=10))
     Y = binary(35)
     assert plan.run(Y).categories.tolist() == oracle.infer(network, Y)[0]
+
+
+def test_the_peak_of_memory_is_of_each_run(backend: CupyBackend) -> None:
+    if ON_GPU:
+        pytest.skip("the library's pool keeps memory")
+    peaks = []
+    for neurons in (256, 64):
+        plan = make_plan(backend, ps.radixnet(neurons, 2), ps.PlanOptions(batch_size=100))
+        report = plan.run(binary(100, neurons)).device_report
+        assert report is not None
+        peaks.append(report.peak_memory)
+        del plan, report
+        gc.collect()
+    assert 2 * 64 * 100 * 4 < peaks[1] < peaks[0]

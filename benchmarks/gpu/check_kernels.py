@@ -7,7 +7,8 @@ those of the numba backend. A line for each; what does not fit the device, or fa
 its error, and the rest goes on. The weights of a layer are equal, which other kernels take than
 weights that differ: a case that ends with v has weights of two values.
 
-Exit code 0: all answers agree; 1: one does not, or something failed; 2: there is no GPU.
+Exit code 0: all answers agree; 1: one does not, or something failed; 2: there is no GPU, or a case
+is no network.
 """
 
 from __future__ import annotations
@@ -42,14 +43,17 @@ def main(arguments: list[str] | None = None, backend: Backend | None = None) -> 
     )
     parser.add_argument("--inputs", type=int, default=2000, help="default: %(default)s")
     options = parser.parse_args(arguments)
+    cases = options.cases.split(",")
     try:
+        for case in cases:
+            size_of(case)
         device = backend or opened("cupy")
-    except ps.BackendUnavailable as error:
+    except (ps.BackendUnavailable, ps.InputError) as error:
         print(f"check_kernels: {error}", file=sys.stderr)
         return 2
     print(device.device, flush=True)
     wrong = 0
-    for case in options.cases.split(","):
+    for case in cases:
         network = network_of(case)
         rng = np.random.default_rng(0)  # of any density: some inputs die, and some stay
         features = rng.random((options.inputs, network.neurons)) < rng.random((options.inputs, 1))
@@ -68,10 +72,17 @@ def main(arguments: list[str] | None = None, backend: Backend | None = None) -> 
     return 1 if wrong else 0
 
 
+def size_of(case: str) -> tuple[int, int]:
+    """Return the neurons and layers of a case."""
+    neurons, _, layers = case.removesuffix("v").partition("x")
+    if not (neurons.isdecimal() and layers.isdecimal() and int(layers)):
+        raise ps.InputError(f"--cases: {case!r} is no network; give NEURONSxLAYERS[v],...")
+    return int(neurons), int(layers)
+
+
 def network_of(case: str) -> ps.Network:
     """Return the network of a case; see the module."""
-    neurons, layers = map(int, case.removesuffix("v").split("x"))
-    network = ps.radixnet(neurons, layers)
+    network = ps.radixnet(*size_of(case))
     if not case.endswith("v"):
         return network
     varied = []

@@ -61,6 +61,14 @@ def parse_cases(text: str) -> list[tuple[int, int]]:
     return cases
 
 
+def check_numbers(options: argparse.Namespace) -> None:
+    """Raise InputError where a duration or the number of inputs is none."""
+    parse_duration(options.budget, "--budget")
+    parse_duration(options.row_budget, "--row-budget")
+    if options.inputs is not None and options.inputs < 1:
+        raise InputError(f"--inputs is {options.inputs}; give at least 1")
+
+
 def find_images(folder: Path | None) -> Path:
     """Return the file of images in a folder, or in the first of FOLDERS that has it."""
     places = FOLDERS if folder is None else (folder,)
@@ -235,6 +243,7 @@ def main(arguments: list[str] | None = None, backend: Backend | None = None) -> 
     options = parser().parse_args(arguments)
     options.arguments = sys.argv[1:] if arguments is None else arguments
     try:
+        check_numbers(options)  # before a device is waited for
         cases = parse_cases(options.cases)
         images = find_images(options.mnist)
         found = backend or opened(options.backend)

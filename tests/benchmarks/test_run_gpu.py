@@ -278,6 +278,8 @@ def test_plans_are_repeated_within_the_time(script: ModuleType) -> None:
         (["--cases", "1024"], "--cases: '1024' is no network; give NEURONSxLAYERS"),
         (["--cases", "64x0"], "--cases: '64x0' is no network"),
         (["--budget", "soon"], "--budget is 'soon'; give a duration"),
+        (["--row-budget", "0"], "--row-budget is '0'; give a duration"),
+        (["--inputs", "0"], "--inputs is 0; give at least 1"),
         (["--mnist", "/nowhere"], r"/nowhere: holds no train-images-idx3-ubyte\.gz"),
         (["--page", "gpu.md"], "--page: scipy is on .*; the page is of a GPU"),
     ],
@@ -468,6 +470,7 @@ def test_all_kernels_beside_a_reference(capsys: pytest.CaptureFixture[str]) -> N
     wrong.plan_options = ("storage", "kernel")  # type: ignore[assignment]
     wrong.kernels = script.KERNELS
     assert script.main(["--cases", "64x3", "--inputs", "40"], wrong) == 1
+    assert script.main(["--cases", "64x3,64"], wrong) == 2
     assert "WRONG: largest difference" in capsys.readouterr().out
 
 

@@ -17,12 +17,14 @@ random permutations.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn.arrays import Array
+from portable_spdnn.host import map_in_threads
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
 from portable_spdnn.passes.equal_rows import equal_rows, equal_sparse_rows
@@ -51,7 +53,8 @@ def merge_neurons(
     Parameters
     ----------
     network : Network
-        Each layer is asked for once: a streamed network is read once, one layer at a time.
+        Each layer is asked for once, in order: a streamed network is read once, a layer or two
+        ahead of the one that is merged.
     check : callable, optional
         Given each merged layer, in order; may raise.
 
@@ -63,22 +66,43 @@ def merge_neurons(
     """
     layers: list[Layer] = []
     classes: Array | None = None
-    for layer in network:
-        merged, classes = _merge_layer(layer, classes)
-        layers.append(merged)
-        check(merged)
+    # What does not depend on the layers before is done ahead, by a thread.
+    with closing(map_in_threads(_with_inputs, network, 1)) as ahead:
+        for layer, inputs in ahead:
+            merged, classes = _merge_layer(layer, inputs, classes)
+            layers.append(merged)
+            check(merged)
     assert classes is not None  # a network has a layer
     return MergedNetwork(Network(layers, network.y_max), classes)
 
 
-def _merge_layer(layer: Layer, classes: Array | None) -> tuple[Layer, Array]:
+def _with_inputs(layer: Layer) -> tuple[Layer, Array | None]:
+    """Return a layer, and for each output its inputs, rising, shape (outputs, inputs of each).
+
+    None for these where the layer has more than one weight, or zeros, of which sums do not tell how
+    many there are, or where outputs have different numbers of inputs.
+    """
+    outputs = layer.shape[1]
+    each = layer.nnz // max(outputs, 1)
+    if not (layer.constant and each):
+        return layer, None
+    unread = np.broadcast_to(np.int8(0), layer.indices.shape)
+    by_output = sp.csr_array((unread, layer.indices, layer.indptr), shape=layer.shape).tocsc()
+    if (np.diff(by_output.indptr) != each).any():
+        return layer, None
+    return layer, by_output.indices.reshape(outputs, each)
+
+
+def _merge_layer(
+    layer: Layer, inputs_of: Array | None, classes: Array | None
+) -> tuple[Layer, Array]:
     """Merge one layer whose input neuron i is represented by ``classes[i]``.
 
-    Returns the layer, and the output of it that stands for each output of the original.
+    `inputs_of` is what `_with_inputs` says. Returns the layer, and the output of it that stands for
+    each output of the original.
     """
     inputs = layer.shape[0] if classes is None else int(classes.max(initial=-1)) + 1
-    found = _merge_equal_weights(layer, classes, inputs)
-    if found is None:
+    if inputs_of is None:
         source = np.repeat(np.arange(layer.shape[0]), np.diff(layer.indptr))
         source = source if classes is None else classes[source]
         target = layer.indices.astype(np.int64)
@@ -87,7 +111,7 @@ def _merge_layer(layer: Layer, classes: Array | None) -> tuple[Layer, Array]:
         first, group = equal_sparse_rows(*rows)
         kept = by_output[first]
     else:
-        kept, first, group = found
+        kept, first, group = _merge_equal_weights(layer, inputs_of, classes, inputs)
     csr = kept.T.tocsr()
     csr.sort_indices()
     rest = layer.bias[first], layer.activation, layer.lower, layer.upper
@@ -95,12 +119,12 @@ def _merge_layer(layer: Layer, classes: Array | None) -> tuple[Layer, Array]:
 
 
 def _merge_equal_weights(
-    layer: Layer, classes: Array | None, inputs: int
-) -> tuple[sp.csr_array, Array, Array] | None:
-    """Merge a layer with one weight and as many in each output, None where it is no such layer.
+    layer: Layer, inputs_of: Array, classes: Array | None, inputs: int
+) -> tuple[sp.csr_array, Array, Array]:
+    """Merge a layer with one weight and the same number of inputs for every output.
 
-    Outputs are equal where their inputs are, class by class, so that weights are summed of those
-    alone that are kept.
+    Outputs are equal where the classes of their inputs are, and their biases: so weights are summed
+    for those outputs alone that are kept.
 
     Returns
     -------
@@ -108,19 +132,10 @@ def _merge_equal_weights(
     first, group : ndarray
         As of `equal_rows`.
     """
-    weight, outputs = layer.constant, layer.shape[1]
-    each = layer.nnz // max(outputs, 1)
-    if not (weight and each):  # of zeros, sums do not tell how many there are
-        return None
-    shape = (layer.shape[0], outputs)
-    unread = np.broadcast_to(np.int8(0), layer.indices.shape)
-    by_output = sp.csr_array((unread, layer.indices, layer.indptr), shape=shape).tocsc()
-    if (np.diff(by_output.indptr) != each).any():
-        return None
-    source = by_output.indices if classes is None else classes[by_output.indices]
+    outputs, each = inputs_of.shape
     # The classes of an output's inputs, and its bias; of even width, so that pairs are compared.
     rows = np.zeros((outputs, each + each % 2 + 2), np.int32)
-    rows[:, :each] = source.reshape(outputs, each)
+    rows[:, :each] = inputs_of if classes is None else classes[inputs_of]
     rows[:, :each].sort(axis=1)
     bias = np.ascontiguousarray(layer.bias, np.float64)
     rows[:, -2:] = bias.view(np.int32).reshape(outputs, 2)

@@ -23,6 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from cases import parse_cases
 from device_facts import opened
 
 import portable_spdnn as ps
@@ -45,8 +46,7 @@ def main(arguments: list[str] | None = None, backend: Backend | None = None) -> 
     options = parser.parse_args(arguments)
     cases = options.cases.split(",")
     try:
-        for case in cases:
-            size_of(case)
+        parse_cases(",".join(case.removesuffix("v") for case in cases))
         device = backend or opened("cupy")
     except (ps.BackendUnavailable, ps.InputError) as error:
         print(f"check_kernels: {error}", file=sys.stderr)
@@ -72,17 +72,10 @@ def main(arguments: list[str] | None = None, backend: Backend | None = None) -> 
     return 1 if wrong else 0
 
 
-def size_of(case: str) -> tuple[int, int]:
-    """Return the neurons and layers of a case."""
-    neurons, _, layers = case.removesuffix("v").partition("x")
-    if not (neurons.isdecimal() and layers.isdecimal() and int(layers)):
-        raise ps.InputError(f"--cases: {case!r} is no network; give NEURONSxLAYERS[v],...")
-    return int(neurons), int(layers)
-
-
 def network_of(case: str) -> ps.Network:
     """Return the network of a case; see the module."""
-    network = ps.radixnet(*size_of(case))
+    ((neurons, layers),) = parse_cases(case.removesuffix("v"))
+    network = ps.radixnet(neurons, layers)
     if not case.endswith("v"):
         return network
     varied = []

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from outcome import NOT_ASKED_FOR
+
 from portable_spdnn.errors import InputError, SpdnnError
 from portable_spdnn.host import format_bytes
 from portable_spdnn.report import run_report as report
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "gpu.md"
 NOTHING = "-"
-NOT_ASKED_FOR = "not asked for"
 Record = dict[str, Any]
 
 
@@ -108,11 +109,8 @@ def _networks(record: Record) -> list[str]:
                     _part(one),
                     report.seconds(one["plan_seconds"]),
                 ]
-            verdict = (
-                f"{_state(one)}, {row['check']['inputs']} inputs" if "verdict" in one else None
-            )
-            state = verdict or _state(one)
-            rows.append([name, str(row["inputs"]), variant, *measured, state, known])
+            on = f", {row['check']['inputs']} inputs" if "verdict" in one else ""
+            rows.append([name, str(row["inputs"]), variant, *measured, _state(one) + on, known])
     return ["## Networks", "", *_table(columns, rows), ""]
 
 
@@ -214,7 +212,7 @@ def _state(one: Record) -> str:
         return f"failed: {one['error']}"
     if one["state"] == "skipped":
         return f"skipped: {one['reason']}"
-    return str(one["verdict"])
+    return str(one.get("verdict", one["state"]))
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 from budget import Budget
 from cusparse_peer import cusparse_plan
 from layer_rows import attempt
+from outcome import NOT_ASKED_FOR
 from targets import EDGE_RATES, champion
 
 import portable_spdnn as ps
@@ -114,7 +115,7 @@ def network_row(
         return _compared(bench, network, features, plans.get(name))
 
     row["variants"]["auto"] = attempt(variant, "auto", bench.budget)
-    skipped: Record = {"state": "skipped", "reason": "not asked for"}
+    skipped: Record = {"state": "skipped", "reason": NOT_ASKED_FOR}
     row["compared"] = attempt(compared, "auto", bench.budget) if bench.peer else skipped
     plans.clear()  # its memory
     keep(row)

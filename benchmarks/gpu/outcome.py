@@ -7,6 +7,7 @@ from typing import Any
 from portable_spdnn.report import run_report as report
 
 Record = dict[str, Any]
+NOT_ASKED_FOR = "not asked for"  # why a variant was skipped that the command line leaves out
 
 
 def problems(record: Record) -> list[str]:

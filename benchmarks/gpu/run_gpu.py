@@ -16,9 +16,7 @@ import argparse
 import datetime
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "peers")]
 
 from budget import LEAST_REPEAT, Budget  # noqa: E402
+from cases import parse_cases  # noqa: E402
 from device_facts import commit, device_facts, device_slug, on_gpu, opened  # noqa: E402
 from gpu_page import PAGE, write_page  # noqa: E402
 from layer_rows import layer_rows, timed_inputs  # noqa: E402
@@ -48,17 +47,6 @@ FOLDERS = (HERE.parents[2] / "shared" / "mnist", HERE.parents[1] / "shared" / "m
 CASES = "1024x1920,4096x1920,16384x1920,65536x120,65536x1920"  # those that have targets
 SEED = 0
 Record = dict[str, Any]
-
-
-def parse_cases(text: str) -> list[tuple[int, int]]:
-    """Return neurons and layers of each case: ``1024x120,4096x120``."""
-    cases = []
-    for part in text.split(","):
-        neurons, times, layers = part.strip().partition("x")
-        if not (times and neurons.isdecimal() and layers.isdecimal() and int(layers)):
-            raise InputError(f"--cases: {part!r} is no network; give NEURONSxLAYERS,...")
-        cases.append((int(neurons), int(layers)))
-    return cases
 
 
 def check_numbers(options: argparse.Namespace) -> None:
@@ -96,15 +84,15 @@ class Run:
     ----------
     record : dict
         What is stored; it grows with every variant of a network.
-    kept : callable
-        Called when it has grown.
+    target : Path or None
+        The file it is stored in, None for none.
     """
 
     def __init__(self, backend: Backend, images: Path, options: argparse.Namespace) -> None:
         seconds = parse_duration(options.budget, "--budget")
         budget = Budget(seconds, parse_duration(options.row_budget, "--row-budget"))
         self.backend, self.images, self.first_inputs = backend, images, options.inputs
-        self.kept: Callable[[], None] = lambda: None
+        self.target: Path | None = options.out
         limits, error = None, None
         try:
             limits = backend.measure_limits()
@@ -169,7 +157,7 @@ class Run:
 
         def keep(row: Record) -> None:
             self.record["networks"][-1] = {"state": "going on", **about, **row}
-            self.kept()
+            self.store()
 
         return about | network_row(self.bench, network, features, keep)
 
@@ -199,9 +187,11 @@ class Run:
         spent |= {"inputs_load_seconds": 0.0, "reference_seconds": 0.0}
         self.done.append({**row, **spent})
 
-    def finish(self) -> Record:
-        """Judge the targets and return the record as it stands."""
+    def store(self) -> Record:
+        """Judge the targets; store the record as it stands, so that it outlives an interruption."""
         self.record["targets"] = judged(self.record)
+        if self.target is not None:
+            store(self.record, self.target)
         return self.record
 
 
@@ -255,21 +245,16 @@ def main(arguments: list[str] | None = None, backend: Backend | None = None) -> 
         return 2
     facts = run.record["facts"]
     day = run.record["datetime"][:10]
-    target = options.out
-    if target is None and facts["gpu"]:
-        target = free_name(RESULTS / f"{day}-{device_slug(facts['device'])}-gpu.json")
-    if target is not None:  # so that what was measured outlives an interruption
-        run.kept = partial(store_so_far, run, target)
+    if run.target is None and facts["gpu"]:
+        run.target = free_name(RESULTS / f"{day}-{device_slug(facts['device'])}-gpu.json")
     print(f"{facts['device']}, budget {options.budget}", flush=True)
     try:
         for neurons, layers in cases:
             run.case(neurons, layers)
             print_row(run.record["networks"][-1])
-            run.kept()
+            run.store()
     finally:
-        record = run.finish()
-        if target is not None:
-            store(record, target)
+        record, target = run.store(), run.target
     for one in record["layers"]:
         weights = one.get("weights", "challenge")
         name = f"layer of {one['neurons']}, {weights} weights, {one['design']}"
@@ -284,11 +269,6 @@ def main(arguments: list[str] | None = None, backend: Backend | None = None) -> 
     for line in wrong:
         print(line, file=sys.stderr)
     return 1 if wrong else 0
-
-
-def store_so_far(run: Run, target: Path) -> None:
-    """Store what a run has measured."""
-    store(run.finish(), target)
 
 
 def free_name(path: Path) -> Path:

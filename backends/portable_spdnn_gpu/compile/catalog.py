@@ -166,9 +166,8 @@ def clustered_spmm(precision: Precision, epilogue: int, constant: bool = False) 
     shared = (chunk + CLUSTER) * 8 + (0 if constant else chunk * CLUSTER * size)
     if epilogue != NO_EPILOGUE:
         shared += CLUSTER * size
-    registers = 80 if constant else 96
-    if size == 8 or epilogue >= ANY_EPILOGUE:
-        registers = 168 if size == 8 else 128
+    registers = 128 if epilogue >= ANY_EPILOGUE else 80 if constant else 96
+    registers = 168 if size == 8 else registers
     return Kernel(
         "clustered_spmm", "spmm/clustered_spmm.cu", 128, macros, registers, static_shared=shared
     )

@@ -22,7 +22,7 @@ from threadpoolctl import ThreadpoolController
 
 import portable_spdnn as ps
 from portable_spdnn_cpu.machine.cpu_info import processor_name
-from portable_spdnn_cpu.spmm.few_columns.choice import LAST_CACHE
+from portable_spdnn_cpu.spmm.costs import LAST_CACHE
 
 SHAPES = (1024, 1024), (2048, 2048), (4096, 4096), (11008, 4096)
 ZEROS, COLUMNS = (0.7, 0.9), (1, 2, 4, 8, 16)

@@ -15,7 +15,7 @@ ROUNDS_OF_LONG = 2  # where those left take longer than half a turn on average
 TURN_SECONDS = 5e-4
 TURN_REPEATS = 5
 FAR = 2.0
-LONG = 40  # times the least that is timed: what takes so long is timed but once more
+LONG = 40  # times the least that is timed: what takes so long is called but once more
 
 
 def seconds_of(work: Callable[[], object]) -> float:
@@ -30,7 +30,7 @@ def least_seconds(works: Sequence[Callable[[], object]]) -> list[float]:
 
     They are called by turns, so that what else the machine does for some milliseconds slows more
     than one of them. The first call of a turn is not timed: it compiles, or loads from the cache,
-    and brings its operands into the processor's caches.
+    and brings its operands into the processor's caches. What takes long has but one such call.
     """
     least = [float("inf")] * len(works)
     running = list(range(len(works)))
@@ -39,7 +39,8 @@ def least_seconds(works: Sequence[Callable[[], object]]) -> list[float]:
         if round_number >= ROUNDS_OF_LONG and mean > TURN_SECONDS / 2:
             break
         for index in running:
-            works[index]()
+            if round_number == 0 or least[index] < LONG * TURN_SECONDS:
+                works[index]()
             spent, repeats = 0.0, 0
             while spent < TURN_SECONDS and repeats < TURN_REPEATS:
                 seconds = seconds_of(works[index])

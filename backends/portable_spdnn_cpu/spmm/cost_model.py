@@ -16,9 +16,9 @@ from portable_spdnn.caching import cached_property
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.costs import costs_here
+from portable_spdnn_cpu.spmm.costs import COSTS, PREDICTED, beyond
 from portable_spdnn_cpu.spmm.dense_layout import ALIASING, Layout, is_reused
-from portable_spdnn_cpu.spmm.few_columns.choice import LAST_CACHE
+from portable_spdnn_cpu.spmm.row_ends import adds_each_entry, may_add_each_entry
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.stream.product import StreamVariant, is_shared
 
@@ -28,7 +28,6 @@ L2_WAYS = 16  # lines in a set of the second level, of a Zen 5; a Zen 3 has 8
 SUM_PIECES = 3  # sums that are far take, between two blocks, as long as so many far pieces of B
 NARROW = 0.25  # what a far piece of a single vector takes, as a share of one of several
 FAR_LEVELS = 8  # from so many times the second level on, pieces of rows are far: see `_far_piece`
-COSTS = costs_here()
 FALSE_SHARING = 100.0  # of a row of C in which two threads write to one pair of cache lines
 # Seconds to pack A: of a call, of an entry, and of a row in a block of columns, on a Zen 3.
 PACK_CALL, PACK_ENTRY, PACK_ROW = 3e-5, 2.9e-9, 2e-8
@@ -71,14 +70,19 @@ class ProductSize:
         return max(1, -(-self.columns * self.itemsize // BLOCK_BYTES))
 
     @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of a row of B, or of C, in whole vectors if there is more than one."""
+        return min(max(1, self.columns) * self.itemsize, BLOCK_BYTES) * self.vectors
+
+    @cached_property
     def c_bytes(self) -> int:
-        """Bytes of C in whole vectors."""
-        return max(1, self.rows) * self.vectors * BLOCK_BYTES
+        """Bytes of C."""
+        return max(1, self.rows) * self.row_bytes
 
     @cached_property
     def b_bytes(self) -> int:
-        """Bytes of B in whole vectors."""
-        return max(1, self.inner) * self.vectors * BLOCK_BYTES
+        """Bytes of B."""
+        return max(1, self.inner) * self.row_bytes
 
 
 def size_of(
@@ -122,14 +126,14 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
     if size.b_bytes > L2:
         panel = variant.k_block * variant.vectors * BLOCK_BYTES
         moved = COSTS.memory_to_l1 if panel <= COSTS.l1_share * L1 else COSTS.memory_to_l2
-        copy = max(copy, moved * _beyond(size.b_bytes) + COSTS.piece / variant.vectors)
+        copy = max(copy, moved * beyond(size.b_bytes) + COSTS.piece / variant.vectors)
     copies = 0.0 if variant.in_place else size.inner * variant.parts / rows * copy
     parts = min(variant.parts, size.threads)
     write = COSTS.stream.write_fortran if size.out_fortran else COSTS.stream.write
     if size.c_bytes / parts > L2 / 2:
         whole = together >= size.vectors
         far = COSTS.write_rows if whole else COSTS.stream.write_far
-        write = max(write, far * _beyond(size.c_bytes))
+        write = max(write, far * beyond(size.c_bytes))
     if blocks_of_k > 2:
         # Between the first block and the last only rows with entries are met: so many, were entries
         # anywhere.
@@ -137,7 +141,10 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
         blocks_of_k = 2 + (blocks_of_k - 2) * met
     row = blocks_of_k * COSTS.stream.row / together
     sums_bytes = rows * min(together, size.vectors) * BLOCK_BYTES
-    wait = COSTS.wait + SUM_PIECES * _far_piece(sums_bytes) / together
+    moved = (COSTS.stream.memory + COSTS.stream.write_far) * beyond(sums_bytes)
+    passing = sums_bytes + size.entries * (size.itemsize + 4)
+    wait = COSTS.wait + max(0.0, 1 - L2_SHARE * L2 / max(1, passing)) * moved
+    wait += SUM_PIECES * _far_piece(sums_bytes) / together
     cycles = sums + copies + write + wait * (blocks_of_k - 1) + row
     tasks = -(-size.vectors // together) * variant.parts
     rounds = -(-tasks // size.threads) / tasks  # the share of the thread that has most
@@ -156,7 +163,7 @@ def _load(size: ProductSize, variant: StreamVariant) -> float:
         held = size.b_bytes
     else:
         nearest, near = (min(1.0, cache / held) for cache in (COSTS.l1_share * L1, L2_SHARE * L2))
-    far = (1 - near) * COSTS.stream.memory * _beyond(held)
+    far = (1 - near) * COSTS.stream.memory * beyond(held)
     return nearest * COSTS.stream.l1 + (near - nearest) * COSTS.stream.l2 + far
 
 
@@ -164,14 +171,6 @@ def _panel_bytes(size: ProductSize, variant: StreamVariant) -> int:
     """Return the bytes of a block of rows of B that entries meet, in a panel or some together."""
     rows = max(1, min(variant.k_block, size.inner))
     return rows * variant.vectors * variant.panels * BLOCK_BYTES
-
-
-def _beyond(held: float) -> float:
-    """Return the factor for loads from so many bytes, which the second level does not hold.
-
-    It is 1 where half of the last cache holds them: A and C are there as well.
-    """
-    return 1 + max(0.0, 1 - LAST_CACHE / 2 / held) * (COSTS.beyond - 1)
 
 
 def _far_piece(held: float) -> float:
@@ -187,7 +186,7 @@ def _near(size: ProductSize, rows: int, row: int, cache: float = L2_SHARE * L2) 
 
     Rows that lie a power of two apart compete for few of the cache's sets.
     """
-    alias_stride = math.gcd(size.vectors * BLOCK_BYTES, L2 // L2_WAYS)
+    alias_stride = math.gcd(size.row_bytes, L2 // L2_WAYS) if size.vectors > 1 else row
     return min(1.0, cache * min(1.0, row / alias_stride) / max(1, rows * row))
 
 
@@ -198,7 +197,7 @@ def direct_seconds(size: ProductSize) -> float:
             COSTS.spmv_entry * size.entries + COSTS.spmv_row * size.rows
         )
     read = min(size.entries, size.inner)  # rows of B
-    row = min(size.vectors, MAX_VECTORS) * BLOCK_BYTES
+    row = min(size.row_bytes, MAX_VECTORS * BLOCK_BYTES)
     near, nearest = _near(size, read, row), _near(size, read, row, COSTS.l1_share * L1)
     turned, copied = 0.0, 0.0
     if size.fortran:
@@ -206,7 +205,7 @@ def direct_seconds(size: ProductSize) -> float:
     elif not size.aligned and is_reused(size.entries, size.inner, size.columns, size.itemsize):
         copied = COSTS.direct.copy * size.inner
     across = 1.0 if size.aligned or size.fortran or copied else COSTS.across
-    memory = COSTS.direct.memory * _beyond(size.b_bytes)
+    memory = COSTS.direct.memory * beyond(size.b_bytes)
     load = (1 - near) * memory + across * (
         nearest * COSTS.direct.l1 + max(0.0, near - nearest) * COSTS.direct.l2
     )
@@ -214,7 +213,7 @@ def direct_seconds(size: ProductSize) -> float:
     loads = (size.entries - read) * load + read * first
     write = COSTS.direct.write
     if size.c_bytes > L2 / 2:
-        write = COSTS.direct.write_far * _beyond(size.c_bytes)
+        write = COSTS.direct.write_far * beyond(size.c_bytes)
     if size.out_fortran:
         write = COSTS.direct.write_fortran
     panels = -(-size.vectors // MAX_VECTORS)
@@ -222,9 +221,18 @@ def direct_seconds(size: ProductSize) -> float:
     # More rows of a single vector are on their way at a time.
     far_piece = _far_piece(max(1, size.inner) * row) * (NARROW if size.vectors == 1 else 1.0)
     entry = COSTS.direct.entry + far_piece
-    vectors += panels * (size.rows * COSTS.direct.row + size.entries * entry)
+    row_ends = COSTS.direct.row + _mispredicted(size)
+    vectors += panels * (size.rows * row_ends + size.entries * entry)
     threads = 1 if size.fortran else size.threads
     return COSTS.direct_call + COSTS.cycle * (vectors / threads + size.vectors * (turned + copied))
+
+
+def _mispredicted(size: ProductSize) -> float:
+    """Return the cycles of a row of A as it is that a branch takes which is not predicted."""
+    sizes = size.entries, size.rows, size.columns * size.itemsize
+    if adds_each_entry(*sizes) or may_add_each_entry(*sizes):
+        return 0.0
+    return COSTS.mispredicted * min(1.0, size.rows / PREDICTED)
 
 
 def dense_seconds(size: ProductSize) -> float:

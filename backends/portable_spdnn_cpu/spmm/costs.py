@@ -15,6 +15,12 @@ from dataclasses import dataclass
 
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, cpu_name
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.machine.cpu_info import cache_bytes
+
+LAST_CACHE = cache_bytes(3) or 1 << 25  # where the system does not say
+
+
+PREDICTED = 1 << 13  # rows of A: see `Costs.mispredicted`
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,9 @@ class Costs:
     aliased : float
         To transpose a vector, besides, to a panel that the first level does not hold and whose rows
         lie multiples of 512 bytes apart.
+    mispredicted : float
+        Of a row of A as it is, of PREDICTED rows and more that end after any number of entries; of
+        fewer in proportion, since a processor learns some.
     across : float
         Factor for a load of B in place that lies across two cache lines.
     dense, dense_vector : float
@@ -110,6 +119,7 @@ class Costs:
     beyond: float
     far_piece: float
     aliased: float
+    mispredicted: float
     across: float
     dense: float
     dense_vector: float
@@ -131,23 +141,23 @@ ZEN_5 = Costs(
     ),
     l1_share=0.78, start=5000.0, wait=1.3, write_rows=1.3, memory_to_l1=4.3, memory_to_l2=4.7,
     piece=0.15, memory_entry=0.38, spmv_entry=1.2, spmv_row=2.9, beyond=3.0, far_piece=35.0,
-    aliased=8.0, across=1.2, dense=0.6, dense_vector=4.1, dense_weight=2.8, memory_weight=12.0,
-    dense_call=8.9e-6, direct_call=1.8e-6,
+    aliased=8.0, mispredicted=0.0, across=1.2, dense=0.6, dense_vector=4.1, dense_weight=2.8,
+    memory_weight=12.0, dense_call=8.9e-6, direct_call=1.8e-6,
 )  # fmt: skip
 INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where vectors are loaded
     cycle=2.95e-10,
     stream=Cycles(
-        l1=0.7, l2=1.6, memory=3.9, copy=4.6, transpose=9.9,
-        write=5.5, write_far=12.0, write_fortran=14.5, row=6.0, entry=1.2,
+        l1=0.47, l2=1.32, memory=3.7, copy=4.2, transpose=8.6,
+        write=6.2, write_far=8.6, write_fortran=13.5, row=5.5, entry=1.27,
     ),
     direct=Cycles(
-        l1=0.85, l2=1.8, memory=7.3, copy=4.8, transpose=10.4,
-        write=4.4, write_far=8.3, write_fortran=11.2, row=0.9, entry=0.9,
+        l1=0.76, l2=1.58, memory=6.2, copy=5.8, transpose=9.2,
+        write=3.4, write_far=6.8, write_fortran=9.6, row=0.0, entry=0.68,
     ),
-    l1_share=0.8, start=8700.0, wait=1.2, write_rows=5.5, memory_to_l1=10.0, memory_to_l2=13.0,
-    piece=0.15, memory_entry=0.66, spmv_entry=1.2, spmv_row=2.9, beyond=1.0, far_piece=0.0,
-    aliased=0.0, across=1.2, dense=0.92, dense_vector=7.5, dense_weight=3.7, memory_weight=19.0,
-    dense_call=1.1e-5, direct_call=1.9e-6,
+    l1_share=0.9, start=3570.0, wait=1.6, write_rows=14.4, memory_to_l1=7.4, memory_to_l2=13.5,
+    piece=0.0, memory_entry=0.32, spmv_entry=0.88, spmv_row=1.9, beyond=1.0, far_piece=9.2,
+    aliased=0.0, mispredicted=13.0, across=1.4, dense=0.79, dense_vector=6.4, dense_weight=3.6,
+    memory_weight=16.7, dense_call=9.5e-6, direct_call=1.58e-6,
 )  # fmt: skip
 ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
     cycle=2.8e-10,
@@ -161,8 +171,8 @@ ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
     ),
     l1_share=1.25, start=8600.0, wait=3.2, write_rows=3.0, memory_to_l1=5.1, memory_to_l2=5.2,
     piece=1.0, memory_entry=0.6, spmv_entry=1.2, spmv_row=2.9, beyond=1.0, far_piece=0.0,
-    aliased=0.0, across=1.1, dense=1.2, dense_vector=4.7, dense_weight=2.3, memory_weight=13.0,
-    dense_call=1.2e-5, direct_call=2.1e-6,
+    aliased=0.0, mispredicted=0.0, across=1.1, dense=1.2, dense_vector=4.7, dense_weight=2.3,
+    memory_weight=13.0, dense_call=1.2e-5, direct_call=2.1e-6,
 )  # fmt: skip
 ZEN_3 = Costs(  # with AVX2
     cycle=2.7e-10,
@@ -176,8 +186,8 @@ ZEN_3 = Costs(  # with AVX2
     ),
     l1_share=0.8, start=21000.0, wait=4.7, write_rows=5.2, memory_to_l1=4.2, memory_to_l2=7.4,
     piece=5.4, memory_entry=1.2, spmv_entry=1.8, spmv_row=3.8, beyond=1.0, far_piece=0.0,
-    aliased=0.0, across=1.1, dense=1.4, dense_vector=15.0, dense_weight=15.0, memory_weight=20.0,
-    dense_call=3.1e-5, direct_call=1.7e-6,
+    aliased=0.0, mispredicted=0.0, across=1.1, dense=1.4, dense_vector=15.0, dense_weight=15.0,
+    memory_weight=20.0, dense_call=3.1e-5, direct_call=1.7e-6,
 )  # fmt: skip
 
 
@@ -188,3 +198,14 @@ def costs_here() -> Costs:
     if not cpu_name().startswith("znver"):
         return INTEL
     return ZEN_4 if cpu_name() == "znver4" else ZEN_5
+
+
+COSTS = costs_here()
+
+
+def beyond(size: float) -> float:
+    """Return the factor for so many bytes, which the second-level cache does not hold.
+
+    It is 1 where half of the last cache holds them: other operands are there as well.
+    """
+    return 1 + max(0.0, 1 - LAST_CACHE / 2 / max(size, 1)) * (COSTS.beyond - 1)

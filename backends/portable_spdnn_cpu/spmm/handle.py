@@ -350,9 +350,10 @@ class WeightsProduct:
         """Choose by the model."""
         columns = B.shape[1]
         size = self._size(columns, layout)
-        # Most kernels are made where they are chosen: they may pack A.
-        makers: list[tuple[float, Callable[[], Kernel]]] = [
-            (cost_model.dense_seconds(size), lambda: self._dense)
+        # Seconds of a product and of its call; most kernels are made where they are chosen.
+        makers: list[tuple[float, float, Callable[[], Kernel]]] = [
+            (cost_model.dense_seconds(size), LATER, lambda: self._dense),
+            (self._direct_seconds(size, B), LATER, lambda: self._direct),
         ]
         few, form = math.inf, self._few_form(columns)
         if form is not None:
@@ -363,17 +364,14 @@ class WeightsProduct:
             streamed = cost_model.stream_seconds(size, best)
         if form is not None and few < streamed:
             wanted = [form]
-            makers.append((few, lambda: self._few_columns(columns, wanted)[0]))
+            makers.append((few, 0.0, lambda: self._few_columns(columns, wanted)[0]))
         elif best is not None:
             variant = best
-            makers.append((streamed, lambda: self._stream(variant)))
+            makers.append((streamed, LATER, lambda: self._stream(variant)))
             clustered = self._clustered_for(size) if streamed >= CLUSTERED_FROM else None
             if clustered is not None:
-                makers.append((streamed / clustered.gain, lambda: clustered))
-        predicted, make = min(makers, key=lambda maker: maker[0])
-        direct = self._direct_seconds(size, B)
-        if direct < predicted:
-            return Choice(self._direct, direct)
+                makers.append((streamed / clustered.gain, LATER, lambda: clustered))
+        predicted, _, make = min(makers, key=lambda maker: maker[0] + maker[1])
         return Choice(make(), predicted)
 
     def _try_kernels(self, columns: int, layout: int) -> Choice:
@@ -387,7 +385,7 @@ class WeightsProduct:
         out = empty_result((size.rows, tried), self.A.dtype, size.out_fortran)
         candidates: list[tuple[Kernel, float]] = [
             (self._stream(variant), cost_model.stream_seconds(size, variant))
-            for variant in tuning.stream_variants(size)[: tuning.TRIED]
+            for variant in tuning.tried_variants(size)
         ]
         if few_columns.fits(self.A, columns):
             # They are there where another layout of B was tried before.

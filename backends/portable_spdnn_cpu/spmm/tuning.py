@@ -25,6 +25,8 @@ K_BLOCKS_TRIED = 3  # among them, that differ in k_block alone
 # this by the model, it multiplies fewer columns, in whole panels of 1, 2, 3, 4, 6 and 8 vectors.
 TRIED_SECONDS = 2e-3
 TRIED_VECTORS = 24
+# Of products that still take long fewer variants are tried: as many as take so many seconds once.
+TRIAL_SECONDS, LEAST_TRIED = 0.05, 3
 # BLAS is tried where the model gives it at most this many times the best time.
 DENSE_MARGIN = 3.0
 ENTRY_BITS = 4  # leading ones of a number of entries, by which a choice is remembered
@@ -57,6 +59,14 @@ def tried_columns(size: ProductSize) -> int:
     unit = TRIED_VECTORS * BLOCK_BYTES // size.itemsize
     fewer = max(1, int(size.columns * TRIED_SECONDS / seconds) // unit) * unit
     return size.columns if seconds <= TRIED_SECONDS else min(size.columns, fewer)
+
+
+def tried_variants(size: ProductSize) -> tuple[StreamVariant, ...]:
+    """Return the variants of the stream that a trial times."""
+    variants = stream_variants(size)
+    seconds = stream_seconds(size, variants[0]) * tried_columns(size) / max(1, size.columns)
+    most = int(TRIAL_SECONDS / seconds) if seconds > 0 else TRIED
+    return variants[: min(TRIED, max(LEAST_TRIED, most))]
 
 
 def all_variants(size: ProductSize) -> list[StreamVariant]:

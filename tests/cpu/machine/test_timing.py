@@ -77,3 +77,16 @@ def test_a_trial_of_one_call_takes_one_round() -> None:
     (seconds,) = timing.least_seconds([lambda: calls.append(0)])
     assert 0 < seconds < 1
     assert len(calls) == 1 + timing.TURN_REPEATS
+
+
+def test_what_takes_long_is_called_once_before_it_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, calls = 0.0, 0
+
+    def work() -> None:
+        nonlocal clock, calls
+        clock += timing.LONG * timing.TURN_SECONDS
+        calls += 1
+
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock)
+    timing.least_seconds([work, work])
+    assert calls == 2 * (1 + timing.ROUNDS_OF_LONG)

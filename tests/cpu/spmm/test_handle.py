@@ -74,6 +74,27 @@ def test_trials_of_long_products_have_fewer_columns(monkeypatch: pytest.MonkeyPa
     assert "in proportion" not in few.describe()
 
 
+def test_trials_of_long_products_have_fewer_variants() -> None:
+    assert len(tuning.tried_variants(size())) == tuning.TRIED
+    long = size(rows=1 << 18, inner=1 << 18, entries=1 << 22, columns=300)
+    assert len(tuning.tried_variants(long)) == tuning.LEAST_TRIED
+    assert tuning.tried_variants(long) == tuning.stream_variants(long)[: tuning.LEAST_TRIED]
+
+
+def test_sums_that_are_read_from_beyond_the_second_level_cost_more() -> None:
+    tall = size(rows=1 << 16, inner=1 << 10, entries=1 << 18, columns=64)
+    blocks = [stream_seconds(tall, StreamVariant(4, 1 << bits)) for bits in (10, 6)]
+    low = size(rows=1 << 8, inner=1 << 10, entries=1 << 10, columns=64)
+    near = [stream_seconds(low, StreamVariant(4, 1 << bits)) for bits in (10, 6)]
+    assert blocks[1] / blocks[0] > 2 * near[1] / near[0]
+
+
+def test_rows_of_b_less_than_a_vector_take_no_more_of_a_cache_than_they_have() -> None:
+    narrow, wide = (size(inner=1 << 15, columns=n, threads=1) for n in (4, 16))
+    assert [narrow.b_bytes, wide.b_bytes] == [1 << 19, 1 << 21]
+    assert cost_model.direct_seconds(narrow) < cost_model.direct_seconds(wide)
+
+
 def test_a_panel_beyond_the_first_level_costs_by_the_share_that_is_within() -> None:
     wide, stream = size(inner=1 << 16), cost_model.COSTS.stream
     held = int(cost_model.COSTS.l1_share * cost_model.L1) // 256  # rows of a panel of 4 vectors

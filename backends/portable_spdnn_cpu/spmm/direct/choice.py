@@ -7,6 +7,7 @@ import numpy as np
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
+from portable_spdnn_cpu.spmm.row_ends import adds_each_entry
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
 L2 = cache_bytes(2)
@@ -105,16 +106,6 @@ def goes_by_columns(
         more *= IN_PANELS
     entry = CONVERTED_ENTRY if entries <= MOST_NEAR else FAR_CONVERTED_ENTRY
     return more <= entry * entries + CONVERTED_ROW * rows + CONVERSION
-
-
-def adds_each_entry(entries: int, rows: int, row_bytes: int) -> bool:
-    """Whether A has so few entries for its rows, or columns in CSC, that each is added by itself.
-
-    By the bytes of a row of C, as measured on a Zen 5: three for two rows where it is a cache line
-    at most, one for two where it is two.
-    """
-    most = rows + rows // 2 if row_bytes <= BLOCK_BYTES else rows // 2
-    return entries <= most and row_bytes <= 2 * BLOCK_BYTES
 
 
 def begins_as_zeros(entries: int, rows: int, row_bytes: int) -> bool:

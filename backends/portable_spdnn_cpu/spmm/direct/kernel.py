@@ -15,7 +15,7 @@ from portable_spdnn_cpu.jit.intrinsics import stay_apart
 from portable_spdnn_cpu.jit.jobs import array_at, next_task
 from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES, adds_each_entry
+from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
 from portable_spdnn_cpu.spmm.direct.columns import PASSED_OVER
 from portable_spdnn_cpu.spmm.direct.copies import (
     columns_into_rows,
@@ -57,12 +57,16 @@ from portable_spdnn_cpu.spmm.direct.microkernels import (
     multiply,
     multiply_panel,
 )
+from portable_spdnn_cpu.spmm.row_ends import adds_each_entry, may_add_each_entry
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
 MOST_ADDED = 4  # entries in a row, beyond which sums in registers take less time on a Zen 5
 
+COMPARED = 64  # rows, with the next: these tell whether rows end after any number of entries
+
 _adds_each_entry = kernel_part(adds_each_entry)
+_may_add_each_entry = kernel_part(may_add_each_entry)
 
 
 @job_kernel
@@ -165,9 +169,25 @@ def multiply_by_rows(words: Any, begin: int, end: int, item: Any, index: Any) ->
     itemsize, n = array_at(0, 1, item).itemsize, words[COLUMNS]
     if n == 0:
         return True
-    if _adds_each_entry(words[ENTRIES], words[ROWS], n * itemsize) and not words[HAS_EPILOGUE]:
-        return multiply_few_entries(words, begin, end, n, item, index)
+    if not words[HAS_EPILOGUE]:
+        entries, rows = words[ENTRIES], words[ROWS]
+        indptr = array_at(words[INDPTR], rows + 1, index)
+        if _adds_each_entry(entries, rows, n * itemsize) or (
+            _may_add_each_entry(entries, rows, n * itemsize) and lengths_vary(indptr, begin, end)
+        ):
+            return multiply_few_entries(words, begin, end, n, item, index)
     return multiply_in_panels(words, begin, end, n, item, index)
+
+
+@kernel_part
+def lengths_vary(indptr: Any, begin: int, end: int) -> bool:
+    """Whether, of rows begin .. end - 1, a quarter or more are not as long as the next."""
+    compared = differ = 0
+    for row in range(begin, end - 1, (end - begin) // COMPARED + 1):
+        middle = indptr[row + 1]
+        differ += middle - indptr[row] != indptr[row + 2] - middle
+        compared += 1
+    return 4 * differ >= max(compared, 1)
 
 
 @kernel_part

@@ -19,6 +19,7 @@ from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import WAKING, ThreadPool
 from portable_spdnn_cpu.spmm.few_columns import kernel
 from portable_spdnn_cpu.spmm.few_columns.choice import Form
+from portable_spdnn_cpu.spmm.few_columns.costs import COSTS, FAR_READ, FAR_WRITE, far_share
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, pack_lanes
 from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
 from portable_spdnn_cpu.spmm.few_columns.rows import L2, least_blocks, pack_rows
@@ -34,10 +35,6 @@ SMALL_TABLE = 1 << 16  # items of a table of rows times blocks that is made in a
 # without, 8 with.
 ROWS_APART, LANES_APART = 2, 4
 SHARING = 5e-6  # seconds that it takes to share a product among threads
-# Seconds besides, on each thread: of a call, and for a byte of B, which is copied. With vectors of
-# 64 bytes measured on a Zen 5. With shorter ones a call is half of what was measured on a Zen 3
-# before calls took half of the time on a Zen 5.
-CALL, COPIED_BYTE = (4e-7, 1.5e-11) if VECTOR_BYTES == 64 else (6e-7, 3.5e-11)
 
 
 def fits(A: SparseOperand, columns: int) -> bool:
@@ -65,12 +62,14 @@ def predicted_seconds(alone: float, A: SparseOperand, columns: int, threads: int
     """
     used = sharing_threads(alone, threads)
     shared = alone / used + (SHARING if used > 1 else 0)
-    return CALL + copying_seconds(A, columns) + shared
+    return COSTS.call + copying_seconds(A, columns) + shared
 
 
 def copying_seconds(A: SparseOperand, columns: int) -> float:
-    """Return what the model says of the copy of B."""
-    return COPIED_BYTE * A.shape[1] * columns * A.dtype.itemsize
+    """Return what the model says of the copy of B, which each thread makes for itself."""
+    size = A.shape[1] * columns * A.dtype.itemsize
+    far = (FAR_READ + FAR_WRITE) * far_share(size)
+    return COSTS.copied_row * A.shape[1] + size * (COSTS.copied_byte + far)
 
 
 class FewColumnsProduct:

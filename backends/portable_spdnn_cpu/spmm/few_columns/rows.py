@@ -12,22 +12,46 @@ The arrays, where a visit is a row in a block of columns and a word ENTRIES entr
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_cpu.jit.compilation import Array, kernel
-from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty, cache_bytes
+from portable_spdnn_cpu.spmm.few_columns.costs import (
+    COSTS,
+    FAR_READ,
+    FAR_WRITE,
+    far_share,
+    loaded_seconds,
+)
 from portable_spdnn_cpu.spmm.few_columns.packing import BEGUN, PackedProduct, table_of
 from portable_spdnn_cpu.spmm.few_columns.specs import ENTRIES, UNIT, RowsSpec
 from portable_spdnn_cpu.spmm.row_parts import divide
 
 MAX_PLACES = 1 << 16
+ROW_PLACE = 2  # bytes of a place
 L1, L2 = cache_bytes(1), cache_bytes(2) * 3 // 4  # for the rows of B of a block
-# Seconds of a visit, with vectors of 64 bytes (a Zen 5) or shorter ones (a Zen 3).
-VISIT = 1.4e-9 if VECTOR_BYTES == 64 else 3.5e-9
-FAR_BYTE_OF_B = 3.5e-12  # seconds that a byte of B takes more from the second-level cache
+# About so many entries, or rows, tell how many blocks the rows of A meet, and how often.
+SAMPLED = 1 << 14
+
+
+class Visits(NamedTuple):
+    """How often rows of A are visited in blocks of columns.
+
+    Attributes
+    ----------
+    all : float
+    between : float
+        Those that read sums of a block before.
+    slots : float
+        Entries, with those that fill them up to whole words.
+    """
+
+    all: float
+    between: float
+    slots: float
 
 
 def pack_rows(
@@ -85,21 +109,47 @@ def column_blocks(A: SparseOperand, spec: RowsSpec) -> int:
 
     Rows of B in the first-level cache take less time, and fewer blocks have fewer visits.
     """
+    by_blocks = _seconds_by_blocks(A, spec)
+    return min(by_blocks, key=by_blocks.__getitem__)
+
+
+def rows_seconds(A: SparseOperand, spec: RowsSpec) -> float:
+    """Return what a product takes, by the model, but for its call and the copy of B."""
+    return min(_seconds_by_blocks(A, spec).values())
+
+
+def _seconds_by_blocks(A: SparseOperand, spec: RowsSpec) -> dict[int, float]:
+    """Return what a product takes with each number of blocks that comes into question."""
     least, most = least_blocks(A.shape[1], spec, L2), least_blocks(A.shape[1], spec, L1)
     numbers = [least << times for times in range((most // least).bit_length())]
-    return min(dict.fromkeys([*numbers, most]), key=lambda blocks: block_seconds(A, spec, blocks))
+    sample = RowSample(A)
+    return {
+        blocks: _block_seconds(A, spec, blocks, sample.visits(blocks))
+        for blocks in (*numbers, most)
+    }
 
 
-def block_seconds(A: SparseOperand, spec: RowsSpec, blocks: int) -> float:
-    """Return what so many blocks take besides their entries, by the model: visits, and far rows."""
+def _block_seconds(A: SparseOperand, spec: RowsSpec, blocks: int, visits: Visits) -> float:
+    """Return what a product takes with so many blocks."""
+    row_bytes = spec.row_bytes
+    if spec.vector_bytes < 64:
+        row_bytes = max(row_bytes, spec.vector_bytes)
+    computed = visits.slots * (COSTS.entry[spec.itemsize] + row_bytes * COSTS.row_byte)
+    computed += COSTS.visit * visits.all
     block_bytes = max(1, A.shape[1]) / blocks * spec.row_bytes
-    far = far_seconds(A.nnz * spec.row_bytes, block_bytes, L1)
-    return VISIT * visits(A, blocks) + far
+    computed += far_seconds(A.nnz * spec.row_bytes, block_bytes, L1)
+    sums = A.shape[0] * spec.row_bytes
+    moved = visits.between * spec.row_bytes * far_share(sums)
+    computed += moved * (FAR_READ + FAR_WRITE)
+    results = A.shape[0] * spec.columns * spec.itemsize
+    computed += results * far_share(results) * FAR_WRITE
+    return max(computed, loaded_seconds(visits.slots * (spec.itemsize + ROW_PLACE)))
 
 
 def far_seconds(loaded: float, size: float, held: float) -> float:
     """Return what it takes more to load bytes of B where a cache holds `held` of `size` bytes."""
-    return FAR_BYTE_OF_B * loaded * max(0.0, 1 - held / max(size, 1))
+    from_l2 = COSTS.l2_byte_of_b * max(0.0, 1 - held / max(size, 1))
+    return loaded * (from_l2 + FAR_READ * far_share(size))
 
 
 def least_blocks(depth: int, spec: RowsSpec, cache: int) -> int:
@@ -108,10 +158,39 @@ def least_blocks(depth: int, spec: RowsSpec, cache: int) -> int:
     return max(1, -(-depth // rows))
 
 
-def visits(A: SparseOperand, blocks: int) -> float:
-    """Return about how many visits there are: rows without entries have the first and the last."""
-    entries = A.nnz / max(1, A.shape[0])
-    return A.shape[0] * min(blocks, max(2.0, entries))
+class RowSample:
+    """Rows of A, one of so many, which tell how often blocks of columns are visited.
+
+    Parameters
+    ----------
+    A : csr_array, canonical
+    """
+
+    def __init__(self, A: SparseOperand) -> None:
+        self._shape = A.shape
+        step = max(1, A.nnz // SAMPLED, A.shape[0] // SAMPLED)
+        starts, ends = A.indptr[:-1:step], A.indptr[1::step]
+        counts = ends - starts
+        before = np.cumsum(counts) - counts
+        places = np.arange(counts.sum()) + np.repeat(starts - before, counts)
+        self._rows, self._columns = np.repeat(np.arange(counts.size), counts), A.indices[places]
+        self._scale = A.shape[0] / max(1, counts.size)
+
+    def visits(self, blocks: int) -> Visits:
+        """Return about how many visits there are in so many blocks.
+
+        Each row is visited in the first block and the last, and where it has entries.
+        """
+        block_rows = max(1, -(-self._shape[1] // blocks))
+        met = self._rows * blocks + self._columns // block_rows
+        begins = np.flatnonzero(np.concatenate(([True], met[1:] != met[:-1])))[: met.size]
+        words = -(-np.diff(begins, append=met.size) // ENTRIES)
+        block = met[begins] % blocks
+        inner = np.count_nonzero((block > 0) & (block < blocks - 1))
+        ends = self._shape[0] * (min(blocks, 2) - 1)
+        between = ends + self._scale * inner
+        slots = self._scale * ENTRIES * int(words.sum())
+        return Visits(self._shape[0] + between, between, slots)
 
 
 @kernel

@@ -60,19 +60,25 @@ def pack_rows(
         Vectors of 64 bytes in a row of the panel that offsets are for; 0 for row numbers as
         offsets, which serve any panel.
     """
-    rows, blocks = end - begin, max(1, -(-A.shape[1] // k_block))
+    blocks = max(1, -(-A.shape[1] // k_block))
     first, stop = (int(A.indptr[row]) for row in (begin, end))
     unit = panel_vectors * BLOCK_BYTES // OFFSET_UNIT
     offsets = np.empty(stop - first, np.uint16 if unit else np.int32)
     values = np.empty(stop - first, A.dtype)
-    order, counts = (np.empty(rows * blocks, np.int32) for _ in range(2))
     first_row, first_entry = (np.zeros(blocks + 1, np.int64) for _ in range(2))
     indptr, indices, data = map(read_only, (A.indptr[begin : end + 1], A.indices, A.data))
-    used = pack_blocks(
-        indptr, indices, data, k_block, unit, begin,
-        order, counts, first_row, first_entry, offsets, values,
-    )  # fmt: skip
-    return StreamPart(order[:used], counts[:used], first_row, first_entry, offsets, values)
+    most = stop - first + 2 * (end - begin)
+    blocks_met, order, counts = (np.empty(most, np.int32) for _ in range(3))
+    begins = np.empty(most, np.int64)
+    used = find_rows(indptr, indices, k_block, begin, first_row, blocks_met, order, counts, begins)
+    found = order[:used], counts[:used], begins[:used]
+    order, counts, begins = found[0].copy(), found[1].copy(), found[2].copy()
+    if blocks > 1:  # one block keeps the order of rows
+        order_rows(first_row, blocks_met[:used], found, order, counts, begins)
+    fill_blocks(
+        indices, data, k_block, unit, first_row, counts, begins, first_entry, offsets, values
+    )
+    return StreamPart(order, counts, first_row, first_entry, offsets, values)
 
 
 def may_be_short(k_block: int, panel_vectors: int) -> bool:
@@ -81,58 +87,106 @@ def may_be_short(k_block: int, panel_vectors: int) -> bool:
 
 
 @kernel
-def pack_blocks(
+def find_rows(
     indptr: Array,
+    indices: Array,
+    k_block: int,
+    number: int,
+    first_row: Array,
+    blocks_met: Array,
+    order: Array,
+    counts: Array,
+    begins: Array,
+) -> int:
+    """Write which blocks each row is in, how many entries it has there, and the first of these.
+
+    All rows are in the first block and the last. Entries of a row rise in their columns, so that
+    those of a block follow each other. `number` is that of the first row. Returns how many rows all
+    blocks have, and writes how many those before each have.
+    """
+    last, used = first_row.size - 2, 0
+    for row in range(indptr.size - 1):
+        entry, end = np.int64(indptr[row]), np.int64(indptr[row + 1])
+        block = 0
+        while True:
+            begins[used], blocks_met[used], order[used] = entry, block, row + number
+            if block == last:
+                counts[used] = end - entry
+            else:
+                stop = (block + 1) * k_block
+                while entry < end and indices[entry] < stop:
+                    entry += 1
+                counts[used] = entry - begins[used]
+            used += 1
+            first_row[block + 1] += 1
+            if block == last:
+                break
+            block += 1  # mostly the next
+            if entry == end:
+                block = last
+            elif indices[entry] >= stop + k_block:
+                block = indices[entry] // k_block
+    for block in range(last + 1):
+        first_row[block + 1] += first_row[block]
+    return used
+
+
+@kernel
+def order_rows(
+    first_row: Array,
+    blocks_met: Array,
+    found: tuple[Array, Array, Array],
+    order: Array,
+    counts: Array,
+    begins: Array,
+) -> None:
+    """Order what was found by block, and in each by its entries: by two counting sorts."""
+    found_order, found_counts, found_begins = found
+    longest = np.int32(0)
+    for count in found_counts:
+        longest = max(longest, count)
+    starts = np.zeros(longest + 2, np.int64)
+    for count in found_counts:
+        starts[count + 1] += 1
+    for before in range(longest + 1):
+        starts[before + 1] += starts[before]
+    by_length = np.empty(counts.size, np.int32)
+    for place in range(counts.size):
+        at = starts[found_counts[place]]
+        starts[found_counts[place]] += 1
+        by_length[at] = place
+    following = first_row.copy()
+    for taken in by_length:
+        block = blocks_met[taken]
+        at = following[block]
+        following[block] += 1
+        order[at], counts[at] = found_order[taken], found_counts[taken]
+        begins[at] = found_begins[taken]
+
+
+@kernel
+def fill_blocks(
     indices: Array,
     data: Array,
     k_block: int,
     unit: int,
-    begin: int,
-    order: Array,
-    counts: Array,
     first_row: Array,
+    counts: Array,
+    begins: Array,
     first_entry: Array,
     offsets: Array,
     values: Array,
-) -> int:
-    """Fill the arrays of a `StreamPart`; returns how many `rows` and `counts` there are.
+) -> None:
+    """Write the entries of each block, and where these begin.
 
-    Entries of a row rise in their columns, so that those of a block follow each other; `unit` is
-    the offset from a row of the panel to the next, 0 for 1. `order` takes the rows.
+    `unit` is the offset from a row of the panel to the next, 0 for 1.
     """
-    rows, blocks = indptr.size - 1, first_row.size - 1
-    here = indptr[:rows].astype(np.int64)  # the first entry of each row that is not yet packed
-    length = np.zeros(rows, np.int32)
-    starts = np.zeros(min(k_block, indices.size) + 2, np.int64)
-    entry = used = 0
-    for block in range(blocks):
-        stop = (block + 1) * k_block
-        starts[:] = 0
-        for row in range(rows):
-            last = here[row]
-            while last < indptr[row + 1] and indices[last] < stop:
-                last += 1
-            length[row] = last - here[row]
-            starts[length[row] + 1] += 1
-        if 0 < block < blocks - 1:
-            starts[1] = 0  # rows without entries are left out
-        for count in range(starts.size - 1):
-            starts[count + 1] += starts[count]
-        found = used + starts[-1]
-        for row in range(rows):  # a counting sort
-            if length[row] or block in (0, blocks - 1):
-                count = length[row] if blocks > 1 else 0  # one block keeps the order of rows
-                order[used + starts[count]] = row
-                starts[count] += 1
-        for place in range(used, found):
-            row = order[place]
-            for k in range(here[row], here[row] + length[row]):
-                column = indices[k] - block * k_block
-                offsets[entry] = column * max(unit, 1)
+    entry = 0
+    for block in range(first_row.size - 1):
+        for place in range(first_row[block], first_row[block + 1]):
+            begin = begins[place]
+            for k in range(begin, begin + counts[place]):
+                offsets[entry] = (indices[k] - block * k_block) * max(unit, 1)
                 values[entry] = data[k]
                 entry += 1
-            here[row] += length[row]
-            counts[place], order[place] = length[row], row + begin
-        used = found
-        first_row[block + 1], first_entry[block + 1] = used, entry
-    return used
+        first_entry[block + 1] = entry

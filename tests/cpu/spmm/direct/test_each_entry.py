@@ -12,15 +12,16 @@ from direct_products import POOLS, multiply
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.spmm.direct import product
+from portable_spdnn_cpu.spmm import row_ends
+from portable_spdnn_cpu.spmm.direct import kernel, product
 from portable_spdnn_cpu.spmm.direct.choice import (
     SAMPLED_BYTES,
-    adds_each_entry,
     begins_as_zeros,
 )
 from portable_spdnn_cpu.spmm.direct.each_entry import AT_ONCE, LINES, MOST_NUMBERS
 from portable_spdnn_cpu.spmm.direct.kernel import MOST_ADDED
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
+from portable_spdnn_cpu.spmm.row_ends import PREDICTED_ROWS, adds_each_entry, may_add_each_entry
 
 pytestmark = pytest.mark.usefixtures("shared")
 K = 41  # columns of A in CSR, rows in CSC
@@ -138,3 +139,47 @@ def test_epilogues_and_given_results(form: str, columns: int) -> None:
             assert DirectProduct(A, ps.Epilogue()).multiply(B, out, None, pool)
             np.testing.assert_allclose(out, A @ B, atol=1e-4)
             out[:] = np.nan
+
+
+@pytest.mark.parametrize(
+    ("lengths", "vary"),
+    [([2] * 400, False), ([3, 1] * 200, True), ([0, 0, 0, 1] * 100, True), ([5], False),
+     ([], False), ([2] * 390 + [7] * 10, False)],
+)  # fmt: skip
+def test_whether_lengths_vary(lengths: list[int], vary: bool) -> None:
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    assert kernel.lengths_vary.py_func(indptr, 0, len(lengths)) == vary
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("vary", [True, False])
+def test_more_entries_where_ends_of_rows_are_not_predicted(vary: bool, dtype: Any) -> None:
+    lines = PREDICTED_ROWS + 37
+    rng = np.random.default_rng(3)
+    lengths = rng.poisson(1.9, lines) if vary else np.full(lines, 2)
+    lengths[5], lengths[6 : 6 + MOST_NUMBERS] = MOST_NUMBERS + 3, 0  # in panels
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    indices = rng.integers(0, K, indptr[-1]).astype(np.int32)
+    A = sp.csr_array((rng.uniform(-1, 1, indices.size).astype(dtype), indices, indptr), (lines, K))
+    close = 1e-4 if dtype == np.float32 else 1e-11
+    for columns in (2, 4, 5, 8, 9):
+        row = columns * A.dtype.itemsize
+        assert not adds_each_entry(A.nnz, lines, row)
+        assert may_add_each_entry(A.nnz, lines, row) == (row <= 32)
+        assert not may_add_each_entry(A.nnz, PREDICTED_ROWS, row)
+        B = rng.uniform(-1, 1, (K, columns)).astype(dtype)
+        for order in "CF":
+            for pool in POOLS:
+                found = multiply(pool, "csr", A, np.array(B, order=order))
+                np.testing.assert_allclose(found, A @ B, rtol=close, atol=close)
+        A.indices[A.nnz - 1] = K
+        assert all(multiply(pool, "csr", A, B) is None for pool in POOLS)
+        A.indices[A.nnz - 1] = 0
+
+
+def test_entries_of_a_row_that_may_be_added_one_by_one() -> None:
+    rows = 2 * PREDICTED_ROWS
+    assert row_ends.may_add_each_entry(3 * rows, rows, 16)
+    assert not row_ends.may_add_each_entry(3 * rows, rows, 20)
+    assert row_ends.may_add_each_entry(2 * rows, rows, 32)
+    assert not row_ends.may_add_each_entry(2 * rows, rows, 33)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from portable_spdnn.epilogue import ACTIVATIONS, Epilogue
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.few_columns import choice, lanes, product, rows
+from portable_spdnn_cpu.spmm.few_columns import choice, costs, lanes, product, rows
 from portable_spdnn_cpu.spmm.few_columns.choice import forms
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout
 from portable_spdnn_cpu.spmm.few_columns.operands import TABLE
@@ -315,15 +316,15 @@ def test_forms_say_which_memory_keeps_them(monkeypatch: pytest.MonkeyPatch) -> N
         layouts = [form.layout for form in forms(A, columns, 1e9)]
         return {getattr(layout, "spec", layout).memory_level for layout in layouts}
 
-    monkeypatch.setattr(choice, "cache_bytes", lambda level: 1 << 20)
-    monkeypatch.setattr(choice, "LAST_CACHE", 1 << 30)
+    monkeypatch.setattr(costs, "L2", 1 << 20)
+    monkeypatch.setattr(costs, "LAST_CACHE", 1 << 30)
     before = forms(A, 15)[0].seconds
     assert [found(columns) for columns in (1, 3, 15)] == [{SECOND_LEVEL}] * 3
-    monkeypatch.setattr(choice, "FAR_FROM", 0.1)
+    monkeypatch.setattr(costs, "FAR_FROM", 0.1)
     assert [found(columns) for columns in (1, 3, 15)] == [{LAST_LEVEL}] * 3
-    monkeypatch.setattr(choice, "LAST_CACHE", A.nnz)
+    monkeypatch.setattr(costs, "LAST_CACHE", A.nnz)
     assert [found(columns) for columns in (1, 3, 15)] == [{MEMORY}] * 3
-    monkeypatch.setattr(choice, "MEMORY_BYTE", 1.0)
+    monkeypatch.setattr(costs, "MEMORY_BYTE", 1.0)
     assert forms(A, 15)[0].seconds > 1e6 * before
 
 
@@ -335,15 +336,72 @@ def test_operands_beyond_the_first_level_cost_more(monkeypatch: pytest.MonkeyPat
         for k, rng in ((few, np.random.default_rng(1)), (many, np.random.default_rng(2)))
     ]
 
-    def seconds() -> list[float]:
+    def seconds(processor: costs.FewColumnsCosts) -> list[float]:
+        monkeypatch.setattr(rows, "COSTS", processor)
+        monkeypatch.setattr(choice, "COSTS", costs.ZEN_5)  # of lanes with windows of two vectors
         of_lanes = [choice._lanes_seconds(A, lanes_spec, 50.0) for A in matrices]
-        return [*of_lanes, *(choice._rows_seconds(A, rows_spec) for A in matrices)]
+        return [*of_lanes, *(rows.rows_seconds(A, rows_spec) for A in matrices)]
 
-    with_far = seconds()
-    monkeypatch.setattr(rows, "FAR_BYTE_OF_B", 0.0)
-    without = seconds()
+    with_far = seconds(costs.COSTS)
+    without = seconds(replace(costs.COSTS, l2_byte_of_b=0.0))
     assert [a > b for a, b in zip(with_far, without, strict=True)] == [False, True, False, True]
     assert with_far[::2] == without[::2]
+
+
+def test_operands_beyond_the_second_level_cost_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    A = sp.random_array((3000, 4000), density=2e-3, format="csr", dtype=np.float32, rng=rng)
+    A.sort_indices()
+    spec, lanes_spec = RowsSpec(8, 4, VECTOR_BYTES), LanesSpec(8, 4, 64)
+    monkeypatch.setattr(choice, "COSTS", costs.ZEN_5)  # of lanes with windows of two vectors
+
+    def seconds(second_level: int) -> list[float]:
+        monkeypatch.setattr(costs, "L2", second_level)
+        by_blocks = rows._seconds_by_blocks(A, spec)
+        lanes_alone = choice._lanes_seconds(A, lanes_spec, 500.0)
+        return [*by_blocks.values(), lanes_alone, product.copying_seconds(A, 8)]
+
+    near, far = seconds(1 << 24), seconds(1 << 14)
+    assert len(near) > 4
+    assert all(b > 1.1 * a for a, b in zip(near, far, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("shape", "density"), [((40, 300), 0.1), ((1, 50), 0.5), ((60, 7), 1e-9), ((0, 9), 0.5)]
+)
+def test_visits_are_counted(shape: tuple[int, int], density: float) -> None:
+    rng = np.random.default_rng(4)
+    A = random_rows(rng, *shape, density, np.float32)
+    for blocks in (1, 2, 3, 7, 300):
+        block_rows = max(1, -(-shape[1] // blocks))
+        visits = between = slots = 0
+        for row in range(shape[0]):
+            columns = A.indices[A.indptr[row] : A.indptr[row + 1]]
+            for block in range(blocks):
+                count = int(np.count_nonzero(columns // block_rows == block))
+                if count or block in (0, blocks - 1):
+                    visits, between = visits + 1, between + (block > 0)
+                slots += -(-count // 4) * 4
+        assert rows.RowSample(A).visits(blocks) == (visits, between, slots)
+
+
+def test_a_sample_of_rows_tells_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    A = random_rows(np.random.default_rng(5), 3000, 500, 0.02, np.float32)
+    exact = rows.RowSample(A).visits(10)
+    monkeypatch.setattr(rows, "SAMPLED", 3000)
+    assert rows.RowSample(A).visits(10) == pytest.approx(exact, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("vector_bytes", "zen", "expected"),
+    [(64, True, costs.ZEN_5), (64, False, costs.INTEL), (32, True, costs.ZEN_3)],
+)
+def test_constants_are_those_of_the_processor(
+    vector_bytes: int, zen: bool, expected: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(costs, "is_zen", lambda: zen)
+    monkeypatch.setattr(costs, "VECTOR_BYTES", vector_bytes)
+    assert costs.few_columns_costs_here() is expected
 
 
 @pytest.mark.parametrize("form", FORMS)

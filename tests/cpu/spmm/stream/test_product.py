@@ -169,29 +169,43 @@ def test_wide_matrices_have_long_offsets() -> None:
         np.testing.assert_array_equal(out, A @ B)
 
 
-def test_rows_of_a_block_are_ordered_by_count_and_none_is_lost() -> None:
-    A = matrix(7, (50, 200), 0.1, np.float32)
-    begin, end = 10, 45
-    part = pack_rows(A, begin, end, 64, 3)
+@pytest.mark.parametrize(("k_block", "density"), [(64, 0.1), (64, 0.5), (7, 0.02), (1, 0.05)])
+def test_rows_of_a_block_are_ordered_by_count_and_none_is_lost(
+    k_block: int, density: float
+) -> None:
+    A = matrix(7, (50, 200), density, np.float32)
+    begin, end, blocks = 10, 45, -(-200 // k_block)
+    part = pack_rows(A, begin, end, k_block, 3)
     assert part.offsets.dtype == np.uint16
-    assert part.first_row.size == 5
+    assert part.first_row.size == blocks + 1
     found = np.zeros(A.shape)
-    for block in range(4):
+    for block in range(blocks):
         place = slice(part.first_row[block], part.first_row[block + 1])
         rows, counts = part.rows[place], part.counts[place]
-        assert (np.diff(counts) >= 0).all()
-        if block in (0, 3):
+        # Rows of as many entries stay in their order.
+        assert list(zip(counts, rows, strict=True)) == sorted(zip(counts, rows, strict=True))
+        if block in (0, blocks - 1):
             assert sorted(rows) == list(range(begin, end))
         else:
             assert (counts > 0).all()
         entry = part.first_entry[block]
         for row, count in zip(rows, counts, strict=True):
-            columns = part.offsets[entry : entry + count] // (3 * 8) + 64 * block
+            columns = part.offsets[entry : entry + count] // (3 * 8) + k_block * block
+            assert (columns < k_block * (block + 1)).all()
             found[row, columns] = part.values[entry : entry + count]
             entry += count
         assert entry == part.first_entry[block + 1]
     np.testing.assert_array_equal(found[begin:end], A.toarray()[begin:end])
     assert not packing.may_be_short(8192, 2)
+
+
+def test_one_block_keeps_the_order_of_rows() -> None:
+    A = matrix(7, (50, 200), 0.1, np.float32)
+    part = pack_rows(A, 10, 45, 200, 0)
+    np.testing.assert_array_equal(part.rows, np.arange(10, 45))
+    np.testing.assert_array_equal(part.counts, np.diff(A.indptr)[10:45])
+    np.testing.assert_array_equal(part.offsets, A.indices[A.indptr[10] : A.indptr[45]])
+    assert part.rows.base is None  # else memory of the length of A would be kept
 
 
 def test_kernels_of_other_widths_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,126 @@
+"""What products of few columns take on a processor, in seconds on one thread.
+
+The constants of `choice`, which are fitted to random products on one processor each. What is loaded
+and written beyond the second-level cache takes as long as `spmm.costs` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_zen
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.machine.cpu_info import cache_bytes
+from portable_spdnn_cpu.spmm.costs import LAST_CACHE, beyond, costs_here
+from portable_spdnn_cpu.spmm.few_columns.specs import LAST_LEVEL, MEMORY, SECOND_LEVEL
+
+L2 = cache_bytes(2)
+# Of the second-level cache, what C or a copy of B takes before it is written to the next.
+NEAR_SHARE = 0.5
+# Of A so many times as large as the second-level cache some bytes come from beyond it, and all.
+FAR_FROM, ALL_FAR = 0.7, 1.1
+# The same of the last cache and memory, and what a byte from memory takes besides: on a Zen 5, for
+# all processors.
+MEMORY_FROM, ALL_IN_MEMORY, MEMORY_BYTE = 0.4, 1.5, 1e-11
+
+
+@dataclass(frozen=True)
+class FewColumnsCosts:
+    """What a processor takes, in seconds.
+
+    Attributes
+    ----------
+    step : mapping of int to (float, float)
+        In lanes, of a step and for each column of B, by the vectors of a window: of four for two
+        columns and more.
+    single_step : mapping of int to float
+        Of a step for a single column with windows of four, by the bytes of a value.
+    sliced_step : (float, float)
+        Of a step of the sliced form, and of each lane and column.
+    slice : (float, float)
+        Of a slice, and for each entry of C.
+    entry, row_byte : mapping of int to float, float
+        Row by row, of an entry by the bytes of a value, and for each byte of a row of B.
+    visit : float
+        Row by row, to begin and end a row in a block of columns.
+    l2_byte_of_b : float
+        That a byte of B takes more from the second-level cache.
+    far_byte_of_a : float
+        Of a byte of A from beyond that cache.
+    call : float
+    copied_row, copied_byte : float
+        Of a row of B, and of a byte, which each thread copies.
+    """
+
+    step: Mapping[int, tuple[float, float]]
+    single_step: Mapping[int, float]
+    sliced_step: tuple[float, float]
+    slice: tuple[float, float]
+    entry: Mapping[int, float]
+    row_byte: float
+    visit: float
+    l2_byte_of_b: float
+    far_byte_of_a: float
+    call: float
+    copied_row: float
+    copied_byte: float
+
+
+ZEN_5 = FewColumnsCosts(
+    step={4: (5e-11, 3.7e-10), 2: (1.6e-10, 2.2e-10)}, single_step={4: 5.2e-10, 8: 6.3e-10},
+    sliced_step=(3.0e-10, 1.3e-10), slice=(4.3e-9, 9.0e-11),
+    entry={4: 1.4e-10, 8: 1.5e-10}, row_byte=1.5e-12, visit=1.4e-9,
+    l2_byte_of_b=3.5e-12, far_byte_of_a=1e-11, call=4e-7, copied_row=0.0, copied_byte=1.5e-11,
+)  # fmt: skip
+INTEL = FewColumnsCosts(  # the Xeon of `spmm.costs`
+    step={4: (0.0, 6.9e-10), 2: (3.9e-10, 3.0e-10)}, single_step={4: 9.8e-10, 8: 1.0e-9},
+    sliced_step=(0.0, 2.4e-10), slice=(4.5e-9, 1.6e-10),
+    entry={4: 1.65e-10, 8: 1.73e-10}, row_byte=3.9e-12, visit=2.1e-9,
+    l2_byte_of_b=5e-12, far_byte_of_a=4e-11, call=4e-7, copied_row=1.6e-10, copied_byte=2.5e-11,
+)  # fmt: skip
+# A Zen 3 with AVX2, which has lanes with windows of one vector. Slices were measured when items of
+# C were stored one by one; a call is half of what was measured before calls took half of the time
+# on a Zen 5.
+ZEN_3 = FewColumnsCosts(
+    step={1: (1.1e-10, 6.3e-10)}, single_step={}, sliced_step=(3.0e-10, 2.4e-10),
+    slice=(2.2e-9, 4.4e-10), entry={4: 1.2e-10, 8: 1.9e-10}, row_byte=7.3e-12, visit=3.5e-9,
+    l2_byte_of_b=3.5e-12, far_byte_of_a=3.5e-11, call=6e-7, copied_row=0.0, copied_byte=3.5e-11,
+)  # fmt: skip
+
+
+def few_columns_costs_here() -> FewColumnsCosts:
+    """Return the costs of the processor that kernels are compiled for, or of one like it."""
+    if VECTOR_BYTES < BLOCK_BYTES:
+        return ZEN_3
+    return ZEN_5 if is_zen() else INTEL
+
+
+COSTS = few_columns_costs_here()
+_FAR = costs_here()
+_BYTE = _FAR.cycle / BLOCK_BYTES
+FAR_READ, FAR_WRITE = _BYTE * _FAR.direct.memory, _BYTE * _FAR.direct.write_far  # of a byte
+
+
+def memory_level_of(size: float) -> int:
+    """Return the `Spec.memory_level` of so many bytes of A."""
+    if size > MEMORY_FROM * LAST_CACHE:
+        return MEMORY
+    return LAST_LEVEL if size > FAR_FROM * L2 else SECOND_LEVEL
+
+
+def loaded_seconds(size: float) -> float:
+    """Return what it takes to bring so many bytes of A from beyond the second-level cache."""
+    far = np.interp(size / L2, (FAR_FROM, ALL_FAR), (0, COSTS.far_byte_of_a))
+    besides = np.interp(size / LAST_CACHE, (MEMORY_FROM, ALL_IN_MEMORY), (0, MEMORY_BYTE))
+    return float(size * (far + besides))
+
+
+def far_share(size: float) -> float:
+    """Return which share of so many bytes, gone through in order, is beyond the second level.
+
+    Bytes beyond the last cache count as many times as they take longer.
+    """
+    return max(0.0, 1 - NEAR_SHARE * L2 / max(size, 1)) * beyond(size)

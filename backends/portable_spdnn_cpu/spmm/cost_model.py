@@ -2,9 +2,9 @@
 
 The model counts cycles of a thread for vectors of C, of 64 bytes whatever the processor's have. Its
 constants are in `costs`. Two thirds of random products took 0.9 to 1.2 times what it says on a Zen
-4; 0.90 to 1.14 times on a Zen 5; and 0.83 to 1.2 times on a Zen 3 with AVX2, before panels beyond
-the first level were priced by the share that it holds. Choices depend mostly on ratios of what it
-says.
+4; 0.90 to 1.14 times on a Zen 5; 0.84 to 1.22 times on an Intel Xeon, and 0.72 to 1.55 of those
+with up to 300,000 rows; and 0.83 to 1.2 times on a Zen 3 with AVX2, before panels beyond the first
+level were priced by the share that it holds. Choices depend mostly on ratios of what it says.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """What kernels of a product take on a processor, in cycles: the constants of `cost_model`.
 
 Each set is fitted to thousands of random products on one processor, as `benchmarks/fit_costs.py`
-does, but for `cycle`, `spmv_entry`, `spmv_row`, `beyond`, `far_piece` and `aliased`; on the Zen 4
-the stream's are fitted to shapes of DLMC besides. `spmv_entry` and `spmv_row` were measured on
-AMD's processors alone; the last three on a Zen 5 alone, with graphs of 40,000 to 200,000 nodes and
-layers, and others have values with which they do not count. On the Zen 5 `dense` is that of large
-products, and `direct.write_fortran` is between that of the fit and what layers of 3,000 outputs
-take.
+does, but for `cycle`, `spmv_entry`, `spmv_row`, `beyond`, `far_piece`, `aliased`, `mispredicted`;
+on the Zen 4 the stream's are fitted to shapes of DLMC besides, and on the Intel core to products of
+up to 300,000 rows, with `far_piece`, while `wait` was held. `spmv_entry` and `spmv_row` were
+measured on AMD's processors and fitted on Intel's. `beyond` and `aliased` were measured on a Zen 5
+alone, with graphs of 40,000 to 200,000 nodes and layers, as its `far_piece`; `mispredicted` on
+Intel's alone: others have values with which they do not count. On the Zen 5 `dense` is that of
+large products, and `direct.write_fortran` is between that of the fit and what layers of 3,000
+outputs take.
 """
 
 from __future__ import annotations

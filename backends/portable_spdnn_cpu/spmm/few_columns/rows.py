@@ -167,30 +167,30 @@ class RowSample:
     """
 
     def __init__(self, A: SparseOperand) -> None:
-        self._shape = A.shape
-        step = max(1, A.nnz // SAMPLED, A.shape[0] // SAMPLED)
-        starts, ends = A.indptr[:-1:step], A.indptr[1::step]
-        counts = ends - starts
+        self._height, self._depth, self._entries = *A.shape, A.nnz
+        step = max(1, min(max(A.nnz, A.shape[0]) // SAMPLED, A.shape[0]))
+        first = step // 2  # not row 0, which may be the longest: nodes are ordered by degree
+        starts, ends = A.indptr[first:-1:step], A.indptr[first + 1 :: step]
+        counts = np.minimum(ends - starts, SAMPLED)
         before = np.cumsum(counts) - counts
         places = np.arange(counts.sum()) + np.repeat(starts - before, counts)
         self._rows, self._columns = np.repeat(np.arange(counts.size), counts), A.indices[places]
-        self._scale = A.shape[0] / max(1, counts.size)
+        self._scale = self._height / max(1, counts.size)
 
     def visits(self, blocks: int) -> Visits:
         """Return about how many visits there are in so many blocks.
 
         Each row is visited in the first block and the last, and where it has entries.
         """
-        block_rows = max(1, -(-self._shape[1] // blocks))
+        block_rows = max(1, -(-self._depth // blocks))
         met = self._rows * blocks + self._columns // block_rows
         begins = np.flatnonzero(np.concatenate(([True], met[1:] != met[:-1])))[: met.size]
         words = -(-np.diff(begins, append=met.size) // ENTRIES)
         block = met[begins] % blocks
         inner = np.count_nonzero((block > 0) & (block < blocks - 1))
-        ends = self._shape[0] * (min(blocks, 2) - 1)
-        between = ends + self._scale * inner
-        slots = self._scale * ENTRIES * int(words.sum())
-        return Visits(self._shape[0] + between, between, slots)
+        between = self._height * (min(blocks, 2) - 1) + self._scale * inner
+        filled_up = self._scale * (ENTRIES * int(words.sum()) - met.size)
+        return Visits(self._height + between, between, self._entries + filled_up)
 
 
 @kernel

@@ -385,11 +385,31 @@ def test_visits_are_counted(shape: tuple[int, int], density: float) -> None:
         assert rows.RowSample(A).visits(blocks) == (visits, between, slots)
 
 
-def test_a_sample_of_rows_tells_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    A = random_rows(np.random.default_rng(5), 3000, 500, 0.02, np.float32)
+@pytest.mark.parametrize("longest", [None, 0, 1500])
+def test_a_sample_of_rows_tells_of_all(
+    longest: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    A = sp.random_array((3000, 500), density=0.02, rng=np.random.default_rng(5)).tolil()
+    if longest is not None:
+        A[longest] = 1.0
+    A = A.tocsr()
     exact = rows.RowSample(A).visits(10)
     monkeypatch.setattr(rows, "SAMPLED", 3000)
-    assert rows.RowSample(A).visits(10) == pytest.approx(exact, rel=0.05)
+    assert rows.RowSample(A).visits(10) == pytest.approx(exact, rel=0.1)
+    three = random_rows(np.random.default_rng(6), 3, 9000, 0.9, np.float32)
+    assert rows.RowSample(three).visits(2).slots == pytest.approx(three.nnz, rel=0.01)
+
+
+@pytest.mark.parametrize("longest", [0, 20, 40])
+def test_a_row_of_most_entries_is_not_looked_at_as_a_whole(longest: int) -> None:
+    counts = np.full(41, 2)
+    counts[longest] = 1_000_000
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    columns = np.concatenate([np.arange(count) for count in counts])
+    A = sp.csr_array((np.ones(columns.size, np.float32), columns, indptr), (41, 1_000_000))
+    sample = rows.RowSample(A)
+    assert sample._columns.size <= 2 * rows.SAMPLED
+    assert sample.visits(100).slots == pytest.approx(A.nnz, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,6 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 
 LAST_CACHE = cache_bytes(3) or 1 << 25  # where the system does not say
-
-
 PREDICTED = 1 << 13  # rows of A: see `Costs.mispredicted`
 
 

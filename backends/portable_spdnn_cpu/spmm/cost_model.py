@@ -28,6 +28,10 @@ L2_WAYS = 16  # lines in a set of the second level, of a Zen 5; a Zen 3 has 8
 SUM_PIECES = 3  # sums that are far take, between two blocks, as long as so many far pieces of B
 NARROW = 0.25  # what a far piece of a single vector takes, as a share of one of several
 FAR_LEVELS = 8  # from so many times the second level on, pieces of rows are far: see `_far_piece`
+# A vector of C beyond the second level takes clusters of rows so many times as long to write as the
+# stream: 100,000 x 8 with an entry in each row takes them 2 to 4 times as long as A as it is on an
+# Intel core.
+CLUSTERED_FAR = 3.0
 FALSE_SHARING = 100.0  # of a row of C in which two threads write to one pair of cache lines
 # Seconds to pack A: of a call, of an entry, and of a row in a block of columns, on a Zen 3.
 PACK_CALL, PACK_ENTRY, PACK_ROW = 3e-5, 2.9e-9, 2e-8
@@ -152,6 +156,18 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
     if parts < min(size.threads, tasks) and size.columns * size.itemsize % (2 * BLOCK_BYTES):
         shared = FALSE_SHARING * rows
     return COSTS.cycle * (COSTS.start + cycles * rows * size.vectors * rounds + shared)
+
+
+def clustered_seconds(size: ProductSize, streamed: float, gain: float) -> float:
+    """Return what clusters of rows take, by what the stream takes: they write all of C as well.
+
+    `gain` is how many times as fast they do the rest.
+    """
+    write = COSTS.stream.write_fortran if size.out_fortran else COSTS.stream.write
+    if size.c_bytes > L2 / 2:
+        write = max(write, CLUSTERED_FAR * COSTS.stream.write_far * beyond(size.c_bytes))
+    written = COSTS.cycle * write * size.rows * size.vectors / size.threads
+    return min(streamed, written + max(0.0, streamed - written) / gain)
 
 
 def _load(size: ProductSize, variant: StreamVariant) -> float:

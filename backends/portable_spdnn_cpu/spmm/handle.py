@@ -370,7 +370,8 @@ class WeightsProduct:
             makers.append((streamed, LATER, lambda: self._stream(variant)))
             clustered = self._clustered_for(size) if streamed >= CLUSTERED_FROM else None
             if clustered is not None:
-                makers.append((streamed / clustered.gain, LATER, lambda: clustered))
+                seconds = cost_model.clustered_seconds(size, streamed, clustered.gain)
+                makers.append((seconds, LATER, lambda: clustered))
         predicted, _, make = min(makers, key=lambda maker: maker[0] + maker[1])
         return Choice(make(), predicted)
 
@@ -405,7 +406,8 @@ class WeightsProduct:
         clustered = self._clustered_for(size)
         if clustered is not None:
             clustered.prepare(columns, not size.fortran)  # its inputs are the columns of B
-            candidates.append((clustered, best / clustered.gain))
+            seconds_of_clusters = cost_model.clustered_seconds(size, best, clustered.gain)
+            candidates.append((clustered, seconds_of_clusters))
         if dense < tuning.DENSE_MARGIN * best:
             candidates.append((self._dense, dense))
         measured = least_seconds(

@@ -104,6 +104,16 @@ def test_rows_of_b_less_than_a_vector_take_no_more_of_a_cache_than_they_have() -
     assert cost_model.direct_seconds(narrow) < cost_model.direct_seconds(wide)
 
 
+def test_clusters_of_rows_gain_nothing_in_writes_of_c() -> None:
+    tall, square = size(rows=1 << 17, inner=8, entries=1 << 17), size(entries=200_000)
+    ratios = []
+    for given in (tall, square):
+        streamed = stream_seconds(given, tuning.stream_variants(given)[0])
+        assert cost_model.clustered_seconds(given, streamed, 1.0) == pytest.approx(streamed)
+        ratios.append(cost_model.clustered_seconds(given, streamed, 4.0) / streamed)
+    assert 0.25 < ratios[1] < ratios[0] <= 1
+
+
 def test_a_panel_beyond_the_first_level_costs_by_the_share_that_is_within() -> None:
     wide, stream = size(inner=1 << 16), cost_model.COSTS.stream
     held = int(cost_model.COSTS.l1_share * cost_model.L1) // 256  # rows of a panel of 4 vectors

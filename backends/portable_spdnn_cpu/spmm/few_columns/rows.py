@@ -169,9 +169,11 @@ class RowSample:
     def __init__(self, A: SparseOperand) -> None:
         self._height, self._depth, self._entries = *A.shape, A.nnz
         step = max(1, min(max(A.nnz, A.shape[0]) // SAMPLED, A.shape[0]))
-        first = step // 2  # not row 0, which may be the longest: nodes are ordered by degree
-        starts, ends = A.indptr[first:-1:step], A.indptr[first + 1 :: step]
-        counts = np.minimum(ends - starts, SAMPLED)
+        begins = np.arange(0, A.shape[0] - step + 1, step)
+        # Anywhere in each run of so many rows, as lengths may repeat: a number of a fixed seed.
+        rows = begins + np.random.default_rng(0).integers(0, step, begins.size)
+        starts = A.indptr[rows]
+        counts = np.minimum(A.indptr[rows + 1] - starts, SAMPLED)
         before = np.cumsum(counts) - counts
         places = np.arange(counts.sum()) + np.repeat(starts - before, counts)
         self._rows, self._columns = np.repeat(np.arange(counts.size), counts), A.indices[places]

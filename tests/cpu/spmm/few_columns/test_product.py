@@ -400,6 +400,16 @@ def test_a_sample_of_rows_tells_of_all(
     assert rows.RowSample(three).visits(2).slots == pytest.approx(three.nnz, rel=0.01)
 
 
+def test_a_sample_of_rows_whose_lengths_repeat() -> None:
+    counts = np.tile([0, 30], 20_000)
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    columns = np.tile(np.arange(0, 3000, 100), 20_000)
+    A = sp.csr_array((np.ones(600_000), columns, indptr), (40_000, 3000))
+    # In 6 blocks of 500 columns a row with entries has 5 in each: two words.
+    expected = rows.Visits(160_000, 120_000, 20_000 * 6 * 8)
+    assert rows.RowSample(A).visits(6) == pytest.approx(expected, rel=0.1)
+
+
 @pytest.mark.parametrize("longest", [0, 20, 40])
 def test_a_row_of_most_entries_is_not_looked_at_as_a_whole(longest: int) -> None:
     counts = np.full(41, 2)

@@ -99,7 +99,7 @@ def test_sums_that_are_read_from_beyond_the_second_level_cost_more() -> None:
 
 
 def test_rows_of_b_less_than_a_vector_take_no_more_of_a_cache_than_they_have() -> None:
-    narrow, wide = (size(inner=1 << 15, columns=n, threads=1) for n in (4, 16))
+    narrow, wide = (size(inner=1 << 15, entries=1 << 17, columns=n, threads=1) for n in (4, 16))
     assert [narrow.b_bytes, wide.b_bytes] == [1 << 19, 1 << 21]
     assert cost_model.direct_seconds(narrow) < cost_model.direct_seconds(wide)
 

@@ -354,6 +354,8 @@ def test_operands_beyond_the_second_level_cost_more(monkeypatch: pytest.MonkeyPa
     A.sort_indices()
     spec, lanes_spec = RowsSpec(8, 4, VECTOR_BYTES), LanesSpec(8, 4, 64)
     monkeypatch.setattr(choice, "COSTS", costs.ZEN_5)  # of lanes with windows of two vectors
+    monkeypatch.setattr(rows, "L1", 1 << 15)
+    monkeypatch.setattr(rows, "L2", 1 << 19)
 
     def seconds(second_level: int) -> list[float]:
         monkeypatch.setattr(costs, "L2", second_level)

@@ -15,7 +15,8 @@ ROUNDS_OF_LONG = 2  # where those left take longer than half a turn on average
 TURN_SECONDS = 5e-4
 TURN_REPEATS = 5
 FAR = 2.0
-LONG = 40  # times the least that is timed: what takes so long is called but once more
+# Times TURN_SECONDS, or the least that is timed: what takes so long is called but once more.
+LONG = 40
 
 
 def seconds_of(work: Callable[[], object]) -> float:
@@ -30,7 +31,8 @@ def least_seconds(works: Sequence[Callable[[], object]]) -> list[float]:
 
     They are called by turns, so that what else the machine does for some milliseconds slows more
     than one of them. The first call of a turn is not timed: it compiles, or loads from the cache,
-    and brings its operands into the processor's caches. What takes long has but one such call.
+    and brings its operands into the processor's caches. What takes long
+    has such a call in the first turn alone.
     """
     least = [float("inf")] * len(works)
     running = list(range(len(works)))

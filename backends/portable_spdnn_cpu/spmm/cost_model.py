@@ -16,7 +16,7 @@ from portable_spdnn.caching import cached_property
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.costs import COSTS, PREDICTED, beyond
+from portable_spdnn_cpu.spmm.costs import COSTS, UNPREDICTED_ROWS, beyond
 from portable_spdnn_cpu.spmm.dense_layout import ALIASING, Layout, is_reused
 from portable_spdnn_cpu.spmm.row_ends import adds_each_entry, may_add_each_entry
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
@@ -75,8 +75,13 @@ class ProductSize:
 
     @cached_property
     def row_bytes(self) -> int:
-        """Bytes of a row of B, or of C, in whole vectors if there is more than one."""
+        """Bytes of a row of B, or of C: of whole vectors where it is longer than one."""
         return min(max(1, self.columns) * self.itemsize, BLOCK_BYTES) * self.vectors
+
+    @cached_property
+    def a_bytes(self) -> int:
+        """Bytes of the entries of A, with indices of 32 bits."""
+        return self.entries * (self.itemsize + 4)
 
     @cached_property
     def c_bytes(self) -> int:
@@ -120,7 +125,7 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
     entry = load + COSTS.stream.entry / variant.vectors
     held = _panel_bytes(size, variant)
     entry += _far_piece(held) / together
-    if size.entries * (size.itemsize + 4) > L2_SHARE * L2:
+    if size.a_bytes > L2_SHARE * L2:
         entry += COSTS.memory_entry / together
     sums = size.entries / rows * entry
     copy = COSTS.stream.copy
@@ -145,9 +150,10 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
         blocks_of_k = 2 + (blocks_of_k - 2) * met
     row = blocks_of_k * COSTS.stream.row / together
     sums_bytes = rows * min(together, size.vectors) * BLOCK_BYTES
-    moved = (COSTS.stream.memory + COSTS.stream.write_far) * beyond(sums_bytes)
-    passing = sums_bytes + size.entries * (size.itemsize + 4)
-    wait = COSTS.wait + max(0.0, 1 - L2_SHARE * L2 / max(1, passing)) * moved
+    # Sums pass through the second level with A from one block to the next.
+    far_sums = max(0.0, 1 - L2_SHARE * L2 / (sums_bytes + size.a_bytes))
+    far_sum = (COSTS.stream.memory + COSTS.stream.write_far) * beyond(sums_bytes)
+    wait = COSTS.wait + far_sums * far_sum
     wait += SUM_PIECES * _far_piece(sums_bytes) / together
     cycles = sums + copies + write + wait * (blocks_of_k - 1) + row
     tasks = -(-size.vectors // together) * variant.parts
@@ -244,11 +250,11 @@ def direct_seconds(size: ProductSize) -> float:
 
 
 def _mispredicted(size: ProductSize) -> float:
-    """Return the cycles of a row of A as it is that a branch takes which is not predicted."""
+    """Return the cycles that a row of A as it is takes for a branch that is not predicted."""
     sizes = size.entries, size.rows, size.columns * size.itemsize
     if adds_each_entry(*sizes) or may_add_each_entry(*sizes):
         return 0.0
-    return COSTS.mispredicted * min(1.0, size.rows / PREDICTED)
+    return COSTS.mispredicted * min(1.0, size.rows / UNPREDICTED_ROWS)
 
 
 def dense_seconds(size: ProductSize) -> float:

@@ -20,7 +20,8 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 
 LAST_CACHE = cache_bytes(3) or 1 << 25  # where the system does not say
-PREDICTED = 1 << 13  # rows of A: see `Costs.mispredicted`
+# From so many rows of A on an Intel Xeon predicts none of their ends: see `Costs.mispredicted`.
+UNPREDICTED_ROWS = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,8 @@ class Costs:
         To transpose a vector, besides, to a panel that the first level does not hold and whose rows
         lie multiples of 512 bytes apart.
     mispredicted : float
-        Of a row of A as it is, of PREDICTED rows and more that end after any number of entries; of
-        fewer in proportion, since a processor learns some.
+        Of a row of A as it is, where the lengths of rows vary and there are UNPREDICTED_ROWS of
+        them or more; of fewer in proportion, since a processor learns some.
     across : float
         Factor for a load of B in place that lies across two cache lines.
     dense, dense_vector : float

@@ -350,7 +350,8 @@ class WeightsProduct:
         """Choose by the model."""
         columns = B.shape[1]
         size = self._size(columns, layout)
-        # Seconds of a product and of its call; most kernels are made where they are chosen.
+        # Seconds of a product by the model, and how much later it begins than one of few columns;
+        # most kernels are made where they are chosen.
         makers: list[tuple[float, float, Callable[[], Kernel]]] = [
             (cost_model.dense_seconds(size), LATER, lambda: self._dense),
             (self._direct_seconds(size, B), LATER, lambda: self._direct),

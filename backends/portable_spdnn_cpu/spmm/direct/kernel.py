@@ -57,16 +57,15 @@ from portable_spdnn_cpu.spmm.direct.microkernels import (
     multiply,
     multiply_panel,
 )
-from portable_spdnn_cpu.spmm.row_ends import adds_each_entry, may_add_each_entry
+from portable_spdnn_cpu.spmm.row_ends import adds_each_entry, lengths_vary, may_add_each_entry
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
 MOST_ADDED = 4  # entries in a row, beyond which sums in registers take less time on a Zen 5
 
-COMPARED = 64  # rows, with the next: these tell whether rows end after any number of entries
-
 _adds_each_entry = kernel_part(adds_each_entry)
 _may_add_each_entry = kernel_part(may_add_each_entry)
+_lengths_vary = kernel_part(lengths_vary)
 
 
 @job_kernel
@@ -173,21 +172,10 @@ def multiply_by_rows(words: Any, begin: int, end: int, item: Any, index: Any) ->
         entries, rows = words[ENTRIES], words[ROWS]
         indptr = array_at(words[INDPTR], rows + 1, index)
         if _adds_each_entry(entries, rows, n * itemsize) or (
-            _may_add_each_entry(entries, rows, n * itemsize) and lengths_vary(indptr, begin, end)
+            _may_add_each_entry(entries, rows, n * itemsize) and _lengths_vary(indptr, begin, end)
         ):
             return multiply_few_entries(words, begin, end, n, item, index)
     return multiply_in_panels(words, begin, end, n, item, index)
-
-
-@kernel_part
-def lengths_vary(indptr: Any, begin: int, end: int) -> bool:
-    """Whether, of rows begin .. end - 1, a quarter or more are not as long as the next."""
-    compared = differ = 0
-    for row in range(begin, end - 1, (end - begin) // COMPARED + 1):
-        middle = indptr[row + 1]
-        differ += middle - indptr[row] != indptr[row + 2] - middle
-        compared += 1
-    return 4 * differ >= max(compared, 1)
 
 
 @kernel_part

@@ -17,7 +17,7 @@ from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.spmm.few_columns.costs import (
     COSTS,
     FAR_READ,
-    far_share,
+    far_factor,
     loaded_seconds,
     memory_level_of,
 )
@@ -95,7 +95,7 @@ def _lanes_seconds(A: SparseOperand, spec: LanesSpec, steps: float) -> float:
     slices = A.shape[0] / spec.lanes
     loaded = row_of_B * min(slices * A.shape[1], steps / spec.shared_steps * spec.window)
     if spec.vector_bytes < 64:
-        return max(computed + loaded * FAR_READ * far_share(A.shape[1] * row_of_B), far)
+        return max(computed + loaded * FAR_READ * far_factor(A.shape[1] * row_of_B), far)
     computed += far_seconds(loaded, A.shape[1] * row_of_B, L1 / 2)
     # Neither hides the other wholly: the exponent is fitted.
     return float((computed**3 + far**3) ** (1 / 3))

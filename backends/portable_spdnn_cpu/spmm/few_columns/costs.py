@@ -14,11 +14,13 @@ import numpy as np
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, is_zen
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
-from portable_spdnn_cpu.spmm.costs import LAST_CACHE, beyond, costs_here
+from portable_spdnn_cpu.spmm.costs import COSTS as OTHER_COSTS
+from portable_spdnn_cpu.spmm.costs import LAST_CACHE, beyond
 from portable_spdnn_cpu.spmm.few_columns.specs import LAST_LEVEL, MEMORY, SECOND_LEVEL
 
 L2 = cache_bytes(2)
-# Of the second-level cache, what C or a copy of B takes before it is written to the next.
+# Of the second-level cache, what C or B may take before part of it is beyond: an assumption, with
+# which the constants of the Intel core are fitted.
 NEAR_SHARE = 0.5
 # Of A so many times as large as the second-level cache some bytes come from beyond it, and all.
 FAR_FROM, ALL_FAR = 0.7, 1.1
@@ -34,8 +36,8 @@ class FewColumnsCosts:
     Attributes
     ----------
     step : mapping of int to (float, float)
-        In lanes, of a step and for each column of B, by the vectors of a window: of four for two
-        columns and more.
+        In lanes, of a step, and for each column of B, by the vectors of a window; windows of four
+        vectors have two columns or more.
     single_step : mapping of int to float
         Of a step for a single column with windows of four, by the bytes of a value.
     sliced_step : (float, float)
@@ -47,10 +49,11 @@ class FewColumnsCosts:
     visit : float
         Row by row, to begin and end a row in a block of columns.
     l2_byte_of_b : float
-        That a byte of B takes more from the second-level cache.
+        What a byte of B takes more from the second-level cache than from the first.
     far_byte_of_a : float
         Of a byte of A from beyond that cache.
     call : float
+        Of a product, whatever its size.
     copied_row, copied_byte : float
         Of a row of B, and of a byte, which each thread copies.
     """
@@ -69,7 +72,7 @@ class FewColumnsCosts:
     copied_byte: float
 
 
-ZEN_5 = FewColumnsCosts(
+ZEN_5 = FewColumnsCosts(  # which a Zen 4 shares
     step={4: (5e-11, 3.7e-10), 2: (1.6e-10, 2.2e-10)}, single_step={4: 5.2e-10, 8: 6.3e-10},
     sliced_step=(3.0e-10, 1.3e-10), slice=(4.3e-9, 9.0e-11),
     entry={4: 1.4e-10, 8: 1.5e-10}, row_byte=1.5e-12, visit=1.4e-9,
@@ -83,7 +86,7 @@ INTEL = FewColumnsCosts(  # the Xeon of `spmm.costs`
 )  # fmt: skip
 # A Zen 3 with AVX2, which has lanes with windows of one vector. Slices were measured when items of
 # C were stored one by one; a call is half of what was measured before calls took half of the time
-# on a Zen 5.
+# on a Zen 5; `l2_byte_of_b` is that of a Zen 5.
 ZEN_3 = FewColumnsCosts(
     step={1: (1.1e-10, 6.3e-10)}, single_step={}, sliced_step=(3.0e-10, 2.4e-10),
     slice=(2.2e-9, 4.4e-10), entry={4: 1.2e-10, 8: 1.9e-10}, row_byte=7.3e-12, visit=3.5e-9,
@@ -99,9 +102,11 @@ def few_columns_costs_here() -> FewColumnsCosts:
 
 
 COSTS = few_columns_costs_here()
-_FAR = costs_here()
-_BYTE = _FAR.cycle / BLOCK_BYTES
-FAR_READ, FAR_WRITE = _BYTE * _FAR.direct.memory, _BYTE * _FAR.direct.write_far  # of a byte
+# Seconds to read and to write a byte beyond the second-level cache.
+FAR_READ, FAR_WRITE = (
+    OTHER_COSTS.cycle * cycles / BLOCK_BYTES
+    for cycles in (OTHER_COSTS.direct.memory, OTHER_COSTS.direct.write_far)
+)
 
 
 def memory_level_of(size: float) -> int:
@@ -118,9 +123,10 @@ def loaded_seconds(size: float) -> float:
     return float(size * (far + besides))
 
 
-def far_share(size: float) -> float:
-    """Return which share of so many bytes, gone through in order, is beyond the second level.
+def far_factor(size: float) -> float:
+    """Return the factor for FAR_READ and FAR_WRITE, of operands of so many bytes.
 
-    Bytes beyond the last cache count as many times as they take longer.
+    It is the share that is beyond the second-level cache, times what the last cache does not hold
+    takes longer.
     """
     return max(0.0, 1 - NEAR_SHARE * L2 / max(size, 1)) * beyond(size)

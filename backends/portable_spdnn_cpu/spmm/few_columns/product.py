@@ -19,7 +19,7 @@ from portable_spdnn_cpu.machine.cpu_info import CACHE_LINE, aligned_empty
 from portable_spdnn_cpu.machine.thread_pool import WAKING, ThreadPool
 from portable_spdnn_cpu.spmm.few_columns import kernel
 from portable_spdnn_cpu.spmm.few_columns.choice import Form
-from portable_spdnn_cpu.spmm.few_columns.costs import COSTS, FAR_READ, FAR_WRITE, far_share
+from portable_spdnn_cpu.spmm.few_columns.costs import COSTS, FAR_READ, FAR_WRITE, far_factor
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, pack_lanes
 from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
 from portable_spdnn_cpu.spmm.few_columns.rows import L2, least_blocks, pack_rows
@@ -68,7 +68,7 @@ def predicted_seconds(alone: float, A: SparseOperand, columns: int, threads: int
 def copying_seconds(A: SparseOperand, columns: int) -> float:
     """Return what the model says of the copy of B, which each thread makes for itself."""
     size = A.shape[1] * columns * A.dtype.itemsize
-    far = (FAR_READ + FAR_WRITE) * far_share(size)
+    far = (FAR_READ + FAR_WRITE) * far_factor(size)
     return COSTS.copied_row * A.shape[1] + size * (COSTS.copied_byte + far)
 
 

@@ -23,7 +23,7 @@ from portable_spdnn_cpu.spmm.few_columns.costs import (
     COSTS,
     FAR_READ,
     FAR_WRITE,
-    far_share,
+    far_factor,
     loaded_seconds,
 )
 from portable_spdnn_cpu.spmm.few_columns.packing import BEGUN, PackedProduct, table_of
@@ -33,7 +33,7 @@ from portable_spdnn_cpu.spmm.row_parts import divide
 MAX_PLACES = 1 << 16
 ROW_PLACE = 2  # bytes of a place
 L1, L2 = cache_bytes(1), cache_bytes(2) * 3 // 4  # for the rows of B of a block
-# About so many entries, or rows, tell how many blocks the rows of A meet, and how often.
+# About so many entries, or rows, tell how many blocks the rows of A meet; of a row no more count.
 SAMPLED = 1 << 14
 
 
@@ -42,15 +42,15 @@ class Visits(NamedTuple):
 
     Attributes
     ----------
-    all : float
-    between : float
-        Those that read sums of a block before.
+    total : float
+    continued : float
+        Those that add to sums of an earlier block.
     slots : float
         Entries, with those that fill them up to whole words.
     """
 
-    all: float
-    between: float
+    total: float
+    continued: float
     slots: float
 
 
@@ -135,21 +135,21 @@ def _block_seconds(A: SparseOperand, spec: RowsSpec, blocks: int, visits: Visits
     if spec.vector_bytes < 64:
         row_bytes = max(row_bytes, spec.vector_bytes)
     computed = visits.slots * (COSTS.entry[spec.itemsize] + row_bytes * COSTS.row_byte)
-    computed += COSTS.visit * visits.all
+    computed += COSTS.visit * visits.total
     block_bytes = max(1, A.shape[1]) / blocks * spec.row_bytes
     computed += far_seconds(A.nnz * spec.row_bytes, block_bytes, L1)
     sums = A.shape[0] * spec.row_bytes
-    moved = visits.between * spec.row_bytes * far_share(sums)
+    moved = visits.continued * spec.row_bytes * far_factor(sums)
     computed += moved * (FAR_READ + FAR_WRITE)
     results = A.shape[0] * spec.columns * spec.itemsize
-    computed += results * far_share(results) * FAR_WRITE
+    computed += results * far_factor(results) * FAR_WRITE
     return max(computed, loaded_seconds(visits.slots * (spec.itemsize + ROW_PLACE)))
 
 
 def far_seconds(loaded: float, size: float, held: float) -> float:
     """Return what it takes more to load bytes of B where a cache holds `held` of `size` bytes."""
     from_l2 = COSTS.l2_byte_of_b * max(0.0, 1 - held / max(size, 1))
-    return loaded * (from_l2 + FAR_READ * far_share(size))
+    return loaded * (from_l2 + FAR_READ * far_factor(size))
 
 
 def least_blocks(depth: int, spec: RowsSpec, cache: int) -> int:
@@ -190,9 +190,9 @@ class RowSample:
         words = -(-np.diff(begins, append=met.size) // ENTRIES)
         block = met[begins] % blocks
         inner = np.count_nonzero((block > 0) & (block < blocks - 1))
-        between = self._height * (min(blocks, 2) - 1) + self._scale * inner
+        continued = self._height * (min(blocks, 2) - 1) + self._scale * inner
         filled_up = self._scale * (ENTRIES * int(words.sum()) - met.size)
-        return Visits(self._height + between, between, self._entries + filled_up)
+        return Visits(self._height + continued, continued, self._entries + filled_up)
 
 
 @kernel

@@ -72,8 +72,11 @@ def pack_rows(
     begins = np.empty(most, np.int64)
     used = find_rows(indptr, indices, k_block, begin, first_row, blocks_met, order, counts, begins)
     found = order[:used], counts[:used], begins[:used]
-    order, counts, begins = found[0].copy(), found[1].copy(), found[2].copy()
-    if blocks > 1:  # one block keeps the order of rows
+    if blocks == 1:  # it keeps the order of rows
+        order, counts, begins = found[0].copy(), found[1].copy(), found[2]
+    else:
+        order, counts = np.empty(used, np.int32), np.empty(used, np.int32)
+        begins = np.empty(used, np.int64)
         order_rows(first_row, blocks_met[:used], found, order, counts, begins)
     fill_blocks(
         indices, data, k_block, unit, first_row, counts, begins, first_entry, offsets, values

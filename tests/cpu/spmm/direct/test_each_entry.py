@@ -12,16 +12,17 @@ from direct_products import POOLS, multiply
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.spmm import row_ends
-from portable_spdnn_cpu.spmm.direct import kernel, product
-from portable_spdnn_cpu.spmm.direct.choice import (
-    SAMPLED_BYTES,
-    begins_as_zeros,
-)
+from portable_spdnn_cpu.spmm.direct import product
+from portable_spdnn_cpu.spmm.direct.choice import SAMPLED_BYTES, begins_as_zeros
 from portable_spdnn_cpu.spmm.direct.each_entry import AT_ONCE, LINES, MOST_NUMBERS
 from portable_spdnn_cpu.spmm.direct.kernel import MOST_ADDED
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
-from portable_spdnn_cpu.spmm.row_ends import PREDICTED_ROWS, adds_each_entry, may_add_each_entry
+from portable_spdnn_cpu.spmm.row_ends import (
+    PREDICTED_ROWS,
+    adds_each_entry,
+    lengths_vary,
+    may_add_each_entry,
+)
 
 pytestmark = pytest.mark.usefixtures("shared")
 K = 41  # columns of A in CSR, rows in CSC
@@ -148,7 +149,7 @@ def test_epilogues_and_given_results(form: str, columns: int) -> None:
 )  # fmt: skip
 def test_whether_lengths_vary(lengths: list[int], vary: bool) -> None:
     indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    assert kernel.lengths_vary.py_func(indptr, 0, len(lengths)) == vary
+    assert lengths_vary(indptr, 0, len(lengths)) == vary
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -179,7 +180,7 @@ def test_more_entries_where_ends_of_rows_are_not_predicted(vary: bool, dtype: An
 
 def test_entries_of_a_row_that_may_be_added_one_by_one() -> None:
     rows = 2 * PREDICTED_ROWS
-    assert row_ends.may_add_each_entry(3 * rows, rows, 16)
-    assert not row_ends.may_add_each_entry(3 * rows, rows, 20)
-    assert row_ends.may_add_each_entry(2 * rows, rows, 32)
-    assert not row_ends.may_add_each_entry(2 * rows, rows, 33)
+    assert may_add_each_entry(3 * rows, rows, 16)
+    assert not may_add_each_entry(3 * rows, rows, 20)
+    assert may_add_each_entry(2 * rows, rows, 32)
+    assert not may_add_each_entry(2 * rows, rows, 33)

@@ -9,12 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from portable_spdnn_cpu.activations import NONE
 from portable_spdnn_cpu.jit.compilation import job_kernel, kernel_part
-from portable_spdnn_cpu.jit.intrinsics import stay_apart
 from portable_spdnn_cpu.jit.jobs import array_at, next_task
-from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES
-from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.spmm.direct.by_rows import multiply_and_finish, multiply_each_entry
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
 from portable_spdnn_cpu.spmm.direct.columns import PASSED_OVER
 from portable_spdnn_cpu.spmm.direct.copies import (
@@ -25,16 +22,13 @@ from portable_spdnn_cpu.spmm.direct.copies import (
     rows_together,
     takes_whole_rows,
 )
-from portable_spdnn_cpu.spmm.direct.each_entry import LINES, MOST_NUMBERS
-from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows, finish_rows
+from portable_spdnn_cpu.spmm.direct.finish import begin_rows, finish_all_rows
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
-    ACTIVATION,
     B_ROW,
     COLUMNS,
     COUNTERS,
     ENTRIES,
-    HAS_EPILOGUE,
     INDICES,
     INDPTR,
     OUT,
@@ -51,21 +45,14 @@ from portable_spdnn_cpu.spmm.direct.job_words import B as B_AT
 from portable_spdnn_cpu.spmm.direct.microkernels import (
     CSC,
     CSC_VECTOR,
-    CSR,
     ENTRIES_CSC,
-    ENTRIES_CSR,
     multiply,
     multiply_panel,
 )
-from portable_spdnn_cpu.spmm.row_ends import adds_each_entry, lengths_vary, may_add_each_entry
-from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
+from portable_spdnn_cpu.spmm.row_ends import adds_each_entry
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
-MOST_ADDED = 4  # entries in a row, beyond which sums in registers take less time on a Zen 5
-
 _adds_each_entry = kernel_part(adds_each_entry)
-_may_add_each_entry = kernel_part(may_add_each_entry)
-_lengths_vary = kernel_part(lengths_vary)
 
 
 @job_kernel
@@ -81,11 +68,9 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
         if task < 0:
             break
         begin, end = task * rows // tasks, (task + 1) * rows // tasks
-        if not multiply_by_rows(words, begin, end, dtype, index_dtype):
+        if not multiply_and_finish(words, begin, end, dtype, index_dtype):
             words[REFUSED] = 1  # others may see that late; what they compute is discarded
             break
-        if words[HAS_EPILOGUE] and words[ACTIVATION] != NONE:
-            finish_rows(words, begin, end, dtype)
 
 
 @kernel_part
@@ -100,11 +85,9 @@ def multiply_into_columns(words: Any, address: int, dtype: Any, index_dtype: Any
         words[OUT] = address - begin * row  # row `begin` is the first in memory
         if words[ACCUMULATES]:
             load_columns(out, apart, address, n, n, begin, end, n, dtype)
-        if not multiply_by_rows(words, begin, end, dtype, index_dtype):
+        if not multiply_and_finish(words, begin, end, dtype, index_dtype):
             words[REFUSED] = 1
             return
-        if words[HAS_EPILOGUE] and words[ACTIVATION] != NONE:
-            finish_rows(words, begin, end, dtype)
         store_columns(out, apart, words[OUT], n, begin, end, n, dtype)
 
 
@@ -160,119 +143,6 @@ def multiply_whole_rows(words: Any, dtype: Any, index_dtype: Any) -> bool:
                         target[place] += value * source[place]
             column += one
     return True
-
-
-@kernel_part
-def multiply_by_rows(words: Any, begin: int, end: int, item: Any, index: Any) -> Any:
-    """Multiply rows begin .. end - 1 of CSR by all columns of B."""
-    itemsize, n = array_at(0, 1, item).itemsize, words[COLUMNS]
-    if n == 0:
-        return True
-    if not words[HAS_EPILOGUE]:
-        entries, rows = words[ENTRIES], words[ROWS]
-        indptr = array_at(words[INDPTR], rows + 1, index)
-        if _adds_each_entry(entries, rows, n * itemsize) or (
-            _may_add_each_entry(entries, rows, n * itemsize) and _lengths_vary(indptr, begin, end)
-        ):
-            return multiply_few_entries(words, begin, end, n, item, index)
-    return multiply_in_panels(words, begin, end, n, item, index)
-
-
-@kernel_part
-def multiply_few_entries(words: Any, begin: int, end: int, n: int, item: Any, index: Any) -> Any:
-    """Multiply rows entry by entry, but in panels where of LINES some are long.
-
-    Sums of long rows are to stay in registers: entries that are added one by one wait for each
-    other.
-    """
-    indptr = array_at(words[INDPTR], words[ROWS] + 1, index)
-    valid = True
-    while begin < end:
-        until = after = begin
-        while until < end:
-            after = min(until + LINES, end)
-            if are_long(indptr, until, after):
-                break
-            until = after
-        if begin < until:
-            valid &= multiply_each_entry(ENTRIES_CSR, words, begin, until, n, item, index)
-        if until < after:
-            valid &= multiply_in_panels(words, until, after, n, item, index)
-        begin = after
-    return valid
-
-
-@kernel_part
-def are_long(indptr: Any, begin: int, end: int) -> bool:
-    """Whether rows begin .. end - 1 that have an entry have more than MOST_ADDED on average."""
-    entries, filled = indptr[end] - indptr[begin], np.int32(0)
-    if entries > MOST_NUMBERS or entries <= MOST_ADDED:
-        return bool(entries > MOST_NUMBERS)
-    before, after = indptr[begin:end], indptr[begin + 1 : end + 1]
-    for row in range(before.size):  # of slices, so that LLVM compares many at a time
-        filled += np.int32(before[row] != after[row])
-    return bool(entries > MOST_ADDED * filled)
-
-
-@kernel_part
-def multiply_in_panels(words: Any, begin: int, end: int, n: int, item: Any, index: Any) -> Any:
-    """Multiply rows by all columns of B, at least one."""
-    stay_apart()  # so that there is one copy of it, for both callers
-    itemsize = array_at(0, 1, item).itemsize
-    lanes = BLOCK_BYTES // itemsize
-    size, overlaps = n * itemsize, not HAS_FAST_MASKS  # see `Rows`
-    if size < BLOCK_BYTES and overlaps:
-        return multiply_overlapping(words, begin, end, n, item, index)
-    if size <= 16:
-        return multiply(CSR, 1, 16, item, index, words, begin, end, 0, n)
-    if size <= 32:
-        return multiply(CSR, 1, 32, item, index, words, begin, end, 0, n)
-    if 64 < size <= 96 and VECTOR_BYTES == 32:  # of 64 bytes, two would be four
-        return multiply(CSR, 3, 32, item, index, words, begin, end, 0, n)
-    valid, first = True, 0
-    while first < n:
-        width = min(n - first, MAX_VECTORS * lanes)
-        if overlaps and 0 < n - first - width < lanes:
-            width -= lanes  # the last panel is to fill a vector
-        valid &= multiply_panel(CSR, item, index, words, begin, end, first, width)
-        first += width
-    return valid
-
-
-@kernel_part
-def multiply_each_entry(
-    form: tuple[int, ...], words: Any, begin: int, end: int, n: int, item: Any, index: Any
-) -> Any:
-    """Multiply entry by entry, by columns of B of at most two cache lines."""
-    size = n * array_at(0, 1, item).itemsize
-    if size < 16:
-        return multiply(form, 1, 8, item, index, words, begin, end, 0, n)
-    if size < 32:
-        return multiply(form, 1, 16, item, index, words, begin, end, 0, n)
-    if size < 64:
-        return multiply(form, 1, 32, item, index, words, begin, end, 0, n)
-    if size < 96:
-        return multiply(form, 2, 32, item, index, words, begin, end, 0, n)
-    if size < 128:
-        return multiply(form, 3, 32, item, index, words, begin, end, 0, n)
-    return multiply(form, 4, 32, item, index, words, begin, end, 0, n)
-
-
-@kernel_part
-def multiply_overlapping(words: Any, begin: int, end: int, n: int, item: Any, index: Any) -> Any:
-    """Multiply columns of less than 64 bytes, in one vector or two that overlap."""
-    size = n * array_at(0, 1, item).itemsize
-    if size == 32:
-        return multiply(CSR, 1, 32, item, index, words, begin, end, 0, n)
-    if size > 32:
-        return multiply(CSR, 2, 32, item, index, words, begin, end, 0, n)
-    if size == 16:
-        return multiply(CSR, 1, 16, item, index, words, begin, end, 0, n)
-    if size > 16:
-        return multiply(CSR, 2, 16, item, index, words, begin, end, 0, n)
-    if size == 8:
-        return multiply(CSR, 1, 8, item, index, words, begin, end, 0, n)
-    return multiply(CSR, 2, 8, item, index, words, begin, end, 0, n)
 
 
 @kernel_part

@@ -13,9 +13,9 @@ import portable_spdnn as ps
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct import product
+from portable_spdnn_cpu.spmm.direct.by_rows import MOST_ADDED
 from portable_spdnn_cpu.spmm.direct.choice import SAMPLED_BYTES, begins_as_zeros
 from portable_spdnn_cpu.spmm.direct.each_entry import AT_ONCE, LINES, MOST_NUMBERS
-from portable_spdnn_cpu.spmm.direct.kernel import MOST_ADDED
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.row_ends import (
     PREDICTED_ROWS,

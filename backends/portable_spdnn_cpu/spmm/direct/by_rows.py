@@ -1,0 +1,194 @@
+"""Rows of A in CSR times all columns of B: which microkernels multiply them, and in which order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from portable_spdnn_cpu.activations import NONE
+from portable_spdnn_cpu.jit.compilation import kernel_part
+from portable_spdnn_cpu.jit.intrinsics import stay_apart
+from portable_spdnn_cpu.jit.jobs import array_at
+from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.machine.cpu_info import cache_bytes
+from portable_spdnn_cpu.spmm.direct.each_entry import LINES, MOST_NUMBERS
+from portable_spdnn_cpu.spmm.direct.finish import finish_rows
+from portable_spdnn_cpu.spmm.direct.job_words import (
+    ACTIVATION,
+    B_ROW,
+    COLUMNS,
+    ENTRIES,
+    HAS_EPILOGUE,
+    INDPTR,
+    ROWS,
+    K,
+)
+from portable_spdnn_cpu.spmm.direct.microkernels import CSR, ENTRIES_CSR, multiply, multiply_panel
+from portable_spdnn_cpu.spmm.row_ends import adds_each_entry, lengths_vary, may_add_each_entry
+from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
+
+MOST_ADDED = 4  # entries in a row, beyond which sums in registers take less time on a Zen 5
+L2, L2_WAYS = cache_bytes(2), 16
+PANEL_BYTES = MAX_VECTORS * BLOCK_BYTES  # of a row of B or C in the widest panel
+# Of C in the rows that all panels of B are multiplied with before the next ones are: A's entries,
+# C's pages and, where there is an activation, C's rows are met again while they are near. With 16
+# and 256 KiB products took 1.02 and 1.03 times as long on an Intel Xeon.
+BLOCK_OF_C = 1 << 16
+MIN_REUSE = 4  # entries for a row of B, from which a panel that stays in the cache is kept there
+PAGED = 1 << 25  # bytes: C of more is on new pages at each call, by glibc's largest mmap threshold
+
+_adds_each_entry = kernel_part(adds_each_entry)
+_may_add_each_entry = kernel_part(may_add_each_entry)
+_lengths_vary = kernel_part(lengths_vary)
+
+
+@kernel_part
+def multiply_and_finish(words: Any, begin: int, end: int, item: Any, index: Any) -> bool:
+    """Multiply rows begin .. end - 1 of CSR by all columns of B, and apply the activation.
+
+    Returns false where an index is not below the rows of B.
+    """
+    is_finished = words[HAS_EPILOGUE] and words[ACTIVATION] != NONE
+    together = rows_of_block(words, is_finished, item)
+    while begin < end:
+        until = min(begin + together, end)
+        if not multiply_by_rows(words, begin, until, item, index):
+            return False
+        if is_finished:
+            finish_rows(words, begin, until, item)
+        begin = until
+    return True
+
+
+@kernel_part
+def rows_of_block(words: Any, is_finished: bool, item: Any) -> Any:
+    """Return how many rows meet all panels of B, and are finished, before the next ones are.
+
+    All of them where a panel of B stays in the second-level cache, which does not hold B, and is
+    met often: then that is worth more than what else is near, unless C's pages are new.
+    """
+    rows, row = words[ROWS], words[COLUMNS] * array_at(0, 1, item).itemsize
+    if row <= PANEL_BYTES and not is_finished:
+        return rows
+    entries, apart = words[ENTRIES], words[B_ROW]
+    met = min(entries, words[K])  # rows of B
+    # Rows that lie a power of two apart compete for few of the cache's sets.
+    panel = met * max(min(row, PANEL_BYTES), min(apart & -apart, L2 // L2_WAYS))
+    if panel <= L2 < 2 * met * row and entries >= MIN_REUSE * met and rows * row <= PAGED:
+        return rows
+    return max(1, BLOCK_OF_C // max(1, row))
+
+
+@kernel_part
+def multiply_by_rows(words: Any, begin: int, end: int, item: Any, index: Any) -> Any:
+    """Multiply rows begin .. end - 1 of CSR by all columns of B."""
+    itemsize, n = array_at(0, 1, item).itemsize, words[COLUMNS]
+    if n == 0:
+        return True
+    if not words[HAS_EPILOGUE]:
+        entries, rows = words[ENTRIES], words[ROWS]
+        indptr = array_at(words[INDPTR], rows + 1, index)
+        if _adds_each_entry(entries, rows, n * itemsize) or (
+            _may_add_each_entry(entries, rows, n * itemsize) and _lengths_vary(indptr, begin, end)
+        ):
+            return multiply_few_entries(words, begin, end, n, item, index)
+    return multiply_in_panels(words, begin, end, n, item, index)
+
+
+@kernel_part
+def multiply_few_entries(words: Any, begin: int, end: int, n: int, item: Any, index: Any) -> Any:
+    """Multiply rows entry by entry, but in panels where of LINES some are long.
+
+    Sums of long rows are to stay in registers: entries that are added one by one wait for each
+    other.
+    """
+    indptr = array_at(words[INDPTR], words[ROWS] + 1, index)
+    valid = True
+    while begin < end:
+        until = after = begin
+        while until < end:
+            after = min(until + LINES, end)
+            if are_long(indptr, until, after):
+                break
+            until = after
+        if begin < until:
+            valid &= multiply_each_entry(ENTRIES_CSR, words, begin, until, n, item, index)
+        if until < after:
+            valid &= multiply_in_panels(words, until, after, n, item, index)
+        begin = after
+    return valid
+
+
+@kernel_part
+def are_long(indptr: Any, begin: int, end: int) -> bool:
+    """Whether rows begin .. end - 1 that have an entry have more than MOST_ADDED on average."""
+    entries, filled = indptr[end] - indptr[begin], np.int32(0)
+    if entries > MOST_NUMBERS or entries <= MOST_ADDED:
+        return bool(entries > MOST_NUMBERS)
+    before, after = indptr[begin:end], indptr[begin + 1 : end + 1]
+    for row in range(before.size):  # of slices, so that LLVM compares many at a time
+        filled += np.int32(before[row] != after[row])
+    return bool(entries > MOST_ADDED * filled)
+
+
+@kernel_part
+def multiply_in_panels(words: Any, begin: int, end: int, n: int, item: Any, index: Any) -> Any:
+    """Multiply rows by all columns of B, at least one."""
+    stay_apart()  # so that there is one copy of it, for both callers
+    itemsize = array_at(0, 1, item).itemsize
+    lanes = BLOCK_BYTES // itemsize
+    size, overlaps = n * itemsize, not HAS_FAST_MASKS  # see `Rows`
+    if size < BLOCK_BYTES and overlaps:
+        return multiply_overlapping(words, begin, end, n, item, index)
+    if size <= 16:
+        return multiply(CSR, 1, 16, item, index, words, begin, end, 0, n)
+    if size <= 32:
+        return multiply(CSR, 1, 32, item, index, words, begin, end, 0, n)
+    if 64 < size <= 96 and VECTOR_BYTES == 32:  # of 64 bytes, two would be four
+        return multiply(CSR, 3, 32, item, index, words, begin, end, 0, n)
+    valid, first = True, 0
+    while first < n:
+        width = min(n - first, MAX_VECTORS * lanes)
+        if overlaps and 0 < n - first - width < lanes:
+            width -= lanes  # the last panel is to fill a vector
+        valid &= multiply_panel(CSR, item, index, words, begin, end, first, width)
+        first += width
+    return valid
+
+
+@kernel_part
+def multiply_each_entry(
+    form: tuple[int, ...], words: Any, begin: int, end: int, n: int, item: Any, index: Any
+) -> Any:
+    """Multiply entry by entry, by columns of B of at most two cache lines."""
+    size = n * array_at(0, 1, item).itemsize
+    if size < 16:
+        return multiply(form, 1, 8, item, index, words, begin, end, 0, n)
+    if size < 32:
+        return multiply(form, 1, 16, item, index, words, begin, end, 0, n)
+    if size < 64:
+        return multiply(form, 1, 32, item, index, words, begin, end, 0, n)
+    if size < 96:
+        return multiply(form, 2, 32, item, index, words, begin, end, 0, n)
+    if size < 128:
+        return multiply(form, 3, 32, item, index, words, begin, end, 0, n)
+    return multiply(form, 4, 32, item, index, words, begin, end, 0, n)
+
+
+@kernel_part
+def multiply_overlapping(words: Any, begin: int, end: int, n: int, item: Any, index: Any) -> Any:
+    """Multiply columns of less than 64 bytes, in one vector or two that overlap."""
+    size = n * array_at(0, 1, item).itemsize
+    if size == 32:
+        return multiply(CSR, 1, 32, item, index, words, begin, end, 0, n)
+    if size > 32:
+        return multiply(CSR, 2, 32, item, index, words, begin, end, 0, n)
+    if size == 16:
+        return multiply(CSR, 1, 16, item, index, words, begin, end, 0, n)
+    if size > 16:
+        return multiply(CSR, 2, 16, item, index, words, begin, end, 0, n)
+    if size == 8:
+        return multiply(CSR, 1, 8, item, index, words, begin, end, 0, n)
+    return multiply(CSR, 2, 8, item, index, words, begin, end, 0, n)

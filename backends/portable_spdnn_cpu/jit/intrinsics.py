@@ -16,13 +16,16 @@ from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
 from portable_spdnn_cpu.jit.vectors import broadcast, multiply_add
 
 
-def prefetch_line(builder: Any, pointer: Any) -> None:
-    """Emit that the cache line of a byte begins to be loaded; for other intrinsics."""
+def prefetch_line(builder: Any, pointer: Any, written: bool = False) -> None:
+    """Emit that the cache line of a byte begins to be loaded; for other intrinsics.
+
+    `written`: whether so as to be written, so that other cores give it up at once.
+    """
     flag = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag])
     function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    # Flags: it will be read (0), belongs into all cache levels (3), and is data (1).
-    builder.call(function, [pointer, flag(0), flag(3), flag(1)])
+    # Flags: it will be read (0) or written (1), belongs into all cache levels (3), and is data (1).
+    builder.call(function, [pointer, flag(int(written)), flag(3), flag(1)])
 
 
 @intrinsic

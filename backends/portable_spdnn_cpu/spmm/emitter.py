@@ -21,6 +21,7 @@ from portable_spdnn_cpu.jit.vectors import (
     multiply_add,
     store_first,
 )
+from portable_spdnn_cpu.layout.far_results import store_past_caches
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
 Value = Any  # an LLVM value or type; llvmlite has no types
@@ -87,14 +88,22 @@ class Emitter:
         pointer = self.builder.inttoptr(address, kind.as_pointer())
         return load_first(self.builder, kind, pointer, self.number(count))
 
+    def store_past_caches(self, value: Value, address: Value) -> None:
+        """Store a vector to an address that is a multiple of its bytes, past the caches."""
+        pointer = self.builder.inttoptr(address, value.type.as_pointer())
+        store_past_caches(self.builder, value, pointer)
+
     def store_first(self, value: Value, address: Value, count: Value | int) -> None:
         """Store the first `count` lanes of a vector; no byte of others is touched."""
         pointer = self.builder.inttoptr(address, self.scalar.as_pointer())
         store_first(self.builder, value, pointer, count)
 
-    def prefetch(self, address: Value) -> None:
-        """Begin to load the cache line of an address, which may be of no array."""
-        prefetch_line(self.builder, self.builder.inttoptr(address, BYTE.as_pointer()))
+    def prefetch(self, address: Value, written: bool = False) -> None:
+        """Begin to load the cache line of an address, which may be of no array.
+
+        `written`: whether it is to be written.
+        """
+        prefetch_line(self.builder, self.builder.inttoptr(address, BYTE.as_pointer()), written)
 
     def prefetch_items(self, array: Value, first: Value, count: int, size: int) -> None:
         """Begin to load the cache lines of so many items, of so many bytes, from a number on.

@@ -19,9 +19,15 @@ from portable_spdnn_cpu.layout.canonical import (
     has_canonical_structure,
 )
 from portable_spdnn_cpu.layout.csc_to_csr import parts_in_csr
+from portable_spdnn_cpu.layout.far_results import PAST_CACHES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.cost_model import size_of
-from portable_spdnn_cpu.spmm.dense_layout import is_reused, layout_of, with_aligned_rows
+from portable_spdnn_cpu.spmm.dense_layout import (
+    empty_result,
+    is_reused,
+    layout_of,
+    with_aligned_rows,
+)
 from portable_spdnn_cpu.spmm.direct.choice import (
     begins_as_zeros,
     has_few_rows,
@@ -289,8 +295,11 @@ def multiply(
         if finish is None and order == "C" and (by_columns or columns > 1):
             zeroed = by_columns or begins_as_zeros(indices.size, rows, columns * item)
             zeroed = zeroed or has_few_rows(form, indptr, indices, rows, columns * item)
-        new = zeros if zeroed else empty
-        out = new(rows if len(given) == 1 else (rows, columns), values.dtype, order)
+        if not zeroed and columns > 1 and rows * columns * item >= PAST_CACHES:
+            out = empty_result((rows, columns), values.dtype, order == "F")
+        else:
+            new = zeros if zeroed else empty
+            out = new(rows if len(given) == 1 else (rows, columns), values.dtype, order)
     else:
         out = np.array(residual, order=order)
     job = entry_points.jobs[taken][columns == 1]

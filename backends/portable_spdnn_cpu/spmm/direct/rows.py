@@ -16,22 +16,49 @@ from llvmlite import ir
 
 from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES, VECTOR_REGISTERS
 from portable_spdnn_cpu.jit.vectors import clamped
+from portable_spdnn_cpu.layout.far_results import FAR_BYTES, PAST_CACHES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.job_words import (
     B_ROW,
     LOWER,
+    OUT,
+    OUT_FORTRAN,
     OUT_ROW,
+    ROWS,
     UPPER,
     K,
 )  # fmt: skip
 from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
 from portable_spdnn_cpu.spmm.emitter import Value
 
+ROWS_AHEAD = 4  # how far ahead rows of C are asked for that caches do not hold
+# Vectors of a row from which they are, or pass the caches: hardware foresees where narrow ones go.
+WIDE = 4
+
 
 class Rows(SparseMicrokernel):
     """Emits the products of rows of A. Without fast masks, columns fill a vector at least."""
 
     overlaps = not HAS_FAST_MASKS
+
+    def start(self) -> None:
+        """Emit whether rows of C are asked for ahead, and whether they pass the caches.
+
+        What is in Fortran order is collected in memory that is near, and transposed from there.
+        """
+        if self.vectors < WIDE:
+            return
+        builder, words = self.builder, self.words
+        size = self.times(words[ROWS], words[OUT_ROW])
+        in_rows = builder.icmp_signed("==", words[OUT_FORTRAN], self.zero)
+        low = builder.and_(builder.or_(words[OUT], words[OUT_ROW]), self.number(BLOCK_BYTES - 1))
+        is_aligned = builder.icmp_signed("==", low, self.zero)
+        is_read = builder.and_(self.finishes, builder.not_(self.bounded))  # by `finish_rows`
+        is_vast = builder.icmp_signed(">=", size, self.number(PAST_CACHES))
+        is_far = builder.icmp_signed(">", size, self.number(FAR_BYTES))
+        fits = builder.and_(is_aligned, builder.not_(is_read))
+        self.passes = builder.and_(builder.and_(is_vast, in_rows), fits)
+        self.asks = builder.and_(builder.and_(is_far, in_rows), builder.not_(self.passes))
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
         """Emit a row of C, unless it is empty and C holds zeros."""
@@ -43,11 +70,28 @@ class Rows(SparseMicrokernel):
 
     def _write(self, number: Value, first: Value, stop: Value) -> None:
         """Emit a row of C."""
-        target = self.row_of(self.out, number, OUT_ROW)
-        *whole, last = self._finished(number, self.sums(first, stop), target)
-        if not self.vectors:
-            self.store(last, target)
+        builder, target = self.builder, self.row_of(self.out, number, OUT_ROW)
+        if self.vectors < WIDE:
+            *whole, last = self._finished(number, self.sums(first, stop), target)
+            if self.vectors:
+                self._store_row(whole, last, target)
+            else:
+                self.store(last, target)
             return
+        with builder.if_then(self.asks):
+            later = self.row_of(self.out, self.add(number, ROWS_AHEAD), OUT_ROW)
+            for place in range(self.vectors):
+                self.prefetch(self.add(later, place * BLOCK_BYTES), written=True)
+        *whole, last = self._finished(number, self.sums(first, stop), target)
+        with builder.if_else(self.passes) as (past_caches, as_usual):
+            with past_caches:  # then rows are whole vectors, since there is no gap between them
+                for place, total in enumerate([*whole, last]):
+                    self.store_past_caches(total, self.add(target, place * BLOCK_BYTES))
+            with as_usual:
+                self._store_row(whole, last, target)
+
+    def _store_row(self, whole: list[Value], last: Value, target: Value) -> None:
+        """Emit that a row of C is stored, of whose last vector some lanes may be beyond it."""
         for place, total in enumerate(whole):
             self.store(total, self.add(target, place * self.vector_bytes))
         self.store_first(last, self.add(target, self.last), self.left)

@@ -27,6 +27,8 @@ PANEL_KERNEL, REST_KERNEL
     Addresses of the kernels that compute whole panels, and what is left of the columns.
 WORKSPACE_BYTES, SUMS_BYTES
     Of memory, aligned on vectors, for each worker: sums, and then the panels.
+OUT_BYTES
+    Of C, gaps between its rows included.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ WORKERS, COUNTERS, B, OUT, RESIDUAL, WORKSPACE = FIRST_WORDS
     TASKS, PARTS, K, COLUMNS, WIDTH, PANELS, K_BLOCK, IN_PLACE,
     B_STRIDE, B_FORTRAN, OUT_STRIDE, OUT_FORTRAN, RESIDUAL_STRIDE,
     BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, PANEL_KERNEL, REST_KERNEL,
-    WORKSPACE_BYTES, SUMS_BYTES, FIRST_PART,
-) = range(FIRST_OWN, FIRST_OWN + 23)  # fmt: skip
+    WORKSPACE_BYTES, SUMS_BYTES, OUT_BYTES, FIRST_PART,
+) = range(FIRST_OWN, FIRST_OWN + 24)  # fmt: skip
 # Words of each part, from FIRST_PART on. Where ROWS is 0, A is not packed: there is one block, and
 # COUNTS is A's indptr.
 BEGIN, END, BLOCKS, ROWS, COUNTS, FIRST_ROW, FIRST_ENTRY, OFFSETS, VALUES, PART_WORDS = range(10)

@@ -31,6 +31,7 @@ from portable_spdnn_cpu.jit.vectors import (
     multiply_add,
     store_first,
 )
+from portable_spdnn_cpu.layout.far_results import store_past_caches
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
 # Vectors of 64 bytes in the widest panel: what leaves registers for four values, for one of them
@@ -89,20 +90,21 @@ def finish_row(
     typingctx: Any, vectors: Any, panel: Any, panel_at: Any, stride: Any, offsets: Any,
     values: Any, first: Any, count: Any, sums: Any, sums_at: Any, later: Any, adds: Any,
     bias: Any, residual: Any, residual_at: Any, out: Any, out_at: Any, columns: Any,
-    lower: Any, upper: Any, bounded: Any,
+    lower: Any, upper: Any, bounded: Any, passes: Any,
 ) -> Emission:  # fmt: skip
     """Sum as `sum_row` does, and store to out[out_at + c] for c < `columns`.
 
     If `adds`, the bias is added, and residual[residual_at + c] unless `residual_at` is negative. If
     `bounded`, what is stored is between `lower` and `upper`; NaN passes. Nothing from `columns` on
-    is touched; all but the last vector must be within.
+    is touched; all but the last vector must be within. If `passes`, out[out_at] is aligned on
+    vectors, and whole ones are stored past the caches.
     """
     width = len(vectors)
     element = panel.dtype
     signature = types.void(
         vectors, panel, types.intp, types.intp, offsets, values, types.intp, types.intp,
         sums, types.intp, types.boolean, types.boolean, element, residual, types.intp,
-        out, types.intp, types.intp, element, element, types.boolean,
+        out, types.intp, types.intp, element, element, types.boolean, types.boolean,
     )  # fmt: skip
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -112,7 +114,11 @@ def finish_row(
             row.add(args[12], data(13), args[14])
         with builder.if_then(args[20]):
             row.clamp(*args[18:20])
-        row.store(data(15), args[16])
+        with builder.if_else(args[21]) as (past_caches, as_usual):
+            with past_caches:
+                row.store(data(15), args[16], passes=True)
+            with as_usual:
+                row.store(data(15), args[16])
         return context.get_dummy_value()
 
     return signature, codegen
@@ -247,16 +253,23 @@ class RowEmitter:
         for slot in self.sums:
             builder.store(clamped(builder, builder.load(slot), *bounds), slot)
 
-    def store(self, out: Value, position: Value) -> None:
-        """Store the sums of the columns that are there."""
+    def store(self, out: Value, position: Value, passes: bool = False) -> None:
+        """Store the sums of the columns that are there, whole vectors past the caches if so."""
         builder, align = self.builder, self.bits // 8
+
+        def store_whole(value: Value, pointer: Value) -> None:
+            if passes:
+                store_past_caches(builder, value, pointer)
+            else:
+                builder.store(value, pointer, align=align)
+
         *before, value = (builder.load(slot) for slot in self.sums)
         for number, whole in enumerate(before):
-            builder.store(whole, self.at(out, position, number), align=align)
+            store_whole(whole, self.at(out, position, number))
         pointer = self.at(out, position, len(before))
         with builder.if_else(self.whole, likely=True) as (all_lanes, some):
             with all_lanes:
-                builder.store(value, pointer, align=align)
+                store_whole(value, pointer)
             with some:
                 store_first(builder, value, pointer, self.left, align)
 

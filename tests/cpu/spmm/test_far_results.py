@@ -1,0 +1,139 @@
+"""Results that caches do not hold: rows are asked for ahead, or stored past the caches."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from llvmlite import ir
+
+import portable_spdnn as ps
+from portable_spdnn.epilogue import Epilogue
+from portable_spdnn_cpu.layout.far_results import FAR_BYTES, PAST_CACHES, store_past_caches
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
+from portable_spdnn_cpu.spmm.dense_layout import empty_result, empty_unaligned
+from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
+from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
+
+INNER = 40
+POOL = ThreadPool(2)
+VARIANTS = (
+    StreamVariant(8, INNER), StreamVariant(3, 16, 2), StreamVariant(4, INNER, 1, 2, in_place=True),
+)  # fmt: skip
+# Whole vectors in a row, and whole panels; a row that ends within a vector; few vectors.
+SIZES = [
+    (PAST_CACHES, 1024, np.float32), (PAST_CACHES, 1040, np.float32),
+    (PAST_CACHES, 520, np.float64), (PAST_CACHES, 1030, np.float32), (PAST_CACHES, 40, np.float32),
+    (FAR_BYTES, 256, np.float32), (FAR_BYTES, 129, np.float64), (FAR_BYTES, 64, np.float32),
+]  # fmt: skip
+
+
+def operands(size: int, columns: int, dtype: Any) -> tuple[Any, Any, Any]:
+    """Return A, B and A B, of a little more bytes than `size`; rows of A have 0 to 4 entries."""
+    rows = size // (columns * np.dtype(dtype).itemsize) + 3
+    rng = np.random.default_rng(columns)
+    lengths = rng.integers(0, 5, rows)
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    indices = rng.integers(0, INNER, indptr[-1]).astype(np.int32)
+    A = sp.csr_array((rng.uniform(-1, 1, indices.size).astype(dtype), indices, indptr),
+                     shape=(rows, INNER))  # fmt: skip
+    A.sum_duplicates()
+    B = rng.uniform(-1, 1, (INNER, columns)).astype(dtype)
+    return A, B, A @ B
+
+
+def aligned(B: Any) -> Any:
+    """Return a copy of B whose first item lies on a cache line."""
+    copy = empty_result(B.shape, B.dtype)
+    copy[...] = B
+    return copy
+
+
+def compare(found: Any, expected: Any) -> None:
+    """Fail where results differ by more than rounding."""
+    assert found.shape == expected.shape
+    close = 1e-5 if found.dtype == np.float32 else 1e-13
+    assert np.abs(found - expected).max() <= close
+
+
+@pytest.mark.parametrize(("size", "columns", "dtype"), SIZES)
+def test_streamed_products(size: int, columns: int, dtype: Any) -> None:
+    A, B, expected = operands(size, columns, dtype)
+    B = aligned(B)
+    for variant in VARIANTS:
+        product = StreamProduct(A, Epilogue(), variant)
+        for out in (empty_result(expected.shape, np.dtype(dtype)), empty_unaligned(expected)):
+            for pool in (ALONE, POOL):
+                out[...] = np.nan
+                product.multiply(B, out, None, pool)
+                compare(out, expected)
+
+
+@pytest.mark.parametrize(("size", "columns", "dtype"), SIZES)
+def test_products_of_a_matrix_as_it_is(size: int, columns: int, dtype: Any) -> None:
+    A, B, expected = operands(size, columns, dtype)
+    product = DirectProduct(A, Epilogue())
+    for out in (empty_result(expected.shape, np.dtype(dtype)), empty_unaligned(expected)):
+        for pool in (ALONE, POOL):
+            out[...] = np.nan
+            product.multiply(B, out, None, pool)
+            compare(out, expected)
+    compare(ps.get_backend("numba", threads=1).spmm(A, B), expected)
+
+
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_epilogues(activation: Any) -> None:
+    A, B, sums = operands(PAST_CACHES, 1024, np.float32)
+    rng = np.random.default_rng(1)
+    bias = rng.uniform(-1, 1, A.shape[0]).astype(np.float32)
+    residual = rng.uniform(-1, 1, sums.shape).astype(np.float32)
+    expected = sums + bias[:, None] + residual
+    if activation == "relu":
+        expected = np.minimum(np.maximum(expected, 0), 1.5)
+    else:
+        expected = np.minimum(expected / (1 + np.exp(-expected)), 1.5)
+    epilogue = Epilogue(bias, activation, upper=1.5)
+    prepared = epilogue.prepared("spmm", A.shape[0], np.dtype(np.float32))
+    products: list[Any] = [StreamProduct(A, prepared, VARIANTS[0]), DirectProduct(A, prepared)]
+    for product in products:
+        out = empty_result(sums.shape, np.dtype(np.float32))
+        product.multiply(B, out, residual, ALONE)
+        compare(out, expected)
+    backend = ps.get_backend("numba", threads=1)
+    compare(backend.spmm(A, B, epilogue=epilogue, residual=residual), expected)
+
+
+def test_results_in_fortran_order() -> None:
+    A, B, expected = operands(PAST_CACHES, 1024, np.float32)
+    for product in (StreamProduct(A, Epilogue(), VARIANTS[0]), DirectProduct(A, Epilogue())):
+        out = empty_result(expected.shape, np.dtype(np.float32), fortran=True)
+        product.multiply(np.asfortranarray(B), out, None, ALONE)
+        compare(out, expected)
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="looks for x86's names")
+def test_stores_pass_the_caches() -> None:
+    @numba.extending.intrinsic  # type: ignore[misc]
+    def store(typingctx: Any, array: Any) -> Any:
+        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+            data = context.make_array(sig.args[0])(context, builder, args[0]).data
+            vector = ir.VectorType(ir.FloatType(), BLOCK_BYTES // 4)
+            ones = ir.Constant(vector, [1.0] * vector.count)
+            store_past_caches(builder, ones, builder.bitcast(data, vector.as_pointer()))
+            return context.get_dummy_value()
+
+        return numba.types.void(array), codegen
+
+    @numba.njit  # type: ignore[untyped-decorator]
+    def fill(array: Any) -> None:
+        store(array)
+
+    array = empty_result((1, BLOCK_BYTES // 4), np.dtype(np.float32))[0]
+    fill(array)
+    np.testing.assert_array_equal(array, 1)
+    assert "movntps" in "".join(fill.inspect_asm().values())

@@ -10,7 +10,9 @@ from __future__ import annotations
 from llvmlite import ir
 from numba.core import cgutils
 
+from portable_spdnn_cpu.jit.intrinsics import prefetch_line
 from portable_spdnn_cpu.jit.vectors import FUSED, clamped, multiply_add
+from portable_spdnn_cpu.layout.far_results import store_past_caches
 from portable_spdnn_cpu.tiles.addresses import Addresses, Value
 
 Sums = list[list[Value]]  # of each output, in each block
@@ -146,7 +148,23 @@ class EpilogueEmitter:
             start = at.builder.mul(at.load("rows", position), width)
             self.offsets.append(at.add(start, shift))
         self.weight = None if at.given("values") else at.spread(at.scalar_operand("weight"))
+        # A network's features, of which somebody asks who is active, stay near.
+        self.may_be_far = not at.given("active")
         self.lower, self.upper = (at.spread(at.scalar_operand(n)) for n in ("lower", "upper"))
+
+    def ask_ahead(self, column: Value, step: int) -> None:
+        """Emit that the lines begin to be loaded that `emit` is to write `step` columns of."""
+        at = self.at
+        if not self.may_be_far:
+            return
+        with at.builder.if_then(at.scalar_operand("asks")):
+            target = at.array("dst").data
+            for offset in self.offsets:
+                start = at.add(offset, column)
+                for first in range(0, step, at.vector.count):
+                    pointer = at.builder.gep(target, [at.add(start, first)])
+                    byte = at.builder.bitcast(pointer, ir.IntType(8).as_pointer())
+                    prefetch_line(at.builder, byte, written=True)
 
     def emit(self, column: Value, sums: Sums) -> None:
         """Finish the sums of the blocks of inputs from `column` on, and note who is active."""
@@ -163,7 +181,7 @@ class EpilogueEmitter:
             pieces = [piece for block in blocks for piece in self._as_features(block)]
             for number, piece in enumerate(pieces):
                 value = self._finish(piece, bias)
-                at.store_block(value, at.block(target, start, number, at.vector))
+                self._store(value, at.block(target, start, number, at.vector))
                 if seen:
                     # All bits of an input's features together are those of a zero, of either
                     # sign, only where all features are zero. Sums might cancel; NaN is no zero.
@@ -171,6 +189,17 @@ class EpilogueEmitter:
                     seen[number] = at.builder.or_(seen[number], bits)
         for each, pointer in zip(seen, pointers, strict=True):
             at.store_block(each, pointer)
+
+    def _store(self, value: Value, pointer: Value) -> None:
+        """Store a block."""
+        if not self.may_be_far:
+            self.at.store_block(value, pointer)
+            return
+        with self.at.builder.if_else(self.at.scalar_operand("passes")) as (past_caches, as_usual):
+            with past_caches:
+                store_past_caches(self.at.builder, value, pointer)
+            with as_usual:
+                self.at.store_block(value, pointer)
 
     def _as_features(self, total: Value) -> list[Value]:
         """Return a sum, or the pieces of a block of counts, as blocks of features."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from portable_spdnn_cpu.activations import RELU, activate_span
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
+from portable_spdnn_cpu.layout.far_results import FAR_BYTES, PAST_CACHES
 from portable_spdnn_cpu.layout.packing import (
     ACTIVATION,
     CLUSTERS,
@@ -88,6 +89,19 @@ def activate(
 
 
 @kernel_part
+def ways_to_write(dst: Array, shift: int, is_read: bool) -> tuple[bool, bool]:
+    """Return whether to ask ahead for lines of `dst`, and whether to store past the caches.
+
+    `is_read`: whether an activation follows. Blocks of columns start `shift` and whole blocks
+    after the first column.
+    """
+    size, itemsize = dst.size * dst.itemsize, dst.itemsize
+    places = np.int64(dst.ctypes.data) | shift * itemsize | dst.shape[1] * itemsize
+    passes = size >= PAST_CACHES and places % BLOCK_BYTES == 0 and not is_read
+    return size > FAR_BYTES and not passes, passes
+
+
+@kernel_part
 def multiply_columns(
     layers: PackedLayers,
     layer: int,
@@ -120,7 +134,7 @@ def multiply_columns(
         lower, upper = layers.lower.dtype.type(-np.inf), layers.lower.dtype.type(np.inf)
     operands = LayerOperands(
         dst, src, shift, active, indices, offsets, values, rows, bias, layers.weight[layer], lower,
-        upper,
+        upper, *ways_to_write(dst, shift, row[ACTIVATION] > RELU),
     )  # fmt: skip
     lanes = BLOCK_BYTES // src.itemsize
     first_value = 0

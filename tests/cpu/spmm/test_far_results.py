@@ -16,6 +16,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.layout.far_results import FAR_BYTES, PAST_CACHES, store_past_caches
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
+from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.dense_layout import empty_result, empty_unaligned
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
@@ -84,6 +85,29 @@ def test_products_of_a_matrix_as_it_is(size: int, columns: int, dtype: Any) -> N
             product.multiply(B, out, None, pool)
             compare(out, expected)
     compare(ps.get_backend("numba", threads=1).spmm(A, B), expected)
+
+
+@pytest.mark.parametrize("fortran", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+@pytest.mark.parametrize("size", [FAR_BYTES, PAST_CACHES])
+def test_clusters_of_rows(size: int, activation: Any, fortran: bool) -> None:
+    rng = np.random.default_rng(2)
+    dense = np.zeros((64, INNER), np.float32)
+    for first in range(0, 56, 8):  # eight rows have four columns in common, the last have none
+        dense[first : first + 8, rng.choice(INNER, 4, replace=False)] = rng.uniform(-1, 1, (8, 4))
+    dense[57, 3] = 2.0
+    epilogue = Epilogue(rng.uniform(-1, 1, 64).astype(np.float32), activation)
+    prepared = epilogue.prepared("spmm", 64, np.dtype(np.float32))
+    product = ClusteredProduct(POOL, sp.csr_array(dense), prepared)
+    columns = size // 256 // 16 * 16 + 48
+    B = rng.uniform(-1, 1, (INNER, columns)).astype(np.float32)
+    sums = dense @ B + np.asarray(epilogue.bias)[:, None]
+    expected = np.maximum(sums, 0) if activation == "relu" else sums / (1 + np.exp(-sums))
+    out = empty_result(sums.shape, np.dtype(np.float32), fortran)
+    for given in (np.ascontiguousarray(B), aligned(B), np.asfortranarray(B)):
+        out[...] = np.nan
+        product.multiply(given, out, None, POOL)
+        compare(out, expected.astype(np.float32))
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu"])

@@ -27,6 +27,7 @@ from portable_spdnn_cpu.spmm.clustered.tuning import (
     predict,
     variants,
 )
+from portable_spdnn_cpu.spmm.dense_layout import empty_result
 from portable_spdnn_cpu.tiles.launch import TileWorkspace
 
 MAX_VARIANTS = 64  # for different numbers of inputs that are kept
@@ -106,7 +107,7 @@ class ClusteredProduct:
         fortran = features.flags.f_contiguous and not features.flags.c_contiguous
         if out is None:
             shape = inputs, self.product.neurons_out
-            out = np.empty(shape, self.dtype, order="F" if fortran else "C")
+            out = empty_result(shape, self.dtype, fortran)
         elif out.flags.f_contiguous != out.flags.c_contiguous:
             fortran = bool(out.flags.f_contiguous)
         features = np.asarray(features, order="F" if fortran else "C")

@@ -24,6 +24,7 @@ from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 # caches. The next layer reads the result: with less than the latter that takes as much longer as
 # the writing saves.
 FAR_BYTES, PAST_CACHES = cache_bytes(2) // 2, 1 << 25
+WIDE_BYTES = 512  # of a row from which its lines are asked for: where narrow rows go is foreseen
 
 
 def store_past_caches(builder: Any, value: Any, pointer: Any) -> None:

@@ -37,7 +37,6 @@ PANEL_BYTES = MAX_VECTORS * BLOCK_BYTES  # of a row of B or C in the widest pane
 # and 256 KiB products took 1.02 and 1.03 times as long on an Intel Xeon.
 BLOCK_OF_C = 1 << 16
 MIN_REUSE = 4  # entries for a row of B, from which a panel that stays in the cache is kept there
-PAGED = 1 << 25  # bytes: C of more is on new pages at each call, by glibc's largest mmap threshold
 
 _adds_each_entry = kernel_part(adds_each_entry)
 _may_add_each_entry = kernel_part(may_add_each_entry)
@@ -67,7 +66,7 @@ def rows_of_block(words: Any, is_finished: bool, item: Any) -> Any:
     """Return how many rows meet all panels of B, and are finished, before the next ones are.
 
     All of them where a panel of B stays in the second-level cache, which does not hold B, and is
-    met often: then that is worth more than what else is near, unless C's pages are new.
+    met often: then that is worth more than what else is near.
     """
     rows, row = words[ROWS], words[COLUMNS] * array_at(0, 1, item).itemsize
     if row <= PANEL_BYTES and not is_finished:
@@ -76,7 +75,7 @@ def rows_of_block(words: Any, is_finished: bool, item: Any) -> Any:
     met = min(entries, words[K])  # rows of B
     # Rows that lie a power of two apart compete for few of the cache's sets.
     panel = met * max(min(row, PANEL_BYTES), min(apart & -apart, L2 // L2_WAYS))
-    if panel <= L2 < 2 * met * row and entries >= MIN_REUSE * met and rows * row <= PAGED:
+    if panel <= L2 < 2 * met * row and entries >= MIN_REUSE * met:
         return rows
     return max(1, BLOCK_OF_C // max(1, row))
 

@@ -12,11 +12,13 @@ a whole one that ends where the row does: some columns are computed twice.
 
 from __future__ import annotations
 
+import functools
+
 from llvmlite import ir
 
 from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES, VECTOR_REGISTERS
 from portable_spdnn_cpu.jit.vectors import clamped
-from portable_spdnn_cpu.layout.far_results import FAR_BYTES, PAST_CACHES
+from portable_spdnn_cpu.layout.far_results import FAR_BYTES, PAST_CACHES, WIDE_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.job_words import (
     B_ROW,
@@ -32,8 +34,7 @@ from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
 from portable_spdnn_cpu.spmm.emitter import Value
 
 ROWS_AHEAD = 4  # how far ahead rows of C are asked for that caches do not hold
-# Vectors of a row from which they are, or pass the caches: hardware foresees where narrow ones go.
-WIDE = 4
+WIDE = 4  # vectors of a panel that is looked at so: fewer take less time than to look
 
 
 class Rows(SparseMicrokernel):
@@ -56,9 +57,13 @@ class Rows(SparseMicrokernel):
         is_read = builder.and_(self.finishes, builder.not_(self.bounded))  # by `finish_rows`
         is_vast = builder.icmp_signed(">=", size, self.number(PAST_CACHES))
         is_far = builder.icmp_signed(">", size, self.number(FAR_BYTES))
-        fits = builder.and_(is_aligned, builder.not_(is_read))
-        self.passes = builder.and_(builder.and_(is_vast, in_rows), fits)
-        self.asks = builder.and_(builder.and_(is_far, in_rows), builder.not_(self.passes))
+        is_wide = builder.icmp_signed(">=", words[OUT_ROW], self.number(WIDE_BYTES))
+
+        def all_of(*conditions: Value) -> Value:
+            return functools.reduce(builder.and_, conditions)
+
+        self.passes = all_of(is_vast, is_aligned, in_rows, builder.not_(is_read))
+        self.asks = all_of(is_far, is_wide, in_rows, builder.not_(self.passes))
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
         """Emit a row of C, unless it is empty and C holds zeros."""

@@ -25,6 +25,7 @@ from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 from portable_spdnn_cpu.layout.far_results import (
     FAR_BYTES,
     PAST_CACHES,
+    WIDE_BYTES,
     ask_for_items,
     end_passing_stores,
 )
@@ -164,7 +165,8 @@ def multiply_panels(
     sums_are_far = words[SUMS_BYTES] > FAR_SUMS
     is_aligned = words[OUT] % BLOCK_BYTES == 0 and out_stride * itemsize % BLOCK_BYTES == 0
     passes = words[OUT_BYTES] >= PAST_CACHES and is_aligned and code <= RELU and not stages
-    asks = words[OUT_BYTES] > FAR_BYTES and not stages and not passes
+    is_wide = out_stride * itemsize >= WIDE_BYTES
+    asks = words[OUT_BYTES] > FAR_BYTES and is_wide and not stages and not passes
     last = words[part + BLOCKS] - 1
     for block in range(last + 1):
         if not words[IN_PLACE]:

@@ -126,4 +126,4 @@ def transpose_into(sums: Array, out: Array) -> None:
     """out = sums^T, both in C order."""
     rows, columns = sums.shape
     source, target, dtype = sums.ctypes.data, out.ctypes.data, sums.dtype.type
-    store_columns(target, rows, source, columns, 0, rows, columns, dtype)
+    store_columns(target, rows, source, columns, 0, rows, columns, 0, dtype)

@@ -6,14 +6,18 @@ from typing import Any
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at
+from portable_spdnn_cpu.layout.far_results import PAST_CACHES, end_passing_stores
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles.copies import (
+    LINE_SQUARES,
     TRANSPOSE_BYTES,
     transpose_from_tile,
     transpose_into_tile,
+    transpose_past_caches,
 )
 
 # Constants for Numba, to which a tuple's length is part of its type.
-INTO_TILE, FROM_TILE = (), (0,)
+INTO_TILE, FROM_TILE, PAST_CACHES_FROM_TILE = (), (0,), (0, 0)
 
 
 @kernel_part
@@ -52,16 +56,24 @@ def store_columns(
     begin: int,
     end: int,
     columns: int,
+    size: int,
     dtype: Any,
 ) -> None:
     """Write rows begin .. end - 1 of a tile of sums to an array in Fortran order.
 
     `target` is where its first column begins, and `target_stride` are the items to the next.
-    `address` is where row 0 of the tile would be; it is `width` items wide.
+    `address` is where row 0 of the tile would be; it is `width` items wide. `size`: the bytes of
+    the whole array, which passes the caches if they do not hold it.
     """
     tile = array_at(address, (end, width), dtype)
     lines = array_at(target, (columns, target_stride), dtype)
-    _transpose(FROM_TILE, tile, lines, begin, end, columns)
+    itemsize = tile.itemsize
+    places = target | target_stride * itemsize | begin * itemsize
+    if size >= PAST_CACHES and places % BLOCK_BYTES == 0 and columns * itemsize >= TRANSPOSE_BYTES:
+        _transpose(PAST_CACHES_FROM_TILE, tile, lines, begin, end, columns)
+        end_passing_stores()
+    else:
+        _transpose(FROM_TILE, tile, lines, begin, end, columns)
 
 
 @kernel_part
@@ -87,7 +99,12 @@ def _transpose(
         return
     for c in range(0, columns, side):
         column = min(c, columns - side)
-        for place in range(first, end, side):
+        start = first
+        if len(direction) == 2:
+            start = end - (end - first) % (LINE_SQUARES * side)
+            for row in range(first, start, LINE_SQUARES * side):
+                transpose_past_caches(tile, None, row, column, lines, None)
+        for place in range(start, end, side):
             row = min(place, end - side)
             if len(direction):
                 transpose_from_tile(tile, None, row, column, lines, None)

@@ -14,9 +14,11 @@ from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import prefetch
+from portable_spdnn_cpu.layout.far_results import store_past_caches
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
 TRANSPOSE_BYTES = 32  # of a row of a square: 8 x 8 float32 or 4 x 4 float64
+LINE_SQUARES = BLOCK_BYTES // TRANSPOSE_BYTES  # squares that are stored together past the caches
 ROWS_AHEAD = 16  # rows are far apart in memory, where no hardware prefetcher follows
 
 
@@ -44,8 +46,13 @@ def copy_block(typingctx: Any, dst: Any, to: Any, src: Any, start: Any) -> Emiss
     return signature, codegen
 
 
-def _make_transpose(to_tile: bool) -> Callable[..., None]:
-    """Build the intrinsic that moves a square block between features and a tile."""
+def _make_transpose(to_tile: bool, passes: bool = False) -> Callable[..., None]:
+    """Build the intrinsic that moves a square block between features and a tile.
+
+    If `passes`, from a tile: LINE_SQUARES of them, of neurons that follow each other, so that whole
+    cache lines of features are stored, past the caches; they are aligned on lines.
+    """
+    squares = LINE_SQUARES if passes else 1
 
     @intrinsic
     def transpose(
@@ -75,7 +82,7 @@ def _make_transpose(to_tile: bool) -> Callable[..., None]:
             )
             neuron, column = args[2:4]
             in_tile, in_features = [], []
-            for step in range(side):
+            for step in range(squares * side):
                 shift = ir.Constant(neuron.type, step)
                 leading = builder.extract_value(inside.shape, 1)
                 row = builder.add(neuron, shift)
@@ -94,22 +101,18 @@ def _make_transpose(to_tile: bool) -> Callable[..., None]:
                 offset = builder.add(builder.mul(number, leading), neuron)
                 in_features.append(builder.gep(outside.data, [offset]))
             sources, targets = (in_features, in_tile) if to_tile else (in_tile, in_features)
-            block = [
+            loaded = [
                 builder.load(builder.bitcast(pointer, vector.as_pointer()), align=item_bytes)
                 for pointer in sources
             ]
-            # Swap the off-diagonal quarters of ever larger squares, in log2(side) rounds: of each
-            # pair of rows, `first` takes the lanes whose bit `span` is clear, `second` the others.
-            span = 1
-            while span < side:
-                first = [e if not e & span else side + e - span for e in range(side)]
-                second = [e + span if not e & span else side + e for e in range(side)]
-                for upper in range(side):
-                    if not upper & span:
-                        pair = block[upper], block[upper + span]
-                        block[upper] = builder.shuffle_vector(*pair, _lanes(first))
-                        block[upper + span] = builder.shuffle_vector(*pair, _lanes(second))
-                span *= 2
+            block = transposed(builder, loaded[:side])
+            if passes:
+                following, whole = transposed(builder, loaded[side:]), _lanes(list(range(2 * side)))
+                for number, pair in enumerate(zip(block, following, strict=True)):
+                    line = builder.shuffle_vector(*pair, whole)
+                    pointer = builder.bitcast(targets[number], line.type.as_pointer())
+                    store_past_caches(builder, line, pointer)
+                return context.get_dummy_value()
             for value, pointer in zip(block, targets, strict=True):
                 builder.store(
                     value, builder.bitcast(pointer, vector.as_pointer()), align=item_bytes
@@ -121,12 +124,30 @@ def _make_transpose(to_tile: bool) -> Callable[..., None]:
     return transpose
 
 
+def transposed(builder: Any, rows: list[Any]) -> list[Any]:
+    """Return the columns of a square, a vector for each row, as vectors."""
+    # Swap the off-diagonal quarters of ever larger squares, in log2(side) rounds: of each pair of
+    # rows, `first` takes the lanes whose bit `span` is clear, `second` the others.
+    block, side, span = list(rows), len(rows), 1
+    while span < side:
+        first = [e if not e & span else side + e - span for e in range(side)]
+        second = [e + span if not e & span else side + e for e in range(side)]
+        for upper in range(side):
+            if not upper & span:
+                pair = block[upper], block[upper + span]
+                block[upper] = builder.shuffle_vector(*pair, _lanes(first))
+                block[upper + span] = builder.shuffle_vector(*pair, _lanes(second))
+        span *= 2
+    return block
+
+
 def _lanes(chosen: list[int]) -> Any:
     return ir.Constant(ir.VectorType(ir.IntType(32), len(chosen)), chosen)
 
 
 transpose_into_tile = _make_transpose(True)
 transpose_from_tile = _make_transpose(False)
+transpose_past_caches = _make_transpose(False, passes=True)
 
 
 @kernel_part

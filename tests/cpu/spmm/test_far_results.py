@@ -132,11 +132,20 @@ def test_epilogues(activation: Any) -> None:
     compare(backend.spmm(A, B, epilogue=epilogue, residual=residual), expected)
 
 
-def test_results_in_fortran_order() -> None:
-    A, B, expected = operands(PAST_CACHES, 1024, np.float32)
-    for product in (StreamProduct(A, Epilogue(), VARIANTS[0]), DirectProduct(A, Epilogue())):
-        out = empty_result(expected.shape, np.dtype(np.float32), fortran=True)
-        product.multiply(np.asfortranarray(B), out, None, ALONE)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("rows", [8192, 8200, 8195])  # whole lines in a column, or not
+def test_results_in_fortran_order(rows: int, dtype: Any) -> None:
+    item = np.dtype(dtype).itemsize
+    A, _, _ = operands(rows * 64 * item, 64, dtype)
+    A = A[:rows]
+    B = np.random.default_rng(3).uniform(-1, 1, (INNER, PAST_CACHES // (rows * item) + 5))
+    B = np.asfortranarray(B.astype(dtype))
+    expected = A @ B
+    products = StreamProduct(A, Epilogue(), VARIANTS[1]), DirectProduct(A, Epilogue())
+    for product in products:
+        out = empty_result(expected.shape, np.dtype(dtype), fortran=True)
+        out[...] = np.nan
+        product.multiply(B, out, None, ALONE)
         compare(out, expected)
 
 

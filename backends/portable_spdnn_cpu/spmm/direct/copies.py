@@ -122,7 +122,7 @@ def into_columns(words: Any, out: int, out_row: int, dtype: Any) -> None:
     if words[OUT_FORTRAN]:
         itemsize, rows, n = array_at(0, 1, dtype).itemsize, words[ROWS], words[COLUMNS]
         width = words[OUT_ROW] // itemsize
-        store_columns(out, out_row // itemsize, words[OUT], width, 0, rows, n, dtype)
+        store_columns(out, out_row // itemsize, words[OUT], width, 0, rows, n, n * out_row, dtype)
 
 
 @kernel_part

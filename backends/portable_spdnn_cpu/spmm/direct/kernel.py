@@ -91,7 +91,9 @@ def multiply_into_columns(words: Any, address: int, dtype: Any, index_dtype: Any
         if not multiply_and_finish(words, begin, end, dtype, index_dtype):
             words[REFUSED] = 1
             return
-        store_columns(out, apart, words[OUT], n, begin, end, n, dtype)
+        store_columns(
+            out, apart, words[OUT], n, begin, end, n, n * apart * itemsize, dtype
+        )  # fmt: skip
 
 
 @job_kernel

@@ -167,9 +167,9 @@ def finish(job_at: int) -> None:
         call_span_code(words[ACTIVATION], source, rows * columns, lower, upper)
     target, step = words[FINAL_AT], words[FINAL_STEP]
     if target and words[ITEMSIZE] == 4:
-        store_columns(target, step, source, columns, 0, rows, columns, np.float32)
+        store_columns(target, step, source, columns, 0, rows, columns, 0, np.float32)
     elif target:
-        store_columns(target, step, source, columns, 0, rows, columns, np.float64)
+        store_columns(target, step, source, columns, 0, rows, columns, 0, np.float64)
 
 
 @kernel_part

@@ -222,7 +222,9 @@ def multiply_panels(
     if stages:
         target = words[OUT] + column * words[OUT_STRIDE] * itemsize
         tile = own - begin * width * itemsize
-        store_columns(target, words[OUT_STRIDE], tile, width, begin, end, columns, dtype)
+        store_columns(
+            target, words[OUT_STRIDE], tile, width, begin, end, columns, words[OUT_BYTES], dtype
+        )  # fmt: skip
 
 
 @kernel_part

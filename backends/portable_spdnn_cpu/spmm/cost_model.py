@@ -33,8 +33,9 @@ FAR_LEVELS = 8  # from so many times the second level on, pieces of rows are far
 # Intel core.
 CLUSTERED_FAR = 3.0
 FALSE_SHARING = 100.0  # of a row of C in which two threads write to one pair of cache lines
-# Seconds to pack A: of a call, of an entry, and of a row in a block of columns, on a Zen 3.
-PACK_CALL, PACK_ENTRY, PACK_ROW = 3e-5, 2.9e-9, 2e-8
+# Seconds to pack A: of a call, of an entry, and of a row that has entries in a block of columns, as
+# measured on an Intel Xeon.
+PACK_CALL, PACK_ENTRY, PACK_ROW = 3e-5, 2.6e-9, 2.9e-8
 OUTER_ITEM = 1.6e-9  # of an item of C where k is 1, and NumPy takes a loop of its own
 
 
@@ -271,4 +272,5 @@ def dense_seconds(size: ProductSize) -> float:
 def packing_seconds(size: ProductSize, variant: StreamVariant) -> float:
     """Return what it takes to pack A for a variant of the stream."""
     blocks = -(-max(1, size.inner) // variant.k_block)
-    return PACK_CALL + PACK_ENTRY * size.entries + PACK_ROW * size.rows * blocks
+    filled = min(size.entries, size.rows * blocks)
+    return PACK_CALL + PACK_ENTRY * size.entries + PACK_ROW * filled

@@ -22,7 +22,7 @@ from portable_spdnn_cpu.spmm.few_columns.choice import Form
 from portable_spdnn_cpu.spmm.few_columns.costs import COSTS, FAR_READ, FAR_WRITE, far_factor
 from portable_spdnn_cpu.spmm.few_columns.lanes import LanesLayout, pack_lanes
 from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
-from portable_spdnn_cpu.spmm.few_columns.rows import L2, least_blocks, pack_rows
+from portable_spdnn_cpu.spmm.few_columns.rows import MOST_BLOCK_BYTES, least_blocks, pack_rows
 from portable_spdnn_cpu.spmm.few_columns.sliced import SlicedLayout, pack_slices
 from portable_spdnn_cpu.spmm.few_columns.specs import LanesSpec, RowsSpec
 
@@ -46,7 +46,7 @@ def fits(A: SparseOperand, columns: int) -> bool:
     if not 0 < columns * A.dtype.itemsize <= MAX_ROW_BYTES:
         return False
     spec = RowsSpec(columns, A.dtype.itemsize, VECTOR_BYTES)
-    blocks = least_blocks(A.shape[1], spec, L2)
+    blocks = least_blocks(A.shape[1], spec, MOST_BLOCK_BYTES)
     return A.shape[0] * blocks <= max(2 * A.nnz, SMALL_TABLE)
 
 

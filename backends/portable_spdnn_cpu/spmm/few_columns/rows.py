@@ -32,7 +32,9 @@ from portable_spdnn_cpu.spmm.row_parts import divide
 
 MAX_PLACES = 1 << 16
 ROW_PLACE = 2  # bytes of a place
-L1, L2 = cache_bytes(1), cache_bytes(2) * 3 // 4  # for the rows of B of a block
+# Bytes of the rows of B of a block: as many as the first level holds, and at most so many, where
+# sums and entries of A are in the second level too.
+L1, MOST_BLOCK_BYTES = cache_bytes(1), cache_bytes(2) * 3 // 4
 # About so many entries, or rows, tell how many blocks the rows of A meet; of a row no more count.
 SAMPLED = 1 << 14
 
@@ -120,7 +122,7 @@ def rows_seconds(A: SparseOperand, spec: RowsSpec) -> float:
 
 def _seconds_by_blocks(A: SparseOperand, spec: RowsSpec) -> dict[int, float]:
     """Return what a product takes with each number of blocks that comes into question."""
-    least, most = least_blocks(A.shape[1], spec, L2), least_blocks(A.shape[1], spec, L1)
+    least, most = (least_blocks(A.shape[1], spec, held) for held in (MOST_BLOCK_BYTES, L1))
     numbers = [least << times for times in range((most // least).bit_length())]
     sample = RowSample(A)
     return {
@@ -180,11 +182,12 @@ class RowSample:
         self._scale = self._height / max(1, counts.size)
 
     def visits(self, blocks: int) -> Visits:
-        """Return about how many visits there are in so many blocks.
+        """Return about how many visits there are in so many blocks, or fewer if some were empty.
 
         Each row is visited in the first block and the last, and where it has entries.
         """
         block_rows = max(1, -(-self._depth // blocks))
+        blocks = max(1, -(-self._depth // block_rows))  # as `pack_rows` makes them
         met = self._rows * blocks + self._columns // block_rows
         begins = np.flatnonzero(np.concatenate(([True], met[1:] != met[:-1])))[: met.size]
         words = -(-np.diff(begins, append=met.size) // ENTRIES)

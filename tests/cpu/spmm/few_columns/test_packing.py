@@ -85,7 +85,7 @@ def test_slices_hold_each_entry_once(itemsize, vector_bytes, place_bytes):
 @pytest.mark.parametrize("near", [300, 1 << 15])
 def test_rows_hold_each_entry_once(near, monkeypatch):
     monkeypatch.setattr(rows, "L1", near)
-    monkeypatch.setattr(rows, "L2", near)
+    monkeypatch.setattr(rows, "MOST_BLOCK_BYTES", near)
     A = random_rows(np.random.default_rng(1), 60, 300, 0.1, np.float32)
     packed = pack_rows(A, RowsSpec(7, 4, 32), epilogue(A), 4)
     arrays, table = packed.arrays, dict(zip(TABLE, packed.table, strict=True))

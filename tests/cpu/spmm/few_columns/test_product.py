@@ -250,7 +250,7 @@ def test_blocks_of_columns_and_parts_of_rows_give_the_same_bits_on_all_threads(
     form, columns, monkeypatch
 ):
     monkeypatch.setattr(rows, "L1", 300)  # bytes of B in a block
-    monkeypatch.setattr(rows, "L2", 300)
+    monkeypatch.setattr(rows, "MOST_BLOCK_BYTES", 300)
     rng = np.random.default_rng(9)
     A = random_rows(rng, 400, 700, 0.1, np.float32)  # slices of lanes for four parts
     B = rng.standard_normal((700, columns)).astype(np.float32)
@@ -355,7 +355,7 @@ def test_operands_beyond_the_second_level_cost_more(monkeypatch: pytest.MonkeyPa
     spec, lanes_spec = RowsSpec(8, 4, VECTOR_BYTES), LanesSpec(8, 4, 64)
     monkeypatch.setattr(choice, "COSTS", costs.ZEN_5)  # of lanes with windows of two vectors
     monkeypatch.setattr(rows, "L1", 1 << 15)
-    monkeypatch.setattr(rows, "L2", 1 << 19)
+    monkeypatch.setattr(rows, "MOST_BLOCK_BYTES", 1 << 19)
 
     def seconds(second_level: int) -> list[float]:
         monkeypatch.setattr(costs, "L2", second_level)
@@ -376,12 +376,13 @@ def test_visits_are_counted(shape: tuple[int, int], density: float) -> None:
     A = random_rows(rng, *shape, density, np.float32)
     for blocks in (1, 2, 3, 7, 300):
         block_rows = max(1, -(-shape[1] // blocks))
+        last = max(0, (shape[1] - 1) // block_rows)  # a block beyond it would be empty
         visits = between = slots = 0
         for row in range(shape[0]):
             columns = A.indices[A.indptr[row] : A.indptr[row + 1]]
-            for block in range(blocks):
+            for block in range(last + 1):
                 count = int(np.count_nonzero(columns // block_rows == block))
-                if count or block in (0, blocks - 1):
+                if count or block in (0, last):
                     visits, between = visits + 1, between + (block > 0)
                 slots += -(-count // 4) * 4
         assert rows.RowSample(A).visits(blocks) == (visits, between, slots)

@@ -184,9 +184,11 @@ def _load(size: ProductSize, variant: StreamVariant) -> float:
     if variant.in_place:
         nearest, near = 0.0, _near(size, held // row, row)
         held = size.b_bytes
+        together = math.inf
     else:
         nearest, near = (min(1.0, cache / held) for cache in (COSTS.l1_share * L1, L2_SHARE * L2))
-    far = (1 - near) * COSTS.stream.memory * beyond(held)
+        together = variant.vectors
+    far = (1 - near) * COSTS.stream.memory * beyond(held) * (1 + COSTS.narrow_load / together)
     return nearest * COSTS.stream.l1 + (near - nearest) * COSTS.stream.l2 + far
 
 

@@ -1,14 +1,14 @@
 """What kernels of a product take on a processor, in cycles: the constants of `cost_model`.
 
 Each set is fitted to thousands of random products on one processor, as `benchmarks/fit_costs.py`
-does, but for `cycle`, `spmv_entry`, `spmv_row`, `beyond`, `far_piece`, `aliased`, `mispredicted`;
-on the Zen 4 the stream's are fitted to shapes of DLMC besides, and on the Intel core to products of
-up to 300,000 rows, with `far_piece`, while `wait` was held. `spmv_entry` and `spmv_row` were
-measured on AMD's processors and fitted on Intel's. `beyond` and `aliased` were measured on a Zen 5
-alone, with graphs of 40,000 to 200,000 nodes and layers, as its `far_piece`; `mispredicted` on
-Intel's alone: others have values with which they do not count. On the Zen 5 `dense` is that of
-large products, and `direct.write_fortran` is between that of the fit and what layers of 3,000
-outputs take.
+does, but for `cycle`, `spmv_entry`, `spmv_row`, `beyond`, `far_piece`, `narrow_load`, `aliased` and
+`mispredicted`; on the Zen 4 the stream's are fitted to shapes of DLMC besides, and on the Intel
+core to products of up to 300,000 rows, with `far_piece`, while `wait` was held. `spmv_entry` and
+`spmv_row` were measured on AMD's processors and fitted on Intel's. `beyond` and `aliased` were
+measured on a Zen 5 alone, with graphs of 40,000 to 200,000 nodes and layers, as its `far_piece`;
+`mispredicted` and `narrow_load`, with graphs of 30,000 to 300,000 nodes, on Intel's alone: others
+have values with which they do not count. On the Zen 5 `dense` is that of large products, and
+`direct.write_fortran` is between that of the fit and what layers of 3,000 outputs take.
 """
 
 from __future__ import annotations
@@ -85,6 +85,9 @@ class Costs:
     far_piece : float
         Of a piece of a row of B that an entry meets, in a panel of many times the second level.
         Pieces of one vector take a quarter.
+    narrow_load : float
+        How much longer, as a share, the stream's load beyond the second level takes in a panel of
+        one vector; in one of v vectors a v-th of that, since what follows is fetched ahead.
     aliased : float
         To transpose a vector, besides, to a panel that the first level does not hold and whose rows
         lie multiples of 512 bytes apart.
@@ -119,6 +122,7 @@ class Costs:
     spmv_row: float
     beyond: float
     far_piece: float
+    narrow_load: float
     aliased: float
     mispredicted: float
     across: float
@@ -142,8 +146,8 @@ ZEN_5 = Costs(
     ),
     l1_share=0.78, start=5000.0, wait=1.3, write_rows=1.3, memory_to_l1=4.3, memory_to_l2=4.7,
     piece=0.15, memory_entry=0.38, spmv_entry=1.2, spmv_row=2.9, beyond=3.0, far_piece=35.0,
-    aliased=8.0, mispredicted=0.0, across=1.2, dense=0.6, dense_vector=4.1, dense_weight=2.8,
-    memory_weight=12.0, dense_call=8.9e-6, direct_call=1.8e-6,
+    narrow_load=0.0, aliased=8.0, mispredicted=0.0, across=1.2, dense=0.6, dense_vector=4.1,
+    dense_weight=2.8, memory_weight=12.0, dense_call=8.9e-6, direct_call=1.8e-6,
 )  # fmt: skip
 INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where vectors are loaded
     cycle=2.95e-10,
@@ -157,8 +161,8 @@ INTEL = Costs(  # a Xeon with 48 KiB and 2 MiB of cache, whose clock slows where
     ),
     l1_share=0.9, start=3570.0, wait=1.6, write_rows=14.4, memory_to_l1=7.4, memory_to_l2=13.5,
     piece=0.0, memory_entry=0.32, spmv_entry=0.88, spmv_row=1.9, beyond=1.0, far_piece=9.2,
-    aliased=0.0, mispredicted=13.0, across=1.4, dense=0.79, dense_vector=6.4, dense_weight=3.6,
-    memory_weight=16.7, dense_call=9.5e-6, direct_call=1.58e-6,
+    narrow_load=1.0, aliased=0.0, mispredicted=13.0, across=1.4, dense=0.79, dense_vector=6.4,
+    dense_weight=3.6, memory_weight=16.7, dense_call=9.5e-6, direct_call=1.58e-6,
 )  # fmt: skip
 ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
     cycle=2.8e-10,
@@ -172,8 +176,8 @@ ZEN_4 = Costs(  # which computes the halves of 64 bytes one after the other
     ),
     l1_share=1.25, start=8600.0, wait=3.2, write_rows=3.0, memory_to_l1=5.1, memory_to_l2=5.2,
     piece=1.0, memory_entry=0.6, spmv_entry=1.2, spmv_row=2.9, beyond=1.0, far_piece=0.0,
-    aliased=0.0, mispredicted=0.0, across=1.1, dense=1.2, dense_vector=4.7, dense_weight=2.3,
-    memory_weight=13.0, dense_call=1.2e-5, direct_call=2.1e-6,
+    narrow_load=0.0, aliased=0.0, mispredicted=0.0, across=1.1, dense=1.2, dense_vector=4.7,
+    dense_weight=2.3, memory_weight=13.0, dense_call=1.2e-5, direct_call=2.1e-6,
 )  # fmt: skip
 ZEN_3 = Costs(  # with AVX2
     cycle=2.7e-10,
@@ -187,8 +191,8 @@ ZEN_3 = Costs(  # with AVX2
     ),
     l1_share=0.8, start=21000.0, wait=4.7, write_rows=5.2, memory_to_l1=4.2, memory_to_l2=7.4,
     piece=5.4, memory_entry=1.2, spmv_entry=1.8, spmv_row=3.8, beyond=1.0, far_piece=0.0,
-    aliased=0.0, mispredicted=0.0, across=1.1, dense=1.4, dense_vector=15.0, dense_weight=15.0,
-    memory_weight=20.0, dense_call=3.1e-5, direct_call=1.7e-6,
+    narrow_load=0.0, aliased=0.0, mispredicted=0.0, across=1.1, dense=1.4, dense_vector=15.0,
+    dense_weight=15.0, memory_weight=20.0, dense_call=3.1e-5, direct_call=1.7e-6,
 )  # fmt: skip
 
 

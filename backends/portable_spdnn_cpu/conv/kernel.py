@@ -43,7 +43,7 @@ from portable_spdnn_cpu.jit.job_start import (
 from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, float_of, next_task
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES
 from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
-from portable_spdnn_cpu.layout.far_results import FAR_BYTES, ask_for_items
+from portable_spdnn_cpu.layout.large_results import PREFETCH_BYTES, prefetch_items_to_write
 
 # Words of a job after those of `jit.job_start`: addresses of the arrays of `ImageLayout` and
 # `PackedConv`, and of biases; the code of `Activation` and the bits of its bounds; how much memory
@@ -96,7 +96,7 @@ def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) 
     size = len(width) * lanes
     positions = (task.rows - 1) * task.pitch + task.columns
     plane = task.rows * task.columns
-    asks = task.images * task.groups * task.outputs * plane * out.itemsize > FAR_BYTES
+    prefetches = task.images * task.groups * task.outputs * plane * out.itemsize > PREFETCH_BYTES
     tasks = task.images * task.groups * task.bands * task.parts
     while True:
         number = next_task(words, words[COUNTERS], worker, words[WORKERS], tasks)
@@ -134,8 +134,8 @@ def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) 
                 target = (image * task.groups * task.outputs + output) * plane
                 for n in range(count):
                     start, to, length = row * size + spans[n, 0], target + spans[n, 1], spans[n, 2]
-                    if asks:
-                        ask_for_items(out, to + plane, length)
+                    if prefetches:
+                        prefetch_items_to_write(out, to + plane, length)
                     finish_span(
                         out, to, sums, start, length, bias[output], residual, words[RESIDUAL],
                         dtype(low), dtype(high),

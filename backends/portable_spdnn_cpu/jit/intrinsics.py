@@ -17,9 +17,9 @@ from portable_spdnn_cpu.jit.vectors import broadcast, multiply_add
 
 
 def prefetch_line(builder: Any, pointer: Any, written: bool = False) -> None:
-    """Emit that the cache line of a byte begins to be loaded; for other intrinsics.
+    """Emit that the cache line of a byte is prefetched; for other intrinsics.
 
-    `written`: whether so as to be written, so that other cores give it up at once.
+    `written`: whether it is to be written, so that other cores give it up at once.
     """
     flag = ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag])

@@ -21,7 +21,7 @@ from portable_spdnn_cpu.jit.vectors import (
     multiply_add,
     store_first,
 )
-from portable_spdnn_cpu.layout.far_results import store_past_caches
+from portable_spdnn_cpu.layout.large_results import store_nontemporal
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
 Value = Any  # an LLVM value or type; llvmlite has no types
@@ -88,10 +88,10 @@ class Emitter:
         pointer = self.builder.inttoptr(address, kind.as_pointer())
         return load_first(self.builder, kind, pointer, self.number(count))
 
-    def store_past_caches(self, value: Value, address: Value) -> None:
-        """Store a vector to an address that is a multiple of its bytes, past the caches."""
+    def store_nontemporal(self, value: Value, address: Value) -> None:
+        """Store a vector to an address that is a multiple of its bytes, by a non-temporal store."""
         pointer = self.builder.inttoptr(address, value.type.as_pointer())
-        store_past_caches(self.builder, value, pointer)
+        store_nontemporal(self.builder, value, pointer)
 
     def store_first(self, value: Value, address: Value, count: Value | int) -> None:
         """Store the first `count` lanes of a vector; no byte of others is touched."""
@@ -99,7 +99,7 @@ class Emitter:
         store_first(self.builder, value, pointer, count)
 
     def prefetch(self, address: Value, written: bool = False) -> None:
-        """Begin to load the cache line of an address, which may be of no array.
+        """Prefetch the cache line of an address, which may be of no array.
 
         `written`: whether it is to be written.
         """

@@ -6,18 +6,18 @@ from typing import Any
 
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at
-from portable_spdnn_cpu.layout.far_results import PAST_CACHES, end_passing_stores
+from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES, store_fence
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles.copies import (
     LINE_SQUARES,
     TRANSPOSE_BYTES,
     transpose_from_tile,
     transpose_into_tile,
-    transpose_past_caches,
+    transpose_nontemporal,
 )
 
 # Constants for Numba, to which a tuple's length is part of its type.
-INTO_TILE, FROM_TILE, PAST_CACHES_FROM_TILE = (), (0,), (0, 0)
+INTO_TILE, FROM_TILE, NONTEMPORAL_FROM_TILE = (), (0,), (0, 0)
 
 
 @kernel_part
@@ -63,15 +63,16 @@ def store_columns(
 
     `target` is where its first column begins, and `target_stride` are the items to the next.
     `address` is where row 0 of the tile would be; it is `width` items wide. `size`: the bytes of
-    the whole array, which passes the caches if they do not hold it.
+    the whole array, which is written by non-temporal stores if caches do not hold it.
     """
     tile = array_at(address, (end, width), dtype)
     lines = array_at(target, (columns, target_stride), dtype)
     itemsize = tile.itemsize
     places = target | target_stride * itemsize | begin * itemsize
-    if size >= PAST_CACHES and places % BLOCK_BYTES == 0 and columns * itemsize >= TRANSPOSE_BYTES:
-        _transpose(PAST_CACHES_FROM_TILE, tile, lines, begin, end, columns)
-        end_passing_stores()
+    has_squares = places % BLOCK_BYTES == 0 and columns * itemsize >= TRANSPOSE_BYTES
+    if size >= NONTEMPORAL_BYTES and has_squares:
+        _transpose(NONTEMPORAL_FROM_TILE, tile, lines, begin, end, columns)
+        store_fence()
     else:
         _transpose(FROM_TILE, tile, lines, begin, end, columns)
 
@@ -103,7 +104,7 @@ def _transpose(
         if len(direction) == 2:
             start = end - (end - first) % (LINE_SQUARES * side)
             for row in range(first, start, LINE_SQUARES * side):
-                transpose_past_caches(tile, None, row, column, lines, None)
+                transpose_nontemporal(tile, None, row, column, lines, None)
         for place in range(start, end, side):
             row = min(place, end - side)
             if len(direction):

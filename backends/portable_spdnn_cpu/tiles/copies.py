@@ -14,11 +14,11 @@ from numba.core import types
 
 from portable_spdnn_cpu.jit.compilation import Array, Emission, intrinsic, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import prefetch
-from portable_spdnn_cpu.layout.far_results import store_past_caches
+from portable_spdnn_cpu.layout.large_results import store_nontemporal
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
 TRANSPOSE_BYTES = 32  # of a row of a square: 8 x 8 float32 or 4 x 4 float64
-LINE_SQUARES = BLOCK_BYTES // TRANSPOSE_BYTES  # squares that are stored together past the caches
+LINE_SQUARES = BLOCK_BYTES // TRANSPOSE_BYTES  # squares of which a row is a cache line
 ROWS_AHEAD = 16  # rows are far apart in memory, where no hardware prefetcher follows
 
 
@@ -46,13 +46,13 @@ def copy_block(typingctx: Any, dst: Any, to: Any, src: Any, start: Any) -> Emiss
     return signature, codegen
 
 
-def _make_transpose(to_tile: bool, passes: bool = False) -> Callable[..., None]:
+def _make_transpose(to_tile: bool, nontemporal: bool = False) -> Callable[..., None]:
     """Build the intrinsic that moves a square block between features and a tile.
 
-    If `passes`, from a tile: LINE_SQUARES of them, of neurons that follow each other, so that whole
-    cache lines of features are stored, past the caches; they are aligned on lines.
+    If `nontemporal`, from a tile: LINE_SQUARES of them, of neurons that follow each other, so that
+    whole cache lines of features are written by non-temporal stores; they are aligned on lines.
     """
-    squares = LINE_SQUARES if passes else 1
+    squares = LINE_SQUARES if nontemporal else 1
 
     @intrinsic
     def transpose(
@@ -106,12 +106,12 @@ def _make_transpose(to_tile: bool, passes: bool = False) -> Callable[..., None]:
                 for pointer in sources
             ]
             block = transposed(builder, loaded[:side])
-            if passes:
+            if nontemporal:
                 following, whole = transposed(builder, loaded[side:]), _lanes(list(range(2 * side)))
                 for number, pair in enumerate(zip(block, following, strict=True)):
                     line = builder.shuffle_vector(*pair, whole)
                     pointer = builder.bitcast(targets[number], line.type.as_pointer())
-                    store_past_caches(builder, line, pointer)
+                    store_nontemporal(builder, line, pointer)
                 return context.get_dummy_value()
             for value, pointer in zip(block, targets, strict=True):
                 builder.store(
@@ -147,7 +147,7 @@ def _lanes(chosen: list[int]) -> Any:
 
 transpose_into_tile = _make_transpose(True)
 transpose_from_tile = _make_transpose(False)
-transpose_past_caches = _make_transpose(False, passes=True)
+transpose_nontemporal = _make_transpose(False, nontemporal=True)
 
 
 @kernel_part

@@ -12,7 +12,7 @@ from numba.core import cgutils
 
 from portable_spdnn_cpu.jit.intrinsics import prefetch_line
 from portable_spdnn_cpu.jit.vectors import FUSED, clamped, multiply_add
-from portable_spdnn_cpu.layout.far_results import store_past_caches
+from portable_spdnn_cpu.layout.large_results import store_nontemporal
 from portable_spdnn_cpu.tiles.addresses import Addresses, Value
 
 Sums = list[list[Value]]  # of each output, in each block
@@ -148,16 +148,16 @@ class EpilogueEmitter:
             start = at.builder.mul(at.load("rows", position), width)
             self.offsets.append(at.add(start, shift))
         self.weight = None if at.given("values") else at.spread(at.scalar_operand("weight"))
-        # A network's features, of which somebody asks who is active, stay near.
+        # Features of a network, for which `active` is given, stay near.
         self.may_be_far = not at.given("active")
         self.lower, self.upper = (at.spread(at.scalar_operand(n)) for n in ("lower", "upper"))
 
-    def ask_ahead(self, column: Value, step: int) -> None:
-        """Emit that the lines begin to be loaded that `emit` is to write `step` columns of."""
+    def prefetch_results(self, column: Value, step: int) -> None:
+        """Emit that the lines are prefetched that `emit` is to write `step` columns of."""
         at = self.at
         if not self.may_be_far:
             return
-        with at.builder.if_then(at.scalar_operand("asks")):
+        with at.builder.if_then(at.scalar_operand("prefetches")):
             target = at.array("dst").data
             for offset in self.offsets:
                 start = at.add(offset, column)
@@ -195,9 +195,10 @@ class EpilogueEmitter:
         if not self.may_be_far:
             self.at.store_block(value, pointer)
             return
-        with self.at.builder.if_else(self.at.scalar_operand("passes")) as (past_caches, as_usual):
-            with past_caches:
-                store_past_caches(self.at.builder, value, pointer)
+        chosen = self.at.scalar_operand("nontemporal")
+        with self.at.builder.if_else(chosen) as (nontemporal, as_usual):
+            with nontemporal:
+                store_nontemporal(self.at.builder, value, pointer)
             with as_usual:
                 self.at.store_block(value, pointer)
 

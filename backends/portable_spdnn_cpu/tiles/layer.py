@@ -10,7 +10,7 @@ import numpy as np
 
 from portable_spdnn_cpu.activations import RELU, activate_span
 from portable_spdnn_cpu.jit.compilation import Array, kernel_part
-from portable_spdnn_cpu.layout.far_results import FAR_BYTES, PAST_CACHES
+from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES, PREFETCH_BYTES
 from portable_spdnn_cpu.layout.packing import (
     ACTIVATION,
     CLUSTERS,
@@ -90,15 +90,15 @@ def activate(
 
 @kernel_part
 def ways_to_write(dst: Array, shift: int, is_read: bool) -> tuple[bool, bool]:
-    """Return whether to ask ahead for lines of `dst`, and whether to store past the caches.
+    """Return whether to prefetch lines of `dst`, and whether to write by non-temporal stores.
 
     `is_read`: whether an activation follows. Blocks of columns start `shift` and whole blocks
     after the first column.
     """
     size, itemsize = dst.size * dst.itemsize, dst.itemsize
     places = np.int64(dst.ctypes.data) | shift * itemsize | dst.shape[1] * itemsize
-    passes = size >= PAST_CACHES and places % BLOCK_BYTES == 0 and not is_read
-    return size > FAR_BYTES and not passes, passes
+    nontemporal = size >= NONTEMPORAL_BYTES and places % BLOCK_BYTES == 0 and not is_read
+    return size > PREFETCH_BYTES and not nontemporal, nontemporal
 
 
 @kernel_part

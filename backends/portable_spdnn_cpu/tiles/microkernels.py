@@ -46,9 +46,9 @@ class LayerOperands(NamedTuple):
         The layer, as `PackedLayers` holds it. `values` is None where all weights equal `weight`.
     lower, upper : float
         Bounds of what is written. NaN passes.
-    asks, passes : bool
-        Whether lines of `dst` are asked for ahead, and whether blocks are stored past the caches;
-        not looked at where somebody asks who is active.
+    prefetches, nontemporal : bool
+        Whether lines of `dst` are prefetched, and whether blocks are written by non-temporal
+        stores; not looked at where `active` is given.
     """
 
     dst: Array
@@ -63,8 +63,8 @@ class LayerOperands(NamedTuple):
     weight: Any
     lower: Any
     upper: Any
-    asks: bool
-    passes: bool
+    prefetches: bool
+    nontemporal: bool
 
 
 def make_microkernel(spec: MicrokernelSpec) -> Callable[..., None]:
@@ -98,7 +98,7 @@ def make_microkernel(spec: MicrokernelSpec) -> Callable[..., None]:
             width = at.number(spec.blocks * at.addend.count)
             stop = at.add(builder.sub(end, width), 1)
             with cgutils.for_range_slice(builder, begin, stop, width, at.word) as (column, _):
-                epilogue.ask_ahead(column, spec.blocks * at.addend.count)
+                epilogue.prefetch_results(column, spec.blocks * at.addend.count)
                 epilogue.emit(column, accumulation.emit(column))
             return context.get_dummy_value()
 

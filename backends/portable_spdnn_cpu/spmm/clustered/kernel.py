@@ -13,7 +13,7 @@ import numpy as np
 from portable_spdnn_cpu.activations import activate_span
 from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
-from portable_spdnn_cpu.layout.far_results import end_passing_stores
+from portable_spdnn_cpu.layout.large_results import store_fence
 from portable_spdnn_cpu.layout.packing import PackedLayers
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles.copies import load_dense, store_tile
@@ -36,7 +36,7 @@ def multiply_in_place(
         if begin >= inputs:
             break
         apply_layer(layers, 0, src, dst, None, begin, min(begin + width, inputs), 0)
-    end_passing_stores()
+    store_fence()
 
 
 @kernel
@@ -83,7 +83,7 @@ def multiply_copied(
         else:
             apply_layer(layers, 0, panel, sums, None, 0, padded, 0)
             store_tile(sums, np.arange(begin, begin + count), count, out)
-    end_passing_stores()
+    store_fence()
 
 
 @kernel

@@ -11,7 +11,7 @@ import numpy as np
 
 from portable_spdnn_cpu.jit.compilation import job_kernel, kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at, next_task
-from portable_spdnn_cpu.layout.far_results import PAST_CACHES, end_passing_stores
+from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES, store_fence
 from portable_spdnn_cpu.spmm.direct.by_rows import multiply_and_finish, multiply_each_entry
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
 from portable_spdnn_cpu.spmm.direct.columns import PASSED_OVER
@@ -72,8 +72,8 @@ def multiply_csr(worker: int, words: Any, dtype: Any, index_dtype: Any) -> None:
         if not multiply_and_finish(words, begin, end, dtype, index_dtype):
             words[REFUSED] = 1  # others may see that late; what they compute is discarded
             break
-    if rows * words[OUT_ROW] >= PAST_CACHES:
-        end_passing_stores()
+    if rows * words[OUT_ROW] >= NONTEMPORAL_BYTES:
+        store_fence()
 
 
 @kernel_part

@@ -19,7 +19,7 @@ from portable_spdnn_cpu.layout.canonical import (
     has_canonical_structure,
 )
 from portable_spdnn_cpu.layout.csc_to_csr import parts_in_csr
-from portable_spdnn_cpu.layout.far_results import PAST_CACHES
+from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.cost_model import size_of
 from portable_spdnn_cpu.spmm.dense_layout import (
@@ -295,7 +295,7 @@ def multiply(
         if finish is None and order == "C" and (by_columns or columns > 1):
             zeroed = by_columns or begins_as_zeros(indices.size, rows, columns * item)
             zeroed = zeroed or has_few_rows(form, indptr, indices, rows, columns * item)
-        if not zeroed and columns > 1 and rows * columns * item >= PAST_CACHES:
+        if not zeroed and columns > 1 and rows * columns * item >= NONTEMPORAL_BYTES:
             out = empty_result((rows, columns), values.dtype, order == "F")
         else:
             new = zeros if zeroed else empty

@@ -18,7 +18,11 @@ from llvmlite import ir
 
 from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES, VECTOR_REGISTERS
 from portable_spdnn_cpu.jit.vectors import clamped
-from portable_spdnn_cpu.layout.far_results import FAR_BYTES, PAST_CACHES, WIDE_BYTES
+from portable_spdnn_cpu.layout.large_results import (
+    NONTEMPORAL_BYTES,
+    PREFETCH_BYTES,
+    PREFETCH_ROW_BYTES,
+)
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.job_words import (
     B_ROW,
@@ -33,7 +37,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
 from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
 from portable_spdnn_cpu.spmm.emitter import Value
 
-ROWS_AHEAD = 4  # how far ahead rows of C are asked for that caches do not hold
+ROWS_AHEAD = 4  # how far ahead rows of C are prefetched that caches do not hold
 WIDE = 4  # vectors of a panel that is looked at so: fewer take less time than to look
 
 
@@ -43,7 +47,7 @@ class Rows(SparseMicrokernel):
     overlaps = not HAS_FAST_MASKS
 
     def start(self) -> None:
-        """Emit whether rows of C are asked for ahead, and whether they pass the caches.
+        """Emit whether rows of C are prefetched, and whether their stores are non-temporal.
 
         What is in Fortran order is collected in memory that is near, and transposed from there.
         """
@@ -55,15 +59,15 @@ class Rows(SparseMicrokernel):
         low = builder.and_(builder.or_(words[OUT], words[OUT_ROW]), self.number(BLOCK_BYTES - 1))
         is_aligned = builder.icmp_signed("==", low, self.zero)
         is_read = builder.and_(self.finishes, builder.not_(self.bounded))  # by `finish_rows`
-        is_vast = builder.icmp_signed(">=", size, self.number(PAST_CACHES))
-        is_far = builder.icmp_signed(">", size, self.number(FAR_BYTES))
-        is_wide = builder.icmp_signed(">=", words[OUT_ROW], self.number(WIDE_BYTES))
+        is_vast = builder.icmp_signed(">=", size, self.number(NONTEMPORAL_BYTES))
+        is_far = builder.icmp_signed(">", size, self.number(PREFETCH_BYTES))
+        is_wide = builder.icmp_signed(">=", words[OUT_ROW], self.number(PREFETCH_ROW_BYTES))
 
         def all_of(*conditions: Value) -> Value:
             return functools.reduce(builder.and_, conditions)
 
-        self.passes = all_of(is_vast, is_aligned, in_rows, builder.not_(is_read))
-        self.asks = all_of(is_far, is_wide, in_rows, builder.not_(self.passes))
+        self.nontemporal = all_of(is_vast, is_aligned, in_rows, builder.not_(is_read))
+        self.prefetches = all_of(is_far, is_wide, in_rows, builder.not_(self.nontemporal))
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
         """Emit a row of C, unless it is empty and C holds zeros."""
@@ -83,15 +87,15 @@ class Rows(SparseMicrokernel):
             else:
                 self.store(last, target)
             return
-        with builder.if_then(self.asks):
+        with builder.if_then(self.prefetches):
             later = self.row_of(self.out, self.add(number, ROWS_AHEAD), OUT_ROW)
             for place in range(self.vectors):
                 self.prefetch(self.add(later, place * BLOCK_BYTES), written=True)
         *whole, last = self._finished(number, self.sums(first, stop), target)
-        with builder.if_else(self.passes) as (past_caches, as_usual):
-            with past_caches:  # then rows are whole vectors, since there is no gap between them
+        with builder.if_else(self.nontemporal) as (nontemporal, as_usual):
+            with nontemporal:  # then rows are whole vectors, since there is no gap between them
                 for place, total in enumerate([*whole, last]):
-                    self.store_past_caches(total, self.add(target, place * BLOCK_BYTES))
+                    self.store_nontemporal(total, self.add(target, place * BLOCK_BYTES))
             with as_usual:
                 self._store_row(whole, last, target)
 

@@ -22,12 +22,12 @@ from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import prefetch
 from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, call_kernel, float_of, job, next_task
 from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
-from portable_spdnn_cpu.layout.far_results import (
-    FAR_BYTES,
-    PAST_CACHES,
-    WIDE_BYTES,
-    ask_for_items,
-    end_passing_stores,
+from portable_spdnn_cpu.layout.large_results import (
+    NONTEMPORAL_BYTES,
+    PREFETCH_BYTES,
+    PREFETCH_ROW_BYTES,
+    prefetch_items_to_write,
+    store_fence,
 )
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
@@ -163,10 +163,10 @@ def multiply_panels(
     else:
         out, out_stride, first_out = array_at(words[OUT], LENGTH, dtype), words[OUT_STRIDE], column
     sums_are_far = words[SUMS_BYTES] > FAR_SUMS
-    is_aligned = words[OUT] % BLOCK_BYTES == 0 and out_stride * itemsize % BLOCK_BYTES == 0
-    passes = words[OUT_BYTES] >= PAST_CACHES and is_aligned and code <= RELU and not stages
-    is_wide = out_stride * itemsize >= WIDE_BYTES
-    asks = words[OUT_BYTES] > FAR_BYTES and is_wide and not stages and not passes
+    size, row_bytes = 0 if stages else words[OUT_BYTES], out_stride * itemsize
+    is_aligned = words[OUT] % BLOCK_BYTES == 0 and row_bytes % BLOCK_BYTES == 0
+    nontemporal = size >= NONTEMPORAL_BYTES and is_aligned and code <= RELU
+    prefetches = size > PREFETCH_BYTES and row_bytes >= PREFETCH_ROW_BYTES and not nontemporal
     last = words[part + BLOCKS] - 1
     for block in range(last + 1):
         if not words[IN_PLACE]:
@@ -193,14 +193,14 @@ def multiply_panels(
                 row, count = np.uintp(rows[place]), int(counts[place])
                 if sums_are_far:
                     prefetch_next(sums, width, -begin * width, rows, place, bottom, width)
-                if asks:
+                if prefetches:
                     following = rows[min(place + np.uintp(1), np.uintp(bottom - 1))]
-                    ask_for_items(out, following * out_stride + first_out, panels * width)
+                    prefetch_items_to_write(out, following * out_stride + first_out, panels * width)
             else:
                 row = np.uintp(begin) + place
-                if asks:
+                if prefetches:
                     following = int(row) + 1
-                    ask_for_items(out, following * out_stride + first_out, panels * width)
+                    prefetch_items_to_write(out, following * out_stride + first_out, panels * width)
                 entry, count = indptr[row], indptr[row + np.uintp(1)] - indptr[row]
             sums_at = (int(row) - begin) * width
             out_at = int(row) * out_stride + first_out
@@ -211,14 +211,14 @@ def multiply_panels(
                 finish_row(
                     vectors, panel, shift, stride, offsets, values, entry, count, sums, sums_at,
                     accumulates, adds, added, residual, residual_at + shift * has_residual, out,
-                    out_at + shift, stored, lower, upper, bounded, passes,
+                    out_at + shift, stored, lower, upper, bounded, nontemporal,
                 )  # fmt: skip
                 if code > RELU:
                     first = out_at + shift
                     activate_span(out, first, first + stored, code, low, high)
             entry += count
-    if passes:
-        end_passing_stores()
+    if nontemporal:
+        store_fence()
     if stages:
         target = words[OUT] + column * words[OUT_STRIDE] * itemsize
         tile = own - begin * width * itemsize

@@ -31,7 +31,7 @@ from portable_spdnn_cpu.jit.vectors import (
     multiply_add,
     store_first,
 )
-from portable_spdnn_cpu.layout.far_results import store_past_caches
+from portable_spdnn_cpu.layout.large_results import store_nontemporal
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 
 # Vectors of 64 bytes in the widest panel: what leaves registers for four values, for one of them
@@ -90,14 +90,14 @@ def finish_row(
     typingctx: Any, vectors: Any, panel: Any, panel_at: Any, stride: Any, offsets: Any,
     values: Any, first: Any, count: Any, sums: Any, sums_at: Any, later: Any, adds: Any,
     bias: Any, residual: Any, residual_at: Any, out: Any, out_at: Any, columns: Any,
-    lower: Any, upper: Any, bounded: Any, passes: Any,
+    lower: Any, upper: Any, bounded: Any, nontemporal: Any,
 ) -> Emission:  # fmt: skip
     """Sum as `sum_row` does, and store to out[out_at + c] for c < `columns`.
 
     If `adds`, the bias is added, and residual[residual_at + c] unless `residual_at` is negative. If
     `bounded`, what is stored is between `lower` and `upper`; NaN passes. Nothing from `columns` on
-    is touched; all but the last vector must be within. If `passes`, out[out_at] is aligned on
-    vectors, and whole ones are stored past the caches.
+    is touched; all but the last vector must be within. If `nontemporal`, out[out_at] is aligned
+    on vectors, and whole ones are written by non-temporal stores.
     """
     width = len(vectors)
     element = panel.dtype
@@ -114,9 +114,9 @@ def finish_row(
             row.add(args[12], data(13), args[14])
         with builder.if_then(args[20]):
             row.clamp(*args[18:20])
-        with builder.if_else(args[21]) as (past_caches, as_usual):
-            with past_caches:
-                row.store(data(15), args[16], passes=True)
+        with builder.if_else(args[21]) as (nontemporal, as_usual):
+            with nontemporal:
+                row.store(data(15), args[16], nontemporal=True)
             with as_usual:
                 row.store(data(15), args[16])
         return context.get_dummy_value()
@@ -253,13 +253,13 @@ class RowEmitter:
         for slot in self.sums:
             builder.store(clamped(builder, builder.load(slot), *bounds), slot)
 
-    def store(self, out: Value, position: Value, passes: bool = False) -> None:
-        """Store the sums of the columns that are there, whole vectors past the caches if so."""
+    def store(self, out: Value, position: Value, nontemporal: bool = False) -> None:
+        """Store the sums of the columns that are there; `nontemporal`: how whole vectors are."""
         builder, align = self.builder, self.bits // 8
 
         def store_whole(value: Value, pointer: Value) -> None:
-            if passes:
-                store_past_caches(builder, value, pointer)
+            if nontemporal:
+                store_nontemporal(builder, value, pointer)
             else:
                 builder.store(value, pointer, align=align)
 

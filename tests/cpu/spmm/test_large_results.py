@@ -1,4 +1,4 @@
-"""Results that caches do not hold: rows are asked for ahead, or stored past the caches."""
+"""Results that caches do not hold: lines are prefetched, or stores are non-temporal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from llvmlite import ir
 
 import portable_spdnn as ps
 from portable_spdnn.epilogue import Epilogue
-from portable_spdnn_cpu.layout.far_results import FAR_BYTES, PAST_CACHES, store_past_caches
+from portable_spdnn_cpu.layout.large_results import (
+    NONTEMPORAL_BYTES,
+    PREFETCH_BYTES,
+    store_nontemporal,
+)
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
@@ -28,9 +32,10 @@ VARIANTS = (
 )  # fmt: skip
 # Whole vectors in a row, and whole panels; a row that ends within a vector; few vectors.
 SIZES = [
-    (PAST_CACHES, 1024, np.float32), (PAST_CACHES, 1040, np.float32),
-    (PAST_CACHES, 520, np.float64), (PAST_CACHES, 1030, np.float32), (PAST_CACHES, 40, np.float32),
-    (FAR_BYTES, 256, np.float32), (FAR_BYTES, 129, np.float64), (FAR_BYTES, 64, np.float32),
+    (NONTEMPORAL_BYTES, 1024, np.float32), (NONTEMPORAL_BYTES, 1040, np.float32),
+    (NONTEMPORAL_BYTES, 520, np.float64), (NONTEMPORAL_BYTES, 1030, np.float32),
+    (NONTEMPORAL_BYTES, 40, np.float32), (PREFETCH_BYTES, 256, np.float32),
+    (PREFETCH_BYTES, 129, np.float64), (PREFETCH_BYTES, 64, np.float32),
 ]  # fmt: skip
 
 
@@ -89,7 +94,7 @@ def test_products_of_a_matrix_as_it_is(size: int, columns: int, dtype: Any) -> N
 
 @pytest.mark.parametrize("fortran", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "silu"])
-@pytest.mark.parametrize("size", [FAR_BYTES, PAST_CACHES])
+@pytest.mark.parametrize("size", [PREFETCH_BYTES, NONTEMPORAL_BYTES])
 def test_clusters_of_rows(size: int, activation: Any, fortran: bool) -> None:
     rng = np.random.default_rng(2)
     dense = np.zeros((64, INNER), np.float32)
@@ -112,7 +117,7 @@ def test_clusters_of_rows(size: int, activation: Any, fortran: bool) -> None:
 
 @pytest.mark.parametrize("activation", ["relu", "silu"])
 def test_epilogues(activation: Any) -> None:
-    A, B, sums = operands(PAST_CACHES, 1024, np.float32)
+    A, B, sums = operands(NONTEMPORAL_BYTES, 1024, np.float32)
     rng = np.random.default_rng(1)
     bias = rng.uniform(-1, 1, A.shape[0]).astype(np.float32)
     residual = rng.uniform(-1, 1, sums.shape).astype(np.float32)
@@ -138,7 +143,7 @@ def test_results_in_fortran_order(rows: int, dtype: Any) -> None:
     item = np.dtype(dtype).itemsize
     A, _, _ = operands(rows * 64 * item, 64, dtype)
     A = A[:rows]
-    B = np.random.default_rng(3).uniform(-1, 1, (INNER, PAST_CACHES // (rows * item) + 5))
+    B = np.random.default_rng(3).uniform(-1, 1, (INNER, NONTEMPORAL_BYTES // (rows * item) + 5))
     B = np.asfortranarray(B.astype(dtype))
     expected = A @ B
     products = StreamProduct(A, Epilogue(), VARIANTS[1]), DirectProduct(A, Epilogue())
@@ -150,14 +155,14 @@ def test_results_in_fortran_order(rows: int, dtype: Any) -> None:
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="looks for x86's names")
-def test_stores_pass_the_caches() -> None:
+def test_stores_are_nontemporal() -> None:
     @numba.extending.intrinsic  # type: ignore[misc]
     def store(typingctx: Any, array: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             data = context.make_array(sig.args[0])(context, builder, args[0]).data
             vector = ir.VectorType(ir.FloatType(), BLOCK_BYTES // 4)
             ones = ir.Constant(vector, [1.0] * vector.count)
-            store_past_caches(builder, ones, builder.bitcast(data, vector.as_pointer()))
+            store_nontemporal(builder, ones, builder.bitcast(data, vector.as_pointer()))
             return context.get_dummy_value()
 
         return numba.types.void(array), codegen

@@ -131,10 +131,11 @@ def convolve_tasks(worker: int, words: Any, width: tuple[int, ...], dtype: Any) 
             last_output = (part + 1) * task.outputs // task.parts
             for row, output in enumerate(range(first_output, last_output)):
                 output += group * task.outputs
+                most = group * task.outputs + last_output - 1  # others are another part's
                 target = (image * task.groups * task.outputs + output) * plane
                 for n in range(count):
                     start, to, length = row * size + spans[n, 0], target + spans[n, 1], spans[n, 2]
-                    if prefetches:
+                    if prefetches and output < most:
                         prefetch_items_to_write(out, to + plane, length)
                     finish_span(
                         out, to, sums, start, length, bias[output], residual, words[RESIDUAL],

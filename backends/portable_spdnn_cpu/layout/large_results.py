@@ -1,30 +1,32 @@
-"""Writing results that caches do not hold: lines are prefetched, or stores are non-temporal.
+"""Writing large results: lines are prefetched, or stores are non-temporal.
 
-A processor reads a line that is not in a cache before it writes to it. Where rows of a result are
-written in pieces, one panel of columns after the other, hardware prefetchers do not foresee which
-lines come next, or fetch those of other panels besides. So lines are prefetched by instructions;
-and results larger than the caches are written by non-temporal stores, past the caches: lines that
-are written whole are then not read at all. Products that write C in panels take 0.6 to 0.9 of the
-time so on an Intel Xeon where C has 4 to 32 MB, and 0.3 to 0.8 beyond, the less the fewer entries a
-row has.
+A processor of x86 reads a line that is not in a cache before it writes to it. Where rows of a
+result are written in pieces, one panel of columns after the other, hardware prefetchers do not
+foresee which lines come next, or fetch those of other panels besides. So results of more than half
+of the second-level cache are prefetched by instructions, and those of 32 MB and more are written by
+non-temporal stores, past the caches: lines that are written whole are then not read at all. What
+products gain on an Intel Xeon: docs/results/pruned_products.md, "Large results".
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from llvmlite import ir
-from numba.core import types
+from llvmlite import binding, ir
+from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import prefetch_line
+from portable_spdnn_cpu.jit.target import is_x86
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 
-# Bytes of a result from which its lines are prefetched, and from which stores are non-temporal.
-# The next layer reads the result: where it has fewer bytes, to read it from memory takes as much
-# longer as non-temporal stores save.
-PREFETCH_BYTES, NONTEMPORAL_BYTES = cache_bytes(2) // 2, 1 << 25
+PREFETCH_BYTES = cache_bytes(2) // 2  # of a result, beyond which its lines are prefetched
+# Bytes of a result from which stores are non-temporal, on x86: elsewhere it was not measured. Of
+# smaller ones the next layer reads from memory what it would find in a cache, and takes as much
+# longer as the stores save.
+NONTEMPORAL_BYTES = 1 << 25 if is_x86(binding.get_default_triple()) else sys.maxsize
 # Bytes of a row from which its lines are prefetched: hardware foresees where narrower rows go.
 PREFETCH_ROW_BYTES = 512
 
@@ -42,10 +44,13 @@ def store_nontemporal(builder: Any, value: Any, pointer: Any) -> None:
 
 @intrinsic
 def store_fence(typingctx: Any) -> Emission:
-    """Let non-temporal stores before this come before all that is stored later."""
+    """Let non-temporal stores come before all that is stored later: SFENCE of x86."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        builder.fence("seq_cst")
+        if is_x86(binding.get_default_triple()):
+            kind = ir.FunctionType(ir.VoidType(), [])
+            name = "llvm.x86.sse.sfence"
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [])
         return context.get_dummy_value()
 
     return types.void(), codegen
@@ -53,7 +58,9 @@ def store_fence(typingctx: Any) -> Emission:
 
 @kernel_part
 def prefetch_items_to_write(array: Any, first: int, count: int) -> None:
-    """Prefetch the cache lines of so many items, from a number on, which are to be written.
+    """Prefetch cache lines of so many items, from a number on, which are to be written.
+
+    Where they do not start on a line, the last one may be left out.
 
     Lines beyond the array do no harm.
     """

@@ -9,6 +9,7 @@ import numpy as np
 
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import address_of
+from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.stream.product import has_aligned_rows
 
@@ -51,6 +52,13 @@ def empty_result(shape: tuple[int, ...], dtype: np.dtype[Any], fortran: bool = F
     if fortran:
         return np.ndarray(shape[::-1], dtype, raw, first).T
     return np.ndarray(shape, dtype, raw, first)
+
+
+def new_result(shape: tuple[int, int], dtype: np.dtype[Any], fortran: bool = False) -> Array:
+    """Return a new array for C; where stores are to be non-temporal it starts on a cache line."""
+    if math.prod(shape) * dtype.itemsize >= NONTEMPORAL_BYTES:
+        return empty_result(shape, dtype, fortran)
+    return np.empty(shape, dtype, "F" if fortran else "C")
 
 
 def is_reused(entries: int, k: int, columns: int, itemsize: int) -> bool:

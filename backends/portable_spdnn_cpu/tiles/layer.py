@@ -42,6 +42,7 @@ def apply_layer(
     begin: int,
     end: int,
     shift: int,
+    size: int = 0,
 ) -> None:
     """Run one layer on columns of features, with or without values as planning found them.
 
@@ -49,10 +50,10 @@ def apply_layer(
     """
     first = layers.table[layer, FIRST_VALUE]
     if first < 0:
-        multiply_columns(layers, layer, src, dst, active, begin, end, shift, None)
+        multiply_columns(layers, layer, src, dst, active, begin, end, shift, None, size)
     else:
         values = layers.values[first : first + layers.table[layer, EDGES]]
-        multiply_columns(layers, layer, src, dst, active, begin, end, shift, values)
+        multiply_columns(layers, layer, src, dst, active, begin, end, shift, values, size)
     activate(layers, layer, dst, active, begin, end, shift)
 
 
@@ -89,13 +90,13 @@ def activate(
 
 
 @kernel_part
-def ways_to_write(dst: Array, shift: int, is_read: bool) -> tuple[bool, bool]:
+def ways_to_write(dst: Array, shift: int, size: int, is_read: bool) -> tuple[bool, bool]:
     """Return whether to prefetch lines of `dst`, and whether to write by non-temporal stores.
 
-    `is_read`: whether an activation follows. Blocks of columns start `shift` and whole blocks
-    after the first column.
+    `is_read`: whether an activation follows, which reads `dst`. Columns are written in whole
+    blocks, the first of which starts at column `shift`.
     """
-    size, itemsize = dst.size * dst.itemsize, dst.itemsize
+    itemsize = dst.itemsize
     places = np.int64(dst.ctypes.data) | shift * itemsize | dst.shape[1] * itemsize
     nontemporal = size >= NONTEMPORAL_BYTES and places % BLOCK_BYTES == 0 and not is_read
     return size > PREFETCH_BYTES and not nontemporal, nontemporal
@@ -112,12 +113,14 @@ def multiply_columns(
     end: int,
     shift: int,
     values: Array | None,
+    size: int = 0,
 ) -> None:
     """dst = W^T src + bias, within bounds, on columns begin .. end - 1: whole vector blocks.
 
     Bounds are those of a layer without activation or with ReLU; see `activate` for others.
 
-    In `dst` the columns stand further on by `shift`.
+    In `dst` the columns stand further on by `shift`. `size`: the bytes of `dst` where it is a
+    result that caches may not hold; 0 where it stays near.
 
     `src` holds features, or bytes that are 0 or 1. `values` is None where all weights are equal:
     each case compiles to its own code.
@@ -134,7 +137,7 @@ def multiply_columns(
         lower, upper = layers.lower.dtype.type(-np.inf), layers.lower.dtype.type(np.inf)
     operands = LayerOperands(
         dst, src, shift, active, indices, offsets, values, rows, bias, layers.weight[layer], lower,
-        upper, *ways_to_write(dst, shift, row[ACTIVATION] > RELU),
+        upper, *ways_to_write(dst, shift, size, row[ACTIVATION] > RELU),
     )  # fmt: skip
     lanes = BLOCK_BYTES // src.itemsize
     first_value = 0

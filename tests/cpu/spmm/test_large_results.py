@@ -19,11 +19,13 @@ from portable_spdnn_cpu.layout.large_results import (
     store_nontemporal,
 )
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.dense_layout import empty_result, empty_unaligned
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
+from portable_spdnn_cpu.tiles.layer import ways_to_write
 
 INNER = 40
 POOL = ThreadPool(2)
@@ -92,6 +94,63 @@ def test_products_of_a_matrix_as_it_is(size: int, columns: int, dtype: Any) -> N
     compare(ps.get_backend("numba", threads=1).spmm(A, B), expected)
 
 
+@pytest.mark.parametrize("columns", [1024, 1030])  # of 1,040: the rows of C have gaps
+def test_streamed_products_with_gaps(columns: int) -> None:
+    A, B, expected = operands(NONTEMPORAL_BYTES, columns, np.float32)
+    for variant in VARIANTS[:2]:
+        wide = empty_result((len(expected), 1040), np.dtype(np.float32))
+        wide[...] = 7
+        StreamProduct(A, Epilogue(), variant).multiply(B, wide[:, :columns], None, ALONE)
+        compare(wide[:, :columns], expected)
+        assert (wide[:, columns:] == 7).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_panels_that_the_second_level_keeps(threads: int) -> None:
+    columns, inner = 300, cache_bytes(2) // 640
+    A = sp.random_array((150, inner), density=0.6, format="csr", rng=np.random.default_rng(4))
+    B = np.random.default_rng(5).uniform(-1, 1, (inner, columns)).astype(np.float32)
+    A = A.astype(np.float32)
+    expected = A.astype(np.float64) @ B.astype(np.float64)
+    for activation in ("none", "silu"):
+        epilogue = Epilogue(activation=activation).prepared("spmm", 150, np.dtype(np.float32))
+        out = empty_result(expected.shape, np.dtype(np.float32))
+        DirectProduct(A, epilogue).multiply(aligned(B), out, None, ThreadPool(threads))
+        finished = expected if activation == "none" else expected / (1 + np.exp(-expected))
+        np.testing.assert_allclose(out, finished, rtol=1e-4, atol=1e-3)
+
+
+def test_an_index_that_is_refused_after_a_block() -> None:
+    A, B, _ = operands(NONTEMPORAL_BYTES, 1024, np.float32)
+    A.indices[-1] = INNER
+    with pytest.raises(ps.InputError, match="column index 40 is outside 0 .. 39"):
+        ps.get_backend("numba", threads=1).spmm(A, B)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("channels", "kernel"), [(3, 3), (8, 1)])
+def test_convolutions(channels: int, kernel: int, threads: int) -> None:
+    rng = np.random.default_rng(6)
+    shape = 12, channels, kernel, kernel
+    weights = np.where(rng.random(shape) < 0.3, rng.uniform(-1, 1, shape), 0)
+    images = PREFETCH_BYTES // (12 * 30 * 30 * 8) + 2
+    x = rng.uniform(-1, 1, (images, channels, 30, 30))
+    found = ps.get_backend("numba", threads=threads).conv2d(x, weights, padding=kernel // 2)
+    assert found.nbytes > PREFETCH_BYTES
+    compare(found, ps.get_backend("scipy").conv2d(x, weights, padding=kernel // 2))
+
+
+def test_how_clusters_write() -> None:
+    dst = empty_result((4, 64), np.dtype(np.float32))
+    ways = ways_to_write.py_func
+    assert ways(dst, 0, 0, False) == (False, False)
+    assert ways(dst, 0, PREFETCH_BYTES + 1, False) == (True, False)
+    assert ways(dst, 16, NONTEMPORAL_BYTES, False) == (False, True)
+    assert ways(dst, 0, NONTEMPORAL_BYTES, True) == (True, False)  # an activation follows
+    assert ways(dst, 8, NONTEMPORAL_BYTES, False) == (True, False)  # not on cache lines
+    assert ways(dst[:, :60].copy(), 0, NONTEMPORAL_BYTES, False) == (True, False)
+
+
 @pytest.mark.parametrize("fortran", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "silu"])
 @pytest.mark.parametrize("size", [PREFETCH_BYTES, NONTEMPORAL_BYTES])
@@ -104,6 +163,7 @@ def test_clusters_of_rows(size: int, activation: Any, fortran: bool) -> None:
     epilogue = Epilogue(rng.uniform(-1, 1, 64).astype(np.float32), activation)
     prepared = epilogue.prepared("spmm", 64, np.dtype(np.float32))
     product = ClusteredProduct(POOL, sp.csr_array(dense), prepared)
+    residual = rng.uniform(-1, 1, (64, 1)).astype(np.float32)
     columns = size // 256 // 16 * 16 + 48
     B = rng.uniform(-1, 1, (INNER, columns)).astype(np.float32)
     sums = dense @ B + np.asarray(epilogue.bias)[:, None]
@@ -113,6 +173,11 @@ def test_clusters_of_rows(size: int, activation: Any, fortran: bool) -> None:
         out[...] = np.nan
         product.multiply(given, out, None, POOL)
         compare(out, expected.astype(np.float32))
+    added = np.broadcast_to(residual, sums.shape)
+    product.multiply(B, out, added, POOL)
+    sums = sums + added
+    expected = np.maximum(sums, 0) if activation == "relu" else sums / (1 + np.exp(-sums))
+    compare(out, expected.astype(np.float32))
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu"])

@@ -13,7 +13,7 @@ import numpy as np
 from portable_spdnn_cpu.activations import activate_span
 from portable_spdnn_cpu.jit.compilation import Array, kernel
 from portable_spdnn_cpu.jit.intrinsics import fetch_add
-from portable_spdnn_cpu.layout.large_results import store_fence
+from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES, store_fence
 from portable_spdnn_cpu.layout.packing import PackedLayers
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.tiles.copies import load_dense, store_tile
@@ -30,13 +30,14 @@ def multiply_in_place(
 
     Both in C order; `inputs` and `width`, that of a panel, are whole numbers of vector blocks.
     """
-    inputs = src.shape[1]
+    inputs, size = src.shape[1], dst.size * dst.itemsize
     while True:
         begin = fetch_add(counter, 0, 1) * width
         if begin >= inputs:
             break
-        apply_layer(layers, 0, src, dst, None, begin, min(begin + width, inputs), 0)
-    store_fence()
+        apply_layer(layers, 0, src, dst, None, begin, min(begin + width, inputs), 0, size)
+    if size >= NONTEMPORAL_BYTES:
+        store_fence()
 
 
 @kernel
@@ -75,7 +76,7 @@ def multiply_copied(
         load_dense(features, begin, count, layers.input_rows, panel, padded)
         if dst is not None:
             whole = count // lanes * lanes
-            apply_layer(layers, 0, panel, dst, None, 0, whole, begin)
+            apply_layer(layers, 0, panel, dst, None, 0, whole, begin, dst.size * dst.itemsize)
             apply_layer(layers, 0, panel, sums, None, whole, padded, 0)
             for neuron in range(dst.shape[0]):
                 for column in range(whole, count):
@@ -83,7 +84,8 @@ def multiply_copied(
         else:
             apply_layer(layers, 0, panel, sums, None, 0, padded, 0)
             store_tile(sums, np.arange(begin, begin + count), count, out)
-    store_fence()
+    if out.size * out.itemsize >= NONTEMPORAL_BYTES:
+        store_fence()
 
 
 @kernel

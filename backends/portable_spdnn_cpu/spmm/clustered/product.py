@@ -27,7 +27,7 @@ from portable_spdnn_cpu.spmm.clustered.tuning import (
     predict,
     variants,
 )
-from portable_spdnn_cpu.spmm.dense_layout import empty_result
+from portable_spdnn_cpu.spmm.dense_layout import new_result
 from portable_spdnn_cpu.tiles.launch import TileWorkspace
 
 MAX_VARIANTS = 64  # for different numbers of inputs that are kept
@@ -107,7 +107,7 @@ class ClusteredProduct:
         fortran = features.flags.f_contiguous and not features.flags.c_contiguous
         if out is None:
             shape = inputs, self.product.neurons_out
-            out = empty_result(shape, self.dtype, fortran)
+            out = new_result(shape, self.dtype, fortran)
         elif out.flags.f_contiguous != out.flags.c_contiguous:
             fortran = bool(out.flags.f_contiguous)
         features = np.asarray(features, order="F" if fortran else "C")
@@ -153,7 +153,7 @@ class ClusteredProduct:
             return
         order: Literal["F", "C"] = "F" if fortran else "C"
         features = np.ones((inputs, self.product.neurons_in), self.dtype, order)
-        out = np.empty((inputs, self.product.neurons_out), self.dtype, order)
+        out = new_result((inputs, self.product.neurons_out), self.dtype, fortran)
         run = functools.partial(self._run, features=features, out=out, fortran=fortran)
         self._variants[inputs, fortran] = fastest(variants(self.product, inputs, fortran), run)
 

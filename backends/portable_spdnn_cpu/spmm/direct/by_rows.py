@@ -12,7 +12,7 @@ from portable_spdnn_cpu.jit.intrinsics import stay_apart
 from portable_spdnn_cpu.jit.jobs import array_at
 from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.machine.cpu_info import cache_bytes
+from portable_spdnn_cpu.spmm.cost_model import L2, L2_WAYS
 from portable_spdnn_cpu.spmm.direct.each_entry import LINES, MOST_NUMBERS
 from portable_spdnn_cpu.spmm.direct.finish import finish_rows
 from portable_spdnn_cpu.spmm.direct.job_words import (
@@ -23,6 +23,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     HAS_EPILOGUE,
     INDPTR,
     ROWS,
+    TASKS,
     K,
 )
 from portable_spdnn_cpu.spmm.direct.microkernels import CSR, ENTRIES_CSR, multiply, multiply_panel
@@ -30,13 +31,12 @@ from portable_spdnn_cpu.spmm.row_ends import adds_each_entry, lengths_vary, may_
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
 MOST_ADDED = 4  # entries in a row, beyond which sums in registers take less time on a Zen 5
-L2, L2_WAYS = cache_bytes(2), 16
 PANEL_BYTES = MAX_VECTORS * BLOCK_BYTES  # of a row of B or C in the widest panel
-# Of C in the rows that all panels of B are multiplied with before the next ones are: A's entries,
-# C's pages and, where there is an activation, C's rows are met again while they are near. With 16
-# and 256 KiB products took 1.02 and 1.03 times as long on an Intel Xeon.
+# Bytes of C in the rows that are multiplied with all panels of B before the next rows are: so A's
+# entries, C's pages and, where there is an activation, C's rows are still in a cache. With 16 and
+# 256 KiB products took 1.02 and 1.03 times as long on an Intel Xeon.
 BLOCK_OF_C = 1 << 16
-MIN_REUSE = 4  # entries for a row of B, from which a panel that stays in the cache is kept there
+KEPT_REUSE = 4  # entries for a row of B, from which all rows are multiplied with one panel first
 
 _adds_each_entry = kernel_part(adds_each_entry)
 _may_add_each_entry = kernel_part(may_add_each_entry)
@@ -63,10 +63,10 @@ def multiply_and_finish(words: Any, begin: int, end: int, item: Any, index: Any)
 
 @kernel_part
 def rows_of_block(words: Any, is_finished: bool, item: Any) -> Any:
-    """Return how many rows meet all panels of B, and are finished, before the next ones are.
+    """Return how many rows are multiplied with all panels of B, and finished, before the next are.
 
-    All of them where a panel of B stays in the second-level cache, which does not hold B, and is
-    met often: then that is worth more than what else is near.
+    All of them where the second-level cache holds a panel of B but not B, and each task reads the
+    panel several times: then that is worth more.
     """
     rows, row = words[ROWS], words[COLUMNS] * array_at(0, 1, item).itemsize
     if row <= PANEL_BYTES and not is_finished:
@@ -74,8 +74,9 @@ def rows_of_block(words: Any, is_finished: bool, item: Any) -> Any:
     entries, apart = words[ENTRIES], words[B_ROW]
     met = min(entries, words[K])  # rows of B
     # Rows that lie a power of two apart compete for few of the cache's sets.
-    panel = met * max(min(row, PANEL_BYTES), min(apart & -apart, L2 // L2_WAYS))
-    if panel <= L2 < 2 * met * row and entries >= MIN_REUSE * met:
+    panel = met * max(PANEL_BYTES, min(apart & -apart, L2 // L2_WAYS))
+    is_kept = panel <= L2 < 2 * met * row and entries >= KEPT_REUSE * met * words[TASKS]
+    if row > PANEL_BYTES and is_kept:
         return rows
     return max(1, BLOCK_OF_C // max(1, row))
 

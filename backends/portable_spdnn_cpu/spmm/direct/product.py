@@ -19,13 +19,12 @@ from portable_spdnn_cpu.layout.canonical import (
     has_canonical_structure,
 )
 from portable_spdnn_cpu.layout.csc_to_csr import parts_in_csr
-from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.cost_model import size_of
 from portable_spdnn_cpu.spmm.dense_layout import (
-    empty_result,
     is_reused,
     layout_of,
+    new_result,
     with_aligned_rows,
 )
 from portable_spdnn_cpu.spmm.direct.choice import (
@@ -295,11 +294,12 @@ def multiply(
         if finish is None and order == "C" and (by_columns or columns > 1):
             zeroed = by_columns or begins_as_zeros(indices.size, rows, columns * item)
             zeroed = zeroed or has_few_rows(form, indptr, indices, rows, columns * item)
-        if not zeroed and columns > 1 and rows * columns * item >= NONTEMPORAL_BYTES:
-            out = empty_result((rows, columns), values.dtype, order == "F")
+        if len(given) == 1:
+            out = (zeros if zeroed else empty)(rows, values.dtype)
+        elif zeroed:
+            out = zeros((rows, columns), values.dtype)
         else:
-            new = zeros if zeroed else empty
-            out = new(rows if len(given) == 1 else (rows, columns), values.dtype, order)
+            out = new_result((rows, columns), values.dtype, order == "F")
     else:
         out = np.array(residual, order=order)
     job = entry_points.jobs[taken][columns == 1]

@@ -38,7 +38,9 @@ from portable_spdnn_cpu.spmm.direct.sparse_microkernel import SparseMicrokernel
 from portable_spdnn_cpu.spmm.emitter import Value
 
 ROWS_AHEAD = 4  # how far ahead rows of C are prefetched that caches do not hold
-WIDE = 4  # vectors of a panel that is looked at so: fewer take less time than to look
+# Of panels with fewer vectors rows are neither prefetched nor written by non-temporal stores: to
+# look whether they are took longer than it saved.
+LEAST_VECTORS = 4
 
 
 class Rows(SparseMicrokernel):
@@ -51,14 +53,16 @@ class Rows(SparseMicrokernel):
 
         What is in Fortran order is collected in memory that is near, and transposed from there.
         """
-        if self.vectors < WIDE:
+        if self.vectors < LEAST_VECTORS:
             return
         builder, words = self.builder, self.words
         size = self.times(words[ROWS], words[OUT_ROW])
         in_rows = builder.icmp_signed("==", words[OUT_FORTRAN], self.zero)
         low = builder.and_(builder.or_(words[OUT], words[OUT_ROW]), self.number(BLOCK_BYTES - 1))
         is_aligned = builder.icmp_signed("==", low, self.zero)
-        is_read = builder.and_(self.finishes, builder.not_(self.bounded))  # by `finish_rows`
+        # By `finish_rows`, or here, where sums are added to it.
+        is_read = builder.or_(builder.not_(self.bounded), self.accumulates)
+        is_read = builder.and_(self.finishes, is_read)
         is_vast = builder.icmp_signed(">=", size, self.number(NONTEMPORAL_BYTES))
         is_far = builder.icmp_signed(">", size, self.number(PREFETCH_BYTES))
         is_wide = builder.icmp_signed(">=", words[OUT_ROW], self.number(PREFETCH_ROW_BYTES))
@@ -80,7 +84,7 @@ class Rows(SparseMicrokernel):
     def _write(self, number: Value, first: Value, stop: Value) -> None:
         """Emit a row of C."""
         builder, target = self.builder, self.row_of(self.out, number, OUT_ROW)
-        if self.vectors < WIDE:
+        if self.vectors < LEAST_VECTORS:
             *whole, last = self._finished(number, self.sums(first, stop), target)
             if self.vectors:
                 self._store_row(whole, last, target)

@@ -28,7 +28,7 @@ PANEL_KERNEL, REST_KERNEL
 WORKSPACE_BYTES, SUMS_BYTES
     Of memory, aligned on vectors, for each worker: sums, and then the panels.
 OUT_BYTES
-    Of C, gaps between its rows included.
+    Of C.
 """
 
 from __future__ import annotations

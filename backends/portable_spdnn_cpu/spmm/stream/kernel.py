@@ -76,9 +76,10 @@ from portable_spdnn_cpu.spmm.stream.microkernels import finish_row, sum_row
 from portable_spdnn_cpu.spmm.stream.panels import copy_panel
 from portable_spdnn_cpu.spmm.transposes import load_columns, store_columns
 
-# Bytes of sums between blocks beyond which a row's sums and its row of C begin to be loaded while
-# the row before is computed: rows of a block come in the order of their counts, which no processor
-# predicts. 2,048 rows take four fifths of the time on a Zen 3 so; 256 would take a twentieth more.
+# Bytes of sums between blocks beyond which a row's sums, and in the last its row of C, are
+# prefetched while the row before is computed: rows of a block come in the order of their counts,
+# which no processor predicts. 2,048 rows take four fifths of the time on a Zen 3 so; 256 would take
+# a twentieth more.
 FAR_SUMS = cache_bytes(2) // 4
 
 
@@ -166,7 +167,8 @@ def multiply_panels(
     size, row_bytes = 0 if stages else words[OUT_BYTES], out_stride * itemsize
     is_aligned = words[OUT] % BLOCK_BYTES == 0 and row_bytes % BLOCK_BYTES == 0
     nontemporal = size >= NONTEMPORAL_BYTES and is_aligned and code <= RELU
-    prefetches = size > PREFETCH_BYTES and row_bytes >= PREFETCH_ROW_BYTES and not nontemporal
+    is_wide = row_bytes >= PREFETCH_ROW_BYTES
+    prefetches = size > PREFETCH_BYTES and (is_wide or sums_are_far) and not nontemporal
     last = words[part + BLOCKS] - 1
     for block in range(last + 1):
         if not words[IN_PLACE]:
@@ -199,7 +201,7 @@ def multiply_panels(
             else:
                 row = np.uintp(begin) + place
                 if prefetches:
-                    following = int(row) + 1
+                    following = min(int(row) + 1, end - 1)
                     prefetch_items_to_write(out, following * out_stride + first_out, panels * width)
                 entry, count = indptr[row], indptr[row + np.uintp(1)] - indptr[row]
             sums_at = (int(row) - begin) * width

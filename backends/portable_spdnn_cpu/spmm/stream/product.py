@@ -215,7 +215,7 @@ class StreamProduct:
         sums = self.most_rows * row if staged or self.blocks > 1 else 0
         each = sums + (0 if in_place else self.k_block * row)
         words[job_words.WORKSPACE_BYTES : job_words.SUMS_BYTES + 1] = each, sums
-        words[job_words.OUT_BYTES] = out.shape[staged] * out.strides[staged]
+        words[job_words.OUT_BYTES] = out.nbytes
         item = self.dtype.itemsize
         whole = -1 if is_shared(self.entries, self.shape, columns, item, WAKING_WORK) else 0
         return _Call(key, words, address_of(words), threads * each, threads, whole)

@@ -24,7 +24,6 @@ from portable_spdnn_cpu.spmm.cost_model import size_of
 from portable_spdnn_cpu.spmm.dense_layout import (
     is_reused,
     layout_of,
-    new_result,
     with_aligned_rows,
 )
 from portable_spdnn_cpu.spmm.direct.choice import (
@@ -294,12 +293,10 @@ def multiply(
         if finish is None and order == "C" and (by_columns or columns > 1):
             zeroed = by_columns or begins_as_zeros(indices.size, rows, columns * item)
             zeroed = zeroed or has_few_rows(form, indptr, indices, rows, columns * item)
-        if len(given) == 1:
-            out = (zeros if zeroed else empty)(rows, values.dtype)
-        elif zeroed:
-            out = zeros((rows, columns), values.dtype)
-        else:
-            out = new_result((rows, columns), values.dtype, order == "F")
+        # Not on a cache line: on pages that the system has just made, which are in a cache then,
+        # non-temporal stores gain nothing.
+        new = zeros if zeroed else empty
+        out = new(rows if len(given) == 1 else (rows, columns), values.dtype, order)
     else:
         out = np.array(residual, order=order)
     job = entry_points.jobs[taken][columns == 1]

@@ -123,7 +123,7 @@ def test_panels_that_the_second_level_keeps(threads: int) -> None:
 def test_an_index_that_is_refused_after_a_block() -> None:
     A, B, _ = operands(NONTEMPORAL_BYTES, 1024, np.float32)
     A.indices[-1] = INNER
-    with pytest.raises(ps.InputError, match="column index 40 is outside 0 .. 39"):
+    with pytest.raises(ps.InputError, match=r"column index 40 is outside 0 \.\. 39"):
         ps.get_backend("numba", threads=1).spmm(A, B)
 
 

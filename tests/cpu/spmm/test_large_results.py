@@ -27,6 +27,7 @@ from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 from portable_spdnn_cpu.tiles.layer import ways_to_write
 
+LARGE_BYTES = min(NONTEMPORAL_BYTES, 1 << 25)  # there is no such limit but on x86
 INNER = 40
 POOL = ThreadPool(2)
 VARIANTS = (
@@ -34,9 +35,9 @@ VARIANTS = (
 )  # fmt: skip
 # Whole vectors in a row, and whole panels; a row that ends within a vector; few vectors.
 SIZES = [
-    (NONTEMPORAL_BYTES, 1024, np.float32), (NONTEMPORAL_BYTES, 1040, np.float32),
-    (NONTEMPORAL_BYTES, 520, np.float64), (NONTEMPORAL_BYTES, 1030, np.float32),
-    (NONTEMPORAL_BYTES, 40, np.float32), (PREFETCH_BYTES, 256, np.float32),
+    (LARGE_BYTES, 1024, np.float32), (LARGE_BYTES, 1040, np.float32),
+    (LARGE_BYTES, 520, np.float64), (LARGE_BYTES, 1030, np.float32),
+    (LARGE_BYTES, 40, np.float32), (PREFETCH_BYTES, 256, np.float32),
     (PREFETCH_BYTES, 129, np.float64), (PREFETCH_BYTES, 64, np.float32),
 ]  # fmt: skip
 
@@ -96,7 +97,7 @@ def test_products_of_a_matrix_as_it_is(size: int, columns: int, dtype: Any) -> N
 
 @pytest.mark.parametrize("columns", [1024, 1030])  # of 1,040: the rows of C have gaps
 def test_streamed_products_with_gaps(columns: int) -> None:
-    A, B, expected = operands(NONTEMPORAL_BYTES, columns, np.float32)
+    A, B, expected = operands(LARGE_BYTES, columns, np.float32)
     for variant in VARIANTS[:2]:
         wide = empty_result((len(expected), 1040), np.dtype(np.float32))
         wide[...] = 7
@@ -121,7 +122,7 @@ def test_panels_that_the_second_level_keeps(threads: int) -> None:
 
 
 def test_an_index_that_is_refused_after_a_block() -> None:
-    A, B, _ = operands(NONTEMPORAL_BYTES, 1024, np.float32)
+    A, B, _ = operands(LARGE_BYTES, 1024, np.float32)
     A.indices[-1] = INNER
     with pytest.raises(ps.InputError, match=r"column index 40 is outside 0 \.\. 39"):
         ps.get_backend("numba", threads=1).spmm(A, B)
@@ -153,7 +154,7 @@ def test_how_clusters_write() -> None:
 
 @pytest.mark.parametrize("fortran", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "silu"])
-@pytest.mark.parametrize("size", [PREFETCH_BYTES, NONTEMPORAL_BYTES])
+@pytest.mark.parametrize("size", [PREFETCH_BYTES, LARGE_BYTES])
 def test_clusters_of_rows(size: int, activation: Any, fortran: bool) -> None:
     rng = np.random.default_rng(2)
     dense = np.zeros((64, INNER), np.float32)
@@ -182,7 +183,7 @@ def test_clusters_of_rows(size: int, activation: Any, fortran: bool) -> None:
 
 @pytest.mark.parametrize("activation", ["relu", "silu"])
 def test_epilogues(activation: Any) -> None:
-    A, B, sums = operands(NONTEMPORAL_BYTES, 1024, np.float32)
+    A, B, sums = operands(LARGE_BYTES, 1024, np.float32)
     rng = np.random.default_rng(1)
     bias = rng.uniform(-1, 1, A.shape[0]).astype(np.float32)
     residual = rng.uniform(-1, 1, sums.shape).astype(np.float32)
@@ -208,7 +209,7 @@ def test_results_in_fortran_order(rows: int, dtype: Any) -> None:
     item = np.dtype(dtype).itemsize
     A, _, _ = operands(rows * 64 * item, 64, dtype)
     A = A[:rows]
-    B = np.random.default_rng(3).uniform(-1, 1, (INNER, NONTEMPORAL_BYTES // (rows * item) + 5))
+    B = np.random.default_rng(3).uniform(-1, 1, (INNER, LARGE_BYTES // (rows * item) + 5))
     B = np.asfortranarray(B.astype(dtype))
     expected = A @ B
     products = StreamProduct(A, Epilogue(), VARIANTS[1]), DirectProduct(A, Epilogue())

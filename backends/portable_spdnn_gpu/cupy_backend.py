@@ -44,7 +44,7 @@ from portable_spdnn_gpu.network.plan import DevicePlan
 from portable_spdnn_gpu.network.steps import KERNELS
 from portable_spdnn_gpu.spgemm.launch import DeviceSpgemmHandle, compile_spgemm, sparse_layer
 from portable_spdnn_gpu.spmm.launch import PreparedSpmm
-from portable_spdnn_gpu.spmm.packing import by_output
+from portable_spdnn_gpu.spmm.output_rows import by_output
 
 
 class CupyBackend(Backend):

@@ -32,7 +32,8 @@ from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.properties import DATA_SHEETS
 from portable_spdnn_gpu.network.costs import step_cost
 from portable_spdnn_gpu.persistent.packing import SegmentLayer, pack_segment
-from portable_spdnn_gpu.spmm.packing import VARIANTS, by_output, pack
+from portable_spdnn_gpu.spmm.output_rows import by_output
+from portable_spdnn_gpu.spmm.packing import VARIANTS, pack
 
 ARCHITECTURE = 90
 SHARED_LIMIT = 227 << 10  # bytes that a block may ask for

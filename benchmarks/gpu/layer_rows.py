@@ -19,7 +19,8 @@ from portable_spdnn_gpu.cupy_backend import CupyBackend
 from portable_spdnn_gpu.device.epilogue import DeviceEpilogue
 from portable_spdnn_gpu.spmm.costs import LayerSize, variant_cost
 from portable_spdnn_gpu.spmm.launch import PreparedSpmm
-from portable_spdnn_gpu.spmm.packing import VARIANTS, by_output, pack
+from portable_spdnn_gpu.spmm.output_rows import by_output
+from portable_spdnn_gpu.spmm.packing import VARIANTS, pack
 
 Record = dict[str, Any]
 FEATURE_BYTES = 2 << 30  # that one layer's features take, or as many as LEAST_INPUTS take

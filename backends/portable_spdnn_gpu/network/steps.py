@@ -33,7 +33,8 @@ from portable_spdnn_gpu.device.properties import DeviceProperties
 from portable_spdnn_gpu.network.costs import segment_layer_seconds
 from portable_spdnn_gpu.persistent.layout import Layout
 from portable_spdnn_gpu.persistent.packing import PackedSegment, SegmentLayer, pack_segment
-from portable_spdnn_gpu.spmm.packing import VARIANTS, PackedSpmm, by_output, pack, packing_threads
+from portable_spdnn_gpu.spmm.output_rows import OutputRows
+from portable_spdnn_gpu.spmm.packing import VARIANTS, PackedSpmm, pack, packing_threads
 from portable_spdnn_gpu.spmm.selection import Choice, choose_variant, reuse_statistics
 from portable_spdnn_gpu.spmm.tuning import TunedStaged
 
@@ -73,12 +74,11 @@ class Step:
 class _ChosenLayer(NamedTuple):
     """A layer by itself, before it is packed.
 
-    `constant`: all its weights are equal. `bounded`: it is linear or ReLU.
+    `bounded`: it is linear or ReLU.
     """
 
     number: int
-    A: sp.csr_array
-    constant: bool
+    A: OutputRows
     bounded: bool
     choice: Choice
     config: StagedConfig | None = None
@@ -137,7 +137,7 @@ class StepChooser:
             end = min(begin + next(lengths, len(network)), len(network))
             layers = [
                 SegmentLayer(
-                    self._by_output(network, number),
+                    OutputRows.of_layer(network.layers[number], self.precision.sums),
                     np.asarray(network.layers[number].bias, self.precision.sums),
                     self.keeps_inactive(number),
                     network.layers[number].constant is not None,
@@ -155,9 +155,6 @@ class StepChooser:
             return self.inputs
         return max(1, int(self.survival[min(layer, len(self.survival) - 1)] * self.inputs))
 
-    def _by_output(self, network: Network, number: int) -> sp.csr_array:
-        return by_output(network.layers[number].csr(self.precision.sums))
-
     def _single_layers(self, network: Network, count: int) -> Iterator[Step]:
         """Make the first layers steps of their own: chosen and packed side by side, in order.
 
@@ -170,35 +167,33 @@ class StepChooser:
 
     def _choose(self, numbered: tuple[int, Layer]) -> _ChosenLayer:
         number, layer = numbered
-        A, constant = by_output(layer.csr(self.precision.sums)), layer.constant is not None
+        A = OutputRows.of_layer(layer, self.precision.sums)
         asked = self.kernel in VARIANTS
-        choice = Choice(self.kernel, {}, "asked for") if asked else self._least(A, constant, number)
-        return _ChosenLayer(number, A, constant, layer.epilogue().interval is not None, choice)
+        choice = Choice(self.kernel, {}, "asked for") if asked else self._least(A, number)
+        return _ChosenLayer(number, A, layer.epilogue().interval is not None, choice)
 
     def _tuned(self, chosen: _ChosenLayer) -> _ChosenLayer:
         """Return what is chosen once tile sizes are measured, where the staged variant was."""
         # Configurations are measured, and compiled, for linear and ReLU layers.
         if chosen.choice.variant != "staged" or not chosen.bounded:
             return chosen
-        tuned, choice = self.tuned(chosen.A), chosen.choice
+        tuned, choice = self.tuned(chosen.A.csr), chosen.choice
         if tuned is None:
             return chosen
         if self.kernel not in VARIANTS:
-            choice = self._least(chosen.A, chosen.constant, chosen.number, tuned)
+            choice = self._least(chosen.A, chosen.number, tuned)
         return chosen._replace(choice=choice, config=tuned.config)
 
     def _packed(self, chosen: _ChosenLayer) -> Step:
         variant = chosen.choice.variant
         config = chosen.config if variant == "staged" else None
-        packed = pack(chosen.A, variant, self.precision, config, chosen.constant)
+        packed = pack(chosen.A, variant, self.precision, config)
         return Step(chosen.number, chosen.number + 1, packed, chosen.choice.reason)
 
-    def _least(
-        self, A: sp.csr_array, constant: bool, number: int, tuned: TunedStaged | None = None
-    ) -> Choice:
+    def _least(self, A: OutputRows, number: int, tuned: TunedStaged | None = None) -> Choice:
         """Return the variant of a layer with the least estimate, or measured time."""
         config = tuned.config if tuned else None
-        statistics = reuse_statistics(A, self.precision, config, constant)
+        statistics = reuse_statistics(A, self.precision, config)
         inputs, measured = self.active_inputs(number), tuned.measured if tuned else None
         return choose_variant(statistics, self.precision, self.properties, inputs, measured)
 
@@ -240,8 +235,8 @@ class StepChooser:
         alone = together = 0.0
         sample = sorted(set(np.linspace(begin, end - 1, SAMPLED).astype(int).tolist()))
         for number in sample:
-            A, constant = self._by_output(network, number), layers[number - begin].constant
-            statistics = reuse_statistics(A, self.precision, None, constant is not None)
+            A = OutputRows.of_layer(network.layers[number], self.precision.sums)
+            statistics = reuse_statistics(A, self.precision)
             inputs, device = self.active_inputs(number), self.properties
             choice = choose_variant(statistics, self.precision, device, inputs)
             alone += min(choice.estimates.values()) + LISTING

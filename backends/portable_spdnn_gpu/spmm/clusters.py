@@ -68,27 +68,42 @@ class Clusters:
         return self.starts.size - 1
 
     @property
+    def common_begins(self) -> Array:
+        """Where the common columns of each cluster begin in `indices`."""
+        return self.bounds[:-1].reshape(-1, CLUSTER + 1)[:, 0]
+
+    @property
     def common_counts(self) -> Array:
         """How many common columns each cluster has."""
         return np.diff(self.bounds).reshape(-1, CLUSTER + 1)[:, 0]
 
     def common_columns(self) -> tuple[Array, Array, Array]:
         """Return the cluster, the column and the rank in the cluster of every common column."""
-        first, counts = self.bounds[:-1].reshape(-1, CLUSTER + 1)[:, 0], self.common_counts
+        counts = self.common_counts
         cluster = np.repeat(np.arange(self.count), counts)
         rank = np.arange(cluster.size) - np.repeat(np.cumsum(counts) - counts, counts)
-        return cluster, self.indices[first[cluster] + rank].astype(np.int64), rank
+        return cluster, self.indices[self.common_begins[cluster] + rank].astype(np.int64), rank
+
+    def cluster_of_rows(self, height: int) -> Array:
+        """Return the cluster of each row of a matrix of so many, -1 for those in none."""
+        cluster = np.full(height, -1)
+        cluster[self.rows] = np.arange(self.rows.size) // CLUSTER
+        return cluster
 
 
-def cluster_rows(A: SparseOperand) -> Clusters:
-    """Find the clusters of a canonical csr_array and lay them out."""
+def cluster_rows(A: SparseOperand, first: Array | None = None) -> Clusters:
+    """Find the clusters of a canonical csr_array and lay them out.
+
+    `first` are the groups that `candidate_groups` found among its filled rows in round 0, if known.
+    """
     left = np.diff(A.indptr) > 0
     equal, alike = [], []
     for attempt in range(ROUNDS):
         rest = np.flatnonzero(left)
         if rest.size < CLUSTER:
             break
-        candidates = candidate_groups(A, rest, attempt)
+        known = first if attempt == 0 else None
+        candidates = candidate_groups(A, rest, attempt) if known is None else known
         same = np.empty(len(candidates), bool)
         have_equal_columns(A.indptr, A.indices, candidates, same)
         others = candidates[~same]
@@ -98,24 +113,45 @@ def cluster_rows(A: SparseOperand) -> Clusters:
     nothing = np.empty((0, CLUSTER), np.int64)
     groups = np.concatenate([nothing, *equal])
     return _joined(
-        A,
-        _lay_out_equal(A, groups[neighbours_first(A, groups)]),
+        A.shape[0],
+        _lay_out_equal(A, groups),
         _lay_out(A, np.concatenate([nothing, *alike])),
     )
 
 
 def own_entries(A: SparseOperand, found: Clusters) -> tuple[Array, Array, Array]:
     """Return the row, the rank in it and the offset in A of entries outside common columns."""
-    cluster = np.full(A.shape[0], -1)
-    cluster[found.rows] = np.arange(found.rows.size) // CLUSTER
-    begins = found.bounds[:-1].reshape(-1, CLUSTER + 1)[:, 0]
+    cluster, begins = found.cluster_of_rows(A.shape[0]), found.common_begins
     spans = np.stack([begins, begins + found.common_counts], axis=1)
     row, rank, entries = np.empty((3, A.nnz), np.int64)
     count = find_own_entries(A.indptr, A.indices, cluster, spans, found.indices, row, rank, entries)
     return row[:count], rank[:count], entries[:count]
 
 
-def neighbours_first(A: SparseOperand, groups: Array) -> Array:
+def clusters_of_equal_rows(
+    groups: Array, lengths: Array, columns: Array, value: Array, shape: tuple[int, int]
+) -> Clusters:
+    """Lay out clusters of rows with equal columns that are all of a matrix of one value.
+
+    Parameters
+    ----------
+    groups : ndarray of int64, shape (clusters, CLUSTER)
+        Their rows; all others are empty.
+    lengths : ndarray of int64, shape (clusters,)
+        How many columns the rows of each have.
+    columns : ndarray of int32
+        The columns of each cluster, rising, one cluster after the other.
+    value : ndarray, shape (1,)
+        The value of all entries.
+    shape : (int, int)
+        The columns of the matrix, and its rows.
+    """
+    groups, lengths, columns = _in_order(groups, lengths, columns, shape[0])
+    values = np.broadcast_to(value, CLUSTER * columns.size)
+    return _joined(shape[1], _all_common(groups, lengths, columns, values))
+
+
+def neighbours_first(lengths: Array, columns: Array, width: int) -> Array:
     """Return an order of clusters in which those that share columns come soon after each other.
 
     Blocks take clusters in their order, so that a row of B that several clusters load is still in
@@ -123,26 +159,26 @@ def neighbours_first(A: SparseOperand, groups: Array) -> Array:
 
     Parameters
     ----------
-    A : csr_array, canonical
-    groups : ndarray of int64, shape (clusters, CLUSTER)
-        Clusters of rows with equal columns.
+    lengths : ndarray of int, shape (clusters,)
+        How many columns each cluster has.
+    columns : ndarray of int
+        The columns of each, one cluster after the other.
+    width : int
+        How many columns the matrix has.
 
     References
     ----------
     E. Cuthill and J. McKee, "Reducing the Bandwidth of Sparse Symmetric Matrices", Proceedings
     of the 24th National Conference of the ACM, 1969.
     """
-    if len(groups) < MIN_ORDERED:
-        return np.arange(len(groups))
-    first = groups[:, 0]
-    lengths = A.indptr[first + 1] - A.indptr[first]
-    columns = A.indices[_places(A.indptr[first], lengths)]
+    if lengths.size < MIN_ORDERED:
+        return np.arange(lengths.size)
     # A column that most clusters share tells nothing, and would make every two neighbours.
-    rare = np.bincount(columns, minlength=A.shape[1])[columns] <= MAX_SHARERS
-    cluster = np.repeat(np.arange(len(groups)), lengths)[rare]
-    ones = np.ones(cluster.size, np.int32)
-    shape = (len(groups), A.shape[1])
-    touches = sp.csr_array((ones, (cluster, columns[rare])), shape=shape)
+    rare = np.bincount(columns, minlength=width)[columns] <= MAX_SHARERS
+    kept = columns[rare]
+    ends = np.cumsum(rare)[np.cumsum(lengths) - 1]  # no cluster is without columns
+    parts = np.ones(kept.size, np.int32), kept, np.concatenate(([0], ends))
+    touches = sp.csr_array(parts, shape=(lengths.size, width))
     shared = sp.csr_matrix(touches @ touches.T)
     return np.asarray(reverse_cuthill_mckee(shared, symmetric_mode=True), np.int64)
 
@@ -163,12 +199,16 @@ def candidate_groups(A: SparseOperand, rows: Array, attempt: int) -> Array:
     least, whole = np.empty((2, rows.size), np.uint64)
     hash_rows(A.indptr, A.indices, rows, hashes, least, whole)
     order = np.lexsort((whole, least))
-    rank = np.arange(order.size)
-    new = np.concatenate(([True], least[order][1:] != least[order][:-1]))
-    run = np.maximum.accumulate(np.where(new, rank, 0))
-    length = np.diff(np.concatenate((np.flatnonzero(new), [order.size])))[np.cumsum(new) - 1]
-    kept = rank - run < length // CLUSTER * CLUSTER
-    return np.asarray(rows[order[kept]]).reshape(-1, CLUSTER)
+    return whole_groups(rows[order], least[order])
+
+
+def whole_groups(rows: Array, hashes: Array) -> Array:
+    """Return the first CLUSTER, 2 CLUSTER, ... rows of each run of one hash, (groups, CLUSTER)."""
+    rank = np.arange(rows.size)
+    begins = np.flatnonzero(np.diff(hashes, prepend=~hashes[:1]) != 0)
+    lengths = np.diff(begins, append=rows.size)
+    kept = rank - np.repeat(begins, lengths) < np.repeat(lengths // CLUSTER * CLUSTER, lengths)
+    return np.asarray(rows[kept]).reshape(-1, CLUSTER)
 
 
 def _entries(A: SparseOperand, rows: Array) -> tuple[Array, Array, Array]:
@@ -176,10 +216,10 @@ def _entries(A: SparseOperand, rows: Array) -> tuple[Array, Array, Array]:
     flat = rows.ravel()
     lengths = np.diff(A.indptr)[flat]
     owner = np.repeat(np.arange(flat.size), lengths)
-    return owner // CLUSTER, owner % CLUSTER, _places(A.indptr[flat], lengths)
+    return owner // CLUSTER, owner % CLUSTER, places_from(A.indptr[flat], lengths)
 
 
-def _places(begins: Array, lengths: Array) -> Array:
+def places_from(begins: Array, lengths: Array) -> Array:
     """Return the numbers from each begin on, as many as its length, one after the other."""
     shifts = begins - (np.cumsum(lengths) - lengths)
     return np.asarray(np.arange(lengths.sum()) + np.repeat(shifts, lengths))
@@ -203,15 +243,30 @@ def savings(A: SparseOperand, rows: Array) -> Array:
 _LaidOut = tuple[Array, Array, Array, Array, Array]
 
 
-def _lay_out_equal(A: SparseOperand, rows: Array) -> _LaidOut:
-    first = rows[:, 0]
+def _lay_out_equal(A: SparseOperand, groups: Array) -> _LaidOut:
+    first = groups[:, 0]
     lengths = A.indptr[first + 1] - A.indptr[first]
-    counts = np.zeros((len(rows), CLUSTER + 1), lengths.dtype)
-    counts[:, 0] = lengths
-    columns = A.indices[_places(A.indptr[first], lengths)]
+    columns = A.indices[places_from(A.indptr[first], lengths)]
+    groups, lengths, columns = _in_order(groups, lengths, columns, A.shape[1])
     values = np.empty(CLUSTER * columns.size, A.data.dtype)
-    interleave_rows(A.indptr, A.data, rows, values)
-    return rows.ravel(), counts.ravel(), columns, lengths * CLUSTER, values
+    interleave_rows(A.indptr, A.data, groups, values)
+    return _all_common(groups, lengths, columns, values)
+
+
+def _in_order(
+    groups: Array, lengths: Array, columns: Array, width: int
+) -> tuple[Array, Array, Array]:
+    """Return clusters, how many columns each has and which in the order of `neighbours_first`."""
+    order = neighbours_first(lengths, columns, width)
+    begins = np.cumsum(lengths) - lengths
+    return groups[order], lengths[order], columns[places_from(begins[order], lengths[order])]
+
+
+def _all_common(groups: Array, lengths: Array, columns: Array, values: Array) -> _LaidOut:
+    """Return clusters whose rows have all columns in common, as laid out."""
+    counts = np.zeros((lengths.size, CLUSTER + 1), lengths.dtype)
+    counts[:, 0] = lengths
+    return groups.ravel(), counts.ravel(), columns, lengths * CLUSTER, values
 
 
 def _lay_out(A: SparseOperand, rows: Array) -> _LaidOut:
@@ -228,9 +283,13 @@ def _lay_out(A: SparseOperand, rows: Array) -> _LaidOut:
     return rows.ravel(), counts, column[listed], sizes, A.data[place[order]]
 
 
-def _joined(A: SparseOperand, *parts: _LaidOut) -> Clusters:
-    rows, counts, columns, sizes, values = map(np.concatenate, zip(*parts, strict=True))
-    rest = np.ones(A.shape[0], bool)
+def _joined(height: int, *parts: _LaidOut) -> Clusters:
+    """Put the parts of a matrix of so many rows together; one alone is not copied."""
+    lists = zip(*parts, strict=True)
+    rows, counts, columns, sizes, values = (
+        arrays[0] if len(arrays) == 1 else np.concatenate(arrays) for arrays in lists
+    )
+    rest = np.ones(height, bool)
     rest[rows] = False
     return Clusters(
         rows.astype(np.int32),

@@ -12,7 +12,6 @@ import scipy.sparse as sp
 
 from portable_spdnn.errors import InputError
 from portable_spdnn.host import usable_cores
-from portable_spdnn.sparse_arrays import common_value
 from portable_spdnn_gpu.compile.catalog import (
     BOUNDED,
     CLUSTER_PANEL,
@@ -26,7 +25,7 @@ from portable_spdnn_gpu.compile.catalog import (
 )
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Array
-from portable_spdnn_gpu.spmm.clusters import cluster_rows
+from portable_spdnn_gpu.spmm.output_rows import OutputRows
 from portable_spdnn_gpu.spmm.staging import stage_rows
 
 VARIANTS = ("csr", "clustered", "staged")
@@ -124,17 +123,17 @@ class _Memory:
 
 
 def pack(
-    A: sp.csr_array,
+    A: sp.csr_array | OutputRows,
     variant: str,
     precision: Precision,
     config: StagedConfig | None = None,
     constant: bool | None = None,
 ) -> PackedSpmm:
-    """Pack a canonical csr_array.
+    """Pack a canonical csr_array, or a layer's weights by output.
 
     Parameters
     ----------
-    A : csr_array, shape (m, k)
+    A : csr_array or OutputRows, shape (m, k)
         The matrix, with values of the type of the precision's sums.
     variant : str
         "csr" computes row by row; "clustered" takes rows that share columns together, and the
@@ -152,45 +151,40 @@ def pack(
     """
     if variant not in VARIANTS:
         raise InputError(f"variant is {variant!r}; choose one of {', '.join(VARIANTS)}")
-    memory = _Memory()
+    given, memory = OutputRows.of(A, constant), _Memory()
     launches = []
-    rows, loads = np.arange(A.shape[0], dtype=np.int32), 0
-    constant = common_value(A.data) is not None if constant is None else constant
+    height, loads = given.shape[0], 0
+    rows = np.arange(height, dtype=np.int32)
     if variant == "staged" and rows.size:
         config = staged_configs(precision)[0] if config is None else config
-        stages = stage_rows(A, config)
+        stages = stage_rows(given.csr, config)
         blocks = stages.block_stages.size - 1
         arrays = memory.add(
             stages.block_stages, stages.stage_bounds, stages.columns, stages.slices,
-            stages.local_indices, precision.stored(stages.values), np.array([A.shape[0]], np.int32),
+            stages.local_indices, precision.stored(stages.values), np.array([height], np.int32),
         )  # fmt: skip
         kernel = partial(staged_spmm, config=config)
-        launches.append(PackedLaunch(kernel, arrays, A.shape[0], blocks, config.minibatch))
+        launches.append(PackedLaunch(kernel, arrays, height, blocks, config.minibatch))
         rows, loads = rows[:0], stages.columns.size
     if variant == "clustered":
-        found = cluster_rows(A)
+        found = given.clusters
         if found.count:
-            values = precision.stored(A.data[:1] if constant else found.values)
+            values = precision.stored(given.first_value if given.constant else found.values)
             arrays = memory.add(found.bounds, found.indices, found.starts, values, found.rows)
-            kernel = partial(clustered_spmm, constant=constant)
+            kernel = partial(clustered_spmm, constant=given.constant)
             launches.append(
                 PackedLaunch(kernel, arrays, found.rows.size, found.count, CLUSTER_PANEL, True)
             )
         rows, loads = found.rest, found.indices.size
     if rows.size:
-        indptr, indices = A.indptr.astype(np.int32), A.indices.astype(np.int32)
-        if rows.size < A.shape[0]:  # the others' entries are not needed
-            chosen = A[rows]
-            indptr = np.zeros(A.shape[0] + 1, np.int32)
-            indptr[rows + 1] = np.diff(chosen.indptr)
-            indptr, indices = np.cumsum(indptr, dtype=np.int32), chosen.indices.astype(np.int32)
-            values = chosen.data
-        else:
-            values = A.data
-        arrays = memory.add(indptr, indices, precision.stored(values), rows.astype(np.int32))
+        alone = given.outside_clusters() if variant == "clustered" else given.csr
+        indptr, indices = alone.indptr.astype(np.int32), alone.indices.astype(np.int32)
+        arrays = memory.add(indptr, indices, precision.stored(alone.data), rows)
         launches.append(PackedLaunch(csr_spmm, arrays, rows.size, rows.size, CSR_PANEL))
         loads += indices.size
-    return PackedSpmm(variant, A.shape, A.nnz, loads, memory.joined(), tuple(launches), constant)
+    return PackedSpmm(
+        variant, given.shape, given.nnz, loads, memory.joined(), tuple(launches), given.constant
+    )
 
 
 def packing_threads(entries: int) -> int:
@@ -201,10 +195,3 @@ def packing_threads(entries: int) -> int:
     32,768 entries, and a factor of 1.4 with layers of 131,072.
     """
     return max(1, min(usable_cores(), entries // ENTRIES_OF_A_THREAD))
-
-
-def by_output(W: sp.sparray) -> sp.csr_array:
-    """Return W transposed, as a canonical csr_array."""
-    transposed = sp.csr_array(W.T)
-    transposed.sort_indices()
-    return transposed

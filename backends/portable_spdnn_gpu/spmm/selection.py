@@ -39,7 +39,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import scipy.sparse as sp
 
-from portable_spdnn.sparse_arrays import common_value
 from portable_spdnn_gpu.compile.catalog import (
     CLUSTER,
     CLUSTER_PANEL,
@@ -50,15 +49,15 @@ from portable_spdnn_gpu.compile.catalog import (
 from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.device.properties import DeviceProperties
-from portable_spdnn_gpu.spmm.clusters import MIN_SAVING, candidate_groups, savings
+from portable_spdnn_gpu.spmm.clusters import MIN_SAVING, savings
 from portable_spdnn_gpu.spmm.costs import LayerSize, variant_cost
+from portable_spdnn_gpu.spmm.output_rows import OutputRows
 from portable_spdnn_gpu.spmm.packing import VARIANTS
-from portable_spdnn_gpu.spmm.staging import stage_rows
+from portable_spdnn_gpu.spmm.rows import QUARTER, count_stages
 
 LAUNCH = 3e-6  # seconds; in a graph of launches, with the pause between two kernels
 SAMPLED_GROUPS = 64  # candidates for clusters whose savings are counted
 SAMPLED_BLOCKS = 4  # blocks of rows that are laid out as staged_spmm reads them
-QUARTER = 8  # lanes that shared memory serves at a time, 16 bytes each
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,7 @@ class ReuseStatistics:
 
 
 def reuse_statistics(
-    A: sp.csr_array,
+    A: sp.csr_array | OutputRows,
     precision: Precision,
     config: StagedConfig | None = None,
     constant: bool | None = None,
@@ -107,7 +106,7 @@ def reuse_statistics(
 
     Parameters
     ----------
-    A : csr_array, canonical, shape (neurons out, neurons in)
+    A : csr_array, canonical, or OutputRows, shape (neurons out, neurons in)
     precision : Precision
     config : StagedConfig, optional
         The tile sizes of the staged variant. By default the precision's usual ones.
@@ -115,21 +114,20 @@ def reuse_statistics(
         Whether all entries of A are equal. By default they are compared.
     """
     config = staged_configs(precision)[0] if config is None else config
-    clustered_rows, saved = _count_clusters(A)
-    staged, padding, conflicts = _count_stages(A, config)
-    constant = common_value(A.data) is not None if constant is None else constant
+    given = OutputRows.of(A, constant)
+    clustered_rows, saved = _count_clusters(given)
+    staged, padding, conflicts = _count_stages(given, config)
     return ReuseStatistics(
-        A.shape[0], A.shape[1], A.nnz, A.nnz - saved, clustered_rows, staged, padding, conflicts,
-        config, constant,
+        given.shape[0], given.shape[1], given.nnz, given.nnz - saved, clustered_rows, staged,
+        padding, conflicts, config, given.constant,
     )  # fmt: skip
 
 
-def _count_clusters(A: sp.csr_array) -> tuple[int, float]:
-    """Estimate how many rows are clustered, and how many loads that saves."""
-    filled = np.flatnonzero(np.diff(A.indptr))
-    if filled.size < CLUSTER:
-        return 0, 0.0
-    candidates = candidate_groups(A, filled, 0)
+def _count_clusters(given: OutputRows) -> tuple[int, float]:
+    """Tell how many rows are clustered, and how many loads that saves, where need be estimated."""
+    if given.equal is not None:
+        return given.equal.rows.size, given.nnz - given.equal.indices.size
+    A, candidates = given.csr, given.candidates
     if not len(candidates):
         return 0, 0.0
     sample = candidates[_spread(len(candidates), SAMPLED_GROUPS)]
@@ -141,35 +139,22 @@ def _count_clusters(A: sp.csr_array) -> tuple[int, float]:
     return round(int(taken.sum()) * scale) * CLUSTER, saved
 
 
-def _count_stages(A: sp.csr_array, config: StagedConfig) -> tuple[float, float, float]:
+def _count_stages(given: OutputRows, config: StagedConfig) -> tuple[float, float, float]:
     """Estimate the rows of B staged, the padding, and the passes through shared memory."""
-    blocks = -(-A.shape[0] // config.rows)
-    staged = slots = entries = passes = reads = 0
+    height, width = given.shape
+    blocks = -(-height // config.rows)
+    staged = slots = passes = entries = 0
+    space = np.empty((2, config.rows), np.int64), *np.empty((2, QUARTER), np.int64)
     for block in _spread(blocks, SAMPLED_BLOCKS):
-        rows = A[block * config.rows : (block + 1) * config.rows]
-        stages = stage_rows(rows, config)
-        staged += stages.columns.size
-        slots += stages.local_indices.size
-        entries += rows.nnz
-        quarters = np.sort(stages.local_indices.reshape(-1, QUARTER), axis=1)
-        reads += len(quarters)
-        passes += int(_passes(quarters).sum())
+        first = int(block) * config.rows
+        offsets, columns = given.between(first, min(first + config.rows, height))
+        places = np.zeros(width, np.int32)
+        found = count_stages(offsets, columns, config.stage, places, *space)
+        staged, slots, passes = staged + found[0], slots + found[1], passes + found[2]
+        entries += columns.size
     if not entries:
         return 0.0, 1.0, 1.0
-    return staged / entries * A.nnz, slots / entries, passes / reads
-
-
-def _passes(quarters: Array) -> Array:
-    """Return the passes for eight lanes' reads of a vector, given their rows of B, rising.
-
-    Rows that agree modulo 8 have their vectors in the same banks (staged_spmm.cu), whatever the
-    minibatch; a row that several lanes read is read once.
-    """
-    new = np.ones(quarters.shape, bool)
-    new[:, 1:] = quarters[:, 1:] != quarters[:, :-1]
-    banks = np.arange(len(quarters))[:, None] * QUARTER + quarters % QUARTER
-    reads = np.bincount(banks[new], minlength=QUARTER * len(quarters))
-    return np.asarray(reads.reshape(-1, QUARTER).max(axis=1))
+    return staged / entries * given.nnz, slots / entries, passes / (slots / QUARTER)
 
 
 def _spread(count: int, most: int) -> Array:

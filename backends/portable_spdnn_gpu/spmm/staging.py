@@ -21,8 +21,7 @@ import numpy as np
 from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_gpu.compile.catalog import StagedConfig
 from portable_spdnn_gpu.device.interface import Array
-
-WARP = 32
+from portable_spdnn_gpu.spmm.rows import WARP
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from portable_spdnn_gpu.network.costs import (
 )
 from portable_spdnn_gpu.persistent.layout import Layout
 from portable_spdnn_gpu.persistent.packing import SegmentLayer, pack_segment
-from portable_spdnn_gpu.spmm.packing import by_output
+from portable_spdnn_gpu.spmm.output_rows import by_output
 from portable_spdnn_gpu.spmm.selection import reuse_statistics
 
 SINGLE, HALF = Precision(), Precision(half=True)

@@ -31,6 +31,7 @@ from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.cupy_backend import CupyBackend
 from portable_spdnn_gpu.network.weights import steps_that_fit
 from portable_spdnn_gpu.spmm import tuning
+from portable_spdnn_gpu.spmm.output_rows import OutputRows
 from portable_spdnn_gpu.spmm.tuning import TunedStaged, tune_staged
 
 pytestmark = needs_device
@@ -140,6 +141,27 @@ def test_layers_without_outputs(backend: CupyBackend, kernel: str) -> None:
     assert result.categories.tolist() == categories
     np.testing.assert_allclose(result.scores, scores, rtol=1e-5)
     assert [record.alive_inputs for record in result.records] == active
+
+
+@pytest.mark.parametrize("kernel", ["auto", "clustered", "csr", "resident"])
+@pytest.mark.parametrize("bias", [-0.2, 0.3])
+def test_outputs_without_edges_beside_clusters(
+    backend: CupyBackend, kernel: str, bias: float
+) -> None:
+    rng = np.random.default_rng(4)
+    layers = []
+    for inputs, outputs in ((60, 70), (70, 37), (37, 48)):
+        kinds = rng.random((inputs, outputs // 16)) < 0.3
+        pattern = np.pad(np.repeat(kinds, 16, axis=1), ((0, 0), (0, outputs % 16)))
+        W = sp.csr_array(pattern[:, rng.permutation(outputs)].astype(np.float32))
+        weights = np.broadcast_to(np.float32(0.125), W.nnz)
+        layers.append(ps.Layer.from_csr(W.indptr, W.indices, weights, W.shape, bias))
+        assert OutputRows.of_layer(layers[-1], np.float32).equal is not None
+    network, Y = ps.Network(layers, 4.0), binary(21, 60)
+    categories, scores, _ = oracle.infer(network, Y)
+    result = ps.infer(network, Y, backend, kernel=kernel)
+    assert result.categories.tolist() == categories
+    np.testing.assert_allclose(result.scores, scores, rtol=1e-5, atol=1e-6)
 
 
 def test_batches_fit_the_memory_of_the_device(backend: CupyBackend) -> None:
@@ -445,8 +467,7 @@ def test_whether_weights_are_equal_is_asked_of_no_matrix(
     def fail(array: np.ndarray) -> None:
         raise AssertionError("layers know it")
 
-    monkeypatch.setattr("portable_spdnn_gpu.spmm.selection.common_value", fail)
-    monkeypatch.setattr("portable_spdnn_gpu.spmm.packing.common_value", fail)
+    monkeypatch.setattr("portable_spdnn_gpu.spmm.output_rows.common_value", fail)
     plan = make_plan(backend, network, ps.PlanOptions(kernel=kernel))
     assert all(step.packed.constant for step in plan.steps)  # type: ignore[attr-defined]
 

@@ -27,7 +27,7 @@ from portable_spdnn_gpu.device.features import StepOperands, input_state
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.persistent.launch import DeviceSegment, LayerCounts
 from portable_spdnn_gpu.persistent.packing import SegmentLayer, pack_segment
-from portable_spdnn_gpu.spmm.packing import by_output
+from portable_spdnn_gpu.spmm.output_rows import by_output
 
 pytestmark = needs_device
 SINGLE, HALF, DOUBLE = Precision(), Precision(half=True), Precision(np.dtype(np.float64))

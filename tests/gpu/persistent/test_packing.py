@@ -20,7 +20,7 @@ from portable_spdnn_gpu.persistent.layout import (
     feature_rows,
 )
 from portable_spdnn_gpu.persistent.packing import SegmentLayer, pack_layer
-from portable_spdnn_gpu.spmm.packing import by_output
+from portable_spdnn_gpu.spmm.output_rows import by_output
 
 SINGLE = Precision()
 

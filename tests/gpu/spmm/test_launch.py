@@ -30,7 +30,8 @@ from portable_spdnn_gpu.spgemm.launch import DeviceSpgemmHandle
 from portable_spdnn_gpu.spmm import launch
 from portable_spdnn_gpu.spmm.clusters import cluster_rows
 from portable_spdnn_gpu.spmm.launch import DeviceSpmm, PreparedSpmm, launch_blocks
-from portable_spdnn_gpu.spmm.packing import VARIANTS, PackedLaunch, by_output, pack
+from portable_spdnn_gpu.spmm.output_rows import by_output
+from portable_spdnn_gpu.spmm.packing import VARIANTS, PackedLaunch, pack
 from portable_spdnn_gpu.spmm.staging import stage_rows
 
 pytestmark = needs_device

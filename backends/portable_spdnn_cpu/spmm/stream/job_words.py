@@ -25,6 +25,9 @@ ACTIVATION, LOWER, UPPER, BOUNDED
     finite.
 PANEL_KERNEL, REST_KERNEL
     Addresses of the kernels that compute whole panels, and what is left of the columns.
+HEAD_KERNEL, LINE
+    Where the columns of C before its first cache line are a panel by themselves: the address of the
+    kernel that computes them, and the items of a line. Otherwise 0.
 WORKSPACE_BYTES, SUMS_BYTES
     Of memory, aligned on vectors, for each worker: sums, and then the panels.
 OUT_BYTES
@@ -39,9 +42,9 @@ WORKERS, COUNTERS, B, OUT, RESIDUAL, WORKSPACE = FIRST_WORDS
 (
     TASKS, PARTS, K, COLUMNS, WIDTH, PANELS, K_BLOCK, IN_PLACE,
     B_STRIDE, B_FORTRAN, OUT_STRIDE, OUT_FORTRAN, RESIDUAL_STRIDE,
-    BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, PANEL_KERNEL, REST_KERNEL,
+    BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, PANEL_KERNEL, REST_KERNEL, HEAD_KERNEL, LINE,
     WORKSPACE_BYTES, SUMS_BYTES, OUT_BYTES, FIRST_PART,
-) = range(FIRST_OWN, FIRST_OWN + 24)  # fmt: skip
+) = range(FIRST_OWN, FIRST_OWN + 26)  # fmt: skip
 # Words of each part, from FIRST_PART on. Where ROWS is 0, A is not packed: there is one block, and
 # COUNTS is A's indptr.
 BEGIN, END, BLOCKS, ROWS, COUNTS, FIRST_ROW, FIRST_ENTRY, OFFSETS, VALUES, PART_WORDS = range(10)

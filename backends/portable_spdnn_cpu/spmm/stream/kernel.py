@@ -45,8 +45,10 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     FIRST_ENTRY,
     FIRST_PART,
     FIRST_ROW,
+    HEAD_KERNEL,
     IN_PLACE,
     K_BLOCK,
+    LINE,
     LOWER,
     OFFSETS,
     OUT,
@@ -89,20 +91,32 @@ def multiply_tasks(worker: int, words: Array) -> None:
 
     Tasks are numbered part by part: task i is group i % g of part i // g, for g groups of panels.
     So threads share rows where there is a part for each. `job_words` says what the words are.
+
+    Where large results begin within a cache line, the columns before the next are a panel by
+    themselves, so that those after it start on lines, as non-temporal stores have to.
     """
     groups, width = words[TASKS] // words[PARTS], words[WIDTH]
+    head, rest_kernel = 0, words[REST_KERNEL]
+    before = words[OUT] % BLOCK_BYTES
+    if words[HEAD_KERNEL] and before:
+        head = words[LINE] * (BLOCK_BYTES - before) // BLOCK_BYTES
+        if rest_kernel == 0:
+            rest_kernel = words[PANEL_KERNEL]
     while True:
         task = next_task(words, words[COUNTERS], worker, words[WORKERS], words[TASKS])
         if task < 0:
             break
         part = FIRST_PART + PART_WORDS * (task // groups)
-        column = task % groups * words[PANELS] * width
+        group = task % groups
+        column = head + group * words[PANELS] * width
         columns = min(words[PANELS] * width, words[COLUMNS] - column)
         rest = columns % width
+        if head and group == 0:
+            call_kernel(words[HEAD_KERNEL], worker, words, (part, 0, head))
         if columns > rest:
             call_kernel(words[PANEL_KERNEL], worker, words, (part, column, columns - rest))
         if rest:
-            call_kernel(words[REST_KERNEL], worker, words, (part, column + columns - rest, rest))
+            call_kernel(rest_kernel, worker, words, (part, column + columns - rest, rest))
 
 
 @job_kernel
@@ -165,7 +179,8 @@ def multiply_panels(
         out, out_stride, first_out = array_at(words[OUT], LENGTH, dtype), words[OUT_STRIDE], column
     sums_are_far = words[SUMS_BYTES] > FAR_SUMS
     size, row_bytes = 0 if stages else words[OUT_BYTES], out_stride * itemsize
-    is_aligned = words[OUT] % BLOCK_BYTES == 0 and row_bytes % BLOCK_BYTES == 0
+    first_byte = words[OUT] + column * itemsize
+    is_aligned = first_byte % BLOCK_BYTES == 0 and row_bytes % BLOCK_BYTES == 0
     nontemporal = size >= NONTEMPORAL_BYTES and is_aligned and code <= RELU
     is_wide = row_bytes >= PREFETCH_ROW_BYTES
     prefetches = size > PREFETCH_BYTES and (is_wide or sums_are_far) and not nontemporal

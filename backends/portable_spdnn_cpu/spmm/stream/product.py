@@ -9,10 +9,11 @@ import numpy as np
 import scipy.sparse as sp
 
 from portable_spdnn.epilogue import Epilogue
-from portable_spdnn_cpu.activations import activation_of
+from portable_spdnn_cpu.activations import RELU, activation_of
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.job_start import start_function
 from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, address_of, in_order
+from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.buffers import WORKSPACES
 from portable_spdnn_cpu.machine.spinning import job_failed
@@ -211,6 +212,12 @@ class StreamProduct:
             words[job_words.PANEL_KERNEL] = self._address_of_kernel(self.width)
         if rest:
             words[job_words.REST_KERNEL] = self._address_of_kernel(rest)
+        line = BLOCK_BYTES // self.dtype.itemsize
+        in_lines = stride % line == 0 and columns % line == 0 and not staged and not in_place
+        bounded = words[job_words.ACTIVATION] <= RELU
+        if out.nbytes >= NONTEMPORAL_BYTES and in_lines and bounded:
+            words[job_words.HEAD_KERNEL] = self._address_of_kernel(line)
+            words[job_words.LINE] = line
         row = self.width * self.dtype.itemsize
         sums = self.most_rows * row if staged or self.blocks > 1 else 0
         each = sums + (0 if in_place else self.k_block * row)

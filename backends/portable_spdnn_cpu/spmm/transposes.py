@@ -41,7 +41,7 @@ def load_columns(
     itemsize = array_at(0, 1, dtype).itemsize
     tile = array_at(address - first * stride * itemsize, (stop, stride), dtype)
     lines = array_at(source, (columns, source_stride), dtype)
-    _transpose(INTO_TILE, tile, lines, first, stop, columns)
+    _transpose(INTO_TILE, tile, lines, first, stop, columns, first)
     if columns < width:
         for k in range(first, stop):
             tile[k, columns:width] = 0
@@ -68,20 +68,25 @@ def store_columns(
     tile = array_at(address, (end, width), dtype)
     lines = array_at(target, (columns, target_stride), dtype)
     itemsize = tile.itemsize
-    places = target | target_stride * itemsize | begin * itemsize
-    has_squares = places % BLOCK_BYTES == 0 and columns * itemsize >= TRANSPOSE_BYTES
-    if size >= NONTEMPORAL_BYTES and has_squares:
-        _transpose(NONTEMPORAL_FROM_TILE, tile, lines, begin, end, columns)
+    has_squares = columns * itemsize >= TRANSPOSE_BYTES
+    are_alike = target_stride * itemsize % BLOCK_BYTES == 0 and target % itemsize == 0
+    if size >= NONTEMPORAL_BYTES and has_squares and are_alike:
+        line = begin + -(target // itemsize + begin) % (BLOCK_BYTES // itemsize)
+        _transpose(NONTEMPORAL_FROM_TILE, tile, lines, begin, end, columns, line)
         store_fence()
     else:
-        _transpose(FROM_TILE, tile, lines, begin, end, columns)
+        _transpose(FROM_TILE, tile, lines, begin, end, columns, begin)
 
 
 @kernel_part
 def _transpose(
-    direction: tuple[int, ...], tile: Array, lines: Array, begin: int, end: int, columns: int
-) -> None:
-    """Let rows begin .. end - 1 of a tile be columns of lines, or the other way round."""
+    direction: tuple[int, ...], tile: Array, lines: Array, begin: int, end: int, columns: int,
+    line: int,
+) -> None:  # fmt: skip
+    """Let rows begin .. end - 1 of a tile be columns of lines, or the other way round.
+
+    Non-temporal stores begin at row `line`, which is the first of a cache line in each column.
+    """
     # Squares are transposed in registers, of which the last ones may overlap others. In a tile of
     # fewer columns than a square has, `column` is negative: the square begins in the row before,
     # which goes to line 0. That is stored again afterwards, rightly, since lines are stored in
@@ -101,9 +106,11 @@ def _transpose(
     for c in range(0, columns, side):
         column = min(c, columns - side)
         start = first
-        if len(direction) == 2:
-            start = end - (end - first) % (LINE_SQUARES * side)
-            for row in range(first, start, LINE_SQUARES * side):
+        if len(direction) == 2 and end - line >= LINE_SQUARES * side:
+            for row in range(first, line, side):
+                transpose_from_tile(tile, None, row, column, lines, None)
+            start = end - (end - line) % (LINE_SQUARES * side)
+            for row in range(line, start, LINE_SQUARES * side):
                 transpose_nontemporal(tile, None, row, column, lines, None)
         for place in range(start, end, side):
             row = min(place, end - side)

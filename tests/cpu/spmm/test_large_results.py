@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
 from typing import Any
 
 import numba
@@ -22,7 +23,7 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
-from portable_spdnn_cpu.spmm.dense_layout import empty_result, empty_unaligned
+from portable_spdnn_cpu.spmm.dense_layout import empty_result
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 from portable_spdnn_cpu.tiles.layer import ways_to_write
@@ -63,6 +64,20 @@ def aligned(B: Any) -> Any:
     return copy
 
 
+def places_for(shape: tuple[int, ...], dtype: Any, fortran: bool = False) -> Iterator[Any]:
+    """Yield arrays of NaN that begin on a cache line, or within one; nothing beside is written."""
+    item = np.dtype(dtype).itemsize
+    size = int(np.prod(shape))
+    for offset in (0, item, 16, BLOCK_BYTES - item):
+        raw = empty_result((size + 2 * (BLOCK_BYTES // item),), np.dtype(dtype))
+        raw[...] = np.nan
+        begin = offset // item
+        inside = raw[begin : begin + size]
+        yield inside.reshape(shape[::-1]).T if fortran else inside.reshape(shape)
+        assert np.isnan(raw[:begin]).all()
+        assert np.isnan(raw[begin + size :]).all()
+
+
 def compare(found: Any, expected: Any) -> None:
     """Fail where results differ by more than rounding."""
     assert found.shape == expected.shape
@@ -76,7 +91,7 @@ def test_streamed_products(size: int, columns: int, dtype: Any) -> None:
     B = aligned(B)
     for variant in VARIANTS:
         product = StreamProduct(A, Epilogue(), variant)
-        for out in (empty_result(expected.shape, np.dtype(dtype)), empty_unaligned(expected)):
+        for out in places_for(expected.shape, dtype):
             for pool in (ALONE, POOL):
                 out[...] = np.nan
                 product.multiply(B, out, None, pool)
@@ -87,7 +102,7 @@ def test_streamed_products(size: int, columns: int, dtype: Any) -> None:
 def test_products_of_a_matrix_as_it_is(size: int, columns: int, dtype: Any) -> None:
     A, B, expected = operands(size, columns, dtype)
     product = DirectProduct(A, Epilogue())
-    for out in (empty_result(expected.shape, np.dtype(dtype)), empty_unaligned(expected)):
+    for out in places_for(expected.shape, dtype):
         for pool in (ALONE, POOL):
             out[...] = np.nan
             product.multiply(B, out, None, pool)
@@ -95,15 +110,18 @@ def test_products_of_a_matrix_as_it_is(size: int, columns: int, dtype: Any) -> N
     compare(ps.get_backend("numba", threads=1).spmm(A, B), expected)
 
 
+@pytest.mark.parametrize("first", [0, 4])
 @pytest.mark.parametrize("columns", [1024, 1030])  # of 1,040: the rows of C have gaps
-def test_streamed_products_with_gaps(columns: int) -> None:
+def test_streamed_products_with_gaps(columns: int, first: int) -> None:
     A, B, expected = operands(LARGE_BYTES, columns, np.float32)
+    end = first + columns
     for variant in VARIANTS[:2]:
         wide = empty_result((len(expected), 1040), np.dtype(np.float32))
         wide[...] = 7
-        StreamProduct(A, Epilogue(), variant).multiply(B, wide[:, :columns], None, ALONE)
-        compare(wide[:, :columns], expected)
-        assert (wide[:, columns:] == 7).all()
+        StreamProduct(A, Epilogue(), variant).multiply(B, wide[:, first:end], None, ALONE)
+        compare(wide[:, first:end], expected)
+        assert (wide[:, :first] == 7).all()
+        assert (wide[:, end:] == 7).all()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -196,9 +214,9 @@ def test_epilogues(activation: Any) -> None:
     prepared = epilogue.prepared("spmm", A.shape[0], np.dtype(np.float32))
     products: list[Any] = [StreamProduct(A, prepared, VARIANTS[0]), DirectProduct(A, prepared)]
     for product in products:
-        out = empty_result(sums.shape, np.dtype(np.float32))
-        product.multiply(B, out, residual, ALONE)
-        compare(out, expected)
+        for out in places_for(sums.shape, np.float32):
+            product.multiply(B, out, residual, ALONE)
+            compare(out, expected)
     backend = ps.get_backend("numba", threads=1)
     compare(backend.spmm(A, B, epilogue=epilogue, residual=residual), expected)
 
@@ -214,10 +232,9 @@ def test_results_in_fortran_order(rows: int, dtype: Any) -> None:
     expected = A @ B
     products = StreamProduct(A, Epilogue(), VARIANTS[1]), DirectProduct(A, Epilogue())
     for product in products:
-        out = empty_result(expected.shape, np.dtype(dtype), fortran=True)
-        out[...] = np.nan
-        product.multiply(B, out, None, ALONE)
-        compare(out, expected)
+        for out in places_for(expected.shape, dtype, fortran=True):
+            product.multiply(B, out, None, ALONE)
+            compare(out, expected)
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="looks for x86's names")

@@ -252,9 +252,11 @@ def check_out(
             "type, is expected"
         )
     if out.shape != shape or out.dtype != dtype or not flags.c_contiguous:
-        order = "C" if flags.c_contiguous else "another"
+        order = "with gaps between its items"
+        if flags.c_contiguous or flags.f_contiguous:
+            order = f"in {'C' if flags.c_contiguous else 'Fortran'} order"
         raise InputError(
-            f"{name}: out is {out.dtype} of shape {out.shape} in {order} order; "
+            f"{name}: out is {out.dtype} of shape {out.shape} {order}; "
             f"{dtype} of shape {shape} in C order is expected"
         )
     if not getattr(flags, "writeable", True):

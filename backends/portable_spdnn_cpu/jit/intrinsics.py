@@ -35,15 +35,25 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> Emission:
     For addresses that hardware does not predict, asked for so early that the line has arrived when
     it is used. An address beyond the array does no harm.
     """
-    signature = types.void(array, types.intp)
+    return types.void(array, types.intp), _prefetching(written=False)
+
+
+@intrinsic
+def prefetch_to_write(typingctx: Any, array: Any, index: Any) -> Emission:
+    """Begin to load the cache line of array[index], which is to be written; see `prefetch`."""
+    return types.void(array, types.intp), _prefetching(written=True)
+
+
+def _prefetching(written: bool) -> Any:
+    """Return what emits a prefetch."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         data = context.make_array(sig.args[0])(context, builder, args[0]).data
-        place = builder.gep(data, [args[1]])
-        prefetch_line(builder, builder.bitcast(place, ir.IntType(8).as_pointer()))
+        place = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
+        prefetch_line(builder, place, written)
         return context.get_dummy_value()
 
-    return signature, codegen
+    return codegen
 
 
 @intrinsic

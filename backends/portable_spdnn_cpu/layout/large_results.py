@@ -17,7 +17,7 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic, kernel_part
-from portable_spdnn_cpu.jit.intrinsics import prefetch_line
+from portable_spdnn_cpu.jit.intrinsics import prefetch_to_write
 from portable_spdnn_cpu.jit.target import is_x86
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
@@ -60,23 +60,8 @@ def store_fence(typingctx: Any) -> Emission:
 def prefetch_items_to_write(array: Any, first: int, count: int) -> None:
     """Prefetch cache lines of so many items, from a number on, which are to be written.
 
-    Where they do not start on a line, the last one may be left out.
-
-    Lines beyond the array do no harm.
+    Where they do not start on a line, the last one may be left out. Lines beyond the array do no
+    harm.
     """
     for item in range(first, first + count, BLOCK_BYTES // array.itemsize):
         prefetch_to_write(array, item)
-
-
-@intrinsic
-def prefetch_to_write(typingctx: Any, array: Any, index: Any) -> Emission:
-    """Prefetch the cache line of array[index], which is to be written."""
-    signature = types.void(array, types.intp)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        data = context.make_array(sig.args[0])(context, builder, args[0]).data
-        place = builder.bitcast(builder.gep(data, [args[1]]), ir.IntType(8).as_pointer())
-        prefetch_line(builder, place, written=True)
-        return context.get_dummy_value()
-
-    return signature, codegen

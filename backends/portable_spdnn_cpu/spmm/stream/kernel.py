@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from portable_spdnn_cpu.activations import RELU, activate_span
-from portable_spdnn_cpu.jit.compilation import Array, job_kernel, kernel_part
-from portable_spdnn_cpu.jit.intrinsics import prefetch
+from portable_spdnn_cpu.jit.compilation import Array, job_kernel
 from portable_spdnn_cpu.jit.jobs import LENGTH, Job, array_at, call_kernel, float_of, job, next_task
 from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 from portable_spdnn_cpu.layout.large_results import (
@@ -198,7 +197,8 @@ def multiply_panels(
             for place in range(np.uintp(top), np.uintp(bottom)):
                 count, sums_at = int(counts[place]), (rows[place] - begin) * width
                 if sums_are_far:
-                    prefetch_next(sums, width, -begin * width, rows, place, bottom, width)
+                    following = rows[min(place + np.uintp(1), np.uintp(bottom - 1))]
+                    prefetch_items_to_write(sums, (following - begin) * width, width)
                 sum_row(
                     vectors, panel, 0, stride, offsets, values, entry, count, sums, sums_at,
                     accumulates,
@@ -208,17 +208,15 @@ def multiply_panels(
         for place in range(np.uintp(top), np.uintp(bottom)):
             if packed:
                 row, count = np.uintp(rows[place]), int(counts[place])
+                following = int(rows[min(place + np.uintp(1), np.uintp(bottom - 1))])
                 if sums_are_far:
-                    prefetch_next(sums, width, -begin * width, rows, place, bottom, width)
-                if prefetches:
-                    following = rows[min(place + np.uintp(1), np.uintp(bottom - 1))]
-                    prefetch_items_to_write(out, following * out_stride + first_out, panels * width)
+                    prefetch_items_to_write(sums, (following - begin) * width, width)
             else:
                 row = np.uintp(begin) + place
-                if prefetches:
-                    following = min(int(row) + 1, end - 1)
-                    prefetch_items_to_write(out, following * out_stride + first_out, panels * width)
+                following = min(int(row) + 1, end - 1)
                 entry, count = indptr[row], indptr[row + np.uintp(1)] - indptr[row]
+            if prefetches:
+                prefetch_items_to_write(out, following * out_stride + first_out, panels * width)
             sums_at = (int(row) - begin) * width
             out_at = int(row) * out_stride + first_out
             residual_at = int(row) * residual_stride + column if has_residual else -1
@@ -242,19 +240,6 @@ def multiply_panels(
         store_columns(
             target, words[OUT_STRIDE], tile, width, begin, end, columns, words[OUT_BYTES], dtype
         )  # fmt: skip
-
-
-@kernel_part
-def prefetch_next(
-    array: Array, stride: int, first: int, rows: Array, place: int, stop: int, width: int
-) -> None:
-    """Begin to load `width` items of the row that comes after rows[place], if there is one.
-
-    Row r of the array begins at item r stride + first. `stop` is where the rows of a block end.
-    """
-    begin = rows[min(place + np.uintp(1), np.uintp(stop - 1))] * stride + first
-    for item in range(begin, begin + width, BLOCK_BYTES // array.itemsize):
-        prefetch(array, item)
 
 
 # By vectors of a panel, type, and whether offsets are of 16 bits, or rows of B. Variants that are

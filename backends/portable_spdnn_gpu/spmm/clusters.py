@@ -21,6 +21,7 @@ from portable_spdnn.operations.operands import SparseOperand
 from portable_spdnn_gpu.compile.catalog import CLUSTER
 from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.spmm.rows import (
+    count_common,
     find_own_entries,
     hash_rows,
     have_equal_columns,
@@ -233,10 +234,12 @@ def _is_common(A: SparseOperand, group: Array, place: Array) -> Array:
 
 
 def savings(A: SparseOperand, rows: Array) -> Array:
-    """Return the part of the loads that each group of CLUSTER rows saves."""
-    group, _, place = _entries(A, rows)
-    common = np.bincount(group[_is_common(A, group, place)], minlength=len(rows)) / CLUSTER
-    return np.asarray((CLUSTER - 1) * common / np.bincount(group, minlength=len(rows)))
+    """Return the part of the loads that each group of CLUSTER rows, with entries, saves."""
+    lengths = np.diff(A.indptr)
+    common = np.empty(len(rows), np.int64)
+    shared = np.empty(lengths.max(initial=0), A.indices.dtype)
+    count_common(A.indptr, A.indices, rows, shared, common)
+    return np.asarray((CLUSTER - 1) * common / lengths[rows].sum(axis=1))
 
 
 # Rows of clusters, columns in each section, the columns, entries of each cluster, and the values.

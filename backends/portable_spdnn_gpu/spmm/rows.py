@@ -47,6 +47,33 @@ def have_equal_columns(indptr: Array, indices: Array, groups: Array, equal: Arra
 
 
 @kernel
+def count_common(
+    indptr: Array, indices: Array, groups: Array, shared: Array, counts: Array
+) -> None:
+    """Fill how many columns the rows of each group, shape (groups, CLUSTER), have in common.
+
+    Columns rise within each row; `shared` is space for those of the longest row.
+    """
+    for number in range(len(groups)):
+        first = indptr[groups[number, 0]]
+        size = indptr[groups[number, 0] + 1] - first
+        shared[:size] = indices[first : first + size]
+        for member in range(1, CLUSTER):
+            at, end = indptr[groups[number, member]], indptr[groups[number, member] + 1]
+            kept = 0
+            for place in range(size):
+                while at < end and indices[at] < shared[place]:
+                    at += 1
+                if at < end and indices[at] == shared[place]:
+                    shared[kept] = shared[place]
+                    kept += 1
+            size = kept
+            if size == 0:
+                break
+        counts[number] = size
+
+
+@kernel
 def interleave_rows(indptr: Array, data: Array, groups: Array, values: Array) -> None:
     """Fill `values` with those of groups of rows of one length: of all rows column by column."""
     place = 0

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from portable_spdnn_gpu.compile.catalog import CLUSTER
-from portable_spdnn_gpu.spmm.clusters import cluster_rows, own_entries
+from portable_spdnn_gpu.spmm.clusters import cluster_rows, own_entries, savings
 from portable_spdnn_gpu.spmm.packing import packing_threads
 from portable_spdnn_gpu.spmm.rows import hash_rows, have_equal_columns, interleave_rows
 
@@ -46,6 +46,28 @@ def test_passes_over_rows(index: type, dtype: type) -> None:
     interleave_rows(A.indptr, A.data, chosen, values)
     wanted = [dense[group][:, np.flatnonzero(dense[group[0]])].T.ravel() for group in chosen]
     np.testing.assert_array_equal(values, np.concatenate(wanted).astype(dtype))
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_savings_are_those_of_common_columns(index: type) -> None:
+    rng = np.random.default_rng(8)
+    kinds = rng.random((6, 50)) < 0.4
+    dense = kinds[np.repeat(np.arange(6), CLUSTER)] | (rng.random((6 * CLUSTER, 50)) < 0.05)
+    dense[-1, :] = False
+    dense[-1, 49] = True
+    A = sp.csr_array(dense.astype(np.float32))
+    A.indptr, A.indices = A.indptr.astype(index), A.indices.astype(index)
+    rows = np.arange(6 * CLUSTER)
+    groups = np.concatenate([rows, rng.permutation(rows)]).reshape(-1, CLUSTER)
+    expected = []
+    for group in groups:
+        common = set(range(50)).intersection(*(np.flatnonzero(dense[row]) for row in group))
+        expected.append((CLUSTER - 1) * len(common) / dense[group].sum())
+    found = savings(A, groups)
+    assert found.tolist() == expected
+    assert (found[:5] > 0.5).all()
+    assert 0 in expected
+    assert savings(A, groups[:0]).tolist() == []
 
 
 def test_own_entries_are_those_outside_common_columns() -> None:

@@ -45,17 +45,33 @@ def order_clusters(
     ndarray of int64, shape (outputs,)
     """
     members = order[: CLUSTER * clusters].reshape(clusters, CLUSTER)
-    # Every cluster has inputs. Stable: clusters with equal inputs, neighbours, stay so.
-    members = members[np.argsort(indices[offsets[members[:, 0]]], kind="stable")]
-    repeated = np.zeros(clusters, np.bool_)
-    find_repeated(offsets, indices, members, repeated)
+    ranked = members[rank_clusters(offsets, indices, members[:, 0], inputs)]
+    return np.concatenate([ranked.ravel(), order[CLUSTER * clusters :]])
+
+
+def rank_clusters(offsets: Array, indices: Array, outputs: Array, inputs: int) -> Array:
+    """Return the numbers of clusters, breadth first over common inputs.
+
+    Parameters
+    ----------
+    offsets, indices : ndarray
+        CSR; the inputs of each row rise.
+    outputs : ndarray of int64, shape (clusters,)
+        A row of each cluster, of which only its inputs are read: at least one.
+    inputs : int
+        Of the layer.
+    """
+    # Stable: clusters with equal inputs, neighbours, stay so.
+    rising = np.argsort(indices[offsets[outputs]], kind="stable")
+    outputs = outputs[rising]
+    repeated = np.zeros(outputs.size, np.bool_)
+    find_repeated(offsets, indices, outputs, repeated)
     begins = np.flatnonzero(~repeated)
     ranks = np.empty_like(begins)
-    breadth_first(offsets, indices, members[begins, 0], ranks, np.zeros(inputs + 1, np.int64))
-    lengths = np.diff(np.append(begins, clusters))[ranks]
+    breadth_first(offsets, indices, outputs[begins], ranks, np.zeros(inputs + 1, np.int64))
+    lengths = np.diff(np.append(begins, outputs.size))[ranks]
     shifts = begins[ranks] - np.cumsum(lengths) + lengths
-    ranked = members[np.arange(clusters) + np.repeat(shifts, lengths)]
-    return np.concatenate([ranked.ravel(), order[CLUSTER * clusters :]])
+    return np.asarray(rising[np.arange(outputs.size) + np.repeat(shifts, lengths)])
 
 
 def permute_rows(laid_indices: Array, inputs: int) -> Array:
@@ -79,10 +95,10 @@ def permute_rows(laid_indices: Array, inputs: int) -> Array:
 
 
 @kernel
-def find_repeated(offsets: Array, indices: Array, members: Array, repeated: Array) -> None:
-    """Mark clusters whose first member has the inputs of the first member of the one before."""
-    for cluster in range(1, members.shape[0]):
-        repeated[cluster] = same_inputs(offsets, indices, members[cluster - 1 : cluster + 1, 0])
+def find_repeated(offsets: Array, indices: Array, outputs: Array, repeated: Array) -> None:
+    """Mark outputs that have the inputs of the one before."""
+    for number in range(1, outputs.size):
+        repeated[number] = same_inputs(offsets, indices, outputs[number - 1 : number + 1])
 
 
 @kernel

@@ -17,7 +17,8 @@ from portable_spdnn.sparse_arrays import common_value, index_dtype
 from portable_spdnn_cpu.activations import Activation
 from portable_spdnn_cpu.jit.compilation import Array, kernel, read_only
 from portable_spdnn_cpu.layout.clusters import cluster_outputs, lay_out
-from portable_spdnn_cpu.layout.orders import order_clusters, permute_rows
+from portable_spdnn_cpu.layout.equal_outputs import EqualOutputs, equal_outputs
+from portable_spdnn_cpu.layout.orders import order_clusters, permute_rows, rank_clusters
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 
@@ -125,6 +126,9 @@ class _Part:
 
 def _pack_layer(layer: Layer, dtype: np.dtype[Any], wanted: np.dtype[Any]) -> tuple[_Part, Array]:
     """Return one layer's part, and the inputs of its outputs."""
+    found = equal_outputs(layer, CLUSTER)
+    if found is not None:
+        return _pack_equal(layer, found, dtype, wanted)
     data = None if layer.constant is not None else layer.data
     offsets = np.zeros(layer.shape[1] + 1, np.int64)
     by_output = np.empty(layer.nnz, wanted)
@@ -132,6 +136,27 @@ def _pack_layer(layer: Layer, dtype: np.dtype[Any], wanted: np.dtype[Any]) -> tu
     transpose(layer.indptr, layer.indices, data, offsets, by_output, values)
     bias = layer.bias.astype(dtype)
     return _pack_rows(offsets, by_output, values, layer.constant, bias, layer.shape[0])
+
+
+def _pack_equal(
+    layer: Layer, found: EqualOutputs, dtype: np.dtype[Any], wanted: np.dtype[Any]
+) -> tuple[_Part, Array]:
+    """Return the part of a layer of one weight, all of whose edges are in clusters of equals."""
+    neurons_in, neurons_out = layer.shape
+    clusters = found.lengths.size
+    offsets = np.concatenate([[0], np.cumsum(found.lengths)])
+    found = found.in_order(rank_clusters(offsets, found.inputs, np.arange(clusters), neurons_in))
+    others = np.ones(neurons_out, np.bool_)
+    others[found.groups] = False
+    order = np.concatenate([found.groups.ravel(), np.flatnonzero(others)])
+    # Members of clusters have no inputs of their own, and other outputs none at all.
+    ends = np.repeat(np.cumsum(found.lengths), CLUSTER + 1)
+    without = np.full(order.size - CLUSTER * clusters, found.inputs.size)
+    offsets, indices = np.concatenate([[0], ends, without]), found.inputs.astype(wanted)
+    bias = layer.bias.astype(dtype)[order]
+    rows = permute_rows(indices, neurons_in)
+    weight = layer.constant or 0.0
+    return _Part(layer.nnz, clusters, offsets, None, order, bias, rows, weight), indices
 
 
 def _pack_rows(

@@ -18,6 +18,7 @@ from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from portable_spdnn.hashing import mix64
 from portable_spdnn.operations.operands import SparseOperand
+from portable_spdnn_cpu.layout.equal_outputs import EqualOutputs, whole_groups
 from portable_spdnn_gpu.compile.catalog import CLUSTER
 from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.spmm.rows import (
@@ -129,27 +130,21 @@ def own_entries(A: SparseOperand, found: Clusters) -> tuple[Array, Array, Array]
     return row[:count], rank[:count], entries[:count]
 
 
-def clusters_of_equal_rows(
-    groups: Array, lengths: Array, columns: Array, value: Array, shape: tuple[int, int]
-) -> Clusters:
-    """Lay out clusters of rows with equal columns that are all of a matrix of one value.
+def clusters_of_equal(found: EqualOutputs, value: Array, shape: tuple[int, int]) -> Clusters:
+    """Lay out the clusters of a matrix that has no other entries, all of one value.
 
     Parameters
     ----------
-    groups : ndarray of int64, shape (clusters, CLUSTER)
-        Their rows; all others are empty.
-    lengths : ndarray of int64, shape (clusters,)
-        How many columns the rows of each have.
-    columns : ndarray of int32
-        The columns of each cluster, rising, one cluster after the other.
+    found : EqualOutputs
+        Clusters of CLUSTER rows.
     value : ndarray, shape (1,)
         The value of all entries.
     shape : (int, int)
-        The columns of the matrix, and its rows.
+        Of the matrix.
     """
-    groups, lengths, columns = _in_order(groups, lengths, columns, shape[0])
-    values = np.broadcast_to(value, CLUSTER * columns.size)
-    return _joined(shape[1], _all_common(groups, lengths, columns, values))
+    found = found.in_order(neighbours_first(found.lengths, found.inputs, shape[1]))
+    values = np.broadcast_to(value, CLUSTER * found.inputs.size)
+    return _joined(shape[0], _all_common(found, values))
 
 
 def neighbours_first(lengths: Array, columns: Array, width: int) -> Array:
@@ -200,16 +195,7 @@ def candidate_groups(A: SparseOperand, rows: Array, attempt: int) -> Array:
     least, whole = np.empty((2, rows.size), np.uint64)
     hash_rows(A.indptr, A.indices, rows, hashes, least, whole)
     order = np.lexsort((whole, least))
-    return whole_groups(rows[order], least[order])
-
-
-def whole_groups(rows: Array, hashes: Array) -> Array:
-    """Return the first CLUSTER, 2 CLUSTER, ... rows of each run of one hash, (groups, CLUSTER)."""
-    rank = np.arange(rows.size)
-    begins = np.flatnonzero(np.diff(hashes, prepend=~hashes[:1]) != 0)
-    lengths = np.diff(begins, append=rows.size)
-    kept = rank - np.repeat(begins, lengths) < np.repeat(lengths // CLUSTER * CLUSTER, lengths)
-    return np.asarray(rows[kept]).reshape(-1, CLUSTER)
+    return whole_groups(rows[order], least[order], CLUSTER)
 
 
 def _entries(A: SparseOperand, rows: Array) -> tuple[Array, Array, Array]:
@@ -249,27 +235,17 @@ _LaidOut = tuple[Array, Array, Array, Array, Array]
 def _lay_out_equal(A: SparseOperand, groups: Array) -> _LaidOut:
     first = groups[:, 0]
     lengths = A.indptr[first + 1] - A.indptr[first]
-    columns = A.indices[places_from(A.indptr[first], lengths)]
-    groups, lengths, columns = _in_order(groups, lengths, columns, A.shape[1])
-    values = np.empty(CLUSTER * columns.size, A.data.dtype)
-    interleave_rows(A.indptr, A.data, groups, values)
-    return _all_common(groups, lengths, columns, values)
+    found = EqualOutputs(groups, lengths, A.indices[places_from(A.indptr[first], lengths)])
+    found = found.in_order(neighbours_first(lengths, found.inputs, A.shape[1]))
+    values = np.empty(CLUSTER * found.inputs.size, A.data.dtype)
+    interleave_rows(A.indptr, A.data, found.groups, values)
+    return _all_common(found, values)
 
 
-def _in_order(
-    groups: Array, lengths: Array, columns: Array, width: int
-) -> tuple[Array, Array, Array]:
-    """Return clusters, how many columns each has and which in the order of `neighbours_first`."""
-    order = neighbours_first(lengths, columns, width)
-    begins = np.cumsum(lengths) - lengths
-    return groups[order], lengths[order], columns[places_from(begins[order], lengths[order])]
-
-
-def _all_common(groups: Array, lengths: Array, columns: Array, values: Array) -> _LaidOut:
-    """Return clusters whose rows have all columns in common, as laid out."""
-    counts = np.zeros((lengths.size, CLUSTER + 1), lengths.dtype)
-    counts[:, 0] = lengths
-    return groups.ravel(), counts.ravel(), columns, lengths * CLUSTER, values
+def _all_common(found: EqualOutputs, values: Array) -> _LaidOut:
+    counts = np.zeros((found.lengths.size, CLUSTER + 1), np.int64)
+    counts[:, 0] = found.lengths
+    return found.groups.ravel(), counts.ravel(), found.inputs, found.lengths * CLUSTER, values
 
 
 def _lay_out(A: SparseOperand, rows: Array) -> _LaidOut:

@@ -9,16 +9,17 @@ import scipy.sparse as sp
 from portable_spdnn.caching import cached_property
 from portable_spdnn.layer import Layer
 from portable_spdnn.sparse_arrays import common_value
+from portable_spdnn_cpu.layout.equal_outputs import equal_outputs
 from portable_spdnn_gpu.compile.catalog import CLUSTER
 from portable_spdnn_gpu.device.interface import Array
 from portable_spdnn_gpu.spmm.clusters import (
     Clusters,
     candidate_groups,
     cluster_rows,
+    clusters_of_equal,
     own_entries,
     places_from,
 )
-from portable_spdnn_gpu.spmm.equal_outputs import equal_outputs
 
 
 class OutputRows:
@@ -74,8 +75,8 @@ class OutputRows:
 
         None also where that is not looked for: in a matrix, or a layer of several weights.
         """
-        source = self._source
-        return equal_outputs(source, self._dtype) if isinstance(source, Layer) else None
+        found = equal_outputs(self._source, CLUSTER) if isinstance(self._source, Layer) else None
+        return None if found is None else clusters_of_equal(found, self.first_value, self.shape)
 
     @property
     def first_value(self) -> Array:

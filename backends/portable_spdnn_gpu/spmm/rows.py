@@ -111,42 +111,6 @@ def find_own_entries(
 
 
 @kernel
-def hash_outputs(indptr: Array, indices: Array, marks: Array, hashes: Array) -> None:
-    """Add the mark of each row to the hashes of its columns."""
-    for row in range(indptr.size - 1):
-        for entry in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1])):
-            hashes[np.uint64(indices[entry])] += marks[row]
-
-
-@kernel
-def list_inputs(
-    indptr: Array, indices: Array, cluster: Array, seen: Array, places: Array, columns: Array
-) -> bool:
-    """List the rows that have the columns of each cluster, rising; false where one has only some.
-
-    `cluster` has the cluster of each column, `seen` a zero for each cluster. `places` come as where
-    the list of each begins in `columns`, and leave as where it ends: each of its columns has to be
-    in as many rows as there is space.
-    """
-    one = np.uint64(1)
-    for row in range(indptr.size - 1):
-        begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
-        for entry in range(begin, end):
-            seen[np.uint64(cluster[np.uint64(indices[entry])])] += 1
-        for entry in range(begin, end):
-            number = np.uint64(cluster[np.uint64(indices[entry])])
-            if seen[number] == 0:
-                continue
-            if seen[number] != CLUSTER:
-                return False
-            seen[number] = 0
-            place = np.uint64(places[number])
-            columns[place] = row
-            places[number] = place + one
-    return True
-
-
-@kernel
 def count_stages(
     indptr: Array, indices: Array, capacity: int, places: Array, spans: Array, read: Array,
     banks: Array,

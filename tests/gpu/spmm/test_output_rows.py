@@ -117,7 +117,7 @@ def test_segments_of_layers_have_the_size_of_those_of_transposes() -> None:
 def test_a_hash_that_agrees_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs of as many inputs have one hash then; only equal ones may be one cluster."""
     monkeypatch.setattr(
-        "portable_spdnn_gpu.spmm.equal_outputs.mix64", lambda numbers: np.zeros_like(numbers)
+        "portable_spdnn_cpu.layout.equal_outputs.mix64", lambda numbers: np.zeros_like(numbers)
     )
     inputs = np.arange(6)[:, None]
     halves = (inputs < 3) == (np.arange(32) < 16)  # as many inputs, but others
@@ -137,9 +137,9 @@ def test_layers_of_several_weights_and_of_very_many_inputs_are_transposed(
     assert several.equal is None
     assert several.clusters.count == 3
     assert not several.constant
-    monkeypatch.setattr("portable_spdnn_gpu.spmm.equal_outputs.COUNT_BITS", 4)
+    monkeypatch.setattr("portable_spdnn_cpu.layout.equal_outputs.COUNT_BITS", 4)
     assert OutputRows.of_layer(layer_of(pattern[:16]), np.float32).equal is None
-    monkeypatch.setattr("portable_spdnn_gpu.spmm.equal_outputs.COUNT_BITS", 5)
+    monkeypatch.setattr("portable_spdnn_cpu.layout.equal_outputs.COUNT_BITS", 5)
     assert OutputRows.of_layer(layer_of(pattern[:16]), np.float32).equal is not None
 
 

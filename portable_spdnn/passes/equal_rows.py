@@ -13,7 +13,8 @@ from portable_spdnn.arrays import Array
 from portable_spdnn.features import Features, PackedFeatures
 from portable_spdnn.hashing import mix64
 
-ROWS_AT_ONCE = 1 << 22  # words hashed together: 32 MB of temporaries
+SPREAD = mix64(np.zeros(1, np.uint64) + np.uint64(1))[0] | np.uint64(1)  # an odd number
+WORDS_AT_ONCE = 1 << 15  # hashed together: 256 KiB of temporaries, which stay in a cache
 
 
 def equal_rows(features: Features) -> tuple[Array, Array]:
@@ -75,13 +76,16 @@ def equal_sparse_rows(
 def _equal_dense(rows: Array) -> tuple[Array, Array]:
     words = _words(rows)
     count, width = words.shape
-    # A different odd factor for each place, so that order matters.
+    # A sum of products with a random odd factor for each place. High bits of a word, in which alone
+    # round floats differ, would count for little in it: they are brought down before.
     factors = mix64(np.arange(1, width + 1, dtype=np.uint64)) | np.uint64(1)
     hashes = np.empty(count, np.uint64)
-    step = max(1, ROWS_AT_ONCE // max(width, 1))
+    step = max(1, WORDS_AT_ONCE // max(width, 1))
     for at in range(0, count, step):
         block = words[at : at + step].astype(np.uint64)
-        hashes[at : at + step] = (mix64(block) * factors).sum(axis=1, dtype=np.uint64)
+        block *= SPREAD
+        block ^= block >> np.uint64(32)
+        hashes[at : at + step] = block @ factors
     first, group = _by_hash(hashes)
     same = np.ones(count, np.bool_)
     repeated = np.flatnonzero(first[group] != np.arange(count))

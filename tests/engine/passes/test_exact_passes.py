@@ -55,6 +55,28 @@ def test_equal_rows_are_found_in_every_form(data: st.DataObject) -> None:
         assert [first[g] for g in group] == [expected[row] for row in map(tuple, dense)]
 
 
+@pytest.mark.parametrize(("values", "dtype"), [
+    ([0.0, 32.0], np.float32), ([0.0, 0.5, 1.0, 32.0], np.float64), ([0, 1], np.uint8),
+])  # fmt: skip
+@pytest.mark.parametrize("width", [16, 17, 64])
+def test_rows_of_round_numbers_have_hashes_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, values: list[float], dtype: Any, width: int
+) -> None:
+    rng = np.random.default_rng(width)
+    rows = np.zeros((20_000, width), dtype)
+    rows[:, 1::2] = rng.choice(np.array(values, dtype), (20_000, width // 2))
+    hashes: list[Any] = []
+    by_hash = equal_rows._by_hash
+    monkeypatch.setattr(
+        equal_rows, "_by_hash", lambda found: hashes.append(found) or by_hash(found)
+    )
+    first, group = group_rows(rows)
+    different = np.unique(rows, axis=0).shape[0]
+    assert first.size == different
+    assert np.unique(hashes[0]).size == different
+    np.testing.assert_array_equal(rows[first[group]], rows)
+
+
 def test_a_hash_that_collides_costs_merges_not_correctness(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

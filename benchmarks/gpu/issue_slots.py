@@ -32,7 +32,7 @@ from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.device.properties import DATA_SHEETS
 from portable_spdnn_gpu.network.costs import step_cost
 from portable_spdnn_gpu.persistent.packing import SegmentLayer, pack_segment
-from portable_spdnn_gpu.spmm.output_rows import by_output
+from portable_spdnn_gpu.spmm.output_rows import OutputRows, by_output
 from portable_spdnn_gpu.spmm.packing import VARIANTS, pack
 
 ARCHITECTURE = 90
@@ -89,7 +89,7 @@ def kernels(precision: Precision) -> Iterator[tuple[str, Kernel, Any]]:
     for neurons, constant in itertools.product(NARROW, (True, False)):
         layers = [by_output(radixnet_layer(neurons, n).csr(precision.sums)) for n in range(3)]
         bias = np.zeros(neurons, precision.sums)
-        segment = [SegmentLayer(layer, bias, True, constant) for layer in layers]
+        segment = [SegmentLayer(OutputRows.of(layer, constant), bias, True) for layer in layers]
         fused = pack_segment(segment, precision, SHARED_LIMIT)
         same = " (equal weights)" if constant else ""
         yield f"resident{same}, {neurons:,} neurons", fused.kernel, fused

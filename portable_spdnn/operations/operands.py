@@ -252,11 +252,10 @@ def check_out(
             "type, is expected"
         )
     if out.shape != shape or out.dtype != dtype or not flags.c_contiguous:
-        order = "with gaps between its items"
-        if flags.c_contiguous or flags.f_contiguous:
-            order = f"in {'C' if flags.c_contiguous else 'Fortran'} order"
+        fortran = "Fortran" if flags.f_contiguous else "neither C nor Fortran"
+        order = "C" if flags.c_contiguous else fortran
         raise InputError(
-            f"{name}: out is {out.dtype} of shape {out.shape} {order}; "
+            f"{name}: out is {out.dtype} of shape {out.shape} in {order} order; "
             f"{dtype} of shape {shape} in C order is expected"
         )
     if not getattr(flags, "writeable", True):

@@ -35,17 +35,17 @@ def prefetch(typingctx: Any, array: Any, index: Any) -> Emission:
     For addresses that hardware does not predict, asked for so early that the line has arrived when
     it is used. An address beyond the array does no harm.
     """
-    return types.void(array, types.intp), _prefetching(written=False)
+    return types.void(array, types.intp), _prefetch_codegen(written=False)
 
 
 @intrinsic
 def prefetch_to_write(typingctx: Any, array: Any, index: Any) -> Emission:
     """Begin to load the cache line of array[index], which is to be written; see `prefetch`."""
-    return types.void(array, types.intp), _prefetching(written=True)
+    return types.void(array, types.intp), _prefetch_codegen(written=True)
 
 
-def _prefetching(written: bool) -> Any:
-    """Return what emits a prefetch."""
+def _prefetch_codegen(written: bool) -> Any:
+    """Return the code generator of `prefetch`, or of `prefetch_to_write`."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         data = context.make_array(sig.args[0])(context, builder, args[0]).data

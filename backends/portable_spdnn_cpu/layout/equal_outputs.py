@@ -21,24 +21,24 @@ COUNT_BITS = 24
 
 
 class EqualOutputs(NamedTuple):
-    """Clusters of outputs that read the same inputs; all other outputs of the layer have no edge.
+    """Clusters of outputs, each of which reads the same inputs as the others of its cluster.
 
     Attributes
     ----------
     groups : ndarray of int64, shape (clusters, size)
-        The outputs of each, rising; clusters of equal inputs follow each other.
-    lengths : ndarray of int64, shape (clusters,)
-        How many inputs each has, at least one.
-    inputs : ndarray of int32
-        The inputs of each, rising, one cluster after the other.
+        The outputs of each cluster, rising.
+    lengths : ndarray of int, shape (clusters,)
+        How many inputs each cluster has, at least one.
+    inputs : ndarray of int
+        The inputs of each cluster, rising, one cluster after the other.
     """
 
     groups: Array
     lengths: Array
     inputs: Array
 
-    def in_order(self, order: Array) -> EqualOutputs:
-        """Return the clusters in another order, all of them."""
+    def reordered(self, order: Array) -> EqualOutputs:
+        """Return all clusters in another order."""
         lengths, inputs = self.lengths[order], np.empty_like(self.inputs)
         begins = (np.cumsum(self.lengths) - self.lengths)[order]
         copy_lists(begins, lengths, self.inputs, inputs)
@@ -46,10 +46,22 @@ class EqualOutputs(NamedTuple):
 
 
 def equal_outputs(layer: Layer, size: int) -> EqualOutputs | None:
-    """Return clusters of `size` outputs of a layer; None where one with edges is in none.
+    """Return the clusters of a layer of one weight, where all outputs with edges are in one.
 
-    None also where weights differ.
+    Parameters
+    ----------
+    layer : Layer
+    size : int
+        The outputs of a cluster.
 
+    Returns
+    -------
+    EqualOutputs or None
+        None where an output with edges is in no cluster of `size` equal ones, where weights differ
+        or there are none, and for layers of 2^24 inputs and more.
+
+    Examples
+    --------
     >>> import portable_spdnn as ps
     >>> equal_outputs(ps.radixnet(1024, 1).layers[0], 4).groups.shape
     (256, 4)
@@ -60,19 +72,20 @@ def equal_outputs(layer: Layer, size: int) -> EqualOutputs | None:
     marks = mix64(np.arange(inputs, dtype=np.uint64)) << np.uint64(COUNT_BITS) | np.uint64(1)
     hashes = np.zeros(outputs, np.uint64)
     add_marks(layer.indptr, layer.indices, marks, hashes)
-    order = filled = np.flatnonzero(hashes)
-    for shift in (16, 32, 48):  # NumPy sorts 16 bits by their digits, many times as fast as 64
+    order = np.flatnonzero(hashes)
+    filled = order.size
+    # NumPy sorts 16 bits by their digits, many times as fast as 64. The lowest, of the count, are
+    # left out: what they would put in order is told apart by the whole hash.
+    for shift in (16, 32, 48):
         digits = (hashes[order] >> np.uint64(shift)).astype(np.uint16)
         order = order[np.argsort(digits, kind="stable")]
     groups = whole_groups(order, hashes[order], size)
-    if groups.size < filled.size:
+    if groups.size < filled:
         return None
     cluster = np.empty(outputs, np.int32)
     cluster[groups] = np.arange(len(groups), dtype=np.int32)[:, None]
     lengths = (hashes[groups[:, 0]] & np.uint64((1 << COUNT_BITS) - 1)).astype(np.int64)
     found = np.empty(lengths.sum(), np.int32)
-    if size * found.size != layer.nnz:
-        return None
     seen, places = np.zeros(len(groups), np.int32), np.cumsum(lengths) - lengths
     if not list_inputs(layer.indptr, layer.indices, cluster, size, seen, places, found):
         return None
@@ -82,7 +95,7 @@ def equal_outputs(layer: Layer, size: int) -> EqualOutputs | None:
 def whole_groups(rows: Array, hashes: Array, size: int) -> Array:
     """Return the first size, 2 size, ... rows of each run of one hash, shape (groups, size)."""
     rank = np.arange(rows.size)
-    begins = np.flatnonzero(np.diff(hashes, prepend=~hashes[:1]) != 0)
+    begins = np.flatnonzero(np.append(True, hashes[1:] != hashes[:-1])[: rows.size])
     lengths = np.diff(begins, append=rows.size)
     kept = rank - np.repeat(begins, lengths) < np.repeat(lengths // size * size, lengths)
     return np.asarray(rows[kept]).reshape(-1, size)
@@ -91,6 +104,7 @@ def whole_groups(rows: Array, hashes: Array, size: int) -> Array:
 @kernel
 def add_marks(indptr: Array, indices: Array, marks: Array, hashes: Array) -> None:
     """Add the mark of each row to the hashes of its columns."""
+    # Unsigned: of a signed index Numba asks at each use whether it counts from the end.
     for row in range(indptr.size - 1):
         for entry in range(np.uint64(indptr[row]), np.uint64(indptr[row + 1])):
             hashes[np.uint64(indices[entry])] += marks[row]
@@ -107,7 +121,7 @@ def list_inputs(
     `places` come as where the list of each begins in `inputs`, and leave as where it ends: each of
     its columns has to be in as many rows as there is space.
     """
-    one = np.uint64(1)
+    one = np.uint64(1)  # unsigned, as above
     for row in range(indptr.size - 1):
         begin, end = np.uint64(indptr[row]), np.uint64(indptr[row + 1])
         for entry in range(begin, end):

@@ -58,9 +58,9 @@ def store_fence(typingctx: Any) -> Emission:
 
 @kernel_part
 def prefetch_items_to_write(array: Any, first: int, count: int) -> None:
-    """Prefetch cache lines of so many items, from a number on, which are to be written.
+    """Prefetch the cache lines of array[first : first + count], which are to be written.
 
-    Where they do not start on a line, the last one may be left out. Lines beyond the array do no
+    Where these do not start on a line, the last one may be left out. Lines beyond the array do no
     harm.
     """
     for item in range(first, first + count, BLOCK_BYTES // array.itemsize):

@@ -50,16 +50,21 @@ def order_clusters(
 
 
 def rank_clusters(offsets: Array, indices: Array, outputs: Array, inputs: int) -> Array:
-    """Return the numbers of clusters, breadth first over common inputs.
+    """Return the order of clusters, breadth first over common inputs.
 
     Parameters
     ----------
     offsets, indices : ndarray
         CSR; the inputs of each row rise.
     outputs : ndarray of int64, shape (clusters,)
-        A row of each cluster, of which only its inputs are read: at least one.
+        One row for each cluster, which has at least one input; the other rows are not read.
     inputs : int
-        Of the layer.
+        How many inputs the layer has.
+
+    Returns
+    -------
+    ndarray of int64, shape (clusters,)
+        The numbers of the clusters, as places in `outputs`.
     """
     # Stable: clusters with equal inputs, neighbours, stay so.
     rising = np.argsort(indices[offsets[outputs]], kind="stable")

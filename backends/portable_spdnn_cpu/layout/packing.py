@@ -75,7 +75,7 @@ def pack_layers(
     dtype: np.dtype[Any],
     workers: ThreadPool,
 ) -> PackedLayers:
-    """Transpose, cluster and pack layers, each worker one at a time.
+    """Cluster and pack layers by output, each worker one at a time.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def _pack_equal(
     neurons_in, neurons_out = layer.shape
     clusters = found.lengths.size
     offsets = np.concatenate([[0], np.cumsum(found.lengths)])
-    found = found.in_order(rank_clusters(offsets, found.inputs, np.arange(clusters), neurons_in))
+    found = found.reordered(rank_clusters(offsets, found.inputs, np.arange(clusters), neurons_in))
     others = np.ones(neurons_out, np.bool_)
     others[found.groups] = False
     order = np.concatenate([found.groups.ravel(), np.flatnonzero(others)])
@@ -155,7 +155,7 @@ def _pack_equal(
     offsets, indices = np.concatenate([[0], ends, without]), found.inputs.astype(wanted)
     bias = layer.bias.astype(dtype)[order]
     rows = permute_rows(indices, neurons_in)
-    weight = layer.constant or 0.0
+    weight = float(layer.data[0])
     return _Part(layer.nnz, clusters, offsets, None, order, bias, rows, weight), indices
 
 

@@ -69,10 +69,11 @@ def store_columns(
     lines = array_at(target, (columns, target_stride), dtype)
     itemsize = tile.itemsize
     has_squares = columns * itemsize >= TRANSPOSE_BYTES
-    are_alike = target_stride * itemsize % BLOCK_BYTES == 0 and target % itemsize == 0
-    if size >= NONTEMPORAL_BYTES and has_squares and are_alike:
-        line = begin + -(target // itemsize + begin) % (BLOCK_BYTES // itemsize)
-        _transpose(NONTEMPORAL_FROM_TILE, tile, lines, begin, end, columns, line)
+    # All columns begin at the same place within a cache line.
+    begin_alike = target_stride * itemsize % BLOCK_BYTES == 0 and target % itemsize == 0
+    if size >= NONTEMPORAL_BYTES and has_squares and begin_alike:
+        on_line = begin + -(target // itemsize + begin) % (BLOCK_BYTES // itemsize)
+        _transpose(NONTEMPORAL_FROM_TILE, tile, lines, begin, end, columns, on_line)
         store_fence()
     else:
         _transpose(FROM_TILE, tile, lines, begin, end, columns, begin)
@@ -81,11 +82,12 @@ def store_columns(
 @kernel_part
 def _transpose(
     direction: tuple[int, ...], tile: Array, lines: Array, begin: int, end: int, columns: int,
-    line: int,
+    on_line: int,
 ) -> None:  # fmt: skip
     """Let rows begin .. end - 1 of a tile be columns of lines, or the other way round.
 
-    Non-temporal stores begin at row `line`, which is the first of a cache line in each column.
+    Non-temporal stores begin at row `on_line`, which is the first of a cache line in each column;
+    squares of rows before it may reach beyond it, and are stored over. Others do not read it.
     """
     # Squares are transposed in registers, of which the last ones may overlap others. In a tile of
     # fewer columns than a square has, `column` is negative: the square begins in the row before,
@@ -106,11 +108,11 @@ def _transpose(
     for c in range(0, columns, side):
         column = min(c, columns - side)
         start = first
-        if len(direction) == 2 and end - line >= LINE_SQUARES * side:
-            for row in range(first, line, side):
+        if len(direction) == 2 and end - on_line >= LINE_SQUARES * side:
+            for row in range(first, on_line, side):
                 transpose_from_tile(tile, None, row, column, lines, None)
-            start = end - (end - line) % (LINE_SQUARES * side)
-            for row in range(line, start, LINE_SQUARES * side):
+            start = end - (end - on_line) % (LINE_SQUARES * side)
+            for row in range(on_line, start, LINE_SQUARES * side):
                 transpose_nontemporal(tile, None, row, column, lines, None)
         for place in range(start, end, side):
             row = min(place, end - side)

@@ -140,7 +140,6 @@ class StepChooser:
                     OutputRows.of_layer(network.layers[number], self.precision.sums),
                     np.asarray(network.layers[number].bias, self.precision.sums),
                     self.keeps_inactive(number),
-                    network.layers[number].constant is not None,
                 )
                 for number in range(begin, end)
             ]

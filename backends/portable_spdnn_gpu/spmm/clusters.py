@@ -104,7 +104,7 @@ def cluster_rows(A: SparseOperand, first: Array | None = None) -> Clusters:
         rest = np.flatnonzero(left)
         if rest.size < CLUSTER:
             break
-        known = first if attempt == 0 else None
+        known, first = first, None  # of round 0
         candidates = candidate_groups(A, rest, attempt) if known is None else known
         same = np.empty(len(candidates), bool)
         have_equal_columns(A.indptr, A.indices, candidates, same)
@@ -142,7 +142,7 @@ def clusters_of_equal(found: EqualOutputs, value: Array, shape: tuple[int, int])
     shape : (int, int)
         Of the matrix.
     """
-    found = found.in_order(neighbours_first(found.lengths, found.inputs, shape[1]))
+    found = found.reordered(neighbours_first(found.lengths, found.inputs, shape[1]))
     values = np.broadcast_to(value, CLUSTER * found.inputs.size)
     return _joined(shape[0], _all_common(found, values))
 
@@ -186,7 +186,7 @@ def candidate_groups(A: SparseOperand, rows: Array, attempt: int) -> Array:
     ----------
     A : csr_array, canonical
     rows : ndarray of int
-        The rows to group: at least one, and none of them empty.
+        The rows to group, none of them empty.
     attempt : int
         The round of hashing, counted from 0.
     """
@@ -223,8 +223,7 @@ def savings(A: SparseOperand, rows: Array) -> Array:
     """Return the part of the loads that each group of CLUSTER rows, with entries, saves."""
     lengths = np.diff(A.indptr)
     common = np.empty(len(rows), np.int64)
-    shared = np.empty(lengths.max(initial=0), A.indices.dtype)
-    count_common(A.indptr, A.indices, rows, shared, common)
+    count_common(A.indptr, A.indices, rows, common)
     return np.asarray((CLUSTER - 1) * common / lengths[rows].sum(axis=1))
 
 
@@ -236,7 +235,7 @@ def _lay_out_equal(A: SparseOperand, groups: Array) -> _LaidOut:
     first = groups[:, 0]
     lengths = A.indptr[first + 1] - A.indptr[first]
     found = EqualOutputs(groups, lengths, A.indices[places_from(A.indptr[first], lengths)])
-    found = found.in_order(neighbours_first(lengths, found.inputs, A.shape[1]))
+    found = found.reordered(neighbours_first(lengths, found.inputs, A.shape[1]))
     values = np.empty(CLUSTER * found.inputs.size, A.data.dtype)
     interleave_rows(A.indptr, A.data, found.groups, values)
     return _all_common(found, values)

@@ -76,20 +76,17 @@ class OutputRows:
         None also where that is not looked for: in a matrix, or a layer of several weights.
         """
         found = equal_outputs(self._source, CLUSTER) if isinstance(self._source, Layer) else None
-        return None if found is None else clusters_of_equal(found, self.first_value, self.shape)
+        return None if found is None else clusters_of_equal(found, self.weight, self.shape)
 
     @property
-    def first_value(self) -> Array:
-        """The first value, which is that of all if `constant`; shape (1,), or (0,) of none."""
+    def weight(self) -> Array:
+        """The value of all entries, if `constant`; shape (1,), or (0,) where there are none."""
         return self._source.data[:1].astype(self._dtype)
 
     @cached_property
     def candidates(self) -> Array:
         """The groups of CLUSTER rows that agree in the first hash."""
-        filled = np.flatnonzero(np.diff(self.csr.indptr))
-        if filled.size < CLUSTER:
-            return np.empty((0, CLUSTER), np.int64)
-        return candidate_groups(self.csr, filled, 0)
+        return candidate_groups(self.csr, np.flatnonzero(np.diff(self.csr.indptr)), 0)
 
     @cached_property
     def clusters(self) -> Clusters:

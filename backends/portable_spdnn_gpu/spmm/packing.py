@@ -127,7 +127,6 @@ def pack(
     variant: str,
     precision: Precision,
     config: StagedConfig | None = None,
-    constant: bool | None = None,
 ) -> PackedSpmm:
     """Pack a canonical csr_array, or a layer's weights by output.
 
@@ -141,8 +140,6 @@ def pack(
     precision : Precision
     config : StagedConfig, optional
         The tile sizes of the staged variant. By default the precision's usual ones.
-    constant : bool, optional
-        Whether all values of A are equal. By default they are compared.
 
     Raises
     ------
@@ -151,7 +148,7 @@ def pack(
     """
     if variant not in VARIANTS:
         raise InputError(f"variant is {variant!r}; choose one of {', '.join(VARIANTS)}")
-    given, memory = OutputRows.of(A, constant), _Memory()
+    given, memory = OutputRows.of(A), _Memory()
     launches = []
     height, loads = given.shape[0], 0
     rows = np.arange(height, dtype=np.int32)
@@ -169,7 +166,7 @@ def pack(
     if variant == "clustered":
         found = given.clusters
         if found.count:
-            values = precision.stored(given.first_value if given.constant else found.values)
+            values = precision.stored(given.weight if given.constant else found.values)
             arrays = memory.add(found.bounds, found.indices, found.starts, values, found.rows)
             kernel = partial(clustered_spmm, constant=given.constant)
             launches.append(

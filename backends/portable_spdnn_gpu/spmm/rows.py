@@ -11,9 +11,6 @@ from portable_spdnn_cpu.jit.compilation import kernel
 from portable_spdnn_gpu.compile.catalog import CLUSTER
 from portable_spdnn_gpu.device.interface import Array
 
-WARP = 32
-QUARTER = 8  # lanes that shared memory serves at a time, 16 bytes each
-
 
 @kernel
 def hash_rows(
@@ -47,17 +44,15 @@ def have_equal_columns(indptr: Array, indices: Array, groups: Array, equal: Arra
 
 
 @kernel
-def count_common(
-    indptr: Array, indices: Array, groups: Array, shared: Array, counts: Array
-) -> None:
+def count_common(indptr: Array, indices: Array, groups: Array, counts: Array) -> None:
     """Fill how many columns the rows of each group, shape (groups, CLUSTER), have in common.
 
-    Columns rise within each row; `shared` is space for those of the longest row.
+    Columns rise within each row.
     """
     for number in range(len(groups)):
         first = indptr[groups[number, 0]]
         size = indptr[groups[number, 0] + 1] - first
-        shared[:size] = indices[first : first + size]
+        shared = indices[first : first + size].copy()
         for member in range(1, CLUSTER):
             at, end = indptr[groups[number, member]], indptr[groups[number, member] + 1]
             kept = 0
@@ -108,55 +103,3 @@ def find_own_entries(
             owner[found], rank[found], entries[found] = row, found - first, entry
             found += 1
     return found
-
-
-@kernel
-def count_stages(
-    indptr: Array, indices: Array, capacity: int, places: Array, spans: Array, read: Array,
-    banks: Array,
-) -> tuple[int, int, int]:  # fmt: skip
-    """Count what staged_spmm reads of a block of rows, laid out as staging.py says.
-
-    Returns how many columns are staged, the slots of all slices, and the passes through shared
-    memory in which a QUARTER of a warp reads them, added up. Rows of B that agree modulo QUARTER
-    have their vectors in the same banks (staged_spmm.cu), whatever the minibatch, and wait for one
-    another; a row that several lanes read is read once.
-
-    `capacity` is how many columns a stage has, `places` has a zero for each column of the matrix.
-    The others are space: `spans` for two numbers of each row, `read` and `banks` for QUARTER each.
-    """
-    for entry in range(indices.size):
-        places[indices[entry]] = 1
-    staged = 0
-    for column in range(places.size):
-        if places[column]:
-            places[column] = staged
-            staged += 1
-    rows, buffers = indptr.size - 1, 2 * capacity
-    spans[1, :rows] = indptr[:rows]
-    slots = passes = 0
-    for warp in range(0, rows, WARP):
-        for end in range(capacity, staged + capacity, capacity):
-            width = 0
-            for row in range(warp, min(warp + WARP, rows)):
-                last = spans[1, row]
-                spans[0, row] = last
-                while last < indptr[row + 1] and places[indices[last]] < end:
-                    last += 1
-                spans[1, row] = last
-                width = max(width, last - spans[0, row])
-            slots += width * WARP
-            for step in range(width):
-                for first in range(warp, warp + WARP, QUARTER):
-                    banks[:] = 0
-                    for lane in range(QUARTER):
-                        row = first + lane
-                        read[lane] = buffers
-                        if row < rows and spans[0, row] + step < spans[1, row]:
-                            read[lane] = places[indices[spans[0, row] + step]] % buffers
-                        new = 1
-                        for other in range(lane):
-                            new &= read[other] != read[lane]
-                        banks[read[lane] % QUARTER] += new
-                    passes += banks.max()
-    return staged, slots, passes

@@ -26,9 +26,10 @@ The terms of a bound overlap in time, so that the largest counts and not their s
 left out; for a choice only the order of the estimates matters.
 
 The statistics come from samples of the rows, because a search for clusters over all of them costs
-more than the choice may. Of that search the first round alone is made: there may be more clusters
-than are counted. The same matrix gives the same statistics, and these the same estimates; a
-measured rate (tuning.py) takes the place of an estimate.
+more than the choice may; of that search the first round alone is made, so that there may be more
+clusters than are counted. Clusters of outputs that are all equal are known, and counted. The same
+matrix gives the same statistics, and these the same estimates; a measured rate (tuning.py) takes
+the place of an estimate.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from portable_spdnn_gpu.spmm.clusters import MIN_SAVING, savings
 from portable_spdnn_gpu.spmm.costs import LayerSize, variant_cost
 from portable_spdnn_gpu.spmm.output_rows import OutputRows
 from portable_spdnn_gpu.spmm.packing import VARIANTS
-from portable_spdnn_gpu.spmm.rows import QUARTER, count_stages
+from portable_spdnn_gpu.spmm.staging import QUARTER, count_stages
 
 LAUNCH = 3e-6  # seconds; in a graph of launches, with the pause between two kernels
 SAMPLED_GROUPS = 64  # candidates for clusters whose savings are counted
@@ -100,7 +101,6 @@ def reuse_statistics(
     A: sp.csr_array | OutputRows,
     precision: Precision,
     config: StagedConfig | None = None,
-    constant: bool | None = None,
 ) -> ReuseStatistics:
     """Return the statistics of a matrix, counted on samples of its rows.
 
@@ -110,11 +110,9 @@ def reuse_statistics(
     precision : Precision
     config : StagedConfig, optional
         The tile sizes of the staged variant. By default the precision's usual ones.
-    constant : bool, optional
-        Whether all entries of A are equal. By default they are compared.
     """
     config = staged_configs(precision)[0] if config is None else config
-    given = OutputRows.of(A, constant)
+    given = OutputRows.of(A)
     clustered_rows, saved = _count_clusters(given)
     staged, padding, conflicts = _count_stages(given, config)
     return ReuseStatistics(
@@ -124,7 +122,10 @@ def reuse_statistics(
 
 
 def _count_clusters(given: OutputRows) -> tuple[int, float]:
-    """Tell how many rows are clustered, and how many loads that saves, where need be estimated."""
+    """Return how many rows are in clusters, and how many loads that saves.
+
+    They are counted where all clusters are known, else estimated from a sample.
+    """
     if given.equal is not None:
         return given.equal.rows.size, given.nnz - given.equal.indices.size
     A, candidates = given.csr, given.candidates
@@ -144,12 +145,10 @@ def _count_stages(given: OutputRows, config: StagedConfig) -> tuple[float, float
     height, width = given.shape
     blocks = -(-height // config.rows)
     staged = slots = passes = entries = 0
-    space = np.empty((2, config.rows), np.int64), *np.empty((2, QUARTER), np.int64)
     for block in _spread(blocks, SAMPLED_BLOCKS):
         first = int(block) * config.rows
         offsets, columns = given.between(first, min(first + config.rows, height))
-        places = np.zeros(width, np.int32)
-        found = count_stages(offsets, columns, config.stage, places, *space)
+        found = count_stages(offsets, columns, width, config.stage)
         staged, slots, passes = staged + found[0], slots + found[1], passes + found[2]
         entries += columns.size
     if not entries:

@@ -19,9 +19,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from portable_spdnn.operations.operands import SparseOperand
+from portable_spdnn_cpu.jit.compilation import kernel
 from portable_spdnn_gpu.compile.catalog import StagedConfig
 from portable_spdnn_gpu.device.interface import Array
-from portable_spdnn_gpu.spmm.rows import WARP
+
+WARP = 32
+QUARTER = 8  # lanes that shared memory serves at a time, 16 bytes each
 
 
 @dataclass(frozen=True)
@@ -94,3 +97,58 @@ def stage_rows(A: SparseOperand, config: StagedConfig) -> Stages:
         np.concatenate([np.empty(0, np.uint16), *local_indices]),
         np.concatenate([np.empty(0, A.dtype), *values]),
     )
+
+
+@kernel
+def count_stages(indptr: Array, indices: Array, width: int, capacity: int) -> tuple[int, int, int]:
+    """Count what staged_spmm reads of a block of rows, as `stage_rows` would lay them out.
+
+    Returns how many columns are staged, the slots of all slices, and the passes through shared
+    memory in which a QUARTER of a warp reads them, added up. Rows of B that agree modulo QUARTER
+    have their vectors in the same banks (staged_spmm.cu), whatever the minibatch, and wait for one
+    another; a row that several lanes read is read once.
+
+    Parameters
+    ----------
+    indptr, indices : ndarray
+        The rows of the block in CSR, at most as many as it has.
+    width : int
+        How many columns the matrix has.
+    capacity : int
+        How many columns a stage has.
+    """
+    places = np.zeros(width, np.int32)  # of the staged columns, in all stages
+    for column in indices:
+        places[column] = 1
+    staged = 0
+    for column in range(places.size):
+        if places[column]:
+            places[column] = staged
+            staged += 1
+    rows, buffers = indptr.size - 1, 2 * capacity
+    begins, ends = indptr[:rows].copy(), indptr[:rows].copy()  # of each row's entries in a stage
+    read, banks = np.empty(QUARTER, np.int64), np.empty(QUARTER, np.int64)
+    slots = passes = 0
+    for warp in range(0, rows, WARP):
+        for end in range(capacity, staged + capacity, capacity):
+            longest = 0
+            for row in range(warp, min(warp + WARP, rows)):
+                begins[row] = ends[row]
+                while ends[row] < indptr[row + 1] and places[indices[ends[row]]] < end:
+                    ends[row] += 1
+                longest = max(longest, ends[row] - begins[row])
+            slots += longest * WARP
+            for step in range(longest):
+                for first in range(warp, warp + WARP, QUARTER):
+                    banks[:] = 0
+                    for lane in range(QUARTER):
+                        row = first + lane
+                        read[lane] = buffers
+                        if row < rows and begins[row] + step < ends[row]:
+                            read[lane] = places[indices[begins[row] + step]] % buffers
+                        new = 1
+                        for other in range(lane):
+                            new &= read[other] != read[lane]
+                        banks[read[lane] % QUARTER] += new
+                    passes += banks.max()
+    return staged, slots, passes

@@ -1,4 +1,4 @@
-"""Layers packed without a transpose, against plain loops and those that are transposed."""
+"""Clusters of equal outputs, and layers packed by them, against plain loops."""
 
 from __future__ import annotations
 
@@ -73,15 +73,15 @@ def test_clusters_are_found_where_all_outputs_with_edges_are_in_some(pattern: An
         for output in group:
             expected = np.flatnonzero(pattern[:, output])
             np.testing.assert_array_equal(found.inputs[begin : begin + length], expected)
-    turned = found.in_order(np.arange(len(found.groups))[::-1])
-    again = turned.in_order(np.arange(len(found.groups))[::-1])
+    turned = found.reordered(np.arange(len(found.groups))[::-1])
+    again = turned.reordered(np.arange(len(found.groups))[::-1])
     assert (turned.groups == found.groups[::-1]).all()
     assert (again.inputs == found.inputs).all()
 
 
 @settings(max_examples=60, deadline=None)
 @given(patterns((4, 8, 12)), st.sampled_from([1, 17, 64]))
-def test_layers_are_packed_as_their_transposes(pattern: Any, count: int) -> None:
+def test_packed_layers_have_the_pattern_of_the_layer(pattern: Any, count: int) -> None:
     inputs, outputs = pattern.shape
     layer = layer_of(pattern, 0.5, np.linspace(-1, 0.5, outputs))
     wanted = index_dtype(inputs)

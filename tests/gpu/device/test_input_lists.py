@@ -29,6 +29,7 @@ from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.persistent.launch import DeviceSegment
 from portable_spdnn_gpu.persistent.packing import SegmentLayer, pack_segment
 from portable_spdnn_gpu.spmm.launch import DeviceSpmm, launch_blocks
+from portable_spdnn_gpu.spmm.output_rows import OutputRows
 from portable_spdnn_gpu.spmm.packing import pack
 
 pytestmark = needs_device
@@ -169,7 +170,7 @@ def test_the_last_block_of_a_segment_lists(
     A, Y = sixteens(48), features(count, part)
     if constant:
         A.data[:] = 0.5
-    layers = [SegmentLayer(A, np.full(48, -0.75, np.float32), True, constant)] * 2
+    layers = [SegmentLayer(OutputRows.of(A, constant), np.full(48, -0.75, np.float32), True)] * 2
     packed = pack_segment(layers, SINGLE, device.shared_limit)
     lists = Lists(device, count, POLICIES[policy])
     given = operands(device, Y, 48, lists)

@@ -17,7 +17,7 @@ from portable_spdnn_gpu.network.costs import (
 )
 from portable_spdnn_gpu.persistent.layout import Layout
 from portable_spdnn_gpu.persistent.packing import SegmentLayer, pack_segment
-from portable_spdnn_gpu.spmm.output_rows import by_output
+from portable_spdnn_gpu.spmm.output_rows import OutputRows, by_output
 from portable_spdnn_gpu.spmm.selection import reuse_statistics
 
 SINGLE, HALF = Precision(), Precision(half=True)
@@ -53,7 +53,7 @@ def test_what_a_multiply_add_moves(
     assert model.bytes_per_edge == pytest.approx({"l1": l1, "l2": l2 / 16})
     assert model.flops_per_edge == 2
     layers = [
-        SegmentLayer(by_output(layer.csr("float32")), layer.bias, True, constant)
+        SegmentLayer(OutputRows.of(by_output(layer.csr("float32")), constant), layer.bias, True)
         for layer in ps.radixnet(1024, 2)
     ]
     assert step_cost(pack_segment(layers, precision, limit), 9, precision, 0) == model

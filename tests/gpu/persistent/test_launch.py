@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from kernel_catalog import SHARED_LIMITS
 
 from portable_spdnn.errors import InputError
-from portable_spdnn.sparse_arrays import common_value
 from portable_spdnn.testing import oracle
 from portable_spdnn_gpu.compile.catalog import persistent_layers, persistent_rows
 from portable_spdnn_gpu.compile.precision import Precision
@@ -27,7 +26,7 @@ from portable_spdnn_gpu.device.features import StepOperands, input_state
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.persistent.launch import DeviceSegment, LayerCounts
 from portable_spdnn_gpu.persistent.packing import SegmentLayer, pack_segment
-from portable_spdnn_gpu.spmm.output_rows import by_output
+from portable_spdnn_gpu.spmm.output_rows import OutputRows, by_output
 
 pytestmark = needs_device
 SINGLE, HALF, DOUBLE = Precision(), Precision(half=True), Precision(np.dtype(np.float64))
@@ -68,10 +67,14 @@ def macros(layers: Sequence[SegmentLayer], precision: Precision, limit: int) -> 
 def segment_layers(Ws: Sequence[Any], biases: Sequence[Array]) -> list[SegmentLayer]:
     layers = []
     for W, bias in zip(Ws, biases, strict=True):
-        A = by_output(W)
-        constant = common_value(A.data) is not None
-        layers.append(SegmentLayer(A, bias, bool((bias <= 0).all()), constant))
+        A = OutputRows.of(by_output(W))
+        layers.append(SegmentLayer(A, bias, bool((bias <= 0).all())))
     return layers
+
+
+def as_if(layer: SegmentLayer, constant: bool) -> SegmentLayer:
+    """Return a layer that says of its weights whether all are equal."""
+    return replace(layer, A=OutputRows.of(layer.A.csr, constant))
 
 
 def launch(
@@ -232,7 +235,7 @@ def test_one_weight_gives_what_weights_that_are_read_give(
     Ws = [equal(sharing(128, seed, own), (3 + seed) / 97) for seed in range(3)]
     biases = [np.linspace(-0.2, 0.01, W.shape[1], dtype=np.float32) for W in Ws]
     layers = segment_layers(Ws, biases)
-    read = [replace(layer, constant=False) for layer in layers]
+    read = [as_if(layer, False) for layer in layers]
     Y = inputs_of(40, Ws[0].shape[0])
     # In half precision: widened in shared memory, and where that has no room.
     for limit in (device.shared_limit, 137 * 16 * precision.storage.itemsize + 32):
@@ -255,7 +258,7 @@ def test_a_layer_of_other_weights_among_equal_ones(device: Device) -> None:
     Ws = [equal(sharing(64, 1), 0.25), sharing(64, 2), equal(sharing(64, 3), 0.5)]
     biases = [np.full(64, -0.25, np.float32)] * 3
     layers = segment_layers(Ws, biases)
-    assert [layer.constant for layer in layers] == [True, False, True]
+    assert [layer.A.constant for layer in layers] == [True, False, True]
     assert "CONSTANT" not in macros(layers, SINGLE, device.shared_limit)
     check(device, Ws, biases, inputs_of(33, 64))
     check(device, Ws[:1], biases[:1], inputs_of(33, 64))
@@ -267,7 +270,7 @@ def test_a_weight_that_is_not_finite_by_features_of_zero(device: Device, weight:
     bias = np.full(64, -0.25, np.float32)
     layers = segment_layers([W], [bias])
     # Padding multiplies features of 0: the entries that are there alone may give NaN.
-    assert "CONSTANT" not in macros([replace(layers[0], constant=True)], SINGLE, 1 << 16)
+    assert "CONSTANT" not in macros([as_if(layers[0], True)], SINGLE, 1 << 16)
     out = launch(device, layers, np.ones((3, 64), np.float32), None)[0]
     np.testing.assert_array_equal(out, oracle.layer(W, np.ones((3, 64)), bias, None))
     none = launch(device, layers, np.zeros((3, 64), np.float32), None)[0]
@@ -369,10 +372,11 @@ def test_what_fits() -> None:
 
 
 def test_a_weight_beyond_half_precision_is_refused() -> None:
-    large = SegmentLayer(sp.csr_array(np.full((1, 1), 1e5, np.float32)), np.zeros(1), True)
+    weights = sp.csr_array(np.full((1, 1), 1e5, np.float32))
+    large = SegmentLayer(OutputRows.of(weights, False), np.zeros(1), True)
     for constant in (False, True):
         with pytest.raises(InputError, match="65504 is the largest"):
-            pack_segment([replace(large, constant=constant)], HALF, 1 << 16)
+            pack_segment([as_if(large, constant)], HALF, 1 << 16)
 
 
 # Shapes that fill no tile, cluster or group, in every configuration that takes other paths.

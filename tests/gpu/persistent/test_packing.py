@@ -20,7 +20,7 @@ from portable_spdnn_gpu.persistent.layout import (
     feature_rows,
 )
 from portable_spdnn_gpu.persistent.packing import SegmentLayer, pack_layer
-from portable_spdnn_gpu.spmm.output_rows import by_output
+from portable_spdnn_gpu.spmm.output_rows import OutputRows, by_output
 
 SINGLE = Precision()
 
@@ -35,7 +35,7 @@ def test_lanes_that_work_together_use_different_banks(neurons: int, most: float)
     for layer in radixnet(neurons, 12):
         A = by_output(layer.csr())
         bias = np.asarray(layer.bias, np.float32)
-        headers, data, _ = pack_layer(SegmentLayer(A, bias, True, True), layout)
+        headers, data, _ = pack_layer(SegmentLayer(OutputRows.of(A, True), bias, True), layout)
         reads, stores = [], []
         for header in headers:
             rows = data[header[BEGIN] * UNIT :].view(np.uint16)[: layout.parts * ROWS]

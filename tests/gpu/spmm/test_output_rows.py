@@ -16,9 +16,8 @@ from portable_spdnn_gpu.compile.precision import Precision
 from portable_spdnn_gpu.persistent.packing import SegmentLayer, pack_segment
 from portable_spdnn_gpu.spmm.output_rows import OutputRows, by_output
 from portable_spdnn_gpu.spmm.packing import pack
-from portable_spdnn_gpu.spmm.rows import QUARTER, count_stages
 from portable_spdnn_gpu.spmm.selection import reuse_statistics
-from portable_spdnn_gpu.spmm.staging import stage_rows
+from portable_spdnn_gpu.spmm.staging import QUARTER, count_stages, stage_rows
 
 SINGLE = Precision()
 
@@ -30,7 +29,7 @@ def layer_of(pattern: Any, weight: float = 0.5) -> ps.Layer:
 
 
 def sets(inputs: int, counts: list[int], density: float, seed: int) -> Any:
-    """Return a pattern whose outputs come in so many of equal inputs, and at last some of none."""
+    """Return a pattern, (inputs, outputs), of which so many outputs each have equal inputs."""
     rng = np.random.default_rng(seed)
     kinds = rng.random((inputs, len(counts))) < density
     outputs = np.repeat(np.arange(len(counts)), counts)
@@ -95,37 +94,19 @@ def test_layers_are_counted_and_packed_as_their_transposes(neurons: int, layer: 
     )  # fmt: skip
     assert packed.describe() == expected.describe()
     assert packed.memory.nbytes == expected.memory.nbytes
-    for variant in ("csr", "staged"):
-        np.testing.assert_array_equal(
-            pack(rows, variant, SINGLE).memory, pack(A, variant, SINGLE).memory
-        )
 
 
 def test_segments_of_layers_have_the_size_of_those_of_transposes() -> None:
     layers = ps.radixnet(1024, 3).layers
     bias, shared = np.full(1024, -0.3, np.float32), 227 << 10
     rows = [OutputRows.of_layer(layer, np.float32) for layer in layers]
-    fused = pack_segment([SegmentLayer(A, bias, True, True) for A in rows], SINGLE, shared)
-    matrices = [by_output(layer.csr("float32")) for layer in layers]
-    expected = pack_segment([SegmentLayer(A, bias, True, True) for A in matrices], SINGLE, shared)
+    fused = pack_segment([SegmentLayer(A, bias, True) for A in rows], SINGLE, shared)
+    matrices = [OutputRows.of(by_output(layer.csr("float32"))) for layer in layers]
+    expected = pack_segment([SegmentLayer(A, bias, True) for A in matrices], SINGLE, shared)
     assert fused.constant
     assert (fused.loads, fused.rows, fused.data) == (expected.loads, expected.rows, expected.data)
     assert fused.nnz.tolist() == expected.nnz.tolist()
     assert fused.memory.size == expected.memory.size
-
-
-def test_a_hash_that_agrees_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outputs of as many inputs have one hash then; only equal ones may be one cluster."""
-    monkeypatch.setattr(
-        "portable_spdnn_cpu.layout.equal_outputs.mix64", lambda numbers: np.zeros_like(numbers)
-    )
-    inputs = np.arange(6)[:, None]
-    halves = (inputs < 3) == (np.arange(32) < 16)  # as many inputs, but others
-    assert OutputRows.of_layer(layer_of(halves[:, :16]), np.float32).equal is not None
-    assert OutputRows.of_layer(layer_of(halves), np.float32).equal is not None  # they rise
-    mixed = OutputRows.of_layer(layer_of(halves[:, np.arange(32) * 5 % 32]), np.float32)
-    assert mixed.equal is None
-    assert mixed.clusters.count == 2
 
 
 def test_layers_of_several_weights_and_of_very_many_inputs_are_transposed(
@@ -158,7 +139,5 @@ def test_what_is_counted_of_stages_is_what_is_laid_out(
     for quarter in stages.local_indices.reshape(-1, QUARTER):
         rows_read = set(quarter.tolist())
         passes += max(sum(row % QUARTER == bank for row in rows_read) for bank in range(QUARTER))
-    space = np.empty((2, config.rows), np.int64), *np.empty((2, QUARTER), np.int64)
-    places = np.zeros(columns, np.int32)
-    found = count_stages(A.indptr, A.indices, config.stage, places, *space)
+    found = count_stages(A.indptr, A.indices, columns, config.stage)
     assert found == (stages.columns.size, stages.local_indices.size, passes)

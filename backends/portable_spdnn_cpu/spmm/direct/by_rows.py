@@ -11,7 +11,6 @@ from portable_spdnn_cpu.jit.compilation import kernel_part
 from portable_spdnn_cpu.jit.intrinsics import stay_apart
 from portable_spdnn_cpu.jit.jobs import array_at
 from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES
-from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.cost_model import L2, L2_WAYS
 from portable_spdnn_cpu.spmm.direct.each_entry import LINES, MOST_NUMBERS
@@ -23,9 +22,6 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     ENTRIES,
     HAS_EPILOGUE,
     INDPTR,
-    OUT,
-    OUT_FORTRAN,
-    OUT_ROW,
     ROWS,
     TASKS,
     K,
@@ -40,7 +36,6 @@ PANEL_BYTES = MAX_VECTORS * BLOCK_BYTES  # of a row of B or C in the widest pane
 # entries, C's pages and, where there is an activation, C's rows are still in a cache. With 16 and
 # 256 KiB products took 1.02 and 1.03 times as long on an Intel Xeon.
 BLOCK_OF_C = 1 << 16
-LEAST_SPLIT_BYTES = 512  # of a row of C, from which a panel of the columns before a line pays
 KEPT_REUSE = 4  # entries for a row of B, from which all rows are multiplied with one panel first
 
 _adds_each_entry = kernel_part(adds_each_entry)
@@ -154,28 +149,13 @@ def multiply_in_panels(words: Any, begin: int, end: int, n: int, item: Any, inde
     if 64 < size <= 96 and VECTOR_BYTES == 32:  # of 64 bytes, two would be four
         return multiply(CSR, 3, 32, item, index, words, begin, end, 0, n)
     valid, first = True, 0
-    width = columns_before_line(words, itemsize)
     while first < n:
-        if width == 0:
-            width = min(n - first, MAX_VECTORS * lanes)
+        width = min(n - first, MAX_VECTORS * lanes)
         if overlaps and 0 < n - first - width < lanes:
             width -= lanes  # the last panel is to fill a vector
         valid &= multiply_panel(CSR, item, index, words, begin, end, first, width)
-        first, width = first + width, 0
+        first += width
     return valid
-
-
-@kernel_part
-def columns_before_line(words: Any, itemsize: int) -> int:
-    """Return how many columns of C are to be a panel of their own, so that others start on lines.
-
-    Those before the first cache line, where stores are non-temporal behind it, and rows wide.
-    """
-    row, before = words[OUT_ROW], words[OUT] % BLOCK_BYTES
-    is_vast = words[ROWS] * row >= NONTEMPORAL_BYTES and row >= LEAST_SPLIT_BYTES
-    if not HAS_FAST_MASKS or not is_vast or row % BLOCK_BYTES or words[OUT_FORTRAN]:
-        return 0
-    return (BLOCK_BYTES - before) // itemsize if before else 0
 
 
 @kernel_part

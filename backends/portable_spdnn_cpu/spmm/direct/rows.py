@@ -27,6 +27,7 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.job_words import (
     B_ROW,
     LOWER,
+    OUT,
     OUT_FORTRAN,
     OUT_ROW,
     ROWS,
@@ -57,7 +58,7 @@ class Rows(SparseMicrokernel):
         builder, words = self.builder, self.words
         size = self.times(words[ROWS], words[OUT_ROW])
         in_rows = builder.icmp_signed("==", words[OUT_FORTRAN], self.zero)
-        low = builder.and_(builder.or_(self.out, words[OUT_ROW]), self.number(BLOCK_BYTES - 1))
+        low = builder.and_(builder.or_(words[OUT], words[OUT_ROW]), self.number(BLOCK_BYTES - 1))
         is_aligned = builder.icmp_signed("==", low, self.zero)
         # By `finish_rows`, or here, where sums are added to it.
         is_read = builder.or_(builder.not_(self.bounded), self.accumulates)
@@ -96,17 +97,9 @@ class Rows(SparseMicrokernel):
                 self.prefetch(self.add(later, place * BLOCK_BYTES), written=True)
         *whole, last = self._finished(number, self.sums(first, stop), target)
         with builder.if_else(self.nontemporal) as (nontemporal, as_usual):
-            with nontemporal:
-                for place, total in enumerate(whole):
+            with nontemporal:  # then rows are whole vectors, since there is no gap between them
+                for place, total in enumerate([*whole, last]):
                     self.store_nontemporal(total, self.add(target, place * BLOCK_BYTES))
-                end = self.add(target, self.last)
-                lanes = self.number(self.vector_type.count)
-                is_whole = builder.icmp_signed("==", self.left, lanes)
-                with builder.if_else(is_whole) as (line, part):
-                    with line:
-                        self.store_nontemporal(last, end)
-                    with part:
-                        self.store_first(last, end, self.left)
             with as_usual:
                 self._store_row(whole, last, target)
 

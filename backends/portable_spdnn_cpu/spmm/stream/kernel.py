@@ -92,7 +92,7 @@ def multiply_tasks(worker: int, words: Array) -> None:
     So threads share rows where there is a part for each. `job_words` says what the words are.
 
     Where large results begin within a cache line, the columns before the next are a panel by
-    themselves, so that those after it start on lines, as non-temporal stores have to.
+    themselves, so that those after it start on lines, as non-temporal stores need.
     """
     groups, width = words[TASKS] // words[PARTS], words[WIDTH]
     head, rest_kernel = 0, words[REST_KERNEL]

@@ -25,6 +25,7 @@ from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.dense_layout import empty_result
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
+from portable_spdnn_cpu.spmm.stream.job_words import HEAD_KERNEL
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 from portable_spdnn_cpu.tiles.layer import ways_to_write
 
@@ -37,7 +38,7 @@ VARIANTS = (
 # Whole vectors in a row, and whole panels; a row that ends within a vector; few vectors.
 SIZES = [
     (LARGE_BYTES, 1024, np.float32), (LARGE_BYTES, 1040, np.float32),
-    (LARGE_BYTES, 520, np.float64), (LARGE_BYTES, 1030, np.float32),
+    (LARGE_BYTES, 520, np.float64), (LARGE_BYTES, 1030, np.float32), (LARGE_BYTES, 256, np.float32),
     (LARGE_BYTES, 40, np.float32), (PREFETCH_BYTES, 256, np.float32),
     (PREFETCH_BYTES, 129, np.float64), (PREFETCH_BYTES, 64, np.float32),
 ]  # fmt: skip
@@ -108,6 +109,27 @@ def test_products_of_a_matrix_as_it_is(size: int, columns: int, dtype: Any) -> N
             product.multiply(B, out, None, pool)
             compare(out, expected)
     compare(ps.get_backend("numba", threads=1).spmm(A, B), expected)
+
+
+@pytest.mark.skipif(NONTEMPORAL_BYTES > LARGE_BYTES, reason="x86 has non-temporal stores")
+@pytest.mark.parametrize(("columns", "settings", "expected"), [
+    (1024, {}, True), (256, {}, True), (240, {}, False), (1030, {}, False),
+    (1024, {"size": LARGE_BYTES // 2}, False), (1024, {"activation": "silu"}, False),
+    (1024, {"activation": "relu"}, True), (1024, {"fortran": True}, False),
+    (1024, {"variant": VARIANTS[2]}, False),
+])  # fmt: skip
+def test_columns_before_the_first_line_are_a_panel_where_that_pays(
+    columns: int, settings: dict[str, Any], expected: bool
+) -> None:
+    A, B, product = operands(settings.get("size", LARGE_BYTES), columns, np.float32)
+    epilogue = Epilogue(activation=settings.get("activation", "none"))
+    epilogue = epilogue.prepared("spmm", A.shape[0], np.dtype(np.float32))
+    variant = settings.get("variant", VARIANTS[0])
+    stream = StreamProduct(A, epilogue, variant)
+    out = np.empty(product.shape, np.float32, "F" if settings.get("fortran") else "C")
+    stream.multiply(aligned(B), out, None, ALONE)
+    [call] = stream._unused
+    assert bool(call.words[HEAD_KERNEL]) == expected
 
 
 @pytest.mark.parametrize("first", [0, 4])

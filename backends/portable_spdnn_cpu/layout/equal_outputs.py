@@ -67,9 +67,10 @@ def equal_outputs(layer: Layer, size: int) -> EqualOutputs | None:
     (256, 4)
     """
     inputs, outputs = layer.shape
-    if layer.constant is None or inputs >> COUNT_BITS:
+    if layer.constant is None or layer.nnz % size or inputs >> COUNT_BITS:
         return None
-    marks = mix64(np.arange(inputs, dtype=np.uint64)) << np.uint64(COUNT_BITS) | np.uint64(1)
+    numbers = np.arange(1, inputs + 1, dtype=np.uint64)  # of 0 the hash is 0, which tells nothing
+    marks = mix64(numbers) << np.uint64(COUNT_BITS) | np.uint64(1)
     hashes = np.zeros(outputs, np.uint64)
     add_marks(layer.indptr, layer.indices, marks, hashes)
     order = np.flatnonzero(hashes)

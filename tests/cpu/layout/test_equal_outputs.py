@@ -132,6 +132,15 @@ def test_a_hash_that_agrees_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> 
     assert sorted(mixed.groups.tolist()) == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
+def test_sets_that_differ_in_one_input_are_told_apart() -> None:
+    for number in range(3):
+        pattern = np.ones((3, 8), bool)
+        pattern[number, ::2] = False
+        found = equal_outputs(layer_of(pattern), CLUSTER)
+        assert found is not None
+        assert sorted(found.lengths.tolist()) == [2, 3]
+
+
 def test_groups_are_of_one_run() -> None:
     hashes = np.array([2, 2, 2, 5, 5, 5, 5, 5, 9, 9], np.uint64)
     assert whole_groups(np.arange(10), hashes, 2).tolist() == [[0, 1], [3, 4], [5, 6], [8, 9]]

@@ -29,6 +29,9 @@ from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 ) = range(10)  # fmt: skip
 COLUMNS = 10
 ABSENT = -1
+# Weights of a layer from which clusters of equal outputs are looked for before it is transposed:
+# with half as many, threads waited for the interpreter, and planning took a quarter longer.
+LEAST_WEIGHTS = 1 << 16
 
 
 class PackedLayers(NamedTuple):
@@ -126,7 +129,7 @@ class _Part:
 
 def _pack_layer(layer: Layer, dtype: np.dtype[Any], wanted: np.dtype[Any]) -> tuple[_Part, Array]:
     """Return one layer's part, and the inputs of its outputs."""
-    found = equal_outputs(layer, CLUSTER)
+    found = equal_outputs(layer, CLUSTER) if layer.nnz >= LEAST_WEIGHTS else None
     if found is not None:
         return _pack_equal(layer, found, dtype, wanted)
     data = None if layer.constant is not None else layer.data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,15 @@ from portable_spdnn_cpu.layout import packing
 from portable_spdnn_cpu.layout.equal_outputs import equal_outputs, whole_groups
 from portable_spdnn_cpu.layout.tile_shape import CLUSTER
 
-pytestmark = pytest.mark.usefixtures("depth_first_plans")
+pytestmark = pytest.mark.usefixtures("depth_first_plans", "small_layers")
+
+
+@pytest.fixture(scope="module")
+def small_layers() -> Iterator[None]:
+    """Let small layers be packed by clusters of equal outputs too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "LEAST_WEIGHTS", 0)
+        yield
 
 
 def layer_of(pattern: Any, weight: float = 0.5, bias: Any = -0.25) -> ps.Layer:

@@ -13,6 +13,7 @@ from benchmark_scripts import load_script
 from portable_spdnn_cpu.spmm import cost_model, tuning
 from portable_spdnn_cpu.spmm.cost_model import ProductSize
 from portable_spdnn_cpu.spmm.costs import INTEL, ZEN_3, ZEN_4, ZEN_5, Costs, Cycles
+from portable_spdnn_cpu.spmm.dense_layout import Layout
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def made_up(script: ModuleType, costs: Costs, kernel: str) -> list[Any]:
         rows, inner, columns = map(int, rng.integers(16, 2000, 3))
         entries = int(rows * inner * rng.uniform(0.01, 0.4))
         orders = map(bool, rng.integers(2, size=2))
-        size = ProductSize(rows, inner, columns, entries, 4, *orders, False, 1)
+        size = ProductSize(rows, inner, columns, entries, 4, *orders, Layout.UNALIGNED, 1)
         models = {
             "stream": [
                 functools.partial(cost_model.stream_seconds, size, variant)

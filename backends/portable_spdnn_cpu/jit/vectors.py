@@ -95,7 +95,7 @@ def store_first(
     if isinstance(count, int):
         count = ir.Constant(WORD, count)  # LLVM removes branches on it
     if HAS_FAST_MASKS:
-        _store_masked(builder, value, pointer, count, align)
+        store_masked(builder, value, pointer, first_lanes(builder, count, lanes), align)
         return
     target = builder.bitcast(pointer, value.type.as_pointer())
     whole = builder.icmp_signed(">=", count, WORD(lanes))
@@ -129,11 +129,14 @@ def _store_pieces(builder: Any, value: Value, pointer: Value, count: Value, alig
         value, pointer, piece = rest, place, piece // 2
 
 
-def _store_masked(builder: Any, value: Value, pointer: Value, count: Value, align: int) -> None:
-    """Store by a masked store."""
+def store_masked(builder: Any, value: Value, pointer: Value, mask: Value, align: int = 1) -> None:
+    """Store the lanes that a mask selects; no other byte is touched.
+
+    `align` is what the pointer is known to be a multiple of, in bytes.
+    """
     vector = value.type
     target = builder.bitcast(pointer, vector.as_pointer())
-    operands = [value, target, INT32(align), first_lanes(builder, count, vector.count)]
+    operands = [value, target, INT32(align), mask]
     kind = ir.FunctionType(ir.VoidType(), [operand.type for operand in operands])
     call(builder, f"llvm.masked.store.{_suffix(vector)}.p0", kind, operands)
 

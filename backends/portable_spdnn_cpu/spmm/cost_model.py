@@ -53,8 +53,8 @@ class ProductSize:
         Bytes of an item.
     fortran, out_fortran : bool
         Whether columns of B, and those of C, lie together rather than rows.
-    aligned : bool
-        Whether rows of B start on cache lines and are whole vectors.
+    layout : int
+        Of B, one of `Layout`.
     threads : int
         That may be used.
     """
@@ -66,8 +66,22 @@ class ProductSize:
     itemsize: int
     fortran: bool
     out_fortran: bool
-    aligned: bool
+    layout: int
     threads: int
+
+    @cached_property
+    def aligned(self) -> bool:
+        """Whether rows of B are whole cache lines."""
+        return self.layout == Layout.ALIGNED
+
+    @cached_property
+    def has_whole_lines(self) -> bool:
+        """Whether rows of B are as long as whole cache lines, and apart."""
+        return self.layout in (Layout.ALIGNED, Layout.SHIFTED)
+
+    def covered(self, in_place: bool) -> int:
+        """Return the vectors of panels: one more where those in B begin before its columns."""
+        return self.vectors + (in_place and self.layout == Layout.SHIFTED)
 
     @cached_property
     def vectors(self) -> int:
@@ -113,13 +127,13 @@ def size_of(
     fortran = layout == Layout.FORTRAN
     return ProductSize(
         rows, inner, columns, entries, itemsize, fortran, fortran and keeps_order,
-        layout == Layout.ALIGNED, workers.threads if shared else 1,
+        layout, workers.threads if shared else 1,
     )  # fmt: skip
 
 
 def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
     """Return what the model says of a variant, in seconds."""
-    rows = max(1, size.rows)
+    rows, vectors = max(1, size.rows), size.covered(variant.in_place)
     blocks_of_k = float(-(-max(1, size.inner) // variant.k_block))
     load = _load(size, variant)
     together = variant.vectors * variant.panels
@@ -141,7 +155,7 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
     parts = min(variant.parts, size.threads)
     write = COSTS.stream.write_fortran if size.out_fortran else COSTS.stream.write
     if size.c_bytes / parts > L2 / 2:
-        whole = together >= size.vectors
+        whole = together >= vectors
         far = COSTS.write_rows if whole else COSTS.stream.write_far
         write = max(write, far * beyond(size.c_bytes))
     if blocks_of_k > 2:
@@ -150,19 +164,19 @@ def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
         met = -math.expm1(-size.entries / rows * variant.k_block / size.inner)
         blocks_of_k = 2 + (blocks_of_k - 2) * met
     row = blocks_of_k * COSTS.stream.row / together
-    sums_bytes = rows * min(together, size.vectors) * BLOCK_BYTES
+    sums_bytes = rows * min(together, vectors) * BLOCK_BYTES
     # Sums pass through the second level with A from one block to the next.
     far_sums = max(0.0, 1 - L2_SHARE * L2 / (sums_bytes + size.a_bytes))
     far_sum = (COSTS.stream.memory + COSTS.stream.write_far) * beyond(sums_bytes)
     wait = COSTS.wait + far_sums * far_sum
     wait += SUM_PIECES * _far_piece(sums_bytes) / together
     cycles = sums + copies + write + wait * (blocks_of_k - 1) + row
-    tasks = -(-size.vectors // together) * variant.parts
+    tasks = -(-vectors // together) * variant.parts
     rounds = -(-tasks // size.threads) / tasks  # the share of the thread that has most
     shared = 0.0
     if parts < min(size.threads, tasks) and size.columns * size.itemsize % (2 * BLOCK_BYTES):
         shared = FALSE_SHARING * rows
-    return COSTS.cycle * (COSTS.start + cycles * rows * size.vectors * rounds + shared)
+    return COSTS.cycle * (COSTS.start + cycles * rows * vectors * rounds + shared)
 
 
 def clustered_seconds(size: ProductSize, streamed: float, gain: float) -> float:

@@ -11,10 +11,13 @@ from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import address_of
 from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.spmm.stream.product import has_aligned_rows
+from portable_spdnn_cpu.spmm.stream.product import has_whole_lines
 
 BYTE = np.dtype(np.uint8)
 
+# Bytes behind the start of a cache line at which NumPy's large arrays begin: Linux maps pages of
+# their own for them, and the C library keeps their size in the first bytes.
+NUMPY_OFFSET = 16
 ALIASING = 512  # bytes: rows that lie multiples of them apart compete for few sets of a cache
 # To copy rows of B to where they start on cache lines pays from so many entries in a column of A,
 # on average, and so many bytes of B that are loaded: a vector across two lines takes twice as long.
@@ -28,9 +31,10 @@ class Layout:
     Plain integers: each call looks one up, and the hash of an `Enum` is a function of Python's.
     """
 
-    ALIGNED = 0  # rows start on cache lines
-    UNALIGNED = 1  # rows do not
-    FORTRAN = 2  # columns lie in one piece each, maybe with gaps between them
+    ALIGNED = 0  # rows are whole cache lines
+    SHIFTED = 1  # rows are as long as whole cache lines, and apart, but begin within one
+    UNALIGNED = 2  # other rows
+    FORTRAN = 3  # columns lie in one piece each, maybe with gaps between them
 
 
 def layout_of(B: Array) -> int:
@@ -38,17 +42,22 @@ def layout_of(B: Array) -> int:
     row, column = B.strides
     if row == B.itemsize != column and B.shape[1] > 1:
         return Layout.FORTRAN
-    return Layout.ALIGNED if has_aligned_rows(B) else Layout.UNALIGNED
+    if not has_whole_lines(B):
+        return Layout.UNALIGNED
+    return Layout.SHIFTED if address_of(B) % BLOCK_BYTES else Layout.ALIGNED
 
 
-def empty_result(shape: tuple[int, ...], dtype: np.dtype[Any], fortran: bool = False) -> Array:
+def empty_result(
+    shape: tuple[int, ...], dtype: np.dtype[Any], fortran: bool = False, offset: int = 0
+) -> Array:
     """Return an array for C, in C or Fortran order, that starts on a cache line.
 
     Vectors then are written to one line each, and threads that share columns share no line. Memory
     is NumPy's: that of a result which is no longer used is taken again, and its pages are there.
+    With `offset` it starts so many bytes behind that.
     """
     raw = np.empty(math.prod(shape) * dtype.itemsize + BLOCK_BYTES, BYTE)
-    first = -address_of(raw) % BLOCK_BYTES
+    first = (offset - address_of(raw)) % BLOCK_BYTES
     if fortran:
         return np.ndarray(shape[::-1], dtype, raw, first).T
     return np.ndarray(shape, dtype, raw, first)
@@ -78,9 +87,3 @@ def with_aligned_rows(B: Array) -> Array:
     copy = empty_result((k, -(-columns // lanes) * lanes), B.dtype)[:, :columns]
     copy[...] = B
     return copy
-
-
-def empty_unaligned(array: Array) -> Array:
-    """Return an uninitialised array of the same shape, in C order, that starts on no cache line."""
-    wide = empty_result((1, array.size + 1), array.dtype)
-    return wide[0, 1:].reshape(array.shape)

@@ -15,11 +15,14 @@ import numpy as np
 
 from portable_spdnn_cpu.jit import array_objects
 from portable_spdnn_cpu.jit.compilation import Array
+from portable_spdnn_cpu.jit.jobs import address_of
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import empty_result
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.few_columns.product import FewColumnsProduct, PlainProduct
 from portable_spdnn_cpu.spmm.plain_arrays import NOT_PLAIN, layout_function
+from portable_spdnn_cpu.spmm.stream.product import StreamProduct
 
 
 class FastPaths:
@@ -128,7 +131,7 @@ class FastPaths:
         if kernel is None:
             return None
         if out is None:
-            out = new_result(kernel, path.shape, self._dtype)
+            out = new_result(kernel, B, path.shape, self._dtype)
         C, added = out, residual
         if added is not None and look(added, C, itemsize, transposed) == NOT_PLAIN:
             return None
@@ -163,12 +166,22 @@ class _Path:
 
 
 def new_result(
-    kernel: object, shape: tuple[int, ...], dtype: np.dtype[Any], fortran: bool = False
+    kernel: object, B: Array, shape: tuple[int, ...], dtype: np.dtype[Any], fortran: bool = False
 ) -> Array:
-    """Return an array for C, in C or Fortran order.
+    """Return an array for C = A B, in C or Fortran order.
 
-    It starts on a cache line, but for kernels of short products: to find such a place takes time.
+    It starts where `result_offset` says, but for kernels of short products: to find such a place
+    takes time.
     """
     if isinstance(kernel, DirectProduct | FewColumnsProduct):
         return np.empty(shape, dtype, "F" if fortran else "C")
-    return empty_result(shape, dtype, fortran)
+    return empty_result(shape, dtype, fortran, result_offset(kernel, B))
+
+
+def result_offset(kernel: object, B: Array) -> int:
+    """Return how many bytes behind the start of a cache line C is best to begin.
+
+    As many as B where panels are read in it, so that their columns of C are on lines too.
+    """
+    in_place = isinstance(kernel, StreamProduct) and kernel.reads_in_place(B)
+    return address_of(B) % BLOCK_BYTES if in_place else 0

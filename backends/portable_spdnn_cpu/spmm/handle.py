@@ -24,10 +24,10 @@ from portable_spdnn_cpu.spmm import cost_model, tuning
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.cost_model import ProductSize
 from portable_spdnn_cpu.spmm.dense import DenseProduct
-from portable_spdnn_cpu.spmm.dense_layout import Layout, empty_result, empty_unaligned, layout_of
+from portable_spdnn_cpu.spmm.dense_layout import NUMPY_OFFSET, Layout, empty_result, layout_of
 from portable_spdnn_cpu.spmm.direct.choice import suited_form
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct, shares_rows
-from portable_spdnn_cpu.spmm.fast_path import FastPaths, new_result
+from portable_spdnn_cpu.spmm.fast_path import FastPaths, new_result, result_offset
 from portable_spdnn_cpu.spmm.few_columns import product as few_columns
 from portable_spdnn_cpu.spmm.few_columns.choice import Form, forms
 from portable_spdnn_cpu.spmm.few_columns.packing import PackedProduct
@@ -138,10 +138,10 @@ class WeightsProduct:
         operands = (columns or 0) * max(1, sum(A.shape)) * A.dtype.itemsize
         if columns and operands <= MAX_TRIAL_BYTES:
             layouts = [Layout.UNALIGNED]
+            if columns * A.dtype.itemsize % BLOCK_BYTES == 0:
+                layouts = [Layout.SHIFTED, Layout.ALIGNED]
             if columns > 1:
                 layouts.append(Layout.FORTRAN)  # a single column is in either order
-            if columns * A.dtype.itemsize % BLOCK_BYTES == 0:
-                layouts.append(Layout.ALIGNED)
             for layout in layouts:
                 self._choices[columns, layout] = self._try_kernels(columns, layout)
         self._forget()
@@ -165,7 +165,7 @@ class WeightsProduct:
         kernel = choice.kernel
         if out is None:
             fortran = self.keeps_order and layout == Layout.FORTRAN
-            out = new_result(kernel, (self._rows, columns), self._dtype, fortran)
+            out = new_result(kernel, B, (self._rows, columns), self._dtype, fortran)
         self._run(kernel, B, out, residual)
         return out
 
@@ -204,7 +204,9 @@ class WeightsProduct:
         what = "Features of {} input{}" if layer else "B of {} column{}"
         order = "Fortran" if (layout == Layout.FORTRAN) != layer else "C"
         side = "columns" if layer else "rows"
-        lines = f", {side} aligned to 64 bytes" if layout == Layout.ALIGNED else ""
+        lines = ""
+        if layout in (Layout.ALIGNED, Layout.SHIFTED):
+            lines = f", {side} {'not ' * (layout == Layout.SHIFTED)}aligned to 64 bytes"
         threads = choice.kernel.threads_used(self.workers.threads, columns)
         if isinstance(choice.kernel, DirectProduct) and layout == Layout.FORTRAN:
             threads = 1
@@ -259,7 +261,7 @@ class WeightsProduct:
     def chosen(self, columns: int) -> Choice | None:
         """Return what was chosen for a number of columns, if anything was, for any `Layout`."""
         choices = self._choices
-        for layout in (Layout.FORTRAN, Layout.UNALIGNED, Layout.ALIGNED):
+        for layout in (Layout.FORTRAN, Layout.UNALIGNED, Layout.SHIFTED, Layout.ALIGNED):
             if (choice := choices.get((columns, layout))) is not None:
                 return choice
         return None
@@ -380,11 +382,13 @@ class WeightsProduct:
         """Choose by a trial on made-up operands."""
         size = self._size(columns, layout)
         tried = tuning.tried_columns(size)
-        B = empty_result((size.inner, tried), self.A.dtype, size.fortran)
-        if layout == Layout.UNALIGNED:
-            B = empty_unaligned(B)
+        offset = NUMPY_OFFSET if layout in (Layout.UNALIGNED, Layout.SHIFTED) else 0
+        B = empty_result((size.inner, tried), self.A.dtype, size.fortran, offset)
         B[...] = 1
-        out = empty_result((size.rows, tried), self.A.dtype, size.out_fortran)
+        results = {
+            offset: empty_result((size.rows, tried), self.A.dtype, size.out_fortran, offset)
+            for offset in {0, offset}
+        }
         candidates: list[tuple[Kernel, float]] = [
             (self._stream(variant), cost_model.stream_seconds(size, variant))
             for variant in tuning.tried_variants(size)
@@ -413,7 +417,9 @@ class WeightsProduct:
             candidates.append((self._dense, dense))
         measured = least_seconds(
             [
-                functools.partial(kernel.multiply, B, out, None, self.workers)
+                functools.partial(
+                    kernel.multiply, B, results[result_offset(kernel, B)], None, self.workers
+                )
                 for kernel, _ in candidates
             ]
         )

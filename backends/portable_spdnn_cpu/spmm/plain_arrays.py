@@ -32,7 +32,8 @@ from portable_spdnn_cpu.jit.jobs import array_at
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.dense_layout import Layout
 
-ALIGNED, UNALIGNED, FORTRAN = Layout.ALIGNED, Layout.UNALIGNED, Layout.FORTRAN
+ALIGNED, SHIFTED = Layout.ALIGNED, Layout.SHIFTED
+UNALIGNED, FORTRAN = Layout.UNALIGNED, Layout.FORTRAN
 BY_ROWS, BY_COLUMNS, APART = range(3)  # items without gaps, in C or Fortran order, or others
 NOT_PLAIN = -1
 
@@ -81,8 +82,9 @@ def plain_layout(B: Any, out: Any, itemsize: int, transposed: bool) -> int:
         return NOT_PLAIN if transposed else FORTRAN
     if transposed:
         return FORTRAN if rows > 1 else UNALIGNED
-    aligned = columns * itemsize % BLOCK_BYTES == 0 and begin % BLOCK_BYTES == 0
-    return ALIGNED if aligned else UNALIGNED
+    if columns * itemsize % BLOCK_BYTES:
+        return UNALIGNED
+    return SHIFTED if begin % BLOCK_BYTES else ALIGNED
 
 
 @functools.cache

@@ -142,10 +142,10 @@ def _variants(size: ProductSize, k_blocks: list[int]) -> list[StreamVariant]:
         for k_block in k_blocks
         for parts in part_counts
     ]
-    if size.aligned:
+    if size.has_whole_lines:
         found += [
             StreamVariant(vectors, k_blocks[-1], parts, panels, in_place=True)
-            for vectors in dict.fromkeys(min(width, size.vectors, MAX_VECTORS) for width in (4, 8))
+            for vectors in _widths_in_place(size.covered(in_place=True))
             for panels in dict.fromkeys((1, _panels_together(size, vectors)))
             for parts in part_counts
         ]
@@ -155,7 +155,13 @@ def _variants(size: ProductSize, k_blocks: list[int]) -> list[StreamVariant]:
 def _panels_together(size: ProductSize, vectors: int) -> int:
     """Return how many panels of B the second-level cache holds, at most those that there are."""
     fitting = int(L2_SHARE * L2) // (max(1, size.inner) * vectors * BLOCK_BYTES)
-    return max(1, min(fitting, -(-size.vectors // vectors)))
+    return max(1, min(fitting, -(-size.covered(in_place=True) // vectors)))
+
+
+def _widths_in_place(vectors: int) -> list[int]:
+    """Return widths of panels read in B: of about 4 and 8 vectors, as many in each panel."""
+    widths = {-(-vectors // -(-vectors // width)) for width in (4, MAX_VECTORS)}
+    return sorted(widths)
 
 
 def _panel_widths(vectors: int, threads: int) -> list[int]:

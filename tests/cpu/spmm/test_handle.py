@@ -38,7 +38,7 @@ def random(shape: tuple[int, int], density: float) -> Any:
 
 def size(**changes: Any) -> ProductSize:
     fields = {"rows": 512, "inner": 512, "columns": 256, "entries": 26214, "itemsize": 4}
-    orders = {"fortran": False, "out_fortran": False, "aligned": False}
+    orders = {"fortran": False, "out_fortran": False, "layout": Layout.UNALIGNED}
     return ProductSize(**{**fields, **orders, "threads": 2, **changes})
 
 

@@ -25,7 +25,7 @@ from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.dense_layout import empty_result
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
-from portable_spdnn_cpu.spmm.stream.job_words import HEAD_KERNEL
+from portable_spdnn_cpu.spmm.stream.job_words import ON_LINES
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 from portable_spdnn_cpu.tiles.layer import ways_to_write
 
@@ -114,11 +114,12 @@ def test_products_of_a_matrix_as_it_is(size: int, columns: int, dtype: Any) -> N
 @pytest.mark.skipif(NONTEMPORAL_BYTES > LARGE_BYTES, reason="x86 has non-temporal stores")
 @pytest.mark.parametrize(("columns", "settings", "expected"), [
     (1024, {}, True), (256, {}, True), (240, {}, False), (1030, {}, False),
-    (1024, {"size": LARGE_BYTES // 2}, False), (1024, {"activation": "silu"}, False),
-    (1024, {"activation": "relu"}, True), (1024, {"fortran": True}, False),
-    (1024, {"variant": VARIANTS[2]}, False),
+    (256, {"activation": "relu"}, True), (256, {"activation": "silu"}, False),
+    (256, {"size": LARGE_BYTES // 2}, False), (768, {"size": LARGE_BYTES // 2}, True),
+    (752, {"size": LARGE_BYTES // 2}, False), (768, {"activation": "silu"}, True),
+    (1024, {"fortran": True}, False), (1024, {"variant": VARIANTS[2]}, False),
 ])  # fmt: skip
-def test_columns_before_the_first_line_are_a_panel_where_that_pays(
+def test_panels_begin_where_cache_lines_of_wide_results_do(
     columns: int, settings: dict[str, Any], expected: bool
 ) -> None:
     A, B, product = operands(settings.get("size", LARGE_BYTES), columns, np.float32)
@@ -129,7 +130,7 @@ def test_columns_before_the_first_line_are_a_panel_where_that_pays(
     out = np.empty(product.shape, np.float32, "F" if settings.get("fortran") else "C")
     stream.multiply(aligned(B), out, None, ALONE)
     [call] = stream._unused
-    assert bool(call.words[HEAD_KERNEL]) == expected
+    assert bool(call.words[ON_LINES]) == expected
 
 
 @pytest.mark.parametrize("first", [0, 4])

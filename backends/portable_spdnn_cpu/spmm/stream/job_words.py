@@ -4,14 +4,18 @@ Addresses are of the first item; strides count items; 0 is no address.
 
 WORKERS, COUNTERS, B, OUT, RESIDUAL, WORKSPACE
     As `jit.job_start` has them.
-TASKS, PARTS
+PARTS
     How many there are.
 K, COLUMNS, WIDTH, PANELS
     Rows of B, its columns, those of a panel, and panels of a group: 1 unless read in place.
+LINE
+    Items of a cache line.
 K_BLOCK
     Rows of B in a block.
 IN_PLACE
-    Whether panels are read in B, which has rows of whole vectors, and A is one block.
+    Whether panels are read in B, whose rows are whole cache lines long and apart; A is one block.
+ON_LINES
+    Whether panels that are copied begin where cache lines of C do.
 B_STRIDE, B_FORTRAN
     Item (k, j) of B lies at k x stride + j, or j x stride + k in Fortran order.
 OUT_STRIDE, OUT_FORTRAN
@@ -23,11 +27,9 @@ BIAS
 ACTIVATION, LOWER, UPPER, BOUNDED
     The code of `activations.Activation`, the bits of its bounds as float64, and whether they are
     finite.
-PANEL_KERNEL, REST_KERNEL
-    Addresses of the kernels that compute whole panels, and what is left of the columns.
-HEAD_KERNEL, LINE
-    Where the columns of C before its first cache line are a panel by themselves: the address of the
-    kernel that computes them, and the items of a line. Otherwise 0.
+PANEL_KERNEL, REST_KERNEL, SHIFTED_REST_KERNEL
+    Addresses of the kernels that compute whole panels, and what is left of the columns; of these
+    where the first panel begins before the first column.
 WORKSPACE_BYTES, SUMS_BYTES
     Of memory, aligned on vectors, for each worker: sums, and then the panels.
 OUT_BYTES
@@ -40,9 +42,9 @@ from portable_spdnn_cpu.jit.job_start import FIRST_OWN, FIRST_WORDS
 
 WORKERS, COUNTERS, B, OUT, RESIDUAL, WORKSPACE = FIRST_WORDS
 (
-    TASKS, PARTS, K, COLUMNS, WIDTH, PANELS, K_BLOCK, IN_PLACE,
+    PARTS, K, COLUMNS, WIDTH, PANELS, LINE, K_BLOCK, IN_PLACE, ON_LINES,
     B_STRIDE, B_FORTRAN, OUT_STRIDE, OUT_FORTRAN, RESIDUAL_STRIDE,
-    BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, PANEL_KERNEL, REST_KERNEL, HEAD_KERNEL, LINE,
+    BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, PANEL_KERNEL, REST_KERNEL, SHIFTED_REST_KERNEL,
     WORKSPACE_BYTES, SUMS_BYTES, OUT_BYTES, FIRST_PART,
 ) = range(FIRST_OWN, FIRST_OWN + 26)  # fmt: skip
 # Words of each part, from FIRST_PART on. Where ROWS is 0, A is not packed: there is one block, and

@@ -44,12 +44,12 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     FIRST_ENTRY,
     FIRST_PART,
     FIRST_ROW,
-    HEAD_KERNEL,
     IN_PLACE,
     K_BLOCK,
     LINE,
     LOWER,
     OFFSETS,
+    ON_LINES,
     OUT,
     OUT_BYTES,
     OUT_FORTRAN,
@@ -62,8 +62,8 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     RESIDUAL_STRIDE,
     REST_KERNEL,
     ROWS,
+    SHIFTED_REST_KERNEL,
     SUMS_BYTES,
-    TASKS,
     UPPER,
     VALUES,
     WIDTH,
@@ -91,27 +91,27 @@ def multiply_tasks(worker: int, words: Array) -> None:
     Tasks are numbered part by part: task i is group i % g of part i // g, for g groups of panels.
     So threads share rows where there is a part for each. `job_words` says what the words are.
 
-    Where large results begin within a cache line, the columns before the next are a panel by
-    themselves, so that those after it start on lines, as non-temporal stores need.
+    Panels that are read in place start where cache lines of B do, and others of large results where
+    those of C do, as non-temporal stores need: the first may begin before column 0.
     """
-    groups, width = words[TASKS] // words[PARTS], words[WIDTH]
-    head, rest_kernel = 0, words[REST_KERNEL]
-    before = words[OUT] % BLOCK_BYTES
-    if words[HEAD_KERNEL] and before:
-        head = words[LINE] * (BLOCK_BYTES - before) // BLOCK_BYTES
-        if rest_kernel == 0:
-            rest_kernel = words[PANEL_KERNEL]
+    before, rest_kernel = 0, words[REST_KERNEL]  # bytes
+    if words[IN_PLACE]:
+        before = words[B] % BLOCK_BYTES
+    elif words[ON_LINES]:
+        before = words[OUT] % BLOCK_BYTES
+    if before:
+        rest_kernel = words[SHIFTED_REST_KERNEL]
+    skipped = words[LINE] * before // BLOCK_BYTES
+    width, together = words[WIDTH], words[WIDTH] * words[PANELS]
+    groups = (words[COLUMNS] + skipped + together - 1) // together
     while True:
-        task = next_task(words, words[COUNTERS], worker, words[WORKERS], words[TASKS])
+        task = next_task(words, words[COUNTERS], worker, words[WORKERS], groups * words[PARTS])
         if task < 0:
             break
         part = FIRST_PART + PART_WORDS * (task // groups)
-        group = task % groups
-        column = head + group * words[PANELS] * width
-        columns = min(words[PANELS] * width, words[COLUMNS] - column)
+        column = task % groups * together - skipped
+        columns = min(together, words[COLUMNS] - column)
         rest = columns % width
-        if head and group == 0:
-            call_kernel(words[HEAD_KERNEL], worker, words, (part, 0, head))
         if columns > rest:
             call_kernel(words[PANEL_KERNEL], worker, words, (part, column, columns - rest))
         if rest:
@@ -134,10 +134,12 @@ def multiply_panels(
     The columns are one or more whole panels of len(vectors) vectors, or one panel whose last vector
     is partly filled. There are several where B is read in place: then rows are the outer loop, so
     that a row's entries serve one panel after the other from the first-level cache, its count is
-    predicted but for the first, and C is written in long pieces.
+    predicted but for the first, and C is written in long pieces. Columns before 0, fewer than a
+    vector has, are computed from what lies there, and not stored.
     """
     itemsize = array_at(0, 1, dtype).itemsize
     width = len(vectors) * (BLOCK_BYTES // itemsize)
+    skipped = max(0, -column)
     panels, stored = max(1, columns // width), min(columns, width)  # how many, and of each
     begin, end = words[part + BEGIN], words[part + END]
     packed = words[part + ROWS] != 0
@@ -219,18 +221,18 @@ def multiply_panels(
                 prefetch_items_to_write(out, following * out_stride + first_out, panels * width)
             sums_at = (int(row) - begin) * width
             out_at = int(row) * out_stride + first_out
-            residual_at = int(row) * residual_stride + column if has_residual else -1
+            residual_at = int(row) * residual_stride + column
             added = bias[row] if has_bias else dtype(0)
             for number in range(panels):
-                shift = number * width
+                shift, before = number * width, 0 if number else skipped
                 finish_row(
                     vectors, panel, shift, stride, offsets, values, entry, count, sums, sums_at,
-                    accumulates, adds, added, residual, residual_at + shift * has_residual, out,
-                    out_at + shift, stored, lower, upper, bounded, nontemporal,
+                    accumulates, adds, added, has_residual, residual, residual_at + shift, out,
+                    out_at + shift, before, stored, lower, upper, bounded, nontemporal,
                 )  # fmt: skip
                 if code > RELU:
                     first = out_at + shift
-                    activate_span(out, first, first + stored, code, low, high)
+                    activate_span(out, first + before, first + stored, code, low, high)
             entry += count
     if nontemporal:
         store_fence()

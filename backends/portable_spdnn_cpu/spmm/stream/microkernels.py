@@ -27,9 +27,12 @@ from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
 from portable_spdnn_cpu.jit.vectors import (
     broadcast,
     clamped,
+    first_lanes,
     load_first,
+    load_masked,
     multiply_add,
     store_first,
+    store_masked,
 )
 from portable_spdnn_cpu.layout.large_results import store_nontemporal
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
@@ -89,36 +92,38 @@ def sum_row(
 def finish_row(
     typingctx: Any, vectors: Any, panel: Any, panel_at: Any, stride: Any, offsets: Any,
     values: Any, first: Any, count: Any, sums: Any, sums_at: Any, later: Any, adds: Any,
-    bias: Any, residual: Any, residual_at: Any, out: Any, out_at: Any, columns: Any,
-    lower: Any, upper: Any, bounded: Any, nontemporal: Any,
+    bias: Any, has_residual: Any, residual: Any, residual_at: Any, out: Any, out_at: Any,
+    skipped: Any, columns: Any, lower: Any, upper: Any, bounded: Any, nontemporal: Any,
 ) -> Emission:  # fmt: skip
-    """Sum as `sum_row` does, and store to out[out_at + c] for c < `columns`.
+    """Sum as `sum_row` does, and store to out[out_at + c] for `skipped` <= c < `columns`.
 
-    If `adds`, the bias is added, and residual[residual_at + c] unless `residual_at` is negative. If
-    `bounded`, what is stored is between `lower` and `upper`; NaN passes. Nothing from `columns` on
-    is touched; all but the last vector must be within. If `nontemporal`, out[out_at] is aligned
+    If `adds`, the bias is added, and residual[residual_at + c] if `has_residual`. If `bounded`,
+    what is stored is between `lower` and `upper`; NaN passes. No other item is touched: `skipped`
+    ends in the first vector, and `columns` in the last. If `nontemporal`, out[out_at] is aligned
     on vectors, and whole ones are written by non-temporal stores.
     """
     width = len(vectors)
     element = panel.dtype
     signature = types.void(
         vectors, panel, types.intp, types.intp, offsets, values, types.intp, types.intp,
-        sums, types.intp, types.boolean, types.boolean, element, residual, types.intp,
-        out, types.intp, types.intp, element, element, types.boolean, types.boolean,
+        sums, types.intp, types.boolean, types.boolean, element, types.boolean, residual,
+        types.intp, out, types.intp, types.intp, types.intp, element, element, types.boolean,
+        types.boolean,
     )  # fmt: skip
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         data, row = summed_row(context, builder, sig, args, width)
-        row.limit(args[17])
+        row.limit(args[19])
+        row.skip(args[18], args[19])
         with builder.if_then(args[11]):
-            row.add(args[12], data(13), args[14])
-        with builder.if_then(args[20]):
-            row.clamp(*args[18:20])
-        with builder.if_else(args[21]) as (nontemporal, as_usual):
+            row.add(args[12], args[13], data(14), args[15])
+        with builder.if_then(args[22]):
+            row.clamp(*args[20:22])
+        with builder.if_else(args[23]) as (nontemporal, as_usual):
             with nontemporal:
-                row.store(data(15), args[16], nontemporal=True)
+                row.store(data(16), args[17], nontemporal=True)
             with as_usual:
-                row.store(data(15), args[16])
+                row.store(data(16), args[17])
         return context.get_dummy_value()
 
     return signature, codegen
@@ -130,7 +135,7 @@ def copy_row(
 ) -> Emission:
     """panel[to + c] = source[start + c] for c < `columns`, and 0 up to the panel's width.
 
-    `vectors` and `columns` are as in `finish_row`; panel[to] is aligned on vectors.
+    `vectors` and `columns` are as in `finish_row`.
     """
     width = len(vectors)
     signature = types.void(vectors, panel, types.intp, source, types.intp, types.intp)
@@ -142,7 +147,7 @@ def copy_row(
         row.limit(args[5])
         for number in range(width):
             value = row.load(row.at(origin, args[4], number), number == width - 1)
-            builder.store(value, row.at(target, args[2], number), align=BLOCK_BYTES)
+            builder.store(value, row.at(target, args[2], number), align=row.bits // 8)
         return context.get_dummy_value()
 
     return signature, codegen
@@ -190,6 +195,15 @@ class RowEmitter:
         self.left = builder.sub(columns, self.number((len(self.sums) - 1) * lanes))
         self.whole = builder.icmp_signed(">=", self.left, self.number(lanes))
 
+    def skip(self, skipped: Value, columns: Value) -> None:
+        """Find which lanes of the first vector are there, and whether it begins with the first."""
+        builder, lanes = self.builder, self.vector.count
+        self.begins_whole = builder.icmp_signed("==", skipped, self.number(0))
+        self.first_mask = builder.not_(first_lanes(builder, skipped, lanes))
+        if len(self.sums) == 1:
+            there = first_lanes(builder, columns, lanes)
+            self.first_mask = builder.and_(self.first_mask, there)
+
     def begin(self, sums: Value, sums_at: Value, later: Value) -> None:
         """Set the sums to those that are there, or to 0."""
         builder, zero = self.builder, ir.Constant(self.vector, None)
@@ -208,16 +222,20 @@ class RowEmitter:
             value = self.builder.load(slot)
             self.builder.store(value, self.at(sums, sums_at, number), align=BLOCK_BYTES)
 
-    def add(self, bias: Value, residual: Value, residual_at: Value) -> None:
+    def add(self, bias: Value, has_residual: Value, residual: Value, residual_at: Value) -> None:
         """Add a bias to all sums, and a residual where there is one."""
         builder = self.builder
         added = broadcast(builder, self.vector, bias)
         for slot in self.sums:
             builder.store(builder.fadd(builder.load(slot), added), slot)
-        with builder.if_then(builder.icmp_signed(">=", residual_at, self.number(0))):
+        with builder.if_then(has_residual):
             for number, slot in enumerate(self.sums):
                 pointer = self.at(residual, residual_at, number)
-                value = self.load(pointer, number == len(self.sums) - 1)
+                if number:
+                    value = self.load(pointer, number == len(self.sums) - 1)
+                else:
+                    align = self.bits // 8
+                    value = load_masked(builder, self.vector, pointer, self.first_mask, align)
                 builder.store(builder.fadd(builder.load(slot), value), slot)
 
     def add_entries(self, offsets: Value, values: Value, first: Value, count: Value) -> None:
@@ -263,15 +281,24 @@ class RowEmitter:
             else:
                 builder.store(value, pointer, align=align)
 
-        *before, value = (builder.load(slot) for slot in self.sums)
-        for number, whole in enumerate(before):
-            store_whole(whole, self.at(out, position, number))
-        pointer = self.at(out, position, len(before))
-        with builder.if_else(self.whole, likely=True) as (all_lanes, some):
-            with all_lanes:
-                store_whole(value, pointer)
-            with some:
-                store_first(builder, value, pointer, self.left, align)
+        def store_last(value: Value, pointer: Value) -> None:
+            with builder.if_else(self.whole, likely=True) as (all_lanes, some):
+                with all_lanes:
+                    store_whole(value, pointer)
+                with some:
+                    store_first(builder, value, pointer, self.left, align)
+
+        for number, slot in enumerate(self.sums):
+            value, pointer = builder.load(slot), self.at(out, position, number)
+            store_lanes = store_last if number == len(self.sums) - 1 else store_whole
+            if number:
+                store_lanes(value, pointer)
+                continue
+            with builder.if_else(self.begins_whole, likely=True) as (from_first, from_later):
+                with from_first:
+                    store_lanes(value, pointer)
+                with from_later:
+                    store_masked(builder, value, pointer, self.first_mask, align)
 
     def load(self, pointer: Value, last: bool) -> Value:
         """Load a vector; of the last one the lanes that are there, and zeros."""

@@ -28,8 +28,14 @@ def copy_panel(
     columns: int,
     dtype: Any,
 ) -> None:
-    """Copy rows first .. stop - 1 of B, from `column` on, to a panel at an address."""
+    """Copy rows first .. stop - 1 of B, from `column` on, to a panel at an address.
+
+    Where `column` is negative, rows of the panel begin with so many items that are not set, and the
+    panel ends so many later.
+    """
     itemsize = array_at(0, 1, dtype).itemsize
+    skipped = max(0, -column)
+    column, columns, address = column + skipped, columns - skipped, address + skipped * itemsize
     stride = words[WIDTH]
     if not words[B_FORTRAN]:
         panel, B_items = array_at(address, LENGTH, dtype), array_at(words[B], LENGTH, dtype)

@@ -25,10 +25,11 @@ from portable_spdnn_cpu.spmm.stream.packing import BEGUN, may_be_short, pack_row
 # Multiply-adds of vectors, or a third as many copies: those of 10 microseconds, from which two
 # threads that are awake take less time than one, and of 100, from which it pays to wake them.
 SHARED_WORK, WAKING_WORK = 30_000, 300_000
-# Bytes of a row of C from which the columns before its first cache line are a panel by themselves:
-# with 16, 12 and 8 lines products took 0.75 to 1.02, 0.83 to 1.10 and 1.00 to 1.50 of the time on
-# an Intel Xeon (1 to 40 entries in a row of A, panels of 4 and 8 vectors).
-LEAST_SPLIT_BYTES = 1024
+# Bytes of a row of C from which panels that are copied begin where its cache lines do: of any C,
+# and of one whose stores are then non-temporal. The first panel has fewer columns, and there may be
+# a panel more: with 3,072 bytes products took 0.8 to 1.0 of the time on an Intel Xeon, with 2,048
+# 0.97 to 1.2, with 1,024 1.05 to 1.2 times as long.
+LEAST_SHIFTED_BYTES, LEAST_NONTEMPORAL_ROW = 3072, 1024
 
 
 class StreamVariant(NamedTuple):
@@ -45,7 +46,8 @@ class StreamVariant(NamedTuple):
     panels : int
         Panels that a row of A meets one after the other, where they are read in place.
     in_place : bool
-        Whether panels are read in B where its rows start on cache lines; A then is one block.
+        Whether panels are read in B where its rows are whole cache lines long and apart; A then is
+        one block.
     """
 
     vectors: int
@@ -102,6 +104,7 @@ class StreamProduct:
         words[job_words.K_BLOCK] = self.k_block
         self.width = variant.vectors * BLOCK_BYTES // self.dtype.itemsize
         words[job_words.WIDTH] = self.width
+        words[job_words.LINE] = BLOCK_BYTES // self.dtype.itemsize
         if epilogue.bias is not None:
             words[job_words.BIAS] = self._address(np.ascontiguousarray(epilogue.bias))
         code, *limits = activation_of(epilogue, A.dtype)
@@ -152,7 +155,8 @@ class StreamProduct:
         """
         if not out.size:
             return
-        key = B.strides, out.strides, out.shape, self._is_in_place(B), pool.threads
+        in_place = self.reads_in_place(B, out)
+        key = B.strides, out.strides, out.shape, in_place, pool.threads
         try:
             call: _Call | None = self._unused.pop()  # concurrent calls each have their own
         except IndexError:
@@ -164,7 +168,7 @@ class StreamProduct:
                 self.multiply(np.array(B, order="C"), out, residual, pool)
                 return
             threads = self.threads_used(pool.threads, out.shape[1])
-            call = self._call_for(B, out, threads, key)
+            call = self._call_for(B, out, in_place, threads, key)
         if residual is None:
             residual = self._none
         else:
@@ -180,9 +184,12 @@ class StreamProduct:
         WORKSPACES.give_back(workspace)
         self._unused.append(call)
 
-    def _is_in_place(self, B: Array) -> bool:
-        """Whether panels are read in B."""
-        return self.variant.in_place and has_aligned_rows(B)
+    def reads_in_place(self, B: Array, out: Array | None = None) -> bool:
+        """Whether panels are read in B, given an `out`, or one in C order."""
+        if not self.variant.in_place or not has_whole_lines(B):
+            return False
+        # Sums that wait to be transposed begin with column 0.
+        return out is None or not _stride_and_order(out)[1] or has_aligned_rows(B)
 
     @property
     def nbytes(self) -> int:
@@ -193,40 +200,40 @@ class StreamProduct:
         """Return how many of a pool's threads compute so many columns: one if that is soon done."""
         return threads if is_shared(self.entries, self.shape, columns, self.dtype.itemsize) else 1
 
-    def _call_for(self, B: Array, out: Array, threads: int, key: tuple[Any, ...]) -> _Call:
+    def _call_for(
+        self, B: Array, out: Array, in_place: bool, threads: int, key: tuple[Any, ...]
+    ) -> _Call:
         """Return what calls with such arrays share."""
         columns = out.shape[1]
-        in_place = self._is_in_place(B)
         stride, staged = _stride_and_order(out)
-        panels = 1
-        if in_place and not staged:
-            panels = min(self.variant.panels, -(-columns // self.width))
+        panels = self.variant.panels if in_place and not staged else 1
         # Counters end the words, on a cache line of their own: words before them are read.
         words = np.zeros(self.words.size + COUNTER_PADDING + threads, np.int64)
         words[: self.words.size] = self.words
         words[job_words.WORKERS], words[job_words.COUNTERS] = threads, words.size - threads
-        words[job_words.TASKS] = -(-columns // (panels * self.width)) * self.variant.parts
         words[job_words.COLUMNS], words[job_words.PANELS] = columns, panels
         words[job_words.IN_PLACE] = in_place
         words[job_words.B_STRIDE : job_words.B_FORTRAN + 1] = _stride_and_order(B)
         words[job_words.OUT_STRIDE : job_words.OUT_FORTRAN + 1] = stride, staged
         words[job_words.RESIDUAL_STRIDE] = out.shape[0 if staged else 1]
+        item = self.dtype.itemsize
+        line = BLOCK_BYTES // item
+        in_lines = stride % line == 0 and columns % line == 0 and not staged and not in_place
+        is_nontemporal = out.nbytes >= NONTEMPORAL_BYTES and words[job_words.ACTIVATION] <= RELU
+        least = LEAST_NONTEMPORAL_ROW if is_nontemporal else LEAST_SHIFTED_BYTES
+        on_lines = in_lines and columns * item >= least
+        words[job_words.ON_LINES] = on_lines
         rest = columns % self.width
         if columns > rest:
             words[job_words.PANEL_KERNEL] = self._address_of_kernel(self.width)
         if rest:
             words[job_words.REST_KERNEL] = self._address_of_kernel(rest)
-        item = self.dtype.itemsize
-        line = BLOCK_BYTES // item
-        in_lines = stride % line == 0 and columns % line == 0 and not staged and not in_place
-        is_written_once = words[job_words.ACTIVATION] <= RELU
-        is_large = out.nbytes >= NONTEMPORAL_BYTES and columns * item >= LEAST_SPLIT_BYTES
-        if is_large and in_lines and is_written_once:
-            words[job_words.HEAD_KERNEL] = self._address_of_kernel(line)
-            words[job_words.LINE] = line
+        if in_place or on_lines:  # rows are whole lines, and take one more where they begin within
+            shifted_rest = (columns + 1) % self.width
+            words[job_words.SHIFTED_REST_KERNEL] = self._address_of_kernel(shifted_rest)
         row = self.width * item
         sums = self.most_rows * row if staged or self.blocks > 1 else 0
-        each = sums + (0 if in_place else self.k_block * row)
+        each = sums + (0 if in_place else self.k_block * row + BLOCK_BYTES * on_lines)
         words[job_words.WORKSPACE_BYTES : job_words.SUMS_BYTES + 1] = each, sums
         words[job_words.OUT_BYTES] = out.nbytes
         whole = -1 if is_shared(self.entries, self.shape, columns, item, WAKING_WORK) else 0
@@ -265,11 +272,16 @@ def is_shared(
     return vectors * (entries + 3 * sum(shape)) >= least
 
 
+def has_whole_lines(B: Array) -> bool:
+    """Whether rows of B are whole cache lines long and apart, wherever they begin."""
+    row, item = B.strides
+    in_lines = row % BLOCK_BYTES == 0 and B.shape[1] * item % BLOCK_BYTES == 0
+    return in_lines and item == B.itemsize and address_of(B) % item == 0
+
+
 def has_aligned_rows(B: Array) -> bool:
     """Whether all rows of B start on cache lines and are whole vectors."""
-    row, item = B.strides
-    aligned = row % BLOCK_BYTES == 0 and address_of(B) % BLOCK_BYTES == 0
-    return aligned and item == B.itemsize and B.shape[1] * item % BLOCK_BYTES == 0
+    return has_whole_lines(B) and address_of(B) % BLOCK_BYTES == 0
 
 
 def _has_contiguous_vectors(B: Array) -> bool:

@@ -8,10 +8,11 @@ from direct_products import matrix
 
 import portable_spdnn as ps
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.dense_layout import has_aligned_rows, is_reused, with_aligned_rows
+from portable_spdnn_cpu.spmm.dense_layout import is_reused, with_aligned_rows
 from portable_spdnn_cpu.spmm.direct import choice
 from portable_spdnn_cpu.spmm.direct.choice import suited_form
 from portable_spdnn_cpu.spmm.direct.product import multiply_as_given
+from portable_spdnn_cpu.spmm.stream.product import has_aligned_rows
 
 
 @pytest.fixture(autouse=True)

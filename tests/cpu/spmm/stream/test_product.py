@@ -92,6 +92,48 @@ def test_aligned_operands_are_read_in_place(dtype: Any, pack: bool) -> None:
                 check(product, A, B, bias=bias[:, None], activation="relu")
 
 
+def at_offset(array: Any, offset: int) -> tuple[Any, Any]:
+    """Return a copy, so many bytes behind the start of a cache line, and what it is a part of."""
+    item = array.itemsize
+    whole = aligned_empty((array.size + 2 * (64 // item),), array.dtype)
+    whole[...] = np.nan
+    begin = (64 + offset) // item if offset else 0
+    part = whole[begin : begin + array.size].reshape(array.shape)
+    part[...] = array
+    return part, whole
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("variant", [
+    StreamVariant(3, 53, 1, 2, in_place=True), StreamVariant(8, 53, 2, 1, in_place=True),
+    StreamVariant(1, 53, 1, 30, in_place=True), StreamVariant(5, 20, 2), StreamVariant(8, 53),
+])  # fmt: skip
+def test_panels_that_begin_before_the_first_column(
+    variant: StreamVariant, dtype: Any, activation: str
+) -> None:
+    item, rng = np.dtype(dtype).itemsize, np.random.default_rng(11)
+    A, bias = matrix(11, (19, 53), 0.2, dtype), np.linspace(-1, 1, 19).astype(dtype)
+    epilogue = Epilogue(bias, activation, -0.5).prepared("spmm", 19, np.dtype(dtype))
+    product = StreamProduct(A, epilogue, variant)
+    for columns in (16, 96, 112, 3136 // item):  # panels that are copied begin so in the last alone
+        B = rng.uniform(-1, 1, (53, columns)).astype(dtype)
+        for residual in (None, rng.uniform(-1, 1, (19, columns)).astype(dtype)):
+            expected = oracle.finish(
+                oracle.spmm(A, B), bias=bias[:, None], activation=activation, lower=-0.5,
+                residual=residual,
+            )  # fmt: skip
+            for offset in (0, item, 16, 64 - item):
+                operand, _ = at_offset(B, offset)
+                for out_offset in {offset, 16}:
+                    for turned in (operand, np.asfortranarray(B)):
+                        out, whole = at_offset(np.full_like(expected, np.nan, dtype), out_offset)
+                        product.multiply(turned, out, residual, POOLS[offset == 16])
+                        close = 2e-5 if dtype == np.float32 else 1e-12
+                        np.testing.assert_allclose(out, expected, rtol=close, atol=close)
+                        assert np.isfinite(whole).sum() == out.size
+
+
 def test_a_product_may_be_used_with_one_layout_after_another() -> None:
     A = matrix(9, (20, 33), 0.3, np.float32)
     product = StreamProduct(A, BARE, StreamVariant(2, 33, 1, 2, in_place=True))
@@ -102,6 +144,8 @@ def test_a_product_may_be_used_with_one_layout_after_another() -> None:
         aligned,
         wide[:, :96:3],
         aligned[:, :64],
+        aligned[:, 16:80],
+        aligned[:, 3:83],
         wide[:, 1:50],
         aligned,
         np.asfortranarray(wide),

@@ -303,8 +303,15 @@ def _real_vector(
         array = array if shared is None else shared
     elif array.ndim:
         array = array[0] if array.size else np.zeros((), dtype)
-    array = array.astype(dtype, copy=False)
-    if not np.isfinite(array).all():
-        where = f" (entry {int(np.argmin(np.isfinite(array)))})" if array.ndim else ""
+    with np.errstate(over="ignore"):
+        stored = array.astype(dtype, copy=False)
+    if not np.isfinite(stored).all():
+        place = int(np.argmin(np.isfinite(stored)))
+        where = f" (entry {place})" if array.ndim else ""
+        if np.isfinite(array).all():
+            raise InputError(
+                f"layer: a {what}{where} is {array.flat[place]:.6g}, beyond the range of {dtype}"
+                + ("; an array of float64 holds it" if dtype == np.float32 else "")
+            )
         raise InputError(f"layer: a {what} is NaN or infinite{where}; all must be finite numbers")
-    return _frozen(np.broadcast_to(array, (length,)) if not array.ndim else array)
+    return _frozen(np.broadcast_to(stored, (length,)) if not stored.ndim else stored)

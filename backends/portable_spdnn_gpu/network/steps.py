@@ -27,7 +27,7 @@ from portable_spdnn.host import map_in_threads
 from portable_spdnn.layer import Layer
 from portable_spdnn.network import Network
 from portable_spdnn_gpu.compile.catalog import StagedConfig, persistent_layers, persistent_rows
-from portable_spdnn_gpu.compile.precision import Precision
+from portable_spdnn_gpu.compile.precision import SINGLE, Precision
 from portable_spdnn_gpu.device.interface import Device
 from portable_spdnn_gpu.device.properties import DeviceProperties
 from portable_spdnn_gpu.network.costs import segment_layer_seconds
@@ -208,6 +208,11 @@ class StepChooser:
                 raise InputError(
                     f"kernel 'resident': layer {begin_of_relu} is not ReLU without bounds of its "
                     "own, as fused segments need; take kernel 'auto'"
+                )
+            if self.precision.sums.itemsize != SINGLE.itemsize:
+                raise InputError(
+                    f"kernel 'resident' computes in {SINGLE}, not in {self.precision.sums}; take "
+                    "kernel 'auto'"
                 )
             if persistent_layers(self.precision, max(widths), limit) is None:
                 raise InputError(

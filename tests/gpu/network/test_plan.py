@@ -497,7 +497,7 @@ def test_wide_or_exact_networks_run_layer_by_layer() -> None:
 
 
 def test_segments_that_cannot_be_are_errors(backend: CupyBackend) -> None:
-    with pytest.raises(InputError, match="kernel 'resident': 60 neurons in float64 do not fit"):
+    with pytest.raises(InputError, match="'resident' computes in float32, not in float64; take"):
         make_plan(backend, network_of(3), ps.PlanOptions(np.float64, kernel="resident"))
     with pytest.raises(InputError, match="kernel 'resident': 16384 neurons in float32 do not fit"):
         make_plan(backend, ps.radixnet(16384, 2), ps.PlanOptions(kernel="resident"))

@@ -4,7 +4,8 @@ For each block of A's columns, the rows of B in it, as wide as a panel, are copi
 they stay in a cache: rows of B itself lie apart, so that they compete for the same sets of it, and
 rarely start on a cache line. Then all rows of A are multiplied with them. Between blocks sums wait
 in memory; the last block finishes them. Very sparse weights use few of the rows that a copy would
-bring near: where rows of B start on cache lines, those are read in place, from the second level.
+bring near: where rows of B are whole cache lines long and apart, they are read in place, from the
+second level.
 
 Bound, besides that of the microkernel: what is not an entry's work. Each vector of B is copied,
 each of C is written, and between blocks each of the sums is read and written, at the rate of the

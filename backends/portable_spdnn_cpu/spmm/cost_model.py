@@ -17,7 +17,7 @@ from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.costs import COSTS, UNPREDICTED_ROWS, beyond
-from portable_spdnn_cpu.spmm.dense_layout import ALIASING, Layout, is_reused
+from portable_spdnn_cpu.spmm.dense_layout import ALIASING, Layout, is_reused, is_shifted
 from portable_spdnn_cpu.spmm.row_ends import adds_each_entry, may_add_each_entry
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.stream.product import StreamVariant, is_shared
@@ -241,9 +241,13 @@ def direct_seconds(size: ProductSize) -> float:
     turned, copied = 0.0, 0.0
     if size.fortran:
         turned = COSTS.direct.transpose * size.inner
-    elif not size.aligned and is_reused(size.entries, size.inner, size.columns, size.itemsize):
+    elif not size.aligned and is_reused(
+        size.entries, (size.rows, size.inner), size.columns, size.itemsize, size.layout
+    ):
         copied = COSTS.direct.copy * size.inner
-    across = 1.0 if size.aligned or size.fortran or copied else COSTS.across
+    row_of_b = size.columns * size.itemsize
+    shifted = not copied and is_shifted(size.rows, row_of_b, size.layout)
+    across = 1.0 if size.aligned or size.fortran or copied or shifted else COSTS.across
     memory = COSTS.direct.memory * beyond(size.b_bytes)
     load = (1 - near) * memory + across * (
         nearest * COSTS.direct.l1 + max(0.0, near - nearest) * COSTS.direct.l2
@@ -256,7 +260,7 @@ def direct_seconds(size: ProductSize) -> float:
     if size.out_fortran:
         write = COSTS.direct.write_fortran
     panels = -(-size.vectors // MAX_VECTORS)
-    vectors = size.vectors * (loads + size.rows * write)
+    vectors = (size.vectors + shifted) * (loads + size.rows * write)
     # More rows of a single vector are on their way at a time.
     far_piece = _far_piece(max(1, size.inner) * row) * (NARROW if size.vectors == 1 else 1.0)
     entry = COSTS.direct.entry + far_piece

@@ -9,6 +9,7 @@ import numpy as np
 
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import address_of
+from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS
 from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.stream.product import has_whole_lines
@@ -23,6 +24,10 @@ ALIASING = 512  # bytes: rows that lie multiples of them apart compete for few s
 # on average, and so many bytes of B that are loaded: a vector across two lines takes twice as long.
 # B of more bytes than MAX_COPIED is not held twice.
 MIN_REUSE, MIN_LOADED, MAX_COPIED = 6, 1_280_000, 1 << 25
+# Where A as it is reads B in whole lines, from before column 0 on, a copy spares each entry a
+# vector: it pays from so many entries for each vector of a row. With rows of fewer bytes than
+# LEAST_SHIFTED_ROW, B is not read so: a vector more is too much.
+MIN_REUSE_OF_VECTOR, LEAST_SHIFTED_ROW = 5, 256
 
 
 class Layout:
@@ -70,17 +75,56 @@ def new_result(shape: tuple[int, int], dtype: np.dtype[Any], fortran: bool = Fal
     return np.empty(shape, dtype, "F" if fortran else "C")
 
 
-def is_reused(entries: int, k: int, columns: int, itemsize: int) -> bool:
-    """Whether rows of B are read so often that copies of them that start on cache lines pay."""
-    row = columns * itemsize
-    is_loaded_often = entries * row >= MIN_LOADED and entries >= MIN_REUSE * k
-    return is_loaded_often and row >= BLOCK_BYTES and k * row <= MAX_COPIED
+def is_shifted(rows: int, row: int, layout: int) -> bool:
+    """Whether A as it is, of so many rows, reads B in lines from before column 0 on.
+
+    `row`: the bytes of a row of B, or of C. Of a C whose stores may be non-temporal, the panel that
+    comes to be one more takes longer than it saves.
+    """
+    is_large = rows * row >= NONTEMPORAL_BYTES
+    is_wide = row >= LEAST_SHIFTED_ROW and HAS_FAST_MASKS
+    return layout == Layout.SHIFTED and is_wide and not is_large
+
+
+def is_reused(
+    entries: int,
+    shape: tuple[int, ...],
+    columns: int,
+    itemsize: int,
+    layout: int = Layout.UNALIGNED,
+) -> bool:
+    """Whether rows of B are read so often that copies of them that start on cache lines pay.
+
+    `entries` and `shape` are of A.
+    """
+    k, row = shape[1], columns * itemsize
+    if entries < MIN_REUSE * k or entries * row < MIN_LOADED:
+        return False
+    if is_shifted(shape[0], row, layout) and entries < MIN_REUSE_OF_VECTOR * k * row // BLOCK_BYTES:
+        return False
+    return row >= BLOCK_BYTES and k * row <= MAX_COPIED
+
+
+def copied_if_reused(B: Array, entries: int, shape: tuple[int, ...]) -> Array:
+    """Return B, in C order, or a copy whose rows start on cache lines where that pays.
+
+    It is multiplied by A as it is, of so many entries and a shape.
+    """
+    sizes = entries, shape, B.shape[1], B.itemsize
+    if not is_reused(*sizes) or starts_on_lines(B):
+        return B
+    # To find the layout takes a microsecond: last.
+    return with_aligned_rows(B) if is_reused(*sizes, layout_of(B)) else B
+
+
+def starts_on_lines(B: Array) -> bool:
+    """Whether all rows start on cache lines."""
+    return B.strides[0] % BLOCK_BYTES == 0 and address_of(B) % BLOCK_BYTES == 0
 
 
 def with_aligned_rows(B: Array) -> Array:
     """Return B, or a copy of it, in C order, whose rows start on cache lines."""
-    row = B.strides[0]
-    if row % BLOCK_BYTES == 0 and address_of(B) % BLOCK_BYTES == 0:
+    if starts_on_lines(B):
         return B
     lanes = BLOCK_BYTES // B.itemsize
     k, columns = B.shape

@@ -20,6 +20,7 @@ from portable_spdnn_cpu.jit.vectors import (
     load_masked,
     multiply_add,
     store_first,
+    store_masked,
 )
 from portable_spdnn_cpu.layout.large_results import store_nontemporal
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
@@ -97,6 +98,11 @@ class Emitter:
         """Store the first `count` lanes of a vector; no byte of others is touched."""
         pointer = self.builder.inttoptr(address, self.scalar.as_pointer())
         store_first(self.builder, value, pointer, count)
+
+    def store_some(self, value: Value, address: Value, mask: Value) -> None:
+        """Store the lanes of a vector that a mask names; no byte of others is touched."""
+        pointer = self.builder.inttoptr(address, value.type.as_pointer())
+        store_masked(self.builder, value, pointer, mask)
 
     def prefetch(self, address: Value, written: bool = False) -> None:
         """Prefetch the cache line of an address, which may be of no array.

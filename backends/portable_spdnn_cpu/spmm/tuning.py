@@ -100,7 +100,8 @@ def single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:
 
 @functools.lru_cache(maxsize=REMEMBERED)
 def _single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:
-    whole = _variants(size, [max(1, size.inner)])[0]
+    # Where B is read in place, so do kernels that take A as it is, and some rows meet all panels.
+    whole = next(each for each in _variants(size, [max(1, size.inner)]) if not each.in_place)
     seconds = stream_seconds(size, whole)
     if seconds > 2 * packing_seconds(size, whole):  # else it hardly pays
         packed = min(stream_variants(size), key=lambda variant: _packed_seconds(size, variant))

@@ -11,8 +11,10 @@ from portable_spdnn_cpu.jit.compilation import kernel_part
 from portable_spdnn_cpu.jit.intrinsics import stay_apart
 from portable_spdnn_cpu.jit.jobs import array_at
 from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES
+from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.cost_model import L2, L2_WAYS
+from portable_spdnn_cpu.spmm.dense_layout import LEAST_SHIFTED_ROW
 from portable_spdnn_cpu.spmm.direct.each_entry import LINES, MOST_NUMBERS
 from portable_spdnn_cpu.spmm.direct.finish import finish_rows
 from portable_spdnn_cpu.spmm.direct.job_words import (
@@ -22,10 +24,12 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     ENTRIES,
     HAS_EPILOGUE,
     INDPTR,
+    OUT_ROW,
     ROWS,
     TASKS,
+    B,
     K,
-)
+)  # fmt: skip
 from portable_spdnn_cpu.spmm.direct.microkernels import CSR, ENTRIES_CSR, multiply, multiply_panel
 from portable_spdnn_cpu.spmm.row_ends import adds_each_entry, lengths_vary, may_add_each_entry
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
@@ -148,14 +152,31 @@ def multiply_in_panels(words: Any, begin: int, end: int, n: int, item: Any, inde
         return multiply(CSR, 1, 32, item, index, words, begin, end, 0, n)
     if 64 < size <= 96 and VECTOR_BYTES == 32:  # of 64 bytes, two would be four
         return multiply(CSR, 3, 32, item, index, words, begin, end, 0, n)
-    valid, first = True, 0
+    valid, first = True, -columns_before(words, itemsize)
     while first < n:
-        width = min(n - first, MAX_VECTORS * lanes)
+        # A vector more where the panel begins before column 0, so that there are as many panels.
+        width = min(n - first, (MAX_VECTORS + (first < 0)) * lanes)
         if overlaps and 0 < n - first - width < lanes:
             width -= lanes  # the last panel is to fill a vector
         valid &= multiply_panel(CSR, item, index, words, begin, end, first, width)
         first += width
     return valid
+
+
+@kernel_part
+def columns_before(words: Any, itemsize: int) -> int:
+    """Return how many columns before 0 the first panel begins at, so that loads of B are of lines.
+
+    None where rows of B are not whole cache lines long and apart, or that does not pay.
+    """
+    row = words[COLUMNS] * itemsize
+    before = words[B] % BLOCK_BYTES
+    is_large = words[ROWS] * words[OUT_ROW] >= NONTEMPORAL_BYTES
+    if not HAS_FAST_MASKS or row < LEAST_SHIFTED_ROW or is_large:
+        return 0
+    if row % BLOCK_BYTES or words[B_ROW] % BLOCK_BYTES or before % itemsize:
+        return 0
+    return int(before // itemsize)
 
 
 @kernel_part

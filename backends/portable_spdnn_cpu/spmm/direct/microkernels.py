@@ -15,6 +15,7 @@ from numba.core import types
 from portable_spdnn_cpu.jit.compilation import intrinsic, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import stay_apart
 from portable_spdnn_cpu.jit.loops import by_number
+from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
 from portable_spdnn_cpu.spmm.direct.columns import Columns
@@ -119,8 +120,9 @@ def multiply_apart(
 
 CSC_VECTOR = 32  # bytes: of vectors in CSC where a panel has few; see `kernel.multiply_by_columns`
 # (vectors of a panel, bytes of each): item i is for columns that need i + 1 vectors of BLOCK_BYTES
-# in CSR, the last of them partly filled, and for columns that fill i + 1 of CSC_VECTOR in CSC.
-CSR_PANELS = [(number, BLOCK_BYTES) for number in range(1, MAX_VECTORS + 1)]
+# in CSR, the last of them partly filled, and for columns that fill i + 1 of CSC_VECTOR in CSC. One
+# that begins before column 0, as `Rows` has them with fast masks, may have a vector more.
+CSR_PANELS = [(number, BLOCK_BYTES) for number in range(1, MAX_VECTORS + HAS_FAST_MASKS + 1)]
 CSC_PANELS = [
     (number, CSC_VECTOR) if number < 6 else (number // 2, BLOCK_BYTES)
     for number in range(1, CSC_BYTES // CSC_VECTOR + 1)

@@ -11,7 +11,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.jobs import in_order
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.dense_layout import is_reused, with_aligned_rows
+from portable_spdnn_cpu.spmm.dense_layout import copied_if_reused
 from portable_spdnn_cpu.spmm.direct.product import epilogue_arguments
 from portable_spdnn_cpu.spmm.direct.start import BY_ROWS, TAKEN, compiled
 from portable_spdnn_cpu.spmm.stream.product import WAKING_WORK, is_shared
@@ -48,9 +48,9 @@ class DirectProduct:
 
         Takes what `StreamProduct.multiply` takes.
         """
-        entry_points, (k, columns), item = self._entry_points, B.shape, B.itemsize
-        if B.strides[1] == item and is_reused(self._entries, k, columns, item):
-            B = with_aligned_rows(B)
+        entry_points, columns, item = self._entry_points, B.shape[1], B.itemsize
+        if B.strides[1] == item:
+            B = copied_if_reused(B, self._entries, self._shape)
         accumulates, job = residual is not None, entry_points.jobs[self._taken][columns == 1]
         in_rows = columns > 1 and B.strides[1] == out.strides[1] == item
         threads = self.threads_used(pool.threads, columns) if in_rows else 1

@@ -22,9 +22,8 @@ from portable_spdnn_cpu.layout.csc_to_csr import parts_in_csr
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.cost_model import size_of
 from portable_spdnn_cpu.spmm.dense_layout import (
-    is_reused,
+    copied_if_reused,
     layout_of,
-    with_aligned_rows,
 )
 from portable_spdnn_cpu.spmm.direct.choice import (
     begins_as_zeros,
@@ -279,13 +278,8 @@ def multiply(
     if not in_place:
         B = np.array(B, order="C")
     order: Literal["C", "F"] = "F" if is_fortran and keeps_order else "C"
-    if (
-        columns > 1
-        and not by_columns
-        and not is_fortran
-        and is_reused(indices.size, k, columns, item)
-    ):
-        B = with_aligned_rows(B)
+    if columns > 1 and not by_columns and not is_fortran:
+        B = copied_if_reused(B, indices.size, shape)
     zeroed = False
     if residual is None:
         # Columns are added to zeros: pages of them often come from the system. Of few rows with

@@ -7,7 +7,9 @@ entry of up to one vector; beyond, the loads of B, which lie across two cache li
 do not start on them. A row gets its bias and bounds before it is written.
 
 Of a last vector that is partly filled a mask names the lanes, where masks are fast. Elsewhere it is
-a whole one that ends where the row does: some columns are computed twice.
+a whole one that ends where the row does: some columns are computed twice. Where masks are fast the
+first column may be before 0, by less than a vector: what is computed of such columns, of what lies
+there, is not stored.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from portable_spdnn_cpu.spmm.emitter import Value
 
 ROWS_AHEAD = 4  # how far ahead rows of C are prefetched that caches do not hold
 # Of panels with fewer vectors rows are neither prefetched nor written by non-temporal stores: to
-# look whether they are took longer than it saved.
+# look whether they are took longer than it saved. Nor do these begin before column 0.
 LEAST_VECTORS = 4
 
 
@@ -47,6 +49,11 @@ class Rows(SparseMicrokernel):
     """Emits the products of rows of A. Without fast masks, columns fill a vector at least."""
 
     overlaps = not HAS_FAST_MASKS
+
+    @property
+    def may_begin_before(self) -> bool:
+        """Whether the first column may be before 0."""
+        return self.vectors >= LEAST_VECTORS and not self.overlaps
 
     def start(self) -> None:
         """Emit whether rows of C are prefetched, and whether their stores are non-temporal.
@@ -58,7 +65,8 @@ class Rows(SparseMicrokernel):
         builder, words = self.builder, self.words
         size = self.times(words[ROWS], words[OUT_ROW])
         in_rows = builder.icmp_signed("==", words[OUT_FORTRAN], self.zero)
-        low = builder.and_(builder.or_(words[OUT], words[OUT_ROW]), self.number(BLOCK_BYTES - 1))
+        places = builder.or_(builder.or_(words[OUT], self.out), words[OUT_ROW])
+        low = builder.and_(places, self.number(BLOCK_BYTES - 1))
         is_aligned = builder.icmp_signed("==", low, self.zero)
         # By `finish_rows`, or here, where sums are added to it.
         is_read = builder.or_(builder.not_(self.bounded), self.accumulates)
@@ -72,6 +80,8 @@ class Rows(SparseMicrokernel):
 
         self.nontemporal = all_of(is_vast, is_aligned, in_rows, builder.not_(is_read))
         self.prefetches = all_of(is_far, is_wide, in_rows, builder.not_(self.nontemporal))
+        before = self.builder.sub(self.zero, self.column)
+        self.first_mask = builder.not_(self.lanes_below(before, self.vector_type.count))
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
         """Emit a row of C, unless it is empty and C holds zeros."""
@@ -97,7 +107,7 @@ class Rows(SparseMicrokernel):
                 self.prefetch(self.add(later, place * BLOCK_BYTES), written=True)
         *whole, last = self._finished(number, self.sums(first, stop), target)
         with builder.if_else(self.nontemporal) as (nontemporal, as_usual):
-            with nontemporal:  # then rows are whole vectors, since there is no gap between them
+            with nontemporal:  # then the panel is whole vectors, since rows have no gap between
                 for place, total in enumerate([*whole, last]):
                     self.store_nontemporal(total, self.add(target, place * BLOCK_BYTES))
             with as_usual:
@@ -106,7 +116,10 @@ class Rows(SparseMicrokernel):
     def _store_row(self, whole: list[Value], last: Value, target: Value) -> None:
         """Emit that a row of C is stored, of whose last vector some lanes may be beyond it."""
         for place, total in enumerate(whole):
-            self.store(total, self.add(target, place * self.vector_bytes))
+            if place == 0 and self.may_begin_before:
+                self.store_some(total, target, self.first_mask)
+            else:
+                self.store(total, self.add(target, place * self.vector_bytes))
         self.store_first(last, self.add(target, self.last), self.left)
 
     def _finished(self, row: Value, sums: list[Value], target: Value) -> list[Value]:
@@ -124,6 +137,8 @@ class Rows(SparseMicrokernel):
                 builder.store(self.plus(builder.load(slot), bias), slot)
             with builder.if_then(self.accumulates):
                 held = self.load_row(target, self.mask if self.vectors else None)
+                if self.may_begin_before:
+                    held[0] = self.load_some(kind, target, self.first_mask)
                 for slot, before in zip(slots, held, strict=True):
                     builder.store(self.plus(builder.load(slot), before), slot)
             # Bounds follow an activation, which `finish_rows` applies.

@@ -50,6 +50,8 @@ class SparseMicrokernel(Emitter):
 
     Attributes
     ----------
+    column : LLVM word
+        The first column.
     overlaps : bool
         Of a class: whether the last vector of a row ends where the row does, so that it may hold
         columns of the one before. Else a mask says which of its lanes count.
@@ -74,7 +76,7 @@ class SparseMicrokernel(Emitter):
         """Return whether all of A that was read is within the arrays."""
         builder, words = self.builder, self.words
         self.refuse, last = (builder.append_basic_block(name) for name in ("refuse", "last"))
-        shift = self.times(column, self.itemsize)
+        self.column, shift = column, self.times(column, self.itemsize)
         self.B, self.out = self.add(words[B], shift), self.add(words[OUT], shift)
         self.place_last_vector(columns)
         self.accumulates, self.finishes = (

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from offsets import at_offset
 
 from portable_spdnn.epilogue import Epilogue
 from portable_spdnn.testing import oracle
@@ -90,17 +91,6 @@ def test_aligned_operands_are_read_in_place(dtype: Any, pack: bool) -> None:
                 variant = StreamVariant(3, 53, parts, panels, in_place=True)
                 product = StreamProduct(A, epilogue, variant, pack)
                 check(product, A, B, bias=bias[:, None], activation="relu")
-
-
-def at_offset(array: Any, offset: int) -> tuple[Any, Any]:
-    """Return a copy, so many bytes behind the start of a cache line, and what it is a part of."""
-    item = array.itemsize
-    whole = aligned_empty((array.size + 2 * (64 // item),), array.dtype)
-    whole[...] = np.nan
-    begin = (64 + offset) // item if offset else 0
-    part = whole[begin : begin + array.size].reshape(array.shape)
-    part[...] = array
-    return part, whole
 
 
 @pytest.mark.parametrize("activation", ["none", "relu", "gelu"])

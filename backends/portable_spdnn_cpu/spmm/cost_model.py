@@ -247,7 +247,9 @@ def direct_seconds(size: ProductSize) -> float:
         copied = COSTS.direct.copy * size.inner
     row_of_b = size.columns * size.itemsize
     shifted = not copied and is_shifted(size.rows, row_of_b, size.layout)
-    across = 1.0 if size.aligned or size.fortran or copied or shifted else COSTS.across
+    across = 1.0 if size.aligned or size.fortran or copied else COSTS.across
+    if shifted:
+        across = 1 + 1 / size.vectors  # a vector more, of a line that loads across two have met too
     memory = COSTS.direct.memory * beyond(size.b_bytes)
     load = (1 - near) * memory + across * (
         nearest * COSTS.direct.l1 + max(0.0, near - nearest) * COSTS.direct.l2
@@ -260,7 +262,7 @@ def direct_seconds(size: ProductSize) -> float:
     if size.out_fortran:
         write = COSTS.direct.write_fortran
     panels = -(-size.vectors // MAX_VECTORS)
-    vectors = (size.vectors + shifted) * (loads + size.rows * write)
+    vectors = size.vectors * (loads + size.rows * write)
     # More rows of a single vector are on their way at a time.
     far_piece = _far_piece(max(1, size.inner) * row) * (NARROW if size.vectors == 1 else 1.0)
     entry = COSTS.direct.entry + far_piece

@@ -147,6 +147,7 @@ def _variants(size: ProductSize, k_blocks: list[int]) -> list[StreamVariant]:
         found += [
             StreamVariant(vectors, k_blocks[-1], parts, panels, in_place=True)
             for vectors in _widths_in_place(size.covered(in_place=True))
+            if size.inner * vectors * BLOCK_BYTES <= L2  # beyond it, A as it is takes less time
             for panels in dict.fromkeys((1, _panels_together(size, vectors)))
             for parts in part_counts
         ]

@@ -242,13 +242,11 @@ def direct_seconds(size: ProductSize) -> float:
     if size.fortran:
         turned = COSTS.direct.transpose * size.inner
     elif not size.aligned and is_reused(
-        size.entries, (size.rows, size.inner), size.columns, size.itemsize, size.layout
+        size.entries, size.inner, size.columns, size.itemsize, size.layout
     ):
         copied = COSTS.direct.copy * size.inner
-    row_of_b = size.columns * size.itemsize
-    shifted = not copied and is_shifted(size.rows, row_of_b, size.layout)
     across = 1.0 if size.aligned or size.fortran or copied else COSTS.across
-    if shifted:
+    if not copied and is_shifted(size.columns * size.itemsize, size.layout):
         across = 1 + 1 / size.vectors  # a vector more, of a line that loads across two have met too
     memory = COSTS.direct.memory * beyond(size.b_bytes)
     load = (1 - near) * memory + across * (

@@ -75,42 +75,29 @@ def new_result(shape: tuple[int, int], dtype: np.dtype[Any], fortran: bool = Fal
     return np.empty(shape, dtype, "F" if fortran else "C")
 
 
-def is_shifted(rows: int, row: int, layout: int) -> bool:
-    """Whether A as it is, of so many rows, reads B in lines from before column 0 on.
-
-    `row`: the bytes of a row of B, or of C. Of a C whose stores may be non-temporal, the panel that
-    comes to be one more takes longer than it saves.
-    """
-    is_large = rows * row >= NONTEMPORAL_BYTES
-    is_wide = row >= LEAST_SHIFTED_ROW and HAS_FAST_MASKS
-    return layout == Layout.SHIFTED and is_wide and not is_large
+def is_shifted(row: int, layout: int) -> bool:
+    """Whether A as it is reads B, with rows of so many bytes, in lines from before column 0 on."""
+    return layout == Layout.SHIFTED and row >= LEAST_SHIFTED_ROW and HAS_FAST_MASKS
 
 
 def is_reused(
-    entries: int,
-    shape: tuple[int, ...],
-    columns: int,
-    itemsize: int,
-    layout: int = Layout.UNALIGNED,
+    entries: int, k: int, columns: int, itemsize: int, layout: int = Layout.UNALIGNED
 ) -> bool:
-    """Whether rows of B are read so often that copies of them that start on cache lines pay.
-
-    `entries` and `shape` are of A.
-    """
-    k, row = shape[1], columns * itemsize
+    """Whether rows of B are read so often that copies of them that start on cache lines pay."""
+    row = columns * itemsize
     if entries < MIN_REUSE * k or entries * row < MIN_LOADED:
         return False
-    if is_shifted(shape[0], row, layout) and entries < MIN_REUSE_OF_VECTOR * k * row // BLOCK_BYTES:
+    if is_shifted(row, layout) and entries < MIN_REUSE_OF_VECTOR * k * row // BLOCK_BYTES:
         return False
     return row >= BLOCK_BYTES and k * row <= MAX_COPIED
 
 
-def copied_if_reused(B: Array, entries: int, shape: tuple[int, ...]) -> Array:
+def copied_if_reused(B: Array, entries: int) -> Array:
     """Return B, in C order, or a copy whose rows start on cache lines where that pays.
 
-    It is multiplied by A as it is, of so many entries and a shape.
+    It is multiplied by A as it is, of so many entries.
     """
-    sizes = entries, shape, B.shape[1], B.itemsize
+    sizes = entries, B.shape[0], B.shape[1], B.itemsize
     if not is_reused(*sizes) or starts_on_lines(B):
         return B
     # To find the layout takes a microsecond: last.

@@ -24,6 +24,7 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     ENTRIES,
     HAS_EPILOGUE,
     INDPTR,
+    OUT,
     OUT_ROW,
     ROWS,
     TASKS,
@@ -167,12 +168,14 @@ def multiply_in_panels(words: Any, begin: int, end: int, n: int, item: Any, inde
 def columns_before(words: Any, itemsize: int) -> int:
     """Return how many columns before 0 the first panel begins at, so that loads of B are of lines.
 
-    None where rows of B are not whole cache lines long and apart, or that does not pay.
+    None where rows of B are not whole cache lines long and apart, and where C is large and starts
+    on a line: then non-temporal stores are worth more.
     """
     row = words[COLUMNS] * itemsize
     before = words[B] % BLOCK_BYTES
-    is_large = words[ROWS] * words[OUT_ROW] >= NONTEMPORAL_BYTES
-    if not HAS_FAST_MASKS or row < LEAST_SHIFTED_ROW or is_large:
+    if not HAS_FAST_MASKS or row < LEAST_SHIFTED_ROW:
+        return 0
+    if words[ROWS] * words[OUT_ROW] >= NONTEMPORAL_BYTES and words[OUT] % BLOCK_BYTES == 0:
         return 0
     if row % BLOCK_BYTES or words[B_ROW] % BLOCK_BYTES or before % itemsize:
         return 0

@@ -50,7 +50,7 @@ class DirectProduct:
         """
         entry_points, columns, item = self._entry_points, B.shape[1], B.itemsize
         if B.strides[1] == item:
-            B = copied_if_reused(B, self._entries, self._shape)
+            B = copied_if_reused(B, self._entries)
         accumulates, job = residual is not None, entry_points.jobs[self._taken][columns == 1]
         in_rows = columns > 1 and B.strides[1] == out.strides[1] == item
         threads = self.threads_used(pool.threads, columns) if in_rows else 1

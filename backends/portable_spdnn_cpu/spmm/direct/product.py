@@ -279,7 +279,7 @@ def multiply(
         B = np.array(B, order="C")
     order: Literal["C", "F"] = "F" if is_fortran and keeps_order else "C"
     if columns > 1 and not by_columns and not is_fortran:
-        B = copied_if_reused(B, indices.size, shape)
+        B = copied_if_reused(B, indices.size)
     zeroed = False
     if residual is None:
         # Columns are added to zeros: pages of them often come from the system. Of few rows with

@@ -33,8 +33,9 @@ def made_up(script: ModuleType, costs: Costs, kernel: str) -> list[Any]:
     for _ in range(60):
         rows, inner, columns = map(int, rng.integers(16, 2000, 3))
         entries = int(rows * inner * rng.uniform(0.01, 0.4))
-        orders = map(bool, rng.integers(2, size=2))
-        size = ProductSize(rows, inner, columns, entries, 4, *orders, Layout.UNALIGNED, 1)
+        fortran, out_fortran = map(bool, rng.integers(2, size=2))
+        layout = Layout.FORTRAN if fortran else Layout.UNALIGNED
+        size = ProductSize(rows, inner, columns, entries, 4, layout, out_fortran, 1)
         models = {
             "stream": [
                 functools.partial(cost_model.stream_seconds, size, variant)

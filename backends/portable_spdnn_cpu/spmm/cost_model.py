@@ -51,10 +51,10 @@ class ProductSize:
         Of A.
     itemsize : int
         Bytes of an item.
-    fortran, out_fortran : bool
-        Whether columns of B, and those of C, lie together rather than rows.
     layout : int
         Of B, one of `Layout`.
+    out_fortran : bool
+        Whether columns of C lie together rather than rows.
     threads : int
         That may be used.
     """
@@ -64,10 +64,14 @@ class ProductSize:
     columns: int
     entries: int
     itemsize: int
-    fortran: bool
-    out_fortran: bool
     layout: int
+    out_fortran: bool
     threads: int
+
+    @cached_property
+    def fortran(self) -> bool:
+        """Whether columns of B lie together rather than rows."""
+        return self.layout == Layout.FORTRAN
 
     @cached_property
     def aligned(self) -> bool:
@@ -124,11 +128,9 @@ def size_of(
     """
     rows, inner = shape
     shared = is_shared(entries, shape, columns, itemsize)
-    fortran = layout == Layout.FORTRAN
-    return ProductSize(
-        rows, inner, columns, entries, itemsize, fortran, fortran and keeps_order,
-        layout, workers.threads if shared else 1,
-    )  # fmt: skip
+    out_fortran = layout == Layout.FORTRAN and keeps_order
+    threads = workers.threads if shared else 1
+    return ProductSize(rows, inner, columns, entries, itemsize, layout, out_fortran, threads)
 
 
 def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:

@@ -38,7 +38,7 @@ def random(shape: tuple[int, int], density: float) -> Any:
 
 def size(**changes: Any) -> ProductSize:
     fields = {"rows": 512, "inner": 512, "columns": 256, "entries": 26214, "itemsize": 4}
-    orders = {"fortran": False, "out_fortran": False, "layout": Layout.UNALIGNED}
+    orders = {"layout": Layout.UNALIGNED, "out_fortran": False}
     return ProductSize(**{**fields, **orders, "threads": 2, **changes})
 
 
@@ -46,7 +46,7 @@ def test_the_model_sees_what_costs() -> None:
     best = tuning.stream_variants(size())[0]
     seconds = stream_seconds(size(), best)
     assert stream_seconds(size(threads=1), best) > 1.5 * seconds
-    assert stream_seconds(size(fortran=True), best) > seconds
+    assert stream_seconds(size(layout=Layout.FORTRAN), best) > seconds
     assert stream_seconds(size(out_fortran=True), best) > seconds
     assert stream_seconds(size(entries=2 * 26214), best) > 1.3 * seconds
     # Sparser weights have larger blocks, for they use less of each row of B that a block has.

@@ -76,7 +76,7 @@ def test_b_that_is_read_in_lines_is_copied_later() -> None:
     aligned, _ = at_offset(B, 0)
     assert copied_if_reused(aligned, 40_000) is aligned
     few, many = (
-        cost_model.ProductSize(3000, 1000, 128, entries, 4, False, False, Layout.SHIFTED, 1)
+        cost_model.ProductSize(3000, 1000, 128, entries, 4, Layout.SHIFTED, False, 1)
         for entries in (20_000, 60_000)
     )
     assert cost_model.direct_seconds(few) < cost_model.direct_seconds(many)

@@ -366,7 +366,7 @@ def test_types_that_are_not_computed_in_and_much_work(form: str, dtype: Any) -> 
 
 
 def test_to_sort_counts_in_the_choice() -> None:
-    size = cost_model.ProductSize(3000, 4000, 512, 240_000, 4, False, False, Layout.ALIGNED, 1)
+    size = cost_model.ProductSize(3000, 4000, 512, 240_000, 4, Layout.ALIGNED, False, 1)
     streamed = cost_model.stream_seconds(size, tuning.single_variant(size)[0])
     for seconds, expected in ((streamed, (True, True)), (2 * streamed, (False, True))):
         tuning.direct_is_faster.cache_clear()

@@ -309,9 +309,10 @@ def _real_vector(
         place = int(np.argmin(np.isfinite(stored)))
         where = f" (entry {place})" if array.ndim else ""
         if np.isfinite(array).all():
+            value, most = array.flat[place], np.finfo(np.float64).max
             raise InputError(
-                f"layer: a {what}{where} is {array.flat[place]:.6g}, beyond the range of {dtype}"
-                + ("; an array of float64 holds it" if dtype == np.float32 else "")
+                f"layer: a {what}{where} is {value:.6g}, beyond the range of {dtype}"
+                + ("; give all of them as an array of float64" if abs(value) <= most else "")
             )
         raise InputError(f"layer: a {what} is NaN or infinite{where}; all must be finite numbers")
     return _frozen(np.broadcast_to(stored, (length,)) if not stored.ndim else stored)

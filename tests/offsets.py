@@ -6,19 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import aligned_empty
 
-LINE = 64  # bytes
 
-
-def at_offset(array: Any, offset: int) -> tuple[Any, Any]:
+def at_offset(array: Any, offset: int, around: float = np.nan) -> tuple[Any, Any]:
     """Return a copy, so many bytes behind the start of a cache line, and what it is a part of.
 
-    What lies before and after it is NaN.
+    `around`: what lies before and after it.
     """
-    whole = aligned_empty((array.size + 3 * LINE // array.itemsize,), array.dtype)
-    whole[...] = np.nan
-    begin = (LINE + offset) // array.itemsize
+    whole = aligned_empty((array.size + 3 * BLOCK_BYTES // array.itemsize,), array.dtype)
+    whole[...] = around
+    begin = (BLOCK_BYTES + offset) // array.itemsize
     part = whole[begin : begin + array.size].reshape(array.shape)
     part[...] = array
     return part, whole

@@ -139,7 +139,7 @@ def test_what_a_layer_refuses(weights: Any, bias: Any, message: str) -> None:
 
 def test_one_number_for_all_weights_is_a_float32() -> None:
     indptr, indices = np.array([0, 1, 2]), np.array([1, 0])
-    message = r"a weight is 1e\+300, beyond the range of float32; an array of float64 holds it"
+    message = r"a weight is 1e\+300, beyond the range of float32; give all of them as an array"
     with pytest.raises(ps.InputError, match=message):
         ps.Layer.from_csr(indptr, indices, 1e300, (2, 2))
     layer = ps.Layer.from_csr(indptr, indices, np.array([1e300, 1.0]), (2, 2))

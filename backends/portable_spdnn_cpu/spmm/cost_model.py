@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 
 from portable_spdnn.caching import cached_property
+from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
@@ -79,12 +80,12 @@ class ProductSize:
         return self.layout == Layout.ALIGNED
 
     @cached_property
-    def has_whole_lines(self) -> bool:
-        """Whether rows of B are as long as whole cache lines, and apart."""
-        return self.layout in (Layout.ALIGNED, Layout.SHIFTED)
+    def is_read_in_place(self) -> bool:
+        """Whether panels may be read in B: see `StreamProduct.reads_in_place`."""
+        return self.aligned or (HAS_FAST_MASKS and self.layout == Layout.SHIFTED)
 
-    def covered(self, in_place: bool) -> int:
-        """Return the vectors of panels: one more where those in B begin before its columns."""
+    def panel_vectors(self, in_place: bool) -> int:
+        """Return the vectors of a row that panels cover: one more where they begin before it."""
         return self.vectors + (in_place and self.layout == Layout.SHIFTED)
 
     @cached_property
@@ -135,7 +136,7 @@ def size_of(
 
 def stream_seconds(size: ProductSize, variant: StreamVariant) -> float:
     """Return what the model says of a variant, in seconds."""
-    rows, vectors = max(1, size.rows), size.covered(variant.in_place)
+    rows, vectors = max(1, size.rows), size.panel_vectors(variant.in_place)
     blocks_of_k = float(-(-max(1, size.inner) // variant.k_block))
     load = _load(size, variant)
     together = variant.vectors * variant.panels
@@ -247,9 +248,11 @@ def direct_seconds(size: ProductSize) -> float:
         size.entries, size.inner, size.columns, size.itemsize, size.layout
     ):
         copied = COSTS.direct.copy * size.inner
-    across = 1.0 if size.aligned or size.fortran or copied else COSTS.across
-    if not copied and is_shifted(size.columns * size.itemsize, size.layout):
-        across = 1 + 1 / size.vectors  # a vector more, of a line that loads across two have met too
+    across = COSTS.across
+    if size.aligned or size.fortran or copied:
+        across = 1.0
+    elif is_shifted(size.columns * size.itemsize, size.layout):
+        across = 1 + 1 / size.vectors  # one vector more
     memory = COSTS.direct.memory * beyond(size.b_bytes)
     load = (1 - near) * memory + across * (
         nearest * COSTS.direct.l1 + max(0.0, near - nearest) * COSTS.direct.l2

@@ -26,7 +26,8 @@ ALIASING = 512  # bytes: rows that lie multiples of them apart compete for few s
 MIN_REUSE, MIN_LOADED, MAX_COPIED = 6, 1_280_000, 1 << 25
 # Where A as it is reads B in whole lines, from before column 0 on, a copy spares each entry a
 # vector: it pays from so many entries for each vector of a row. With rows of fewer bytes than
-# LEAST_SHIFTED_ROW, B is not read so: a vector more is too much.
+# LEAST_SHIFTED_ROW, B is not read so: a vector more is too much, and kernels for fewer vectors, the
+# `LEAST_VECTORS` of `direct.rows`, have no mask for the first.
 MIN_REUSE_OF_VECTOR, LEAST_SHIFTED_ROW = 5, 256
 
 
@@ -36,8 +37,8 @@ class Layout:
     Plain integers: each call looks one up, and the hash of an `Enum` is a function of Python's.
     """
 
-    ALIGNED = 0  # rows are whole cache lines
-    SHIFTED = 1  # rows are as long as whole cache lines, and apart, but begin within one
+    ALIGNED = 0  # rows start on cache lines, and are whole lines long
+    SHIFTED = 1  # rows are whole lines long and apart, but start within one
     UNALIGNED = 2  # other rows
     FORTRAN = 3  # columns lie in one piece each, maybe with gaps between them
 

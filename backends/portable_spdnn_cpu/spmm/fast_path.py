@@ -15,8 +15,6 @@ import numpy as np
 
 from portable_spdnn_cpu.jit import array_objects
 from portable_spdnn_cpu.jit.compilation import Array
-from portable_spdnn_cpu.jit.jobs import address_of
-from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.dense_layout import empty_result
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
@@ -131,7 +129,9 @@ class FastPaths:
         if kernel is None:
             return None
         if out is None:
-            out = new_result(kernel, B, path.shape, self._dtype)
+            turned = transposed or len(path.shape) == 1  # no kernel reads such a B in place
+            offset = 0 if turned else result_offset(kernel, B)
+            out = new_result(kernel, path.shape, self._dtype, offset=offset)
         C, added = out, residual
         if added is not None and look(added, C, itemsize, transposed) == NOT_PLAIN:
             return None
@@ -166,22 +166,22 @@ class _Path:
 
 
 def new_result(
-    kernel: object, B: Array, shape: tuple[int, ...], dtype: np.dtype[Any], fortran: bool = False
+    kernel: object,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    fortran: bool = False,
+    offset: int = 0,
 ) -> Array:
-    """Return an array for C = A B, in C or Fortran order.
+    """Return an array for C, in C or Fortran order.
 
-    It starts where `result_offset` says, but for kernels of short products: to find such a place
-    takes time.
+    It starts so many bytes behind the start of a cache line, but for kernels of short products: to
+    find such a place takes time.
     """
     if isinstance(kernel, DirectProduct | FewColumnsProduct):
         return np.empty(shape, dtype, "F" if fortran else "C")
-    return empty_result(shape, dtype, fortran, result_offset(kernel, B))
+    return empty_result(shape, dtype, fortran, offset)
 
 
 def result_offset(kernel: object, B: Array) -> int:
-    """Return how many bytes behind the start of a cache line C is best to begin.
-
-    As many as B where panels are read in it, so that their columns of C are on lines too.
-    """
-    in_place = isinstance(kernel, StreamProduct) and kernel.reads_in_place(B)
-    return address_of(B) % BLOCK_BYTES if in_place else 0
+    """Return how many bytes behind the start of a cache line a C in C order is best to begin."""
+    return kernel.result_offset(B) if isinstance(kernel, StreamProduct) else 0

@@ -42,7 +42,7 @@ CLUSTERED_FROM = 1e-3
 # A form for few columns, and A as it is, are tried too where the model gives them less than so many
 # times the least seconds of a form, or of the stream.
 DOUBTFUL = 2.0
-# Choices without a trial that are kept, for numbers of columns and orders of B. Those of streamed
+# Choices without a trial that are kept, for numbers of columns and layouts of B. Those of streamed
 # weights, and those row by row, share packings of A.
 MAX_PREDICTIONS = 128
 # Seconds that a call of other kernels takes before they begin, more than one of few columns.
@@ -74,7 +74,7 @@ class Kernel(Protocol):
 
 @dataclass
 class Choice:
-    """The kernel that was chosen for a number of columns and an order of B.
+    """The kernel that was chosen for a number of columns and a `Layout` of B.
 
     Attributes
     ----------
@@ -96,8 +96,9 @@ class Choice:
 class WeightsProduct:
     """C = A B for one pruned A and many dense B, finished by an epilogue.
 
-    A kernel is chosen for each number of columns and each order of B, and kept: by a trial when it
-    is made for `columns`, by a model at the first call with any other.
+    A kernel is chosen for each number of columns and each `Layout` of B, and kept: by a trial when
+    it is made for `columns`, by a model at the first call with any other, or with rows that are as
+    long as whole cache lines and not as far apart.
 
     Parameters
     ----------
@@ -165,7 +166,8 @@ class WeightsProduct:
         kernel = choice.kernel
         if out is None:
             fortran = self.keeps_order and layout == Layout.FORTRAN
-            out = new_result(kernel, B, (self._rows, columns), self._dtype, fortran)
+            offset = result_offset(kernel, B)
+            out = new_result(kernel, (self._rows, columns), self._dtype, fortran, offset)
         self._run(kernel, B, out, residual)
         return out
 
@@ -204,9 +206,10 @@ class WeightsProduct:
         what = "Features of {} input{}" if layer else "B of {} column{}"
         order = "Fortran" if (layout == Layout.FORTRAN) != layer else "C"
         side = "columns" if layer else "rows"
-        lines = ""
-        if layout in (Layout.ALIGNED, Layout.SHIFTED):
-            lines = f", {side} {'not ' * (layout == Layout.SHIFTED)}aligned to 64 bytes"
+        lines = {
+            Layout.ALIGNED: f", {side} aligned to 64 bytes",
+            Layout.SHIFTED: f", {side} of whole 64 bytes, not aligned",
+        }.get(layout, "")
         threads = choice.kernel.threads_used(self.workers.threads, columns)
         if isinstance(choice.kernel, DirectProduct) and layout == Layout.FORTRAN:
             threads = 1
@@ -383,11 +386,13 @@ class WeightsProduct:
         size = self._size(columns, layout)
         tried = tuning.tried_columns(size)
         offset = NUMPY_OFFSET if layout in (Layout.UNALIGNED, Layout.SHIFTED) else 0
-        B = empty_result((size.inner, tried), self.A.dtype, size.fortran, offset)
+        # Fewer columns would be whole lines, which rows of an unaligned B are not.
+        wide = size.columns if layout == Layout.UNALIGNED else tried
+        B = empty_result((size.inner, wide), self.A.dtype, size.fortran, offset)[:, :tried]
         B[...] = 1
         results = {
-            offset: empty_result((size.rows, tried), self.A.dtype, size.out_fortran, offset)
-            for offset in {0, offset}
+            begin: empty_result((size.rows, tried), self.A.dtype, size.out_fortran, begin)
+            for begin in {0, offset}
         }
         candidates: list[tuple[Kernel, float]] = [
             (self._stream(variant), cost_model.stream_seconds(size, variant))

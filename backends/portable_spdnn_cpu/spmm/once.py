@@ -14,10 +14,9 @@ from portable_spdnn_cpu.layout.canonical import VALUE_TYPES
 from portable_spdnn_cpu.layout.csc_to_csr import transposed
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm import cost_model, tuning
-from portable_spdnn_cpu.spmm.dense_layout import layout_of
+from portable_spdnn_cpu.spmm.dense_layout import empty_result, layout_of
 from portable_spdnn_cpu.spmm.direct import product as direct
 from portable_spdnn_cpu.spmm.direct.choice import suited_form
-from portable_spdnn_cpu.spmm.fast_path import new_result
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct
 
 
@@ -47,7 +46,8 @@ def multiply_once(
             return C
     variant, packs = tuning.single_variant(size)
     product = StreamProduct(A, epilogue, variant, packs)
-    out = new_result(product, B, (size.rows, size.columns), A.dtype, size.out_fortran)
+    shape, offset = (size.rows, size.columns), product.result_offset(B)
+    out = empty_result(shape, A.dtype, size.out_fortran, offset)
     product.multiply(B, out, residual, workers)
     return out
 

@@ -100,7 +100,8 @@ def single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:
 
 @functools.lru_cache(maxsize=REMEMBERED)
 def _single_variant(size: ProductSize) -> tuple[StreamVariant, bool]:
-    # Where B is read in place, so do kernels that take A as it is, and some rows meet all panels.
+    # A that is not packed is streamed against copies of panels: where B can stay in place, the
+    # kernels of A as it is read it so too, and some rows meet all panels before the next ones do.
     whole = next(each for each in _variants(size, [max(1, size.inner)]) if not each.in_place)
     seconds = stream_seconds(size, whole)
     if seconds > 2 * packing_seconds(size, whole):  # else it hardly pays
@@ -143,10 +144,10 @@ def _variants(size: ProductSize, k_blocks: list[int]) -> list[StreamVariant]:
         for k_block in k_blocks
         for parts in part_counts
     ]
-    if size.has_whole_lines:
+    if size.is_read_in_place:
         found += [
             StreamVariant(vectors, k_blocks[-1], parts, panels, in_place=True)
-            for vectors in _widths_in_place(size.covered(in_place=True))
+            for vectors in _widths_in_place(size.panel_vectors(in_place=True))
             if size.inner * vectors * BLOCK_BYTES <= L2  # beyond it, A as it is takes less time
             for panels in dict.fromkeys((1, _panels_together(size, vectors)))
             for parts in part_counts
@@ -157,13 +158,12 @@ def _variants(size: ProductSize, k_blocks: list[int]) -> list[StreamVariant]:
 def _panels_together(size: ProductSize, vectors: int) -> int:
     """Return how many panels of B the second-level cache holds, at most those that there are."""
     fitting = int(L2_SHARE * L2) // (max(1, size.inner) * vectors * BLOCK_BYTES)
-    return max(1, min(fitting, -(-size.covered(in_place=True) // vectors)))
+    return max(1, min(fitting, -(-size.panel_vectors(in_place=True) // vectors)))
 
 
 def _widths_in_place(vectors: int) -> list[int]:
-    """Return widths of panels read in B: of about 4 and 8 vectors, as many in each panel."""
-    widths = {-(-vectors // -(-vectors // width)) for width in (4, MAX_VECTORS)}
-    return sorted(widths)
+    """Return widths of panels near 4 and MAX_VECTORS that divide so many vectors about evenly."""
+    return sorted({-(-vectors // -(-vectors // width)) for width in (4, MAX_VECTORS)})
 
 
 def _panel_widths(vectors: int, threads: int) -> list[int]:

@@ -209,7 +209,7 @@ class StepChooser:
                     f"kernel 'resident': layer {begin_of_relu} is not ReLU without bounds of its "
                     "own, as fused segments need; take kernel 'auto'"
                 )
-            if self.precision.sums.itemsize != SINGLE.itemsize:
+            if self.precision.sums != SINGLE:
                 raise InputError(
                     f"kernel 'resident' computes in {SINGLE}, not in {self.precision.sums}; take "
                     "kernel 'auto'"

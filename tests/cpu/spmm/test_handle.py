@@ -200,6 +200,23 @@ def test_a_handle_tries_and_a_call_never_does(monkeypatch: pytest.MonkeyPatch) -
     assert len(trials) == made
 
 
+@pytest.mark.parametrize("columns", [1600, 1601])
+def test_operands_of_a_trial_lie_as_those_of_users(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def noted(runs: list[Any]) -> list[float]:
+        seen.extend((layout_of(run.args[0]), run.args[0].shape[1]) for run in runs)
+        return [1.0] * len(runs)
+
+    monkeypatch.setattr(handle, "least_seconds", noted)
+    monkeypatch.setattr(tuning, "TRIED_SECONDS", 1e-9)
+    product = WeightsProduct(ThreadPool(1), random((60, 80), 0.2), BARE, columns=columns)
+    assert {layout for layout, _ in seen} == {layout for _, layout in product._choices}
+    assert {tried for _, tried in seen} == {384}
+
+
 def test_few_columns_have_a_kernel_of_their_own() -> None:
     A, B = random((200, 300), 0.4), np.random.default_rng(5).random((300, 9), np.float32)
     product = WeightsProduct(ThreadPool(2), A, BARE)

@@ -36,7 +36,7 @@ from portable_spdnn_cpu.spmm.row_ends import adds_each_entry, lengths_vary, may_
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
 MOST_ADDED = 4  # entries in a row, beyond which sums in registers take less time on a Zen 5
-PANEL_BYTES = MAX_VECTORS * BLOCK_BYTES  # of a row of B or C in the widest panel
+PANEL_BYTES = MAX_VECTORS * BLOCK_BYTES  # of a row of B or C in the widest panel, but for the first
 # Bytes of C in the rows that are multiplied with all panels of B before the next rows are: so A's
 # entries, C's pages and, where there is an activation, C's rows are still in a cache. With 16 and
 # 256 KiB products took 1.02 and 1.03 times as long on an Intel Xeon.

@@ -79,6 +79,7 @@ def multiply(
     words : pointer
         To those of the job.
     begin, end, column, columns : int
+        In CSR the first column may be before 0, as `Rows` says.
     """
     if not all(isinstance(number, types.IntegerLiteral) for number in (vectors, vector_bytes)):
         return None  # Numba asks again with constants

@@ -4,7 +4,8 @@ The sums of a row of C stay in registers. An entry is an index, compared with th
 and a value that is spread over a vector; it meets a row of B. Several chains of sums hide the time
 that an addition takes where a row of B is but few vectors. Bound: about six instructions for an
 entry of up to one vector; beyond, the loads of B, which lie across two cache lines where B's rows
-do not start on them. A row gets its bias and bounds before it is written.
+do not start on them, unless columns begin before 0. A row gets its bias and bounds before it is
+written.
 
 Of a last vector that is partly filled a mask names the lanes, where masks are fast. Elsewhere it is
 a whole one that ends where the row does: some columns are computed twice. Where masks are fast the
@@ -26,6 +27,7 @@ from portable_spdnn_cpu.layout.large_results import (
     PREFETCH_ROW_BYTES,
 )
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.spmm.dense_layout import LEAST_SHIFTED_ROW
 from portable_spdnn_cpu.spmm.direct.job_words import (
     B_ROW,
     LOWER,
@@ -42,7 +44,7 @@ from portable_spdnn_cpu.spmm.emitter import Value
 ROWS_AHEAD = 4  # how far ahead rows of C are prefetched that caches do not hold
 # Of panels with fewer vectors rows are neither prefetched nor written by non-temporal stores: to
 # look whether they are took longer than it saved. Nor do these begin before column 0.
-LEAST_VECTORS = 4
+LEAST_VECTORS = LEAST_SHIFTED_ROW // BLOCK_BYTES
 
 
 class Rows(SparseMicrokernel):
@@ -65,6 +67,7 @@ class Rows(SparseMicrokernel):
         builder, words = self.builder, self.words
         size = self.times(words[ROWS], words[OUT_ROW])
         in_rows = builder.icmp_signed("==", words[OUT_FORTRAN], self.zero)
+        # Such stores have no mask: where C is large and starts on a line, no column is before 0.
         places = builder.or_(builder.or_(words[OUT], self.out), words[OUT_ROW])
         low = builder.and_(places, self.number(BLOCK_BYTES - 1))
         is_aligned = builder.icmp_signed("==", low, self.zero)
@@ -80,8 +83,9 @@ class Rows(SparseMicrokernel):
 
         self.nontemporal = all_of(is_vast, is_aligned, in_rows, builder.not_(is_read))
         self.prefetches = all_of(is_far, is_wide, in_rows, builder.not_(self.nontemporal))
-        before = self.builder.sub(self.zero, self.column)
-        self.first_mask = builder.not_(self.lanes_below(before, self.vector_type.count))
+        if self.may_begin_before:
+            before = builder.sub(self.zero, self.column)
+            self.first_mask = builder.not_(self.lanes_below(before, self.vector_type.count))
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
         """Emit a row of C, unless it is empty and C holds zeros."""
@@ -107,7 +111,7 @@ class Rows(SparseMicrokernel):
                 self.prefetch(self.add(later, place * BLOCK_BYTES), written=True)
         *whole, last = self._finished(number, self.sums(first, stop), target)
         with builder.if_else(self.nontemporal) as (nontemporal, as_usual):
-            with nontemporal:  # then the panel is whole vectors, since rows have no gap between
+            with nontemporal:  # then rows are whole vectors, since there is no gap between them
                 for place, total in enumerate([*whole, last]):
                     self.store_nontemporal(total, self.add(target, place * BLOCK_BYTES))
             with as_usual:
@@ -159,8 +163,13 @@ class Rows(SparseMicrokernel):
         def add_entry(number: Value, chain: int) -> None:
             index, factor = self.entry(number, self.words[K])
             row = self.load_row(self.row_of(self.B, index, B_ROW), self.mask)
-            for slot, found in zip(slots[chain], row, strict=True):
-                total = self.multiply_add(factor, found, self.builder.load(slot))
+            for place, (slot, found) in enumerate(zip(slots[chain], row, strict=True)):
+                before = self.builder.load(slot)
+                total = self.multiply_add(factor, found, before)
+                if place == 0 and self.may_begin_before:
+                    # What lies before column 0 may be subnormal, as the size that malloc keeps is:
+                    # to multiply it would take a hundred times as long.
+                    total = self.builder.select(self.first_mask, total, before)
                 self.builder.store(total, slot)
 
         for slot in (slot for chain in slots for slot in chain):

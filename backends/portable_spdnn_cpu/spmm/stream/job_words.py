@@ -28,8 +28,8 @@ ACTIVATION, LOWER, UPPER, BOUNDED
     The code of `activations.Activation`, the bits of its bounds as float64, and whether they are
     finite.
 PANEL_KERNEL, REST_KERNEL, SHIFTED_REST_KERNEL
-    Addresses of the kernels that compute whole panels, and what is left of the columns; of these
-    where the first panel begins before the first column.
+    Addresses of the kernels that compute whole panels, and what is left of the columns, where the
+    first panel begins at column 0, and where it begins before.
 WORKSPACE_BYTES, SUMS_BYTES
     Of memory, aligned on vectors, for each worker: sums, and then the panels.
 OUT_BYTES

@@ -92,8 +92,8 @@ def multiply_tasks(worker: int, words: Array) -> None:
     Tasks are numbered part by part: task i is group i % g of part i // g, for g groups of panels.
     So threads share rows where there is a part for each. `job_words` says what the words are.
 
-    Panels that are read in place start where cache lines of B do, and others of large results where
-    those of C do, as non-temporal stores need: the first may begin before column 0.
+    Panels that are read in place begin on cache lines of B; those that are copied on cache lines of
+    C where ON_LINES says so. The first may so begin before column 0.
     """
     before, rest_kernel = 0, words[REST_KERNEL]  # bytes
     if words[IN_PLACE]:
@@ -135,8 +135,8 @@ def multiply_panels(
     The columns are one or more whole panels of len(vectors) vectors, or one panel whose last vector
     is partly filled. There are several where B is read in place: then rows are the outer loop, so
     that a row's entries serve one panel after the other from the first-level cache, its count is
-    predicted but for the first, and C is written in long pieces. Columns before 0, fewer than a
-    vector has, are computed from what lies there, and not stored.
+    predicted but for the first, and C is written in long pieces. Columns before 0 are fewer than a
+    vector has, and not stored.
     """
     itemsize = array_at(0, 1, dtype).itemsize
     width = len(vectors) * (BLOCK_BYTES // itemsize)

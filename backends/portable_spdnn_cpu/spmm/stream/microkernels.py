@@ -13,7 +13,7 @@ ports.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -23,7 +23,7 @@ from numba.core import cgutils, types
 from portable_spdnn_cpu.jit.compilation import Emission, intrinsic
 from portable_spdnn_cpu.jit.grouped_loads import GROUP, broadcast_group, load_numbers
 from portable_spdnn_cpu.jit.loops import loop
-from portable_spdnn_cpu.jit.target import VECTOR_BYTES, VECTOR_REGISTERS
+from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS, VECTOR_BYTES, VECTOR_REGISTERS
 from portable_spdnn_cpu.jit.vectors import (
     broadcast,
     clamped,
@@ -99,8 +99,8 @@ def finish_row(
 
     If `adds`, the bias is added, and residual[residual_at + c] if `has_residual`. If `bounded`,
     what is stored is between `lower` and `upper`; NaN passes. No other item is touched: `skipped`
-    ends in the first vector, and `columns` in the last. If `nontemporal`, out[out_at] is aligned
-    on vectors, and whole ones are written by non-temporal stores.
+    is less than a vector, and all vectors but the last are within `columns`. If `nontemporal`,
+    out[out_at] is aligned on vectors, and whole ones are written by non-temporal stores.
     """
     width = len(vectors)
     element = panel.dtype
@@ -112,9 +112,7 @@ def finish_row(
     )  # fmt: skip
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        data, row = summed_row(context, builder, sig, args, width)
-        row.limit(args[19])
-        row.skip(args[18], args[19])
+        data, row = summed_row(context, builder, sig, args, width, args[18:20])
         with builder.if_then(args[11]):
             row.add(args[12], args[13], data(14), args[15])
         with builder.if_then(args[22]):
@@ -154,14 +152,20 @@ def copy_row(
 
 
 def summed_row(
-    context: Any, builder: Any, sig: Any, args: Any, width: int
+    context: Any, builder: Any, sig: Any, args: Any, width: int, stored: Sequence[Value] = ()
 ) -> tuple[Callable[[int], Value], RowEmitter]:
-    """Emit the sums of `sum_row`; returns what gives an argument's data, and the row of sums."""
+    """Emit the sums of `sum_row`; returns what gives an argument's data, and the row of sums.
+
+    `stored`: what `finish_row` calls `skipped` and `columns`.
+    """
 
     def data(position: int) -> Value:
         return context.make_array(sig.args[position])(context, builder, args[position]).data
 
     row = RowEmitter(builder, width, builder.gep(data(1), [args[2]]), args[3])
+    if stored:
+        row.skip(*stored)
+        row.limit(stored[1])
     row.begin(data(8), args[9], args[10])
     row.add_entries(data(4), data(5), args[6], args[7])
     return data, row
@@ -188,6 +192,7 @@ class RowEmitter:
         self.vector = ir.VectorType(panel.type.pointee, BLOCK_BYTES * 8 // self.bits)
         self.word = stride.type
         self.sums = [cgutils.alloca_once(builder, self.vector) for _ in range(vectors)]
+        self.masks: dict[int, Value] = {}  # by vector: lanes alone that are stored
 
     def limit(self, columns: Value) -> None:
         """Find how many lanes of the last vector are there, and whether that is all of them."""
@@ -196,13 +201,16 @@ class RowEmitter:
         self.whole = builder.icmp_signed(">=", self.left, self.number(lanes))
 
     def skip(self, skipped: Value, columns: Value) -> None:
-        """Find which lanes of the first vector are there, and whether it begins with the first."""
-        builder, lanes = self.builder, self.vector.count
+        """Find which lanes of the first vector are stored, and whether it begins with the first."""
+        builder, lanes, last = self.builder, self.vector.count, len(self.sums) - 1
         self.begins_whole = builder.icmp_signed("==", skipped, self.number(0))
         self.first_mask = builder.not_(first_lanes(builder, skipped, lanes))
-        if len(self.sums) == 1:
-            there = first_lanes(builder, columns, lanes)
-            self.first_mask = builder.and_(self.first_mask, there)
+        left = builder.sub(columns, self.number(last * lanes))
+        last_mask = first_lanes(builder, left, lanes)
+        if not last:
+            self.first_mask = last_mask = builder.and_(self.first_mask, last_mask)
+        if HAS_FAST_MASKS:
+            self.masks = {0: self.first_mask, last: last_mask}
 
     def begin(self, sums: Value, sums_at: Value, later: Value) -> None:
         """Set the sums to those that are there, or to 0."""
@@ -231,12 +239,20 @@ class RowEmitter:
         with builder.if_then(has_residual):
             for number, slot in enumerate(self.sums):
                 pointer = self.at(residual, residual_at, number)
+
+                def add_held(value: Value, slot: Value = slot) -> None:
+                    builder.store(builder.fadd(builder.load(slot), value), slot)
+
+                is_last = number == len(self.sums) - 1
                 if number:
-                    value = self.load(pointer, number == len(self.sums) - 1)
-                else:
-                    align = self.bits // 8
-                    value = load_masked(builder, self.vector, pointer, self.first_mask, align)
-                builder.store(builder.fadd(builder.load(slot), value), slot)
+                    add_held(self.load(pointer, is_last))
+                    continue
+                with builder.if_else(self.begins_whole, likely=True) as (from_first, from_later):
+                    with from_first:
+                        add_held(self.load(pointer, is_last))
+                    with from_later:
+                        align = self.bits // 8
+                        add_held(load_masked(builder, self.vector, pointer, self.first_mask, align))
 
     def add_entries(self, offsets: Value, values: Value, first: Value, count: Value) -> None:
         """Add the entries, in groups as far as they go."""
@@ -261,7 +277,12 @@ class RowEmitter:
         place = builder.mul(offset, scale)
         for number, slot in enumerate(self.sums):
             operand = builder.load(self.at(self.panel, place, number), align=self.bits // 8)
-            total = multiply_add(builder, factor, operand, builder.load(slot))
+            before = builder.load(slot)
+            total = multiply_add(builder, factor, operand, before)
+            if number in self.masks:
+                # Other lanes may be subnormal, as the sizes that malloc keeps between arrays are:
+                # to multiply them would take a hundred times as long.
+                total = builder.select(self.masks[number], total, before)
             builder.store(total, slot)
 
     def clamp(self, lower: Value, upper: Value) -> None:

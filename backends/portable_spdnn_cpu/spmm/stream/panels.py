@@ -30,11 +30,12 @@ def copy_panel(
 ) -> None:
     """Copy rows first .. stop - 1 of B, from `column` on, to a panel at an address.
 
-    Where `column` is negative, rows of the panel begin with so many items that are not set, and the
-    panel ends so many later.
+    Where `column` is negative, rows of the panel begin with so many zeros, and the last one ends so
+    many items beyond the panel.
     """
     itemsize = array_at(0, 1, dtype).itemsize
     skipped = max(0, -column)
+    array_at(address, skipped, dtype)[:] = 0  # rows that follow, by the one before
     column, columns, address = column + skipped, columns - skipped, address + skipped * itemsize
     stride = words[WIDTH]
     if not words[B_FORTRAN]:

@@ -13,6 +13,7 @@ from portable_spdnn_cpu.activations import RELU, activation_of
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.jit.job_start import start_function
 from portable_spdnn_cpu.jit.jobs import COUNTER_PADDING, address_of, in_order
+from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS
 from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.buffers import WORKSPACES
@@ -29,7 +30,7 @@ SHARED_WORK, WAKING_WORK = 30_000, 300_000
 # and of one whose stores are then non-temporal. The first panel has fewer columns, and there may be
 # a panel more: with 3,072 bytes products took 0.8 to 1.0 of the time on an Intel Xeon, with 2,048
 # 0.97 to 1.2, with 1,024 1.05 to 1.2 times as long.
-LEAST_SHIFTED_BYTES, LEAST_NONTEMPORAL_ROW = 3072, 1024
+LEAST_ROW_ON_LINES, LEAST_NONTEMPORAL_ROW = 3072, 1024
 
 
 class StreamVariant(NamedTuple):
@@ -185,11 +186,20 @@ class StreamProduct:
         self._unused.append(call)
 
     def reads_in_place(self, B: Array, out: Array | None = None) -> bool:
-        """Whether panels are read in B, given an `out`, or one in C order."""
+        """Whether panels are read in B, given an `out`; None: in C order."""
         if not self.variant.in_place or not has_whole_lines(B):
             return False
+        if address_of(B) % BLOCK_BYTES == 0:
+            return True
         # Sums that wait to be transposed begin with column 0.
-        return out is None or not _stride_and_order(out)[1] or has_aligned_rows(B)
+        return HAS_FAST_MASKS and (out is None or not _stride_and_order(out)[1])
+
+    def result_offset(self, B: Array) -> int:
+        """Return how many bytes behind the start of a cache line a C in C order is best to begin.
+
+        As many as B where panels are read in it, so that their columns of C are on lines too.
+        """
+        return address_of(B) % BLOCK_BYTES if self.reads_in_place(B) else 0
 
     @property
     def nbytes(self) -> int:
@@ -218,17 +228,18 @@ class StreamProduct:
         words[job_words.RESIDUAL_STRIDE] = out.shape[0 if staged else 1]
         item = self.dtype.itemsize
         line = BLOCK_BYTES // item
-        in_lines = stride % line == 0 and columns % line == 0 and not staged and not in_place
         is_nontemporal = out.nbytes >= NONTEMPORAL_BYTES and words[job_words.ACTIVATION] <= RELU
-        least = LEAST_NONTEMPORAL_ROW if is_nontemporal else LEAST_SHIFTED_BYTES
-        on_lines = in_lines and columns * item >= least
+        least = LEAST_NONTEMPORAL_ROW if is_nontemporal else LEAST_ROW_ON_LINES
+        has_lines = stride % line == 0 and columns % line == 0
+        on_lines = has_lines and columns * item >= least and not staged and not in_place
         words[job_words.ON_LINES] = on_lines
         rest = columns % self.width
         if columns > rest:
             words[job_words.PANEL_KERNEL] = self._address_of_kernel(self.width)
         if rest:
             words[job_words.REST_KERNEL] = self._address_of_kernel(rest)
-        if in_place or on_lines:  # rows are whole lines, and take one more where they begin within
+        if in_place or on_lines:
+            # Rows are whole lines: wherever they begin within one, they take a vector more.
             shifted_rest = (columns + 1) % self.width
             words[job_words.SHIFTED_REST_KERNEL] = self._address_of_kernel(shifted_rest)
         row = self.width * item
@@ -274,14 +285,9 @@ def is_shared(
 
 def has_whole_lines(B: Array) -> bool:
     """Whether rows of B are whole cache lines long and apart, wherever they begin."""
-    row, item = B.strides
-    in_lines = row % BLOCK_BYTES == 0 and B.shape[1] * item % BLOCK_BYTES == 0
-    return in_lines and item == B.itemsize and address_of(B) % item == 0
-
-
-def has_aligned_rows(B: Array) -> bool:
-    """Whether all rows of B start on cache lines and are whole vectors."""
-    return has_whole_lines(B) and address_of(B) % BLOCK_BYTES == 0
+    (apart, item), row = B.strides, B.shape[1] * B.itemsize
+    in_lines = apart % BLOCK_BYTES == 0 and row % BLOCK_BYTES == 0
+    return in_lines and item == B.itemsize and apart >= row and address_of(B) % item == 0
 
 
 def _has_contiguous_vectors(B: Array) -> bool:

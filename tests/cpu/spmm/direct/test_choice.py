@@ -8,11 +8,10 @@ from direct_products import matrix
 
 import portable_spdnn as ps
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.dense_layout import is_reused, with_aligned_rows
+from portable_spdnn_cpu.spmm.dense_layout import Layout, is_reused, layout_of, with_aligned_rows
 from portable_spdnn_cpu.spmm.direct import choice
 from portable_spdnn_cpu.spmm.direct.choice import suited_form
 from portable_spdnn_cpu.spmm.direct.product import multiply_as_given
-from portable_spdnn_cpu.spmm.stream.product import has_aligned_rows
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +66,7 @@ def test_rows_that_are_read_often_are_copied(columns: int) -> None:
     np.testing.assert_array_equal(copy, B)
     assert copy.strides[0] % 64 == copy.ctypes.data % 64 == 0
     assert with_aligned_rows(copy) is copy
-    assert has_aligned_rows(copy) == (columns % 16 == 0)
+    assert (layout_of(copy) == Layout.ALIGNED) == (columns % 16 == 0)
     found = multiply_as_given(ThreadPool(1), A, B, None, None)
     np.testing.assert_allclose(found, A @ B, rtol=1e-4, atol=1e-4)
 

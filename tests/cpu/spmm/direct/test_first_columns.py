@@ -13,11 +13,15 @@ from offsets import at_offset
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
 from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS
+from portable_spdnn_cpu.layout.large_results import NONTEMPORAL_BYTES
 from portable_spdnn_cpu.spmm import cost_model
 from portable_spdnn_cpu.spmm.dense_layout import Layout, copied_if_reused, is_reused
+from portable_spdnn_cpu.spmm.direct import job_words
+from portable_spdnn_cpu.spmm.direct.by_rows import columns_before
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 
 ROWS, INNER = 23, 31
+SENTINEL = 7.0  # around results
 
 
 @pytest.mark.parametrize("columns", [48, 64, 80, 112, 128, 144, 256, 272, 400])
@@ -37,12 +41,13 @@ def test_products(dtype: Any, columns: int) -> None:
         expected = oracle.finish(oracle.spmm(A, B), residual=residual, **shown)
         for offset, out_offset in itertools.product((item, 16, 48, 64 - item), (0, 16)):
             operand, _ = at_offset(B, offset)
-            out, around = at_offset(np.full((ROWS, columns), np.nan, dtype), out_offset)
+            out, whole = at_offset(np.zeros((ROWS, columns), dtype), out_offset, SENTINEL)
             for pool in POOLS:
                 out[...] = np.nan
                 assert product.multiply(operand, out, residual, pool)
                 np.testing.assert_allclose(out, expected, rtol=close, atol=close)
-                assert np.isfinite(around).sum() == out.size
+            out[...] = SENTINEL
+            assert (whole == SENTINEL).all()  # nothing beside was written
 
 
 def test_rows_with_gaps_and_items_that_are_not_aligned() -> None:
@@ -66,7 +71,6 @@ def test_b_that_is_read_in_lines_is_copied_later() -> None:
     assert not is_reused(6000, *sizes, Layout.SHIFTED)
     assert not is_reused(39_999, *sizes, Layout.SHIFTED)  # five entries for each of eight vectors
     assert is_reused(40_000, *sizes, Layout.SHIFTED)
-    assert is_reused(6000, 1000, 48, 8, Layout.UNALIGNED)
     assert is_reused(10_000, 1000, 32, 4, Layout.SHIFTED)  # of two vectors
     B, _ = at_offset(np.ones((1000, 128), np.float32), 16)
     assert copied_if_reused(B, 6000) is B
@@ -75,8 +79,22 @@ def test_b_that_is_read_in_lines_is_copied_later() -> None:
     assert copy.ctypes.data % 64 == 0
     aligned, _ = at_offset(B, 0)
     assert copied_if_reused(aligned, 40_000) is aligned
-    few, many = (
-        cost_model.ProductSize(3000, 1000, 128, entries, 4, Layout.SHIFTED, False, 1)
-        for entries in (20_000, 60_000)
-    )
-    assert cost_model.direct_seconds(few) < cost_model.direct_seconds(many)
+    of_layouts = [
+        cost_model.direct_seconds(cost_model.ProductSize(3000, 1000, 128, 5000, 4, each, False, 1))
+        for each in (Layout.ALIGNED, Layout.SHIFTED, Layout.UNALIGNED)
+    ]
+    assert of_layouts == sorted(set(of_layouts))
+
+
+@pytest.mark.parametrize(("columns", "offset", "expected"), [
+    (64, 16, 4), (64, 0, 0), (128, 60, 15), (48, 16, 0), (72, 16, 0), (64, 18, 0),
+])  # fmt: skip
+def test_how_many_columns_come_before_the_first(columns: int, offset: int, expected: int) -> None:
+    words = np.zeros(job_words.COUNTERS, np.int64)
+    words[job_words.COLUMNS], words[job_words.B_ROW] = columns, 4 * columns
+    words[job_words.B] = 4096 + offset
+    words[job_words.ROWS], words[job_words.OUT_ROW], words[job_words.OUT] = 100, 4 * columns, 64
+    before: Any = columns_before
+    assert before.py_func(words, 4) == (expected if HAS_FAST_MASKS else 0)
+    words[job_words.ROWS] = NONTEMPORAL_BYTES  # stores to lines of C are worth more
+    assert before.py_func(words, 4) == 0

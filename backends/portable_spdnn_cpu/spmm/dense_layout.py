@@ -99,20 +99,18 @@ def copied_if_reused(B: Array, entries: int) -> Array:
     It is multiplied by A as it is, of so many entries.
     """
     sizes = entries, B.shape[0], B.shape[1], B.itemsize
-    if not is_reused(*sizes) or starts_on_lines(B):
+    if not is_reused(*sizes):
         return B
-    # To find the layout takes a microsecond: last.
-    return with_aligned_rows(B) if is_reused(*sizes, layout_of(B)) else B
-
-
-def starts_on_lines(B: Array) -> bool:
-    """Whether all rows start on cache lines."""
-    return B.strides[0] % BLOCK_BYTES == 0 and address_of(B) % BLOCK_BYTES == 0
+    # To find the layout takes a microsecond, and does not matter to narrow rows.
+    if B.shape[1] * B.itemsize >= LEAST_SHIFTED_ROW and not is_reused(*sizes, layout_of(B)):
+        return B
+    return with_aligned_rows(B)
 
 
 def with_aligned_rows(B: Array) -> Array:
     """Return B, or a copy of it, in C order, whose rows start on cache lines."""
-    if starts_on_lines(B):
+    row = B.strides[0]
+    if row % BLOCK_BYTES == 0 and address_of(B) % BLOCK_BYTES == 0:
         return B
     lanes = BLOCK_BYTES // B.itemsize
     k, columns = B.shape

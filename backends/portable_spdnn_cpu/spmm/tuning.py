@@ -30,6 +30,7 @@ TRIED_VECTORS = 24
 TRIAL_SECONDS, LEAST_TRIED = 0.05, 3
 # BLAS is tried where the model gives it at most this many times the best time.
 DENSE_MARGIN = 3.0
+LEAST_ROW_IN_PLACE = 4  # entries of a row on average: see `_widths_in_place`
 ENTRY_BITS = 4  # leading ones of a number of entries, by which a choice is remembered
 REMEMBERED = 256  # choices for products of different sizes
 # What a single product by the stream takes besides, as measured on a Zen 5: seconds in which A is
@@ -147,8 +148,7 @@ def _variants(size: ProductSize, k_blocks: list[int]) -> list[StreamVariant]:
     if size.is_read_in_place:
         found += [
             StreamVariant(vectors, k_blocks[-1], parts, panels, in_place=True)
-            for vectors in _widths_in_place(size.panel_vectors(in_place=True))
-            if size.inner * vectors * BLOCK_BYTES <= L2  # beyond it, A as it is takes less time
+            for vectors in _widths_in_place(size)
             for panels in dict.fromkeys((1, _panels_together(size, vectors)))
             for parts in part_counts
         ]
@@ -161,9 +161,21 @@ def _panels_together(size: ProductSize, vectors: int) -> int:
     return max(1, min(fitting, -(-size.panel_vectors(in_place=True) // vectors)))
 
 
-def _widths_in_place(vectors: int) -> list[int]:
-    """Return widths of panels near 4 and MAX_VECTORS that divide so many vectors about evenly."""
-    return sorted({-(-vectors // -(-vectors // width)) for width in (4, MAX_VECTORS)})
+def _widths_in_place(size: ProductSize) -> list[int]:
+    """Return widths of panels that are read in B: of 4 and 8 vectors, or so many as there are.
+
+    None with few entries in a row: A as it is reads B so too, and takes less time. Where rows begin
+    within a line, a width near these that divides their vectors, of which there is one more, about
+    evenly, unless the second level does not hold such a panel.
+    """
+    if size.entries < LEAST_ROW_IN_PLACE * size.rows:
+        return []
+    vectors = size.panel_vectors(in_place=True)
+    widths = {min(width, vectors, MAX_VECTORS) for width in (4, 8)}
+    if size.aligned:
+        return sorted(widths)
+    even = {-(-vectors // -(-vectors // width)) for width in widths}
+    return sorted(width for width in even if size.inner * width * BLOCK_BYTES <= L2)
 
 
 def _panel_widths(vectors: int, threads: int) -> list[int]:

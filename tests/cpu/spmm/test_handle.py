@@ -152,6 +152,25 @@ def test_variants_are_different_and_within_registers(columns: int) -> None:
     assert seconds == sorted(seconds)
 
 
+def test_when_panels_are_read_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "MAX_VECTORS", 8)
+    monkeypatch.setattr(tuning, "L2", 1 << 21)
+    monkeypatch.setattr(cost_model, "HAS_FAST_MASKS", True)
+
+    def widths(**changes: Any) -> set[int]:
+        return {each.vectors for each in tuning.all_variants(size(**changes)) if each.in_place}
+
+    assert widths() == widths(layout=Layout.FORTRAN) == set()
+    assert widths(layout=Layout.ALIGNED) == {4, 8}
+    assert widths(layout=Layout.SHIFTED) == {4, 6}  # 17 vectors in place of 16
+    assert widths(layout=Layout.SHIFTED, inner=7000) == {4}
+    assert widths(layout=Layout.SHIFTED, inner=9000) == set()
+    for layout in (Layout.ALIGNED, Layout.SHIFTED):
+        assert widths(layout=layout, entries=4 * 512 - 1) == set()
+    monkeypatch.setattr(cost_model, "HAS_FAST_MASKS", False)
+    assert widths(layout=Layout.SHIFTED) == set()
+
+
 def test_a_single_product_packs_what_is_much_work() -> None:
     variant, packs = tuning.single_variant(size(columns=64, entries=5000))
     assert not packs

@@ -9,8 +9,7 @@ written.
 
 Of a last vector that is partly filled a mask names the lanes, where masks are fast. Elsewhere it is
 a whole one that ends where the row does: some columns are computed twice. Where masks are fast the
-first column may be before 0, by less than a vector: what is computed of such columns, of what lies
-there, is not stored.
+first column may be before 0, by less than a vector: another mask leaves such columns out.
 """
 
 from __future__ import annotations

@@ -308,10 +308,10 @@ def _real_vector(
     if not np.isfinite(stored).all():
         place = int(np.argmin(np.isfinite(stored)))
         where = f" (entry {place})" if array.ndim else ""
-        if np.isfinite(array).all():
-            value, most = array.flat[place], np.finfo(np.float64).max
+        value, most = array.flat[place], np.finfo(np.float64).max
+        if np.isfinite(value):
             raise InputError(
-                f"layer: a {what}{where} is {value:.6g}, beyond the range of {dtype}"
+                f"layer: a {what}{where} is {value!s}, beyond the range of {dtype}"
                 + ("; give all of them as an array of float64" if abs(value) <= most else "")
             )
         raise InputError(f"layer: a {what} is NaN or infinite{where}; all must be finite numbers")

@@ -142,6 +142,11 @@ def test_one_number_for_all_weights_is_a_float32() -> None:
     message = r"a weight is 1e\+300, beyond the range of float32; give all of them as an array"
     with pytest.raises(ps.InputError, match=message):
         ps.Layer.from_csr(indptr, indices, 1e300, (2, 2))
+    if np.finfo(np.longdouble).max > np.finfo(np.float64).max:
+        large = np.longdouble("1e4000")
+        for data, where in ((large, "weight"), (np.array([large, np.nan]), r"weight \(entry 0\)")):
+            with pytest.raises(ps.InputError, match=rf"a {where} is 1e\+4000, beyond the range of"):
+                ps.Layer.from_csr(indptr, indices, data, (2, 2))
     layer = ps.Layer.from_csr(indptr, indices, np.array([1e300, 1.0]), (2, 2))
     assert layer.data.tolist() == [1e300, 1.0]
 

@@ -26,8 +26,7 @@ ALIASING = 512  # bytes: rows that lie multiples of them apart compete for few s
 MIN_REUSE, MIN_LOADED, MAX_COPIED = 6, 1_280_000, 1 << 25
 # Where A as it is reads B in whole lines, from before column 0 on, a copy spares each entry a
 # vector: it pays from so many entries for each vector of a row. With rows of fewer bytes than
-# LEAST_SHIFTED_ROW, B is not read so: a vector more is too much, and kernels for fewer vectors, the
-# `LEAST_VECTORS` of `direct.rows`, have no mask for the first.
+# LEAST_SHIFTED_ROW, B is not read so: a vector more is too much.
 MIN_REUSE_OF_VECTOR, LEAST_SHIFTED_ROW = 5, 256
 
 
@@ -98,19 +97,24 @@ def copied_if_reused(B: Array, entries: int) -> Array:
 
     It is multiplied by A as it is, of so many entries.
     """
-    sizes = entries, B.shape[0], B.shape[1], B.itemsize
-    if not is_reused(*sizes):
+    (k, columns), item = B.shape, B.itemsize
+    # The layout, which takes a microsecond to find, comes last.
+    if entries < MIN_REUSE * k or not is_reused(entries, k, columns, item) or starts_on_lines(B):
         return B
-    # To find the layout takes a microsecond, and does not matter to narrow rows.
-    if B.shape[1] * B.itemsize >= LEAST_SHIFTED_ROW and not is_reused(*sizes, layout_of(B)):
+    is_wide = columns * item >= LEAST_SHIFTED_ROW
+    if is_wide and not is_reused(entries, k, columns, item, layout_of(B)):
         return B
     return with_aligned_rows(B)
 
 
+def starts_on_lines(B: Array) -> bool:
+    """Whether all rows start on cache lines."""
+    return B.strides[0] % BLOCK_BYTES == 0 and address_of(B) % BLOCK_BYTES == 0
+
+
 def with_aligned_rows(B: Array) -> Array:
     """Return B, or a copy of it, in C order, whose rows start on cache lines."""
-    row = B.strides[0]
-    if row % BLOCK_BYTES == 0 and address_of(B) % BLOCK_BYTES == 0:
+    if starts_on_lines(B):
         return B
     lanes = BLOCK_BYTES // B.itemsize
     k, columns = B.shape

@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from concurrent_calls import check_calls_at_a_time
 from hypothesis import given
 from hypothesis import strategies as st
+from offsets import at_offset
 
 import portable_spdnn as ps
 from portable_spdnn_cpu.jit import array_objects
@@ -158,9 +159,7 @@ def test_plain_arrays_need_no_checks(is_layer, columns, monkeypatch):
 
 def test_aligned_rows_of_few_columns_need_no_checks_either(monkeypatch):
     A, B = weights(np.float64), in_memory("aligned", values((INNER, 8), np.float64))
-    shifted = in_memory("aligned", np.zeros((INNER + 1, 8))).ravel()[1 : 1 + B.size]
-    shifted = shifted.reshape(B.shape)
-    shifted[...] = B
+    shifted, _ = at_offset(B, 16)
     for columns in (None, 8):
         handle: Any = NUMBA.spmm_handle(A, columns)
         for operand in (B, shifted, in_memory("transposed", B)):

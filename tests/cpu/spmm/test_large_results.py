@@ -25,7 +25,7 @@ from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.dense_layout import empty_result
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
-from portable_spdnn_cpu.spmm.stream.job_words import ON_LINES
+from portable_spdnn_cpu.spmm.stream.job_words import SHIFTED
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
 from portable_spdnn_cpu.tiles.layer import ways_to_write
 
@@ -127,10 +127,11 @@ def test_panels_begin_where_cache_lines_of_wide_results_do(
     epilogue = epilogue.prepared("spmm", A.shape[0], np.dtype(np.float32))
     variant = settings.get("variant", VARIANTS[0])
     stream = StreamProduct(A, epilogue, variant)
-    out = np.empty(product.shape, np.float32, "F" if settings.get("fortran") else "C")
+    fortran = settings.get("fortran", False)
+    out = empty_result(product.shape, product.dtype, fortran, offset=16)
     stream.multiply(aligned(B), out, None, ALONE)
     [call] = stream._unused
-    assert bool(call.words[ON_LINES]) == expected
+    assert bool(call.words[SHIFTED]) == expected
 
 
 @pytest.mark.parametrize("first", [0, 4])

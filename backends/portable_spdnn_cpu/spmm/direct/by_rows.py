@@ -31,7 +31,13 @@ from portable_spdnn_cpu.spmm.direct.job_words import (
     B,
     K,
 )  # fmt: skip
-from portable_spdnn_cpu.spmm.direct.microkernels import CSR, ENTRIES_CSR, multiply, multiply_panel
+from portable_spdnn_cpu.spmm.direct.microkernels import (
+    CSR,
+    ENTRIES_CSR,
+    SHIFTED_CSR,
+    multiply,
+    multiply_panel,
+)
 from portable_spdnn_cpu.spmm.row_ends import adds_each_entry, lengths_vary, may_add_each_entry
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
@@ -153,10 +159,14 @@ def multiply_in_panels(words: Any, begin: int, end: int, n: int, item: Any, inde
         return multiply(CSR, 1, 32, item, index, words, begin, end, 0, n)
     if 64 < size <= 96 and VECTOR_BYTES == 32:  # of 64 bytes, two would be four
         return multiply(CSR, 3, 32, item, index, words, begin, end, 0, n)
-    valid, first = True, -columns_before(words, itemsize)
+    valid, first = True, 0
+    before = columns_before(words, itemsize)
+    if before:
+        width = min(n + before, (MAX_VECTORS + 1) * lanes)
+        valid = multiply_panel(SHIFTED_CSR, item, index, words, begin, end, -before, width)
+        first = width - before
     while first < n:
-        # A vector more where the panel begins before column 0, so that there are as many panels.
-        width = min(n - first, (MAX_VECTORS + (first < 0)) * lanes)
+        width = min(n - first, MAX_VECTORS * lanes)
         if overlaps and 0 < n - first - width < lanes:
             width -= lanes  # the last panel is to fill a vector
         valid &= multiply_panel(CSR, item, index, words, begin, end, first, width)

@@ -15,8 +15,8 @@ from numba.core import types
 from portable_spdnn_cpu.jit.compilation import intrinsic, kernel_part
 from portable_spdnn_cpu.jit.intrinsics import stay_apart
 from portable_spdnn_cpu.jit.loops import by_number
-from portable_spdnn_cpu.jit.target import HAS_FAST_MASKS
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
+from portable_spdnn_cpu.spmm.dense_layout import LEAST_SHIFTED_ROW
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES
 from portable_spdnn_cpu.spmm.direct.columns import Columns
 from portable_spdnn_cpu.spmm.direct.dot_blocks import DotBlocks
@@ -29,7 +29,7 @@ from portable_spdnn_cpu.spmm.direct.predicted import (
     NonemptyRows,
     PredictedRows,
 )
-from portable_spdnn_cpu.spmm.direct.rows import Rows
+from portable_spdnn_cpu.spmm.direct.rows import Rows, ShiftedRows
 from portable_spdnn_cpu.spmm.direct.unrolled import EqualColumns, EqualRows
 from portable_spdnn_cpu.spmm.emitter import WORD
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
@@ -38,7 +38,7 @@ from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 CSR, CSC, EQUAL_CSR, EQUAL_CSC, PREDICTED_CSR, NONEMPTY_CSR, NONEMPTY_CSC, LONG_CSC = (
     (0,) * number for number in range(8)
 )
-ENTRIES_CSR, ENTRIES_CSC = (0,) * 8, (0,) * 9
+ENTRIES_CSR, ENTRIES_CSC, SHIFTED_CSR = (0,) * 8, (0,) * 9, (0,) * 10
 
 
 @intrinsic
@@ -79,7 +79,6 @@ def multiply(
     words : pointer
         To those of the job.
     begin, end, column, columns : int
-        In CSR the first column may be before 0, as `Rows` says.
     """
     if not all(isinstance(number, types.IntegerLiteral) for number in (vectors, vector_bytes)):
         return None  # Numba asks again with constants
@@ -121,12 +120,17 @@ def multiply_apart(
 
 CSC_VECTOR = 32  # bytes: of vectors in CSC where a panel has few; see `kernel.multiply_by_columns`
 # (vectors of a panel, bytes of each): item i is for columns that need i + 1 vectors of BLOCK_BYTES
-# in CSR, the last of them partly filled, and for columns that fill i + 1 of CSC_VECTOR in CSC. One
-# that begins before column 0, as `Rows` has them with fast masks, may have a vector more.
-CSR_PANELS = [(number, BLOCK_BYTES) for number in range(1, MAX_VECTORS + HAS_FAST_MASKS + 1)]
+# in CSR, the last of them partly filled, and for columns that fill i + 1 of CSC_VECTOR in CSC.
+CSR_PANELS = [(number, BLOCK_BYTES) for number in range(1, MAX_VECTORS + 1)]
 CSC_PANELS = [
     (number, CSC_VECTOR) if number < 6 else (number // 2, BLOCK_BYTES)
     for number in range(1, CSC_BYTES // CSC_VECTOR + 1)
+]
+# Those that begin before column 0: of wide rows, and up to a vector more, so that there are as many
+# panels as of aligned ones.
+SHIFTED_PANELS = [
+    (number, BLOCK_BYTES)
+    for number in range(min(LEAST_SHIFTED_ROW // BLOCK_BYTES, MAX_VECTORS) + 1, MAX_VECTORS + 2)
 ]
 
 
@@ -145,10 +149,15 @@ def multiply_panel(
     """Do what `multiply` does, in CSR or CSC, in as many vectors as so many columns take.
 
     There is a column at least, a vector of CSC_VECTOR in CSC, and at most what the last item of
-    CSR_PANELS or CSC_PANELS takes.
+    CSR_PANELS or CSC_PANELS takes. SHIFTED_CSR: of SHIFTED_PANELS, as `ShiftedRows` has them.
     """
-    is_csc = bool(len(form))
-    emitter, panels = (Columns, CSC_PANELS) if is_csc else (Rows, CSR_PANELS)
+    is_csc = len(form) == len(CSC)
+    emitter, panels = {
+        len(CSR): (Rows, CSR_PANELS),
+        len(CSC): (Columns, CSC_PANELS),
+        len(SHIFTED_CSR): (ShiftedRows, SHIFTED_PANELS),
+    }[len(form)]
+    fewer = panels[0][0] - 1  # vectors than the first panel has
     itemsize, index_type = dtype.dtype.bitwidth // 8, ir.IntType(index_dtype.dtype.bitwidth)
     lanes = (CSC_VECTOR if is_csc else BLOCK_BYTES) // itemsize
 
@@ -160,6 +169,7 @@ def multiply_panel(
             sizes = panels[number - 1]
             return emitter(builder, itemsize, index_type, given, sizes).emit(*args[4:])
 
-        return by_number(builder, builder.udiv(padded, WORD(lanes)), len(panels), emit)
+        vectors = builder.udiv(padded, WORD(lanes))
+        return by_number(builder, builder.sub(vectors, WORD(fewer)), len(panels), emit)
 
     return types.boolean(form, dtype, index_dtype, words, *[types.intp] * 4), codegen

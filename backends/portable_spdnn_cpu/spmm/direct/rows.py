@@ -8,8 +8,7 @@ do not start on them, unless columns begin before 0. A row gets its bias and bou
 written.
 
 Of a last vector that is partly filled a mask names the lanes, where masks are fast. Elsewhere it is
-a whole one that ends where the row does: some columns are computed twice. Where masks are fast the
-first column may be before 0, by less than a vector: another mask leaves such columns out.
+a whole one that ends where the row does: some columns are computed twice.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from portable_spdnn_cpu.layout.large_results import (
     PREFETCH_ROW_BYTES,
 )
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
-from portable_spdnn_cpu.spmm.dense_layout import LEAST_SHIFTED_ROW
 from portable_spdnn_cpu.spmm.direct.job_words import (
     B_ROW,
     LOWER,
@@ -42,19 +40,15 @@ from portable_spdnn_cpu.spmm.emitter import Value
 
 ROWS_AHEAD = 4  # how far ahead rows of C are prefetched that caches do not hold
 # Of panels with fewer vectors rows are neither prefetched nor written by non-temporal stores: to
-# look whether they are took longer than it saved. Nor do these begin before column 0.
-LEAST_VECTORS = LEAST_SHIFTED_ROW // BLOCK_BYTES
+# look whether they are took longer than it saved.
+LEAST_VECTORS = 4
 
 
 class Rows(SparseMicrokernel):
     """Emits the products of rows of A. Without fast masks, columns fill a vector at least."""
 
     overlaps = not HAS_FAST_MASKS
-
-    @property
-    def may_begin_before(self) -> bool:
-        """Whether the first column may be before 0."""
-        return self.vectors >= LEAST_VECTORS and not self.overlaps
+    first_mask: Value | None = None  # of lanes of the first vector, where some are before column 0
 
     def start(self) -> None:
         """Emit whether rows of C are prefetched, and whether their stores are non-temporal.
@@ -82,9 +76,6 @@ class Rows(SparseMicrokernel):
 
         self.nontemporal = all_of(is_vast, is_aligned, in_rows, builder.not_(is_read))
         self.prefetches = all_of(is_far, is_wide, in_rows, builder.not_(self.nontemporal))
-        if self.may_begin_before:
-            before = builder.sub(self.zero, self.column)
-            self.first_mask = builder.not_(self.lanes_below(before, self.vector_type.count))
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
         """Emit a row of C, unless it is empty and C holds zeros."""
@@ -119,10 +110,10 @@ class Rows(SparseMicrokernel):
     def _store_row(self, whole: list[Value], last: Value, target: Value) -> None:
         """Emit that a row of C is stored, of whose last vector some lanes may be beyond it."""
         for place, total in enumerate(whole):
-            if place == 0 and self.may_begin_before:
-                self.store_some(total, target, self.first_mask)
-            else:
+            if place or self.first_mask is None:
                 self.store(total, self.add(target, place * self.vector_bytes))
+            else:
+                self.store_some(total, target, self.first_mask)
         self.store_first(last, self.add(target, self.last), self.left)
 
     def _finished(self, row: Value, sums: list[Value], target: Value) -> list[Value]:
@@ -140,7 +131,7 @@ class Rows(SparseMicrokernel):
                 builder.store(self.plus(builder.load(slot), bias), slot)
             with builder.if_then(self.accumulates):
                 held = self.load_row(target, self.mask if self.vectors else None)
-                if self.may_begin_before:
+                if self.first_mask is not None:
                     held[0] = self.load_some(kind, target, self.first_mask)
                 for slot, before in zip(slots, held, strict=True):
                     builder.store(self.plus(builder.load(slot), before), slot)
@@ -165,7 +156,7 @@ class Rows(SparseMicrokernel):
             for place, (slot, found) in enumerate(zip(slots[chain], row, strict=True)):
                 before = self.builder.load(slot)
                 total = self.multiply_add(factor, found, before)
-                if place == 0 and self.may_begin_before:
+                if place == 0 and self.first_mask is not None:
                     # What lies before column 0 may be subnormal, as the size that malloc keeps is:
                     # to multiply it would take a hundred times as long.
                     total = self.builder.select(self.first_mask, total, before)
@@ -175,3 +166,16 @@ class Rows(SparseMicrokernel):
             self.builder.store(ir.Constant(self.vector_type, None), slot)
         self.by_steps(first, stop, chains, add_entry)
         return [self.sum_of(list(chain)) for chain in zip(*slots, strict=True)]
+
+
+class ShiftedRows(Rows):
+    """Emits the same for a first column that is before 0, by less than a vector, with fast masks.
+
+    Then loads of B do not lie across lines. There are two vectors at least.
+    """
+
+    def start(self) -> None:
+        """Emit the mask of the first vector, too."""
+        super().start()
+        before = self.builder.sub(self.zero, self.column)
+        self.first_mask = self.builder.not_(self.lanes_below(before, self.vector_type.count))

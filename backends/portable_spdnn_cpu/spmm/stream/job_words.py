@@ -14,8 +14,9 @@ K_BLOCK
     Rows of B in a block.
 IN_PLACE
     Whether panels are read in B, whose rows are whole cache lines long and apart; A is one block.
-ON_LINES
-    Whether panels that are copied begin where cache lines of C do.
+SHIFTED
+    Whether the first panel begins before column 0, on the cache line of B in which that lies where
+    panels are read in B, and else on that of C.
 B_STRIDE, B_FORTRAN
     Item (k, j) of B lies at k x stride + j, or j x stride + k in Fortran order.
 OUT_STRIDE, OUT_FORTRAN
@@ -27,9 +28,8 @@ BIAS
 ACTIVATION, LOWER, UPPER, BOUNDED
     The code of `activations.Activation`, the bits of its bounds as float64, and whether they are
     finite.
-PANEL_KERNEL, REST_KERNEL, SHIFTED_REST_KERNEL
-    Addresses of the kernels that compute whole panels, and what is left of the columns, where the
-    first panel begins at column 0, and where it begins before.
+PANEL_KERNEL, REST_KERNEL
+    Addresses of the kernels that compute whole panels, and what is left of the columns.
 WORKSPACE_BYTES, SUMS_BYTES
     Of memory, aligned on vectors, for each worker: sums, and then the panels.
 OUT_BYTES
@@ -42,11 +42,11 @@ from portable_spdnn_cpu.jit.job_start import FIRST_OWN, FIRST_WORDS
 
 WORKERS, COUNTERS, B, OUT, RESIDUAL, WORKSPACE = FIRST_WORDS
 (
-    PARTS, K, COLUMNS, WIDTH, PANELS, LINE, K_BLOCK, IN_PLACE, ON_LINES,
+    PARTS, K, COLUMNS, WIDTH, PANELS, LINE, K_BLOCK, IN_PLACE, SHIFTED,
     B_STRIDE, B_FORTRAN, OUT_STRIDE, OUT_FORTRAN, RESIDUAL_STRIDE,
-    BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, PANEL_KERNEL, REST_KERNEL, SHIFTED_REST_KERNEL,
+    BIAS, ACTIVATION, LOWER, UPPER, BOUNDED, PANEL_KERNEL, REST_KERNEL,
     WORKSPACE_BYTES, SUMS_BYTES, OUT_BYTES, FIRST_PART,
-) = range(FIRST_OWN, FIRST_OWN + 26)  # fmt: skip
+) = range(FIRST_OWN, FIRST_OWN + 25)  # fmt: skip
 # Words of each part, from FIRST_PART on. Where ROWS is 0, A is not packed: there is one block, and
 # COUNTS is A's indptr.
 BEGIN, END, BLOCKS, ROWS, COUNTS, FIRST_ROW, FIRST_ENTRY, OFFSETS, VALUES, PART_WORDS = range(10)

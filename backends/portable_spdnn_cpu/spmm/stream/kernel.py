@@ -50,7 +50,6 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     LINE,
     LOWER,
     OFFSETS,
-    ON_LINES,
     OUT,
     OUT_BYTES,
     OUT_FORTRAN,
@@ -63,7 +62,7 @@ from portable_spdnn_cpu.spmm.stream.job_words import (
     RESIDUAL_STRIDE,
     REST_KERNEL,
     ROWS,
-    SHIFTED_REST_KERNEL,
+    SHIFTED,
     SUMS_BYTES,
     UPPER,
     VALUES,
@@ -92,17 +91,12 @@ def multiply_tasks(worker: int, words: Array) -> None:
     Tasks are numbered part by part: task i is group i % g of part i // g, for g groups of panels.
     So threads share rows where there is a part for each. `job_words` says what the words are.
 
-    Panels that are read in place begin on cache lines of B; those that are copied on cache lines of
-    C where ON_LINES says so. The first may so begin before column 0.
+    Where SHIFTED says so, the first panel begins before column 0.
     """
-    before, rest_kernel = 0, words[REST_KERNEL]  # bytes
-    if words[IN_PLACE]:
-        before = words[B] % BLOCK_BYTES
-    elif words[ON_LINES]:
-        before = words[OUT] % BLOCK_BYTES
-    if before:
-        rest_kernel = words[SHIFTED_REST_KERNEL]
-    skipped = words[LINE] * before // BLOCK_BYTES
+    skipped = 0
+    if words[SHIFTED]:
+        begin = words[B] if words[IN_PLACE] else words[OUT]
+        skipped = words[LINE] * (begin % BLOCK_BYTES) // BLOCK_BYTES
     width, together = words[WIDTH], words[WIDTH] * words[PANELS]
     groups = (words[COLUMNS] + skipped + together - 1) // together
     while True:
@@ -116,7 +110,8 @@ def multiply_tasks(worker: int, words: Array) -> None:
         if columns > rest:
             call_kernel(words[PANEL_KERNEL], worker, words, (part, column, columns - rest))
         if rest:
-            call_kernel(rest_kernel, worker, words, (part, column + columns - rest, rest))
+            column += columns - rest
+            call_kernel(words[REST_KERNEL], worker, words, (part, column, rest))
 
 
 @job_kernel
@@ -129,6 +124,7 @@ def multiply_panels(
     vectors: tuple[int, ...],
     dtype: Any,
     offset_dtype: Any,
+    skips: tuple[int, ...],
 ) -> None:
     """Compute `columns` columns of C from `column` on, for the rows of one part.
 
@@ -136,7 +132,7 @@ def multiply_panels(
     is partly filled. There are several where B is read in place: then rows are the outer loop, so
     that a row's entries serve one panel after the other from the first-level cache, its count is
     predicted but for the first, and C is written in long pieces. Columns before 0 are fewer than a
-    vector has, and not stored.
+    vector has, and not stored; there are none where `skips` is empty.
     """
     itemsize = array_at(0, 1, dtype).itemsize
     width = len(vectors) * (BLOCK_BYTES // itemsize)
@@ -229,7 +225,7 @@ def multiply_panels(
                 finish_row(
                     vectors, panel, shift, stride, offsets, values, entry, count, sums, sums_at,
                     accumulates, adds, added, has_residual, residual, residual_at + shift, out,
-                    out_at + shift, before, stored, lower, upper, bounded, nontemporal,
+                    out_at + shift, stored, lower, upper, bounded, nontemporal, skips, before,
                 )  # fmt: skip
                 if code > RELU:
                     first = out_at + shift
@@ -245,13 +241,19 @@ def multiply_panels(
         )  # fmt: skip
 
 
-# By vectors of a panel, type, and whether offsets are of 16 bits, or rows of B. Variants that are
-# chosen have at most `microkernels.MAX_VECTORS`.
+# By vectors of a panel, type, whether offsets are of 16 bits, or rows of B, and whether panels may
+# begin before column 0. Variants that are chosen have at most `microkernels.MAX_VECTORS`.
 PANEL_KERNELS = {
-    (vectors, dtype, short): Job(
-        multiply_panels, (0,) * vectors, dtype.type, np.uint16 if short else np.int32, numbers=3
+    (vectors, dtype, short, shifted): Job(
+        multiply_panels,
+        (0,) * vectors,
+        dtype.type,
+        np.uint16 if short else np.int32,
+        (0,) * shifted,
+        numbers=3,
     )
     for vectors in range(1, 9)
     for dtype in VALUE_TYPES
     for short in (True, False)
+    for shifted in (True, False)
 }

@@ -13,7 +13,7 @@ ports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -93,31 +93,34 @@ def finish_row(
     typingctx: Any, vectors: Any, panel: Any, panel_at: Any, stride: Any, offsets: Any,
     values: Any, first: Any, count: Any, sums: Any, sums_at: Any, later: Any, adds: Any,
     bias: Any, has_residual: Any, residual: Any, residual_at: Any, out: Any, out_at: Any,
-    skipped: Any, columns: Any, lower: Any, upper: Any, bounded: Any, nontemporal: Any,
+    columns: Any, lower: Any, upper: Any, bounded: Any, nontemporal: Any, skips: Any,
+    skipped: Any,
 ) -> Emission:  # fmt: skip
     """Sum as `sum_row` does, and store to out[out_at + c] for `skipped` <= c < `columns`.
 
-    If `adds`, the bias is added, and residual[residual_at + c] if `has_residual`. If `bounded`,
-    what is stored is between `lower` and `upper`; NaN passes. No other item is touched: `skipped`
-    is less than a vector, and all vectors but the last are within `columns`. If `nontemporal`,
-    out[out_at] is aligned on vectors, and whole ones are written by non-temporal stores.
+    Where the tuple `skips` is empty `skipped` is 0, and no code is emitted for it. If `adds`, the
+    bias is added, and residual[residual_at + c] if `has_residual`. If `bounded`, what is stored is
+    between `lower` and `upper`; NaN passes. No other item is touched: `skipped` is less than a
+    vector, and all vectors but the last are within `columns`. If `nontemporal`, out[out_at] is
+    aligned on vectors, and whole ones are written by non-temporal stores.
     """
     width = len(vectors)
     element = panel.dtype
     signature = types.void(
         vectors, panel, types.intp, types.intp, offsets, values, types.intp, types.intp,
         sums, types.intp, types.boolean, types.boolean, element, types.boolean, residual,
-        types.intp, out, types.intp, types.intp, types.intp, element, element, types.boolean,
-        types.boolean,
+        types.intp, out, types.intp, types.intp, element, element, types.boolean, types.boolean,
+        skips, types.intp,
     )  # fmt: skip
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        data, row = summed_row(context, builder, sig, args, width, args[18:20])
+        skipped = args[24] if len(skips) else None
+        data, row = summed_row(context, builder, sig, args, width, args[18], skipped)
         with builder.if_then(args[11]):
             row.add(args[12], args[13], data(14), args[15])
-        with builder.if_then(args[22]):
-            row.clamp(*args[20:22])
-        with builder.if_else(args[23]) as (nontemporal, as_usual):
+        with builder.if_then(args[21]):
+            row.clamp(*args[19:21])
+        with builder.if_else(args[22]) as (nontemporal, as_usual):
             with nontemporal:
                 row.store(data(16), args[17], nontemporal=True)
             with as_usual:
@@ -152,20 +155,27 @@ def copy_row(
 
 
 def summed_row(
-    context: Any, builder: Any, sig: Any, args: Any, width: int, stored: Sequence[Value] = ()
+    context: Any,
+    builder: Any,
+    sig: Any,
+    args: Any,
+    width: int,
+    columns: Value | None = None,
+    skipped: Value | None = None,
 ) -> tuple[Callable[[int], Value], RowEmitter]:
     """Emit the sums of `sum_row`; returns what gives an argument's data, and the row of sums.
 
-    `stored`: what `finish_row` calls `skipped` and `columns`.
+    `columns`, `skipped`: of `finish_row`.
     """
 
     def data(position: int) -> Value:
         return context.make_array(sig.args[position])(context, builder, args[position]).data
 
     row = RowEmitter(builder, width, builder.gep(data(1), [args[2]]), args[3])
-    if stored:
-        row.skip(*stored)
-        row.limit(stored[1])
+    if columns is not None:
+        row.limit(columns)
+    if skipped is not None:
+        row.skip(skipped, reads_b=sig.args[4].dtype.bitwidth > 16)
     row.begin(data(8), args[9], args[10])
     row.add_entries(data(4), data(5), args[6], args[7])
     return data, row
@@ -192,7 +202,8 @@ class RowEmitter:
         self.vector = ir.VectorType(panel.type.pointee, BLOCK_BYTES * 8 // self.bits)
         self.word = stride.type
         self.sums = [cgutils.alloca_once(builder, self.vector) for _ in range(vectors)]
-        self.masks: dict[int, Value] = {}  # by vector: lanes alone that are stored
+        self.masks: dict[int, Value] = {}  # by vector: the lanes that alone are summed
+        self.first_mask: Value | None = None  # of lanes of the first vector, where some are skipped
 
     def limit(self, columns: Value) -> None:
         """Find how many lanes of the last vector are there, and whether that is all of them."""
@@ -200,16 +211,18 @@ class RowEmitter:
         self.left = builder.sub(columns, self.number((len(self.sums) - 1) * lanes))
         self.whole = builder.icmp_signed(">=", self.left, self.number(lanes))
 
-    def skip(self, skipped: Value, columns: Value) -> None:
-        """Find which lanes of the first vector are stored, and whether it begins with the first."""
+    def skip(self, skipped: Value, reads_b: bool) -> None:
+        """Find which lanes of the first vector are stored, and whether it begins with the first.
+
+        `reads_b`: whether what the others hold may be no zeros, as what lies beside a row of B.
+        """
         builder, lanes, last = self.builder, self.vector.count, len(self.sums) - 1
         self.begins_whole = builder.icmp_signed("==", skipped, self.number(0))
         self.first_mask = builder.not_(first_lanes(builder, skipped, lanes))
-        left = builder.sub(columns, self.number(last * lanes))
-        last_mask = first_lanes(builder, left, lanes)
+        last_mask = first_lanes(builder, self.left, lanes)
         if not last:
             self.first_mask = last_mask = builder.and_(self.first_mask, last_mask)
-        if HAS_FAST_MASKS:
+        if reads_b and HAS_FAST_MASKS:
             self.masks = {0: self.first_mask, last: last_mask}
 
     def begin(self, sums: Value, sums_at: Value, later: Value) -> None:
@@ -239,20 +252,12 @@ class RowEmitter:
         with builder.if_then(has_residual):
             for number, slot in enumerate(self.sums):
                 pointer = self.at(residual, residual_at, number)
-
-                def add_held(value: Value, slot: Value = slot) -> None:
-                    builder.store(builder.fadd(builder.load(slot), value), slot)
-
-                is_last = number == len(self.sums) - 1
-                if number:
-                    add_held(self.load(pointer, is_last))
-                    continue
-                with builder.if_else(self.begins_whole, likely=True) as (from_first, from_later):
-                    with from_first:
-                        add_held(self.load(pointer, is_last))
-                    with from_later:
-                        align = self.bits // 8
-                        add_held(load_masked(builder, self.vector, pointer, self.first_mask, align))
+                if number or self.first_mask is None:
+                    value = self.load(pointer, number == len(self.sums) - 1)
+                else:
+                    align = self.bits // 8
+                    value = load_masked(builder, self.vector, pointer, self.first_mask, align)
+                builder.store(builder.fadd(builder.load(slot), value), slot)
 
     def add_entries(self, offsets: Value, values: Value, first: Value, count: Value) -> None:
         """Add the entries, in groups as far as they go."""
@@ -312,7 +317,7 @@ class RowEmitter:
         for number, slot in enumerate(self.sums):
             value, pointer = builder.load(slot), self.at(out, position, number)
             store_lanes = store_last if number == len(self.sums) - 1 else store_whole
-            if number:
+            if number or self.first_mask is None:
                 store_lanes(value, pointer)
                 continue
             with builder.if_else(self.begins_whole, likely=True) as (from_first, from_later):

@@ -157,7 +157,8 @@ class StreamProduct:
         if not out.size:
             return
         in_place = self.reads_in_place(B, out)
-        key = B.strides, out.strides, out.shape, in_place, pool.threads
+        shifted = self._begins_before(B, out, in_place)
+        key = B.strides, out.strides, out.shape, in_place, shifted, pool.threads
         try:
             call: _Call | None = self._unused.pop()  # concurrent calls each have their own
         except IndexError:
@@ -169,7 +170,7 @@ class StreamProduct:
                 self.multiply(np.array(B, order="C"), out, residual, pool)
                 return
             threads = self.threads_used(pool.threads, out.shape[1])
-            call = self._call_for(B, out, in_place, threads, key)
+            call = self._call_for(B, out, threads, in_place, shifted, key)
         if residual is None:
             residual = self._none
         else:
@@ -210,8 +211,26 @@ class StreamProduct:
         """Return how many of a pool's threads compute so many columns: one if that is soon done."""
         return threads if is_shared(self.entries, self.shape, columns, self.dtype.itemsize) else 1
 
+    def _begins_before(self, B: Array, out: Array, in_place: bool) -> bool:
+        """Whether the first panel begins before column 0, on a cache line of B, or of C."""
+        if in_place:
+            return address_of(B) % BLOCK_BYTES != 0
+        (apart, item), row = out.strides, out.shape[1] * out.itemsize
+        if apart < LEAST_NONTEMPORAL_ROW or (apart | row) % BLOCK_BYTES or item != out.itemsize:
+            return False
+        activation = self.words[job_words.ACTIVATION]
+        is_nontemporal = out.nbytes >= NONTEMPORAL_BYTES and activation <= RELU
+        least = LEAST_NONTEMPORAL_ROW if is_nontemporal else LEAST_ROW_ON_LINES
+        return row >= least and address_of(out) % BLOCK_BYTES != 0
+
     def _call_for(
-        self, B: Array, out: Array, in_place: bool, threads: int, key: tuple[Any, ...]
+        self,
+        B: Array,
+        out: Array,
+        threads: int,
+        in_place: bool,
+        shifted: bool,
+        key: tuple[Any, ...],
     ) -> _Call:
         """Return what calls with such arrays share."""
         columns = out.shape[1]
@@ -222,38 +241,30 @@ class StreamProduct:
         words[: self.words.size] = self.words
         words[job_words.WORKERS], words[job_words.COUNTERS] = threads, words.size - threads
         words[job_words.COLUMNS], words[job_words.PANELS] = columns, panels
-        words[job_words.IN_PLACE] = in_place
+        words[job_words.IN_PLACE], words[job_words.SHIFTED] = in_place, shifted
         words[job_words.B_STRIDE : job_words.B_FORTRAN + 1] = _stride_and_order(B)
         words[job_words.OUT_STRIDE : job_words.OUT_FORTRAN + 1] = stride, staged
         words[job_words.RESIDUAL_STRIDE] = out.shape[0 if staged else 1]
-        item = self.dtype.itemsize
-        line = BLOCK_BYTES // item
-        is_nontemporal = out.nbytes >= NONTEMPORAL_BYTES and words[job_words.ACTIVATION] <= RELU
-        least = LEAST_NONTEMPORAL_ROW if is_nontemporal else LEAST_ROW_ON_LINES
-        has_lines = stride % line == 0 and columns % line == 0
-        on_lines = has_lines and columns * item >= least and not staged and not in_place
-        words[job_words.ON_LINES] = on_lines
-        rest = columns % self.width
-        if columns > rest:
-            words[job_words.PANEL_KERNEL] = self._address_of_kernel(self.width)
+        # Where panels are shifted rows are whole lines, and take a vector more.
+        rest = (columns + shifted) % self.width
+        if columns >= self.width:
+            words[job_words.PANEL_KERNEL] = self._address_of_kernel(self.width, shifted)
         if rest:
-            words[job_words.REST_KERNEL] = self._address_of_kernel(rest)
-        if in_place or on_lines:
-            # Rows are whole lines: wherever they begin within one, they take a vector more.
-            shifted_rest = (columns + 1) % self.width
-            words[job_words.SHIFTED_REST_KERNEL] = self._address_of_kernel(shifted_rest)
-        row = self.width * item
+            words[job_words.REST_KERNEL] = self._address_of_kernel(rest, shifted)
+        row = self.width * self.dtype.itemsize
         sums = self.most_rows * row if staged or self.blocks > 1 else 0
-        each = sums + (0 if in_place else self.k_block * row + BLOCK_BYTES * on_lines)
+        each = sums + (0 if in_place else self.k_block * row + BLOCK_BYTES * shifted)
         words[job_words.WORKSPACE_BYTES : job_words.SUMS_BYTES + 1] = each, sums
         words[job_words.OUT_BYTES] = out.nbytes
-        whole = -1 if is_shared(self.entries, self.shape, columns, item, WAKING_WORK) else 0
+        itemsize = self.dtype.itemsize
+        whole = -1 if is_shared(self.entries, self.shape, columns, itemsize, WAKING_WORK) else 0
         return _Call(key, words, address_of(words), threads * each, threads, whole)
 
-    def _address_of_kernel(self, columns: int) -> int:
+    def _address_of_kernel(self, columns: int, shifted: bool) -> int:
         """Return the address of the kernel for panels of so many columns."""
         vectors = -(-columns * self.dtype.itemsize // BLOCK_BYTES)
-        return kernel.PANEL_KERNELS[vectors, self.dtype, self._offsets_are_short].address
+        which = vectors, self.dtype, self._offsets_are_short, shifted
+        return kernel.PANEL_KERNELS[which].address
 
     def describe(self) -> str:
         """Return what runs, for people."""

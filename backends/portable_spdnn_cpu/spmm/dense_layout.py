@@ -24,6 +24,8 @@ ALIASING = 512  # bytes: rows that lie multiples of them apart compete for few s
 # on average, and so many bytes of B that are loaded: a vector across two lines takes twice as long.
 # B of more bytes than MAX_COPIED is not held twice.
 MIN_REUSE, MIN_LOADED, MAX_COPIED = 6, 1_280_000, 1 << 25
+# Bytes of a copy from which the system makes its pages for each call, since malloc keeps no more.
+MAPPED_BYTES = 1 << 25
 # Where A as it is reads B in whole lines, from before column 0 on, a copy spares each entry a
 # vector: it pays from so many entries for each vector of a row. With rows of fewer bytes than
 # LEAST_SHIFTED_ROW, B is not read so: a vector more is too much.

@@ -210,6 +210,8 @@ class WeightsProduct:
             Layout.ALIGNED: f", {side} aligned to 64 bytes",
             Layout.SHIFTED: f", {side} of whole 64 bytes, not aligned",
         }.get(layout, "")
+        if layout == Layout.UNALIGNED and columns * self.A.dtype.itemsize % BLOCK_BYTES == 0:
+            lines = f", {side} of whole 64 bytes, at distances that are not"
         threads = choice.kernel.threads_used(self.workers.threads, columns)
         if isinstance(choice.kernel, DirectProduct) and layout == Layout.FORTRAN:
             threads = 1

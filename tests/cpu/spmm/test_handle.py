@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from offsets import at_offset
 
 import portable_spdnn as ps
 from portable_spdnn.testing import oracle
@@ -404,3 +405,20 @@ def test_a_is_taken_as_it_is_where_there_is_little_to_do() -> None:
         product, B = WeightsProduct(ThreadPool(1), A, BARE), np.ones((A.shape[1], columns), "f4")
         np.testing.assert_allclose(product.multiply(B), A @ B, rtol=1e-5)
         assert isinstance(product._choices[columns, layout_of(B)].kernel, expected)
+
+
+def test_descriptions_tell_apart_how_b_lies_in_memory() -> None:
+    product = WeightsProduct(ThreadPool(1), random((40, 30), 0.3), BARE)
+    wide, odd = np.ones((30, 64), np.float32), np.ones((30, 49), np.float32)
+    for offset in (0, 16):
+        product.multiply(at_offset(wide, offset)[0])
+    for B in (odd[:, :48], odd, wide.T[:30, :16]):
+        product.multiply(B)
+    begins = [line.split(":")[0] for line in product.describe().split("\n")]
+    assert begins == [
+        "B of 64 columns in C order, rows aligned to 64 bytes",
+        "B of 64 columns in C order, rows of whole 64 bytes, not aligned",
+        "B of 48 columns in C order, rows of whole 64 bytes, at distances that are not",
+        "B of 49 columns in C order",
+        "B of 16 columns in Fortran order",
+    ]

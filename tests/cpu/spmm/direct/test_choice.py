@@ -56,6 +56,13 @@ def test_much_work_goes_another_way() -> None:
     assert suited_form("csr", shape, 900_000, np.empty(1000, np.float32)) == "csr"
 
 
+def test_many_rows_of_a_large_b_in_fortran_order_are_not_copied_one_by_one() -> None:
+    # Of so few bytes pages are at hand; of more, each row that is copied takes one of its own.
+    assert suited_form("csr", (500, 100_000), 9000, operand(64, 100_000).T) == "csr"
+    assert suited_form("csr", (500, 100_000), 9000, operand(96, 100_000).T) is None
+    assert suited_form("csr", (500, 100_000), 900, operand(96, 100_000).T) == "csr"
+
+
 @pytest.mark.parametrize("columns", [16, 33, 100])
 def test_rows_that_are_read_often_are_copied(columns: int) -> None:
     A, rng = matrix(5, (300, 80), 0.9), np.random.default_rng(5)

@@ -24,8 +24,9 @@ ALIASING = 512  # bytes: rows that lie multiples of them apart compete for few s
 # on average, and so many bytes of B that are loaded: a vector across two lines takes twice as long.
 # B of more bytes than MAX_COPIED is not held twice.
 MIN_REUSE, MIN_LOADED, MAX_COPIED = 6, 1_280_000, 1 << 25
-# Bytes of a copy from which the system makes its pages for each call, since malloc keeps no more.
-MAPPED_BYTES = 1 << 25
+# Bytes of a copy from which the system makes its pages for each call: glibc's malloc keeps no piece
+# of memory that is larger.
+MAPPED_BYTES, PAGE = 1 << 25, 4096
 # Where A as it is reads B in whole lines, from before column 0 on, a copy spares each entry a
 # vector: it pays from so many entries for each vector of a row. With rows of fewer bytes than
 # LEAST_SHIFTED_ROW, B is not read so: a vector more is too much.
@@ -75,6 +76,13 @@ def new_result(shape: tuple[int, int], dtype: np.dtype[Any], fortran: bool = Fal
     if math.prod(shape) * dtype.itemsize >= NONTEMPORAL_BYTES:
         return empty_result(shape, dtype, fortran)
     return np.empty(shape, dtype, "F" if fortran else "C")
+
+
+def copied_bytes(k: int, columns: int, itemsize: int) -> int:
+    """Return about how many bytes a copy of k rows of B has, padded to whole vectors."""
+    row = columns * itemsize
+    vector = 16 if row <= 16 else 32 if row <= 32 else BLOCK_BYTES
+    return k * -(-row // vector) * vector
 
 
 def is_shifted(row: int, layout: int) -> bool:

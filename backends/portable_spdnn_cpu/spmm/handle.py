@@ -184,7 +184,7 @@ class WeightsProduct:
         return bool(self._choices)
 
     def describe(self, layer: bool = False) -> str:
-        """Return what was chosen so far, and why: a sentence for each number of columns.
+        """Return what was chosen so far, and why: a sentence for each number of columns and layout.
 
         The first time it measures the processor's peak, which takes a tenth of a second.
 
@@ -211,7 +211,7 @@ class WeightsProduct:
             Layout.SHIFTED: f", {side} of whole 64 bytes, not aligned",
         }.get(layout, "")
         if layout == Layout.UNALIGNED and columns * self.A.dtype.itemsize % BLOCK_BYTES == 0:
-            lines = f", {side} of whole 64 bytes, at distances that are not"
+            lines = f", {side} of whole 64 bytes, not contiguous or not whole 64 bytes apart"
         threads = choice.kernel.threads_used(self.workers.threads, columns)
         if isinstance(choice.kernel, DirectProduct) and layout == Layout.FORTRAN:
             threads = 1

@@ -15,7 +15,7 @@ from portable_spdnn_cpu.spmm.cost_model import (
     packing_seconds,
     stream_seconds,
 )
-from portable_spdnn_cpu.spmm.dense_layout import MAPPED_BYTES
+from portable_spdnn_cpu.spmm.dense_layout import MAPPED_BYTES, copied_bytes
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 from portable_spdnn_cpu.spmm.stream.product import StreamVariant
 
@@ -39,8 +39,9 @@ REMEMBERED = 256  # choices for products of different sizes
 # where C is at hand and A was read before.
 SINGLE_CALL, SORTED_ENTRY, SINGLE_FACTOR = 4e-5, 3e-8, 1.15
 # The model of A and B as they are was compared with products of rows of B of up to so many bytes,
-# in C order. Others take up to twice as long as it says, but where C is in C order and a copy of B
-# has fewer than MAPPED_BYTES: a factor fitted to 330 products on an Intel Xeon.
+# in C order. Others take up to twice as long as it says: A as it is has to take less than so many
+# times the stream's seconds by the model. The second factor is for such rows in Fortran order, C in
+# C order and copies of B below MAPPED_BYTES; it was fitted to 330 products on an Intel Xeon.
 FITTED_BYTES, UNFITTED_FACTOR, FORTRAN_FACTOR = 8192, 0.5, 0.8
 
 
@@ -125,16 +126,17 @@ def direct_is_faster(size: ProductSize, is_sorted: bool = True) -> bool:
     streamed = SINGLE_FACTOR * streamed + SINGLE_CALL
     if not is_sorted:
         streamed += SORTED_ENTRY * size.entries
-    return direct_seconds(size) < streamed * _share(size)
+    return direct_seconds(size) < streamed * _required_ratio(size)
 
 
-def _share(size: ProductSize) -> float:
-    """Return which share of the stream's seconds the model has to give to A as it is to take it."""
+def _required_ratio(size: ProductSize) -> float:
+    """Return below how many times the stream's predicted seconds A as it is is taken."""
     if is_fitted(size):
         return 1.0
     is_wide = size.columns * size.itemsize > FITTED_BYTES
-    is_unknown = is_wide or size.out_fortran or size.b_bytes >= MAPPED_BYTES
-    return UNFITTED_FACTOR if is_unknown else FORTRAN_FACTOR
+    copied = copied_bytes(size.inner, size.columns, size.itemsize)
+    is_unfitted = is_wide or size.out_fortran or copied >= MAPPED_BYTES
+    return UNFITTED_FACTOR if is_unfitted else FORTRAN_FACTOR
 
 
 def is_fitted(size: ProductSize) -> bool:

@@ -418,7 +418,8 @@ def test_descriptions_tell_apart_how_b_lies_in_memory() -> None:
     assert begins == [
         "B of 64 columns in C order, rows aligned to 64 bytes",
         "B of 64 columns in C order, rows of whole 64 bytes, not aligned",
-        "B of 48 columns in C order, rows of whole 64 bytes, at distances that are not",
+        "B of 48 columns in C order, rows of whole 64 bytes, "
+        "not contiguous or not whole 64 bytes apart",
         "B of 49 columns in C order",
         "B of 16 columns in Fortran order",
     ]

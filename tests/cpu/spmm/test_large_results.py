@@ -14,6 +14,7 @@ from llvmlite import ir
 
 import portable_spdnn as ps
 from portable_spdnn.epilogue import Epilogue
+from portable_spdnn_cpu.jit.compilation import kernel
 from portable_spdnn_cpu.layout.large_results import (
     NONTEMPORAL_BYTES,
     PREFETCH_BYTES,
@@ -24,6 +25,7 @@ from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 from portable_spdnn_cpu.machine.thread_pool import ALONE, ThreadPool
 from portable_spdnn_cpu.spmm.clustered.product import ClusteredProduct
 from portable_spdnn_cpu.spmm.dense_layout import empty_result
+from portable_spdnn_cpu.spmm.direct import by_rows, job_words
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
 from portable_spdnn_cpu.spmm.stream.job_words import SHIFTED
 from portable_spdnn_cpu.spmm.stream.product import StreamProduct, StreamVariant
@@ -282,3 +284,31 @@ def test_stores_are_nontemporal() -> None:
     fill(array)
     np.testing.assert_array_equal(array, 1)
     assert "movntps" in "".join(fill.inspect_asm().values())
+
+
+@kernel
+def rows_together(words: Any) -> Any:
+    return by_rows.rows_of_block(words, False, np.float32)
+
+
+def test_rows_of_a_large_c_meet_all_panels_of_b_before_the_next() -> None:
+    row, block = 2 * by_rows.PANEL_BYTES, by_rows.BLOCK_OF_C // (2 * by_rows.PANEL_BYTES)
+    near, far = by_rows.FAR_C // row - 1, by_rows.FAR_C // row  # rows of C
+    held, larger = 3 * by_rows.L2 // 4 // row, 3 * by_rows.L2 // 2 // row  # rows of B
+
+    def together(rows: int, k: int, entries: int, tasks: int = 1) -> int:
+        words = np.zeros(job_words.COUNTERS, np.int64)
+        for word, value in (
+            (job_words.ROWS, rows), (job_words.K, k), (job_words.COLUMNS, row // 4),
+            (job_words.ENTRIES, entries), (job_words.TASKS, tasks), (job_words.OUT_ROW, row),
+            (job_words.B_ROW, row + 64),  # not a power of two
+        ):  # fmt: skip
+            words[word] = value
+        return int(rows_together(words))
+
+    for k in (held, larger):
+        assert together(near, k, 4 * k) == near
+        assert together(near, k, 4 * k - 1) == together(near, k, 4 * k, tasks=2) == block
+    assert together(far, held, 100 * far) == block
+    assert together(far, larger, 8 * far) == far
+    assert together(far, larger, 8 * far - 1) == block

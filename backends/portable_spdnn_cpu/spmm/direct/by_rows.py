@@ -47,9 +47,11 @@ PANEL_BYTES = MAX_VECTORS * BLOCK_BYTES  # of a row of B or C in the widest pane
 # entries, C's pages and, where there is an activation, C's rows are still in a cache. With 16 and
 # 256 KiB products took 1.02 and 1.03 times as long on an Intel Xeon.
 BLOCK_OF_C = 1 << 16
-# Entries for a row of B, from which all rows are multiplied with one panel first, and for a row of
-# C where that has NONTEMPORAL_BYTES or more.
-KEPT_REUSE, LONG_ROW = 4, 8
+# Entries for a row of B in each task, from which all rows are multiplied with one panel first.
+KEPT_REUSE = 4
+# Bytes of C from which that goes through its pages too often, unless B is larger than the
+# second-level cache and A has LONG_ROW entries for each row on average.
+FAR_C, LONG_ROW = 1 << 25, 8
 
 _adds_each_entry = kernel_part(adds_each_entry)
 _may_add_each_entry = kernel_part(may_add_each_entry)
@@ -78,8 +80,9 @@ def multiply_and_finish(words: Any, begin: int, end: int, item: Any, index: Any)
 def rows_of_block(words: Any, is_finished: bool, item: Any) -> Any:
     """Return how many rows are multiplied with all panels of B, and finished, before the next are.
 
-    All of them where the second-level cache holds a panel of B but not B, and each task reads the
-    panel several times: then that is worth more. Where C is large it is so for long rows alone.
+    All of them where the second-level cache holds a panel of B but not B and what passes through it
+    besides, and each task reads the panel several times: then that is worth more. Where C is large
+    it is so for long rows alone.
     """
     rows, row = words[ROWS], words[COLUMNS] * array_at(0, 1, item).itemsize
     if row <= PANEL_BYTES and not is_finished:
@@ -89,8 +92,7 @@ def rows_of_block(words: Any, is_finished: bool, item: Any) -> Any:
     # Rows that lie a power of two apart compete for few of the cache's sets.
     panel = met * max(PANEL_BYTES, min(apart & -apart, L2 // L2_WAYS))
     is_kept = panel <= L2 < 2 * met * row and entries >= KEPT_REUSE * met * words[TASKS]
-    if rows * words[OUT_ROW] >= NONTEMPORAL_BYTES:
-        # Then each panel would go through all pages of C from memory.
+    if rows * words[OUT_ROW] >= FAR_C:
         is_kept = is_kept and met * row > L2 and entries >= LONG_ROW * rows
     if row > PANEL_BYTES and is_kept:
         return rows

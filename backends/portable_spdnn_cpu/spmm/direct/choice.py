@@ -7,7 +7,7 @@ import numpy as np
 from portable_spdnn_cpu.jit.compilation import Array
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
-from portable_spdnn_cpu.spmm.dense_layout import MAPPED_BYTES
+from portable_spdnn_cpu.spmm.dense_layout import MAPPED_BYTES, PAGE, copied_bytes
 from portable_spdnn_cpu.spmm.row_ends import adds_each_entry
 from portable_spdnn_cpu.spmm.stream.microkernels import MAX_VECTORS
 
@@ -18,9 +18,9 @@ L2 = cache_bytes(2)
 # the stream besides.
 MAX_WORK, MAX_FAR_WORK, MAX_FORTRAN_WORK = 2_000_000, 700_000, 1_000_000
 TRANSPOSE_WORK = 4  # for each vector of a row of B or C that is transposed
-# Of a copied row on a page that the system makes, see MAPPED_BYTES, and bytes of B that the stream
-# copies in the time of one.
-PAGE_WORK, READ_BYTES = 7000, 5
+# For a page that the system makes for copied rows, see MAPPED_BYTES; and bytes of B that the stream
+# copies in the time of one unit of work.
+PAGE_WORK, COPIED_BYTES = 7000, 5
 # Up to so many entries of A and B together, and up to so many entries of A times columns of B, to
 # choose would take longer than it saves.
 SMALL, SMALL_WORK = 4000, 16_000
@@ -84,8 +84,10 @@ def suited_form(
         met = entries if meets_few_rows(entries, shape[1]) else shape[1]
         turned = met + shape[0] * turns_back
         work, most = work // 2 + TRANSPOSE_WORK * turned * vectors, MAX_FORTRAN_WORK
-        if met < shape[1] and shape[1] * vectors * BLOCK_BYTES >= MAPPED_BYTES:
-            work, most = work + PAGE_WORK * met, max(most, B.nbytes // READ_BYTES)
+        copied = copied_bytes(shape[1], columns, B.itemsize)
+        if met < shape[1] and copied >= MAPPED_BYTES:
+            pages = min(copied // PAGE, met * max(1, copied // shape[1] // PAGE))
+            work, most = work + PAGE_WORK * pages, max(most, B.nbytes // COPIED_BYTES)
     return "csr" if work <= most else None
 
 

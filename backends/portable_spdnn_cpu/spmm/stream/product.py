@@ -273,7 +273,7 @@ class StreamProduct:
             f"weights streamed, panels of {self.width} columns"
             f"{f', {panels} of them for each row of A' if panels > 1 else ''}, "
             + (
-                "read in place from the start of a cache line"
+                "read in place, from the start of a cache line on"
                 if self.variant.in_place
                 else f"{self.blocks} block{'s' if self.blocks > 1 else ''} of {self.k_block} rows "
                 "of B"

@@ -8,7 +8,15 @@ from direct_products import matrix
 
 import portable_spdnn as ps
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
-from portable_spdnn_cpu.spmm.dense_layout import Layout, is_reused, layout_of, with_aligned_rows
+from portable_spdnn_cpu.spmm import tuning
+from portable_spdnn_cpu.spmm.cost_model import ProductSize
+from portable_spdnn_cpu.spmm.dense_layout import (
+    MAPPED_BYTES,
+    Layout,
+    is_reused,
+    layout_of,
+    with_aligned_rows,
+)
 from portable_spdnn_cpu.spmm.direct import choice
 from portable_spdnn_cpu.spmm.direct.choice import suited_form
 from portable_spdnn_cpu.spmm.direct.product import multiply_as_given
@@ -57,10 +65,24 @@ def test_much_work_goes_another_way() -> None:
 
 
 def test_many_rows_of_a_large_b_in_fortran_order_are_not_copied_one_by_one() -> None:
-    # Of so few bytes pages are at hand; of more, each row that is copied takes one of its own.
+    # Of so few bytes pages are at hand; of more, the system makes one for nearly each row.
     assert suited_form("csr", (500, 100_000), 9000, operand(64, 100_000).T) == "csr"
     assert suited_form("csr", (500, 100_000), 9000, operand(96, 100_000).T) is None
     assert suited_form("csr", (500, 100_000), 900, operand(96, 100_000).T) == "csr"
+    # Two columns take 16 bytes of a copy.
+    assert suited_form("csr", (500, 600_000), 70_000, operand(2, 600_000).T) == "csr"
+
+
+def test_the_model_is_believed_where_it_was_fitted() -> None:
+    def ratio(inner: int, columns: int, layout: int, out_fortran: bool = False) -> float:
+        size = ProductSize(100, inner, columns, 1000, 4, layout, out_fortran, 1)
+        return tuning._required_ratio(size)
+
+    assert ratio(1000, 64, Layout.ALIGNED) == 1.0
+    assert ratio(1000, 64, Layout.FORTRAN) == 0.8
+    assert ratio(1000, 64, Layout.FORTRAN, out_fortran=True) == 0.5
+    assert ratio(MAPPED_BYTES // 256, 64, Layout.FORTRAN) == 0.5  # of a copy that is mapped
+    assert ratio(1000, 2049, Layout.FORTRAN) == ratio(1000, 2049, Layout.ALIGNED) == 0.5
 
 
 @pytest.mark.parametrize("columns", [16, 33, 100])

@@ -23,10 +23,12 @@ INTO_TILE, FROM_TILE, NONTEMPORAL_FROM_TILE = (), (0,), (0, 0)
 # a cache line: with 2,048 bytes layers took 0.94 of the time, with 1,024 1.3 times as long on an
 # Intel Xeon.
 LEAST_SPLIT_BYTES = 2048
-# Copies of more than NEAR_BYTES are turned ROWS_TOGETHER rows at a time, whole squares. A copy of
-# 15,603 x 43 items of float64 took 0.46 of the time so on an Intel Xeon with 2 MiB of second-level
-# cache; a product with a B of 256 x 200 of float32, of 213 kB, took 1.12 times as long.
-NEAR_BYTES, ROWS_TOGETHER = cache_bytes(2) // 8, 16
+# Copies of more than NEAR_BYTES, with rows of more than a cache line, are made ROWS_TURNED rows at a
+# time, whole squares. On an Intel Xeon with 2 MiB of second-level cache a copy of 15,603 x 43 items
+# of float64 took 0.46 of the time so, and a product with a B of 256 x 200 of float32, of 213 kB,
+# 1.12 times as long. All columns are read by turns then: of more than MOST_STREAMS, which no
+# processor prefetches, layers with panels of 26,234 x 128 from memory took 1.5 times as long.
+NEAR_BYTES, ROWS_TURNED, MOST_STREAMS = cache_bytes(2) // 8, 16, 64
 
 
 @kernel_part
@@ -50,10 +52,10 @@ def load_columns(
     itemsize = array_at(0, 1, dtype).itemsize
     tile = array_at(address - first * stride * itemsize, (stop, stride), dtype)
     lines = array_at(source, (columns, source_stride), dtype)
-    # Large copies are written row after row: else each of their lines is fetched for each of the
-    # squares that it holds a row of.
-    are_near = (stop - first) * stride * itemsize <= NEAR_BYTES
-    together = max(1, stop - first) if are_near else ROWS_TOGETHER
+    # Else each line of a copy is fetched for each of the squares that it holds a row of.
+    is_large = (stop - first) * stride * itemsize > NEAR_BYTES
+    is_large &= BLOCK_BYTES < columns * itemsize <= MOST_STREAMS * itemsize
+    together = ROWS_TURNED if is_large else max(1, stop - first)
     for begin in range(first, stop, together):
         end = min(begin + together, stop)
         _transpose(INTO_TILE, tile, lines, begin, end, columns, begin)

@@ -40,9 +40,11 @@ REMEMBERED = 256  # choices for products of different sizes
 SINGLE_CALL, SORTED_ENTRY, SINGLE_FACTOR = 4e-5, 3e-8, 1.15
 # The model of A and B as they are was compared with products of rows of B of up to so many bytes,
 # in C order. Others take up to twice as long as it says: A as it is has to take less than so many
-# times the stream's seconds by the model. The second factor is for such rows in Fortran order, C in
-# C order and copies of B below MAPPED_BYTES; it was fitted to 330 products on an Intel Xeon.
-FITTED_BYTES, UNFITTED_FACTOR, FORTRAN_FACTOR = 8192, 0.5, 0.8
+# times the stream's seconds by the model. The second factor is for rows of up to NARROW_BYTES in
+# Fortran order, C in C order and copies of B below MAPPED_BYTES; it was fitted to 330 products on
+# an Intel Xeon.
+FITTED_BYTES, UNFITTED_FACTOR = 8192, 0.5
+NARROW_BYTES, FORTRAN_FACTOR = 256, 0.8
 
 
 @functools.lru_cache(maxsize=REMEMBERED)
@@ -133,7 +135,7 @@ def _required_ratio(size: ProductSize) -> float:
     """Return below how many times the stream's predicted seconds A as it is is taken."""
     if is_fitted(size):
         return 1.0
-    is_wide = size.columns * size.itemsize > FITTED_BYTES
+    is_wide = not size.fortran or size.columns * size.itemsize > NARROW_BYTES
     copied = copied_bytes(size.inner, size.columns, size.itemsize)
     is_unfitted = is_wide or size.out_fortran or copied >= MAPPED_BYTES
     return UNFITTED_FACTOR if is_unfitted else FORTRAN_FACTOR

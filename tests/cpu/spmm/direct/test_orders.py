@@ -12,7 +12,7 @@ from direct_products import POOLS, matrix, multiply
 import portable_spdnn as ps
 from portable_spdnn_cpu.spmm.direct import choice
 from portable_spdnn_cpu.spmm.direct.prepared import DirectProduct
-from portable_spdnn_cpu.spmm.transposes import NEAR_BYTES, ROWS_TOGETHER
+from portable_spdnn_cpu.spmm.transposes import NEAR_BYTES, ROWS_TURNED
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -67,10 +67,10 @@ def test_csc_takes_and_gives_either_order(entries: int, columns: int, dtype: Any
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("columns", [3, 4, 8, 9, 33])  # less than a square, whole ones and others
+@pytest.mark.parametrize("columns", [3, 16, 17, 24, 33, 64, 65])  # a line, more, most
 def test_many_rows_of_b_are_turned_some_at_a_time(columns: int, dtype: Any) -> None:
     least = NEAR_BYTES // (columns * np.dtype(dtype).itemsize) + 1
-    for k in (least, least + ROWS_TOGETHER - 1 - least % ROWS_TOGETHER):
+    for k in (least, least + ROWS_TURNED - 1 - least % ROWS_TURNED):
         A = sp.csr_array(sp.eye_array(k, dtype=dtype))
         B = np.asfortranarray(np.arange(k * columns, dtype=dtype).reshape(k, columns))
         np.testing.assert_array_equal(multiply(POOLS[0], "csr", A, B, keeps_order=False), B)

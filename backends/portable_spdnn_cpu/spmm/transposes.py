@@ -23,10 +23,10 @@ INTO_TILE, FROM_TILE, NONTEMPORAL_FROM_TILE = (), (0,), (0, 0)
 # a cache line: with 2,048 bytes layers took 0.94 of the time, with 1,024 1.3 times as long on an
 # Intel Xeon.
 LEAST_SPLIT_BYTES = 2048
-# Copies of more than NEAR_BYTES, with rows of more than a cache line, are made ROWS_TURNED rows at a
-# time, whole squares. On an Intel Xeon with 2 MiB of second-level cache a copy of 15,603 x 43 items
-# of float64 took 0.46 of the time so, and a product with a B of 256 x 200 of float32, of 213 kB,
-# 1.12 times as long. All columns are read by turns then: of more than MOST_STREAMS, which no
+# Copies of more than NEAR_BYTES, with rows of more than a cache line, are made ROWS_TURNED rows at
+# a time, whole squares. On an Intel Xeon with 2 MiB of second-level cache a copy of 15,603 x 43
+# items of float64 took 0.46 of the time so, and a product with a B of 256 x 200 of float32, of 213
+# kB, 1.12 times as long. All columns are read by turns then: of more than MOST_STREAMS, which no
 # processor prefetches, layers with panels of 26,234 x 128 from memory took 1.5 times as long.
 NEAR_BYTES, ROWS_TURNED, MOST_STREAMS = cache_bytes(2) // 8, 16, 64
 

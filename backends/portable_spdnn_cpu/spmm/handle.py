@@ -208,7 +208,7 @@ class WeightsProduct:
         side = "columns" if layer else "rows"
         lines = {
             Layout.ALIGNED: f", {side} aligned to 64 bytes",
-            Layout.SHIFTED: f", {side} of whole 64 bytes, not aligned",
+            Layout.SHIFTED: f", {side} of whole 64 bytes, address not a multiple of 64",
         }.get(layout, "")
         if layout == Layout.UNALIGNED and columns * self.A.dtype.itemsize % BLOCK_BYTES == 0:
             lines = f", {side} of whole 64 bytes, not contiguous or not whole 64 bytes apart"

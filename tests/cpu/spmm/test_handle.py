@@ -417,7 +417,7 @@ def test_descriptions_tell_apart_how_b_lies_in_memory() -> None:
     begins = [line.split(":")[0] for line in product.describe().split("\n")]
     assert begins == [
         "B of 64 columns in C order, rows aligned to 64 bytes",
-        "B of 64 columns in C order, rows of whole 64 bytes, not aligned",
+        "B of 64 columns in C order, rows of whole 64 bytes, address not a multiple of 64",
         "B of 48 columns in C order, rows of whole 64 bytes, "
         "not contiguous or not whole 64 bytes apart",
         "B of 49 columns in C order",

@@ -269,14 +269,14 @@ class StreamProduct:
     def describe(self) -> str:
         """Return what runs, for people."""
         parts, panels = self.variant.parts, self.variant.panels
+        blocks = f"{self.blocks} blocks of up to" if self.blocks > 1 else "1 block of"
         return (
             f"weights streamed, panels of {self.width} columns"
             f"{f', {panels} of them for each row of A' if panels > 1 else ''}, "
             + (
                 "read in place, from the start of a cache line on"
                 if self.variant.in_place
-                else f"{self.blocks} block{'s' if self.blocks > 1 else ''} of {self.k_block} rows "
-                "of B"
+                else f"{blocks} {self.k_block} rows of B"
             )
             + (f", {parts} parts of the rows of A" if parts > 1 else "")
         )

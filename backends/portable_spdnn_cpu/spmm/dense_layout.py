@@ -78,11 +78,16 @@ def new_result(shape: tuple[int, int], dtype: np.dtype[Any], fortran: bool = Fal
     return np.empty(shape, dtype, "F" if fortran else "C")
 
 
+def padded_row_bytes(columns: int, itemsize: int) -> int:
+    """Return the bytes of a row of so many columns that is padded to whole vectors."""
+    size = columns * itemsize
+    vector = itemsize if columns == 1 else 16 if size <= 16 else 32 if size <= 32 else BLOCK_BYTES
+    return (size + vector - 1) & -vector  # a power of two
+
+
 def copied_bytes(k: int, columns: int, itemsize: int) -> int:
     """Return about how many bytes a copy of k rows of B has, padded to whole vectors."""
-    row = columns * itemsize
-    vector = 16 if row <= 16 else 32 if row <= 32 else BLOCK_BYTES
-    return k * -(-row // vector) * vector
+    return k * padded_row_bytes(columns, itemsize)
 
 
 def is_shifted(row: int, layout: int) -> bool:

@@ -12,7 +12,7 @@ from portable_spdnn_cpu.jit.compilation import kernel_part
 from portable_spdnn_cpu.jit.jobs import array_at
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
-from portable_spdnn_cpu.spmm.dense_layout import ALIASING
+from portable_spdnn_cpu.spmm.dense_layout import ALIASING, padded_row_bytes
 from portable_spdnn_cpu.spmm.direct.choice import CSC_BYTES, is_almost_empty, meets_few_rows
 from portable_spdnn_cpu.spmm.direct.job_words import (
     ACCUMULATES,
@@ -39,6 +39,7 @@ LEAST_TOGETHER, BYTES_TOGETHER = 32, 1 << 14
 
 _is_almost_empty = kernel_part(is_almost_empty)
 few_rows_are_met = kernel_part(meets_few_rows)
+row_bytes = kernel_part(padded_row_bytes)
 
 
 @kernel_part
@@ -175,11 +176,3 @@ def row_pitch(columns: int, itemsize: int) -> int:
 def rows_together(row: int) -> int:
     """Return how many rows of C, of so many bytes, are computed before they become columns."""
     return max(LEAST_TOGETHER, BYTES_TOGETHER // row)
-
-
-@kernel_part
-def row_bytes(columns: int, itemsize: int) -> int:
-    """Return the bytes of a row of so many columns that is padded to whole vectors."""
-    size = columns * itemsize
-    vector = itemsize if columns == 1 else 16 if size <= 16 else 32 if size <= 32 else BLOCK_BYTES
-    return (size + vector - 1) & -vector  # a power of two

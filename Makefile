@@ -60,6 +60,9 @@ $(PEERS)/.installed: pyproject.toml benchmarks/peers/requirements.txt
 history: $(PEERS)/.installed
 	$(PEERS)/bin/python benchmarks/plot_history.py
 
+# The tests start hundreds of processes, each of which would compile every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Byte-compilation is left to the first import of each module: many are never imported.
 # Done again when the requirements change; the package itself is installed in place.
 $(STAMP): pyproject.toml

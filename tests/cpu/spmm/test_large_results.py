@@ -292,9 +292,10 @@ def rows_together(words: Any) -> Any:
 
 
 def test_rows_of_a_large_c_meet_all_panels_of_b_before_the_next() -> None:
-    row, block = 2 * by_rows.PANEL_BYTES, by_rows.BLOCK_OF_C // (2 * by_rows.PANEL_BYTES)
+    row = 2 * by_rows.PANEL_BYTES
     near, far = by_rows.FAR_C // row - 1, by_rows.FAR_C // row  # rows of C
     held, larger = 3 * by_rows.L2 // 4 // row, 3 * by_rows.L2 // 2 // row  # rows of B
+    by_held, by_larger = by_rows.BLOCK_OF_C_BY_NEAR_B // row, by_rows.BLOCK_OF_C // row
 
     def together(rows: int, k: int, entries: int, tasks: int = 1) -> int:
         words = np.zeros(job_words.COUNTERS, np.int64)
@@ -306,9 +307,9 @@ def test_rows_of_a_large_c_meet_all_panels_of_b_before_the_next() -> None:
             words[word] = value
         return int(rows_together(words))
 
-    for k in (held, larger):
+    for k, block in ((held, by_held), (larger, by_larger)):
         assert together(near, k, 4 * k) == near
         assert together(near, k, 4 * k - 1) == together(near, k, 4 * k, tasks=2) == block
-    assert together(far, held, 100 * far) == block
+    assert together(far, held, 100 * far) == by_held
     assert together(far, larger, 8 * far) == far
-    assert together(far, larger, 8 * far - 1) == block
+    assert together(far, larger, 8 * far - 1) == by_larger

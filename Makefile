@@ -16,6 +16,10 @@ test: $(STAMP)
 
 # A file's tests stay together, since they share what is compiled, and begin in the order in which
 # they are collected.
+#
+# With PYTHONDONTWRITEBYTECODE each of the hundreds of processes that tests start would compile
+# what it imports.
+unit-tests: export PYTHONDONTWRITEBYTECODE :=
 unit-tests: $(STAMP)
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile \
 	  --no-loadscope-reorder
@@ -59,9 +63,6 @@ $(PEERS)/.installed: pyproject.toml benchmarks/peers/requirements.txt
 
 history: $(PEERS)/.installed
 	$(PEERS)/bin/python benchmarks/plot_history.py
-
-# The tests start hundreds of processes, each of which would compile every module that it imports.
-unexport PYTHONDONTWRITEBYTECODE
 
 # Byte-compilation is left to the first import of each module: many are never imported.
 # Done again when the requirements change; the package itself is installed in place.

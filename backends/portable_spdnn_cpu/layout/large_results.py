@@ -2,10 +2,10 @@
 
 A processor of x86 reads a line that is not in a cache before it writes to it. Where rows of a
 result are written in pieces, one panel of columns after the other, hardware prefetchers do not
-foresee which lines come next, or fetch those of other panels besides. So results of PREFETCH_BYTES
-are prefetched by instructions, and those of 32 MB and more are written by non-temporal stores, past
-the caches: lines that are written whole are then not read at all. What products gain:
-docs/results/pruned_products.md, "Large results".
+foresee which lines come next, or fetch those of other panels besides. So results of more than
+PREFETCH_BYTES are prefetched by instructions, and those of 32 MB and more are written by
+non-temporal stores, past the caches: lines that are written whole are then not read at all. What
+products gain: docs/results/pruned_products.md, "Large results".
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from portable_spdnn_cpu.jit.target import is_x86, is_zen
 from portable_spdnn_cpu.layout.tile_shape import BLOCK_BYTES
 from portable_spdnn_cpu.machine.cpu_info import cache_bytes
 
-# Of a result, beyond which its lines are prefetched. An Intel Xeon gains once its second-level
-# cache does not hold what it works on. A Zen 5 takes 1.03 to 1.08 times as long for 1 to 6 MB with
-# A as it is, and 0.7 to 1.03 times for 8 to 65 MB.
+# Bytes of a result beyond which its lines are prefetched. On an Intel Xeon that saves time once the
+# second-level cache does not hold what a product works on. On a Zen 5 products of A as it is take
+# 1.03 to 1.08 times as long with it for results of 1 to 6 MB, and 0.7 to 1.03 times for 8 to 65 MB
+# that do not start on a line; the stream 0.99 to 1.03 times up to 4 MB, and 0.8 to 1.04 from 8 on.
 PREFETCH_BYTES = 1 << 23 if is_zen() else cache_bytes(2) // 2
 # Bytes of a result from which stores are non-temporal, on x86: elsewhere it was not measured. Of
 # smaller ones the next layer reads from memory what it would find in a cache, and takes as much

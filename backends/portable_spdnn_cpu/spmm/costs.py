@@ -9,6 +9,9 @@ measured on a Zen 5 alone, with graphs of 40,000 to 200,000 nodes and layers, as
 `mispredicted` and `narrow_load`, with graphs of 30,000 to 300,000 nodes, on Intel's alone: others
 have values with which they do not count. On the Zen 5 `dense` is that of large products, and
 `direct.write_fortran` is between that of the fit and what layers of 3,000 outputs take.
+
+Three sizes outside of the model are of AMD's processors or of others too: PREFETCH_BYTES of
+`layout.large_results`, BLOCK_IF_B_IS_NEAR of `direct.by_rows`, and MOST_STREAMS of `transposes`.
 """
 
 from __future__ import annotations

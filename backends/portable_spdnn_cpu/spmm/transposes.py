@@ -27,10 +27,11 @@ LEAST_SPLIT_BYTES = 2048
 # Copies of more than NEAR_BYTES, with rows of more than a cache line, are made ROWS_TURNED rows at
 # a time, whole squares. On an Intel Xeon with 2 MiB of second-level cache a copy of 15,603 x 43
 # items of float64 took 0.46 of the time so, and a product with a B of 256 x 200 of float32, of 213
-# kB, 1.12 times as long. All columns are read by turns then, and a processor prefetches so many at
-# most: on the Xeon layers with panels of 26,234 x 128 from memory took 1.5 times as long. On a Zen
-# 5 products with 8 to 20 columns took 0.96 of the time, with 21 to 60 up to twice as long.
-NEAR_BYTES, ROWS_TURNED, MOST_STREAMS = cache_bytes(2) // 8, 16, 20 if is_zen() else 64
+# kB, 1.12 times as long. All columns are read by turns then: of more than MOST_STREAMS, which no
+# processor prefetches, layers with panels of 26,234 x 128 from memory took 1.5 times as long. On a
+# Zen 5 products took up to twice as long with 21 to 60 columns, and 0.9 to 1.5 times with fewer.
+NEAR_BYTES, ROWS_TURNED = cache_bytes(2) // 8, 16
+MOST_STREAMS = 0 if is_zen() else 64
 
 
 @kernel_part

@@ -172,6 +172,16 @@ def test_an_index_that_is_refused_after_a_block() -> None:
         ps.get_backend("numba", threads=1).spmm(A, B)
 
 
+@pytest.mark.parametrize("columns", [1024, 1030])  # with non-temporal stores, and without
+def test_an_index_that_is_refused_among_rows_on_cache_lines(columns: int) -> None:
+    A, B, _ = operands(LARGE_BYTES, columns, np.float32)
+    product = DirectProduct(A, Epilogue())
+    out = empty_result((A.shape[0], columns), B.dtype)
+    assert product.multiply(B, out, None, ALONE)
+    A.indices[-1] = INNER
+    assert not product.multiply(B, out, None, ALONE)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("channels", "kernel"), [(3, 3), (8, 1)])
 def test_convolutions(channels: int, kernel: int, threads: int) -> None:
@@ -287,17 +297,17 @@ def test_stores_are_nontemporal() -> None:
 
 
 @kernel
-def rows_together(words: Any) -> Any:
-    return by_rows.rows_of_block(words, False, np.float32)
+def rows_together(words: Any, is_finished: bool) -> Any:
+    return by_rows.rows_of_block(words, is_finished, np.float32)
 
 
 def test_rows_of_a_large_c_meet_all_panels_of_b_before_the_next() -> None:
     row = 2 * by_rows.PANEL_BYTES
     near, far = by_rows.FAR_C // row - 1, by_rows.FAR_C // row  # rows of C
     held, larger = 3 * by_rows.L2 // 4 // row, 3 * by_rows.L2 // 2 // row  # rows of B
-    by_held, by_larger = by_rows.BLOCK_OF_C_BY_NEAR_B // row, by_rows.BLOCK_OF_C // row
+    by_held, by_larger = by_rows.BLOCK_IF_B_IS_NEAR // row, by_rows.BLOCK_OF_C // row
 
-    def together(rows: int, k: int, entries: int, tasks: int = 1) -> int:
+    def together(rows: int, k: int, entries: int, tasks: int = 1, is_finished: bool = False) -> int:
         words = np.zeros(job_words.COUNTERS, np.int64)
         for word, value in (
             (job_words.ROWS, rows), (job_words.K, k), (job_words.COLUMNS, row // 4),
@@ -305,7 +315,7 @@ def test_rows_of_a_large_c_meet_all_panels_of_b_before_the_next() -> None:
             (job_words.B_ROW, row + 64),  # not a power of two
         ):  # fmt: skip
             words[word] = value
-        return int(rows_together(words))
+        return int(rows_together(words, is_finished))
 
     for k, block in ((held, by_held), (larger, by_larger)):
         assert together(near, k, 4 * k) == near
@@ -313,3 +323,6 @@ def test_rows_of_a_large_c_meet_all_panels_of_b_before_the_next() -> None:
     assert together(far, held, 100 * far) == by_held
     assert together(far, larger, 8 * far) == far
     assert together(far, larger, 8 * far - 1) == by_larger
+    # What an activation goes through again stays in the second-level cache.
+    for k in (held, larger):
+        assert together(near, k, 4 * k - 1, is_finished=True) == by_larger

@@ -45,11 +45,10 @@ MOST_ADDED = 4  # entries in a row, beyond which sums in registers take less tim
 PANEL_BYTES = MAX_VECTORS * BLOCK_BYTES  # of a row of B or C in the widest panel, but for the first
 # Bytes of C in the rows that are multiplied with all panels of B before the next rows are: so A's
 # entries, C's pages and, where there is an activation, C's rows are still in a cache. With 16 and
-# 256 KiB products took 1.02 and 1.03 times as long on an Intel Xeon. Where the second-level cache
-# holds B, a panel of it in the first level is worth more to a Zen 5: with 1 MiB such products took
-# 0.93 of the time, others 1.01 times as long.
+# 256 KiB products took 1.02 and 1.03 times as long on an Intel Xeon. On a Zen 5 products without an
+# activation, whose B the second-level cache holds, took 0.94 of the time with 1 MiB.
 BLOCK_OF_C = 1 << 16
-BLOCK_OF_C_BY_NEAR_B = 1 << 20 if is_zen() else BLOCK_OF_C
+BLOCK_IF_B_IS_NEAR = 1 << 20 if is_zen() else BLOCK_OF_C
 # Entries for a row of B in each task, from which all rows are multiplied with one panel first.
 KEPT_REUSE = 4
 # Bytes of C from which that goes through its pages too often, unless B is larger than the
@@ -99,7 +98,8 @@ def rows_of_block(words: Any, is_finished: bool, item: Any) -> Any:
         is_kept = is_kept and met * row > L2 and entries >= LONG_ROW * rows
     if row > PANEL_BYTES and is_kept:
         return rows
-    block = BLOCK_OF_C_BY_NEAR_B if met * row <= L2 else BLOCK_OF_C
+    is_near = met * row <= L2 and not is_finished
+    block = BLOCK_IF_B_IS_NEAR if is_near else BLOCK_OF_C
     return max(1, block // max(1, row))
 
 

@@ -14,6 +14,7 @@ a whole one that ends where the row does: some columns are computed twice.
 from __future__ import annotations
 
 import functools
+import sys
 
 from llvmlite import ir
 
@@ -49,8 +50,10 @@ class Rows(SparseMicrokernel):
 
     overlaps = not HAS_FAST_MASKS
     first_mask: Value | None = None  # of lanes of the first vector, where some are before column 0
-    nontemporal: Value | None = None  # whether stores are, where they may be
-    past_caches = False  # whether the rows that are being emitted have non-temporal stores
+    prefetches: Value  # whether lines of C are prefetched, of LEAST_VECTORS and more
+    may_be_nontemporal = sys.maxsize > NONTEMPORAL_BYTES
+    nontemporal: Value | None = None  # whether stores are non-temporal; None: they never are
+    passes_caches = False  # whether rows are being emitted whose stores are non-temporal
 
     def start(self) -> None:
         """Emit whether rows of C are prefetched, and whether their stores are non-temporal.
@@ -62,7 +65,11 @@ class Rows(SparseMicrokernel):
         builder, words = self.builder, self.words
         size = self.times(words[ROWS], words[OUT_ROW])
         in_rows = builder.icmp_signed("==", words[OUT_FORTRAN], self.zero)
-        # Such stores have no mask: where C is large and starts on a line, no column is before 0.
+        is_far = builder.icmp_signed(">", size, self.number(PREFETCH_BYTES))
+        is_wide = builder.icmp_signed(">=", words[OUT_ROW], self.number(PREFETCH_ROW_BYTES))
+        self.prefetches = functools.reduce(builder.and_, [is_far, is_wide, in_rows])
+        if not self.may_be_nontemporal:
+            return
         places = builder.or_(builder.or_(words[OUT], self.out), words[OUT_ROW])
         low = builder.and_(places, self.number(BLOCK_BYTES - 1))
         is_aligned = builder.icmp_signed("==", low, self.zero)
@@ -70,28 +77,25 @@ class Rows(SparseMicrokernel):
         is_read = builder.or_(builder.not_(self.bounded), self.accumulates)
         is_read = builder.and_(self.finishes, is_read)
         is_vast = builder.icmp_signed(">=", size, self.number(NONTEMPORAL_BYTES))
-        is_far = builder.icmp_signed(">", size, self.number(PREFETCH_BYTES))
-        is_wide = builder.icmp_signed(">=", words[OUT_ROW], self.number(PREFETCH_ROW_BYTES))
-
-        def all_of(*conditions: Value) -> Value:
-            return functools.reduce(builder.and_, conditions)
-
-        self.nontemporal = all_of(is_vast, is_aligned, in_rows, builder.not_(is_read))
-        self.prefetches = all_of(is_far, is_wide, in_rows, builder.not_(self.nontemporal))
+        conditions = [is_vast, is_aligned, in_rows, builder.not_(is_read)]
+        self.nontemporal = functools.reduce(builder.and_, conditions)
 
     def multiply_all(self, begin: Value, end: Value) -> None:
         """Emit rows begin .. end - 1 of A, twice where stores may be non-temporal.
 
-        By a branch for each row instead, products with rows of five vectors, one of them partly
-        filled, took 1.2 to 1.4 times as long on a Zen 5 where C has 18 to 20 MB.
+        With a branch for each row in place of two loops, ordinary stores of rows of 33 and 37 items
+        of float64, to a C of 18 to 20 MB, took 1.2 to 1.4 times as long on a Zen 5.
         """
         if self.nontemporal is None:
             super().multiply_all(begin, end)
             return
-        with self.builder.if_else(self.nontemporal) as branches:
-            for branch, self.past_caches in zip(branches, (True, False), strict=True):
-                with branch:
-                    super().multiply_all(begin, end)
+        with self.builder.if_else(self.nontemporal) as (past, through):
+            with past:
+                self.passes_caches = True
+                super().multiply_all(begin, end)
+            with through:
+                self.passes_caches = False
+                super().multiply_all(begin, end)
 
     def multiply(self, number: Value, first: Value, stop: Value) -> None:
         """Emit a row of C, unless it is empty and C holds zeros."""
@@ -111,13 +115,13 @@ class Rows(SparseMicrokernel):
             else:
                 self.store(last, target)
             return
-        if not self.past_caches:
+        if not self.passes_caches:
             with builder.if_then(self.prefetches):
                 later = self.row_of(self.out, self.add(number, ROWS_AHEAD), OUT_ROW)
                 for place in range(self.vectors):
                     self.prefetch(self.add(later, place * BLOCK_BYTES), written=True)
         *whole, last = self._finished(number, self.sums(first, stop), target)
-        if self.past_caches:  # then rows are whole vectors, since there is no gap between them
+        if self.passes_caches:  # without a mask: `fill_places` refuses a C with gaps between rows
             for place, total in enumerate([*whole, last]):
                 self.store_nontemporal(total, self.add(target, place * BLOCK_BYTES))
         else:
@@ -187,13 +191,14 @@ class Rows(SparseMicrokernel):
 class ShiftedRows(Rows):
     """Emits the same for a first column that is before 0, by less than a vector, with fast masks.
 
-    Then loads of B do not lie across lines. There are two vectors at least. Stores are never
-    non-temporal: where C is large and starts on a line, no column is before 0.
+    Then loads of B do not lie across lines. There are two vectors at least. Where stores may be
+    non-temporal, `by_rows.columns_before` lets no panel begin there.
     """
+
+    may_be_nontemporal = False
 
     def start(self) -> None:
         """Emit the mask of the first vector, too."""
         super().start()
-        self.nontemporal = None
         before = self.builder.sub(self.zero, self.column)
         self.first_mask = self.builder.not_(self.lanes_below(before, self.vector_type.count))

@@ -16,6 +16,7 @@ from portable_spdnn.epilogue import Epilogue
 from portable_spdnn_cpu.jit.target import VECTOR_BYTES, has_fast_gathers
 from portable_spdnn_cpu.machine.thread_pool import ThreadPool
 from portable_spdnn_cpu.spmm.direct.product import epilogue_arguments, multiply
+from portable_spdnn_cpu.spmm.transposes import NEAR_BYTES, ROWS_TURNED
 
 
 def main() -> None:
@@ -37,6 +38,12 @@ def main() -> None:
                         expected = np.tanh(A @ B + bias[:, None] + residual)
                         np.testing.assert_allclose(C, expected, rtol=1e-4, atol=1e-4)
                     done += 1
+    # A copy of B that some processors make some rows at a time, and others not.
+    k = NEAR_BYTES // (33 * dtype.itemsize) + ROWS_TURNED
+    A = sp.eye_array(k, dtype=dtype, format="csr")
+    B = np.asfortranarray(rng.random((k, 33)).astype(dtype))
+    C = multiply(pool, "csr", A.shape, (A.indptr, A.indices, A.data), B)
+    np.testing.assert_array_equal(C, B)
     print(has_fast_gathers(), VECTOR_BYTES, done)
 
 
